@@ -1,0 +1,67 @@
+# `make demo` and `make test` are the two commands to know; `make help` lists the rest.
+
+CARGO ?= cargo
+export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
+
+.PHONY: help build install demo test test-rust test-python bench bench-resync sim fuzz doc packages
+
+help:
+	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
+	@echo 'make test    install what is missing (Debian packages by name), then run every test'
+	@echo 'make build   optimised program: target/release/urbd'
+	@echo 'make install build, then install the program, its service unit and shell completion; DESTDIR=/somewhere'
+	@echo 'make bench   measure urbd and its alternatives side by side'
+	@echo 'make bench-resync   measure resync: idle, at a rate, beside applications, over a thin link'
+	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many'
+	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
+	@echo 'make doc     reference documentation: target/doc'
+	@echo 'test parts:  make test-rust; make test-python [ARGS="-k failover"]'
+
+build:
+	$(CARGO) build --release --locked
+
+# The real tools' names work too: ln -s urbd $(SBIN)/drbdadm
+SBIN ?= /usr/sbin
+install: build
+	install -D -m 755 $(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd $(DESTDIR)$(SBIN)/urbd
+	install -D -m 644 dist/urbd@.service $(DESTDIR)/usr/lib/systemd/system/urbd@.service
+	install -D -m 644 README.md $(DESTDIR)/usr/share/doc/urbd/README.md
+	install -d $(DESTDIR)/usr/share/bash-completion/completions $(DESTDIR)/usr/share/zsh/vendor-completions \
+	  $(DESTDIR)/usr/share/fish/vendor_completions.d
+	$(DESTDIR)$(SBIN)/urbd completion bash >$(DESTDIR)/usr/share/bash-completion/completions/urbd
+	$(DESTDIR)$(SBIN)/urbd completion zsh >$(DESTDIR)/usr/share/zsh/vendor-completions/_urbd
+	$(DESTDIR)$(SBIN)/urbd completion fish >$(DESTDIR)/usr/share/fish/vendor_completions.d/urbd.fish
+
+demo:
+	tests/install demo
+	$(CARGO) build --release --locked -p urbd
+	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd demo/run
+
+test:
+	tests/run all
+
+test-rust:
+	tests/run rust
+
+test-python:
+	tests/run python $(ARGS)
+
+packages:
+	tests/install test
+
+bench:
+	$(CARGO) build --release --locked -p urbd
+	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd tests/bench
+
+bench-resync:
+	$(CARGO) build --release --locked -p urbd
+	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd tests/bench-resync
+
+sim:
+	$(CARGO) run --profile sim --locked -p urbd-sim -- $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),2000))
+
+fuzz:
+	fuzz/run $(or $(SECONDS),60)
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

@@ -1,0 +1,315 @@
+//! The configuration from one host's point of view (`docs/spec/config-and-cli.md` 1.6 and 1.8).
+
+use std::net::IpAddr;
+
+use crate::address::Family;
+use crate::choices::{Fencing, OnCongestion, Protocol};
+use crate::error::{Error, ErrorKind, Errors, Findings};
+use crate::model::{
+    Config, Connection, Host, HostMatch, LocalConnection, LocalPath, LocalResource, LocalVolume, PeerDevice, Resource,
+    ThisHost,
+};
+use crate::options::{Setting, Settings};
+use crate::resolve::{device_below, target};
+use crate::table::{Group, option};
+use crate::value::Value;
+
+impl Config {
+    /// One resource as `host` sees it.
+    ///
+    /// # Errors
+    /// Unknown resource or no section for this host (exit status 1); more than one section for this host (10).
+    pub fn resource_as_seen_by(&self, resource: &str, host: &ThisHost) -> Result<LocalResource, Error> {
+        let Some(resource) = self.resource(resource) else {
+            let known: Vec<&str> = self.resources.iter().map(|r| r.name.as_str()).collect();
+            let message = format!("there is no resource `{resource}` in {}", self.file);
+            return Err(Error::without_place(ErrorKind::Unknown, message).help(format!("known: {}", known.join(", "))));
+        };
+        match self.section_for(resource, host)? {
+            Some(at) => Ok(self.local(resource, at, host)),
+            None => Err(Error::without_place(
+                ErrorKind::Host,
+                format!("resource `{}` is not for this host (`{}`)", resource.name, host.name),
+            )
+            .help(format!("its hosts are: {}", host_names([resource])))),
+        }
+    }
+
+    /// All resources for `host`, in the order of the files.
+    ///
+    /// # Errors
+    /// When two sections of a resource match this host (exit status 10), or no resource is for it (1).
+    pub fn resources_for(&self, host: &ThisHost) -> Result<Vec<LocalResource>, Errors> {
+        let mut findings = Findings::default();
+        let mut found = Vec::new();
+        for resource in &self.resources {
+            match self.section_for(resource, host) {
+                Ok(Some(at)) => found.push(self.local(resource, at, host)),
+                Ok(None) => {}
+                Err(error) => findings.error(error),
+            }
+        }
+        if found.is_empty() && findings.errors.is_empty() {
+            let message = format!("no resource in {} is for this host (`{}`)", self.file, host.name);
+            findings.error(Error::without_place(ErrorKind::Host, message).help(format!(
+                "the hosts in the file are: {}; correct an `on` statement, or this host's name (hostnamectl, --node)",
+                host_names(&self.resources)
+            )));
+        }
+        findings.into_result()?;
+        Ok(found)
+    }
+
+    /// Is `resource` one that `host` takes part in? Stacked sections count here, whatever `host.stacked` says.
+    pub(crate) fn concerns(&self, resource: &Resource, host: &ThisHost) -> bool {
+        resource.hosts.iter().any(|section| self.matches(section, host))
+    }
+
+    /// The section of `resource` that is for `host`.
+    fn section_for(&self, resource: &Resource, host: &ThisHost) -> Result<Option<usize>, Error> {
+        let fits = |section: &Host| {
+            matches!(section.is, HostMatch::Stacked { .. }) == host.stacked && self.matches(section, host)
+        };
+        let mut matching = resource.hosts.iter().enumerate().filter(|(_, section)| fits(section));
+        let Some((at, first)) = matching.next() else { return Ok(None) };
+        match matching.next() {
+            None => Ok(Some(at)),
+            Some((_, second)) => Err(Error::new(
+                ErrorKind::Host,
+                &second.span,
+                format!("two host sections of resource `{}` match this host (`{}`)", resource.name, host.name),
+            )
+            .related(&first.span, "the first one is here")),
+        }
+    }
+
+    pub(crate) fn matches(&self, section: &Host, host: &ThisHost) -> bool {
+        match &section.is {
+            HostMatch::Names(names) => names.iter().any(|name| same_host(name, &host.name)),
+            HostMatch::Floating(address) => host.addresses.contains(&address.ip),
+            HostMatch::Stacked { lower, .. } => {
+                let lower = self.resource(lower);
+                lower.is_some_and(|l| l.hosts.iter().any(|h| !is_stacked(h) && self.matches(h, host)))
+            }
+        }
+    }
+
+    fn local(&self, resource: &Resource, at: usize, this: &ThisHost) -> LocalResource {
+        let host = &resource.hosts[at];
+        let below = match &host.is {
+            HostMatch::Stacked { lower, .. } => {
+                self.resource(lower).and_then(|l| l.hosts.iter().find(|h| !is_stacked(h) && self.matches(h, this)))
+            }
+            _ => None,
+        };
+        let others_with_disk = resource.hosts.iter().enumerate();
+        let others_with_disk =
+            others_with_disk.filter(|(i, h)| *i != at && h.volumes.iter().any(|v| v.backing.is_some())).count();
+        let volumes = host.volumes.iter().map(|volume| LocalVolume {
+            nr: volume.nr,
+            implicit: volume.implicit,
+            minor: volume.minor,
+            backing: match below.and_then(|b| b.volume(volume.nr)) {
+                Some(lower) => Some(device_below(lower.minor)),
+                None => volume.backing.clone(),
+            },
+            disk: volume.disk.clone(),
+            device: volume.device.clone(),
+            resync_after_minor: volume.disk.resync_after.as_ref().and_then(|text| self.minor_of(text, this)),
+            settings: self.with_minor(&volume.settings, this),
+        });
+        let peers = resource.connections.iter().filter_map(|c| connection(resource, c, at));
+        LocalResource {
+            name: resource.name.clone(),
+            host: host.name(),
+            node_id: host.node_id,
+            options: resource.options.clone(),
+            startup: resource.startup.clone(),
+            handlers: resource.handlers.clone(),
+            urbd: resource.urbd.clone(),
+            volumes: volumes.collect(),
+            peers: peers.collect(),
+            settings: resource.settings.clone(),
+            host_count: resource.hosts.len(),
+            metadata_slots: u32::try_from(others_with_disk.max(1)).expect("at most 32 hosts"),
+        }
+    }
+
+    /// Volume settings in which `resync-after` names a minor of this host, as for drbdsetup; without it if unknown.
+    fn with_minor(&self, settings: &Settings, this: &ThisHost) -> Settings {
+        let translate = |setting: &Setting| {
+            if setting.spec.name != "resync-after" || setting.is_default() {
+                return Some(setting.clone());
+            }
+            let minor = self.minor_of(&setting.text, this)?.to_string();
+            Some(Setting::new(setting.spec, minor.clone(), Value::Text(minor), setting.span.clone()))
+        };
+        settings.iter().filter_map(translate).collect()
+    }
+
+    /// The minor on this host of the volume that `RES` or `RES/VOL` names.
+    fn minor_of(&self, text: &str, this: &ThisHost) -> Option<u32> {
+        let (resource, nr) = target(&self.resources, text)?;
+        let at = self.section_for(resource, this).ok()??;
+        resource.hosts[at].volumes.iter().find(|v| v.nr.0 == nr).map(|v| v.minor)
+    }
+
+    /// Are this host's addresses on its interfaces? Not asked when `disable-ip-verification` is set, for stacked hosts
+    /// and for the loopback network. For the verbs that `docs/spec/config-and-cli.md` 1.5 lists.
+    ///
+    /// # Errors
+    /// Each address of `resource` that is not local (exit status 10).
+    pub fn check_addresses(&self, resource: &LocalResource, host: &ThisHost) -> Result<(), Errors> {
+        if self.global.disable_ip_verification || host.stacked {
+            return Ok(());
+        }
+        let mut findings = Findings::default();
+        for peer in &resource.peers {
+            for path in &peer.paths {
+                let ip = path.local.ip;
+                let loopback = matches!(ip, IpAddr::V4(ip) if ip.is_loopback());
+                if !loopback && !host.addresses.contains(&ip) {
+                    let message =
+                        format!("{ip}, the address of this host for `{}`, is not configured here", resource.name);
+                    findings.error(
+                        Error::new(ErrorKind::Address, &peer.span, message)
+                            .help("configure it on an interface, or set `global { disable-ip-verification; }`"),
+                    );
+                }
+            }
+        }
+        findings.into_result().map(|_| ())
+    }
+}
+
+impl LocalResource {
+    /// Can urbd run this? Call before `up`; the configuration itself is in order.
+    ///
+    /// # Errors
+    /// What urbd does not support (proxy, other transports, TLS; exit status 1), three or more hosts without any
+    /// connection (1), and net options that contradict each other (10).
+    pub fn check_startable(&self) -> Result<(), Errors> {
+        let mut findings = Findings::default();
+        if self.peers.is_empty() && self.host_count > 2 {
+            let message =
+                format!("resource `{}` has {} hosts, but no connection for this one", self.name, self.host_count);
+            findings.error(
+                Error::without_place(ErrorKind::Unsupported, message)
+                    .help("nothing would be replicated; add a `connection-mesh { hosts …; }`"),
+            );
+        }
+        for peer in &self.peers {
+            let mut refuse = |what: &str, help: &str| {
+                let message = format!("resource `{}` uses {what} towards `{}`", self.name, peer.peer_name);
+                findings.error(Error::new(ErrorKind::Unsupported, &peer.span, message).help(help));
+            };
+            if peer.paths.iter().any(|p| p.proxied) {
+                refuse(
+                    "DRBD proxy",
+                    "it is not supported; remove the proxy sections, or use protocol A with a larger sndbuf-size",
+                );
+            }
+            if peer.paths.iter().any(|p| matches!(p.local.family, Family::Ssocks | Family::Sdp)) {
+                refuse("a socket family other than TCP", "write the address with ipv4 or ipv6");
+            }
+            if peer.net.transport.as_deref().is_some_and(|t| t != "tcp") {
+                refuse("a transport other than tcp", "remove the `transport` option");
+            }
+            if peer.net.tls {
+                refuse("TLS", "it is not supported yet; remove the `tls` option or use a tunnel");
+            }
+        }
+        for peer in &self.peers {
+            self.check_net(peer, &mut findings);
+        }
+        findings.into_result().map(|_| ())
+    }
+
+    /// Net options that contradict each other; DRBD refuses them when the connection is made.
+    fn check_net(&self, peer: &LocalConnection, findings: &mut Findings) {
+        let net = &peer.net;
+        let rules = [
+            (net.allow_two_primaries && net.protocol != Protocol::C, "`allow-two-primaries` needs protocol C"),
+            (
+                net.fencing == Fencing::ResourceAndStonith && net.protocol == Protocol::A,
+                "`fencing resource-and-stonith` needs protocol B or C",
+            ),
+            (
+                net.on_congestion == OnCongestion::PullAhead && net.protocol != Protocol::A,
+                "`on-congestion pull-ahead` needs protocol A",
+            ),
+            (
+                net.cram_hmac_alg.is_some() != net.shared_secret.is_some(),
+                "`cram-hmac-alg` and `shared-secret` must be set together",
+            ),
+        ];
+        for (_, rule) in rules.into_iter().filter(|(broken, _)| *broken) {
+            let message = format!("in the connection of `{}` to `{}`: {rule}", self.name, peer.peer_name);
+            findings.error(Error::new(ErrorKind::Value, &peer.span, message).help("change one of the options"));
+        }
+    }
+}
+
+/// One connection of `resource` as its host number `me` sees it; `None` if it is between others.
+fn connection(resource: &Resource, connection: &Connection, me: usize) -> Option<LocalConnection> {
+    let mine = connection.hosts.iter().position(|h| *h == me)?;
+    let theirs = 1 - mine;
+    let peer = &resource.hosts[connection.hosts[theirs]];
+    let path = |path: &crate::model::Path| {
+        let beyond = path.outside[theirs].as_ref().unwrap_or(&path.addresses[theirs]);
+        let remote = path.proxies.as_ref().map_or(beyond, |inside| &inside[mine]);
+        LocalPath { local: path.addresses[mine].clone(), remote: remote.clone(), proxied: path.proxies.is_some() }
+    };
+    Some(LocalConnection {
+        peer_node_id: peer.node_id,
+        peer_name: peer.name(),
+        paths: connection.paths.iter().map(path).collect(),
+        net: connection.net.clone(),
+        peer_devices: connection.peer_devices.iter().map(|d| towards(d, peer)).collect(),
+        settings: connection.settings.clone(),
+        span: connection.span.clone(),
+    })
+}
+
+/// A peer device with what follows from the peer's volume: no bitmap for a diskless peer, no vote if it says so.
+fn towards(device: &PeerDevice, peer: &Host) -> PeerDevice {
+    let mut settings = device.settings.clone();
+    if let Some(volume) = peer.volume(device.volume) {
+        if volume.backing.is_none() {
+            derive(&mut settings, "bitmap", peer);
+        }
+        if !volume.tiebreaker {
+            derive(&mut settings, "peer-tiebreaker", peer);
+        }
+    }
+    PeerDevice { volume: device.volume, options: (&settings).into(), settings }
+}
+
+fn derive(settings: &mut Settings, name: &str, peer: &Host) {
+    if let Some(spec) = option(&[Group::PeerDevice], name) {
+        settings.put(Setting::new(spec, "no".to_owned(), Value::Bool(false), peer.span.clone()));
+    }
+}
+
+fn is_stacked(host: &Host) -> bool {
+    matches!(host.is, HostMatch::Stacked { .. })
+}
+
+/// Are both names for the same host? Case does not count; if only one has a domain, the first labels decide.
+fn same_host(a: &str, b: &str) -> bool {
+    if a.eq_ignore_ascii_case(b) {
+        return true;
+    }
+    match (a.split_once('.'), b.split_once('.')) {
+        (Some((label, _)), None) => label.eq_ignore_ascii_case(b),
+        (None, Some((label, _))) => label.eq_ignore_ascii_case(a),
+        _ => false,
+    }
+}
+
+fn host_names<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> String {
+    let mut names: Vec<String> = resources.into_iter().flat_map(|r| &r.hosts).map(Host::name).collect();
+    names.sort();
+    names.dedup();
+    names.join(", ")
+}

@@ -1,0 +1,162 @@
+//! Option values: what a text means under an option's rule (`docs/spec/config-and-cli.md` 1.3).
+
+use crate::table::{Kind, OptionSpec, Unit};
+
+/// A checked option value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A number in the option's default unit.
+    Number(u64),
+    /// One of the option's words.
+    Word(&'static str),
+    /// A boolean.
+    Bool(bool),
+    /// Free text.
+    Text(String),
+}
+
+/// Why a text is not a value of an option: what, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadValue {
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub help: String,
+}
+
+impl Value {
+    /// Reads `text` as a value of `spec`.
+    ///
+    /// # Errors
+    /// When the text is no number with a known unit, out of range, none of the words, or too long.
+    pub fn parse(spec: &OptionSpec, text: &str) -> Result<Value, BadValue> {
+        match &spec.kind {
+            // "Automatic" is a default beyond the limits; running configurations say it aloud.
+            Kind::Number { default, .. } if text == default.to_string() => Ok(Value::Number(*default)),
+            Kind::Number { unit, min, max, .. } => number(spec, text, *unit, *min, *max).map(Value::Number),
+            Kind::Choice { words, .. } => {
+                word(text, words).map(Value::Word).ok_or_else(|| no_choice(spec, text, words))
+            }
+            Kind::NumberOrWord { words, min, max, .. } => match word(text, words) {
+                Some(word) => Ok(Value::Word(word)),
+                None if text.starts_with(|c: char| c.is_ascii_digit()) => {
+                    number(spec, text, Unit::One, *min, *max).map(Value::Number)
+                }
+                None => Err(no_choice(spec, text, words)),
+            },
+            Kind::Bool { .. } | Kind::Flag => boolean(spec, text),
+            Kind::ResyncAfter { .. } if text == "-1" => Ok(Value::Text(String::new())),
+            Kind::Text { max, .. } | Kind::ResyncAfter { max } => limited(spec, text, *max),
+            Kind::Command => limited(spec, text, 255),
+        }
+    }
+
+    /// The value that `text` would have without the limits of an option that moves values to them; `None` if it is
+    /// within them, or if the option is another.
+    pub(crate) fn beyond_limits(spec: &OptionSpec, text: &str) -> Option<u64> {
+        let Kind::Number { unit, min, max, .. } = spec.kind else { return None };
+        parse_number(text, unit.factor()).filter(|n| spec.limited && !(min..=max).contains(n))
+    }
+
+    /// The value when nothing is configured.
+    #[must_use]
+    pub fn default_of(spec: &OptionSpec) -> Value {
+        match &spec.kind {
+            Kind::Number { default, .. } => Value::Number(*default),
+            Kind::Choice { default, .. } | Kind::NumberOrWord { default, .. } => Value::Word(default),
+            Kind::Bool { default } => Value::Bool(*default),
+            Kind::Flag => Value::Bool(false),
+            Kind::Text { default, .. } => Value::Text((*default).to_owned()),
+            Kind::ResyncAfter { .. } | Kind::Command => Value::Text(String::new()),
+        }
+    }
+}
+
+fn word(text: &str, words: &'static [&'static str]) -> Option<&'static str> {
+    words.iter().copied().find(|w| *w == text)
+}
+
+fn no_choice(spec: &OptionSpec, text: &str, words: &[&str]) -> BadValue {
+    BadValue {
+        message: format!("`{text}` is not a value of `{}`", spec.name),
+        help: format!("write one of: {}", words.join(", ")),
+    }
+}
+
+fn boolean(spec: &OptionSpec, text: &str) -> Result<Value, BadValue> {
+    match text {
+        "yes" => Ok(Value::Bool(true)),
+        "no" => Ok(Value::Bool(false)),
+        _ => Err(BadValue {
+            message: format!("`{}` takes `yes` or `no`, not `{text}`", spec.name),
+            help: format!("write `{0} yes;` (or `{0};`) or `{0} no;`", spec.name),
+        }),
+    }
+}
+
+fn limited(spec: &OptionSpec, text: &str, max: usize) -> Result<Value, BadValue> {
+    if text.len() <= max {
+        return Ok(Value::Text(text.to_owned()));
+    }
+    Err(BadValue {
+        message: format!("the value of `{}` has {} characters; at most {max} are possible", spec.name, text.len()),
+        help: "shorten it".to_owned(),
+    })
+}
+
+fn number(spec: &OptionSpec, text: &str, unit: Unit, min: u64, max: u64) -> Result<u64, BadValue> {
+    let Some(value) = parse_number(text, unit.factor()) else {
+        return Err(BadValue {
+            message: format!("`{text}` is not a number (option `{}`)", spec.name),
+            help: "write digits and at most one of the suffixes s (512 bytes), K, M, G".to_owned(),
+        });
+    };
+    if spec.limited {
+        return Ok(value.clamp(min, max));
+    }
+    let (which, limit) = match value {
+        v if v < min => ("below the minimum", min),
+        v if v > max => ("above the maximum", max),
+        v => return Ok(v),
+    };
+    Err(BadValue {
+        message: format!("`{} {text}` is {which} {limit}{}", spec.name, unit.label()),
+        help: format!("the range is {min} to {max}{}", unit.label()),
+    })
+}
+
+/// A number with an optional suffix, in units of `factor` bytes, rounded up. `None`: not a number, or too large.
+pub(crate) fn parse_number(text: &str, factor: u64) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let multiplier: u128 = match &text[digits.len()..] {
+        "" => u128::from(factor),
+        "s" => 512,
+        "k" | "K" => 1 << 10,
+        "m" | "M" => 1 << 20,
+        "g" | "G" => 1 << 30,
+        _ => return None,
+    };
+    if digits.is_empty() || digits.len() > 20 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let bytes = digits.parse::<u128>().ok()?.checked_mul(multiplier)?;
+    u64::try_from(bytes.div_ceil(u128::from(factor))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_number;
+
+    #[test]
+    fn suffixes_and_rounding() {
+        assert_eq!(parse_number("100", 1024), Some(100));
+        assert_eq!(parse_number("4G", 1024), Some(4 << 20));
+        assert_eq!(parse_number("24s", 512), Some(24));
+        assert_eq!(parse_number("1s", 1024), Some(1), "rounded up");
+        assert_eq!(parse_number("8K", 1), Some(8192));
+        assert_eq!(parse_number("1m", 1), Some(1 << 20));
+        for bad in ["", "K", "10T", "10kB", "1 M", "-1", "1.5M", "99999999999999999999G", "1MM"] {
+            assert_eq!(parse_number(bad, 1), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What a host gets to see: merged options, warnings, refusals.
+
+use std::path::Path;
+
+use units::{ByteLen, Duration, NodeId, VolumeNr};
+use urbd_config::{
+    Config, ErrorKind, FrontEnd, LoadOptions, Memory, Protocol, ResyncController, Running, ThisHost, load_text,
+};
+
+fn load(text: &str) -> Config {
+    load_text(&Memory::default(), Path::new("drbd.conf"), text, &LoadOptions::default())
+        .unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn sample(name: &str) -> Config {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/config/good").join(name).join("drbd.conf");
+    load(&std::fs::read_to_string(file).unwrap())
+}
+
+/// Two hosts with `inside` in the resource.
+fn two_nodes(inside: &str) -> Config {
+    load(&format!(
+        "resource r0 {{ {inside} device minor 1; disk /dev/vg0/a; meta-disk internal;\n\
+         on alpha {{ node-id 0; address 10.1.1.1:7900; }} on bravo {{ node-id 1; address 10.1.1.2:7900; }} }}"
+    ))
+}
+
+#[test]
+fn the_innermost_value_wins() {
+    let config = sample("13-options-levels");
+    let alpha = config.resource_as_seen_by("lv", &ThisHost::named("alpha")).unwrap();
+    let bravo = config.resource_as_seen_by("lv", &ThisHost::named("bravo")).unwrap();
+    let net = &alpha.peers[0].net;
+    assert_eq!(
+        (net.protocol, net.ping_int, net.timeout),
+        (Protocol::C, Duration::from_secs(12), Duration::from_secs(9))
+    );
+    assert_eq!((alpha.volumes[0].disk.al_extents, bravo.volumes[0].disk.al_extents), (4001, 2003));
+    let device = &alpha.peers[0].peer_devices[0];
+    assert_eq!((device.volume, device.options.c_max_rate), (VolumeNr(0), ByteLen(50 << 20)));
+    assert_eq!(alpha.peers[0].peer_devices[1].options.c_max_rate, ByteLen(20 << 20));
+    assert_eq!(alpha.handlers.command("split-brain"), Some("/bin/true res"));
+    assert_eq!(alpha.handlers.command("pri-lost"), Some("/bin/true lost"));
+    assert_eq!(alpha.handlers.command("fence-peer"), None);
+    assert_eq!((alpha.node_id, bravo.node_id), (NodeId::new(0).unwrap(), NodeId::new(1).unwrap()));
+    assert_eq!(alpha.peers[0].paths[0].local, bravo.peers[0].paths[0].remote);
+}
+
+#[test]
+fn a_diskless_peer_gets_no_bitmap_and_no_slot() {
+    let config = sample("19-diskless");
+    let alpha = config.resource_as_seen_by("dl", &ThisHost::named("alpha")).unwrap();
+    let bitmaps: Vec<bool> = alpha.peers.iter().map(|p| p.peer_devices[0].options.bitmap).collect();
+    assert_eq!(bitmaps, [true, false, false]);
+    assert_eq!((alpha.metadata_slots, alpha.host_count), (1, 4));
+    let charlie = config.resource_as_seen_by("dl", &ThisHost::named("charlie")).unwrap();
+    assert_eq!(charlie.volumes[0].backing, None);
+}
+
+#[test]
+fn resync_after_becomes_a_minor_of_this_host() {
+    let config = sample("20-resync-after");
+    let last = config.resource_as_seen_by("last", &ThisHost::named("bravo")).unwrap();
+    assert_eq!(last.volumes[0].resync_after_minor, Some(102));
+}
+
+#[test]
+fn our_own_section_is_inherited_too() {
+    let text = "common { urbd { resync-controller adaptive; front-end fuse; } }\n\
+                resource r0 { urbd { front-end nbd; } volume 0 { device minor 1; disk /dev/x; }\n\
+                on alpha { node-id 0; address 127.0.0.1:1; } on bravo { node-id 1; address 127.0.0.2:1; } }";
+    let r0 = load(text).resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap();
+    assert_eq!((r0.urbd.front_end, r0.urbd.resync_controller), (FrontEnd::Nbd, ResyncController::Adaptive));
+}
+
+#[test]
+fn options_without_effect_are_named_once_with_their_place() {
+    let config = two_nodes("net { tcp-cork no; timeout 50; csums-alg \"\"; }");
+    let warnings: Vec<String> = config.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(warnings, ["drbd.conf:1:21: option `tcp-cork` is accepted, but urbd does not act on it yet"]);
+}
+
+/// The real drbdadm passes such numbers on, and the module limits them.
+#[test]
+fn the_size_of_the_activity_log_is_limited_not_refused() {
+    for (written, used) in [("7", 67), ("67", 67), ("99999", 65_534)] {
+        let config = two_nodes(&format!("disk {{ al-extents {written}; }}"));
+        let r0 = config.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap();
+        assert_eq!(r0.volumes[0].disk.al_extents, used);
+        assert_eq!(config.warnings().len(), usize::from(written != "67"), "{:?}", config.warnings());
+    }
+}
+
+#[test]
+fn secrets_stay_out_of_debug_output() {
+    let config = two_nodes("net { cram-hmac-alg sha1; shared-secret \"open sesame\"; }");
+    let r0 = config.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap();
+    assert_eq!(r0.peers[0].net.shared_secret.as_deref(), Some("open sesame"));
+    let shown = format!("{r0:?} {config:?}");
+    assert!(shown.contains("cram-hmac-alg") && !shown.contains("sesame"), "{shown}");
+}
+
+#[test]
+fn what_cannot_run_is_refused_with_the_reason() {
+    for (inside, wanted) in [
+        ("net { transport rdma; }", "a transport other than tcp"),
+        ("net { tls yes; }", "TLS"),
+        ("net { allow-two-primaries; protocol B; }", "needs protocol C"),
+        ("net { fencing resource-and-stonith; protocol A; }", "needs protocol B or C"),
+        ("net { on-congestion pull-ahead; }", "needs protocol A"),
+        ("net { cram-hmac-alg sha1; }", "shared-secret"),
+        ("net { shared-secret x; }", "cram-hmac-alg"),
+    ] {
+        let r0 = two_nodes(inside).resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap();
+        let errors = r0.check_startable().unwrap_err();
+        assert!(errors.to_string().contains(wanted), "{inside}: {errors}");
+    }
+    let fine = "net { protocol A; on-congestion pull-ahead; transport tcp; cram-hmac-alg sha1; shared-secret x; }";
+    two_nodes(fine).resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap().check_startable().unwrap();
+    let proxied = sample("12-proxy-via").resource_as_seen_by("pv", &ThisHost::named("alpha")).unwrap();
+    assert!(proxied.check_startable().unwrap_err().to_string().contains("DRBD proxy"));
+}
+
+#[test]
+fn three_hosts_without_connections_cannot_start() {
+    let config = load(
+        "resource r0 { device minor 1; disk /dev/x; on a { node-id 0; address 10.0.0.1:1; }\n\
+         on b { node-id 1; address 10.0.0.2:1; } on c { node-id 2; address 10.0.0.3:1; } }",
+    );
+    assert!(config.warnings()[0].message.contains("connection-mesh"));
+    let errors = config.resource_as_seen_by("r0", &ThisHost::named("a")).unwrap().check_startable().unwrap_err();
+    assert!(errors.to_string().contains("no connection"), "{errors}");
+}
+
+#[test]
+fn addresses_are_looked_up_on_this_host() {
+    let config = two_nodes("");
+    let alpha = ThisHost::named("alpha");
+    let r0 = config.resource_as_seen_by("r0", &alpha).unwrap();
+    let errors = config.check_addresses(&r0, &alpha).unwrap_err();
+    assert_eq!((errors.first().kind, errors.exit_code()), (ErrorKind::Address, 10));
+    config.check_addresses(&r0, &alpha.with_addresses(["10.1.1.1".parse().unwrap()])).unwrap();
+}
+
+#[test]
+fn names_of_hosts_match_as_in_the_real_tools() {
+    let config = sample("26-hostname-matching");
+    for name in ["alpha", "ALPHA", "alpha.example.com", "bravo.anything.org"] {
+        assert!(config.resource_as_seen_by("hn", &ThisHost::named(name)).is_ok(), "{name}");
+    }
+    for name in ["alpha.example.org", "alph", "charlie"] {
+        let error = config.resource_as_seen_by("hn", &ThisHost::named(name)).unwrap_err();
+        assert_eq!((error.kind, error.exit_code()), (ErrorKind::Host, 1), "{name}");
+    }
+}
+
+#[test]
+fn waiting_times_must_fall() {
+    let config = two_nodes("startup { wfc-timeout 10; degr-wfc-timeout 20; outdated-wfc-timeout 0; }");
+    let startup = config.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap().startup;
+    let ten = Duration::from_secs(10);
+    assert_eq!((startup.wfc_timeout, startup.degr_wfc_timeout, startup.outdated_wfc_timeout), (ten, ten, ten));
+    assert_eq!(config.warnings().len(), 2, "{:?}", config.warnings());
+}
+
+#[test]
+fn every_recorded_running_state_can_be_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/config/runtime");
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        for file in ["show.txt", "show-defaults.txt", "show--show-defaults.txt"] {
+            let Ok(text) = std::fs::read_to_string(entry.path().join(file)) else { continue };
+            let running = Running::parse_show(&text).unwrap_or_else(|e| panic!("{:?} {file}: {e}", entry.path()));
+            read += running.len();
+        }
+    }
+    assert!(read >= 5, "only {read} resources read");
+}

@@ -1,0 +1,233 @@
+//! A blocking client for one resource's control socket.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::frame::{Decoder, FrameError, encode};
+use crate::message::{Command, Event, Failure, Reply, Request, VERSION};
+use crate::status::ResourceStatus;
+
+/// The control socket of a resource: `RUN_DIR/RES.sock`.
+pub fn socket_path(run_dir: &Path, resource: &str) -> PathBuf {
+    run_dir.join(format!("{resource}.sock"))
+}
+
+/// A connection to a running resource, after the greeting.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    decoder: Decoder,
+    /// Process id of the running resource.
+    pub pid: u32,
+}
+
+/// Why a client did not get what it asked for.
+#[derive(Debug)]
+pub enum ClientError {
+    /// Nothing listens on the socket: the resource does not run.
+    NotRunning(PathBuf),
+    /// The socket failed, or no answer came in time.
+    Io(io::Error),
+    /// The other side sent something that is not understood.
+    Frame(FrameError),
+    /// The other side ended the connection.
+    Closed,
+    /// The answer does not fit the question.
+    Unexpected(String),
+    /// The resource refused.
+    Refused(Failure),
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClientError::NotRunning(path) => write!(f, "nothing listens on {}", path.display()),
+            ClientError::Io(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                f.write_str("no answer from the running process in time")
+            }
+            ClientError::Io(e) => write!(f, "control socket: {e}"),
+            ClientError::Frame(e) => write!(f, "control socket: {e}"),
+            ClientError::Closed => f.write_str("the running process ended the connection"),
+            ClientError::Unexpected(what) => write!(f, "unexpected answer on the control socket: {what}"),
+            ClientError::Refused(failure) => failure.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+impl From<io::Error> for ClientError {
+    fn from(e: io::Error) -> Self {
+        ClientError::Io(e)
+    }
+}
+
+impl From<FrameError> for ClientError {
+    fn from(e: FrameError) -> Self {
+        ClientError::Frame(e)
+    }
+}
+
+impl Client {
+    /// Connects and greets. `timeout` holds for this and for each later answer (`None`: for ever).
+    ///
+    /// # Errors
+    /// [`ClientError::NotRunning`] if there is no socket or nobody listens on it; otherwise as [`Client::ask`].
+    pub fn connect(path: &Path, timeout: Option<Duration>) -> Result<Client, ClientError> {
+        let stream = UnixStream::connect(path).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path.to_owned()),
+            _ => ClientError::Io(e),
+        })?;
+        stream.set_read_timeout(timeout)?;
+        stream.set_write_timeout(timeout)?;
+        let mut client = Client { stream, decoder: Decoder::default(), pid: 0 };
+        match client.ask(&Request::Hello { version: VERSION })? {
+            Reply::Hello { version: VERSION, pid, .. } => client.pid = pid,
+            other => return Err(ClientError::Unexpected(format!("{other:?}"))),
+        }
+        Ok(client)
+    }
+
+    /// Changes how long an answer may take (`None`: for ever).
+    ///
+    /// # Errors
+    /// When the socket refuses it.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ClientError> {
+        Ok(self.stream.set_read_timeout(timeout)?)
+    }
+
+    /// Sends a request and waits for its reply; a reply of [`Reply::Error`] becomes an error.
+    ///
+    /// # Errors
+    /// Any [`ClientError`] but `NotRunning`.
+    pub fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
+        self.stream.write_all(&encode(request))?;
+        match self.receive()? {
+            Reply::Error(failure) => Err(ClientError::Refused(failure)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// The present status.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn status(&mut self) -> Result<ResourceStatus, ClientError> {
+        match self.ask(&Request::Status)? {
+            Reply::Status(status) => Ok(status),
+            other => Err(ClientError::Unexpected(format!("{other:?}"))),
+        }
+    }
+
+    /// Runs a command; returns the notes for the administrator.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn command(&mut self, command: Command) -> Result<Vec<String>, ClientError> {
+        match self.ask(&Request::Command(command))? {
+            Reply::Ok { info } => Ok(info),
+            other => Err(ClientError::Unexpected(format!("{other:?}"))),
+        }
+    }
+
+    /// Turns the connection into an event stream.
+    ///
+    /// # Errors
+    /// When the request cannot be sent.
+    pub fn subscribe(mut self, now: bool, statistics: bool) -> Result<EventStream, ClientError> {
+        self.stream.write_all(&encode(&Request::Events { now, statistics }))?;
+        Ok(EventStream { client: self })
+    }
+
+    fn receive(&mut self) -> Result<Reply, ClientError> {
+        let mut chunk = [0; 65536];
+        loop {
+            if let Some(reply) = self.decoder.message()? {
+                return Ok(reply);
+            }
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(ClientError::Closed),
+                Ok(n) => self.decoder.push(&chunk[..n]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+/// A connection that receives events.
+#[derive(Debug)]
+pub struct EventStream {
+    client: Client,
+}
+
+impl EventStream {
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`] at the end of the stream; [`ClientError::Io`] with kind `WouldBlock` after `timeout`.
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Event, ClientError> {
+        self.client.set_timeout(timeout)?;
+        match self.client.receive()? {
+            Reply::Event(event) => Ok(event),
+            Reply::Error(failure) => Err(ClientError::Refused(failure)),
+            other => Err(ClientError::Unexpected(format!("{other:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+    use crate::message::ErrorCode;
+
+    /// Answers each request of one connection with the next scripted reply.
+    fn serve(listener: UnixListener, replies: Vec<Reply>) -> thread::JoinHandle<Vec<Request>> {
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut decoder = Decoder::default();
+            let mut seen = Vec::new();
+            let mut chunk = [0; 1000];
+            for reply in replies {
+                while let Ok(None) = decoder.message::<Request>().map(|r| r.map(|r| seen.push(r))) {
+                    let n = stream.read(&mut chunk).unwrap();
+                    decoder.push(&chunk[..n]);
+                }
+                stream.write_all(&encode(&reply)).unwrap();
+            }
+            seen
+        })
+    }
+
+    #[test]
+    fn greets_commands_and_reports_refusals() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = socket_path(dir.path(), "r0");
+        assert!(matches!(Client::connect(&path, None), Err(ClientError::NotRunning(_))));
+
+        let listener = UnixListener::bind(&path).unwrap();
+        let refusal = Failure::new(ErrorCode::NO_UP_TO_DATE_DISK, "r0").with_hint("connect first");
+        let server = serve(
+            listener,
+            vec![
+                Reply::Hello { version: VERSION, program: "test".into(), pid: 7, resource: "r0".into() },
+                Reply::Ok { info: vec!["note".into()] },
+                Reply::Error(refusal.clone()),
+            ],
+        );
+        let mut client = Client::connect(&path, Some(Duration::from_secs(30))).unwrap();
+        assert_eq!(client.pid, 7);
+        assert_eq!(client.command(Command::Secondary { force: false }).unwrap(), ["note"]);
+        match client.command(Command::Primary { force: false }) {
+            Err(ClientError::Refused(failure)) => assert_eq!(failure, refusal),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(server.join().unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,371 @@
+//! The status model: what a running resource says about itself. Sizes and positions are 512-byte sectors, as in the
+//! kernel; the renderers convert to KiB where the tools do. `None` in a statistics field means "not known".
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::states::{ConnectionState, DiskState, ReplicationState, Role, WriteOrdering};
+
+/// One resource of this node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResourceStatus {
+    /// The name in the configuration.
+    pub name: String,
+    /// Our node id, 0-31; `None` if the resource has none (two-node dialect without ids).
+    pub node_id: Option<u8>,
+    /// Our role.
+    pub role: Role,
+    /// Why I/O is frozen, if it is.
+    #[serde(default)]
+    pub suspended: Suspended,
+    /// All I/O fails because `secondary --force` was asked for.
+    #[serde(default)]
+    pub force_io_failures: bool,
+    /// The write ordering in use.
+    pub write_ordering: WriteOrdering,
+    /// The volumes, by rising number.
+    pub devices: Vec<DeviceStatus>,
+    /// The connections, in the order of the configuration.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+impl ResourceStatus {
+    /// The device with this volume number.
+    pub fn device(&self, volume: u16) -> Option<&DeviceStatus> {
+        self.devices.iter().find(|d| d.volume == volume)
+    }
+
+    /// The connection to a peer, by its name or its node id in decimal.
+    pub fn connection(&self, peer: &str) -> Option<&ConnectionStatus> {
+        let by_name = self.connections.iter().find(|c| c.name == peer);
+        by_name.or_else(|| {
+            let id: u8 = peer.parse().ok()?;
+            self.connections.iter().find(|c| c.peer_node_id == Some(id))
+        })
+    }
+}
+
+/// Reasons why I/O of a resource is frozen (`suspended:`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Suspended {
+    /// `suspend-io`.
+    pub user: bool,
+    /// No access to good data, and on-no-data-accessible is suspend-io.
+    pub no_data: bool,
+    /// A fence-peer handler runs.
+    pub fencing: bool,
+    /// Quorum is lost, and on-no-quorum is suspend-io.
+    pub quorum: bool,
+}
+
+impl Suspended {
+    /// Whether any reason holds.
+    pub fn any(self) -> bool {
+        self.user || self.no_data || self.fencing || self.quorum
+    }
+}
+
+/// `no`, or the reasons joined with commas.
+impl fmt::Display for Suspended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        joined(f, &[(self.user, "user"), (self.no_data, "no-data"), (self.fencing, "fencing"), (self.quorum, "quorum")])
+    }
+}
+
+/// Whether a diskless node is so on purpose.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IntentionalClient {
+    /// Configured without a disk.
+    Yes,
+    /// Has, or should have, a disk.
+    #[default]
+    No,
+    /// Not known.
+    Unknown,
+}
+
+impl IntentionalClient {
+    /// The word as the tools print it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            IntentionalClient::Yes => "yes",
+            IntentionalClient::No => "no",
+            IntentionalClient::Unknown => "unknown",
+        }
+    }
+}
+
+/// One volume of this node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Volume number.
+    pub volume: u16,
+    /// The minor number of the configuration.
+    pub minor: u32,
+    /// State of our disk.
+    pub disk: DiskState,
+    /// Whether we are diskless on purpose.
+    #[serde(default)]
+    pub client: IntentionalClient,
+    /// Whether somebody has the device open; `None` if not known.
+    #[serde(default)]
+    pub open: Option<bool>,
+    /// Whether this device has quorum (true if quorum is off).
+    pub quorum: bool,
+    /// Path of the backing device.
+    #[serde(default)]
+    pub backing_dev: Option<String>,
+    /// Counters; `None` before the device has any.
+    #[serde(default)]
+    pub statistics: Option<DeviceStatistics>,
+    /// Path of the block device that applications open, if a front end made one.
+    #[serde(default)]
+    pub device_path: Option<String>,
+    /// The NBD address of this volume, if it is exported.
+    #[serde(default)]
+    pub nbd_uri: Option<String>,
+}
+
+/// Counters of a device (`docs/spec/config-and-cli.md` 4.4).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceStatistics {
+    /// Usable size in sectors.
+    pub size_sectors: u64,
+    /// Read from the backing device, in sectors.
+    pub read_sectors: u64,
+    /// Written to the backing device, in sectors.
+    pub written_sectors: u64,
+    /// Activity-log transactions.
+    pub al_writes: u64,
+    /// Bitmap pages written.
+    pub bm_writes: u64,
+    /// Application requests not completed.
+    pub upper_pending: u32,
+    /// Disk requests not completed.
+    pub lower_pending: u32,
+    /// The activity log is not updated.
+    pub al_suspended: bool,
+    /// Application requests are held back.
+    pub upper_blocked: bool,
+    /// The backing device is congested.
+    pub lower_blocked: bool,
+    /// Front end counters (not part of the tools' output).
+    pub requests: u64,
+}
+
+/// One connection to a peer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// The peer's node id; `None` if not known.
+    pub peer_node_id: Option<u8>,
+    /// The peer's name; may be empty.
+    pub name: String,
+    /// State of the connection.
+    pub connection: ConnectionState,
+    /// The peer's role.
+    pub peer_role: Role,
+    /// Whether the streams are encrypted.
+    #[serde(default)]
+    pub tls: bool,
+    /// Agreed protocol number once connected.
+    #[serde(default)]
+    pub protocol: Option<u32>,
+    /// Why the connection is in this state, in words (not part of the tools' output).
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Counters; `None` if not known.
+    #[serde(default)]
+    pub statistics: Option<ConnectionStatistics>,
+    /// Its paths.
+    #[serde(default)]
+    pub paths: Vec<PathStatus>,
+    /// Its peer devices, by rising volume number.
+    pub peer_devices: Vec<PeerDeviceStatus>,
+}
+
+impl ConnectionStatus {
+    /// The peer device with this volume number.
+    pub fn peer_device(&self, volume: u16) -> Option<&PeerDeviceStatus> {
+        self.peer_devices.iter().find(|p| p.volume == volume)
+    }
+}
+
+/// Counters of a connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConnectionStatistics {
+    /// The send queue is congested.
+    pub congested: bool,
+    /// Application sectors sent and not acknowledged.
+    pub ap_in_flight_sectors: u64,
+    /// Resync sectors requested and not answered.
+    pub rs_in_flight_sectors: u64,
+}
+
+/// One end of a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathAddress {
+    /// `ipv4`, `ipv6`, `ssocks`, `sdp`.
+    pub family: String,
+    /// The address without port; an IPv6 address without brackets.
+    pub address: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// As in `ipv4:10.1.1.1:7789` or `ipv6:[fe80::1]:7789`.
+impl fmt::Display for PathAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.address.contains(':') {
+            write!(f, "{}:[{}]:{}", self.family, self.address, self.port)
+        } else {
+            write!(f, "{}:{}:{}", self.family, self.address, self.port)
+        }
+    }
+}
+
+impl From<std::net::SocketAddr> for PathAddress {
+    fn from(address: std::net::SocketAddr) -> Self {
+        let family = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+        PathAddress { family: family.to_owned(), address: address.ip().to_string(), port: address.port() }
+    }
+}
+
+/// One path of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// Our end.
+    pub local: PathAddress,
+    /// The peer's end.
+    pub peer: PathAddress,
+    /// Whether the streams run over it.
+    pub established: bool,
+}
+
+/// One volume as seen at one peer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PeerDeviceStatus {
+    /// Volume number.
+    pub volume: u16,
+    /// Replication state.
+    pub replication: ReplicationState,
+    /// State of the peer's disk.
+    pub peer_disk: DiskState,
+    /// Whether the peer is diskless on purpose.
+    #[serde(default)]
+    pub peer_client: IntentionalClient,
+    /// Why a resync is paused, if it is.
+    #[serde(default)]
+    pub resync_suspended: ResyncSuspended,
+    /// Counters; `None` if not known.
+    #[serde(default)]
+    pub statistics: Option<PeerDeviceStatistics>,
+    /// Progress of the running resync or verify.
+    #[serde(default)]
+    pub sync: Option<SyncDetails>,
+}
+
+/// Reasons why a resync is paused (`resync-suspended:`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ResyncSuspended {
+    /// `pause-sync` here.
+    pub user: bool,
+    /// Paused by the peer.
+    pub peer: bool,
+    /// resync-after another device.
+    pub dependency: bool,
+    /// Too many resyncs run already.
+    pub max_parallel: bool,
+}
+
+impl ResyncSuspended {
+    /// Whether any reason holds.
+    pub fn any(self) -> bool {
+        self.user || self.peer || self.dependency || self.max_parallel
+    }
+}
+
+/// `no`, or the reasons joined with commas.
+impl fmt::Display for ResyncSuspended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        joined(
+            f,
+            &[
+                (self.user, "user"),
+                (self.peer, "peer"),
+                (self.dependency, "dependency"),
+                (self.max_parallel, "max-parallel"),
+            ],
+        )
+    }
+}
+
+/// Counters of a peer device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerDeviceStatistics {
+    /// Received data, in sectors.
+    pub received_sectors: u64,
+    /// Sent data, in sectors.
+    pub sent_sectors: u64,
+    /// Marked in the bitmap, in sectors.
+    pub out_of_sync_sectors: u64,
+    /// Requests sent and not answered.
+    pub pending: u32,
+    /// Requests received and not answered.
+    pub unacked: u32,
+}
+
+/// Progress of a resync or verify. Durations in milliseconds, amounts in sectors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SyncDetails {
+    /// What there was to do at the start.
+    pub total_sectors: u64,
+    /// Since the start, pauses included.
+    pub since_start_ms: u64,
+    /// Time spent paused.
+    pub paused_ms: u64,
+    /// Since the latest progress mark.
+    pub dt0_ms: u64,
+    /// Done since the latest progress mark.
+    pub db0_sectors: u64,
+    /// Since the oldest progress mark.
+    pub dt1_ms: u64,
+    /// Done since the oldest progress mark.
+    pub db1_sectors: u64,
+    /// Could not be read or written.
+    pub failed_sectors: u64,
+    /// Skipped because the checksums were the same.
+    pub same_csum_sectors: u64,
+    /// The rate that the controller aims at, in KiB/s.
+    pub want_kib_per_s: u64,
+    /// Only for a verify.
+    pub verify: Option<VerifyDetails>,
+}
+
+/// Progress of a verify, in sectors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VerifyDetails {
+    /// First sector of the range.
+    pub start_sector: u64,
+    /// End of the range; `u64::MAX` means the end of the device.
+    pub stop_sector: u64,
+    /// Next sector to check.
+    pub position_sector: u64,
+    /// Not checked yet.
+    pub left_sectors: u64,
+    /// Left out.
+    pub skipped_sectors: u64,
+}
+
+fn joined(f: &mut fmt::Formatter<'_>, reasons: &[(bool, &str)]) -> fmt::Result {
+    let words: Vec<&str> = reasons.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
+    f.write_str(&if words.is_empty() { "no".to_owned() } else { words.join(",") })
+}

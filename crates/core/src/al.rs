@@ -1,0 +1,256 @@
+//! The activity log at work: who waits for which transaction, and what must be on disk before it
+//! (`docs/spec/data-path-and-resync.md` 1.2, `docs/spec/on-disk-format.md` 3.7).
+
+mod streams;
+
+use crate::Resource;
+use crate::api::{DiskError, MetaOp};
+use crate::request::{EXTENT_SECTORS, Request, Write, extents};
+use crate::resource::Op;
+use meta::ExtentRange;
+use meta::activity_log::{Acquire, Ticket, Transaction};
+use std::collections::VecDeque;
+use units::SectorRange;
+
+/// Writes that wait for the activity log of one device.
+#[derive(Debug, Default)]
+pub(crate) struct AlQueue {
+    /// Refused for now, oldest first.
+    refused: VecDeque<AlJob>,
+    /// Hold their extents, wait for the commit of their ticket.
+    taken: VecDeque<(Ticket, AlJob)>,
+    transaction: Option<InFlight>,
+    streams: streams::Streams,
+}
+
+/// What goes on when its extents are hot.
+#[derive(Debug)]
+pub(crate) enum AlJob {
+    Local(Box<Write>),
+    Peer(u64, SectorRange),
+}
+
+#[derive(Debug)]
+struct InFlight {
+    transaction: Transaction,
+    /// The block itself has been handed to the disk; before that, evicted extents' bitmap pages are written.
+    block_written: bool,
+}
+
+impl AlQueue {
+    /// Does something wait until others release their extents?
+    pub(crate) fn is_starved(&self) -> bool {
+        !self.refused.is_empty()
+    }
+}
+
+impl AlJob {
+    fn range(&self) -> SectorRange {
+        match self {
+            AlJob::Local(w) => w.range,
+            AlJob::Peer(_, range) => *range,
+        }
+    }
+}
+
+impl Resource {
+    /// Takes the extents of an application write; it goes on to registration when they are hot.
+    pub(crate) fn take_al(&mut self, d: usize, mut write: Write) {
+        let acquired = self.acquire_al(d, write.range);
+        if acquired.is_some() {
+            self.prefetch_al(d, write.range);
+        }
+        match acquired {
+            None => self.submit_write(write),
+            Some(Acquire::Active) => {
+                write.al_held = true;
+                self.submit_write(write);
+            }
+            // Only who must wait is worth an allocation.
+            Some(waits) => self.wait_for_al(d, waits, AlJob::Local(Box::new(write))),
+        }
+    }
+
+    /// The same for a peer's write (only while the peer has no disk of its own: spec 2.3).
+    pub(crate) fn take_al_for_peer(&mut self, d: usize, key: u64, range: SectorRange) {
+        self.take_al_for(d, AlJob::Peer(key, range));
+    }
+
+    fn take_al_for(&mut self, d: usize, job: AlJob) {
+        match self.acquire_al(d, job.range()) {
+            None => self.al_granted(job, false),
+            Some(Acquire::Active) => self.al_granted(job, true),
+            Some(waits) => self.wait_for_al(d, waits, job),
+        }
+    }
+
+    /// `None`: this disk keeps no activity log, or there is none.
+    fn acquire_al(&mut self, d: usize, range: SectorRange) -> Option<Acquire> {
+        let dev = &mut self.devices[d];
+        if !dev.usable() || !dev.cfg.as_ref().is_some_and(|c| c.al_updates) {
+            return None;
+        }
+        let extents = ExtentRange::of(range).expect("requests are not empty and lie in the device");
+        Some(dev.backing.as_mut()?.al.acquire(extents))
+    }
+
+    /// Makes the next extents of a sequential stream hot before it reaches them.
+    fn prefetch_al(&mut self, d: usize, range: SectorRange) {
+        let dev = &mut self.devices[d];
+        let Some(backing) = &mut dev.backing else { return };
+        let (_, last) = extents(range);
+        let wanted = dev.al_queue.streams.note(last, u32::from(backing.al.capacity()) / 8);
+        let end = wanted.end.min(dev.size.0.div_ceil(EXTENT_SECTORS) as u32);
+        for extent in wanted.start..end {
+            if !backing.al.prefetch(extent) && !backing.al.is_known(extent) {
+                break;
+            }
+        }
+    }
+
+    fn wait_for_al(&mut self, d: usize, how: Acquire, job: AlJob) {
+        let queue = &mut self.devices[d].al_queue;
+        match how {
+            Acquire::Active => unreachable!("it need not wait"),
+            Acquire::Pending(ticket) => queue.taken.push_back((ticket, job)),
+            Acquire::Busy(_) => queue.refused.push_back(job),
+        }
+    }
+
+    fn al_granted(&mut self, job: AlJob, held: bool) {
+        match job {
+            AlJob::Local(mut write) => {
+                write.al_held = held;
+                self.submit_write(*write);
+            }
+            AlJob::Peer(key, _) => self.peer_write_granted(key, held),
+        }
+    }
+
+    /// Gives back a write's extents.
+    pub(crate) fn drop_al(&mut self, d: usize, write: &mut Write) {
+        if std::mem::take(&mut write.al_held) {
+            self.release_al(d, write.range);
+        }
+    }
+
+    pub(crate) fn release_al(&mut self, d: usize, range: SectorRange) {
+        let Some(backing) = &mut self.devices[d].backing else { return };
+        let extents = ExtentRange::of(range).expect("it was acquired");
+        if backing.al.release(extents) {
+            self.devices[d].recheck_al = true;
+        }
+    }
+
+    /// Retries the refused, then starts the next transaction if one is due. Called once a turn and after each commit.
+    pub(crate) fn pump_al(&mut self, d: usize) {
+        if std::mem::take(&mut self.devices[d].recheck_al) {
+            for job in std::mem::take(&mut self.devices[d].al_queue.refused) {
+                self.take_al_for(d, job);
+            }
+        }
+        let dev = &mut self.devices[d];
+        if dev.al_queue.transaction.is_some() {
+            return;
+        }
+        let Some(backing) = &mut dev.backing else { return };
+        // The superblock must say "in use" before the first transaction (on-disk-format 2.9).
+        if !backing.al.wants_transaction() || backing.writer.busy_until_in_use() {
+            return;
+        }
+        let transaction = backing.al.start_transaction().expect("it wants one");
+        dev.al_queue.transaction = Some(InFlight { transaction, block_written: false });
+        self.advance_transaction(d);
+    }
+
+    /// Writes the evicted extents' dirty bitmap pages, and when they are down, the transaction's block.
+    pub(crate) fn advance_transaction(&mut self, d: usize) {
+        let dev = &mut self.devices[d];
+        let Some(tx) = &mut dev.al_queue.transaction else { return };
+        let Some(backing) = &mut dev.backing else { return };
+        if tx.block_written {
+            return;
+        }
+        let area = backing.area();
+        let mut clean = true;
+        let mut pages = Vec::new();
+        for extent in backing.al.evicted() {
+            for page in area.pages_of_extent(extent) {
+                let busy = backing.writer.page_busy(page);
+                if !busy && backing.dirty.is_set(page) {
+                    pages.push(page);
+                }
+                clean &= !busy && !backing.dirty.is_set(page);
+            }
+        }
+        pages.sort_unstable();
+        pages.dedup();
+        if !clean {
+            for page in pages {
+                self.write_bitmap_page(d, page);
+            }
+            return;
+        }
+        tx.block_written = true;
+        let offset = backing.layout.al_block_at(tx.transaction.block_index).0;
+        let mut block = Box::new([0; meta::BLOCK_LEN]);
+        backing.al.emit_block(&mut block);
+        let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
+        dev.al_writes += 1;
+        let action = MetaOp::Write { offset, bytes: block, flush_before: flush, fua: flush };
+        self.meta(d, Op::AlBlock(d), action);
+    }
+
+    pub(crate) fn al_block_done(&mut self, d: usize, result: Result<(), DiskError>) {
+        let dev = &mut self.devices[d];
+        dev.al_queue.transaction = None;
+        if result.is_err() {
+            return self.meta_error(d, "activity log");
+        }
+        let Some(backing) = &mut dev.backing else { return };
+        let committed = backing.al.commit();
+        let (go, stay): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut dev.al_queue.taken).into_iter().partition(|(t, _)| *t <= committed);
+        dev.al_queue.taken = stay;
+        dev.recheck_al = true;
+        for (_, job) in go {
+            self.al_granted(job, true);
+        }
+        self.pump_al(d);
+    }
+
+    /// The disk is gone, and its log with it: nobody holds anything of it, and whoever waits goes on without it.
+    pub(crate) fn abandon_al(&mut self, d: usize) {
+        for request in self.requests.values_mut() {
+            if let Request::Write(w) = request
+                && w.device == d
+            {
+                w.al_held = false;
+            }
+        }
+        self.peer_writes.values_mut().filter(|w| w.device == d).for_each(|w| w.al_held = false);
+        let queue = std::mem::take(&mut self.devices[d].al_queue);
+        for job in queue.taken.into_iter().map(|(_, job)| job).chain(queue.refused) {
+            self.al_granted(job, false);
+        }
+    }
+
+    /// The disk's log is gone: nobody holds extents of it, and none shall be given back to the next one.
+    pub(crate) fn forget_al(&mut self, d: usize) {
+        for request in self.requests.values_mut() {
+            match request {
+                Request::Write(w) if w.device == d => w.al_held = false,
+                _ => {}
+            }
+        }
+        for w in self.peer_writes.values_mut().filter(|w| w.device == d) {
+            w.al_held = false;
+        }
+    }
+
+    /// Does any write wait for the activity log?
+    pub(crate) fn al_waiting(&self, d: usize) -> bool {
+        let q = &self.devices[d].al_queue;
+        !q.refused.is_empty() || !q.taken.is_empty() || q.transaction.is_some()
+    }
+}

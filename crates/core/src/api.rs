@@ -1,0 +1,771 @@
+//! What goes into a [`Resource`](crate::Resource) and what comes out of it.
+//!
+//! Nothing in here carries payload: the bytes of application data stay with the caller, who names them by
+//! [`BufRef`]. See the crate's head for the order of calls.
+
+use std::fmt;
+use std::net::SocketAddr;
+use units::{ByteLen, Generation, NodeId, Sector, VolumeNr};
+
+/// A piece of a payload buffer that the caller (the engine) owns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BufRef {
+    /// The caller's handle.
+    pub id: u32,
+    /// First byte within the buffer.
+    pub offset: u32,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+/// A payload: pieces of buffers, in order. One piece does not allocate.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Segments {
+    /// Nothing (discards, flushes).
+    #[default]
+    None,
+    /// One piece.
+    One(BufRef),
+    /// Several, as merged writes have.
+    Many(Vec<BufRef>),
+}
+
+impl Segments {
+    /// The pieces, in order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[BufRef] {
+        match self {
+            Segments::None => &[],
+            Segments::One(one) => std::slice::from_ref(one),
+            Segments::Many(many) => many,
+        }
+    }
+
+    /// Bytes in all pieces.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.as_slice().iter().map(|b| u64::from(b.len)).sum()
+    }
+
+    /// Is there no byte?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds pieces at the end.
+    pub fn append(&mut self, more: Segments) {
+        *self = match (std::mem::take(self), more) {
+            (Segments::None, m) => m,
+            (s, Segments::None) => s,
+            (s, m) => {
+                let mut all = match s {
+                    Segments::Many(v) => v,
+                    other => other.as_slice().to_vec(),
+                };
+                all.extend_from_slice(m.as_slice());
+                Segments::Many(all)
+            }
+        };
+    }
+}
+
+/// A front end's request for a volume. The caller has checked range and alignment (512 bytes) against the size it
+/// was told ([`Snapshot`]); the core checks again and fails what does not fit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockRequest {
+    /// The caller's name for it, given back in [`Effect::Complete`]. Unique among requests in flight.
+    pub tag: u64,
+    /// Which volume.
+    pub volume: VolumeNr,
+    /// What to do.
+    pub kind: RequestKind,
+    /// Where; ignored for flushes.
+    pub sector: Sector,
+    /// How much, a multiple of 512; 0 for flushes. At most 128 MiB for discard and zeroes, 1 MiB for data: the caller
+    /// splits larger ones ([`MAX_DATA`]).
+    pub len: ByteLen,
+    /// A write's payload, or where a read's data shall go. The buffers stay valid until [`Effect::Complete`].
+    pub data: Segments,
+}
+
+/// Largest read or write in one [`BlockRequest`]: 1 MiB (`docs/spec/wire-protocol.md` 5.1).
+pub const MAX_DATA: u64 = 1 << 20;
+/// Largest discard or write-zeroes in one [`BlockRequest`]: 128 MiB.
+pub const MAX_DISCARD: u64 = 128 << 20;
+
+/// What a front end asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestKind {
+    /// Read into the request's buffers.
+    Read,
+    /// Write the request's buffers.
+    Write {
+        /// Durable on completion.
+        fua: bool,
+    },
+    /// Everything completed before is durable when this completes, on the peers too
+    /// (`docs/spec/data-path-and-resync.md` 1.10).
+    Flush,
+    /// The range's content is not needed any more; it reads as zeroes afterwards where the disks promise that.
+    Discard,
+    /// The range reads as zeroes.
+    WriteZeroes {
+        /// The space may be given back.
+        unmap: bool,
+        /// Durable on completion.
+        fua: bool,
+    },
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum IoError {
+    /// No copy of the data could be read or written (EIO).
+    Io,
+    /// The disk is full (ENOSPC).
+    NoSpace,
+    /// The node is not Primary (EROFS for writes, EACCES otherwise).
+    NotPrimary,
+    /// The range does not lie in the device, or is not aligned (EINVAL).
+    OutOfRange,
+    /// The disk does not know the operation (EOPNOTSUPP).
+    NotSupported,
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IoError::Io => "input/output error",
+            IoError::NoSpace => "no space left on the device",
+            IoError::NotPrimary => "this node is not Primary",
+            IoError::OutOfRange => "outside the device",
+            IoError::NotSupported => "not supported",
+        })
+    }
+}
+
+/// The name of a disk operation in flight.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OpId(pub u64);
+
+/// An operation on the *data area* of a volume's backing disk. Sector 0 is the first byte of the device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DiskOp {
+    /// Read into buffers.
+    Read {
+        /// First sector.
+        sector: Sector,
+        /// Where to.
+        data: Segments,
+    },
+    /// Read into a buffer that the caller allocates; it comes back with [`DiskDone::data`]. Used for peers.
+    ReadNew {
+        /// First sector.
+        sector: Sector,
+        /// How much.
+        len: ByteLen,
+        /// Look whether all of it is zeroes, for [`DiskDone::zeroes`].
+        detect_zeroes: bool,
+    },
+    /// Write buffers.
+    Write {
+        /// First sector.
+        sector: Sector,
+        /// What.
+        data: Segments,
+        /// Durable on completion.
+        fua: bool,
+    },
+    /// Give the space back; must read as zeroes afterwards if `zeroes`.
+    Discard {
+        /// First sector.
+        sector: Sector,
+        /// How much.
+        len: ByteLen,
+        /// Where the disk does not promise zeroes, write them (`docs/spec/data-path-and-resync.md` 5.3).
+        zeroes: bool,
+    },
+    /// Write zeroes.
+    WriteZeroes {
+        /// First sector.
+        sector: Sector,
+        /// How much.
+        len: ByteLen,
+        /// Deallocating is allowed.
+        unmap: bool,
+        /// Durable on completion.
+        fua: bool,
+    },
+    /// Everything completed before becomes durable.
+    Flush,
+}
+
+/// An operation on a volume's *metadata*; offsets are bytes on the metadata device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MetaOp {
+    /// Write one or more blocks (each 4 KiB or the 4 KiB-aligned superblock), then complete. With `flush_before`, all
+    /// that completed earlier on this device is durable before the first byte of this is; with `fua`, this is durable
+    /// on completion.
+    Write {
+        /// Byte offset, a multiple of 512.
+        offset: u64,
+        /// The bytes, a multiple of 512.
+        bytes: Box<[u8]>,
+        /// Flush the device (and, with external metadata, the data device) first.
+        flush_before: bool,
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Read `len` bytes at `offset`; the answer is in [`MetaDone::result`].
+    Read {
+        /// Byte offset, a multiple of 512.
+        offset: u64,
+        /// A multiple of 512.
+        len: u64,
+    },
+}
+
+/// Why a disk operation failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskError {
+    /// EIO or any other.
+    Io,
+    /// ENOSPC.
+    NoSpace,
+    /// EOPNOTSUPP.
+    NotSupported,
+}
+
+/// The end of a [`DiskOp`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskDone {
+    /// Which.
+    pub op: OpId,
+    /// How it ended.
+    pub result: Result<(), DiskError>,
+    /// For [`DiskOp::ReadNew`] that succeeded: the data. The core gives it back with [`Effect::Release`] or by sending
+    /// it.
+    pub data: Segments,
+    /// For a read with `detect_zeroes` that succeeded: every byte is zero. Otherwise false.
+    pub zeroes: bool,
+}
+
+/// The end of a [`MetaOp`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MetaDone {
+    /// Which.
+    pub op: OpId,
+    /// For a read, the bytes; for a write, none.
+    pub result: Result<Box<[u8]>, DiskError>,
+}
+
+/// What the caller found when it opened a volume's disks for an [`Effect::OpenDisk`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenedDisk {
+    /// Bytes of the backing device.
+    pub backing: ByteLen,
+    /// Bytes of the metadata device (the same as `backing` for internal metadata).
+    pub meta_device: ByteLen,
+    /// Can the disk deallocate ranges?
+    pub can_discard: bool,
+    /// Do deallocated ranges read as zeroes?
+    pub discard_zeroes: bool,
+    /// Has the disk no volatile cache, so that a flush does nothing?
+    pub write_through: bool,
+    /// Logical block size in bytes: 512 or 4096.
+    pub block_size: u32,
+}
+
+/// Both TCP connections to a peer are up and have survived their liveness wait (`docs/spec/wire-protocol.md` 1.6).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkUp {
+    /// The RESOLVE-CONFLICTS flag: this node accepted the meta stream.
+    pub resolve_conflicts: bool,
+    /// 64 bytes from a secure random source, for the authentication challenge.
+    pub challenge: [u8; 64],
+}
+
+/// Why a link went down, as the transport saw it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkDown {
+    /// The peer closed a stream, or a send failed.
+    Closed,
+    /// Nothing more came or went for too long.
+    Timeout,
+    /// The bytes did not decode, or a digest did not match.
+    Violation,
+}
+
+/// What the core wants done. Drain with [`Resource::poll_effect`](crate::Resource::poll_effect) in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Append a packet to a stream. If `payload` is not empty its bytes follow the packet's fixed part on the wire, and
+    /// the caller keeps the buffers alive until they are sent (its own reference).
+    Send {
+        /// To whom.
+        peer: NodeId,
+        /// On which stream.
+        stream: wire::Socket,
+        /// For the header; 0 where the packet is about the whole connection.
+        volume: VolumeNr,
+        /// What.
+        packet: wire::Packet,
+        /// Bulk bytes behind it.
+        payload: Segments,
+    },
+    /// Start trying to connect to `peer` until [`Resource::on_link_up`](crate::Resource::on_link_up), or
+    /// [`Effect::CloseLink`].
+    Connect {
+        /// To whom.
+        peer: NodeId,
+        /// Not before this time (a failed handshake waits 1 s).
+        not_before: units::Instant,
+    },
+    /// What the streams to `peer` speak from the next packet on, both ways (headers, digests).
+    Dialect {
+        /// Whom it concerns.
+        peer: NodeId,
+        /// Headers and layouts.
+        dialect: wire::Dialect,
+        /// `data-integrity-alg`: the caller appends digests of this algorithm to data packets it sends, and checks and
+        /// strips those it receives; a mismatch is [`LinkDown::Violation`].
+        integrity: Option<String>,
+    },
+    /// Compute HMAC(`algorithm`, shared secret, `message`) and answer with
+    /// [`Resource::on_hmac`](crate::Resource::on_hmac) and the same `token`.
+    Hmac {
+        /// Whom it concerns.
+        peer: NodeId,
+        /// To be given back.
+        token: u32,
+        /// `cram-hmac-alg`.
+        algorithm: String,
+        /// The bytes to authenticate.
+        message: Vec<u8>,
+    },
+    /// Stop trying to connect to `peer`, or send what is queued and close both streams. Anything received afterwards is
+    /// dropped.
+    CloseLink {
+        /// Whom it concerns.
+        peer: NodeId,
+    },
+    /// Digest `data` with `algorithm` and answer with [`Resource::on_digest`](crate::Resource::on_digest).
+    Digest {
+        /// To be given back.
+        op: OpId,
+        /// `csums-alg` or `verify-alg`.
+        algorithm: String,
+        /// What to digest; stays owned by the core.
+        data: Segments,
+    },
+    /// Open a volume's disks (exclusively) and answer with
+    /// [`Resource::on_disk_opened`](crate::Resource::on_disk_opened).
+    OpenDisk {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// Close a volume's disks. All operations on them have ended, or (forced) their completions are to be swallowed:
+    /// the disk must not be opened again before the last of them really ended.
+    CloseDisk {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// Do this on the data area.
+    Disk {
+        /// Its name in [`DiskDone`].
+        op: OpId,
+        /// Which volume.
+        volume: VolumeNr,
+        /// What.
+        action: DiskOp,
+    },
+    /// Do this on the metadata.
+    Meta {
+        /// Its name in [`MetaDone`].
+        op: OpId,
+        /// Which volume.
+        volume: VolumeNr,
+        /// What.
+        action: MetaOp,
+    },
+    /// Copy what a peer sent into (a part of) a read request's own buffers, and drop `from`. Comes before the request's
+    /// [`Effect::Complete`].
+    Deliver {
+        /// Received payload.
+        from: Segments,
+        /// The request's buffers, as many bytes.
+        to: Segments,
+    },
+    /// A request of the front end has ended; its buffers are the caller's again (but for sends still in progress).
+    Complete {
+        /// The request's tag.
+        tag: u64,
+        /// How it ended.
+        result: Result<(), IoError>,
+    },
+    /// The core no longer needs these buffers (payload it was given with a packet or a [`DiskDone`]).
+    Release(Segments),
+    /// Run a handler and answer with [`Resource::on_handler_exit`](crate::Resource::on_handler_exit).
+    RunHandler {
+        /// To be given back.
+        id: u64,
+        /// What for.
+        call: HandlerCall,
+    },
+    /// An administrator's command has ended.
+    CommandDone {
+        /// The id it was given with.
+        id: u64,
+        /// How it ended.
+        result: Result<(), CommandError>,
+    },
+    /// The size or the writability of a volume's device changed: tell the front ends.
+    Device {
+        /// Which.
+        volume: VolumeNr,
+        /// Bytes it has; 0 = not usable.
+        size: ByteLen,
+        /// May it be opened, and how.
+        access: Access,
+        /// Is discard offered?
+        discard: bool,
+    },
+    /// Something in the status changed; [`Resource::snapshot`](crate::Resource::snapshot) shows what.
+    StatusChanged,
+    /// For the log.
+    Log(Notice),
+    /// `down` is complete: nothing is open any more, the process may end.
+    Stopped,
+}
+
+/// How a volume's device may be opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Not at all (Secondary, or no data).
+    None,
+    /// For reading and writing (Primary).
+    ReadWrite,
+}
+
+/// A line for the log, and for `why`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Notice {
+    /// How much it matters.
+    pub severity: Severity,
+    /// The volume it is about.
+    pub volume: Option<VolumeNr>,
+    /// The peer it is about.
+    pub peer: Option<NodeId>,
+    /// A stable kebab-case name of the reason, for machines.
+    pub reason: &'static str,
+    /// For people: what happened, why, what to do.
+    pub text: String,
+}
+
+/// How much a [`Notice`] matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Severity {
+    /// Something may be lost or is unavailable.
+    Error,
+    /// Someone should look.
+    Warning,
+    /// Normal.
+    Info,
+}
+
+/// A call of a handler script (`docs/spec/connection-and-state.md` 8.6).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HandlerCall {
+    /// `fence-peer`, `split-brain`, …
+    pub event: &'static str,
+    /// For volume events.
+    pub volume: Option<VolumeNr>,
+    /// For connection events.
+    pub peer: Option<NodeId>,
+}
+
+/// What an administrator asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Open the disk and read its metadata.
+    Attach {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// Let go of the disk.
+    Detach {
+        /// Which.
+        volume: VolumeNr,
+        /// Without waiting and without asking peers.
+        force: bool,
+    },
+    /// Start connecting.
+    Connect {
+        /// To whom.
+        peer: NodeId,
+        /// If data diverged, drop ours.
+        discard_my_data: bool,
+        /// Decide and report only.
+        tentative: bool,
+    },
+    /// Stop being connected.
+    Disconnect {
+        /// From whom.
+        peer: NodeId,
+        /// Without asking the peer.
+        force: bool,
+    },
+    /// Become Primary.
+    Primary {
+        /// Also without UpToDate data, or without fencing the peer.
+        force: bool,
+    },
+    /// Become Secondary. Fails while a device is held open.
+    Secondary {
+        /// Fail the openers' I/O instead of refusing.
+        force: bool,
+    },
+    /// Our data is worthless: copy all from the peer.
+    Invalidate {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// The peer's data is worthless: copy all to it.
+    InvalidateRemote {
+        /// Which.
+        volume: VolumeNr,
+        /// Whose.
+        peer: NodeId,
+    },
+    /// Pause resync.
+    PauseSync {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// Go on with resync.
+    ResumeSync {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// Freeze I/O.
+    SuspendIo {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// Thaw I/O, whatever froze it.
+    ResumeIo {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// Mark our data Outdated.
+    Outdate {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// Start a new data generation.
+    NewCurrentUuid {
+        /// Which.
+        volume: VolumeNr,
+        /// Also declare both sides clean (skips the initial sync).
+        clear_bitmap: bool,
+    },
+    /// The backing device grew, or the configured size changed.
+    Resize {
+        /// Which.
+        volume: VolumeNr,
+        /// The grown area needs no resync.
+        assume_clean: bool,
+    },
+    /// Compare both copies.
+    Verify {
+        /// Which.
+        volume: VolumeNr,
+        /// From here.
+        start: Option<Sector>,
+        /// To here.
+        stop: Option<Sector>,
+        /// Repair what differs when it ends, by reconnecting.
+        repair: bool,
+    },
+    /// New options (`adjust`).
+    ChangeOptions(Box<crate::ResourceConfig>),
+    /// Secondary, disconnect all, detach all, stop.
+    Down,
+}
+
+/// Why a command failed: DRBD's code (`docs/spec/config-and-cli.md` appendix A and
+/// `docs/spec/connection-and-state.md` 1.7) and words.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CommandError {
+    /// A state-change code (negative, e.g. -2) or a configuration code (100 and up).
+    pub code: i32,
+    /// What, why, and what to do.
+    pub text: String,
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({}) {}", self.code, self.text)
+    }
+}
+
+/// The front end's knowledge of who has a device open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Openers {
+    /// Clients that may write.
+    pub writers: u32,
+    /// Clients that only read.
+    pub readers: u32,
+}
+
+/// The state of everything, for status output.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Snapshot {
+    /// Resource name.
+    pub name: String,
+    /// This node.
+    pub node: NodeId,
+    /// Primary or Secondary.
+    pub role: wire::Role,
+    /// I/O is frozen because of: user, no-data, fencing.
+    pub suspended: SuspendReasons,
+    /// Per volume.
+    pub devices: Vec<DeviceSnapshot>,
+    /// Per peer.
+    pub connections: Vec<ConnectionSnapshot>,
+    /// The last decisions, oldest first.
+    pub decisions: Vec<(units::Instant, Notice)>,
+}
+
+/// Why I/O is frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SuspendReasons {
+    /// `suspend-io`.
+    pub user: bool,
+    /// No UpToDate copy, `on-no-data-accessible suspend-io`.
+    pub no_data: bool,
+    /// Waiting for fencing.
+    pub fencing: bool,
+}
+
+impl SuspendReasons {
+    /// Is I/O frozen?
+    #[must_use]
+    pub fn any(self) -> bool {
+        self.user || self.no_data || self.fencing
+    }
+}
+
+/// One volume.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DeviceSnapshot {
+    /// Which.
+    pub volume: VolumeNr,
+    /// Its disk.
+    pub disk: wire::DiskState,
+    /// Usable size.
+    pub size: ByteLen,
+    /// Data generations: current, bitmap, history.
+    pub generations: [Generation; 4],
+    /// Bytes read from and written to the local disk for applications and peers.
+    pub read: ByteLen,
+    /// Bytes written.
+    pub written: ByteLen,
+    /// Activity-log transactions written.
+    pub al_writes: u64,
+    /// Bitmap blocks written.
+    pub bm_writes: u64,
+    /// Application requests in flight.
+    pub upper_pending: u32,
+    /// Local disk requests in flight.
+    pub lower_pending: u32,
+    /// Is the activity log frozen?
+    pub al_suspended: bool,
+}
+
+/// One connection.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ConnectionSnapshot {
+    /// To whom.
+    pub peer: NodeId,
+    /// The peer's host name.
+    pub peer_name: String,
+    /// StandAlone … Connected, as DRBD 9 counts.
+    pub state: ConnectionState,
+    /// The peer's role.
+    pub role: wire::Role,
+    /// Our and the peer's address.
+    pub addresses: (SocketAddr, SocketAddr),
+    /// Agreed protocol version, if connected.
+    pub version: Option<u32>,
+    /// Per volume.
+    pub peer_devices: Vec<PeerDeviceSnapshot>,
+}
+
+/// A connection's state (`docs/spec/connection-and-state.md` 1.3).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ConnectionState {
+    /// Not trying.
+    StandAlone,
+    /// Going to StandAlone.
+    Disconnecting,
+    /// Between a loss and the next try.
+    Unconnected,
+    /// Lost: the peer did not answer in time.
+    Timeout,
+    /// Lost: a stream closed.
+    BrokenPipe,
+    /// Lost: no ping answer.
+    NetworkFailure,
+    /// Lost: the peer broke the protocol.
+    ProtocolError,
+    /// The peer asked for it.
+    TearDown,
+    /// Trying.
+    Connecting,
+    /// Up, past authentication and P_PROTOCOL.
+    Connected,
+}
+
+/// One volume towards one peer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PeerDeviceSnapshot {
+    /// Which volume.
+    pub volume: VolumeNr,
+    /// Replication state in 8.4's numbering (Connected = Established); below Connected it is Off.
+    pub replication: wire::ConnState,
+    /// The peer's disk.
+    pub peer_disk: wire::DiskState,
+    /// Paused by: us, the peer, a dependency.
+    pub paused: (bool, bool, bool),
+    /// Bytes that differ.
+    pub out_of_sync: ByteLen,
+    /// Of a running resync or verify: total bytes when it began.
+    pub sync_total: ByteLen,
+    /// Of it: still to do.
+    pub sync_left: ByteLen,
+    /// Of it: could not be copied.
+    pub sync_failed: ByteLen,
+    /// Current speed in KiB/s.
+    pub sync_rate: u64,
+    /// When it began.
+    pub sync_started: Option<units::Instant>,
+    /// How long it was paused.
+    pub sync_paused: units::Duration,
+    /// Of a checksum-based resync: found equal, not transferred.
+    pub sync_same: ByteLen,
+    /// Progress since the latest mark and since the oldest one: how long, how much
+    /// (`docs/spec/data-path-and-resync.md` 7.12).
+    pub sync_marks: [(units::Duration, ByteLen); 2],
+    /// A running verify: where it is, and where it stops.
+    pub verify: Option<(Sector, Sector)>,
+    /// Bytes sent to and received from the peer for this volume.
+    pub sent: ByteLen,
+    /// Bytes received.
+    pub received: ByteLen,
+    /// Requests waiting for the peer's answer.
+    pub pending: u32,
+    /// Requests of the peer not yet answered.
+    pub unacked: u32,
+}

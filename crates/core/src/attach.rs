@@ -1,0 +1,619 @@
+//! Taking a disk into service and letting go of it (`docs/spec/connection-and-state.md` 11.3, 11.4,
+//! `docs/spec/on-disk-format.md` 1.10, 2.9, 3.9, 3.10).
+
+use crate::Resource;
+use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
+use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
+use crate::decide::rules84::{Force, MetadataFlags};
+use crate::decide::{StateChange, io_error};
+use crate::device::{Backing, Flushing};
+use crate::metadata::MdWriter;
+use crate::request::Request;
+use crate::resource::Op;
+use crate::state::PEER;
+use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
+use units::{BitSet, ByteLen, SectorRange};
+use wire::DiskState;
+
+/// Where an attach is.
+#[derive(Debug)]
+pub(crate) struct Attaching {
+    command: Option<u64>,
+    opened: Option<OpenedDisk>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    Opening,
+    Superblock {
+        at: u64,
+    },
+    Log {
+        layout: Layout,
+        md: Box<Superblock>,
+    },
+    Bitmap {
+        layout: Layout,
+        md: Box<Superblock>,
+        log: Box<[u8]>,
+    },
+    /// The replayed log is being written back as "nothing to replay".
+    Settling {
+        writes: u32,
+        /// What follows when they are all down: the log may forget only what the bitmap knows by then.
+        then: Option<MetaOp>,
+    },
+}
+
+impl Resource {
+    /// Begins to attach. The command ends when the disk has its state, or cannot be used.
+    pub(crate) fn attach(&mut self, d: usize, command: Option<u64>) {
+        let dev = &mut self.devices[d];
+        if dev.cfg.is_none() {
+            return self.end(command, Err(error(105, "this node has no disk configured for the volume".to_owned())));
+        }
+        if dev.backing.is_some() || dev.attaching.is_some() {
+            return self.end(command, Err(error(124, "the volume is attached already; detach it first".to_owned())));
+        }
+        dev.attaching = Some(Attaching { command, opened: None, step: Step::Opening });
+        dev.disk = DiskState::Attaching;
+        let volume = dev.volume;
+        self.status_changed = true;
+        self.emit(Effect::OpenDisk { volume });
+    }
+
+    pub(crate) fn attach_failed(&mut self, d: usize, code: i32, text: String) {
+        let dev = &mut self.devices[d];
+        let Some(attaching) = dev.attaching.take() else { return };
+        dev.disk = DiskState::Diskless;
+        dev.backing = None;
+        dev.recheck = true;
+        let volume = dev.volume;
+        if attaching.opened.is_some() {
+            self.emit(Effect::CloseDisk { volume });
+        }
+        self.abort_local_io(d);
+        self.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
+        self.status_changed = true;
+        self.end(attaching.command, Err(error(code, text)));
+    }
+
+    pub(crate) fn disk_opened(&mut self, d: usize, disk: Result<OpenedDisk, (i32, String)>) {
+        let opened = match disk {
+            Ok(opened) => opened,
+            Err((code, text)) => return self.attach_failed(d, code, text),
+        };
+        let dev = &mut self.devices[d];
+        let Some(attaching) = &mut dev.attaching else { return };
+        let kind = dev.cfg.as_ref().expect("attaching needs a configuration").meta;
+        let Some(at) = meta::layout::superblock_at(kind, opened.meta_device) else {
+            attaching.opened = Some(opened);
+            return self.attach_failed(d, 112, "the metadata device is too small".to_owned());
+        };
+        attaching.opened = Some(opened);
+        attaching.step = Step::Superblock { at: at.0 };
+        self.meta(d, Op::Attach(d), MetaOp::Read { offset: at.0, len: meta::BLOCK_LEN as u64 });
+    }
+
+    pub(crate) fn attach_step_done(&mut self, d: usize, result: Result<Box<[u8]>, DiskError>) {
+        let Ok(bytes) = result else {
+            return self.attach_failed(d, 118, "reading or writing the metadata failed".to_owned());
+        };
+        let Some(attaching) = &mut self.devices[d].attaching else { return };
+        match std::mem::replace(&mut attaching.step, Step::Opening) {
+            Step::Opening => {}
+            Step::Superblock { at } => self.superblock_read(d, at, &bytes),
+            Step::Log { layout, md } => {
+                let area = BitmapArea::new(md.geometry, md.effective_size);
+                attaching.step = Step::Bitmap { layout, md, log: bytes };
+                let len = area.bytes();
+                let offset = layout.bitmap_at().0;
+                if len == 0 {
+                    return self.attach_step_done(d, Ok(Box::default()));
+                }
+                self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
+            }
+            Step::Bitmap { layout, md, log } => self.metadata_read(d, layout, *md, &log, &bytes),
+            Step::Settling { writes, then } if writes > 1 => {
+                attaching.step = Step::Settling { writes: writes - 1, then };
+            }
+            Step::Settling { then: Some(op), .. } => {
+                attaching.step = Step::Settling { writes: 1, then: None };
+                self.meta(d, Op::Attach(d), op);
+            }
+            Step::Settling { .. } => self.attach_settled(d),
+        }
+    }
+
+    fn superblock_read(&mut self, d: usize, at: u64, bytes: &[u8]) {
+        let Some(block) = bytes.first_chunk() else {
+            return self.attach_failed(d, 118, "the superblock could not be read whole".to_owned());
+        };
+        let md = match Superblock::parse(block) {
+            Ok(md) => md,
+            Err(e) => return self.attach_failed(d, 119, format!("no usable metadata at byte {at}: {e}")),
+        };
+        let dev = &self.devices[d];
+        let opened = dev.attaching.as_ref().and_then(|a| a.opened.as_ref()).expect("it was opened");
+        let kind = dev.cfg.as_ref().expect("attaching needs a configuration").meta;
+        let layout = match Layout::new(kind, md.geometry, opened.meta_device) {
+            Ok(layout) => layout,
+            Err(e) => return self.attach_failed(d, 119, format!("the metadata does not fit its device: {e}")),
+        };
+        if let Err((code, text)) = self.check_metadata(d, &md, &layout, opened) {
+            return self.attach_failed(d, code, text);
+        }
+        let len = layout.geometry().al().bytes().0;
+        let offset = layout.al_at().0;
+        let attaching = self.devices[d].attaching.as_mut().expect("checked");
+        attaching.step = Step::Log { layout, md: Box::new(md) };
+        self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
+    }
+
+    fn check_metadata(
+        &self,
+        d: usize,
+        md: &Superblock,
+        layout: &Layout,
+        opened: &OpenedDisk,
+    ) -> Result<(), (i32, String)> {
+        let stored = (md.placement.al_offset, md.placement.bm_offset, md.placement.md_size_sect);
+        if stored != layout.stored() {
+            let text = "the metadata was made for a device of another size or another kind of meta-disk; \
+                        restore it with dump-md and restore-md, or create it anew"
+                .to_owned();
+            return Err((119, text));
+        }
+        if BitmapArea::new(md.geometry, md.effective_size).bytes() > layout.bitmap_area().0 {
+            let text = format!(
+                "the metadata says that {} KiB were in use, more than its own bitmap can describe: it is damaged, or belongs \
+                 to a larger device; restore it with restore-md, or create it anew",
+                md.effective_size.0 / 2
+            );
+            return Err((111, text));
+        }
+        if md.geometry.bytes_per_bit() != 4096 {
+            let text =
+                "the bitmap has a granularity other than 4 KiB, which peers below protocol 118 cannot use".to_owned();
+            return Err((119, text));
+        }
+        let data = match layout.kind() {
+            meta::MetaDisk::Internal => layout.capacity(),
+            _ => layout.capacity().min(opened.backing.to_sectors_floor()),
+        };
+        let consistent = md.flags.contains(DeviceFlags::CONSISTENT);
+        let configured = self.devices[d].cfg.as_ref().and_then(|c| c.size).map(ByteLen::to_sectors_floor);
+        if data < md.effective_size && (consistent || configured.is_some()) && configured != Some(data) {
+            let text = format!(
+                "the device shrank: it holds {} KiB, but {} KiB were in use; give it back its size",
+                data.0 / 2,
+                md.effective_size.0 / 2
+            );
+            return Err((if consistent { 170 } else { 111 }, text));
+        }
+        let node = self.cfg.node;
+        if md.version() == meta::Version::V09 {
+            if md.node_id.is_some_and(|n| n != node) {
+                let text = format!("the metadata belongs to node id {:?}, this node is {node}", md.node_id);
+                return Err((119, text));
+            }
+            if self.connections.iter().any(|c| md.peers[c.cfg.peer.index()].slot.is_none())
+                && md.peers.iter().filter(|p| p.slot.is_some()).count() >= md.geometry.slots() as usize
+            {
+                return Err((
+                    162,
+                    "the metadata has no bitmap slot left for a peer; recreate it with more --max-peers".to_owned(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Superblock, log and bitmap are here: decide what the disk is worth, and put the metadata in order.
+    fn metadata_read(&mut self, d: usize, layout: Layout, mut md: Superblock, log: &[u8], bitmap: &[u8]) {
+        let input = self.attach_input(d, &md);
+        let attach = match attach84::decide(&input) {
+            Ok(attach) => attach,
+            Err(reason) => return self.attach_failed(d, 150, format!("{reason}")),
+        };
+        let area = BitmapArea::new(md.geometry, md.effective_size);
+        let mut bitmaps: Vec<BitSet> = (0..area.slots()).map(|_| BitSet::new(area.bits())).collect();
+        for (page, bytes) in bitmap.chunks_exact(meta::BLOCK_LEN).enumerate() {
+            area.load(page as u64, bytes.first_chunk().expect("a whole page"), &mut bitmaps);
+        }
+        let mut dirty = DirtyPages::new(area.pages());
+        let mut applied = 0;
+        if attach.activity_log == AlAction::Apply {
+            match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
+                Ok(replayed) if replayed.gap => {
+                    // A transaction in the middle is missing: its extents are not known.
+                    let text = "the activity log has a hole: everything counts as different".to_owned();
+                    self.note(Severity::Error, Some(d), None, "activity-log-hole", text);
+                    bitmaps.iter_mut().for_each(BitSet::set_all);
+                    dirty.note_all();
+                }
+                Ok(replayed) => {
+                    for &extent in &replayed.hot {
+                        let bits = area.extent_bits(extent);
+                        if bits.is_empty() {
+                            continue;
+                        }
+                        for slot in &mut bitmaps {
+                            applied += slot.set_range(bits.start, bits.end);
+                        }
+                        dirty.note_set(area.pages_of(bits));
+                    }
+                }
+                Err(e) => {
+                    // Nothing tells which extents were hot: all may differ.
+                    let text = format!("the activity log cannot be read ({e:?}): everything counts as different");
+                    self.note(Severity::Error, Some(d), None, "activity-log-unreadable", text);
+                    bitmaps.iter_mut().for_each(BitSet::set_all);
+                    dirty.note_all();
+                }
+            }
+        }
+        if attach.bitmap == Bitmap::SetAll {
+            bitmaps.iter_mut().for_each(BitSet::set_all);
+            dirty.note_all();
+        }
+        if md.version() == meta::Version::V09 {
+            self.assign_slots(&mut md);
+        }
+        if applied > 0 {
+            let text = format!("the activity log marked {} KiB more as different", applied * 4);
+            self.note(Severity::Info, Some(d), None, "activity-log-applied", text);
+        }
+        let full_sync = attach.bitmap == Bitmap::SetAll;
+        let dev = &mut self.devices[d];
+        let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
+        let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
+        let opened = dev.attaching.as_ref().and_then(|a| a.opened.clone()).expect("it was opened");
+        dev.crashed_primary = attach.crashed_primary;
+        dev.attach_state = attach.disk;
+        dev.attach_peer_disk = attach.peer_disk;
+        dev.backing = Some(Backing {
+            opened,
+            al: meta::ActivityLog::new(al_extents, layout.geometry().al(), 0),
+            layout,
+            bitmap_size: md.effective_size,
+            md,
+            bitmaps,
+            dirty,
+            writer: MdWriter::default(),
+            flushing: Flushing::unknown(),
+            closing_clean: false,
+            full_sync,
+        });
+        let text = format!("disk is {}: {}", attach.disk, attach.reason);
+        self.note(Severity::Info, Some(d), None, attach.reason.name(), text);
+        self.settle_metadata(d, attach.activity_log != AlAction::Keep);
+    }
+
+    fn attach_input(&self, d: usize, md: &Superblock) -> attach84::Input {
+        let dev = &self.devices[d];
+        let peer = self.connections.get(PEER);
+        let owner = match (md.version(), peer) {
+            (meta::Version::V09, Some(c)) => c.cfg.peer.index(),
+            _ => Superblock::V08_PEER,
+        };
+        let peer_flags = md.peers[owner].flags;
+        attach84::Input {
+            flags: MetadataFlags {
+                consistent: md.flags.contains(DeviceFlags::CONSISTENT),
+                primary_ind: md.flags.contains(DeviceFlags::PRIMARY_IND),
+                connected_ind: peer_flags.contains(PeerFlags::CONNECTED),
+                was_up_to_date: md.flags.contains(DeviceFlags::WAS_UP_TO_DATE),
+                peer_outdated: peer_flags.contains(PeerFlags::OUTDATED),
+                crashed_primary: md.flags.contains(DeviceFlags::CRASHED_PRIMARY),
+            },
+            full_sync: peer_flags.contains(PeerFlags::FULL_SYNC),
+            al_disabled: md.flags.contains(DeviceFlags::AL_DISABLED),
+            al_clean: md.is_clean(),
+            current: md.current,
+            exposed: dev.exposed,
+            outrun: dev.outrun,
+            primary: self.role == wire::Role::Primary,
+            peer_primary: peer.is_some_and(|c| c.peer_role == wire::Role::Primary),
+            susp_nod: self.suspended.no_data,
+            connected: peer.is_some_and(|c| c.replicating(d)),
+            peer_disk: peer.map_or(DiskState::DUnknown, |c| c.peer_devices[d].pdsk),
+            fencing: dev.cfg.as_ref().map(|c| c.fencing).unwrap_or_default(),
+        }
+    }
+
+    /// v09: every peer gets a bitmap slot.
+    fn assign_slots(&self, md: &mut Superblock) {
+        md.node_id = Some(self.cfg.node);
+        for c in &self.connections {
+            if md.peers[c.cfg.peer.index()].slot.is_none() {
+                let used: Vec<u8> = md.peers.iter().filter_map(|p| p.slot).collect();
+                let free = (0..md.geometry.slots() as u8).find(|s| !used.contains(s));
+                md.peers[c.cfg.peer.index()].slot = free;
+            }
+        }
+    }
+
+    /// Writes what the replay found: bitmap first, then an empty log, then the superblock (on-disk-format 3.10).
+    fn settle_metadata(&mut self, d: usize, reset_log: bool) {
+        let dev = &mut self.devices[d];
+        let b = dev.backing.as_mut().expect("just made");
+        let (area, layout) = (b.area(), b.layout);
+        let mut ops = Vec::new();
+        let mut from = 0;
+        while let Some(page) = b.dirty.take_any(from) {
+            from = page + 1;
+            let mut bytes = Box::new([0; meta::BLOCK_LEN]);
+            area.store(page, &b.bitmaps, &mut bytes);
+            let offset = layout.bitmap_page_at(page).0;
+            ops.push(MetaOp::Write { offset, bytes, flush_before: false, fua: false });
+        }
+        let mut then = reset_log.then(|| {
+            let bytes = empty_ring(&layout);
+            MetaOp::Write { offset: layout.al_at().0, bytes, flush_before: true, fua: true }
+        });
+        if ops.is_empty() {
+            ops.extend(then.take());
+        }
+        let writes = ops.len() as u32;
+        let attaching = dev.attaching.as_mut().expect("attaching");
+        if writes == 0 {
+            return self.attach_settled(d);
+        }
+        attaching.step = Step::Settling { writes, then };
+        for op in ops {
+            self.meta(d, Op::Attach(d), op);
+        }
+    }
+
+    fn attach_settled(&mut self, d: usize) {
+        let (capacity, size) = (self.capacity(d), self.devices[d].size);
+        let used = self.role == wire::Role::Primary || self.in_use(d);
+        if capacity < size && (used || self.connections.iter().any(|c| c.replicating(d))) {
+            let (has, needs) = (capacity.0 / 2, size.0 / 2);
+            let text = format!("the disk holds {has} KiB, but the device has {needs} KiB: use a larger disk");
+            return self.attach_failed(d, 111, text);
+        }
+        let Some(attaching) = self.devices[d].attaching.take() else { return };
+        self.devices[d].attached_at = self.now;
+        self.md_in_use(d);
+        let (size, _) = crate::decide::sizes::usable(&self.size_limits(d));
+        // A device that other nodes already use keeps its size until they agree to another.
+        let size = if self.devices[d].size.0 != 0 && self.connections.iter().any(|c| c.replicating(d)) {
+            self.devices[d].size.min(size)
+        } else {
+            size
+        };
+        // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
+        self.adopt_size(d, size, true);
+        let dev = &self.devices[d];
+        let connected = self.connections.get(PEER).is_some_and(|c| c.replicating(d));
+        let state = if connected { DiskState::Negotiating } else { dev.attach_state };
+        let mut change = StateChange { disk: Some(state), ..StateChange::default() };
+        if !connected && let Some(peer) = dev.attach_peer_disk {
+            change.pdsk = Some(peer);
+        }
+        if let Err(code) = self.change(d, &change, Force::Hard) {
+            self.devices[d].attaching = Some(Attaching { command: attaching.command, ..attaching });
+            return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code:?}"));
+        }
+        if connected {
+            self.send_sizes(d);
+            self.send_uuids(d, wire::UuidFlags::NONE);
+            self.send_state(d);
+        }
+        self.devices[d].recheck = true;
+        self.end(attaching.command, Ok(()));
+    }
+
+    // -- letting go ---------------------------------------------------------------------------------------------------
+
+    /// The disk is in state Failed: it is closed as soon as nothing uses it any more.
+    pub(crate) fn disk_failed(&mut self, d: usize) {
+        self.devices[d].closing = true;
+    }
+
+    /// Once a turn while a disk is being given up.
+    pub(crate) fn pump_detach(&mut self, d: usize) {
+        let dev = &self.devices[d];
+        if !dev.closing {
+            return;
+        }
+        let busy = self.ops.iter().any(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes));
+        if busy && !dev.forced_detach {
+            return;
+        }
+        if busy {
+            self.abort_local_io(d);
+        }
+        let dev = &self.devices[d];
+        let healthy = !dev.metadata_failed && !dev.forced_detach;
+        if healthy && !self.closed_cleanly(d) {
+            return;
+        }
+        let dev = &mut self.devices[d];
+        dev.closing = false;
+        dev.forced_detach = false;
+        dev.metadata_failed = false;
+        dev.backing = None;
+        dev.attach_state = DiskState::Diskless;
+        self.forget_al(d);
+        let dev = &mut self.devices[d];
+        let (volume, commands) = (dev.volume, std::mem::take(&mut dev.detach_commands));
+        self.resync_disk_closed(d);
+        self.emit(Effect::CloseDisk { volume });
+        self.abandon_al(d);
+        let change = StateChange { disk: Some(DiskState::Diskless), ..StateChange::default() };
+        let _ = self.change(d, &change, Force::Hard);
+        self.devices[d].disk = DiskState::Diskless;
+        let gone = !self.connections.iter().any(|c| c.replicating(d));
+        if gone && self.role != wire::Role::Primary {
+            self.devices[d].size = units::Sector(0);
+            self.devices[d].exposed = units::Generation::NONE;
+            self.devices[d].outrun = false;
+        }
+        self.expose_peers_generation(d);
+        for command in commands {
+            self.end(Some(command), Ok(()));
+        }
+    }
+
+    /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
+    fn expose_peers_generation(&mut self, d: usize) {
+        let good = self.connections.iter().find(|c| c.replicating(d) && c.peer_devices[d].pdsk == DiskState::UpToDate);
+        if let Some(uuids) = good.and_then(|c| c.peer_devices[d].uuids.as_ref())
+            && self.role == wire::Role::Primary
+        {
+            self.devices[d].exposed = uuids.current;
+        }
+    }
+
+    /// Bitmap, an empty log and a superblock marked clean are on disk: nothing is to be replayed at the next attach.
+    fn closed_cleanly(&mut self, d: usize) -> bool {
+        if !self.metadata_idle(d) {
+            return false;
+        }
+        if self.al_waiting(d) {
+            return false;
+        }
+        self.account_for_unconfirmed(d);
+        let dev = &mut self.devices[d];
+        let Some(b) = &mut dev.backing else { return true };
+        if !b.dirty.is_clean() {
+            self.write_bitmap(d);
+            return false;
+        }
+        if b.closing_clean {
+            return true;
+        }
+        b.closing_clean = true;
+        b.md.flags.remove(DeviceFlags::PRIMARY_IND);
+        b.md.flags.put(DeviceFlags::CRASHED_PRIMARY, dev.crashed_primary);
+        b.md.mark_clean();
+        let layout = b.layout;
+        let ring = empty_ring(&layout);
+        let offset = layout.al_at().0;
+        self.meta(d, Op::LogReset(d), MetaOp::Write { offset, bytes: ring, flush_before: true, fua: true });
+        false
+    }
+
+    /// Writes that the peer has not confirmed count as different: the log that covered them is about to be emptied.
+    fn account_for_unconfirmed(&mut self, d: usize) {
+        let open: Vec<SectorRange> = self
+            .requests
+            .iter()
+            .filter_map(|(_, r)| match r {
+                Request::Write(w) if w.device == d => Some(w.range),
+                _ => None,
+            })
+            .collect();
+        for range in open {
+            for i in 0..self.connections.len() {
+                self.mark_out_of_sync(i, d, range);
+            }
+        }
+    }
+
+    /// The empty log is written; the superblock may say so.
+    pub(crate) fn log_reset_done(&mut self, d: usize, result: Result<(), DiskError>) {
+        if result.is_err() {
+            return self.meta_error(d, "activity log");
+        }
+        self.md_changed(d);
+    }
+
+    // -- errors -------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn data_error(&mut self, d: usize, what: &str, range: SectorRange, error: IoError) {
+        let failure = if what.contains("read") { io_error::Failure::Read } else { io_error::Failure::Write };
+        let text = format!("{what} error ({error}) on the local disk at {range:?}");
+        self.disk_error(d, failure, text);
+    }
+
+    pub(crate) fn flush_error(&mut self, d: usize) {
+        let text = "a flush of the local disk failed: what was written since the last one may be lost".to_owned();
+        self.disk_error(d, io_error::Failure::Flush, text);
+    }
+
+    pub(crate) fn meta_error(&mut self, d: usize, what: &str) {
+        self.devices[d].metadata_failed = true;
+        self.disk_error(d, io_error::Failure::Metadata, format!("writing the {what} failed"));
+        self.abandon_al(d);
+    }
+
+    fn disk_error(&mut self, d: usize, failure: io_error::Failure, text: String) {
+        let policy = self.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
+        let outcome = io_error::decide(failure, policy, self.devices[d].disk);
+        self.note(Severity::Error, Some(d), None, outcome.reason.name(), format!("{text}: {}", outcome.reason));
+        if outcome.disk.is_some() && self.devices[d].backing.is_some() {
+            let change = StateChange { disk: outcome.disk, ..StateChange::default() };
+            let _ = self.change(d, &change, Force::Hard);
+        }
+    }
+
+    /// Forced detach: local parts in flight count as failed, whatever the disk says later (spec 11.5).
+    pub(crate) fn abort_local_io(&mut self, d: usize) {
+        let mine: Vec<u64> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes))
+            .map(|(k, _)| k)
+            .collect();
+        for key in mine {
+            // What is about metadata ends with the disk's backing.
+            if let Some(op) = self.ops.remove(key) {
+                self.data_op_done(op, Err(IoError::Io), (Segments::None, false));
+            }
+        }
+    }
+
+    /// A disk that does not answer in `disk-timeout` is given up.
+    pub(crate) fn check_disk_timeout(&mut self, d: usize) {
+        let Some(limit) = self.devices[d].disk_timeout() else { return };
+        let now = self.now;
+        let stuck = self.ops.iter().any(|(_, op)| match op {
+            Op::LocalWrite(k) | Op::LocalRead(k) => {
+                self.requests.get(*k).is_some_and(|r| r.device() == d && now.since(r.started()) >= limit)
+            }
+            _ => false,
+        });
+        if (stuck || self.resync_stuck_on_disk(d, limit)) && !self.devices[d].forced_detach {
+            self.devices[d].forced_detach = true;
+            self.disk_error(
+                d,
+                io_error::Failure::Forced,
+                "the local disk did not answer within disk-timeout".to_owned(),
+            );
+        }
+    }
+}
+
+/// Is this operation one that must end before the disk of device `d` is closed?
+fn op_uses_disk(
+    op: &Op,
+    d: usize,
+    requests: &crate::slab::Slab<Request>,
+    peer_writes: &crate::slab::Slab<crate::peer_write::PeerWrite>,
+) -> bool {
+    match op {
+        Op::LocalWrite(k) | Op::LocalRead(k) | Op::LocalFlush(k) => requests.get(*k).is_some_and(|r| r.device() == d),
+        Op::PeerWrite(k) => peer_writes.get(*k).is_some_and(|w| w.device == d),
+        Op::PeerRead { device, .. }
+        | Op::ResyncRead { device, .. }
+        | Op::ResyncWrite { device, .. }
+        | Op::ResyncDigest { device, .. }
+        | Op::EpochFlush { device, .. } => *device == d,
+        Op::AlBlock(x) | Op::BitmapPage(x, _) | Op::Superblock(x) | Op::Attach(x) | Op::LogReset(x) => *x == d,
+    }
+}
+
+fn error(code: i32, text: String) -> CommandError {
+    CommandError { code, text }
+}
+
+/// An activity log with nothing in it.
+fn empty_ring(layout: &Layout) -> Box<[u8]> {
+    let blocks = layout.geometry().al().blocks() as usize;
+    meta::activity_log::block::initialized().repeat(blocks).into_boxed_slice()
+}

@@ -1,0 +1,215 @@
+//! The bitmaps of both sides become one before a resync, and the resync's generation is agreed
+//! (`docs/spec/wire-protocol.md` 9, `docs/spec/connection-and-state.md` 7.4, 12.2).
+
+use crate::Resource;
+use crate::api::{Segments, Severity};
+use crate::decide::StateChange;
+use crate::decide::rules84::Force;
+use crate::decide::uuid84::UuidSet;
+use crate::state::PEER;
+use units::Generation;
+use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, StateWord};
+
+impl Resource {
+    /// We are WFBitMapS: our bitmap goes first.
+    pub(crate) fn bitmap_exchange_as_source(&mut self, d: usize) {
+        self.send_bitmap(PEER, d);
+    }
+
+    fn send_bitmap(&mut self, i: usize, d: usize) {
+        let (Some(dialect), Some(slot)) = (self.connections[i].dialect(), self.slot(i, d)) else { return };
+        let mut sender = BitmapSender::new(&dialect, self.connections[i].cfg.use_rle);
+        let Some(b) = self.devices[d].backing.as_mut() else { return };
+        let bits = std::mem::replace(&mut b.bitmaps[slot], units::BitSet::new(0));
+        while let Some(packet) = sender.next_packet(&bits) {
+            self.send(i, Socket::Data, d, packet, Segments::None);
+        }
+        let b = self.devices[d].backing.as_mut().expect("sending does not detach");
+        b.bitmaps[slot] = bits;
+    }
+
+    /// A piece of the peer's bitmap.
+    pub(crate) fn bitmap_received(&mut self, i: usize, d: usize, packet: &Packet) {
+        let Some(dialect) = self.connections[i].dialect() else { return };
+        let Some(slot) = self.slot(i, d) else {
+            return self.protocol_error(i, "bitmap-without-disk", "a bitmap for a volume without a disk".to_owned());
+        };
+        let dev = &mut self.devices[d];
+        let Some(b) = dev.backing.as_mut() else { return };
+        let bits = b.bitmaps[slot].len();
+        let mut receiver = self.connections[i].peer_devices[d]
+            .receiving_bitmap
+            .take()
+            .unwrap_or_else(|| BitmapReceiver::new(&dialect, bits));
+        let area = b.area();
+        let mut set = |from: u64, to: u64| {
+            if b.bitmaps[slot].set_range(from, to) > 0 {
+                b.dirty.note_set(area.pages_of(from..to));
+            }
+        };
+        let end = match packet {
+            Packet::Bitmap(words) => receiver.plain(words, &mut set),
+            Packet::CompressedBitmap(code) => receiver.compressed(code, &mut set),
+            _ => unreachable!("only bitmap packets come here"),
+        };
+        match end {
+            Err(violation) => self.protocol_error(i, "bad-bitmap", violation.to_string()),
+            Ok(false) => self.connections[i].peer_devices[d].receiving_bitmap = Some(receiver),
+            Ok(true) => self.bitmap_complete(i, d),
+        }
+    }
+
+    fn bitmap_complete(&mut self, i: usize, d: usize) {
+        self.write_bitmap(d);
+        let next = match self.connections[i].peer_devices[d].repl {
+            ConnState::WFBitMapT => {
+                self.send_bitmap(i, d);
+                ConnState::WFSyncUUID
+            }
+            ConnState::WFBitMapS => {
+                // From protocol 96 on the state change itself brings it.
+                if self.connections[i].version() < 96 {
+                    self.send_sync_uuid(d);
+                }
+                ConnState::SyncSource
+            }
+            other => {
+                return self.note(
+                    Severity::Info,
+                    Some(d),
+                    Some(i),
+                    "late-bitmap",
+                    format!("bitmap received in {other}"),
+                );
+            }
+        };
+        let change = StateChange { conn: Some(next), ..StateChange::default() };
+        if let Err(code) = self.change(d, &change, Force::Hard) {
+            self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code:?}"));
+        }
+    }
+
+    // -- generations of a resync --------------------------------------------------------------------------------------
+
+    /// Begins the generation of a resync. The target learns of it when it is on disk here: a source that has forgotten
+    /// it after a crash would not recognise the target's data.
+    pub(crate) fn send_sync_uuid(&mut self, d: usize) {
+        let mut set = self.uuids(d);
+        let random = self.draw_generation();
+        let sync = set.start_sync_source(random);
+        self.put_uuids(d, &set);
+        self.connections[PEER].peer_devices[d].sync_uuid_due = Some(sync);
+    }
+
+    /// The present generations are on disk.
+    pub(crate) fn send_due_sync_uuid(&mut self, d: usize) {
+        let Some(pd) = self.connections.get_mut(PEER).map(|c| &mut c.peer_devices[d]) else { return };
+        if let Some(sync) = pd.sync_uuid_due.take() {
+            self.send(PEER, Socket::Data, d, Packet::SyncUuid(sync), Segments::None);
+        }
+    }
+
+    /// P_SYNC_UUID: from now on our data is that of the resync.
+    pub(crate) fn sync_uuid_received(&mut self, i: usize, d: usize, sync: Generation) {
+        match self.connections[i].peer_devices[d].repl {
+            ConnState::WFSyncUUID | ConnState::Behind => {}
+            _ => {
+                // The answer to a request for a resync travels on the other stream and may come later: it waits for its
+                // state (`docs/spec/wire-protocol.md` 5.16).
+                self.connections[i].peer_devices[d].early_sync_uuid = Some(sync);
+                return;
+            }
+        }
+        let mut set = self.uuids(d);
+        set.start_sync_target(sync.with_primary_bit(self.role == wire::Role::Primary));
+        self.put_uuids(d, &set);
+        if let Some(u) = &self.connections[i].peer_devices[d].uuids {
+            self.devices[d].exposed = u.current;
+        }
+        let change = StateChange {
+            conn: Some(ConnState::SyncTarget),
+            disk: Some(DiskState::Inconsistent),
+            ..StateChange::default()
+        };
+        if let Err(code) = self.change(d, &change, Force::Hard) {
+            self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code:?}"));
+        }
+    }
+
+    /// All blocks are here (but for those that failed).
+    pub(crate) fn resync_finished_as_target(&mut self, i: usize, d: usize) {
+        let failed = self.bits_failed(i, d);
+        let mut change = StateChange { conn: Some(ConnState::Connected), ..StateChange::default() };
+        if failed == 0 {
+            if let Some(u) = self.connections[i].peer_devices[d].uuids {
+                let source = UuidSet { current: u.current, bitmap: u.bitmap, history: u.history };
+                let mut set = self.uuids(d);
+                set.finish_sync_target(&source);
+                set.current = if set.current == Generation::JUST_CREATED {
+                    set.current
+                } else {
+                    set.current.with_primary_bit(self.role == wire::Role::Primary)
+                };
+                self.put_uuids(d, &set);
+                if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
+                    (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
+                }
+            }
+            change.disk = Some(DiskState::UpToDate);
+            change.pdsk = Some(DiskState::UpToDate);
+        } else {
+            change.disk = Some(DiskState::Inconsistent);
+            change.pdsk = Some(DiskState::UpToDate);
+        }
+        self.report_end(i, d, failed);
+        let _ = self.change(d, &change, Force::Hard);
+    }
+
+    /// The target said that it is done. True if that was what its packet meant.
+    pub(crate) fn peer_finished_resync(
+        &mut self,
+        i: usize,
+        d: usize,
+        old: &StateWord,
+        theirs: &StateWord,
+        peer_disk: DiskState,
+    ) -> bool {
+        let source = matches!(old.conn, ConnState::SyncSource | ConnState::PausedSyncS);
+        if !source || theirs.conn != ConnState::Connected {
+            return false;
+        }
+        let failed = self.bits_failed(i, d);
+        if peer_disk == DiskState::UpToDate {
+            let mut set = self.uuids(d);
+            set.retire_bitmap();
+            self.put_uuids(d, &set);
+        }
+        self.report_end(i, d, failed);
+        let change = StateChange {
+            conn: Some(ConnState::Connected),
+            peer: Some(theirs.role),
+            pdsk: Some(peer_disk),
+            peer_isp: Some(theirs.aftr_isp || theirs.user_isp),
+            ..StateChange::default()
+        };
+        let _ = self.change(d, &change, Force::Hard);
+        if self.fencing_policy() != crate::Fencing::DontCare {
+            let all = self.connections[i].peer_devices.iter().all(|p| p.pdsk == DiskState::UpToDate)
+                && self.devices.iter().all(|d| d.disk == DiskState::UpToDate);
+            if all {
+                self.handler("unfence-peer", None, Some(i));
+            }
+        }
+        true
+    }
+
+    fn report_end(&mut self, i: usize, d: usize, failed: u64) {
+        let rs = &self.connections[i].peer_devices[d].resync;
+        let seconds = rs.started.map_or(0.0, |t| self.now.since(t).as_secs_f64());
+        let kib = rs.total * 4;
+        let severity = if failed == 0 { Severity::Info } else { Severity::Error };
+        let same = if rs.same > 0 { format!(", {} KiB were equal", rs.same * 4) } else { String::new() };
+        let text = format!("resync done: {kib} KiB in {seconds:.2} s{same}, {} KiB failed", failed * 4);
+        self.note(severity, Some(d), Some(i), "resync-done", text);
+    }
+}

@@ -1,0 +1,530 @@
+//! What an administrator asks for, and the changes that both nodes must agree to
+//! (`docs/spec/connection-and-state.md` 3.1, 8.2, 8.4, 12).
+
+mod connections;
+mod disks;
+mod roles;
+
+use crate::Resource;
+use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity};
+use crate::decide::roles::Promotion;
+use crate::decide::rules84::{self, DisconnectStep, Force};
+use crate::decide::suspend::{self, ResumeStep};
+use crate::decide::{Handler, StateChange, StateChangeResult as Code};
+use crate::liveness::failure;
+use crate::resync::VerifyRange;
+use crate::state::PEER;
+use units::{Duration, Instant, VolumeNr};
+use wire::{ConnState, DiskState, Packet, Role, Socket};
+
+/// A command that waits for something.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    id: u64,
+    what: Waiting,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    /// Promotion of volume after volume.
+    Promote {
+        promotion: Promotion,
+        force: bool,
+        volume: usize,
+        stage: Stage,
+    },
+    /// Demotion: until no request is on its way.
+    Demote {
+        force: bool,
+    },
+    Disconnect {
+        peer: usize,
+        step: DisconnectStep,
+        sent: bool,
+    },
+    Detach {
+        volume: usize,
+        sent: bool,
+    },
+    Verify {
+        volume: usize,
+        sent: bool,
+    },
+    Invalidate {
+        volume: usize,
+        remote: bool,
+        sent: bool,
+    },
+    /// Until requests on their way have ended.
+    Suspend {
+        volume: usize,
+    },
+    Down,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Ask,
+    Answer,
+    Fence(Code),
+    Later(Instant),
+}
+
+impl Waiting {
+    /// Was the peer asked?
+    fn awaits_answer(&self) -> bool {
+        matches!(
+            self,
+            Waiting::Promote { stage: Stage::Answer, .. }
+                | Waiting::Disconnect { sent: true, .. }
+                | Waiting::Detach { sent: true, .. }
+                | Waiting::Invalidate { sent: true, .. }
+                | Waiting::Verify { sent: true, .. }
+        )
+    }
+}
+
+/// A cluster-wide change that was asked of the peer.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) command: u64,
+    pub(crate) volume: Option<usize>,
+    pub(crate) change: StateChange,
+}
+
+impl Resource {
+    pub(crate) fn end(&mut self, id: Option<u64>, result: Result<(), CommandError>) {
+        if let Some(id) = id {
+            self.emit(Effect::CommandDone { id, result });
+        }
+    }
+
+    pub(crate) fn command(&mut self, id: u64, command: Command) {
+        let volume = |r: &Self, v: VolumeNr| {
+            r.device_index(v).ok_or_else(|| failure(127, format!("there is no volume {v} in resource {}", r.cfg.name)))
+        };
+        let peer = |r: &Self, p| r.connection_index(p).ok_or_else(|| failure(158, format!("there is no peer {p}")));
+        let started = match command {
+            Command::Attach { volume: v } => volume(self, v).map(|d| self.attach(d, Some(id))),
+            Command::Detach { volume: v, force } => volume(self, v).map(|d| self.detach(id, d, force)),
+            Command::Connect { peer: p, discard_my_data, tentative } => {
+                peer(self, p).map(|i| self.connect(id, i, discard_my_data, tentative))
+            }
+            Command::Disconnect { peer: p, force } => peer(self, p).map(|i| self.disconnect(id, i, force)),
+            Command::Primary { force } => {
+                let good = |d: &crate::device::Device| d.disk == DiskState::UpToDate;
+                if self.role == Role::Primary && (!force || self.devices.iter().all(good)) {
+                    // A promotion begins a new generation; nothing begins here.
+                    self.end(Some(id), Ok(()));
+                    return;
+                }
+                self.wait_for(
+                    id,
+                    Waiting::Promote { promotion: Promotion::new(force), force, volume: 0, stage: Stage::Ask },
+                );
+                Ok(())
+            }
+            Command::Secondary { force } => {
+                self.wait_for(id, Waiting::Demote { force });
+                Ok(())
+            }
+            Command::Invalidate { volume: v } => volume(self, v).map(|d| self.invalidate(id, d, false)),
+            Command::InvalidateRemote { volume: v, peer: p } => {
+                peer(self, p).and_then(|_| volume(self, v)).map(|d| self.invalidate(id, d, true))
+            }
+            Command::PauseSync { volume: v } => volume(self, v).map(|d| self.pause(id, d, true)),
+            Command::ResumeSync { volume: v } => volume(self, v).map(|d| self.pause(id, d, false)),
+            Command::SuspendIo { volume: v } => volume(self, v).map(|d| self.suspend_io(id, d)),
+            Command::ResumeIo { volume: v } => volume(self, v).map(|d| self.resume_io(id, d)),
+            Command::Outdate { volume: v } => volume(self, v).map(|d| self.outdate(id, d)),
+            Command::NewCurrentUuid { volume: v, clear_bitmap } => {
+                volume(self, v).map(|d| self.new_current_uuid(id, d, clear_bitmap))
+            }
+            Command::Resize { volume: v, assume_clean } => volume(self, v).map(|d| self.resize(id, d, assume_clean)),
+            Command::Verify { volume: v, start, stop, repair } => {
+                let wish = VerifyRange { start, stop, repair };
+                volume(self, v).and_then(|d| self.verify(id, d, wish))
+            }
+            Command::ChangeOptions(cfg) => {
+                self.change_options(*cfg);
+                self.end(Some(id), Ok(()));
+                Ok(())
+            }
+            Command::Down => {
+                self.stopping = true;
+                self.wait_for(id, Waiting::Down);
+                Ok(())
+            }
+        };
+        if let Err(e) = started {
+            self.end(Some(id), Err(e));
+        }
+    }
+
+    fn wait_for(&mut self, id: u64, what: Waiting) {
+        self.pending.push(Pending { id, what });
+        self.pump_commands();
+    }
+
+    /// Looks at every waiting command again.
+    pub(crate) fn pump_commands(&mut self) {
+        for pending in std::mem::take(&mut self.pending) {
+            let Pending { id, what } = pending;
+            let (again, result) = match what {
+                Waiting::Promote { promotion, force, volume, stage } => {
+                    self.step_promotion(id, promotion, force, volume, stage)
+                }
+                Waiting::Demote { force } => self.step_demotion(force),
+                Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
+                Waiting::Detach { volume, sent } => self.step_detach(id, volume, sent),
+                Waiting::Invalidate { volume, remote, sent } => self.step_invalidate(id, volume, remote, sent),
+                Waiting::Verify { volume, sent } => self.step_verify(id, volume, sent),
+                Waiting::Suspend { volume } => self.step_suspend(volume),
+                Waiting::Down => self.step_down(),
+            };
+            match (again, result) {
+                (Some(what), _) => self.pending.push(Pending { id, what }),
+                (None, Some(result)) => self.end(Some(id), result),
+                (None, None) => {}
+            }
+        }
+        self.end_unanswerable();
+        for d in 0..self.devices.len() {
+            self.pump_detach(d);
+        }
+    }
+
+    /// A command may have dropped the link that another one waits for an answer on.
+    fn end_unanswerable(&mut self) {
+        let asked = self.connections.get(PEER).and_then(|c| c.asked.as_ref()).map(|a| a.command);
+        let lost = self.pending.iter().filter(|p| p.what.awaits_answer() && asked != Some(p.id));
+        for id in lost.map(|p| p.id).collect::<Vec<_>>() {
+            self.answered(PEER, id, Err(Code::FailedByPeer));
+        }
+    }
+
+    // -- asking the peer ----------------------------------------------------------------------------------------------
+
+    /// Judges a change here; if it concerns the peer, asks it first. `Ok(true)`: done. `Ok(false)`: the answer will
+    /// come.
+    fn agree(&mut self, id: u64, d: usize, change: &StateChange) -> Result<bool, Code> {
+        let old = self.word(d);
+        let new = match rules84::judge(&old, change, Force::Soft, &self.context(d)) {
+            Err(Code::NothingToDo) => return Ok(true),
+            other => other?,
+        };
+        if !rules84::is_cluster_wide(&old, &new) {
+            return self.change(d, change, Force::Soft).map(|()| true);
+        }
+        if self.connections[PEER].asked.is_some() {
+            return Err(Code::InTransientState);
+        }
+        self.connections[PEER].asked = Some(Asked { command: id, volume: Some(d), change: *change });
+        self.send(PEER, Socket::Data, d, Packet::StateChgReq(*change), crate::Segments::None);
+        Ok(false)
+    }
+
+    pub(crate) fn peer_answered_change(&mut self, i: usize, result: Code) {
+        let Some(asked) = self.connections[i].asked.take() else { return };
+        let outcome = if result.is_success() {
+            match asked.volume {
+                // Meanwhile something else may have been agreed that this would contradict (a second Primary).
+                Some(d) => self.change(d, &asked.change, Force::Soft).inspect_err(|_| self.send_state(d)),
+                None => self.change_all(&asked.change, Force::Hard),
+            }
+        } else {
+            Err(Code::FailedByPeer)
+        };
+        self.answered(i, asked.command, outcome);
+    }
+
+    /// The link went down before the answer.
+    pub(crate) fn peer_gone_for_commands(&mut self, i: usize) {
+        let waiting: Vec<u64> = self.pending.iter().map(|p| p.id).collect();
+        for id in waiting {
+            self.answered(i, id, Err(Code::FailedByPeer));
+        }
+    }
+
+    fn answered(&mut self, i: usize, command: u64, outcome: Result<(), Code>) {
+        let Some(at) = self.pending.iter().position(|p| p.id == command) else { return };
+        let Pending { id, what } = self.pending.remove(at);
+        let (again, result) = match what {
+            Waiting::Promote { promotion, force, volume, stage: Stage::Answer } => {
+                self.promotion_result(promotion, force, volume, outcome)
+            }
+            Waiting::Disconnect { peer, step, sent: true } if peer == i => self.disconnect_result(peer, step, outcome),
+            Waiting::Detach { volume, sent: true } => match outcome {
+                Ok(()) => {
+                    self.devices[volume].detach_commands.push(id);
+                    (None, None)
+                }
+                Err(code) => (None, Some(Err(self.refusal(volume, code)))),
+            },
+            Waiting::Invalidate { volume, sent: true, .. } | Waiting::Verify { volume, sent: true } => {
+                (None, Some(outcome.map_err(|code| self.refusal(volume, code))))
+            }
+            other => (Some(other), None),
+        };
+        match (again, result) {
+            (Some(what), _) => self.pending.insert(at, Pending { id, what }),
+            (None, Some(result)) => self.end(Some(id), result),
+            (None, None) => {}
+        }
+    }
+
+    /// The peer wants to change the state of both nodes.
+    pub(crate) fn peer_asks_change(&mut self, i: usize, d: Option<usize>, asked: &StateChange) {
+        if self.connections[i].asked.is_some() && self.connections[i].resolve_conflicts() {
+            return self.refuse_change(i, d, Code::ConcurrentStateChange);
+        }
+        let change = asked.from_peers_view();
+        if !may_ask(&change) {
+            let text = format!("the peer asked for a change that only this node can make: {change:?}");
+            self.note(Severity::Warning, d, Some(i), "change-refused", text);
+            return self.refuse_change(i, d, Code::NotSupported);
+        }
+        let result = match d {
+            Some(d) => self.change(d, &change, Force::Soft),
+            None => self.change_all(&change, Force::SoftIgnoreOutdate),
+        };
+        let code = match result {
+            Ok(()) => Code::Success,
+            Err(code) => code,
+        };
+        self.refuse_change(i, d, code);
+        if change.conn == Some(ConnState::TearDown) && code.is_success() {
+            let text = "the peer disconnected".to_owned();
+            self.drop_link(i, ConnState::TearDown, "peer-disconnected", text);
+        }
+    }
+
+    // -- pausing and freezing -----------------------------------------------------------------------------------------
+
+    fn pause(&mut self, id: u64, d: usize, on: bool) {
+        let word = self.word(d);
+        let result = if word.user_isp == on {
+            let (code, text) = if on { (134, "resync is paused already") } else { (135, "resync is not paused here") };
+            Err(failure(code, text))
+        } else {
+            let change = StateChange { user_isp: Some(on), ..StateChange::default() };
+            self.change(d, &change, Force::Hard).map_err(|code| self.refusal(d, code))
+        };
+        let still = self.word(d);
+        let result = match result {
+            Ok(()) if !on && still.peer_isp => Err(failure(157, "the peer still pauses the resync")),
+            Ok(()) if !on && still.aftr_isp => Err(failure(156, "a dependency still pauses the resync")),
+            other => other,
+        };
+        self.end(Some(id), result);
+    }
+
+    fn suspend_io(&mut self, id: u64, d: usize) {
+        let change = StateChange { susp: Some(true), ..StateChange::default() };
+        if let Err(code) = self.change(d, &change, Force::Soft) {
+            let error = self.refusal(d, code);
+            return self.end(Some(id), Err(error));
+        }
+        self.wait_for(id, Waiting::Suspend { volume: d });
+    }
+
+    fn step_suspend(&mut self, volume: usize) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        if self.devices[volume].local_pending > 0 {
+            return (Some(Waiting::Suspend { volume }), None);
+        }
+        (None, Some(Ok(())))
+    }
+
+    fn resume_io(&mut self, id: u64, d: usize) {
+        let word = self.word(d);
+        for step in suspend::resume_io(&word, self.devices[d].new_generation_pending) {
+            match step {
+                ResumeStep::CreatePendingGeneration => self.create_pending_generation(d),
+                ResumeStep::ExposeRandomGeneration => {
+                    self.devices[d].exposed = self.draw_generation();
+                    self.devices[d].new_generation_pending = false;
+                }
+                ResumeStep::ClearReasons => self.lift(|s| *s = crate::SuspendReasons::default()),
+                ResumeStep::CompleteWithoutPeer => {
+                    for i in 0..self.connections.len() {
+                        self.give_up_frozen(i);
+                    }
+                }
+                ResumeStep::FailFrozen => {}
+            }
+        }
+        self.end(Some(id), Ok(()));
+    }
+
+    // -- the end ------------------------------------------------------------------------------------------------------
+
+    /// Secondary, disconnected, detached: in this order (`docs/spec/config-and-cli.md` 5.2).
+    fn step_down(&mut self) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        if self.role == Role::Primary {
+            let (again, result) = self.step_demotion(false);
+            if let Some(Err(e)) = result {
+                self.stopping = false;
+                return (None, Some(Err(e)));
+            }
+            if again.is_some() {
+                return (Some(Waiting::Down), None);
+            }
+        }
+        for i in 0..self.connections.len() {
+            if self.connections[i].state != ConnectionState::StandAlone {
+                if self.connections[i].leaving.is_none() {
+                    self.connections[i].leaving = Some(self.now);
+                    let id = u64::MAX - i as u64;
+                    self.pending.push(Pending {
+                        id,
+                        what: Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false },
+                    });
+                    let last = self.pending.len() - 1;
+                    let Pending { what, .. } = self.pending.remove(last);
+                    if let Waiting::Disconnect { peer, step, sent } = what {
+                        let (again, _) = self.step_disconnect(id, peer, step, sent);
+                        if let Some(what) = again {
+                            self.pending.push(Pending { id, what });
+                        }
+                    }
+                } else if self.connections[i].leaving.is_some_and(|t| self.now >= t + Duration::from_secs(2)) {
+                    // The peer does not answer: leave without its blessing.
+                    self.stand_alone(i);
+                }
+                return (Some(Waiting::Down), None);
+            }
+        }
+        let mut attached = false;
+        for d in 0..self.devices.len() {
+            if self.devices[d].backing.is_some() {
+                attached = true;
+                if !self.devices[d].closing {
+                    let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
+                    let _ = self.change(d, &change, Force::Hard);
+                    self.devices[d].closing = true;
+                }
+            }
+        }
+        if attached || self.devices.iter().any(|d| d.attaching.is_some()) {
+            return (Some(Waiting::Down), None);
+        }
+        if !std::mem::replace(&mut self.stopped, true) {
+            self.emit(Effect::Stopped);
+        }
+        (None, Some(Ok(())))
+    }
+
+    fn change_options(&mut self, cfg: crate::ResourceConfig) {
+        for new in &cfg.connections {
+            if let Some(c) = self.connections.iter_mut().find(|c| c.cfg.peer == new.peer) {
+                c.cfg = new.clone();
+            }
+        }
+        for new in &cfg.volumes {
+            if let Some(dev) = self.devices.iter_mut().find(|d| d.volume == new.volume) {
+                dev.cfg.clone_from(&new.disk);
+            }
+        }
+        self.cfg = cfg;
+        for i in 0..self.connections.len() {
+            if self.connections[i].is_connected() {
+                for d in 0..self.devices.len() {
+                    self.send_sync_param(i, d);
+                }
+            }
+        }
+        self.reconfigure_resyncs();
+        self.status_changed = true;
+    }
+
+    // -- verify -------------------------------------------------------------------------------------------------------
+
+    fn verify(&mut self, id: u64, d: usize, wish: VerifyRange) -> Result<(), CommandError> {
+        if self.connections.is_empty() {
+            return Err(failure(Code::NeedConnection.code(), "there is no peer to compare with"));
+        }
+        self.wish_verify(PEER, d, wish)?;
+        self.wait_for(id, Waiting::Verify { volume: d, sent: false });
+        Ok(())
+    }
+
+    fn step_verify(&mut self, id: u64, d: usize, sent: bool) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        if sent {
+            return (Some(Waiting::Verify { volume: d, sent }), None);
+        }
+        let change = StateChange { conn: Some(ConnState::VerifyS), ..StateChange::default() };
+        match self.agree(id, d, &change) {
+            Ok(true) => (None, Some(Ok(()))),
+            Ok(false) => (Some(Waiting::Verify { volume: d, sent: true }), None),
+            Err(Code::InTransientState) => (Some(Waiting::Verify { volume: d, sent: false }), None),
+            Err(code) => (None, Some(Err(self.refusal(d, code)))),
+        }
+    }
+
+    // -- help ---------------------------------------------------------------------------------------------------------
+
+    /// A refused state change in words.
+    fn refusal(&self, d: usize, code: Code) -> CommandError {
+        let word = self.word(d);
+        let text = match code {
+            Code::TwoPrimaries => "the peer is Primary: make it Secondary first, or set allow-two-primaries".to_owned(),
+            Code::NoUpToDateDisk => {
+                format!(
+                    "no UpToDate data would be accessible (disk {}, peer disk {}): connect or sync first; --force only if this copy is the one to keep",
+                    word.disk, word.pdsk
+                )
+            }
+            Code::PrimaryNop => "the peer could not be fenced (outdated); see the fence-peer handler".to_owned(),
+            Code::DeviceInUse => "the device is in use: close it and try again".to_owned(),
+            Code::FailedByPeer => "the peer refused the change".to_owned(),
+            Code::NeedConnection => "this needs a connection to the peer".to_owned(),
+            Code::ResyncRunning => "a resync is running: wait for its end".to_owned(),
+            Code::IsDiskless | Code::NoLocalDisk => "the volume has no disk here: attach it first".to_owned(),
+            Code::InTransientState => "another change is going on: try again".to_owned(),
+            other => format!("{other:?}"),
+        };
+        failure(code.code(), text)
+    }
+
+    pub(crate) fn handler_exit(&mut self, call: &HandlerCall, status: i32) {
+        let i = call.peer.and_then(|p| self.connection_index(p));
+        match (call.event, i) {
+            ("fence-peer", Some(i)) => self.fence_answered(i, status),
+            ("before-resync-target", Some(i)) if Handler::BeforeResyncTarget.drops_connection(status) => {
+                self.give_up(i, "handler-refused", format!("before-resync-target ended with {status}"));
+            }
+            ("before-resync-source", Some(i)) if Handler::BeforeResyncSource.drops_connection(status) => {
+                self.give_up(i, "handler-refused", format!("before-resync-source ended with {status}"));
+            }
+            _ if status != 0 => {
+                let text = format!("handler {} ended with {status}", call.event);
+                self.note(Severity::Warning, None, i, "handler-failed", text);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn ping_answered_for_commands(&mut self, _i: usize) {}
+
+    pub(crate) fn command_timer(&self) -> Option<Instant> {
+        let later = self.pending.iter().filter_map(|p| match p.what {
+            Waiting::Promote { stage: Stage::Later(at), .. } => Some(at),
+            _ => None,
+        });
+        let leaving = self.connections.iter().filter_map(|c| c.leaving.map(|t| t + Duration::from_secs(2)));
+        later.chain(leaving).min()
+    }
+}
+
+/// Is this (in our view) something that a peer may ask for? It speaks of its own role and disk; of ours it can only say
+/// that the data is outdated (`docs/spec/connection-and-state.md` 3.1).
+fn may_ask(change: &StateChange) -> bool {
+    use ConnState::{StartingSyncS, StartingSyncT, TearDown, VerifyS, VerifyT, WFReportParams};
+    let conn = matches!(
+        change.conn,
+        None | Some(TearDown | StartingSyncS | StartingSyncT | VerifyS | VerifyT | WFReportParams)
+    );
+    let disk = matches!(change.disk, None | Some(DiskState::Outdated));
+    let ours = [change.susp, change.susp_nod, change.susp_fen, change.aftr_isp, change.user_isp];
+    conn && disk && change.role.is_none() && ours.iter().all(Option::is_none)
+}

@@ -1,0 +1,112 @@
+//! Connecting and disconnecting on command (`docs/spec/connection-and-state.md` 3.1).
+
+use super::{Asked, Waiting};
+use crate::Resource;
+use crate::api::{CommandError, ConnectionState};
+use crate::decide::rules84::{self, DisconnectStep, Force};
+use crate::decide::{StateChange, StateChangeResult as Code};
+use crate::liveness::failure;
+use units::Duration;
+use wire::{ConnState, DiskState, Packet, Role, Socket};
+
+impl Resource {
+    pub(super) fn connect(&mut self, id: u64, i: usize, discard_my_data: bool, tentative: bool) {
+        if discard_my_data && self.role == Role::Primary {
+            let text = "a Primary cannot discard its data: make it Secondary first";
+            return self.end(Some(id), Err(failure(123, text)));
+        }
+        let c = &mut self.connections[i];
+        if c.state != ConnectionState::StandAlone {
+            if discard_my_data && !c.is_connected() {
+                c.discard_my_data = true;
+                return self.end(Some(id), Ok(()));
+            }
+            if discard_my_data {
+                let text = "already connected: disconnect first, then connect --discard-my-data";
+                return self.end(Some(id), Err(failure(125, text)));
+            }
+            return self.end(Some(id), Ok(()));
+        }
+        c.discard_my_data = discard_my_data;
+        c.tentative = tentative;
+        let change = StateChange { conn: Some(ConnState::Unconnected), ..StateChange::default() };
+        let _ = self.change_all(&change, Force::Hard);
+        self.start_connecting(i, Duration(0));
+        self.end(Some(id), Ok(()));
+    }
+
+    pub(super) fn disconnect(&mut self, id: u64, i: usize, force: bool) {
+        if self.connections[i].state == ConnectionState::StandAlone {
+            return self.end(Some(id), Ok(()));
+        }
+        let step = if force { DisconnectStep::Forced } else { DisconnectStep::Plain };
+        self.wait_for(id, Waiting::Disconnect { peer: i, step, sent: false });
+    }
+
+    pub(super) fn step_disconnect(
+        &mut self,
+        id: u64,
+        i: usize,
+        step: DisconnectStep,
+        sent: bool,
+    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        if self.connections[i].state == ConnectionState::StandAlone {
+            return (None, Some(Ok(())));
+        }
+        if sent {
+            return (Some(Waiting::Disconnect { peer: i, step, sent }), None);
+        }
+        if step == DisconnectStep::Forced {
+            self.stand_alone(i);
+            return (None, Some(Ok(())));
+        }
+        let mut change = StateChange { conn: Some(ConnState::Disconnecting), ..StateChange::default() };
+        match step {
+            DisconnectStep::OutdatePeer => change.pdsk = Some(DiskState::Outdated),
+            DisconnectStep::OutdateSelf => change.disk = Some(DiskState::Outdated),
+            _ => {}
+        }
+        for d in 0..self.devices.len() {
+            let judged = rules84::judge(&self.word(d), &change, Force::Soft, &self.context(d));
+            if let Err(code) = judged
+                && code != Code::NothingToDo
+            {
+                return self.disconnect_result(i, step, Err(code));
+            }
+        }
+        if !self.connections[i].is_connected() {
+            self.stand_alone(i);
+            return (None, Some(Ok(())));
+        }
+        if self.connections[i].asked.is_some() {
+            return (Some(Waiting::Disconnect { peer: i, step, sent: false }), None);
+        }
+        self.connections[i].asked = Some(Asked { command: id, volume: None, change });
+        let packet = if self.connections[i].version() >= 100 {
+            Packet::ConnStChgReq(change)
+        } else {
+            Packet::StateChgReq(change)
+        };
+        self.send(i, Socket::Data, 0, packet, crate::Segments::None);
+        (Some(Waiting::Disconnect { peer: i, step, sent: true }), None)
+    }
+
+    pub(super) fn disconnect_result(
+        &mut self,
+        i: usize,
+        step: DisconnectStep,
+        outcome: Result<(), Code>,
+    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        let conn = self.word(0).conn;
+        if outcome.is_ok() {
+            self.stand_alone(i);
+            return (None, Some(Ok(())));
+        }
+        let code = outcome.err().unwrap_or(Code::Success);
+        match rules84::next_disconnect_step(step, code, conn) {
+            DisconnectStep::Done => (None, Some(Ok(()))),
+            DisconnectStep::Failed => (None, Some(Err(self.refusal(0, code)))),
+            next => (Some(Waiting::Disconnect { peer: i, step: next, sent: false }), None),
+        }
+    }
+}

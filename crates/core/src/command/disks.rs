@@ -1,0 +1,172 @@
+//! Detach, invalidate, generations and size on command (`docs/spec/connection-and-state.md` 11.4, 12).
+
+use super::Waiting;
+use crate::Resource;
+use crate::api::CommandError;
+use crate::decide::rules84::Force;
+use crate::decide::{StateChange, StateChangeResult as Code};
+use crate::liveness::failure;
+use crate::state::PEER;
+use units::Generation;
+use wire::{ConnState, DiskState, Role, UuidFlags};
+
+impl Resource {
+    pub(super) fn detach(&mut self, id: u64, d: usize, force: bool) {
+        if self.devices[d].backing.is_none() {
+            return self.end(Some(id), Ok(()));
+        }
+        if self.devices[d].attaching.is_some() {
+            if !force {
+                let text = "the disk is just being attached: try again when that has ended";
+                return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
+            }
+            self.attach_failed(d, 0, "detached before the attach had ended".to_owned());
+            return self.end(Some(id), Ok(()));
+        }
+        if force {
+            self.devices[d].forced_detach = true;
+            self.devices[d].detach_commands.push(id);
+            let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
+            let _ = self.change(d, &change, Force::Hard);
+            return self.pump_detach(d);
+        }
+        self.wait_for(id, Waiting::Detach { volume: d, sent: false });
+    }
+
+    pub(super) fn step_detach(
+        &mut self,
+        id: u64,
+        d: usize,
+        sent: bool,
+    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        if sent {
+            return (Some(Waiting::Detach { volume: d, sent }), None);
+        }
+        let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
+        match self.agree(id, d, &change) {
+            Ok(true) => {
+                self.devices[d].detach_commands.push(id);
+                (None, None)
+            }
+            Ok(false) => (Some(Waiting::Detach { volume: d, sent: true }), None),
+            Err(Code::InTransientState) => (Some(Waiting::Detach { volume: d, sent: false }), None),
+            Err(code) => (None, Some(Err(self.refusal(d, code)))),
+        }
+    }
+
+    pub(super) fn invalidate(&mut self, id: u64, d: usize, remote: bool) {
+        if self.devices[d].backing.is_none() {
+            return self.end(Some(id), Err(failure(138, "the volume has no disk here: attach it first")));
+        }
+        self.wait_for(id, Waiting::Invalidate { volume: d, remote, sent: false });
+    }
+
+    pub(super) fn step_invalidate(
+        &mut self,
+        id: u64,
+        d: usize,
+        remote: bool,
+        sent: bool,
+    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        if sent {
+            return (Some(Waiting::Invalidate { volume: d, remote, sent }), None);
+        }
+        let word = self.word(d);
+        let alone = word.conn == ConnState::StandAlone;
+        if alone && !remote && self.role != Role::Primary {
+            self.mark_all(PEER, d);
+            let change = StateChange { disk: Some(DiskState::Inconsistent), ..StateChange::default() };
+            return (None, Some(self.change(d, &change, Force::Hard).map_err(|c| self.refusal(d, c))));
+        }
+        if alone && remote && self.role == Role::Primary {
+            self.mark_all(PEER, d);
+            let change = StateChange { pdsk: Some(DiskState::Inconsistent), ..StateChange::default() };
+            return (None, Some(self.change(d, &change, Force::Hard).map_err(|c| self.refusal(d, c))));
+        }
+        let conn = if remote { ConnState::StartingSyncS } else { ConnState::StartingSyncT };
+        let change = StateChange { conn: Some(conn), ..StateChange::default() };
+        match self.agree(id, d, &change) {
+            Ok(true) => (None, Some(Ok(()))),
+            Ok(false) => (Some(Waiting::Invalidate { volume: d, remote, sent: true }), None),
+            Err(Code::InTransientState) => (Some(Waiting::Invalidate { volume: d, remote, sent: false }), None),
+            Err(code) => (None, Some(Err(self.refusal(d, code)))),
+        }
+    }
+
+    /// StartingSyncS or StartingSyncT: everything differs, then the exchange begins (spec 12.7).
+    pub(crate) fn starting_sync(&mut self, d: usize) {
+        self.mark_all(PEER, d);
+        let next = match self.connections[PEER].peer_devices[d].repl {
+            ConnState::StartingSyncS => ConnState::WFBitMapS,
+            ConnState::StartingSyncT => ConnState::WFSyncUUID,
+            _ => return,
+        };
+        // 8.4: the target of an invalidation skips the bitmap exchange and waits for the generation.
+        let next = if next == ConnState::WFBitMapS { ConnState::SyncSource } else { next };
+        let change = StateChange { conn: Some(next), ..StateChange::default() };
+        if let Err(code) = self.change(d, &change, Force::Hard) {
+            self.protocol_error(PEER, "resync-refused", format!("the resync cannot begin: {code:?}"));
+        }
+    }
+
+    pub(super) fn outdate(&mut self, id: u64, d: usize) {
+        let change = StateChange { disk: Some(DiskState::Outdated), ..StateChange::default() };
+        let result = self.change(d, &change, Force::Soft).map_err(|code| self.refusal(d, code));
+        self.end(Some(id), result);
+    }
+
+    pub(super) fn new_current_uuid(&mut self, id: u64, d: usize, clear_bitmap: bool) {
+        if self.devices[d].backing.is_none() {
+            return self.end(Some(id), Err(failure(138, "the volume has no disk here: attach it first")));
+        }
+        let word = self.word(d);
+        let mut set = self.uuids(d);
+        let skip = clear_bitmap
+            && word.conn == ConnState::Connected
+            && self.connections[PEER].version() >= 90
+            && set.current == Generation::JUST_CREATED;
+        if !skip && word.conn != ConnState::StandAlone {
+            let text = "only on a StandAlone node, or with --clear-bitmap on two connected, just created nodes";
+            return self.end(Some(id), Err(failure(151, text)));
+        }
+        set.retire_bitmap();
+        let fresh = self.draw_generation();
+        set.start_generation(fresh);
+        if clear_bitmap {
+            if let (Some(slot), Some(b)) = (self.slot(PEER, d), &mut self.devices[d].backing) {
+                b.fill(slot, false);
+            }
+            self.write_bitmap(d);
+        }
+        if skip {
+            set.bitmap = Generation::NONE;
+        }
+        self.put_uuids(d, &set);
+        self.devices[d].exposed = set.current;
+        if skip {
+            self.send_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
+            let change = StateChange {
+                disk: Some(DiskState::UpToDate),
+                pdsk: Some(DiskState::UpToDate),
+                ..StateChange::default()
+            };
+            let _ = self.change(d, &change, Force::Hard);
+        }
+        self.end(Some(id), Ok(()));
+    }
+
+    pub(super) fn resize(&mut self, id: u64, d: usize, assume_clean: bool) {
+        if self.devices[d].backing.is_none() {
+            return self.end(Some(id), Err(failure(138, "the volume has no disk here: attach it first")));
+        }
+        if self.word(d).conn > ConnState::Connected {
+            return self.end(Some(id), Err(failure(130, "a resync is running: resize when it has ended")));
+        }
+        let (size, _) = crate::decide::sizes::usable(&self.size_limits(d));
+        self.adopt_size(d, size, !assume_clean);
+        if self.word(d).conn >= ConnState::Connected {
+            self.send_sizes(d);
+        }
+        self.end(Some(id), Ok(()));
+    }
+}

@@ -1,0 +1,180 @@
+//! Promotion and demotion (`docs/spec/connection-and-state.md` 8.2, 8.4).
+
+use super::{Pending, Stage, Waiting};
+use crate::Resource;
+use crate::api::CommandError;
+use crate::decide::roles::{self, Promotion, Step};
+use crate::decide::rules84::Force;
+use crate::decide::{StateChange, StateChangeResult as Code};
+use crate::liveness::failure;
+use crate::state::PEER;
+use units::{Duration, Generation};
+use wire::{Role, UuidFlags};
+
+impl Resource {
+    pub(super) fn step_promotion(
+        &mut self,
+        id: u64,
+        promotion: Promotion,
+        force: bool,
+        volume: usize,
+        stage: Stage,
+    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        match stage {
+            Stage::Answer | Stage::Fence(_) => (Some(Waiting::Promote { promotion, force, volume, stage }), None),
+            Stage::Later(at) if self.now < at => (Some(Waiting::Promote { promotion, force, volume, stage }), None),
+            Stage::Ask | Stage::Later(_) => {
+                if self.devices.iter().any(|d| d.attaching.is_some()) {
+                    return (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None);
+                }
+                match self.agree(id, volume, &promotion.request()) {
+                    Ok(true) => self.promotion_result(promotion, force, volume, Ok(())),
+                    Ok(false) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Answer }), None),
+                    Err(Code::InTransientState) => {
+                        let at = self.now + Duration::from_millis(100);
+                        (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Later(at) }), None)
+                    }
+                    Err(code) => self.promotion_result(promotion, force, volume, Err(code)),
+                }
+            }
+        }
+    }
+
+    pub(super) fn promotion_result(
+        &mut self,
+        mut promotion: Promotion,
+        force: bool,
+        volume: usize,
+        outcome: Result<(), Code>,
+    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        let code = outcome.err().unwrap_or(Code::Success);
+        let disk = self.devices[volume].disk;
+        match promotion.next(code, disk) {
+            Step::Done { forced } => {
+                self.promoted(volume, forced);
+                if volume + 1 < self.devices.len() {
+                    let promotion = Promotion::new(force);
+                    return (Some(Waiting::Promote { promotion, force, volume: volume + 1, stage: Stage::Ask }), None);
+                }
+                (None, Some(Ok(())))
+            }
+            Step::Request(_) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None),
+            Step::FencePeer => {
+                self.fence(PEER);
+                // Without a handler the answer is there already.
+                match self.connections[PEER].fence_result.take() {
+                    Some(fenced) => self.promotion_fenced(promotion, force, volume, fenced, code),
+                    None => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Fence(code) }), None),
+                }
+            }
+            Step::WaitThenRequest(_) => {
+                let at = self.now + self.connections[PEER].cfg.ping_timeout + Duration::from_millis(100);
+                (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Later(at) }), None)
+            }
+            Step::Failed(code) => self.promotion_failed(volume, code),
+        }
+    }
+
+    /// Volumes that were promoted before this one go back.
+    fn promotion_failed(&mut self, volume: usize, code: Code) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        let error = self.refusal(volume, code);
+        for d in 0..volume {
+            let change = StateChange { role: Some(Role::Secondary), ..StateChange::default() };
+            let _ = self.change(d, &change, Force::Soft);
+        }
+        (None, Some(Err(error)))
+    }
+
+    pub(super) fn promotion_fenced(
+        &mut self,
+        mut promotion: Promotion,
+        force: bool,
+        volume: usize,
+        fenced: bool,
+        code: Code,
+    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        let disk = self.devices[volume].disk;
+        match promotion.fenced(fenced, code, disk) {
+            Step::Failed(code) => (None, Some(Err(self.refusal(volume, code)))),
+            _ => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None),
+        }
+    }
+
+    /// `fence-peer` has its result.
+    pub(crate) fn fencing_ended(&mut self, i: usize, fenced: bool) {
+        let (waiting, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
+            .into_iter()
+            .partition(|p| matches!(p.what, Waiting::Promote { stage: Stage::Fence(_), .. }));
+        self.pending = others;
+        // Without a handler the answer comes before anyone waits for it.
+        self.connections[i].fence_result = waiting.is_empty().then_some(fenced);
+        for Pending { id, what } in waiting {
+            let Waiting::Promote { promotion, force, volume, stage: Stage::Fence(code) } = what else { continue };
+            match self.promotion_fenced(promotion, force, volume, fenced, code) {
+                (Some(what), _) => self.pending.push(Pending { id, what }),
+                (None, Some(result)) => self.end(Some(id), result),
+                (None, None) => {}
+            }
+        }
+    }
+
+    pub(super) fn promoted(&mut self, d: usize, forced: bool) {
+        let word = self.word(d);
+        let effects = roles::promoted(forced, word.conn, word.disk, word.pdsk);
+        if effects.drop_discard_my_data {
+            self.connections.iter_mut().for_each(|c| c.discard_my_data = false);
+        }
+        if effects.new_generation {
+            self.new_generation(d);
+        } else if let Some(b) = &mut self.devices[d].backing
+            && b.md.current != Generation::JUST_CREATED
+        {
+            b.md.current = b.md.current.with_primary_bit(true);
+        }
+        if effects.send_uuids {
+            self.send_uuids(d, UuidFlags::NONE);
+        }
+        if effects.send_state {
+            self.send_state(d);
+        }
+        self.md_changed(d);
+    }
+
+    pub(super) fn step_demotion(&mut self, force: bool) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+        if self.role != Role::Primary {
+            return (None, Some(Ok(())));
+        }
+        if force {
+            self.devices.iter_mut().for_each(|d| d.openers = crate::Openers::default());
+        }
+        if self.devices.iter().any(|d| d.openers.writers + d.openers.readers > 0) {
+            let text = "the device is in use: close it (umount, stop the VM, disconnect NBD clients) and try again";
+            return (None, Some(Err(failure(Code::DeviceInUse.code(), text))));
+        }
+        // Everything on its way must be settled on both sides (spec 8.2).
+        self.close_epoch();
+        self.send_due_barriers();
+        let busy = self.requests.len() > 0 && !self.suspended.any();
+        let unconfirmed = self.connections.iter().any(|c| c.is_connected() && !c.log.is_empty());
+        if busy || unconfirmed {
+            return (Some(Waiting::Demote { force }), None);
+        }
+        let change = StateChange { role: Some(Role::Secondary), ..StateChange::default() };
+        if let Err(code) = self.change_all(&change, Force::Soft) {
+            return (None, Some(Err(self.refusal(0, code))));
+        }
+        for d in 0..self.devices.len() {
+            if let Some(b) = &mut self.devices[d].backing
+                && b.md.current != Generation::JUST_CREATED
+            {
+                b.md.current = b.md.current.with_primary_bit(false);
+            }
+            let conn = self.word(d).conn;
+            if roles::demoted(conn).send_state {
+                self.send_state(d);
+            }
+            self.md_changed(d);
+        }
+        (None, Some(Ok(())))
+    }
+}

@@ -1,0 +1,289 @@
+//! The configuration that the core works by: plain values with DRBD's defaults, already validated by the `config`
+//! crate.
+
+use std::net::SocketAddr;
+use units::{ByteLen, Duration, NodeId, VolumeNr};
+
+/// A resource as one node sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResourceConfig {
+    /// Resource name.
+    pub name: String,
+    /// This node.
+    pub node: NodeId,
+    /// What happens to I/O when no UpToDate copy is reachable.
+    pub on_no_data: OnNoData,
+    /// Is a `fence-peer` handler configured?
+    pub fence_handler: bool,
+    /// Volumes, ascending.
+    pub volumes: Vec<VolumeConfig>,
+    /// Peers.
+    pub connections: Vec<ConnectionConfig>,
+}
+
+/// `on-no-data-accessible`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnNoData {
+    /// Fail requests.
+    #[default]
+    IoError,
+    /// Freeze them.
+    SuspendIo,
+}
+
+/// One volume of a resource, on this node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeConfig {
+    /// Its number.
+    pub volume: VolumeNr,
+    /// Has this node a disk for it?
+    pub disk: Option<DiskConfig>,
+}
+
+/// Options of a backing disk (`docs/spec/config-and-cli.md` 2.3).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskConfig {
+    /// Where the metadata lies.
+    pub meta: meta::MetaDisk,
+    /// `size`: use only so much; `None` = all.
+    pub size: Option<ByteLen>,
+    /// `on-io-error`.
+    pub on_io_error: OnIoError,
+    /// `fencing` (8.4 has it in the disk section).
+    pub fencing: Fencing,
+    /// `disk-flushes`.
+    pub disk_flushes: bool,
+    /// `disk-drain`.
+    pub disk_drain: bool,
+    /// `md-flushes`.
+    pub md_flushes: bool,
+    /// `al-extents`, 67 to 65534.
+    pub al_extents: u32,
+    /// `al-updates`.
+    pub al_updates: bool,
+    /// `discard-zeroes-if-aligned`.
+    pub discard_zeroes_if_aligned: bool,
+    /// `disk-timeout`; zero = never.
+    pub disk_timeout: Duration,
+    /// Resync speed.
+    pub resync: ResyncConfig,
+}
+
+/// Options of the resync controller (`docs/spec/data-path-and-resync.md` 8.1). Rates are KiB/s.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResyncConfig {
+    /// `resync-rate`, used when `plan_ahead` is zero.
+    pub rate: u32,
+    /// `c-plan-ahead` in units of 0.1 s.
+    pub plan_ahead: u32,
+    /// `c-delay-target` in units of 0.1 s.
+    pub delay_target: u32,
+    /// `c-fill-target` in sectors.
+    pub fill_target: u32,
+    /// `c-max-rate`.
+    pub max_rate: u32,
+    /// `c-min-rate`.
+    pub min_rate: u32,
+    /// `resync-after`: wait for this volume of the same resource.
+    pub after: Option<VolumeNr>,
+    /// `resync-controller`; `plan_ahead` 0 means fixed, whatever this says.
+    pub controller: ResyncController,
+    /// The adaptive controller's goal: finish within this time from the start, at the applications' expense if need be.
+    pub finish_within: Option<Duration>,
+    /// The adaptive controller's other goal: how many percent longer applications' requests may take during a resync.
+    pub latency_budget: u32,
+    /// `rs-discard-granularity` in bytes; 0 = not set.
+    pub discard_granularity: u32,
+}
+
+/// What decides on the speed of a resync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ResyncController {
+    /// Always `resync-rate`.
+    Fixed,
+    /// The planner that DRBD has.
+    Drbd,
+    /// By measured delays.
+    #[default]
+    Adaptive,
+}
+
+/// `on-congestion` (`docs/spec/data-path-and-resync.md` 6.5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnCongestion {
+    /// Applications wait.
+    #[default]
+    Block,
+    /// Run ahead of the peer.
+    PullAhead,
+    /// Drop the connection.
+    Disconnect,
+}
+
+/// `on-io-error`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnIoError {
+    /// Report it, the disk becomes Inconsistent.
+    PassOn,
+    /// Let go of the disk.
+    #[default]
+    Detach,
+    /// Run `local-io-error`, then let go of the disk.
+    CallHandler,
+}
+
+/// `fencing`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Fencing {
+    /// No fencing.
+    #[default]
+    DontCare,
+    /// Outdate the peer before going on alone, without freezing.
+    ResourceOnly,
+    /// Freeze I/O until the peer is fenced.
+    ResourceAndStonith,
+}
+
+/// `protocol`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Protocol {
+    /// Done when the local disk has it and it is handed to the network.
+    A,
+    /// Done when the peer has received it, too.
+    B,
+    /// Done when the peer's disk has it, too.
+    #[default]
+    C,
+}
+
+/// Options of a connection (`docs/spec/config-and-cli.md` 2.2).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnectionConfig {
+    /// The peer.
+    pub peer: NodeId,
+    /// Its host name.
+    pub peer_name: String,
+    /// Our and the peer's address.
+    pub addresses: (SocketAddr, SocketAddr),
+    /// `protocol`.
+    pub protocol: Protocol,
+    /// Highest protocol version to offer, 86 to 101.
+    pub max_version: u32,
+    /// `cram-hmac-alg` (with `shared-secret` in the engine).
+    pub cram_hmac: Option<String>,
+    /// `data-integrity-alg`.
+    pub integrity: Option<String>,
+    /// `allow-two-primaries`.
+    pub two_primaries: bool,
+    /// `timeout`.
+    pub timeout: Duration,
+    /// `ping-int`.
+    pub ping_int: Duration,
+    /// `ping-timeout`.
+    pub ping_timeout: Duration,
+    /// `connect-int`.
+    pub connect_int: Duration,
+    /// `ko-count`; 0 = never.
+    pub ko_count: u32,
+    /// `max-epoch-size`, writes.
+    pub max_epoch_size: u32,
+    /// `max-buffers`, pages of 4 KiB: bounds what the peer may have in flight here.
+    pub max_buffers: u32,
+    /// `after-sb-0pri`, as the number of `docs/spec/connection-and-state.md` 6.2.
+    pub after_sb_0p: u32,
+    /// `after-sb-1pri`.
+    pub after_sb_1p: u32,
+    /// `after-sb-2pri`.
+    pub after_sb_2p: u32,
+    /// `rr-conflict`.
+    pub rr_conflict: u32,
+    /// `always-asbp`.
+    pub always_asbp: bool,
+    /// `use-rle`.
+    pub use_rle: bool,
+    /// `csums-alg`.
+    pub csums: Option<String>,
+    /// `csums-after-crash-only`.
+    pub csums_after_crash_only: bool,
+    /// `on-congestion`.
+    pub on_congestion: OnCongestion,
+    /// `congestion-fill`, sectors; 0 = off.
+    pub congestion_fill: u64,
+    /// `congestion-extents`.
+    pub congestion_extents: u32,
+    /// `verify-alg`.
+    pub verify: Option<String>,
+}
+
+impl Default for DiskConfig {
+    fn default() -> Self {
+        DiskConfig {
+            meta: meta::MetaDisk::Internal,
+            size: None,
+            on_io_error: OnIoError::default(),
+            fencing: Fencing::default(),
+            disk_flushes: true,
+            disk_drain: true,
+            md_flushes: true,
+            al_extents: 1237,
+            al_updates: true,
+            discard_zeroes_if_aligned: true,
+            disk_timeout: Duration(0),
+            resync: ResyncConfig::default(),
+        }
+    }
+}
+
+impl Default for ResyncConfig {
+    fn default() -> Self {
+        ResyncConfig {
+            rate: 250,
+            plan_ahead: 20,
+            delay_target: 10,
+            fill_target: 100,
+            max_rate: 102_400,
+            min_rate: 250,
+            after: None,
+            controller: ResyncController::default(),
+            finish_within: None,
+            latency_budget: 20,
+            discard_granularity: 0,
+        }
+    }
+}
+
+impl ConnectionConfig {
+    /// DRBD's defaults towards `peer` at the given addresses.
+    #[must_use]
+    pub fn new(peer: NodeId, peer_name: &str, addresses: (SocketAddr, SocketAddr)) -> ConnectionConfig {
+        ConnectionConfig {
+            peer,
+            peer_name: peer_name.to_owned(),
+            addresses,
+            protocol: Protocol::C,
+            max_version: 101,
+            cram_hmac: None,
+            integrity: None,
+            two_primaries: false,
+            timeout: Duration::from_secs(6),
+            ping_int: Duration::from_secs(10),
+            ping_timeout: Duration::from_millis(500),
+            connect_int: Duration::from_secs(10),
+            ko_count: 7,
+            max_epoch_size: 2048,
+            max_buffers: 2048,
+            after_sb_0p: 0,
+            after_sb_1p: 0,
+            after_sb_2p: 0,
+            rr_conflict: 0,
+            always_asbp: false,
+            use_rle: true,
+            csums: None,
+            csums_after_crash_only: false,
+            on_congestion: OnCongestion::default(),
+            congestion_fill: 0,
+            congestion_extents: 1237,
+            verify: None,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A link slower than the application: run ahead of the peer and let a resync catch up later
+//! (`docs/spec/data-path-and-resync.md` 6.5).
+
+use crate::Resource;
+use crate::api::Severity;
+use crate::config::{OnCongestion, Protocol};
+use crate::decide::StateChange;
+use crate::decide::rules84::Force;
+use units::{Duration, Instant};
+use wire::{ConnState, DiskState};
+
+/// So long after the peer has caught up the resync begins.
+const CALM: Duration = Duration::from_secs(1);
+
+impl Resource {
+    /// Before a write goes to a peer: is the way there congested? Then acts as `on-congestion` says.
+    pub(crate) fn check_congestion(&mut self, i: usize, d: usize) {
+        let Some(c) = self.connections.get(i) else { return };
+        let pd = &c.peer_devices[d];
+        let replicating = matches!(pd.repl, ConnState::Connected | ConnState::SyncSource);
+        if c.cfg.on_congestion == OnCongestion::Block
+            || c.cfg.protocol != Protocol::A
+            || !replicating
+            || c.version() < 96
+            || self.devices[d].disk != DiskState::UpToDate
+        {
+            return;
+        }
+        let full = c.cfg.congestion_fill != 0 && pd.sectors_in_flight >= c.cfg.congestion_fill;
+        let hot = self.devices[d].backing.as_ref().map_or(0, |b| b.al.used_count());
+        if !full && hot < c.cfg.congestion_extents as usize {
+            return;
+        }
+        let text = format!("congestion: {} KiB in flight, {hot} activity-log extents in use", pd.sectors_in_flight / 2);
+        match c.cfg.on_congestion {
+            OnCongestion::PullAhead => {
+                self.note(Severity::Warning, Some(d), Some(i), "pull-ahead", format!("{text}: running ahead"));
+                self.run_ahead(i, d);
+            }
+            OnCongestion::Disconnect => self.give_up(i, "congestion", text),
+            OnCongestion::Block => {}
+        }
+    }
+
+    /// From now on the peer is only told which blocks it lacks; a resync follows.
+    pub(crate) fn run_ahead(&mut self, i: usize, d: usize) {
+        // The barrier of what was sent comes before the news (spec 6.5).
+        self.close_epoch();
+        self.send_due_barriers();
+        let change = StateChange { conn: Some(ConnState::Ahead), ..StateChange::default() };
+        let _ = self.change(d, &change, Force::Hard);
+        self.connections[i].peer_devices[d].caught_up = None;
+        self.note_drained(i, d);
+    }
+
+    /// Something was confirmed: does the peer have everything that was sent?
+    pub(crate) fn note_drained(&mut self, i: usize, d: usize) {
+        let now = self.now;
+        let pd = &mut self.connections[i].peer_devices[d];
+        if pd.repl == ConnState::Ahead && pd.sectors_in_flight == 0 && pd.caught_up.is_none() {
+            pd.caught_up = Some(now);
+        }
+    }
+
+    pub(crate) fn congestion_timer(&self, i: usize) -> Option<Instant> {
+        let ahead = self.connections[i].peer_devices.iter().filter(|p| p.repl == ConnState::Ahead);
+        ahead.filter_map(|p| p.caught_up).map(|t| t + CALM).min()
+    }
+
+    /// The peer has caught up and the line was quiet for a while: copy what it missed.
+    pub(crate) fn leave_ahead(&mut self, i: usize) {
+        for d in 0..self.devices.len() {
+            let pd = &self.connections[i].peer_devices[d];
+            if pd.repl != ConnState::Ahead || pd.caught_up.is_none_or(|t| self.now < t + CALM) {
+                continue;
+            }
+            self.connections[i].peer_devices[d].caught_up = None;
+            let change = StateChange { conn: Some(ConnState::SyncSource), ..StateChange::default() };
+            if let Err(code) = self.change(d, &change, Force::Hard) {
+                self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code:?}"));
+            }
+        }
+    }
+}

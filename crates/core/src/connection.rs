@@ -1,0 +1,287 @@
+//! A connection to a peer and its peer devices: what is known of the other side.
+
+use crate::api::{ConnectionState, Segments};
+use crate::command::Asked;
+use crate::config::{ConnectionConfig, VolumeConfig};
+use crate::peer_write::PeerEpoch;
+use crate::resync::Resync;
+use std::collections::VecDeque;
+use units::{Instant, Sector, VolumeNr};
+use wire::{ConnState, Dialect, DiskState, Packet, Role};
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) cfg: ConnectionConfig,
+    pub(crate) state: ConnectionState,
+    pub(crate) peer_role: Role,
+    /// Both streams are up.
+    pub(crate) link: Option<Link>,
+    pub(crate) discard_my_data: bool,
+    pub(crate) tentative: bool,
+    pub(crate) peer_tentative: bool,
+    pub(crate) offered: wire::ConnectionFeatures,
+    /// Counts links: what an operation started for an older one must not touch.
+    pub(crate) session: u64,
+    pub(crate) peer_devices: Vec<PeerDevice>,
+    pub(crate) peer_csums: wire::AlgName,
+    pub(crate) peer_verify: wire::AlgName,
+
+    // Sending (spec 1.6).
+    /// Data writes sent and not confirmed by a barrier ack, in order.
+    pub(crate) log: VecDeque<Sent>,
+    /// Epoch of the writes sent last, and how many of it.
+    pub(crate) sent_epoch: u32,
+    pub(crate) sent_in_epoch: u32,
+    /// Barriers sent and not yet acknowledged: epoch, when.
+    pub(crate) barriers: VecDeque<(u32, Instant)>,
+    /// Writes whose answer was missing when the link went down while I/O was frozen, in order.
+    pub(crate) frozen: VecDeque<u64>,
+    pub(crate) established_at: Instant,
+
+    // Receiving (spec 2).
+    /// Packets of the data stream that wait: something before them is not finished.
+    pub(crate) held: VecDeque<(VolumeNr, Packet, Segments)>,
+    pub(crate) held_bytes: u64,
+    /// What the disks do for the peer: bytes, and something per request. Over all sessions.
+    pub(crate) working: u64,
+    pub(crate) epochs: VecDeque<PeerEpoch>,
+    pub(crate) next_epoch_id: u64,
+    /// Flushes of the oldest epoch that are still running.
+    pub(crate) epoch_flushes: u32,
+    pub(crate) epoch_flushing: bool,
+
+    // Liveness (spec 10).
+    pub(crate) last_heard: Instant,
+    pub(crate) ping_sent: Option<Instant>,
+    /// A cluster-wide change asked of the peer, waiting for its answer.
+    pub(crate) asked: Option<Asked>,
+    /// The fence-peer handler is running, begun in this session.
+    pub(crate) fencing: bool,
+    pub(crate) fencing_session: u64,
+    /// Its result, if it came at once.
+    pub(crate) fence_result: Option<bool>,
+    /// `down` asked for the disconnect at this time.
+    pub(crate) leaving: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) resolve_conflicts: bool,
+    pub(crate) challenge: [u8; 64],
+    pub(crate) dialect: Option<Dialect>,
+    pub(crate) phase: Phase,
+    pub(crate) phase_since: Instant,
+    /// Our answer to the peer's challenge is out.
+    pub(crate) answered: bool,
+    pub(crate) expected: Option<wire::AuthBytes>,
+    pub(crate) response: Option<wire::AuthBytes>,
+}
+
+/// How far a link has come (`docs/spec/wire-protocol.md` 7.1).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Phase {
+    Features,
+    Challenge,
+    /// We sent P_PROTOCOL and the volumes' parameters.
+    Parameters,
+    /// The peer's P_PROTOCOL was fine.
+    Running,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) request: u64,
+    pub(crate) epoch: u32,
+    pub(crate) at: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct PeerDevice {
+    pub(crate) volume: VolumeNr,
+    /// 8.4's numbering; at least WFReportParams exactly while the connection is past its P_PROTOCOL.
+    pub(crate) repl: ConnState,
+    pub(crate) peer_role: Role,
+    pub(crate) pdsk: DiskState,
+    pub(crate) sizes: Option<wire::Sizes>,
+    pub(crate) uuids: Option<wire::Uuids>,
+    /// The peer's capacity, remembered over connections; 0 = it never had a disk.
+    pub(crate) peer_capacity: Sector,
+    pub(crate) user_isp: bool,
+    pub(crate) peer_isp: bool,
+    pub(crate) aftr_isp: bool,
+    /// Next sequence number is this plus one (`docs/spec/wire-protocol.md` 3.3).
+    pub(crate) seq: u32,
+    /// The highest sequence number seen from the peer.
+    pub(crate) peer_seq: u32,
+    pub(crate) receiving_bitmap: Option<wire::BitmapReceiver>,
+    pub(crate) early_sync_uuid: Option<units::Generation>,
+    /// To be sent when our superblock names it.
+    pub(crate) sync_uuid_due: Option<units::Generation>,
+    pub(crate) resync: Resync,
+    pub(crate) consider_resync: bool,
+    /// The next verify goes on from this bit.
+    pub(crate) verify_from: u64,
+    /// A verify found differences that no resync has repaired yet.
+    pub(crate) differences_found: bool,
+    /// Reconnected with such differences at this time.
+    pub(crate) repair_at: Option<Instant>,
+    /// Application data sent and not confirmed by a barrier ack.
+    pub(crate) sectors_in_flight: u64,
+    /// Ahead: since when everything that was sent is confirmed.
+    pub(crate) caught_up: Option<Instant>,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    pub(crate) pending: u32,
+    pub(crate) unacked: u32,
+}
+
+impl Connection {
+    pub(crate) fn new(cfg: &ConnectionConfig, volumes: &[VolumeConfig]) -> Connection {
+        Connection {
+            cfg: cfg.clone(),
+            state: ConnectionState::StandAlone,
+            peer_role: Role::Unknown,
+            link: None,
+            discard_my_data: false,
+            tentative: false,
+            peer_tentative: false,
+            offered: wire::ConnectionFeatures::OFFER,
+            session: 0,
+            peer_devices: volumes.iter().map(|v| PeerDevice::new(v.volume)).collect(),
+            peer_csums: wire::AlgName::NONE,
+            peer_verify: wire::AlgName::NONE,
+            log: VecDeque::new(),
+            sent_epoch: 0,
+            sent_in_epoch: 0,
+            barriers: VecDeque::new(),
+            frozen: VecDeque::new(),
+            established_at: Instant(0),
+            held: VecDeque::new(),
+            held_bytes: 0,
+            working: 0,
+            epochs: VecDeque::new(),
+            next_epoch_id: 0,
+            epoch_flushes: 0,
+            epoch_flushing: false,
+            last_heard: Instant(0),
+            ping_sent: None,
+            asked: None,
+            fencing: false,
+            fencing_session: 0,
+            fence_result: None,
+            leaving: None,
+        }
+    }
+
+    /// Past P_PROTOCOL.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.state == ConnectionState::Connected
+    }
+
+    /// Is this volume's handshake complete?
+    pub(crate) fn replicating(&self, d: usize) -> bool {
+        self.is_connected() && self.peer_devices[d].repl >= ConnState::Connected
+    }
+
+    /// Agreed protocol version; the newest before it is agreed.
+    pub(crate) fn version(&self) -> u32 {
+        self.link.as_ref().and_then(|l| l.dialect).map_or(101, |d| d.version.number())
+    }
+
+    pub(crate) fn dialect(&self) -> Option<Dialect> {
+        self.link.as_ref().and_then(|l| l.dialect)
+    }
+
+    pub(crate) fn has(&self, feature: wire::Features) -> bool {
+        self.dialect().is_some_and(|d| d.features.contains(feature))
+    }
+
+    pub(crate) fn resolve_conflicts(&self) -> bool {
+        self.link.as_ref().is_some_and(|l| l.resolve_conflicts)
+    }
+
+    /// Largest data write that the peer takes for a volume, in bytes; at least a block, whatever it says.
+    pub(crate) fn max_data(&self, d: usize) -> u64 {
+        let version = self.dialect().map_or(1 << 20, |x| u64::from(x.version.max_block()));
+        let peer = self.peer_devices[d].sizes.as_ref().map_or(4096, |s| u64::from(s.max_bio_size));
+        version.min(peer).max(4096) / 512 * 512
+    }
+
+    /// Can the peer be told to discard?
+    pub(crate) fn takes_discards(&self) -> bool {
+        self.has(wire::Features::TRIM) && self.version() >= 95
+    }
+
+    /// Largest block that can be sent in answer to a read.
+    pub(crate) fn max_answer(&self) -> u64 {
+        self.dialect().map_or(1 << 20, |x| u64::from(x.version.max_block()))
+    }
+
+    /// Largest discard that the peer takes.
+    pub(crate) fn max_discard(&self) -> u64 {
+        if self.has(wire::Features::WRITE_SAME) { 128 << 20 } else { 4 << 20 }
+    }
+
+    /// The newest epoch that has a write the peer has not confirmed.
+    pub(crate) fn last_unconfirmed_epoch(&self) -> Option<u32> {
+        self.log.back().map(|s| s.epoch)
+    }
+
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// The state by the numbers of 8.4, for one volume.
+    pub(crate) fn conn_state(&self, d: usize) -> ConnState {
+        match self.state {
+            ConnectionState::StandAlone => ConnState::StandAlone,
+            ConnectionState::Disconnecting => ConnState::Disconnecting,
+            ConnectionState::Unconnected => ConnState::Unconnected,
+            ConnectionState::Timeout => ConnState::Timeout,
+            ConnectionState::BrokenPipe => ConnState::BrokenPipe,
+            ConnectionState::NetworkFailure => ConnState::NetworkFailure,
+            ConnectionState::ProtocolError => ConnState::ProtocolError,
+            ConnectionState::TearDown => ConnState::TearDown,
+            ConnectionState::Connecting => ConnState::WFConnection,
+            ConnectionState::Connected => self.peer_devices[d].repl,
+        }
+    }
+}
+
+impl PeerDevice {
+    pub(crate) fn new(volume: VolumeNr) -> PeerDevice {
+        PeerDevice {
+            volume,
+            repl: ConnState::StandAlone,
+            peer_role: Role::Unknown,
+            pdsk: DiskState::DUnknown,
+            sizes: None,
+            uuids: None,
+            peer_capacity: Sector(0),
+            user_isp: false,
+            peer_isp: false,
+            aftr_isp: false,
+            seq: 0,
+            peer_seq: 0,
+            receiving_bitmap: None,
+            early_sync_uuid: None,
+            sync_uuid_due: None,
+            resync: Resync::default(),
+            consider_resync: false,
+            verify_from: 0,
+            differences_found: false,
+            repair_at: None,
+            sectors_in_flight: 0,
+            caught_up: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            pending: 0,
+            unacked: 0,
+        }
+    }
+
+    pub(crate) fn next_seq(&mut self) -> u32 {
+        self.seq = self.seq.wrapping_add(1);
+        self.seq
+    }
+}

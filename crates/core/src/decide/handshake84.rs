@@ -1,0 +1,399 @@
+//! From the comparison of generations to what happens, 8.4 (`docs/spec/connection-and-state.md` 5.4, 5.6, 5.7).
+
+use super::handler::Handler;
+use super::split_brain::{self, Loser, Policies, Policy};
+use super::uuid84::{Comparison, UuidSet, Verdict};
+use super::{ConnState, DiskState, Reason};
+use units::Generation;
+
+/// Why a comparison takes place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Occasion {
+    /// A new connection, or a resync to be considered on an existing one.
+    Connect,
+    /// This node attaches while connected.
+    OwnAttach,
+    /// The peer attaches while connected.
+    PeerAttach,
+}
+
+/// One node's part of the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Primary now.
+    pub primary: bool,
+    /// Its disk state; this node while Negotiating: the state stored at attach; the peer: see [`peer_disk_counts_as`].
+    pub disk: DiskState,
+    /// It was told to discard its data.
+    pub discard_my_data: bool,
+    /// Bits set in its bitmap.
+    pub changes: u64,
+}
+
+/// What the decision looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// The comparison's outcome.
+    pub comparison: Comparison,
+    /// Why it took place.
+    pub occasion: Occasion,
+    /// This node.
+    pub me: Node,
+    /// The peer.
+    pub peer: Node,
+    /// after-sb-*.
+    pub policies: Policies,
+    /// always-asbp.
+    pub always_asbp: bool,
+    /// rr-conflict.
+    pub rr_conflict: Policy,
+    /// This node or the peer connects tentatively.
+    pub dry_run: bool,
+    /// This node has the RESOLVE-CONFLICTS role.
+    pub resolve_conflicts: bool,
+    /// A demotion of this node, without waiting, would succeed now.
+    pub demotable: bool,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// Go to Connected: nothing to resync.
+    NoSync,
+    /// Go to WFBitMapS; `full`: set and write the whole bitmap first.
+    Source {
+        /// Set the whole bitmap first.
+        full: bool,
+    },
+    /// Go to WFBitMapT; `full`: set and write the whole bitmap first.
+    Target {
+        /// Set the whole bitmap first.
+        full: bool,
+    },
+    /// Give up the connection: Disconnecting, then StandAlone.
+    Disconnect,
+    /// Give up this attempt, try again in a second.
+    Retry,
+    /// The attach failed: own disk to Failed.
+    FailOwnDisk,
+    /// Go on as if the peer had no disk.
+    TreatPeerAsDiskless,
+}
+
+impl Decision {
+    /// The connection state that follows; `None` if the connection is given up.
+    #[must_use]
+    pub const fn conn(self) -> Option<ConnState> {
+        match self {
+            Decision::NoSync | Decision::FailOwnDisk | Decision::TreatPeerAsDiskless => Some(ConnState::Connected),
+            Decision::Source { .. } => Some(ConnState::WFBitMapS),
+            Decision::Target { .. } => Some(ConnState::WFBitMapT),
+            Decision::Disconnect | Decision::Retry => None,
+        }
+    }
+}
+
+/// The outcome of [`decide`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What to do.
+    pub decision: Decision,
+    /// The last rule that shaped the decision.
+    pub reason: Reason,
+    /// Handlers to call, in this order, before acting.
+    pub handlers: Vec<Handler>,
+    /// Demote this node first; if that fails after all, refuse and call `pri-lost-after-sb`.
+    pub demote: bool,
+}
+
+/// Decides what follows from a comparison (spec 5.7, "After the comparison").
+///
+/// Differs from DRBD 8.4 in four places (`docs/compatibility.md`): a Primary that attaches wins no split brain, one
+/// without usable bitmap is never
+/// resolved by a bitmap resync, never automatically if no common generation is known, and a Primary that lost it but
+/// cannot be demoted refuses whatever discard-my-data says.
+#[must_use]
+pub fn decide(input: &Input) -> Outcome {
+    let mut out =
+        Outcome { decision: Decision::NoSync, reason: input.comparison.reason, handlers: Vec::new(), demote: false };
+    out.decision = direction(input, &mut out)
+        .and_then(|decision| checked(input, decision, &mut out))
+        .unwrap_or_else(|refusal| refused(input.occasion, refusal));
+    out
+}
+
+/// A refusal, before the occasion is looked at.
+#[derive(Clone, Copy)]
+enum Refusal {
+    Final,
+    Retry,
+}
+
+fn refused(occasion: Occasion, refusal: Refusal) -> Decision {
+    match (refusal, occasion) {
+        (Refusal::Retry, _) => Decision::Retry,
+        (Refusal::Final, Occasion::Connect) => Decision::Disconnect,
+        (Refusal::Final, Occasion::OwnAttach) => Decision::FailOwnDisk,
+        (Refusal::Final, Occasion::PeerAttach) => Decision::TreatPeerAsDiskless,
+    }
+}
+
+/// Steps 1 to 6: who would be the source.
+fn direction(input: &Input, out: &mut Outcome) -> Result<Decision, Refusal> {
+    let verdict = input.comparison.verdict;
+    if matches!(verdict, Verdict::Unrelated | Verdict::RequiresProtocol(_) | Verdict::RequiresWsame) {
+        return Err(Refusal::Final);
+    }
+    if let Some(decision) = by_disk(input, verdict) {
+        if !same_direction(verdict, decision) {
+            out.reason = Reason::DiskStateDecides;
+        }
+        return Ok(decision);
+    }
+    match verdict {
+        Verdict::Source { full } => Ok(Decision::Source { full }),
+        Verdict::Target { full } => Ok(Decision::Target { full }),
+        Verdict::SplitBrain { bitmap_usable, ancestor_known } => split_brain(input, bitmap_usable, ancestor_known, out),
+        _ => Ok(Decision::NoSync),
+    }
+}
+
+/// Step 2: an Inconsistent disk never wins against a better one.
+fn by_disk(input: &Input, verdict: Verdict) -> Option<Decision> {
+    let full = matches!(
+        verdict,
+        Verdict::SplitBrain { bitmap_usable: false, .. }
+            | Verdict::Source { full: true }
+            | Verdict::Target { full: true }
+    );
+    let (mine, peers) = (input.me.disk, input.peer.disk);
+    match (mine == DiskState::Inconsistent, peers == DiskState::Inconsistent) {
+        (true, false) if peers > DiskState::Inconsistent => Some(Decision::Target { full }),
+        (false, true) if mine > DiskState::Inconsistent => Some(Decision::Source { full }),
+        _ => None,
+    }
+}
+
+fn same_direction(verdict: Verdict, decision: Decision) -> bool {
+    matches!(
+        (verdict, decision),
+        (Verdict::Source { .. }, Decision::Source { .. }) | (Verdict::Target { .. }, Decision::Target { .. })
+    )
+}
+
+/// Steps 3 to 6.
+fn split_brain(
+    input: &Input,
+    bitmap_usable: bool,
+    ancestor_known: bool,
+    out: &mut Outcome,
+) -> Result<Decision, Refusal> {
+    out.handlers.push(Handler::InitialSplitBrain);
+    let mut loser = None;
+    let mut stuck = false;
+    // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
+    let stale = match input.occasion {
+        Occasion::OwnAttach => input.me.primary,
+        Occasion::PeerAttach => input.peer.primary,
+        Occasion::Connect => false,
+    };
+    if stale {
+        out.handlers.push(Handler::SplitBrain);
+        return Err(Refusal::Final);
+    }
+    if bitmap_usable || (input.always_asbp && ancestor_known) {
+        let resolution = split_brain::resolve(&policy_input(input));
+        out.demote = resolution.demote;
+        out.reason = resolution.reason;
+        stuck = resolution.call_pri_lost;
+        if stuck {
+            out.handlers.push(Handler::PriLostAfterSb);
+        }
+        loser = resolution.loser;
+    } else if input.always_asbp {
+        out.reason = Reason::EmptyHistoryNotAutomatic;
+    }
+    // The peer knows nothing of a failed demotion here: to go on with discard-my-data could make both nodes source.
+    if loser.is_none() && !stuck && input.me.discard_my_data != input.peer.discard_my_data {
+        out.reason = Reason::DiscardMyData;
+        loser = Some(if input.me.discard_my_data { Loser::Me } else { Loser::Peer });
+    }
+    let full = !bitmap_usable;
+    match loser {
+        Some(Loser::Me) => Ok(Decision::Target { full }),
+        Some(Loser::Peer) => Ok(Decision::Source { full }),
+        None => {
+            out.handlers.push(Handler::SplitBrain);
+            Err(Refusal::Final)
+        }
+    }
+}
+
+fn policy_input(input: &Input) -> split_brain::Input {
+    let was_primary = |set: &UuidSet| set.bitmap.primary_bit();
+    split_brain::Input {
+        policies: input.policies,
+        me_primary: input.me.primary,
+        peer_primary: input.peer.primary,
+        me_was_primary: was_primary(&input.comparison.own),
+        peer_was_primary: was_primary(&input.comparison.peer),
+        me_changes: input.me.changes,
+        peer_changes: input.peer.changes,
+        resolve_conflicts: input.resolve_conflicts,
+        demotable: input.demotable,
+    }
+}
+
+/// Steps 7 to 9: may the direction be taken?
+fn checked(input: &Input, decision: Decision, out: &mut Outcome) -> Result<Decision, Refusal> {
+    if matches!(decision, Decision::Source { .. }) && input.me.disk <= DiskState::Inconsistent {
+        out.reason = Reason::SourceIsInconsistent;
+        return Err(Refusal::Final);
+    }
+    // A Primary that attaches works on its peer's disk already: it has no good data of its own to lose.
+    let primary = input.me.primary && !out.demote && input.occasion != Occasion::OwnAttach;
+    if matches!(decision, Decision::Target { .. }) && primary && input.me.disk >= DiskState::Consistent {
+        rr_conflict(input.rr_conflict, out)?;
+    }
+    if input.dry_run {
+        out.reason = Reason::DryRun;
+        return Err(Refusal::Final);
+    }
+    Ok(decision)
+}
+
+fn rr_conflict(policy: Policy, out: &mut Outcome) -> Result<(), Refusal> {
+    out.reason = Reason::PrimaryWouldBeTarget;
+    match policy {
+        Policy::Violently => {
+            out.reason = Reason::PrimaryOverwritten;
+            Ok(())
+        }
+        Policy::RetryConnect => Err(Refusal::Retry),
+        Policy::CallPriLost => {
+            out.handlers.push(Handler::PriLost);
+            Err(Refusal::Final)
+        }
+        _ => Err(Refusal::Final),
+    }
+}
+
+/// A peer's disk that is Negotiating counts as what its UUID flags say (spec 5.6).
+#[must_use]
+pub fn peer_disk_counts_as(disk: DiskState, uuid_flag_inconsistent: bool) -> DiskState {
+    match (disk, uuid_flag_inconsistent) {
+        (DiskState::Negotiating, true) => DiskState::Inconsistent,
+        (DiskState::Negotiating, false) => DiskState::Consistent,
+        _ => disk,
+    }
+}
+
+/// What [`occasion`] looks at when a STATE packet arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateReceived {
+    /// The peer's UUIDs are known.
+    pub peer_uuids_known: bool,
+    /// This volume's connection state now.
+    pub conn: ConnState,
+    /// The peer's connection state in the packet.
+    pub peer_conn: ConnState,
+    /// Own disk.
+    pub disk: DiskState,
+    /// The peer's disk in the packet.
+    pub peer_disk: DiskState,
+    /// The "consider resync" mark: the peer was forced to Primary.
+    pub consider_resync: bool,
+}
+
+/// Must the generations be compared now, and as what (spec 5.6)?
+#[must_use]
+pub fn occasion(state: &StateReceived) -> Option<Occasion> {
+    let both_disks = state.disk >= DiskState::Negotiating && state.peer_disk >= DiskState::Negotiating;
+    if !both_disks || !state.peer_uuids_known {
+        return None;
+    }
+    let rest = state.conn == ConnState::Connected;
+    let peer_starts = state.peer_conn >= ConnState::StartingSyncS && state.peer_conn <= ConnState::WFBitMapT;
+    if state.conn < ConnState::Connected || state.consider_resync {
+        Some(Occasion::Connect)
+    } else if rest && state.disk == DiskState::Negotiating {
+        Some(Occasion::OwnAttach)
+    } else if rest && state.peer_disk == DiskState::Negotiating {
+        Some(Occasion::PeerAttach)
+    } else if rest && peer_starts {
+        Some(Occasion::Connect)
+    } else {
+        None
+    }
+}
+
+/// Is this a rebooted peer that must not be resent old requests? Then: create the pending generation, end the
+/// connection with ProtocolError, drop the user's suspension (spec 5.6, rule 4).
+#[must_use]
+pub fn rebooted_while_suspended(
+    decision: Decision,
+    occasion: Occasion,
+    peer_disk: DiskState,
+    io_suspended: bool,
+    generation_pending: bool,
+) -> bool {
+    occasion == Occasion::Connect
+        && decision == Decision::NoSync
+        && peer_disk == DiskState::Consistent
+        && io_suspended
+        && generation_pending
+}
+
+/// What [`on_uuids`] looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UuidsReceived {
+    /// This node is Primary.
+    pub primary: bool,
+    /// Own disk.
+    pub disk: DiskState,
+    /// This volume's connection state.
+    pub conn: ConnState,
+    /// The peer is attaching a disk.
+    pub peer_attaching: bool,
+    /// The agreed protocol.
+    pub protocol: u32,
+    /// Own generation on disk (0 if diskless).
+    pub own_current: Generation,
+    /// The generation that this node's users have seen (spec 7.9); 0 = none.
+    pub exposed: Generation,
+    /// The peer's generation.
+    pub peer_current: Generation,
+    /// The packet has the flag SKIP_INITIAL_SYNC.
+    pub skip_initial_sync: bool,
+}
+
+/// What follows from a UUIDs packet (spec 5.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UuidsVerdict {
+    /// Remember the peer's set; `expose`: the generation that users of this diskless node see from now on.
+    Store {
+        /// The new exposed generation.
+        expose: Option<Generation>,
+    },
+    /// Remember the set, clear the bitmap, current := the peer's, bitmap UUID := 0, both disks UpToDate.
+    SkipInitialSync,
+    /// Disconnecting: a diskless Primary accepts only the generation it has exposed.
+    Disconnect,
+}
+
+/// Judges a UUIDs packet (spec 5.4, 8.4 part).
+#[must_use]
+pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
+    let diskless = input.disk < DiskState::Inconsistent;
+    let connected = input.conn >= ConnState::Connected;
+    let differs = !input.exposed.is_none() && !input.exposed.same(input.peer_current);
+    if input.primary && diskless && (!connected || input.peer_attaching) && differs {
+        return (UuidsVerdict::Disconnect, Reason::ExposedDataDiffers);
+    }
+    let fresh = input.own_current.same(Generation::JUST_CREATED);
+    if !diskless && connected && input.protocol >= 90 && fresh && input.skip_initial_sync {
+        return (UuidsVerdict::SkipInitialSync, Reason::SkipInitialSync);
+    }
+    let expose = diskless && (connected || input.primary) && !input.peer_current.same(Generation::JUST_CREATED);
+    (UuidsVerdict::Store { expose: expose.then_some(input.peer_current) }, Reason::UuidsStored)
+}

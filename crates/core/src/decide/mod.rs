@@ -1,0 +1,32 @@
+//! The decisions of replication as pure functions: what they are given is everything they look at.
+//!
+//! Purpose: every rule by which a node decides who is right, who syncs from whom, whether a state change is legal,
+//! where a request goes and what an error does. Each function returns a verdict and a [`Reason`]; nothing is changed
+//! here, no packet is sent. Rule numbers are those of `docs/spec/connection-and-state.md`.
+//!
+//! Invariants: same input, same output; for a rule that both nodes evaluate, the verdicts of the two mirror each other
+//! (one is source exactly if the other is target), or the verdict is a refusal.
+//!
+//! Must never: hold state, look at a clock, guess a missing input.
+//!
+//! Where a decision deliberately differs from DRBD's it says so and `docs/compatibility.md` lists it.
+
+pub mod attach84;
+pub mod effects84;
+pub mod fencing;
+pub mod handler;
+pub mod handshake84;
+pub mod io_error;
+pub mod protocol;
+pub mod reason;
+pub mod roles;
+pub mod routing;
+pub mod rules84;
+pub mod sizes;
+pub mod split_brain;
+pub mod suspend;
+pub mod uuid84;
+
+pub use handler::Handler;
+pub use reason::Reason;
+pub use wire::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord};

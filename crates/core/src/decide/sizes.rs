@@ -1,0 +1,189 @@
+//! Which size a device gets, 8.4 (`docs/spec/connection-and-state.md` 5.3 and 12.6).
+
+use super::{DiskState, Reason};
+use units::Sector;
+
+const NONE: Sector = Sector(0);
+
+/// What a SIZES packet says, in sectors; 0 = none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PeerSizes {
+    /// Capacity of the peer's backing device; 0 = diskless.
+    pub device: Sector,
+    /// The peer's configured limit.
+    pub user: Sector,
+    /// The size of the peer's device now.
+    pub current: Sector,
+}
+
+/// What a node with a disk knows about the size, in sectors; 0 = none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// The most that own disk and metadata can hold.
+    pub own: Sector,
+    /// The capacity that the peer's disk was last known to have.
+    pub peer: Sector,
+    /// The size agreed last, from the metadata.
+    pub last_agreed: Sector,
+    /// The configured size.
+    pub user: Sector,
+    /// The peer is not connected and to be taken for big enough (`--assume-peer-has-space`).
+    pub assume_peer_has_space: bool,
+}
+
+/// The usable size of a device with a disk. The flag is true if the configured size had to be ignored as too big.
+#[must_use]
+pub fn usable(limits: &Limits) -> (Sector, bool) {
+    let peer = if limits.assume_peer_has_space { limits.own } else { limits.peer };
+    let size = match (peer, limits.own) {
+        (NONE, own) if limits.last_agreed != NONE => smallest([limits.last_agreed, own]),
+        (peer, NONE) if limits.last_agreed != NONE => smallest([limits.last_agreed, peer]),
+        (peer, own) => smallest([peer, own]),
+    };
+    if limits.user > size {
+        (size, true)
+    } else if limits.user == NONE {
+        (size, false)
+    } else {
+        (limits.user, false)
+    }
+}
+
+/// The smaller one, 0 not counting.
+fn smallest(sizes: [Sector; 2]) -> Sector {
+    sizes.into_iter().filter(|s| *s != NONE).min().unwrap_or(NONE)
+}
+
+/// What [`on_sizes`] looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizesReceived {
+    /// The packet.
+    pub peer: PeerSizes,
+    /// Own limits; `peer` as known before the packet.
+    pub limits: Limits,
+    /// The device's size now.
+    pub current: Sector,
+    /// Own disk.
+    pub disk: DiskState,
+    /// The peer's disk as known now.
+    pub peer_disk: DiskState,
+    /// The volume is Connected or beyond.
+    pub connected: bool,
+    /// This node is Primary.
+    pub primary: bool,
+    /// The packet's flag "no resync of the grown area".
+    pub no_resync: bool,
+}
+
+/// What follows from a SIZES packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizesVerdict {
+    /// End the connection (StandAlone); forget the peer's limit.
+    Refuse(Reason),
+    /// Nothing changes.
+    Keep(Reason),
+    /// Go on with these values.
+    Adopt(Adopted),
+}
+
+/// The values to go on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adopted {
+    /// The device's size.
+    pub size: Sector,
+    /// The configured limit from now on.
+    pub user: Sector,
+    /// The peer's limit to remember.
+    pub peer: Sector,
+    /// The configured size was too big and is ignored: say so.
+    pub user_ignored: bool,
+    /// Set the bitmap's bits from the old size on.
+    pub set_grown_bits: bool,
+    /// Send SIZES: the size changed.
+    pub send_sizes: bool,
+    /// Resync the grown area now (both disks permitting; direction: [`grown_area_source`]).
+    pub resync_grown: bool,
+}
+
+/// Judges a SIZES packet.
+#[must_use]
+pub fn on_sizes(input: &SizesReceived) -> SizesVerdict {
+    if input.disk < DiskState::Negotiating { without_disk(input) } else { with_disk(input) }
+}
+
+fn with_disk(input: &SizesReceived) -> SizesVerdict {
+    let peer = if input.peer.device == NONE { input.limits.peer } else { input.peer.device };
+    let user = match input.connected {
+        true if input.peer.user == NONE && input.peer.device == NONE => input.limits.user,
+        true => input.peer.user,
+        false => smallest([input.limits.user, input.peer.user]),
+    };
+    let limits = Limits { peer, user, assume_peer_has_space: false, ..input.limits };
+    let (size, user_ignored) = usable(&limits);
+    let guarded = !input.connected || input.peer_disk == DiskState::Diskless;
+    if size < input.current && input.disk >= DiskState::Outdated && guarded {
+        return SizesVerdict::Refuse(Reason::PeerDiskTooSmall);
+    }
+    let grew = size > input.current;
+    SizesVerdict::Adopt(Adopted {
+        size,
+        user,
+        peer,
+        user_ignored,
+        set_grown_bits: grew && !input.no_resync,
+        send_sizes: size != input.current,
+        resync_grown: grew && !input.no_resync && input.connected && has_data(input.disk, input.peer_disk),
+    })
+}
+
+fn has_data(disk: DiskState, peer_disk: DiskState) -> bool {
+    disk >= DiskState::Inconsistent && peer_disk >= DiskState::Inconsistent
+}
+
+fn without_disk(input: &SizesReceived) -> SizesVerdict {
+    let candidate =
+        [input.peer.current, input.peer.user, input.peer.device].into_iter().find(|s| *s != NONE).unwrap_or(NONE);
+    if candidate == NONE || candidate == input.current {
+        SizesVerdict::Keep(Reason::SizeUnchanged)
+    } else if input.current != NONE && input.peer.device == NONE {
+        SizesVerdict::Keep(Reason::PeerIsDiskless)
+    } else if candidate < input.current && input.primary {
+        SizesVerdict::Refuse(Reason::PrimaryWouldShrink)
+    } else {
+        SizesVerdict::Adopt(Adopted {
+            size: candidate,
+            user: input.limits.user,
+            peer: input.peer.device,
+            user_ignored: false,
+            set_grown_bits: false,
+            send_sizes: false,
+            resync_grown: false,
+        })
+    }
+}
+
+/// Is this node the source for an area that both grew by (spec 12.6)?
+#[must_use]
+pub fn grown_area_source(me_primary: bool, peer_primary: bool, resolve_conflicts: bool) -> bool {
+    if me_primary == peer_primary { resolve_conflicts } else { me_primary }
+}
+
+/// May the administrator resize now (spec 12.6, 8.4 preconditions)?
+///
+/// # Errors
+/// The first precondition that does not hold.
+pub fn may_resize(
+    diskless: bool,
+    syncing: bool,
+    any_primary: bool,
+    protocol: u32,
+    no_resync: bool,
+) -> Result<(), Reason> {
+    let checks = [
+        (!diskless, Reason::NoDisk),
+        (!syncing, Reason::ResizeDuringResync),
+        (any_primary, Reason::ResizeWithoutPrimary),
+        (!no_resync || protocol >= 93, Reason::ResizeNeedsProtocol93),
+    ];
+    checks.into_iter().find(|(ok, _)| !ok).map_or(Ok(()), |(_, reason)| Err(reason))
+}

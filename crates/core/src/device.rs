@@ -1,0 +1,188 @@
+//! A volume's local side: its disk state, its metadata in memory, and the application's requests to it.
+
+use crate::al::AlQueue;
+use crate::api::{Access, BlockRequest, OpenedDisk, Openers};
+use crate::config::{DiskConfig, VolumeConfig};
+use crate::merging::Merging;
+use crate::metadata::MdWriter;
+use std::collections::VecDeque;
+use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, Sector, SectorRange, VolumeNr};
+use wire::{DiskState, Role};
+
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) volume: VolumeNr,
+    pub(crate) cfg: Option<DiskConfig>,
+    /// The role of this volume; all of a resource change together, but one after the other.
+    pub(crate) role: Role,
+    pub(crate) disk: DiskState,
+    /// What the metadata say the disk is, while `disk` is Negotiating or unconnected decisions are open.
+    pub(crate) attach_state: DiskState,
+    /// The size that applications see, agreed with the peers.
+    pub(crate) size: Sector,
+    pub(crate) backing: Option<Backing>,
+    /// The generation that users of this device have seen (`docs/spec/connection-and-state.md` 7.9).
+    pub(crate) exposed: Generation,
+    /// Writes were completed that only a peer has: the own disk is too old for the users of this device, also if no
+    /// new generation of the peer was heard of.
+    pub(crate) outrun: bool,
+    pub(crate) crashed_primary: bool,
+    pub(crate) openers: Openers,
+    /// What the front ends were last told.
+    pub(crate) announced: Option<(ByteLen, Access, bool)>,
+    /// A new current generation is due, but I/O is suspended: it is made when I/O resumes.
+    pub(crate) new_generation_pending: bool,
+    /// Detach commands that wait for the end of it.
+    pub(crate) detach_commands: Vec<u64>,
+    pub(crate) closing: bool,
+    pub(crate) attaching: Option<crate::attach::Attaching>,
+    /// What the metadata say about the peer's disk.
+    pub(crate) attach_peer_disk: Option<DiskState>,
+    pub(crate) forced_detach: bool,
+    pub(crate) metadata_failed: bool,
+
+    /// Requests not looked at yet, in order of arrival.
+    pub(crate) incoming: VecDeque<BlockRequest>,
+    pub(crate) merging: Merging,
+    /// Writes that wait for an overlapping one.
+    pub(crate) blocked: VecDeque<crate::request::Write>,
+    /// Ranges of application writes from admission to completion; the value is the request's key.
+    pub(crate) writing: IntervalSet<()>,
+    /// Ranges of peer writes between their arrival and the end of their disk write.
+    pub(crate) peer_writing: IntervalSet<()>,
+    /// Ranges that a resync holds: requested (target) or being served (source).
+    pub(crate) resyncing: IntervalSet<()>,
+    pub(crate) next_interval: u64,
+    /// Something left one of the interval sets: look at `blocked` and its like again.
+    pub(crate) recheck: bool,
+    /// The activity log released or committed something: ask again for the refused.
+    pub(crate) recheck_al: bool,
+    pub(crate) al_queue: AlQueue,
+
+    /// Disk operations in flight on the data area, with when they began.
+    pub(crate) local_pending: u32,
+    pub(crate) upper_pending: u32,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) al_writes: u64,
+    pub(crate) bm_writes: u64,
+    pub(crate) attached_at: Instant,
+    pub(crate) last_lazy_bitmap: Instant,
+}
+
+/// What exists while a disk is attached.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    pub(crate) opened: OpenedDisk,
+    pub(crate) layout: meta::Layout,
+    pub(crate) md: meta::Superblock,
+    pub(crate) al: meta::ActivityLog,
+    /// Per slot of the metadata: which blocks differ from the peer that the slot belongs to.
+    pub(crate) bitmaps: Vec<BitSet>,
+    /// Pages of the bitmap area that differ from the disk.
+    pub(crate) dirty: meta::DirtyPages,
+    /// The device size that the bitmap is laid out for.
+    pub(crate) bitmap_size: Sector,
+    /// The metadata was marked clean for the last time: flags stay as they are.
+    pub(crate) closing_clean: bool,
+    pub(crate) writer: MdWriter,
+    /// All bits were set: the flag that says so goes when they are on disk.
+    pub(crate) full_sync: bool,
+    pub(crate) flushing: Flushing,
+}
+
+/// What a flush of the data must still cover. Only what was complete when a flush began is durable when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flushing {
+    /// Writes that have completed.
+    written: u64,
+    /// Of those, durable.
+    flushed: u64,
+}
+
+impl Flushing {
+    /// Nothing is known about what was written before.
+    pub(crate) fn unknown() -> Flushing {
+        Flushing { written: 1, flushed: 0 }
+    }
+
+    pub(crate) fn is_needed(self) -> bool {
+        self.written > self.flushed
+    }
+
+    pub(crate) fn note_write(&mut self) {
+        self.written += 1;
+    }
+
+    /// What a flush that begins now will cover.
+    pub(crate) fn mark(self) -> u64 {
+        self.written
+    }
+
+    pub(crate) fn note_flushed(&mut self, mark: u64) {
+        self.flushed = self.flushed.max(mark);
+    }
+}
+
+impl Device {
+    pub(crate) fn new(cfg: &VolumeConfig) -> Device {
+        Device {
+            volume: cfg.volume,
+            cfg: cfg.disk.clone(),
+            role: Role::Secondary,
+            disk: DiskState::Diskless,
+            attach_state: DiskState::Diskless,
+            size: Sector(0),
+            backing: None,
+            exposed: Generation::NONE,
+            outrun: false,
+            crashed_primary: false,
+            openers: Openers::default(),
+            announced: None,
+            new_generation_pending: false,
+            detach_commands: Vec::new(),
+            closing: false,
+            attaching: None,
+            attach_peer_disk: None,
+            forced_detach: false,
+            metadata_failed: false,
+            incoming: VecDeque::new(),
+            merging: Merging::default(),
+            blocked: VecDeque::new(),
+            writing: IntervalSet::new(),
+            peer_writing: IntervalSet::new(),
+            resyncing: IntervalSet::new(),
+            next_interval: 0,
+            recheck: false,
+            recheck_al: false,
+            al_queue: AlQueue::default(),
+            local_pending: 0,
+            upper_pending: 0,
+            read_bytes: 0,
+            written_bytes: 0,
+            al_writes: 0,
+            bm_writes: 0,
+            attached_at: Instant(0),
+            last_lazy_bitmap: Instant(0),
+        }
+    }
+
+    /// The disk takes reads and writes (whatever the quality of its data).
+    pub(crate) fn usable(&self) -> bool {
+        self.backing.is_some() && self.disk >= DiskState::Inconsistent && self.disk != DiskState::DUnknown
+    }
+
+    pub(crate) fn interval_id(&mut self) -> u64 {
+        self.next_interval += 1;
+        self.next_interval
+    }
+
+    /// Does the range lie in the device?
+    pub(crate) fn holds(&self, range: SectorRange) -> bool {
+        range.end <= self.size
+    }
+
+    pub(crate) fn disk_timeout(&self) -> Option<Duration> {
+        self.cfg.as_ref().map(|c| c.disk_timeout).filter(|d| d.0 > 0)
+    }
+}

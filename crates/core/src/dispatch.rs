@@ -1,0 +1,187 @@
+//! Which packet goes where.
+
+use crate::Resource;
+use crate::api::Segments;
+use crate::connection::Phase;
+use crate::decide::StateChangeResult as Code;
+use crate::resync::{Answer, Want};
+use units::VolumeNr;
+use wire::{BlockAck, BlockId, Packet, Socket};
+
+impl Resource {
+    pub(crate) fn packet(&mut self, i: usize, stream: Socket, volume: VolumeNr, packet: Packet, payload: Segments) {
+        self.connections[i].last_heard = self.now;
+        let phase = self.connections[i].link.as_ref().map_or(Phase::Features, |l| l.phase);
+        match (stream, phase) {
+            (Socket::Control, _) => self.control_packet(i, volume, packet),
+            (Socket::Data, Phase::Running) => self.queue_data(i, volume, packet, payload),
+            (Socket::Data, _) => {
+                self.release(payload);
+                self.handshake_packet(i, phase, &packet);
+            }
+        }
+    }
+
+    /// Before the peer's P_PROTOCOL only these are in order (`docs/spec/wire-protocol.md` 7).
+    fn handshake_packet(&mut self, i: usize, phase: Phase, packet: &Packet) {
+        match (phase, packet) {
+            (Phase::Features, Packet::ConnectionFeatures(theirs)) => self.features_received(i, theirs),
+            (Phase::Challenge, Packet::AuthChallenge(bytes)) => self.challenge_received(i, bytes),
+            (Phase::Challenge, Packet::AuthResponse(bytes)) => self.response_received(i, bytes),
+            (Phase::Parameters, Packet::Protocol(theirs)) => self.protocol_received(i, theirs),
+            (Phase::Challenge, Packet::Protocol(_)) => {
+                let text =
+                    "the peer does not authenticate; set cram-hmac-alg and shared-secret on both nodes".to_owned();
+                self.give_up(i, "authentication-failed", text);
+            }
+            (Phase::Parameters, Packet::AuthChallenge(bytes)) => self.challenge_received(i, bytes),
+            (_, other) => {
+                self.protocol_error(i, "out-of-phase", format!("{} in the middle of the handshake", name(other)))
+            }
+        }
+    }
+
+    /// The control stream: processed at once, never behind data.
+    fn control_packet(&mut self, i: usize, volume: VolumeNr, packet: Packet) {
+        match &packet {
+            Packet::Ping => return self.send_connection(i, Socket::Control, Packet::PingAck),
+            Packet::PingAck => return self.ping_acked(i),
+            Packet::BarrierAck(ack) => return self.barrier_acked(i, ack),
+            Packet::ConnStChgReply(result) => return self.peer_answered_change(i, *result),
+            Packet::DelayProbe(_) => return,
+            _ => {}
+        }
+        let Some(d) = self.device_index(volume) else {
+            return self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
+        };
+        if let Some(seq) = ack_seq(&packet) {
+            self.saw_seq(i, d, seq);
+        }
+        let cfg = &self.connections[i].cfg;
+        let unasked = match &packet {
+            // "Received" is not "written", which is what protocol C waits for.
+            Packet::RecvAck(_) => cfg.protocol != crate::Protocol::B,
+            Packet::Superseded(_) | Packet::RetryWrite(_) => !cfg.two_primaries,
+            _ => false,
+        };
+        if unasked {
+            let text = format!("{}, which the configuration rules out", name(&packet));
+            return self.protocol_error(i, "unknown-answer", text);
+        }
+        match packet {
+            Packet::RecvAck(a) | Packet::WriteAck(a) | Packet::Superseded(a) => self.write_acked(i, d, &a, false),
+            Packet::RsWriteAck(a) if is_resync(&a) => self.resync_acked(i, d, &a, true),
+            Packet::RsWriteAck(a) => self.write_acked(i, d, &a, true),
+            Packet::NegAck(a) if is_resync(&a) => self.resync_acked(i, d, &a, false),
+            Packet::NegAck(a) => self.write_refused(i, d, &a),
+            Packet::RetryWrite(a) => self.write_to_repeat(i, d, &a),
+            Packet::NegDreply(a) => self.read_refused(i, d, &a),
+            Packet::RsIsInSync(a) => self.resync_answered(i, d, &a, Answer::InSync),
+            Packet::NegRsDreply(a) => self.resync_answered(i, d, &a, Answer::Failed),
+            Packet::RsCancel(a) => self.resync_answered(i, d, &a, Answer::Cancelled),
+            Packet::StateChgReply(result) => self.peer_answered_change(i, result),
+            Packet::OvResult(r) => self.verify_result(i, d, &r),
+            other => self.protocol_error(i, "wrong-stream", format!("{} on the control stream", name(&other))),
+        }
+    }
+
+    /// The data stream, once nothing older is in the way.
+    pub(crate) fn data_packet(&mut self, i: usize, volume: VolumeNr, packet: Packet, payload: Segments) {
+        match &packet {
+            Packet::Barrier(nr) => return self.peer_barrier(i, *nr),
+            Packet::UnplugRemote => return,
+            Packet::ProtocolUpdate(p) | Packet::Protocol(p) => return self.protocol_changed(i, p),
+            Packet::ConnStChgReq(change) => return self.peer_asks_change(i, None, change),
+            Packet::DelayProbe(_) => return,
+            _ => {}
+        }
+        let Some(d) = self.device_index(volume) else {
+            self.release(payload);
+            let tolerated =
+                matches!(packet, Packet::SyncParam(_) | Packet::Sizes(_) | Packet::Uuids(_) | Packet::State(_));
+            if !tolerated {
+                self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
+            }
+            return;
+        };
+        match packet {
+            Packet::Data(w) => self.peer_data(i, d, &w, payload),
+            Packet::Trim(w) => self.peer_trim(i, d, &w),
+            Packet::Zeroes(w) => self.peer_zeroes(i, d, &w),
+            Packet::DataRequest(r) => self.peer_read(i, d, r),
+            Packet::DataReply(r) => self.read_answered(i, d, &r, payload),
+            Packet::OutOfSync(r) => self.peer_out_of_sync(i, d, r),
+            Packet::RsDataRequest(r) => self.resync_requested(i, d, r, Want::Data),
+            Packet::RsThinReq(r) => self.resync_requested(i, d, r, Want::Thin),
+            Packet::CsumRsRequest(r) => self.resync_requested(i, d, r.block, Want::Unless(r.digest)),
+            Packet::OvRequest(r) => self.resync_requested(i, d, r, Want::Verify),
+            Packet::OvReply(r) => self.verify_answered(i, d, &r),
+            Packet::RsDataReply(r) => self.resync_data(i, d, &r, payload),
+            Packet::RsDeallocated(r) => self.resync_deallocated(i, d, &r),
+            Packet::Bitmap(_) | Packet::CompressedBitmap(_) => self.bitmap_received(i, d, &packet),
+            Packet::SyncParam(p) => self.sync_param_received(i, d, &p),
+            Packet::Sizes(s) => self.sizes_received(i, d, &s),
+            Packet::Uuids(u) => self.uuids_received(i, d, &u),
+            Packet::State(s) => self.state_received(i, d, &s),
+            Packet::SyncUuid(g) => self.sync_uuid_received(i, d, g),
+            Packet::StateChgReq(change) => self.peer_asks_change(i, Some(d), &change),
+            other => {
+                self.release(payload);
+                self.protocol_error(i, "wrong-stream", format!("{} on the data stream", name(&other)));
+            }
+        }
+    }
+
+    /// Options changed on a live connection: what cannot differ must not.
+    fn protocol_changed(&mut self, i: usize, p: &wire::Protocol) {
+        let own = self.connections[i].cfg.integrity.clone().unwrap_or_default();
+        if own != p.integrity_alg.as_str() {
+            let text = format!("the peer changed data-integrity-alg to \"{}\", here it is \"{own}\"", p.integrity_alg);
+            self.give_up(i, "integrity-alg-differs", text);
+        }
+    }
+
+    /// Remembers the highest sequence number of the peer (`docs/spec/wire-protocol.md` 3.3).
+    pub(crate) fn saw_seq(&mut self, i: usize, d: usize, seq: u32) {
+        let pd = &mut self.connections[i].peer_devices[d];
+        if (seq.wrapping_sub(pd.peer_seq) as i32) > 0 {
+            pd.peer_seq = seq;
+        }
+    }
+
+    pub(crate) fn refuse_change(&mut self, i: usize, d: Option<usize>, result: Code) {
+        let packet = if d.is_some() || self.connections[i].version() < 100 {
+            Packet::StateChgReply(result)
+        } else {
+            Packet::ConnStChgReply(result)
+        };
+        self.send(i, Socket::Control, d.unwrap_or(0), packet, Segments::None);
+    }
+}
+
+fn is_resync(ack: &BlockAck) -> bool {
+    ack.block_id == BlockId::SYNCER
+}
+
+fn ack_seq(packet: &Packet) -> Option<u32> {
+    match packet {
+        Packet::RecvAck(a)
+        | Packet::WriteAck(a)
+        | Packet::RsWriteAck(a)
+        | Packet::Superseded(a)
+        | Packet::RetryWrite(a)
+        | Packet::NegAck(a)
+        | Packet::NegDreply(a)
+        | Packet::NegRsDreply(a)
+        | Packet::RsIsInSync(a)
+        | Packet::RsCancel(a) => Some(a.seq),
+        _ => None,
+    }
+}
+
+/// The packet's name for messages.
+fn name(packet: &Packet) -> String {
+    let text = format!("{packet:?}");
+    let end = text.find(['(', ' ', '{']).unwrap_or(text.len());
+    text[..end].to_owned()
+}

@@ -1,0 +1,620 @@
+//! From two open streams to a volume that replicates: features, authentication, parameters, sizes, generations, states
+//! (`docs/spec/wire-protocol.md` 7, `docs/spec/connection-and-state.md` 4.6 and 5).
+
+use crate::Resource;
+use crate::api::{Effect, LinkUp, Segments, Severity};
+use crate::connection::{Link, PeerDevice, Phase};
+use crate::decide::handshake84::{self, Decision, Occasion};
+use crate::decide::rules84::Force;
+use crate::decide::split_brain::{Policies, Policy};
+use crate::decide::uuid84::{self, UuidSet};
+use crate::decide::{StateChange, protocol, sizes};
+use crate::state::PEER;
+use units::Sector;
+use wire::{ConnState, DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
+
+/// Tokens of [`Effect::Hmac`].
+const OUR_RESPONSE: u32 = 1;
+const EXPECTED: u32 = 2;
+
+impl Resource {
+    pub(crate) fn link_up(&mut self, i: usize, link: LinkUp) {
+        let now = self.now;
+        let c = &mut self.connections[i];
+        if c.state != crate::ConnectionState::Connecting || c.link.is_some() {
+            let peer = c.cfg.peer;
+            return self.emit(Effect::CloseLink { peer });
+        }
+        c.session += 1;
+        c.last_heard = now;
+        c.ping_sent = None;
+        c.link = Some(Link {
+            resolve_conflicts: link.resolve_conflicts,
+            challenge: link.challenge,
+            dialect: None,
+            phase: Phase::Features,
+            phase_since: now,
+            answered: false,
+            expected: None,
+            response: None,
+        });
+        let mut features = Features::ALL;
+        if c.cfg.integrity.is_some() {
+            // The reference mishandles P_ZEROES with integrity (`docs/spec/wire-protocol.md` 17.1).
+            features = features.without(Features::WRITE_ZEROES);
+        }
+        let offer =
+            wire::ConnectionFeatures { protocol_max: c.cfg.max_version, features, ..wire::ConnectionFeatures::OFFER };
+        c.offered = offer;
+        self.send_connection(i, Socket::Data, Packet::ConnectionFeatures(offer));
+    }
+
+    fn enter(&mut self, i: usize, phase: Phase) {
+        let now = self.now;
+        if let Some(link) = &mut self.connections[i].link {
+            link.phase = phase;
+            link.phase_since = now;
+        }
+    }
+
+    pub(crate) fn features_received(&mut self, i: usize, theirs: &wire::ConnectionFeatures) {
+        let c = &mut self.connections[i];
+        let dialect = match c.offered.agree(theirs) {
+            Ok(dialect) => dialect,
+            Err(refusal) => {
+                return self.give_up(i, "incompatible-versions", wire::Violation::from(refusal).to_string());
+            }
+        };
+        c.link.as_mut().expect("a packet came").dialect = Some(dialect);
+        let (peer, integrity) = (c.cfg.peer, c.cfg.integrity.clone());
+        let auth = c.cfg.cram_hmac.is_some();
+        self.emit(Effect::Dialect { peer, dialect, integrity });
+        if self.devices.len() > 1 && dialect.version.number() < 100 {
+            let text = format!("protocol version {} has only one volume", dialect.version);
+            return self.give_up(i, "too-many-volumes", text);
+        }
+        if self.connections[i].cfg.integrity.is_some() && dialect.version.number() < 87 {
+            let text = "data-integrity-alg needs protocol version 87 or later; unset it for this peer".to_owned();
+            return self.give_up(i, "no-integrity", text);
+        }
+        if auth {
+            let challenge = self.connections[i].link.as_ref().expect("a packet came").challenge;
+            let bytes = wire::AuthBytes::new(&challenge).expect("64 bytes fit");
+            self.send_connection(i, Socket::Data, Packet::AuthChallenge(bytes));
+            self.enter(i, Phase::Challenge);
+        } else {
+            self.send_parameters(i);
+        }
+    }
+
+    pub(crate) fn challenge_received(&mut self, i: usize, bytes: &wire::AuthBytes) {
+        let c = &self.connections[i];
+        let Some(algorithm) = c.cfg.cram_hmac.clone() else {
+            let text = "the peer wants authentication, but cram-hmac-alg is not configured here".to_owned();
+            return self.protocol_error(i, "unexpected-challenge", text);
+        };
+        let own = c.link.as_ref().expect("a packet came").challenge;
+        let theirs = bytes.as_slice();
+        if theirs.len() < 64 || theirs[..64] == own {
+            return self.give_up(i, "reflected-challenge", "the peer sent our own challenge back".to_owned());
+        }
+        let peer = c.cfg.peer;
+        let message = theirs.to_vec();
+        self.emit(Effect::Hmac { peer, token: OUR_RESPONSE, algorithm: algorithm.clone(), message });
+        self.emit(Effect::Hmac { peer, token: EXPECTED, algorithm, message: own.to_vec() });
+    }
+
+    pub(crate) fn response_received(&mut self, i: usize, bytes: &wire::AuthBytes) {
+        if let Some(link) = &mut self.connections[i].link {
+            link.response = Some(*bytes);
+        }
+        self.check_authentication(i);
+    }
+
+    pub(crate) fn hmac_done(&mut self, i: usize, token: u32, mac: Option<Vec<u8>>) {
+        let Some(mac) = mac.and_then(|m| wire::AuthBytes::new(&m)) else {
+            let text = "cram-hmac-alg or shared-secret cannot be used; check both in the configuration".to_owned();
+            return self.give_up(i, "no-hmac", text);
+        };
+        match token {
+            OUR_RESPONSE => {
+                self.send_connection(i, Socket::Data, Packet::AuthResponse(mac));
+                if let Some(link) = &mut self.connections[i].link {
+                    link.answered = true;
+                }
+            }
+            _ => {
+                if let Some(link) = &mut self.connections[i].link {
+                    link.expected = Some(mac);
+                }
+            }
+        }
+        self.check_authentication(i);
+    }
+
+    fn check_authentication(&mut self, i: usize) {
+        let Some(link) = &self.connections[i].link else { return };
+        let (true, Some(expected), Some(response)) = (link.answered, link.expected, link.response) else { return };
+        if link.phase >= Phase::Parameters {
+            return;
+        }
+        // Both are short and of public length; no early exit on the first difference.
+        let (a, b) = (expected.as_slice(), response.as_slice());
+        let same = a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0;
+        if same {
+            self.send_parameters(i);
+        } else {
+            let text = "the peer does not know the shared secret; make shared-secret equal on both nodes".to_owned();
+            self.give_up(i, "authentication-failed", text);
+        }
+    }
+
+    /// P_PROTOCOL, then each volume's parameters (`docs/spec/wire-protocol.md` 7.4).
+    fn send_parameters(&mut self, i: usize) {
+        let c = &self.connections[i];
+        let (cfg, discard, tentative) = (&c.cfg, c.discard_my_data, c.tentative);
+        let policy =
+            |n: u32| wire::AfterSplitBrain::ALL.get(n as usize).copied().unwrap_or(wire::AfterSplitBrain::Disconnect);
+        let packet = wire::Protocol {
+            protocol: match cfg.protocol {
+                crate::Protocol::A => wire::ReplicationProtocol::A,
+                crate::Protocol::B => wire::ReplicationProtocol::B,
+                crate::Protocol::C => wire::ReplicationProtocol::C,
+            },
+            after_sb_0pri: policy(cfg.after_sb_0p),
+            after_sb_1pri: policy(cfg.after_sb_1p),
+            after_sb_2pri: policy(cfg.after_sb_2p),
+            discard_my_data: discard,
+            dry_run: tentative,
+            two_primaries: cfg.two_primaries,
+            integrity_alg: cfg.integrity.as_deref().and_then(wire::AlgName::new).unwrap_or_default(),
+        };
+        self.send_connection(i, Socket::Data, Packet::Protocol(packet));
+        for pd in &mut self.connections[i].peer_devices {
+            let fresh = PeerDevice::new(pd.volume);
+            let keep = std::mem::replace(pd, fresh);
+            pd.user_isp = keep.user_isp;
+            pd.aftr_isp = keep.aftr_isp;
+            pd.peer_capacity = keep.peer_capacity;
+            pd.pdsk = keep.pdsk;
+            pd.peer_role = keep.peer_role;
+            pd.repl = keep.repl;
+            // Blocks that are still being written for an older session keep their places.
+            pd.resync = keep.resync;
+            pd.verify_from = keep.verify_from;
+            pd.differences_found = keep.differences_found;
+        }
+        for d in 0..self.devices.len() {
+            self.send_sync_param(i, d);
+            self.send_sizes(d);
+            self.send_uuids(d, UuidFlags::NONE);
+            self.send_state(d);
+        }
+        self.enter(i, Phase::Parameters);
+        let change = StateChange { conn: Some(ConnState::WFReportParams), ..StateChange::default() };
+        if let Err(code) = self.change_all(&change, Force::Hard) {
+            self.give_up(i, "handshake-refused", format!("the handshake is not possible now: {code:?}"));
+        }
+    }
+
+    pub(crate) fn send_sync_param(&mut self, i: usize, d: usize) {
+        let cfg = &self.connections[i].cfg;
+        let name = |a: &Option<String>| a.as_deref().and_then(wire::AlgName::new).unwrap_or_default();
+        let resync = self.devices[d].cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default();
+        let packet = wire::SyncParam {
+            resync_rate: resync.rate,
+            verify_alg: name(&cfg.verify),
+            csums_alg: name(&cfg.csums),
+            controller: wire::ResyncController {
+                plan_ahead: resync.plan_ahead,
+                delay_target: resync.delay_target,
+                fill_target: resync.fill_target,
+                max_rate: resync.max_rate,
+            },
+        };
+        self.send(i, Socket::Data, d, Packet::SyncParam(packet), Segments::None);
+    }
+
+    pub(crate) fn protocol_received(&mut self, i: usize, theirs: &wire::Protocol) {
+        let c = &self.connections[i];
+        let own = protocol::Parameters {
+            wire_protocol: match c.cfg.protocol {
+                crate::Protocol::A => 1,
+                crate::Protocol::B => 2,
+                crate::Protocol::C => 3,
+            },
+            policies: self.policies(i),
+            discard_my_data: c.discard_my_data,
+            dry_run: c.tentative,
+            two_primaries: c.cfg.two_primaries,
+            integrity_alg: c.cfg.integrity.clone().unwrap_or_default(),
+        };
+        let policy = |p: wire::AfterSplitBrain| Policy::from_wire(p as u32).unwrap_or(Policy::Disconnect);
+        let peer = protocol::Parameters {
+            wire_protocol: theirs.protocol as u32,
+            policies: Policies {
+                none: policy(theirs.after_sb_0pri),
+                one: policy(theirs.after_sb_1pri),
+                two: policy(theirs.after_sb_2pri),
+            },
+            discard_my_data: theirs.discard_my_data,
+            dry_run: theirs.dry_run,
+            two_primaries: theirs.two_primaries,
+            integrity_alg: theirs.integrity_alg.as_str().to_owned(),
+        };
+        let supported = own.integrity_alg.is_empty() || wire::digest_len(&own.integrity_alg).is_some();
+        match protocol::compare(&own, &peer, c.version(), supported) {
+            Ok(()) => {
+                self.connections[i].peer_tentative = theirs.dry_run;
+                self.enter(i, Phase::Running);
+            }
+            Err(reason) => self.give_up(i, reason.name(), reason.to_string()),
+        }
+    }
+
+    fn policies(&self, i: usize) -> Policies {
+        let cfg = &self.connections[i].cfg;
+        let policy = |n| Policy::from_wire(n).unwrap_or(Policy::Disconnect);
+        Policies { none: policy(cfg.after_sb_0p), one: policy(cfg.after_sb_1p), two: policy(cfg.after_sb_2p) }
+    }
+
+    pub(crate) fn sync_param_received(&mut self, i: usize, d: usize, p: &wire::SyncParam) {
+        let cfg = &self.connections[i].cfg;
+        let own = cfg.csums.clone().unwrap_or_default();
+        let handshake = self.connections[i].peer_devices[d].repl < ConnState::Connected;
+        if handshake && own != p.csums_alg.as_str() {
+            let text = format!("csums-alg is \"{own}\" here and \"{}\" there; make them equal", p.csums_alg);
+            return self.give_up(i, "csums-alg-differs", text);
+        }
+        self.connections[i].peer_csums = p.csums_alg;
+        self.connections[i].peer_verify = p.verify_alg;
+    }
+
+    // -- sizes --------------------------------------------------------------------------------------------------------
+
+    /// The most that disk and metadata can hold.
+    pub(crate) fn capacity(&self, d: usize) -> Sector {
+        let Some(b) = &self.devices[d].backing else { return Sector(0) };
+        match b.layout.kind() {
+            meta::MetaDisk::Internal => b.layout.capacity(),
+            _ => b.layout.capacity().min(b.opened.backing.to_sectors_floor()),
+        }
+    }
+
+    pub(crate) fn size_limits(&self, d: usize) -> sizes::Limits {
+        let dev = &self.devices[d];
+        sizes::Limits {
+            own: self.capacity(d),
+            peer: self.connections.get(PEER).map_or(Sector(0), |c| c.peer_devices[d].peer_capacity),
+            last_agreed: dev.backing.as_ref().map_or(Sector(0), |b| b.md.effective_size),
+            user: dev.cfg.as_ref().and_then(|c| c.size).unwrap_or_default().to_sectors_floor(),
+            assume_peer_has_space: false,
+        }
+    }
+
+    pub(crate) fn sizes_received(&mut self, i: usize, d: usize, packet: &wire::Sizes) {
+        let dev = &self.devices[d];
+        let c = &self.connections[i];
+        let input = sizes::SizesReceived {
+            peer: sizes::PeerSizes { device: packet.disk_size, user: packet.user_size, current: packet.current_size },
+            limits: self.size_limits(d),
+            current: dev.size,
+            disk: dev.disk,
+            peer_disk: c.peer_devices[d].pdsk,
+            connected: c.replicating(d),
+            primary: self.role == Role::Primary,
+            no_resync: packet.flags.assume_clean,
+        };
+        let asks = packet.current_size != dev.size && c.replicating(d);
+        self.connections[i].peer_devices[d].sizes = Some(*packet);
+        match sizes::on_sizes(&input) {
+            sizes::SizesVerdict::Refuse(reason) => {
+                self.connections[i].peer_devices[d].peer_capacity = Sector(0);
+                self.give_up(i, reason.name(), reason.to_string());
+            }
+            sizes::SizesVerdict::Keep(_) => {}
+            sizes::SizesVerdict::Adopt(adopted) if adopted.size < self.devices[d].size && self.in_use(d) => {
+                // Only an area that nobody uses may go (`docs/spec/data-path-and-resync.md` 11.1).
+                let reason = crate::decide::Reason::PrimaryWouldShrink;
+                self.give_up(i, reason.name(), reason.to_string());
+            }
+            sizes::SizesVerdict::Adopt(adopted) => {
+                self.connections[i].peer_devices[d].peer_capacity = adopted.peer;
+                self.adopt_size(d, adopted.size, adopted.set_grown_bits);
+                if adopted.send_sizes && asks {
+                    self.send_sizes(d);
+                }
+                if adopted.resync_grown {
+                    self.resync_grown_area(i, d);
+                }
+            }
+        }
+    }
+
+    /// Is the device open, or being written to?
+    pub(crate) fn in_use(&self, d: usize) -> bool {
+        let dev = &self.devices[d];
+        dev.openers.writers + dev.openers.readers > 0 || dev.upper_pending > 0
+    }
+
+    /// Gives a device its size.
+    pub(crate) fn adopt_size(&mut self, d: usize, size: Sector, grown_differs: bool) {
+        let dev = &mut self.devices[d];
+        let old = dev.size;
+        if size == old && dev.backing.as_ref().is_none_or(|b| b.md.effective_size == size) {
+            return;
+        }
+        dev.size = size;
+        // A disk that is failing has no say in the size, and no room for it.
+        let capacity = self.capacity(d);
+        let dev = &mut self.devices[d];
+        if let Some(b) = &mut dev.backing
+            && size <= capacity
+        {
+            b.resize_bitmap(size, grown_differs);
+            b.md.effective_size = size;
+        }
+        self.md_changed(d);
+        self.write_bitmap(d);
+        self.status_changed = true;
+        if old != size {
+            let text = format!("size {} KiB -> {} KiB", old.0 / 2, size.0 / 2);
+            self.note(Severity::Info, Some(d), None, "size-changed", text);
+        }
+    }
+
+    fn resync_grown_area(&mut self, i: usize, d: usize) {
+        let me = self.role == Role::Primary;
+        let peer = self.connections[i].peer_role == Role::Primary;
+        let source = sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts());
+        let conn = if source { ConnState::SyncSource } else { ConnState::WFSyncUUID };
+        let change = StateChange { conn: Some(conn), ..StateChange::default() };
+        if let Err(code) = self.change(d, &change, Force::Hard) {
+            self.note(
+                Severity::Warning,
+                Some(d),
+                Some(i),
+                "no-grow-resync",
+                format!("the grown area is not synced: {code:?}"),
+            );
+        }
+    }
+
+    // -- generations --------------------------------------------------------------------------------------------------
+
+    pub(crate) fn uuids_received(&mut self, i: usize, d: usize, packet: &wire::Uuids) {
+        let dev = &self.devices[d];
+        let c = &self.connections[i];
+        let input = handshake84::UuidsReceived {
+            primary: self.role == Role::Primary,
+            disk: dev.disk,
+            conn: c.peer_devices[d].repl,
+            peer_attaching: c.peer_devices[d].pdsk < DiskState::Inconsistent,
+            protocol: c.version(),
+            own_current: self.uuids(d).current,
+            exposed: dev.exposed,
+            peer_current: packet.current,
+            skip_initial_sync: packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC),
+        };
+        self.connections[i].peer_devices[d].uuids = Some(*packet);
+        match handshake84::on_uuids(&input) {
+            (handshake84::UuidsVerdict::Store { expose }, _) => {
+                if let Some(generation) = expose {
+                    self.devices[d].exposed = generation;
+                }
+            }
+            (handshake84::UuidsVerdict::SkipInitialSync, reason) => {
+                self.note(Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
+                self.accept_as_equal(i, d, packet);
+            }
+            (handshake84::UuidsVerdict::Disconnect, reason) => self.give_up(i, reason.name(), reason.to_string()),
+        }
+    }
+
+    /// `new-current-uuid --clear-bitmap` of the peer: both copies count as equal from now on.
+    fn accept_as_equal(&mut self, i: usize, d: usize, packet: &wire::Uuids) {
+        if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
+            b.fill(slot, false);
+        }
+        let mut set = self.uuids(d);
+        set.current = packet.current;
+        set.bitmap = units::Generation::NONE;
+        self.put_uuids(d, &set);
+        self.write_bitmap(d);
+        let change =
+            StateChange { disk: Some(DiskState::UpToDate), pdsk: Some(DiskState::UpToDate), ..StateChange::default() };
+        let _ = self.change(d, &change, Force::Hard);
+    }
+
+    // -- states -------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn state_received(&mut self, i: usize, d: usize, theirs: &StateWord) {
+        let old = self.word(d);
+        if old.conn <= ConnState::TearDown {
+            return;
+        }
+        let flags = self.connections[i].peer_devices[d].uuids.map_or(UuidFlags::NONE, |u| u.flags);
+        let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
+        if self.peer_finished_resync(i, d, &old, theirs, peer_disk) {
+            return;
+        }
+        if old.conn == ConnState::VerifyT && theirs.conn == ConnState::Connected {
+            self.verify_ended_by_peer(i, d);
+        }
+        let old = self.word(d);
+        let occasion = handshake84::occasion(&handshake84::StateReceived {
+            peer_uuids_known: self.connections[i].peer_devices[d].uuids.is_some(),
+            conn: old.conn,
+            peer_conn: theirs.conn,
+            disk: old.disk,
+            peer_disk: theirs.disk,
+            consider_resync: std::mem::take(&mut self.connections[i].peer_devices[d].consider_resync),
+        });
+        let mut conn = if old.conn == ConnState::WFReportParams { ConnState::Connected } else { old.conn };
+        if theirs.conn == ConnState::Ahead {
+            conn = ConnState::Behind;
+        }
+        let mut change = StateChange { peer: Some(theirs.role), ..StateChange::default() };
+        change.peer_isp = Some(theirs.aftr_isp || theirs.user_isp);
+        if theirs.disk != DiskState::Negotiating {
+            change.pdsk = Some(peer_disk);
+        }
+        if let Some(occasion) = occasion {
+            let Some(decided) = self.decide_sync(i, d, occasion, theirs, peer_disk, &mut change) else { return };
+            conn = decided;
+        } else if old.disk == DiskState::Negotiating && old.conn == ConnState::WFReportParams {
+            change.disk = Some(self.devices[d].attach_state);
+        }
+        change.conn = Some(conn);
+        let first = old.conn < ConnState::Connected;
+        let force = if first { Force::Soft } else { Force::Hard };
+        if let Err(code) = self.change(d, &change, force) {
+            let text = format!("the peer's state is not acceptable: {code:?}; see docs on roles and two primaries");
+            return self.give_up(i, "peer-state-refused", text);
+        }
+        if first && self.connections[i].peer_devices.iter().all(|p| p.repl >= ConnState::Connected) {
+            self.connections[i].discard_my_data = false;
+            self.connections[i].established_at = self.now;
+        }
+        // The peer does not know of the resync yet: help it to the same conclusion.
+        let undecided = conn > ConnState::Connected && theirs.conn <= ConnState::Connected;
+        let waits = theirs.disk == DiskState::Negotiating;
+        if occasion.is_some() && !first && (undecided || waits) {
+            self.send_uuids(d, UuidFlags::NONE);
+            self.send_state(d);
+        }
+    }
+
+    /// Compares generations and fills in what the decision changes. `None`: the connection is being given up, or the
+    /// attach failed.
+    fn decide_sync(
+        &mut self,
+        i: usize,
+        d: usize,
+        occasion: Occasion,
+        theirs: &StateWord,
+        peer_disk: DiskState,
+        change: &mut StateChange,
+    ) -> Option<ConnState> {
+        let theirs_uuids = self.connections[i].peer_devices[d].uuids?;
+        let c = &self.connections[i];
+        let dev = &self.devices[d];
+        let peer_set =
+            UuidSet { current: theirs_uuids.current, bitmap: theirs_uuids.bitmap, history: theirs_uuids.history };
+        let comparison = uuid84::compare(&uuid84::Input {
+            me: uuid84::Node {
+                uuids: self.uuids(d),
+                crashed_primary: dev.crashed_primary,
+                primary: self.role == Role::Primary,
+            },
+            peer: uuid84::Node {
+                uuids: peer_set,
+                crashed_primary: theirs_uuids.flags.contains(UuidFlags::CRASHED_PRIMARY),
+                primary: theirs.role == Role::Primary,
+            },
+            protocol: c.version(),
+            peer_wsame: c.has(Features::WRITE_SAME),
+            resolve_conflicts: c.resolve_conflicts(),
+        });
+        let my_disk = if dev.disk == DiskState::Negotiating { dev.attach_state } else { dev.disk };
+        let outcome = handshake84::decide(&handshake84::Input {
+            comparison,
+            occasion,
+            me: handshake84::Node {
+                primary: self.role == Role::Primary,
+                disk: my_disk,
+                discard_my_data: c.discard_my_data,
+                changes: self.bits_left(i, d),
+            },
+            peer: handshake84::Node {
+                primary: theirs.role == Role::Primary,
+                disk: peer_disk,
+                discard_my_data: theirs_uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
+                changes: theirs_uuids.dirty_bits,
+            },
+            policies: self.policies(i),
+            always_asbp: c.cfg.always_asbp,
+            rr_conflict: Policy::from_wire(c.cfg.rr_conflict).unwrap_or(Policy::Disconnect),
+            dry_run: c.tentative || c.peer_tentative,
+            resolve_conflicts: c.resolve_conflicts(),
+            demotable: self.demotable(),
+        });
+        let text = format!(
+            "generations compared: rule {}, {:?}; decision {:?}: {}",
+            comparison.rule, comparison.verdict, outcome.decision, outcome.reason
+        );
+        self.note(Severity::Info, Some(d), Some(i), outcome.reason.name(), text);
+        for handler in &outcome.handlers {
+            self.handler(handler.name(), Some(d), Some(i));
+        }
+        if comparison.own != self.uuids(d) {
+            self.put_uuids(d, &comparison.own);
+        }
+        if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
+            (u.current, u.bitmap, u.history) =
+                (comparison.peer.current, comparison.peer.bitmap, comparison.peer.history);
+        }
+        if outcome.demote {
+            change.role = Some(Role::Secondary);
+        }
+        self.apply_decision(i, d, outcome.decision, outcome.reason, change)
+    }
+
+    fn apply_decision(
+        &mut self,
+        i: usize,
+        d: usize,
+        decision: Decision,
+        reason: crate::decide::Reason,
+        change: &mut StateChange,
+    ) -> Option<ConnState> {
+        let negotiating = self.devices[d].disk == DiskState::Negotiating;
+        match decision {
+            Decision::Disconnect => {
+                self.give_up(i, reason.name(), reason.to_string());
+                return None;
+            }
+            Decision::Retry => {
+                self.drop_link(i, ConnState::NetworkFailure, reason.name(), reason.to_string());
+                return None;
+            }
+            Decision::FailOwnDisk => {
+                let fail = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
+                let _ = self.change(d, &fail, Force::Hard);
+                return None;
+            }
+            Decision::TreatPeerAsDiskless => change.pdsk = Some(DiskState::Diskless),
+            Decision::Source { full } | Decision::Target { full } => {
+                if full {
+                    self.mark_all(i, d);
+                }
+                if negotiating && matches!(decision, Decision::Source { .. }) {
+                    change.disk = Some(self.devices[d].attach_state);
+                }
+            }
+            Decision::NoSync => {}
+        }
+        if negotiating && matches!(decision, Decision::NoSync | Decision::TreatPeerAsDiskless) {
+            change.disk = Some(self.devices[d].attach_state);
+        }
+        decision.conn()
+    }
+
+    /// Everything differs: said by a flag first, so that a crash in between cannot hide it
+    /// (`docs/spec/on-disk-format.md` 4.3).
+    pub(crate) fn mark_all(&mut self, i: usize, d: usize) {
+        let Some(slot) = self.slot(i, d) else { return };
+        let owner = self.slot_owner(d, &self.connections[i]);
+        let Some(b) = &mut self.devices[d].backing else { return };
+        b.md.peers[owner].flags.insert(meta::PeerFlags::FULL_SYNC);
+        b.fill(slot, true);
+        b.full_sync = true;
+        self.md_changed(d);
+        self.write_bitmap(d);
+    }
+
+    /// Would a demotion succeed now?
+    pub(crate) fn demotable(&self) -> bool {
+        self.devices.iter().all(|d| d.openers.writers + d.openers.readers == 0) && self.requests.len() == 0
+    }
+}

@@ -1,0 +1,80 @@
+//! The order in which the writes of one turn are looked at, so that neighbours meet
+//! (`docs/spec/data-path-and-resync.md` 12.5, method M1).
+
+use crate::api::{BlockRequest, RequestKind};
+use std::collections::VecDeque;
+
+/// Kept to reuse its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Merging {
+    keys: Vec<Key>,
+    sorted: Vec<Option<BlockRequest>>,
+}
+
+/// In sectors; `at` is the place in the queue.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Key {
+    start: u64,
+    end: u64,
+    at: u32,
+}
+
+impl Merging {
+    /// Sorts the writes at the head of the queue by their place if that makes neighbours of some that were none. The
+    /// order of writes that are under way at the same time is free unless they overlap: then nothing changes.
+    pub(crate) fn bring_neighbours_together(&mut self, queue: &mut VecDeque<BlockRequest>) {
+        self.keys.clear();
+        let writes = queue.iter().take_while(|r| matches!(r.kind, RequestKind::Write { .. })).zip(0..);
+        let key = |(r, at): (&BlockRequest, u32)| Key { start: r.sector.0, end: r.sector.0 + r.len.0 / 512, at };
+        self.keys.extend(writes.map(key));
+        if self.keys.len() < 2 || self.keys.is_sorted() {
+            return;
+        }
+        let together = |keys: &[Key]| keys.windows(2).filter(|w| w[0].end == w[1].start).count();
+        let before = together(&self.keys);
+        self.keys.sort_unstable();
+        let overlap = self.keys.windows(2).any(|w| w[0].end > w[1].start);
+        if overlap || together(&self.keys) <= before {
+            return;
+        }
+        self.sorted.extend(queue.drain(..self.keys.len()).map(Some));
+        // From the last one on, as each goes before what is in the queue.
+        for key in self.keys.iter().rev() {
+            if let Some(request) = self.sorted[key.at as usize].take() {
+                queue.push_front(request);
+            }
+        }
+        self.sorted.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Segments;
+    use units::{ByteLen, Sector, VolumeNr};
+
+    fn order(requests: &[(u64, u64)]) -> Vec<u64> {
+        let request = |(tag, &(sector, sectors)): (usize, &(u64, u64))| BlockRequest {
+            tag: tag as u64,
+            volume: VolumeNr(0),
+            kind: if sectors == 0 { RequestKind::Flush } else { RequestKind::Write { fua: false } },
+            sector: Sector(sector),
+            len: ByteLen(sectors * 512),
+            data: Segments::None,
+        };
+        let mut queue: VecDeque<BlockRequest> = requests.iter().enumerate().map(request).collect();
+        Merging::default().bring_neighbours_together(&mut queue);
+        queue.iter().map(|r| r.tag).collect()
+    }
+
+    #[test]
+    fn only_neighbours_change_the_order() {
+        assert_eq!(order(&[(0, 8), (100, 8), (8, 8), (108, 8)]), [0, 2, 1, 3]);
+        assert_eq!(order(&[(8, 8), (0, 8)]), [1, 0], "descending writes");
+        assert_eq!(order(&[(50, 8), (0, 8), (200, 8)]), [0, 1, 2], "nothing to gain");
+        assert_eq!(order(&[(0, 8), (100, 8), (8, 8), (4, 8)]), [0, 1, 2, 3], "overlaps keep their order");
+        assert_eq!(order(&[(8, 8), (100, 8), (0, 0), (0, 8)]), [0, 1, 2, 3], "nothing passes a flush");
+        assert_eq!(order(&[]), []);
+    }
+}

@@ -1,0 +1,314 @@
+//! Writing superblock and bitmap: what is due, in which order, and who waits for it
+//! (`docs/spec/on-disk-format.md` 2.8, 4.3).
+
+use crate::Resource;
+use crate::api::{DiskError, MetaOp};
+use crate::device::{Backing, Device};
+use crate::request::Request;
+use crate::resource::Op;
+use meta::{BitmapArea, DeviceFlags, PeerFlags};
+use std::collections::BTreeSet;
+use units::{BitSet, Sector, SectorRange};
+use wire::DiskState;
+
+/// What is being written for one device.
+#[derive(Debug, Default)]
+pub(crate) struct MdWriter {
+    /// Version of the superblock in memory.
+    wanted: u64,
+    /// Version being written.
+    writing: Option<u64>,
+    /// Version on disk.
+    written: u64,
+    /// Version that names the present data generation: no write is let through before it is on disk.
+    generation: u64,
+    /// Version that says "in use": no activity-log transaction before it is on disk.
+    in_use: u64,
+    /// Bitmap pages being written.
+    pages: BTreeSet<u64>,
+    /// All dirty pages shall be written.
+    all_pages: bool,
+}
+
+impl MdWriter {
+    pub(crate) fn page_busy(&self, page: u64) -> bool {
+        self.pages.contains(&page)
+    }
+
+    pub(crate) fn busy_until_in_use(&self) -> bool {
+        self.written < self.in_use
+    }
+
+    fn idle(&self) -> bool {
+        self.writing.is_none() && self.written >= self.wanted && self.pages.is_empty() && !self.all_pages
+    }
+}
+
+impl Backing {
+    /// The mapping of the bitmap at its present size.
+    pub(crate) fn area(&self) -> BitmapArea {
+        BitmapArea::new(self.md.geometry, self.bitmap_size)
+    }
+
+    /// Marks a range as different in a slot. Returns how many bits became set.
+    pub(crate) fn set_out_of_sync(&mut self, slot: usize, range: SectorRange) -> u64 {
+        let area = self.area();
+        let bits = area.touched(range);
+        let n = self.bitmaps[slot].set_range(bits.start, bits.end);
+        if n > 0 {
+            self.dirty.note_set(area.pages_of(bits));
+        }
+        n
+    }
+
+    /// Marks the fully covered blocks of a range as equal in a slot. Returns how many bits became clear.
+    pub(crate) fn set_in_sync(&mut self, slot: usize, range: SectorRange) -> u64 {
+        let area = self.area();
+        let bits = area.covered(range);
+        let n = self.bitmaps[slot].clear_range(bits.start, bits.end);
+        if n > 0 {
+            self.dirty.note_cleared(area.pages_of(bits));
+        }
+        n
+    }
+
+    /// Is every block that the range touches equal on the slot's peer?
+    pub(crate) fn in_sync(&self, slot: usize, range: SectorRange) -> bool {
+        let bits = self.area().touched(range);
+        self.bitmaps[slot].next_set(bits.start).is_none_or(|b| b >= bits.end)
+    }
+
+    /// Sets or clears a whole slot.
+    pub(crate) fn fill(&mut self, slot: usize, different: bool) {
+        let bits: &mut BitSet = &mut self.bitmaps[slot];
+        if different {
+            bits.set_all();
+        } else {
+            bits.clear_all();
+        }
+        self.dirty.note_all();
+    }
+
+    /// Makes the bitmap fit a new size; blocks of a grown area are `different` or not.
+    pub(crate) fn resize_bitmap(&mut self, size: Sector, different: bool) {
+        if size == self.bitmap_size {
+            return;
+        }
+        self.bitmap_size = size;
+        let area = self.area();
+        for bits in &mut self.bitmaps {
+            bits.resize(area.bits(), different);
+        }
+        self.dirty.resize(area.pages());
+        self.dirty.note_all();
+    }
+}
+
+impl Device {
+    /// Is a new data generation on its way to the disk?
+    pub(crate) fn generation_in_flight(&self) -> bool {
+        self.backing.as_ref().is_some_and(|b| b.writer.written < b.writer.generation)
+    }
+}
+
+impl Resource {
+    /// The superblock in memory changed: it is written at the end of the turn.
+    pub(crate) fn md_changed(&mut self, d: usize) {
+        if let Some(b) = &mut self.devices[d].backing {
+            b.writer.wanted += 1;
+        }
+    }
+
+    /// The data generation changed: writes wait until it is on disk.
+    pub(crate) fn generation_changed(&mut self, d: usize) {
+        if let Some(b) = &mut self.devices[d].backing {
+            b.writer.wanted += 1;
+            b.writer.generation = b.writer.wanted;
+        }
+    }
+
+    pub(crate) fn md_in_use(&mut self, d: usize) {
+        if let Some(b) = &mut self.devices[d].backing {
+            b.md.mark_in_use();
+            b.writer.wanted += 1;
+            b.writer.in_use = b.writer.wanted;
+        }
+    }
+
+    /// No activity-log transaction before the superblock as it is now.
+    fn transactions_wait(&mut self, d: usize) {
+        if let Some(b) = &mut self.devices[d].backing {
+            b.writer.in_use = b.writer.wanted;
+        }
+    }
+
+    /// All changed bitmap pages shall go to disk.
+    pub(crate) fn write_bitmap(&mut self, d: usize) {
+        if let Some(b) = &mut self.devices[d].backing {
+            b.writer.all_pages = true;
+        }
+    }
+
+    /// Hands due metadata writes to the disk: called at the end of each turn.
+    pub(crate) fn pump_metadata(&mut self, d: usize) {
+        self.refresh_flags(d);
+        self.pump_bitmap_pages(d);
+        self.settle_full_sync(d);
+        let dev = &mut self.devices[d];
+        let Some(b) = &mut dev.backing else { return };
+        if b.writer.writing.is_some() || b.writer.written >= b.writer.wanted {
+            return;
+        }
+        b.writer.writing = Some(b.writer.wanted);
+        let bytes: Box<[u8]> = b.md.emit();
+        let offset = b.layout.superblock_at().0;
+        let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
+        self.meta(d, Op::Superblock(d), MetaOp::Write { offset, bytes, flush_before: flush, fua: flush });
+    }
+
+    fn pump_bitmap_pages(&mut self, d: usize) {
+        let Some(b) = &mut self.devices[d].backing else { return };
+        // The superblock's "all differs" goes first.
+        let flagged = b.full_sync && b.writer.written < b.writer.wanted;
+        if !b.writer.all_pages || flagged {
+            return;
+        }
+        let mut pages = Vec::new();
+        let mut from = 0;
+        let mut later = Vec::new();
+        while let Some(page) = b.dirty.take_any(from) {
+            from = page + 1;
+            if b.writer.pages.contains(&page) {
+                later.push(page);
+            } else {
+                pages.push(page);
+            }
+        }
+        for &page in &later {
+            b.dirty.note_set(page..page + 1);
+        }
+        b.writer.all_pages = !later.is_empty();
+        for page in pages {
+            self.emit_bitmap_page(d, page);
+        }
+    }
+
+    /// The flag "all differs" has done its work when all pages are down.
+    fn settle_full_sync(&mut self, d: usize) {
+        let Some(b) = &self.devices[d].backing else { return };
+        if !b.full_sync || b.writer.all_pages || !b.writer.pages.is_empty() {
+            return;
+        }
+        let owners: Vec<usize> = self.connections.iter().map(|c| self.slot_owner(d, c)).collect();
+        if let Some(b) = &mut self.devices[d].backing {
+            b.full_sync = false;
+            for owner in owners {
+                b.md.peers[owner].flags.remove(PeerFlags::FULL_SYNC);
+            }
+            b.writer.wanted += 1;
+        }
+    }
+
+    /// Writes a page that the activity log wants down.
+    pub(crate) fn write_bitmap_page(&mut self, d: usize, page: u64) {
+        let Some(b) = &mut self.devices[d].backing else { return };
+        if b.dirty.take_set(page, page + 1).is_some() {
+            self.emit_bitmap_page(d, page);
+        }
+    }
+
+    fn emit_bitmap_page(&mut self, d: usize, page: u64) {
+        let dev = &mut self.devices[d];
+        let Some(b) = &mut dev.backing else { return };
+        let mut bytes = Box::new([0; meta::BLOCK_LEN]);
+        b.area().store(page, &b.bitmaps, &mut bytes);
+        b.writer.pages.insert(page);
+        dev.bm_writes += 1;
+        let offset = b.layout.bitmap_page_at(page).0;
+        self.meta(d, Op::BitmapPage(d, page), MetaOp::Write { offset, bytes, flush_before: false, fua: false });
+    }
+
+    pub(crate) fn bitmap_page_done(&mut self, d: usize, page: u64, result: Result<(), DiskError>) {
+        let Some(b) = &mut self.devices[d].backing else { return };
+        b.writer.pages.remove(&page);
+        if result.is_err() {
+            b.dirty.note_set(page..page + 1);
+            return self.meta_error(d, "bitmap");
+        }
+        self.advance_transaction(d);
+    }
+
+    pub(crate) fn superblock_done(&mut self, d: usize, result: Result<(), DiskError>) {
+        let Some(b) = &mut self.devices[d].backing else { return };
+        let version = b.writer.writing.take().expect("a superblock was being written");
+        if result.is_err() {
+            return self.meta_error(d, "superblock");
+        }
+        b.writer.written = version;
+        let generation_written = b.writer.written >= b.writer.generation;
+        self.devices[d].recheck_al = true;
+        if generation_written {
+            self.send_due_sync_uuid(d);
+        }
+    }
+
+    /// Is everything about this device's metadata on disk?
+    pub(crate) fn metadata_idle(&self, d: usize) -> bool {
+        self.devices[d].backing.as_ref().is_none_or(|b| b.writer.idle())
+    }
+
+    /// A node that is no longer Primary counts as one until every write of that time is accounted for: after a crash
+    /// the activity log of a Secondary is not looked at.
+    fn keeps_primary_mark(&mut self, d: usize) -> bool {
+        let Some(b) = &mut self.devices[d].backing else { return false };
+        if !b.md.flags.contains(DeviceFlags::PRIMARY_IND) {
+            return false;
+        }
+        let (dirty, writing) = (b.dirty.any_set(), !b.writer.pages.is_empty());
+        b.writer.all_pages |= dirty;
+        dirty
+            || writing
+            || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && w.al_held))
+    }
+
+    /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
+    pub(crate) fn refresh_flags(&mut self, d: usize) {
+        let primary_peer_without_disk = self.connections.iter().any(|c| {
+            c.peer_role == wire::Role::Primary && c.is_connected() && c.peer_devices[d].pdsk < DiskState::Inconsistent
+        });
+        let primary = self.role == wire::Role::Primary || primary_peer_without_disk || self.keeps_primary_mark(d);
+        let dev = &mut self.devices[d];
+        let (disk, crashed) = (dev.disk, dev.crashed_primary);
+        let Some(b) = &mut dev.backing else { return };
+        if disk < DiskState::Inconsistent || b.closing_clean {
+            return;
+        }
+        let before = b.md.flags;
+        let flags = &mut b.md.flags;
+        flags.put(DeviceFlags::CONSISTENT, disk > DiskState::Inconsistent);
+        flags.put(DeviceFlags::PRIMARY_IND, primary);
+        flags.put(DeviceFlags::WAS_UP_TO_DATE, disk > DiskState::Outdated);
+        flags.put(DeviceFlags::CRASHED_PRIMARY, crashed);
+        let mut changed = before != b.md.flags;
+        let mark = DeviceFlags::PRIMARY_IND;
+        let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
+        for i in 0..self.connections.len() {
+            let c = &self.connections[i];
+            let (owner, replicating, pdsk) = (self.slot_owner(d, c), c.replicating(d), c.peer_devices[d].pdsk);
+            let Some(b) = &mut self.devices[d].backing else { return };
+            let flags = &mut b.md.peers[owner].flags;
+            let before = *flags;
+            flags.put(PeerFlags::CONNECTED, replicating);
+            flags.put(PeerFlags::OUTDATED, (DiskState::Inconsistent..=DiskState::Outdated).contains(&pdsk));
+            changed |= before != *flags;
+        }
+        if becomes_primary {
+            // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which
+            // writes may be on one side only: writes and transactions wait for it.
+            self.generation_changed(d);
+            self.transactions_wait(d);
+        } else if changed {
+            self.md_changed(d);
+        }
+    }
+}

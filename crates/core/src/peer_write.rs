@@ -1,0 +1,536 @@
+//! What a peer asks of our disk: its writes, their epochs and acknowledgements, and its reads
+//! (`docs/spec/data-path-and-resync.md` 2).
+//!
+//! The data stream is processed strictly in order. Where the reference blocks its receiver, the packets behind wait in
+//! `Connection::held`; the control stream goes on.
+
+use crate::Resource;
+use crate::api::{DiskOp, IoError, Segments};
+use crate::resource::Op;
+use units::{SectorRange, VolumeNr};
+use wire::{BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, ConnState, DiskState, DpFlags, Packet, Socket};
+
+/// A set of the peer's writes between two barriers.
+#[derive(Debug)]
+pub(crate) struct PeerEpoch {
+    pub(crate) id: u64,
+    /// Writes in it, for the barrier ack.
+    pub(crate) size: u32,
+    /// Of those, not yet on disk and acknowledged.
+    pub(crate) active: u32,
+    /// The barrier that closed it.
+    pub(crate) barrier: Option<BarrierNr>,
+}
+
+/// A write of a peer from its packet to its acknowledgement.
+#[derive(Debug)]
+pub(crate) struct PeerWrite {
+    pub(crate) connection: usize,
+    pub(crate) device: usize,
+    pub(crate) session: u64,
+    pub(crate) epoch: u64,
+    pub(crate) action: PeerAction,
+    pub(crate) range: SectorRange,
+    pub(crate) data: Segments,
+    pub(crate) block_id: BlockId,
+    pub(crate) flags: DpFlags,
+    pub(crate) interval: u64,
+    pub(crate) al_held: bool,
+    pub(crate) started: units::Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PeerAction {
+    Write,
+    /// P_DATA without data, as old senders say flush (`docs/spec/wire-protocol.md` 17.10).
+    Flush,
+    Discard {
+        zeroes: bool,
+    },
+    Zeroes {
+        unmap: bool,
+    },
+}
+
+/// What a packet of the peer costs while it waits or is worked on, besides its payload.
+const PACKET_COST: u64 = 256;
+
+/// Memory that a held packet takes, in bytes.
+fn cost(packet: &Packet, payload: &Segments) -> u64 {
+    let inside = match packet {
+        Packet::Bitmap(words) => 8 * words.len(),
+        Packet::CompressedBitmap(code) => code.code_len(),
+        _ => 0,
+    };
+    payload.len() + inside as u64 + PACKET_COST
+}
+
+impl Resource {
+    /// A data-stream packet: processed now, or behind those that already wait.
+    pub(crate) fn queue_data(&mut self, i: usize, volume: VolumeNr, packet: Packet, payload: Segments) {
+        let c = &mut self.connections[i];
+        c.held_bytes += cost(&packet, &payload);
+        c.held.push_back((volume, packet, payload));
+        self.pump_peer(i);
+    }
+
+    /// Processes held packets as far as possible.
+    pub(crate) fn pump_peer(&mut self, i: usize) {
+        while self.connections[i].link.is_some() && !self.blocked_by_epoch(i) {
+            let c = &mut self.connections[i];
+            let Some((volume, packet, payload)) = c.held.pop_front() else { break };
+            if self.must_wait(i, volume, &packet) {
+                self.connections[i].held.push_front((volume, packet, payload));
+                break;
+            }
+            self.connections[i].held_bytes -= cost(&packet, &payload);
+            self.data_packet(i, volume, packet, payload);
+        }
+    }
+
+    /// A closed epoch that is not on stable storage yet holds back all that follows it (spec 2.6, methods flush and
+    /// drain).
+    fn blocked_by_epoch(&self, i: usize) -> bool {
+        self.connections[i].epochs.len() > 1
+    }
+
+    /// Packets that need quiet: the range must not be written by something older.
+    fn must_wait(&self, i: usize, volume: VolumeNr, packet: &Packet) -> bool {
+        let Some(d) = self.device_index(volume) else { return false };
+        let dev = &self.devices[d];
+        let overlaps = |range: Option<SectorRange>| {
+            range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(i, d, r))
+        };
+        if self.peer_has_enough(i, packet) {
+            return true;
+        }
+        // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
+        let unsettled = dev.generation_in_flight();
+        match packet {
+            Packet::Data(w) => unsettled || overlaps(w.range()) || self.must_wait_for_local(i, d, w.range(), w.seq),
+            Packet::Trim(w) | Packet::Zeroes(w) => {
+                unsettled || overlaps(w.range()) || self.must_wait_for_local(i, d, w.range(), w.seq)
+            }
+            // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
+            Packet::DataRequest(r) => overlaps(r.range()),
+            Packet::OutOfSync(r) => overlaps(r.range()),
+            Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.peer_writing.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// What the peer has us do at once is bounded by `max-buffers`, as in the reference.
+    fn peer_has_enough(&self, i: usize, packet: &Packet) -> bool {
+        let more = match packet {
+            Packet::Data(w) => w.size.0,
+            Packet::DataRequest(r) => r.size.0,
+            Packet::Trim(_) | Packet::Zeroes(_) => 0,
+            _ => return false,
+        };
+        let c = &self.connections[i];
+        c.working > 0 && c.working + more + PACKET_COST > u64::from(c.cfg.max_buffers) * 4096
+    }
+
+    /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an
+    /// acknowledgement on the other stream may say that one of ours is settled); the other node lets its own write
+    /// settle (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
+    fn must_wait_for_local(&self, i: usize, d: usize, range: Option<SectorRange>, seq: u32) -> bool {
+        let c = &self.connections[i];
+        if !c.cfg.two_primaries || self.role != wire::Role::Primary {
+            return false;
+        }
+        if c.resolve_conflicts() {
+            return (seq.wrapping_sub(1).wrapping_sub(c.peer_devices[d].peer_seq) as i32) > 0;
+        }
+        range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some())
+    }
+
+    /// A write of the other Primary that overlaps one of ours which is not settled: ours counts as the later one. A
+    /// contained write is dropped, any other is to be repeated after ours.
+    fn lost_conflict(&self, i: usize, d: usize, range: SectorRange) -> Option<fn(BlockAck) -> Packet> {
+        let c = &self.connections[i];
+        if !c.cfg.two_primaries || self.role != wire::Role::Primary || !c.resolve_conflicts() {
+            return None;
+        }
+        let mut ours = self.devices[d].writing.overlapping(range).peekable();
+        ours.peek()?;
+        let contained = ours.any(|(r, _, ())| r.contains(range));
+        Some(if contained || c.version() < 100 { Packet::Superseded } else { Packet::RetryWrite })
+    }
+
+    // -- writes ------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn peer_data(&mut self, i: usize, d: usize, w: &wire::Write, data: Segments) {
+        let range = w.range().expect("the decoder checks ranges");
+        let action = if range.is_empty() { PeerAction::Flush } else { PeerAction::Write };
+        self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), data);
+    }
+
+    pub(crate) fn peer_trim(&mut self, i: usize, d: usize, w: &wire::WriteRange) {
+        let range = w.range().expect("the decoder checks ranges");
+        let plain = self.connections[i].has(wire::Features::WRITE_ZEROES);
+        let action = PeerAction::Discard { zeroes: !plain || self.zeroes_on_discard(d) };
+        self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), Segments::None);
+    }
+
+    pub(crate) fn peer_zeroes(&mut self, i: usize, d: usize, w: &wire::WriteRange) {
+        let range = w.range().expect("the decoder checks ranges");
+        let action = PeerAction::Zeroes { unmap: w.flags.contains(DpFlags::DISCARD) };
+        self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), Segments::None);
+    }
+
+    /// A discard must read the same on all nodes: where the disk promises nothing, zeroes are written (spec 5.3).
+    fn zeroes_on_discard(&self, d: usize) -> bool {
+        let dev = &self.devices[d];
+        let reliable = dev.backing.as_ref().is_some_and(|b| b.opened.can_discard && b.opened.discard_zeroes);
+        !(reliable && dev.cfg.as_ref().is_some_and(|c| c.discard_zeroes_if_aligned))
+    }
+
+    fn peer_write(
+        &mut self,
+        i: usize,
+        d: usize,
+        action: PeerAction,
+        range: SectorRange,
+        (block_id, mut flags, seq): (BlockId, DpFlags, u32),
+        data: Segments,
+    ) {
+        if !self.devices[d].holds(range) || !self.connections[i].replicating(d) {
+            self.release(data);
+            let text = format!("write of {range:?} beyond the device or outside replication");
+            return self.protocol_error(i, "write-out-of-place", text);
+        }
+        if self.role == wire::Role::Primary && self.connections[i].peer_role != wire::Role::Primary {
+            self.release(data);
+            let text = "a Secondary peer wrote to the data that is in use here".to_owned();
+            return self.protocol_error(i, "write-by-secondary", text);
+        }
+        let c = &mut self.connections[i];
+        if c.version() < 100 {
+            flags = flags
+                | match c.cfg.protocol {
+                    crate::config::Protocol::A => DpFlags::NONE,
+                    crate::config::Protocol::B => DpFlags::SEND_RECEIVE_ACK,
+                    crate::config::Protocol::C => DpFlags::SEND_WRITE_ACK,
+                };
+        }
+        self.saw_seq(i, d, seq);
+        let epoch = self.join_epoch(i);
+        self.connections[i].peer_devices[d].received_bytes += range.len().0;
+        if let Some(answer) = self.lost_conflict(i, d, range) {
+            self.release(data);
+            self.send_ack(i, d, answer, range, block_id);
+            return self.leave_epoch(i, epoch);
+        }
+        if !self.devices[d].usable() {
+            self.release(data);
+            self.send_ack(i, d, Packet::NegAck, range, block_id);
+            return self.leave_epoch(i, epoch);
+        }
+        if flags.contains(DpFlags::SEND_RECEIVE_ACK) {
+            self.send_ack(i, d, Packet::RecvAck, range, block_id);
+        }
+        let session = self.connections[i].session;
+        let interval = self.devices[d].interval_id();
+        self.devices[d].peer_writing.insert(range, interval, ());
+        self.connections[i].peer_devices[d].unacked += 1;
+        self.connections[i].working += data.len() + PACKET_COST;
+        let key = self.peer_writes.insert(PeerWrite {
+            connection: i,
+            device: d,
+            session,
+            epoch,
+            action,
+            range,
+            data,
+            block_id,
+            flags,
+            interval,
+            al_held: false,
+            started: self.now,
+        });
+        // A writer without a disk keeps no bitmap: we do (spec 2.3).
+        if self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent && !range.is_empty() {
+            self.mark_out_of_sync(i, d, range);
+            self.take_al_for_peer(d, key, range);
+        } else {
+            self.peer_write_granted(key, false);
+        }
+    }
+
+    /// The activity log agrees (or is not needed): to the disk.
+    pub(crate) fn peer_write_granted(&mut self, key: u64, al_held: bool) {
+        let Some(w) = self.peer_writes.get_mut(key) else { return };
+        w.al_held = al_held;
+        let (d, sector, len) = (w.device, w.range.start, w.range.len());
+        let fua = w.flags.contains(DpFlags::FUA);
+        let action = match w.action {
+            PeerAction::Write => DiskOp::Write { sector, data: w.data.clone(), fua },
+            PeerAction::Flush => DiskOp::Flush,
+            PeerAction::Discard { zeroes } => DiskOp::Discard { sector, len, zeroes },
+            PeerAction::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua },
+        };
+        if !self.devices[d].usable() {
+            return self.peer_write_done(key, Err(IoError::Io));
+        }
+        let dev = &mut self.devices[d];
+        dev.written_bytes += len.0;
+        self.disk(d, Op::PeerWrite(key), action);
+    }
+
+    pub(crate) fn peer_write_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let Some(mut w) = self.peer_writes.remove(key) else { return };
+        let (i, d) = (w.connection, w.device);
+        self.connections[i].working -= w.data.len() + PACKET_COST;
+        self.application_done(d, w.started, w.range.len());
+        self.devices[d].peer_writing.remove(w.range.start, w.interval);
+        self.devices[d].recheck = true;
+        self.release(std::mem::take(&mut w.data));
+        let here = self.connections[i].session == w.session && self.connections[i].link.is_some();
+        if let Err(e) = result {
+            self.mark_out_of_sync(i, d, w.range);
+            self.data_error(d, "write", w.range, e);
+        }
+        if here {
+            self.connections[i].peer_devices[d].unacked -= 1;
+            self.final_ack(i, d, &w, result.is_ok());
+        }
+        if w.al_held {
+            self.release_al(d, w.range);
+        }
+        if here {
+            self.leave_epoch(i, w.epoch);
+        }
+    }
+
+    /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
+    fn final_ack(&mut self, i: usize, d: usize, w: &PeerWrite, ok: bool) {
+        if !ok {
+            return self.send_ack(i, d, Packet::NegAck, w.range, w.block_id);
+        }
+        if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
+            return;
+        }
+        let pd = &self.connections[i].peer_devices[d];
+        let syncing = (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&pd.repl);
+        let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pd.pdsk >= DiskState::Inconsistent;
+        if syncing && may_clear {
+            self.clear_out_of_sync(i, d, w.range);
+            self.send_ack(i, d, Packet::RsWriteAck, w.range, w.block_id);
+        } else {
+            self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);
+        }
+    }
+
+    pub(crate) fn send_ack(
+        &mut self,
+        i: usize,
+        d: usize,
+        packet: fn(BlockAck) -> Packet,
+        range: SectorRange,
+        block_id: BlockId,
+    ) {
+        let seq = self.connections[i].peer_devices[d].next_seq();
+        let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
+        self.send(i, Socket::Control, d, packet(ack), Segments::None);
+    }
+
+    // -- epochs -------------------------------------------------------------------------------------------------------
+
+    fn join_epoch(&mut self, i: usize) -> u64 {
+        let c = &mut self.connections[i];
+        if c.epochs.back().is_none_or(|e| e.barrier.is_some()) {
+            c.next_epoch_id += 1;
+            c.epochs.push_back(PeerEpoch { id: c.next_epoch_id, size: 0, active: 0, barrier: None });
+        }
+        let epoch = c.epochs.back_mut().expect("just made");
+        epoch.size += 1;
+        epoch.active += 1;
+        epoch.id
+    }
+
+    fn leave_epoch(&mut self, i: usize, id: u64) {
+        if let Some(e) = self.connections[i].epochs.iter_mut().find(|e| e.id == id) {
+            e.active -= 1;
+        }
+        self.finish_epochs(i);
+    }
+
+    pub(crate) fn peer_barrier(&mut self, i: usize, barrier: BarrierNr) {
+        let c = &mut self.connections[i];
+        match c.epochs.back_mut() {
+            Some(e) if e.barrier.is_none() => e.barrier = Some(barrier),
+            _ => {
+                // No write since the last barrier: an empty epoch, answered as such.
+                c.next_epoch_id += 1;
+                let id = c.next_epoch_id;
+                c.epochs.push_back(PeerEpoch { id, size: 0, active: 0, barrier: Some(barrier) });
+            }
+        }
+        // What follows belongs to a new epoch; its presence is what holds back the stream.
+        c.next_epoch_id += 1;
+        let id = c.next_epoch_id;
+        c.epochs.push_back(PeerEpoch { id, size: 0, active: 0, barrier: None });
+        self.finish_epochs(i);
+    }
+
+    /// Confirms the oldest epochs that are closed, written, and flushed.
+    fn finish_epochs(&mut self, i: usize) {
+        loop {
+            let c = &self.connections[i];
+            let Some(first) = c.epochs.front() else { return };
+            let Some(barrier) = first.barrier else { return };
+            if first.active > 0 || c.epoch_flushing {
+                return;
+            }
+            if self.start_epoch_flush(i) {
+                return;
+            }
+            self.confirm_epoch(i, barrier);
+        }
+    }
+
+    fn confirm_epoch(&mut self, i: usize, barrier: BarrierNr) {
+        let first = self.connections[i].epochs.pop_front().expect("there is one");
+        let ack = Packet::BarrierAck(BarrierAck { barrier, set_size: first.size });
+        self.send_connection(i, Socket::Control, ack);
+    }
+
+    /// Flushes the disks that were written to. False if none needs it (write ordering, `docs/spec/...` 1.11).
+    fn start_epoch_flush(&mut self, i: usize) -> bool {
+        let session = self.connections[i].session;
+        let mut flushes = 0;
+        for d in 0..self.devices.len() {
+            let dev = &mut self.devices[d];
+            let wanted = dev.cfg.as_ref().is_some_and(|c| c.disk_flushes);
+            let usable = dev.usable();
+            let Some(b) = &mut dev.backing else { continue };
+            if wanted && usable && b.flushing.is_needed() && !b.opened.write_through {
+                let mark = b.flushing.mark();
+                flushes += 1;
+                self.disk(d, Op::EpochFlush { connection: i, device: d, session, mark }, DiskOp::Flush);
+            }
+        }
+        let c = &mut self.connections[i];
+        c.epoch_flushes = flushes;
+        c.epoch_flushing = flushes > 0;
+        flushes > 0
+    }
+
+    pub(crate) fn epoch_flush_done(&mut self, i: usize, d: usize, session: u64, result: Result<(), IoError>) {
+        if result.is_err() {
+            self.flush_error(d);
+        }
+        let c = &mut self.connections[i];
+        if c.session != session {
+            return;
+        }
+        c.epoch_flushes -= 1;
+        if c.epoch_flushes > 0 {
+            return;
+        }
+        c.epoch_flushing = false;
+        if let Some(barrier) = c.epochs.front().and_then(|e| e.barrier) {
+            self.confirm_epoch(i, barrier);
+        }
+        self.finish_epochs(i);
+    }
+
+    // -- reads --------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn peer_read(&mut self, i: usize, d: usize, request: wire::BlockRequest) {
+        let range = request.range().expect("the decoder checks ranges");
+        if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
+            let text = format!("read of {range:?} beyond the device or too long");
+            return self.protocol_error(i, "read-out-of-place", text);
+        }
+        if self.devices[d].disk != DiskState::UpToDate {
+            return self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
+        }
+        self.devices[d].read_bytes += range.len().0;
+        self.connections[i].working += range.len().0 + PACKET_COST;
+        let session = self.connections[i].session;
+        let action = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
+        self.disk(d, Op::PeerRead { connection: i, device: d, request, session }, action);
+    }
+
+    pub(crate) fn peer_read_done(
+        &mut self,
+        i: usize,
+        d: usize,
+        request: wire::BlockRequest,
+        session: u64,
+        result: Result<(), IoError>,
+        data: Segments,
+    ) {
+        let range = request.range().expect("checked");
+        self.connections[i].working -= range.len().0 + PACKET_COST;
+        if let Err(e) = result {
+            self.data_error(d, "read", range, e);
+        }
+        let c = &self.connections[i];
+        if c.session != session || c.link.is_none() {
+            return self.release(data);
+        }
+        match result {
+            Ok(()) => {
+                let reply = BlockData {
+                    sector: range.start,
+                    block_id: request.block_id,
+                    digest: wire::Digest::EMPTY,
+                    size: range.len(),
+                };
+                self.connections[i].peer_devices[d].sent_bytes += range.len().0;
+                self.send(i, Socket::Data, d, Packet::DataReply(reply), data.clone());
+                self.release(data);
+            }
+            Err(_) => {
+                self.release(data);
+                self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
+            }
+        }
+    }
+
+    /// The link is gone: nothing of it is answered any more; writes in progress end on their own (spec 2.7).
+    pub(crate) fn drop_peer_work(&mut self, i: usize) {
+        let held = std::mem::take(&mut self.connections[i].held);
+        for (_, _, payload) in held {
+            self.release(payload);
+        }
+        let c = &mut self.connections[i];
+        c.held_bytes = 0;
+        c.epochs.clear();
+        c.epoch_flushing = false;
+        c.epoch_flushes = 0;
+        for pd in &mut c.peer_devices {
+            pd.unacked = 0;
+        }
+    }
+
+    /// The peer wrote what it did not send.
+    pub(crate) fn peer_out_of_sync(&mut self, i: usize, d: usize, r: wire::BlockRange) {
+        let Some(range) = r.range() else { return };
+        let size = self.devices[d].size;
+        if range.start >= size {
+            return;
+        }
+        let clipped = SectorRange { start: range.start, end: range.end.min(size) };
+        self.mark_out_of_sync(i, d, clipped);
+    }
+
+    /// Bits for this peer: something of the range may differ.
+    pub(crate) fn mark_out_of_sync(&mut self, i: usize, d: usize, range: SectorRange) -> u64 {
+        let Some(slot) = self.slot(i, d) else { return 0 };
+        let Some(b) = &mut self.devices[d].backing else { return 0 };
+        let n = b.set_out_of_sync(slot, range);
+        self.status_changed |= n > 0;
+        n
+    }
+
+    /// Bits for this peer: the fully covered blocks of the range are equal.
+    pub(crate) fn clear_out_of_sync(&mut self, i: usize, d: usize, range: SectorRange) -> u64 {
+        let Some(slot) = self.slot(i, d) else { return 0 };
+        let Some(b) = &mut self.devices[d].backing else { return 0 };
+        b.set_in_sync(slot, range)
+    }
+}

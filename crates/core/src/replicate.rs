@@ -1,0 +1,371 @@
+//! The Primary's side of replication: sending writes and read requests, and what the answers mean
+//! (`docs/spec/data-path-and-resync.md` 1.5 to 1.9, 1.12).
+
+use crate::Resource;
+use crate::api::{Effect, Segments};
+use crate::config::Protocol;
+use crate::connection::Sent;
+use crate::device::Device;
+use crate::request::{Request, WriteKind};
+use units::{SectorRange, VolumeNr};
+use wire::{
+    BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, BlockRange, ConnState, DpFlags, Features, Packet, Socket,
+    WriteRange,
+};
+
+impl Resource {
+    // -- the streams --------------------------------------------------------------------------------------------------
+
+    /// Appends a packet about a volume to a stream.
+    pub(crate) fn send(&mut self, i: usize, stream: Socket, d: usize, packet: Packet, payload: Segments) {
+        let volume = self.devices[d].volume;
+        let peer = self.connections[i].cfg.peer;
+        if self.connections[i].link.is_some() {
+            self.emit(Effect::Send { peer, stream, volume, packet, payload });
+        }
+    }
+
+    /// Appends a packet about the whole connection.
+    pub(crate) fn send_connection(&mut self, i: usize, stream: Socket, packet: Packet) {
+        let peer = self.connections[i].cfg.peer;
+        if self.connections[i].link.is_some() {
+            self.emit(Effect::Send { peer, stream, volume: VolumeNr(0), packet, payload: Segments::None });
+        }
+    }
+
+    // -- writes -------------------------------------------------------------------------------------------------------
+
+    /// Sends a registered write to a peer and notes what must come back.
+    pub(crate) fn send_write(&mut self, i: usize, d: usize, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        let (epoch, range, kind, fua, data) = (w.epoch, w.range, w.kind, w.fua, w.data.clone());
+        if kind != WriteKind::Data && !self.connections[i].takes_discards() {
+            // It waited for another peer, or for another software there.
+            self.mark_out_of_sync(i, d, range);
+            if let Some(Request::Write(w)) = self.requests.get_mut(key) {
+                w.done |= 1 << i;
+            }
+            return self.try_finish(key);
+        }
+        self.close_older_epoch(i, epoch);
+        let c = &mut self.connections[i];
+        c.sent_in_epoch += 1;
+        c.log.push_back(Sent { request: key, epoch, at: self.now });
+        let flags = write_flags(c.version(), c.cfg.protocol, c.peer_devices[d].repl, fua);
+        let zeroes = c.has(Features::WRITE_ZEROES);
+        let pd = &mut c.peer_devices[d];
+        let seq = pd.next_seq();
+        pd.sent_bytes += if kind == WriteKind::Data { range.len().0 } else { 0 };
+        pd.sectors_in_flight += congestion_weight(kind, range);
+        let waits = c.cfg.protocol != Protocol::A;
+        if waits {
+            pd.pending += 1;
+        }
+        if let Some(Request::Write(w)) = self.requests.get_mut(key) {
+            w.sent |= 1 << i;
+            if waits {
+                w.pending |= 1 << i;
+            } else {
+                // Protocol A: good as soon as it is on its way.
+                w.ok |= 1 << i;
+            }
+        }
+        let (sector, size, block_id) = (range.start, range.len(), BlockId(key));
+        let ranged = |extra: DpFlags| WriteRange { sector, block_id, seq, flags: flags | extra, size };
+        let packet = match kind {
+            WriteKind::Data => {
+                Packet::Data(wire::Write { sector, block_id, seq, flags, digest: wire::Digest::EMPTY, size })
+            }
+            WriteKind::Discard => Packet::Trim(ranged(DpFlags::DISCARD)),
+            WriteKind::Zeroes { unmap } if zeroes => {
+                Packet::Zeroes(ranged(if unmap { DpFlags::ZEROES | DpFlags::DISCARD } else { DpFlags::ZEROES }))
+            }
+            // Without P_ZEROES a P_TRIM must read back as zeroes, which is what is wanted.
+            WriteKind::Zeroes { .. } => Packet::Trim(ranged(DpFlags::DISCARD)),
+        };
+        self.send(i, Socket::Data, d, packet, data);
+    }
+
+    /// A barrier between the writes sent last and those of another epoch.
+    fn close_older_epoch(&mut self, i: usize, epoch: u32) {
+        let c = &mut self.connections[i];
+        if c.sent_epoch != epoch {
+            let (old, sent) = (c.sent_epoch, c.sent_in_epoch);
+            c.sent_epoch = epoch;
+            c.sent_in_epoch = 0;
+            if sent > 0 {
+                c.barriers.push_back((old, self.now));
+                self.send_connection(i, Socket::Data, Packet::Barrier(BarrierNr(old)));
+            }
+        }
+    }
+
+    /// Sends the barriers of closed epochs that no further write has carried along within [`BARRIER_WAIT`].
+    pub(crate) fn send_late_barriers(&mut self) {
+        let pressed = |dev: &Device| dev.al_queue.is_starved();
+        if self.barriers_due.is_some_and(|at| at <= self.now) || self.devices.iter().any(pressed) {
+            self.send_due_barriers();
+        }
+    }
+
+    /// Sends the barriers of closed epochs.
+    pub(crate) fn send_due_barriers(&mut self) {
+        if self.barriers_due.take().is_some() {
+            for i in 0..self.connections.len() {
+                if self.connections[i].sent_in_epoch > 0 {
+                    self.close_older_epoch(i, self.epoch);
+                }
+            }
+        }
+    }
+
+    /// Tells a peer that it lacks a write; only if it was not told before (spec 1.8).
+    pub(crate) fn send_out_of_sync(&mut self, i: usize, d: usize, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        let range = w.range;
+        if self.mark_out_of_sync(i, d, range) == 0 {
+            return;
+        }
+        self.close_older_epoch(i, self.epoch);
+        let notice = BlockRange { sector: range.start, size: range.len() };
+        self.send(i, Socket::Data, d, Packet::OutOfSync(notice), Segments::None);
+    }
+
+    // -- answers to writes --------------------------------------------------------------------------------------------
+
+    /// P_RECV_ACK, P_WRITE_ACK, P_RS_WRITE_ACK of an application's write, P_SUPERSEDED.
+    pub(crate) fn write_acked(&mut self, i: usize, d: usize, ack: &BlockAck, in_sync: bool) {
+        let key = ack.block_id.0;
+        let bit = 1 << i;
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return self.unknown_answer(i, ack) };
+        if w.device != d || w.range.start != ack.sector || w.sent & bit == 0 {
+            return self.unknown_answer(i, ack);
+        }
+        if w.done & bit != 0 {
+            return;
+        }
+        w.ok |= bit;
+        if in_sync {
+            w.sis |= bit;
+        }
+        self.no_longer_pending(i, d, key);
+        self.try_finish(key);
+    }
+
+    /// P_NEG_ACK of an application's write: the peer does not have it.
+    pub(crate) fn write_refused(&mut self, i: usize, d: usize, ack: &BlockAck) {
+        let key = ack.block_id.0;
+        let bit = 1 << i;
+        match self.requests.get_mut(key) {
+            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.sent & bit != 0 => {
+                w.ok &= !bit;
+                w.sis &= !bit;
+                self.no_longer_pending(i, d, key);
+                self.try_finish(key);
+            }
+            _ => {
+                // Protocols A and B: it may be finished already.
+                if let Some(range) = ack.range() {
+                    self.mark_out_of_sync(i, d, range);
+                }
+            }
+        }
+    }
+
+    /// P_RETRY_WRITE: with two Primaries the peer's write overlaps ours and comes first; ours is done again after it.
+    pub(crate) fn write_to_repeat(&mut self, i: usize, d: usize, ack: &BlockAck) {
+        let key = ack.block_id.0;
+        let bit = 1 << i;
+        match self.requests.get_mut(key) {
+            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.pending & bit != 0 => {
+                w.repeat = true;
+                w.ok |= bit;
+                self.no_longer_pending(i, d, key);
+                self.try_finish(key);
+            }
+            _ => self.unknown_answer(i, ack),
+        }
+    }
+
+    fn no_longer_pending(&mut self, i: usize, d: usize, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        if w.pending >> i & 1 == 1 {
+            w.pending &= !(1 << i);
+            self.connections[i].peer_devices[d].pending -= 1;
+        }
+    }
+
+    fn unknown_answer(&mut self, i: usize, ack: &BlockAck) {
+        let text = format!("answer to an unknown request (sector {}, id {:?})", ack.sector, ack.block_id);
+        self.protocol_error(i, "unknown-answer", text);
+    }
+
+    /// P_BARRIER_ACK (spec 1.9, strict).
+    pub(crate) fn barrier_acked(&mut self, i: usize, ack: &BarrierAck) {
+        let c = &mut self.connections[i];
+        let epoch = ack.barrier.0;
+        let count = c.log.iter().take_while(|s| s.epoch == epoch).count();
+        let oldest_barrier = c.barriers.front().map(|b| b.0);
+        if oldest_barrier != Some(epoch) || count as u64 != u64::from(ack.set_size) {
+            let text = format!(
+                "barrier ack for epoch {epoch} with {} writes, expected {oldest_barrier:?} with {count}",
+                ack.set_size
+            );
+            return self.protocol_error(i, "barrier-ack-mismatch", text);
+        }
+        c.barriers.pop_front();
+        for _ in 0..count {
+            let sent = self.connections[i].log.pop_front().expect("counted");
+            if let Some(Request::Write(w)) = self.requests.get_mut(sent.request) {
+                let (d, weight) = (w.device, congestion_weight(w.kind, w.range));
+                w.done |= 1 << i;
+                let pd = &mut self.connections[i].peer_devices[d];
+                pd.sectors_in_flight = pd.sectors_in_flight.saturating_sub(weight);
+                self.note_drained(i, d);
+                self.no_longer_pending(i, d, sent.request);
+                self.try_finish(sent.request);
+            }
+        }
+        self.flushes_confirmed(i, Some(epoch));
+    }
+
+    // -- reads from the peer ------------------------------------------------------------------------------------------
+
+    pub(crate) fn send_read_request(&mut self, i: usize, d: usize, key: u64, range: SectorRange) {
+        self.close_older_epoch(i, self.epoch);
+        self.connections[i].peer_devices[d].pending += 1;
+        let request = wire::BlockRequest { sector: range.start, block_id: BlockId(key), size: range.len() };
+        self.send(i, Socket::Data, d, Packet::DataRequest(request), Segments::None);
+    }
+
+    pub(crate) fn read_answered(&mut self, i: usize, d: usize, reply: &BlockData, data: Segments) {
+        let key = reply.block_id.0;
+        let fits = matches!(self.requests.get(key), Some(Request::Read(r))
+            if r.device == d && r.remote == Some(i) && Some(r.range) == reply.range());
+        if !fits {
+            self.release(data);
+            return self.protocol_error(i, "unknown-answer", format!("data for an unknown read at {}", reply.sector));
+        }
+        let Some(Request::Read(r)) = self.requests.remove(key) else { unreachable!("just seen") };
+        let pd = &mut self.connections[i].peer_devices[d];
+        pd.pending -= 1;
+        pd.received_bytes += r.range.len().0;
+        self.emit(Effect::Deliver { from: data, to: r.data });
+        self.end_owner(d, r.tag, Ok(()));
+    }
+
+    pub(crate) fn read_refused(&mut self, i: usize, d: usize, ack: &BlockAck) {
+        let key = ack.block_id.0;
+        let fits = matches!(self.requests.get(key), Some(Request::Read(r)) if r.device == d && r.remote == Some(i));
+        if !fits {
+            return self.unknown_answer(i, ack);
+        }
+        let Some(Request::Read(r)) = self.requests.remove(key) else { unreachable!("just seen") };
+        self.connections[i].peer_devices[d].pending -= 1;
+        self.retry_read(r);
+    }
+
+    // -- losing the peer ----------------------------------------------------------------------------------------------
+
+    /// Every request that waits for this peer goes on without it, unless I/O is frozen: then B and C writes keep
+    /// waiting for it to come back (spec 1.12, 1.13).
+    pub(crate) fn requests_lost_peer(&mut self, i: usize) {
+        let frozen = self.suspended.any();
+        let waits_for_peer = self.connections[i].cfg.protocol != Protocol::A;
+        let bit = 1 << i;
+        let log = std::mem::take(&mut self.connections[i].log);
+        self.connections[i].barriers.clear();
+        self.connections[i].sent_in_epoch = 0;
+        for pd in &mut self.connections[i].peer_devices {
+            pd.pending = 0;
+            pd.sectors_in_flight = 0;
+            pd.caught_up = None;
+        }
+        for sent in log {
+            let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
+            let replicated = w.pending & bit != 0 || (w.ok & bit != 0 && waits_for_peer);
+            if frozen && replicated {
+                // Kept for the peer's return. What it had acknowledged needs no second sending then.
+                w.held = w.pending & bit != 0;
+                self.connections[i].frozen.push_back(sent.request);
+                continue;
+            }
+            w.pending &= !bit;
+            w.ok &= !bit;
+            w.sis &= !bit;
+            w.done |= bit;
+            self.try_finish(sent.request);
+        }
+        self.flushes_confirmed(i, None);
+        let reads: Vec<u64> = self
+            .requests
+            .iter()
+            .filter(|(_, r)| matches!(r, Request::Read(r) if r.remote == Some(i)))
+            .map(|(k, _)| k)
+            .collect();
+        for key in reads {
+            if let Some(Request::Read(r)) = self.requests.remove(key) {
+                self.start_read(r.device, r.range, r.data, r.tag, 0);
+            }
+        }
+    }
+
+    /// The peer is back with the same data: what it had not confirmed is sent again (spec 1.13).
+    pub(crate) fn resend_frozen(&mut self, i: usize) {
+        for key in std::mem::take(&mut self.connections[i].frozen) {
+            let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
+            let d = w.device;
+            w.held = false;
+            if w.pending >> i & 1 == 0 {
+                w.done |= 1 << i;
+                self.try_finish(key);
+                continue;
+            }
+            w.epoch = self.epoch;
+            w.pending &= !(1 << i);
+            self.epoch_writes += 1;
+            self.send_write(i, d, key);
+        }
+    }
+
+    /// I/O goes on without the peer: what was kept for it counts as lost.
+    pub(crate) fn give_up_frozen(&mut self, i: usize) {
+        let bit = 1 << i;
+        for key in std::mem::take(&mut self.connections[i].frozen) {
+            let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
+            w.pending &= !bit;
+            w.ok &= !bit;
+            w.sis &= !bit;
+            w.done |= bit;
+            w.held = false;
+            self.try_finish(key);
+        }
+    }
+}
+
+/// What a write counts for congestion, in sectors (`docs/spec/data-path-and-resync.md` 5.2).
+fn congestion_weight(kind: WriteKind, range: SectorRange) -> u64 {
+    if kind == WriteKind::Data { range.len().0 / 512 } else { 1 }
+}
+
+/// The flags of a data packet (`docs/spec/wire-protocol.md` 3.4, 11.1).
+fn write_flags(version: u32, protocol: Protocol, repl: ConnState, fua: bool) -> DpFlags {
+    let mut flags = DpFlags::NONE;
+    if version >= 100 {
+        match protocol {
+            Protocol::A => {}
+            Protocol::B => flags = flags | DpFlags::SEND_RECEIVE_ACK,
+            Protocol::C => flags = flags | DpFlags::SEND_WRITE_ACK,
+        }
+    }
+    if (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&repl) {
+        flags = flags | DpFlags::MAY_SET_IN_SYNC;
+        if version >= 100 {
+            flags = flags | DpFlags::SEND_WRITE_ACK;
+        }
+    }
+    if fua && version >= 95 {
+        flags = flags | DpFlags::FUA;
+    }
+    flags
+}

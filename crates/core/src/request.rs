@@ -1,0 +1,779 @@
+//! Application requests: admission, merging, conflicts, registration, completion
+//! (`docs/spec/data-path-and-resync.md` 1 and 4).
+
+use crate::Resource;
+use crate::api::{BlockRequest, DiskOp, Effect, IoError, MAX_DATA, MAX_DISCARD, RequestKind, Segments};
+use crate::decide::routing::{self, ReadContext, ReadRoute, ToPeer};
+use crate::resource::Op;
+use crate::state::PEER;
+use std::collections::VecDeque;
+use units::{ByteLen, Duration, Instant, Sector, SectorRange};
+use wire::{ConnState, DiskState};
+
+/// A barrier waits so long for a write to travel with (spec 12.4 #14).
+const BARRIER_WAIT: Duration = Duration(50_000);
+
+/// A set of connections of a resource, by their index.
+pub(crate) type ConnMask = u32;
+
+/// Who is told when a request ends.
+#[derive(Clone, Debug)]
+pub(crate) enum Owners {
+    One(Owner),
+    Many(Vec<Owner>),
+}
+
+/// The front end's request, or a part of one that was split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    Tag(u64),
+    Part(u64),
+}
+
+/// A front end's request that was split: it ends when all parts have.
+#[derive(Debug)]
+pub(crate) struct Split {
+    pub(crate) tag: u64,
+    pub(crate) left: u32,
+    pub(crate) result: Result<(), IoError>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteKind {
+    Data,
+    Discard,
+    Zeroes { unmap: bool },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Local {
+    None,
+    Pending,
+    Ok,
+    Failed(IoError),
+}
+
+/// A write from admission until every peer has confirmed it (`docs/spec/data-path-and-resync.md` 0.2).
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub(crate) device: usize,
+    pub(crate) kind: WriteKind,
+    pub(crate) fua: bool,
+    pub(crate) range: SectorRange,
+    pub(crate) data: Segments,
+    pub(crate) owners: Owners,
+    /// Its name in the device's `writing` intervals, once admitted.
+    pub(crate) interval: u64,
+    pub(crate) al_held: bool,
+    pub(crate) started: Instant,
+    pub(crate) epoch: u32,
+    pub(crate) local: Local,
+    /// Sent to, as data.
+    pub(crate) sent: ConnMask,
+    /// Must answer before completion.
+    pub(crate) pending: ConnMask,
+    /// Have it.
+    pub(crate) ok: ConnMask,
+    /// Have it and cleared their bit.
+    pub(crate) sis: ConnMask,
+    /// Nothing more can change towards these.
+    pub(crate) done: ConnMask,
+    /// Completed to the application; the data is gone.
+    pub(crate) completed: bool,
+    /// The peer's overlapping write comes first: when this one is settled here it starts again (spec 3.2).
+    pub(crate) repeat: bool,
+    /// Frozen: completion waits for the end of a suspension.
+    pub(crate) held: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) device: usize,
+    pub(crate) range: SectorRange,
+    pub(crate) data: Segments,
+    pub(crate) tag: Owner,
+    pub(crate) started: Instant,
+    /// Waits for this connection's answer; `None` = local.
+    pub(crate) remote: Option<usize>,
+    pub(crate) tries: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Flush {
+    pub(crate) device: usize,
+    pub(crate) started: Instant,
+    pub(crate) tag: u64,
+    pub(crate) local_pending: bool,
+    /// What the local flush covers.
+    pub(crate) mark: u64,
+    pub(crate) failed: bool,
+    /// Epochs that must be confirmed: (connection, epoch).
+    pub(crate) waiting: Vec<(usize, u32)>,
+    /// Some copy is known to hold everything.
+    pub(crate) covered: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Request {
+    Write(Write),
+    Read(Read),
+    Flush(Flush),
+}
+
+impl Owners {
+    fn append(&mut self, more: Owners) {
+        let mut all = match std::mem::replace(self, Owners::Many(Vec::new())) {
+            Owners::One(o) => vec![o],
+            Owners::Many(v) => v,
+        };
+        match more {
+            Owners::One(o) => all.push(o),
+            Owners::Many(v) => all.extend(v),
+        }
+        *self = Owners::Many(all);
+    }
+
+    fn into_iter(self) -> impl Iterator<Item = Owner> {
+        let (one, many) = match self {
+            Owners::One(o) => (Some(o), Vec::new()),
+            Owners::Many(v) => (None, v),
+        };
+        one.into_iter().chain(many)
+    }
+}
+
+impl Request {
+    pub(crate) fn device(&self) -> usize {
+        match self {
+            Request::Write(w) => w.device,
+            Request::Read(r) => r.device,
+            Request::Flush(f) => f.device,
+        }
+    }
+
+    pub(crate) fn started(&self) -> Instant {
+        match self {
+            Request::Write(w) => w.started,
+            Request::Read(r) => r.started,
+            Request::Flush(f) => f.started,
+        }
+    }
+}
+
+impl Write {
+    fn is_done(&self) -> bool {
+        self.completed && self.sent & !self.done == 0 && self.local != Local::Pending
+    }
+}
+
+/// The 4 MiB activity-log extents that a range touches, first and last.
+pub(crate) fn extents(range: SectorRange) -> (u32, u32) {
+    ((range.start.0 / EXTENT_SECTORS) as u32, ((range.end.0 - 1) / EXTENT_SECTORS) as u32)
+}
+
+/// Sectors of an activity-log extent: 4 MiB.
+pub(crate) const EXTENT_SECTORS: u64 = 1 << 13;
+
+impl Resource {
+    /// Takes a request of a front end; it ends with [`Effect::Complete`].
+    pub(crate) fn accept(&mut self, req: BlockRequest) {
+        let Some(d) = self.device_index(req.volume) else {
+            return self.complete(Owner::Tag(req.tag), Err(IoError::OutOfRange));
+        };
+        self.devices[d].upper_pending += 1;
+        if let Err(e) = self.check(d, &req) {
+            return self.end_owner(d, Owner::Tag(req.tag), Err(e));
+        }
+        self.devices[d].incoming.push_back(req);
+    }
+
+    fn check(&self, d: usize, req: &BlockRequest) -> Result<(), IoError> {
+        let dev = &self.devices[d];
+        if self.devices[d].role != wire::Role::Primary {
+            return Err(IoError::NotPrimary);
+        }
+        let limit = match req.kind {
+            RequestKind::Flush => return Ok(()),
+            RequestKind::Read => u64::MAX,
+            RequestKind::Write { .. } => u64::MAX,
+            RequestKind::Discard | RequestKind::WriteZeroes { .. } => u64::MAX,
+        };
+        let range = SectorRange::new(req.sector, req.len).ok_or(IoError::OutOfRange)?;
+        let data_ok = match req.kind {
+            RequestKind::Read | RequestKind::Write { .. } => req.data.len() == req.len.0,
+            _ => true,
+        };
+        let ranged = matches!(req.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
+        if ranged && !self.connections.iter().all(|c| !c.is_connected() || c.takes_discards()) {
+            // The peer cannot be told: whoever asks writes zeroes instead.
+            return Err(IoError::NotSupported);
+        }
+        if range.is_empty() || !req.len.is_sector_aligned() || req.len.0 > limit || !dev.holds(range) || !data_ok {
+            return Err(IoError::OutOfRange);
+        }
+        Ok(())
+    }
+
+    /// Moves what can go on: called once a turn, and whenever something was released.
+    pub(crate) fn pump_requests(&mut self, d: usize) {
+        if self.role != wire::Role::Primary {
+            return self.refuse_waiting(d);
+        }
+        if !self.may_start_io(d) {
+            return;
+        }
+        if std::mem::take(&mut self.devices[d].recheck) {
+            // Who must go on waiting is queued again behind the others.
+            for _ in 0..self.devices[d].blocked.len() {
+                let Some(write) = self.devices[d].blocked.pop_front() else { break };
+                self.admit(d, write);
+            }
+        }
+        let dev = &mut self.devices[d];
+        dev.merging.bring_neighbours_together(&mut dev.incoming);
+        while let Some(req) = self.devices[d].incoming.pop_front() {
+            match req.kind {
+                RequestKind::Read => self.start_reads(d, req),
+                RequestKind::Flush => self.start_flush(d, req.tag),
+                _ => self.start_write(d, req),
+            }
+            if !self.may_start_io(d) {
+                break;
+            }
+        }
+        self.pump_al(d);
+    }
+
+    /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
+    fn refuse_waiting(&mut self, d: usize) {
+        for request in std::mem::take(&mut self.devices[d].incoming) {
+            self.end_owner(d, Owner::Tag(request.tag), Err(IoError::NotPrimary));
+        }
+        for write in std::mem::take(&mut self.devices[d].blocked) {
+            for owner in write.owners.into_iter() {
+                self.end_owner(d, owner, Err(IoError::NotPrimary));
+            }
+        }
+    }
+
+    /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
+    pub(crate) fn may_start_io(&self, d: usize) -> bool {
+        let dev = &self.devices[d];
+        let settling = matches!(dev.disk, DiskState::Attaching | DiskState::Negotiating);
+        let unstable = self.connections.iter().any(|c| {
+            let repl = c.peer_devices[d].repl;
+            let old = c.version() < 96 && repl == ConnState::WFBitMapS;
+            c.is_connected() && (matches!(repl, ConnState::WFBitMapT | ConnState::WFSyncUUID) || old)
+        });
+        !self.suspended.any() && !settling && !unstable && !dev.generation_in_flight() && !dev.closing
+    }
+
+    // -- writes ------------------------------------------------------------------------------------------------------
+
+    fn start_write(&mut self, d: usize, req: BlockRequest) {
+        let (kind, fua) = match req.kind {
+            RequestKind::Write { fua } => (WriteKind::Data, fua),
+            RequestKind::Discard => (WriteKind::Discard, false),
+            RequestKind::WriteZeroes { unmap, fua } => (WriteKind::Zeroes { unmap }, fua),
+            RequestKind::Read | RequestKind::Flush => unreachable!("not a write"),
+        };
+        let limit = if kind == WriteKind::Data { self.max_data(d) } else { self.max_discard(d) };
+        let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
+        let mut write = self.new_write(d, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
+        if range.len().0 > limit {
+            return self.split_write(d, write, req.tag, limit);
+        }
+        if kind == WriteKind::Data {
+            self.merge_followers(d, &mut write, limit);
+        }
+        self.admit(d, write);
+    }
+
+    fn new_write(
+        &self,
+        d: usize,
+        kind: WriteKind,
+        fua: bool,
+        range: SectorRange,
+        data: Segments,
+        owners: Owners,
+    ) -> Write {
+        Write {
+            device: d,
+            kind,
+            fua,
+            range,
+            data,
+            owners,
+            interval: 0,
+            al_held: false,
+            started: self.now,
+            epoch: 0,
+            local: Local::None,
+            sent: 0,
+            pending: 0,
+            ok: 0,
+            sis: 0,
+            done: 0,
+            completed: false,
+            repeat: false,
+            held: false,
+        }
+    }
+
+    /// Joins the requests that continue `write` and already wait behind it (spec 12.5, method M1).
+    fn merge_followers(&mut self, d: usize, write: &mut Write, limit: u64) {
+        while let Some(next) = self.devices[d].incoming.front() {
+            let RequestKind::Write { fua } = next.kind else { break };
+            let Some(range) = SectorRange::new(next.sector, next.len) else { break };
+            let joined = SectorRange { start: write.range.start, end: range.end };
+            let (first, last) = extents(joined);
+            if range.start != write.range.end || joined.len().0 > limit || first != last {
+                break;
+            }
+            let next = self.devices[d].incoming.pop_front().expect("just seen");
+            write.range = joined;
+            write.fua |= fua;
+            write.data.append(next.data);
+            write.owners.append(Owners::One(Owner::Tag(next.tag)));
+        }
+    }
+
+    fn split_write(&mut self, d: usize, write: Write, tag: u64, limit: u64) {
+        let mut pieces = VecDeque::new();
+        let step = limit / 512;
+        let mut at = write.range.start.0;
+        while at < write.range.end.0 {
+            let end = (at + step).min(write.range.end.0);
+            pieces.push_back(SectorRange { start: Sector(at), end: Sector(end) });
+            at = end;
+        }
+        let split = Split { tag, left: pieces.len() as u32, result: Ok(()) };
+        let key = self.splits.insert(split);
+        for range in pieces {
+            let from = (range.start.0 - write.range.start.0) * 512;
+            let data = slice(&write.data, from, range.len().0);
+            let part = self.new_write(d, write.kind, write.fua, range, data, Owners::One(Owner::Part(key)));
+            self.admit(d, part);
+        }
+    }
+
+    /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
+    fn admit(&mut self, d: usize, mut write: Write) {
+        let dev = &mut self.devices[d];
+        let busy = dev.writing.overlapping(write.range).next().is_some()
+            || dev.peer_writing.overlapping(write.range).next().is_some()
+            || dev.resyncing.overlapping(write.range).next().is_some();
+        if busy {
+            dev.blocked.push_back(write);
+            return;
+        }
+        write.interval = dev.interval_id();
+        dev.writing.insert(write.range, write.interval, ());
+        self.take_al(d, write);
+    }
+
+    /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
+    pub(crate) fn submit_write(&mut self, mut write: Write) {
+        let d = write.device;
+        self.check_congestion(PEER, d);
+        let word = self.word(d);
+        let protocol = self.connections.get(PEER).map_or(101, crate::connection::Connection::version);
+        let route = routing::write(&word, protocol);
+        let local = route.local && self.devices[d].usable();
+        let data_to: ConnMask = if route.peer == ToPeer::Data { 1 << PEER } else { 0 };
+        let notice_to: ConnMask = if route.peer == ToPeer::OutOfSync { 1 << PEER } else { 0 };
+        let any_good = word.disk == DiskState::UpToDate || word.pdsk == DiskState::UpToDate;
+        // The device may have shrunk while the write waited: what lies behind it is metadata.
+        if !self.devices[d].holds(write.range) || !any_good || (!local && data_to == 0) {
+            return self.refuse_write(write);
+        }
+        write.epoch = self.epoch;
+        write.started = self.now;
+        let max_epoch = self.smallest_max_epoch();
+        if data_to != 0 {
+            self.epoch_writes += 1;
+        }
+        let key = self.requests.insert(Request::Write(write));
+        for i in 0..self.connections.len() {
+            if data_to >> i & 1 == 1 {
+                self.send_write(i, d, key);
+            } else if notice_to >> i & 1 == 1 {
+                self.send_out_of_sync(i, d, key);
+            }
+        }
+        if self.epoch_writes >= max_epoch {
+            self.close_epoch();
+        }
+        if local {
+            self.submit_local(d, key);
+        }
+        self.try_finish(key);
+    }
+
+    /// Neither side can take it: fail, or freeze (`on-no-data-accessible`).
+    fn refuse_write(&mut self, mut write: Write) {
+        let d = write.device;
+        self.drop_al(d, &mut write);
+        self.devices[d].writing.remove(write.range.start, write.interval);
+        self.devices[d].recheck = true;
+        if self.suspended.any() {
+            self.devices[d].blocked.push_back(write);
+            return;
+        }
+        for owner in write.owners.into_iter() {
+            self.end_owner(d, owner, Err(IoError::Io));
+        }
+    }
+
+    fn submit_local(&mut self, d: usize, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        w.local = Local::Pending;
+        let (sector, len) = (w.range.start, w.range.len());
+        let action = match w.kind {
+            WriteKind::Data => DiskOp::Write { sector, data: w.data.clone(), fua: w.fua },
+            WriteKind::Discard => DiskOp::Discard { sector, len, zeroes: false },
+            WriteKind::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua: w.fua },
+        };
+        let dev = &mut self.devices[d];
+        dev.written_bytes += len.0;
+        self.disk(d, Op::LocalWrite(key), action);
+    }
+
+    pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        let (d, kind, range) = (w.device, w.kind, w.range);
+        w.local = match result {
+            Ok(()) => Local::Ok,
+            Err(e) => Local::Failed(e),
+        };
+        if let (Err(e), WriteKind::Data) = (result, kind) {
+            self.data_error(d, "write", range, e);
+        }
+        self.try_finish(key);
+    }
+
+    /// A peer answered, or will never: completes and retires what can be.
+    pub(crate) fn try_finish(&mut self, key: u64) {
+        let resuming = !self.suspended.any();
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        if !w.completed && w.local != Local::Pending && w.pending == 0 {
+            if w.held && !resuming {
+                return;
+            }
+            if w.repeat {
+                return self.start_again(key);
+            }
+            self.complete_write(key);
+        }
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        if w.is_done() {
+            self.retire_write(key);
+        }
+    }
+
+    /// A write that lost against a concurrent one of the peer: from the top, behind that one.
+    fn start_again(&mut self, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        let d = w.device;
+        let (kind, fua, range, data) = (w.kind, w.fua, w.range, w.data.clone());
+        let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
+        w.repeat = false;
+        w.completed = true;
+        let (start, interval) = (w.range.start, w.interval);
+        self.devices[d].writing.remove(start, interval);
+        self.devices[d].recheck = true;
+        let again = self.new_write(d, kind, fua, range, data, owners);
+        self.devices[d].blocked.push_back(again);
+        self.try_finish(key);
+    }
+
+    fn complete_write(&mut self, key: u64) {
+        let (epoch, current) = {
+            let Some(Request::Write(w)) = self.requests.get(key) else { return };
+            (w.epoch, self.epoch)
+        };
+        // The application may now send a write that depends on this one: it must be in a later epoch (spec 1.7).
+        if epoch == current && self.epoch_writes > 0 {
+            self.close_epoch();
+        }
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        w.completed = true;
+        let d = w.device;
+        let result = match w.local {
+            Local::Ok => Ok(()),
+            _ if w.ok != 0 => Ok(()),
+            Local::Failed(e) => Err(e),
+            Local::None | Local::Pending => Err(IoError::Io),
+        };
+        let elsewhere = result.is_ok() && w.local != Local::Ok;
+        let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
+        w.data = Segments::None;
+        let (start, interval, began, len) = (w.range.start, w.interval, w.started, w.range.len());
+        self.application_done(d, began, len);
+        self.devices[d].outrun |= elsewhere && self.devices[d].disk < DiskState::Inconsistent;
+        self.devices[d].writing.remove(start, interval);
+        self.devices[d].recheck = true;
+        for owner in owners.into_iter() {
+            self.end_owner(d, owner, result);
+        }
+    }
+
+    /// Done: the bitmap learns the truth, then the activity log lets go (spec 1.8).
+    fn retire_write(&mut self, key: u64) {
+        let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
+        let d = w.device;
+        for i in 0..self.connections.len() {
+            let bit = 1 << i;
+            let local_ok = w.local == Local::Ok;
+            if w.ok & bit != 0 && local_ok {
+                if w.sis & bit != 0 {
+                    self.clear_out_of_sync(i, d, w.range);
+                }
+            } else {
+                self.mark_out_of_sync(i, d, w.range);
+            }
+        }
+        self.drop_al(d, &mut w);
+    }
+
+    /// Ends the current epoch; the barrier goes out before the next write, or by itself if none comes soon.
+    pub(crate) fn close_epoch(&mut self) {
+        if self.epoch_writes == 0 {
+            return;
+        }
+        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch_writes = 0;
+        self.barriers_due = Some(self.now + BARRIER_WAIT);
+    }
+
+    // -- reads -------------------------------------------------------------------------------------------------------
+
+    fn start_reads(&mut self, d: usize, req: BlockRequest) {
+        let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
+        if req.len.0 <= MAX_DATA {
+            return self.start_read(d, range, req.data, Owner::Tag(req.tag), 0);
+        }
+        let parts = req.len.0.div_ceil(MAX_DATA);
+        let key = self.splits.insert(Split { tag: req.tag, left: parts as u32, result: Ok(()) });
+        for n in 0..parts {
+            let from = n * MAX_DATA;
+            let len = MAX_DATA.min(req.len.0 - from);
+            let start = Sector(range.start.0 + from / 512);
+            let part = SectorRange::new(start, ByteLen(len)).expect("within the request");
+            self.start_read(d, part, slice(&req.data, from, len), Owner::Part(key), 0);
+        }
+    }
+
+    pub(crate) fn start_read(&mut self, d: usize, range: SectorRange, data: Segments, tag: Owner, tries: u32) {
+        if !self.devices[d].holds(range) {
+            return self.end_owner(d, tag, Err(IoError::OutOfRange));
+        }
+        let remote = match self.read_route(d, range) {
+            ReadRoute::Local => None,
+            ReadRoute::Remote => Some(PEER),
+            ReadRoute::Nowhere => return self.read_nowhere(d, range, data, tag),
+        };
+        let read = Read { device: d, range, data: data.clone(), tag, started: self.now, remote, tries };
+        let key = self.requests.insert(Request::Read(read));
+        match remote {
+            None => {
+                self.devices[d].read_bytes += range.len().0;
+                self.disk(d, Op::LocalRead(key), DiskOp::Read { sector: range.start, data });
+            }
+            Some(i) => self.send_read_request(i, d, key, range),
+        }
+    }
+
+    /// No good copy is within reach: fail, or wait for one if I/O is frozen.
+    fn read_nowhere(&mut self, d: usize, range: SectorRange, data: Segments, tag: Owner) {
+        match tag {
+            Owner::Tag(tag) if self.suspended.any() => {
+                let (sector, len, volume) = (range.start, range.len(), self.devices[d].volume);
+                let again = BlockRequest { tag, volume, kind: RequestKind::Read, sector, len, data };
+                self.devices[d].incoming.push_front(again);
+            }
+            _ => self.end_owner(d, tag, Err(IoError::Io)),
+        }
+    }
+
+    fn read_route(&self, d: usize, range: SectorRange) -> ReadRoute {
+        let dev = &self.devices[d];
+        let range_clean = dev.backing.as_ref().is_some_and(|b| (0..b.bitmaps.len()).all(|s| b.in_sync(s, range)));
+        let context = ReadContext {
+            range_clean,
+            sector: range.start,
+            balancing: routing::Balancing::PreferLocal,
+            last_was_local: true,
+            local_pending: u64::from(dev.local_pending),
+            peer_pending: 0,
+        };
+        let mut word = self.word(d);
+        if !dev.usable() {
+            word.disk = DiskState::Diskless;
+        }
+        routing::read(&word, &context)
+    }
+
+    pub(crate) fn local_read_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let Some(Request::Read(r)) = self.requests.remove(key) else { return };
+        match result {
+            Ok(()) => {
+                self.application_done(r.device, r.started, r.range.len());
+                self.end_owner(r.device, r.tag, Ok(()));
+            }
+            Err(e) => {
+                for i in 0..self.connections.len() {
+                    self.mark_out_of_sync(i, r.device, r.range);
+                }
+                self.data_error(r.device, "read", r.range, e);
+                self.retry_read(r);
+            }
+        }
+    }
+
+    /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more.
+    pub(crate) fn retry_read(&mut self, r: Read) {
+        if r.tries >= 3 {
+            return self.end_owner(r.device, r.tag, Err(IoError::Io));
+        }
+        self.start_read(r.device, r.range, r.data, r.tag, r.tries + 1);
+    }
+
+    // -- flushes -----------------------------------------------------------------------------------------------------
+
+    /// A strict flush (spec 1.10): done when the local disk has flushed and every epoch with a completed write is
+    /// confirmed by the peers that count.
+    fn start_flush(&mut self, d: usize, tag: u64) {
+        self.close_epoch();
+        self.send_due_barriers();
+        let local = self.devices[d].usable();
+        let mut waiting = Vec::new();
+        for (i, c) in self.connections.iter().enumerate() {
+            let counts = !local || c.cfg.protocol == crate::config::Protocol::C;
+            if let (true, Some(last)) = (counts, c.last_unconfirmed_epoch()) {
+                waiting.push((i, last));
+            }
+        }
+        let peer_good = self.connections.iter().any(|c| c.peer_devices[d].pdsk == DiskState::UpToDate);
+        if !local && !peer_good {
+            return self.end_owner(d, Owner::Tag(tag), Err(IoError::Io));
+        }
+        let clean = self.devices[d].backing.as_ref().is_none_or(|b| !b.flushing.is_needed());
+        let started = self.now;
+        let mark = self.devices[d].backing.as_ref().map_or(0, |b| b.flushing.mark());
+        let local_pending = local && !clean;
+        let flush = Flush { device: d, started, tag, local_pending, mark, failed: false, waiting, covered: local };
+        let key = self.requests.insert(Request::Flush(flush));
+        self.flushes.push(key);
+        if local_pending {
+            self.disk(d, Op::LocalFlush(key), DiskOp::Flush);
+        }
+        self.try_finish_flush(key);
+    }
+
+    pub(crate) fn local_flush_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let Some(Request::Flush(f)) = self.requests.get_mut(key) else { return };
+        f.local_pending = false;
+        f.failed |= result.is_err();
+        f.covered &= result.is_ok();
+        let (d, mark) = (f.device, f.mark);
+        if let (Ok(()), Some(b)) = (result, &mut self.devices[d].backing) {
+            b.flushing.note_flushed(mark);
+        }
+        if result.is_err() {
+            // A disk that failed to flush may have lost anything: it is never trusted again (fsync semantics).
+            self.flush_error(d);
+        }
+        self.try_finish_flush(key);
+    }
+
+    /// `epoch` and all before it are confirmed by connection `i` (or it is gone: `lost`).
+    pub(crate) fn flushes_confirmed(&mut self, i: usize, epoch: Option<u32>) {
+        for key in self.flushes.clone() {
+            let Some(Request::Flush(f)) = self.requests.get_mut(key) else { continue };
+            let before = f.waiting.len();
+            f.waiting.retain(|&(c, e)| c != i || epoch.is_some_and(|done| (e.wrapping_sub(done) as i32) > 0));
+            if f.waiting.len() != before && epoch.is_some() {
+                f.covered = true;
+            }
+            self.try_finish_flush(key);
+        }
+    }
+
+    fn try_finish_flush(&mut self, key: u64) {
+        let Some(Request::Flush(f)) = self.requests.get(key) else { return };
+        if f.local_pending || !f.waiting.is_empty() {
+            return;
+        }
+        let Some(Request::Flush(f)) = self.requests.remove(key) else { return };
+        self.flushes.retain(|k| *k != key);
+        let connected_good = self.connections.iter().any(|c| c.peer_devices[f.device].pdsk == DiskState::UpToDate);
+        let result = if f.covered || (connected_good && !f.failed) { Ok(()) } else { Err(IoError::Io) };
+        self.end_owner(f.device, Owner::Tag(f.tag), result);
+    }
+
+    // -- the end of requests ------------------------------------------------------------------------------------------
+
+    pub(crate) fn end_owner(&mut self, d: usize, owner: Owner, result: Result<(), IoError>) {
+        match owner {
+            Owner::Tag(_) => {
+                self.devices[d].upper_pending -= 1;
+                self.complete(owner, result);
+            }
+            Owner::Part(key) => {
+                let split = self.splits.get_mut(key).expect("a part's split lives as long as its parts");
+                split.left -= 1;
+                split.result = split.result.and(result);
+                if split.left == 0 {
+                    let split = self.splits.remove(key).expect("just seen");
+                    self.devices[d].upper_pending -= 1;
+                    self.complete(Owner::Tag(split.tag), split.result);
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, owner: Owner, result: Result<(), IoError>) {
+        let Owner::Tag(tag) = owner else { unreachable!("parts end with their split") };
+        self.emit(Effect::Complete { tag, result });
+    }
+
+    fn max_data(&self, d: usize) -> u64 {
+        let peers = self.connections.iter().filter(|c| c.is_connected());
+        peers.map(|c| c.max_data(d)).min().unwrap_or(MAX_DATA).clamp(4096, MAX_DATA)
+    }
+
+    fn max_discard(&self, _d: usize) -> u64 {
+        let peers = self.connections.iter().filter(|c| c.is_connected());
+        peers.map(|c| c.max_discard()).min().unwrap_or(MAX_DISCARD)
+    }
+
+    fn smallest_max_epoch(&self) -> u32 {
+        self.connections.iter().map(|c| c.cfg.max_epoch_size).min().unwrap_or(u32::MAX)
+    }
+}
+
+/// The pieces of `data` that hold bytes `from..from + len`.
+pub(crate) fn slice(data: &Segments, from: u64, len: u64) -> Segments {
+    let mut out = Segments::None;
+    let (mut skip, mut want) = (from, len);
+    for piece in data.as_slice() {
+        let size = u64::from(piece.len);
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let take = (size - skip).min(want);
+        if take == 0 {
+            break;
+        }
+        let mut part = *piece;
+        part.offset += skip as u32;
+        part.len = take as u32;
+        out.append(Segments::One(part));
+        skip = 0;
+        want -= take;
+    }
+    out
+}

@@ -1,0 +1,408 @@
+//! The resource: owner of devices and connections, dispatcher of inputs, queue of effects.
+
+use crate::api::{
+    BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
+    MetaOp, Notice, OpId, OpenedDisk, Openers, Segments, Severity, SuspendReasons,
+};
+use crate::command::Pending;
+use crate::config::ResourceConfig;
+use crate::connection::Connection;
+use crate::device::Device;
+use crate::peer_write::PeerWrite;
+use crate::request::{Request, Split};
+use crate::slab::Slab;
+use std::collections::{BTreeMap, VecDeque};
+use units::{Generation, Instant, NodeId, Rng, VolumeNr};
+use wire::{Packet, Role, Socket};
+
+/// How many decisions `why` remembers.
+const REMEMBERED: usize = 64;
+
+/// One resource on one node. See the crate's head for how to drive it.
+#[derive(Debug)]
+pub struct Resource {
+    pub(crate) cfg: ResourceConfig,
+    pub(crate) now: Instant,
+    pub(crate) rng: Rng,
+    pub(crate) role: Role,
+    pub(crate) suspended: SuspendReasons,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) requests: Slab<Request>,
+    /// Which of them are flushes.
+    pub(crate) flushes: Vec<u64>,
+    pub(crate) splits: Slab<Split>,
+    pub(crate) peer_writes: Slab<PeerWrite>,
+    pub(crate) ops: Slab<Op>,
+    /// The present write epoch, and how many writes it has (spec 1.9).
+    pub(crate) epoch: u32,
+    pub(crate) epoch_writes: u32,
+    /// An epoch was closed: when its barrier goes out if no further write carries it along.
+    pub(crate) barriers_due: Option<Instant>,
+    pub(crate) effects: VecDeque<Effect>,
+    pub(crate) status_changed: bool,
+    pub(crate) decisions: VecDeque<(Instant, Notice)>,
+    pub(crate) pending: Vec<Pending>,
+    pub(crate) handlers: BTreeMap<u64, HandlerCall>,
+    pub(crate) next_handler: u64,
+    pub(crate) stopping: bool,
+    pub(crate) stopped: bool,
+}
+
+/// What a finished disk operation belongs to. The first number is the device's index.
+#[derive(Debug)]
+pub(crate) enum Op {
+    LocalWrite(u64),
+    LocalRead(u64),
+    LocalFlush(u64),
+    PeerWrite(u64),
+    PeerRead { connection: usize, device: usize, request: wire::BlockRequest, session: u64 },
+    ResyncRead { connection: usize, device: usize, key: u64 },
+    ResyncWrite { connection: usize, device: usize, key: u64 },
+    ResyncDigest { connection: usize, device: usize, key: u64 },
+    EpochFlush { connection: usize, device: usize, session: u64, mark: u64 },
+    AlBlock(usize),
+    BitmapPage(usize, u64),
+    Superblock(usize),
+    Attach(usize),
+    LogReset(usize),
+}
+
+impl Resource {
+    /// A resource in its first state: Secondary, all volumes Diskless, all connections StandAlone. `seed` must come
+    /// from a secure random source (data generations are drawn from it) except in simulations.
+    #[must_use]
+    pub fn new(cfg: ResourceConfig, seed: u64) -> Resource {
+        let devices = cfg.volumes.iter().map(Device::new).collect();
+        let connections = cfg.connections.iter().map(|c| Connection::new(c, &cfg.volumes)).collect();
+        Resource {
+            cfg,
+            now: Instant(0),
+            rng: Rng::new(seed),
+            role: Role::Secondary,
+            suspended: SuspendReasons::default(),
+            devices,
+            connections,
+            requests: Slab::default(),
+            flushes: Vec::new(),
+            splits: Slab::default(),
+            peer_writes: Slab::default(),
+            ops: Slab::default(),
+            epoch: 1,
+            epoch_writes: 0,
+            barriers_due: None,
+            effects: VecDeque::new(),
+            status_changed: true,
+            decisions: VecDeque::new(),
+            pending: Vec::new(),
+            handlers: BTreeMap::new(),
+            next_handler: 0,
+            stopping: false,
+            stopped: false,
+        }
+    }
+
+    // -- inputs ------------------------------------------------------------------------------------------------------
+
+    /// A front end's request; it ends with [`Effect::Complete`].
+    pub fn on_request(&mut self, now: Instant, request: BlockRequest) {
+        self.now = now;
+        self.accept(request);
+    }
+
+    /// Who has a volume's device open changed.
+    pub fn on_openers(&mut self, now: Instant, volume: VolumeNr, openers: Openers) {
+        self.now = now;
+        if let Some(d) = self.device_index(volume) {
+            self.devices[d].openers = openers;
+        }
+    }
+
+    /// Both streams to `peer` are up.
+    pub fn on_link_up(&mut self, now: Instant, peer: NodeId, link: LinkUp) {
+        self.now = now;
+        if let Some(i) = self.connection_index(peer) {
+            self.link_up(i, link);
+        }
+    }
+
+    /// The streams to `peer` are gone. Not called after [`Effect::CloseLink`].
+    pub fn on_link_down(&mut self, now: Instant, peer: NodeId, why: LinkDown) {
+        self.now = now;
+        if let Some(i) = self.connection_index(peer) {
+            self.link_down(i, why);
+        }
+    }
+
+    /// A packet arrived, with its payload if it has one (which the core then owns).
+    pub fn on_packet(
+        &mut self,
+        now: Instant,
+        peer: NodeId,
+        stream: Socket,
+        volume: VolumeNr,
+        packet: Packet,
+        payload: Segments,
+    ) {
+        self.now = now;
+        match self.connection_index(peer) {
+            Some(i) if self.connections[i].link.is_some() => self.packet(i, stream, volume, packet, payload),
+            _ => self.release(payload),
+        }
+    }
+
+    /// The answer to [`Effect::Hmac`]; `None` if the algorithm is not known or there is no secret.
+    pub fn on_hmac(&mut self, now: Instant, peer: NodeId, token: u32, mac: Option<Vec<u8>>) {
+        self.now = now;
+        if let Some(i) = self.connection_index(peer) {
+            self.hmac_done(i, token, mac);
+        }
+    }
+
+    /// The answer to [`Effect::Digest`].
+    pub fn on_digest(&mut self, now: Instant, op: OpId, digest: wire::Digest) {
+        self.now = now;
+        if let Some(Op::ResyncDigest { connection, device, key }) = self.ops.remove(op.0) {
+            self.resync_digested(connection, device, key, digest);
+        }
+    }
+
+    /// The answer to [`Effect::OpenDisk`]; the text says why it failed and what to do.
+    pub fn on_disk_opened(&mut self, now: Instant, volume: VolumeNr, disk: Result<OpenedDisk, (i32, String)>) {
+        self.now = now;
+        if let Some(d) = self.device_index(volume) {
+            self.disk_opened(d, disk);
+        }
+    }
+
+    /// An operation on the data area ended.
+    pub fn on_disk_done(&mut self, now: Instant, done: DiskDone) {
+        self.now = now;
+        let Some(op) = self.ops.remove(done.op.0) else { return self.release(done.data) };
+        let result = done.result.map_err(|e| match e {
+            DiskError::Io => IoError::Io,
+            DiskError::NoSpace => IoError::NoSpace,
+            DiskError::NotSupported => IoError::NotSupported,
+        });
+        self.data_op_done(op, result, (done.data, done.zeroes));
+    }
+
+    /// An operation on the data area ended, or is given up.
+    pub(crate) fn data_op_done(&mut self, op: Op, result: Result<(), IoError>, (data, zeroes): (Segments, bool)) {
+        if let Some(d) = self.written_device(&op)
+            && let Some(b) = &mut self.devices[d].backing
+        {
+            b.flushing.note_write();
+        }
+        match op {
+            Op::LocalWrite(key) => {
+                self.lower_ended(key);
+                self.local_write_done(key, result);
+            }
+            Op::LocalRead(key) => {
+                self.lower_ended(key);
+                self.local_read_done(key, result);
+            }
+            Op::LocalFlush(key) => {
+                self.lower_ended(key);
+                self.local_flush_done(key, result);
+            }
+            Op::PeerWrite(key) => self.peer_write_done(key, result),
+            Op::PeerRead { connection, device, request, session } => {
+                self.peer_read_done(connection, device, request, session, result, data);
+            }
+            Op::ResyncRead { connection, device, key } => {
+                self.resync_read_done(connection, device, key, result, (data, zeroes));
+            }
+            Op::ResyncWrite { connection, device, key } => self.resync_write_done(connection, device, key, result),
+            Op::EpochFlush { connection, device, session, mark } => {
+                if let (Ok(()), Some(b)) = (result, &mut self.devices[device].backing) {
+                    b.flushing.note_flushed(mark);
+                }
+                self.epoch_flush_done(connection, device, session, result)
+            }
+            Op::ResyncDigest { .. }
+            | Op::AlBlock(_)
+            | Op::BitmapPage(..)
+            | Op::Superblock(_)
+            | Op::Attach(_)
+            | Op::LogReset(_) => {
+                debug_assert!(data.is_empty(), "not an operation on data");
+            }
+        }
+    }
+
+    /// An operation on metadata ended.
+    pub fn on_meta_done(&mut self, now: Instant, done: MetaDone) {
+        self.now = now;
+        let Some(op) = self.ops.remove(done.op.0) else { return };
+        match op {
+            Op::AlBlock(d) => self.al_block_done(d, done.result.map(drop)),
+            Op::BitmapPage(d, page) => self.bitmap_page_done(d, page, done.result.map(drop)),
+            Op::Superblock(d) => self.superblock_done(d, done.result.map(drop)),
+            Op::Attach(d) => self.attach_step_done(d, done.result),
+            Op::LogReset(d) => self.log_reset_done(d, done.result.map(drop)),
+            _ => unreachable!("not an operation on metadata"),
+        }
+    }
+
+    /// A handler ended with this exit status (0 also if it could not be run).
+    pub fn on_handler_exit(&mut self, now: Instant, id: u64, status: i32) {
+        self.now = now;
+        if let Some(call) = self.handlers.remove(&id) {
+            self.handler_exit(&call, status);
+        }
+    }
+
+    /// An administrator's command; it ends with [`Effect::CommandDone`].
+    pub fn on_command(&mut self, now: Instant, id: u64, command: Command) {
+        self.now = now;
+        self.command(id, command);
+    }
+
+    /// Time passed: at least whatever [`poll_timeout`](Self::poll_timeout) named.
+    pub fn on_time(&mut self, now: Instant) {
+        self.now = now;
+        self.check_timers();
+    }
+
+    /// All inputs of this turn are in: starts what can be batched. Call once a turn, before draining effects.
+    pub fn on_turn_end(&mut self, now: Instant) {
+        self.now = now;
+        for i in 0..self.connections.len() {
+            self.pump_peer(i);
+        }
+        for d in 0..self.devices.len() {
+            self.pump_requests(d);
+        }
+        self.send_late_barriers();
+        self.follow_dependencies();
+        for i in 0..self.connections.len() {
+            self.leave_ahead(i);
+            self.repair_after_reconnect(i);
+            self.pump_resync(i);
+        }
+        self.pump_commands();
+        for d in 0..self.devices.len() {
+            self.pump_al(d);
+            self.pump_metadata(d);
+            self.announce_device(d);
+        }
+        if std::mem::take(&mut self.status_changed) {
+            self.emit(Effect::StatusChanged);
+        }
+    }
+
+    // -- outputs -----------------------------------------------------------------------------------------------------
+
+    /// The next thing to do, in order.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When [`on_time`](Self::on_time) wants to be called at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.next_timer()
+    }
+
+    /// How many payload bytes of `peer` wait here to be processed: the caller stops reading the data stream while this
+    /// is above what it is willing to hold.
+    #[must_use]
+    pub fn held_back(&self, peer: NodeId) -> u64 {
+        self.connection_index(peer).map_or(0, |i| self.connections[i].held_bytes())
+    }
+
+    // -- inside ------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn emit(&mut self, effect: Effect) {
+        self.effects.push_back(effect);
+    }
+
+    pub(crate) fn release(&mut self, data: Segments) {
+        if data != Segments::None {
+            self.emit(Effect::Release(data));
+        }
+    }
+
+    pub(crate) fn device_index(&self, volume: VolumeNr) -> Option<usize> {
+        self.devices.iter().position(|d| d.volume == volume)
+    }
+
+    pub(crate) fn connection_index(&self, peer: NodeId) -> Option<usize> {
+        self.connections.iter().position(|c| c.cfg.peer == peer)
+    }
+
+    pub(crate) fn disk(&mut self, d: usize, op: Op, action: DiskOp) {
+        if matches!(op, Op::LocalRead(_) | Op::LocalWrite(_) | Op::LocalFlush(_)) {
+            self.devices[d].local_pending += 1;
+        }
+        let volume = self.devices[d].volume;
+        let op = OpId(self.ops.insert(op));
+        self.emit(Effect::Disk { op, volume, action });
+    }
+
+    pub(crate) fn meta(&mut self, d: usize, op: Op, action: MetaOp) {
+        let volume = self.devices[d].volume;
+        let op = OpId(self.ops.insert(op));
+        self.emit(Effect::Meta { op, volume, action });
+    }
+
+    /// The device that a write was for.
+    fn written_device(&self, op: &Op) -> Option<usize> {
+        match op {
+            Op::LocalWrite(key) => self.requests.get(*key).map(Request::device),
+            Op::PeerWrite(key) => self.peer_writes.get(*key).map(|w| w.device),
+            Op::ResyncWrite { device, .. } => Some(*device),
+            _ => None,
+        }
+    }
+
+    fn lower_ended(&mut self, key: u64) {
+        let d = match self.requests.get(key) {
+            Some(Request::Write(w)) => w.device,
+            Some(Request::Read(r)) => r.device,
+            Some(Request::Flush(f)) => f.device,
+            None => return,
+        };
+        self.devices[d].local_pending -= 1;
+    }
+
+    /// A fresh generation, never one of the reserved values.
+    pub(crate) fn draw_generation(&mut self) -> Generation {
+        loop {
+            let g = Generation(self.rng.next_u64()).with_primary_bit(self.role == Role::Primary);
+            if g.base().0 > 4 {
+                return g;
+            }
+        }
+    }
+
+    pub(crate) fn handler(&mut self, event: &'static str, d: Option<usize>, i: Option<usize>) {
+        self.next_handler += 1;
+        let volume = d.map(|d| self.devices[d].volume);
+        let peer = i.map(|i| self.connections[i].cfg.peer);
+        let call = HandlerCall { event, volume, peer };
+        self.handlers.insert(self.next_handler, call.clone());
+        self.emit(Effect::RunHandler { id: self.next_handler, call });
+    }
+
+    /// Tells the log, and `why`.
+    pub(crate) fn note(
+        &mut self,
+        severity: Severity,
+        d: Option<usize>,
+        i: Option<usize>,
+        reason: &'static str,
+        text: impl Into<String>,
+    ) {
+        let volume = d.map(|d| self.devices[d].volume);
+        let peer = i.map(|i| self.connections[i].cfg.peer);
+        let notice = Notice { severity, volume, peer, reason, text: text.into() };
+        if self.decisions.len() == REMEMBERED {
+            self.decisions.pop_front();
+        }
+        self.decisions.push_back((self.now, notice.clone()));
+        self.emit(Effect::Log(notice));
+    }
+}

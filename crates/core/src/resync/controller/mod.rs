@@ -1,0 +1,117 @@
+//! How fast a resync or verify may ask: three controllers behind one door
+//! (`docs/spec/data-path-and-resync.md` 8).
+//!
+//! All are pure: they see the time, the bytes asked for and answered, and how long applications' requests take. They
+//! act whenever they are asked for an allowance, and name the time at which that is worth while again.
+
+mod adaptive;
+mod fixed;
+mod guard;
+mod planner;
+#[cfg(test)]
+mod plant;
+
+pub(crate) use adaptive::Adaptive;
+pub(crate) use fixed::Fixed;
+pub(crate) use guard::SourceBrake;
+pub(crate) use planner::Planner;
+
+use crate::config::{ResyncConfig, ResyncController};
+use units::{Duration, Instant};
+
+/// Largest resync request in bytes (`docs/spec/wire-protocol.md` 5.7).
+pub(crate) const MAX_REQUEST: u64 = 1 << 20;
+/// Smallest: one block of the bitmap.
+pub(crate) const BLOCK: u64 = 4096;
+
+/// The speed of one resync or verify.
+#[derive(Debug)]
+pub(crate) enum Controller {
+    Fixed(Fixed),
+    Drbd(Planner),
+    Adaptive(Box<Adaptive>),
+}
+
+/// What a controller must know of the work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// Bytes asked for and not done.
+    pub(crate) in_flight: u64,
+    /// Bytes still to do.
+    pub(crate) left: u64,
+}
+
+impl Controller {
+    /// `cap`: most bytes that may be in flight (`max-buffers`).
+    pub(crate) fn new(cfg: &ResyncConfig, cap: u64, now: Instant) -> Controller {
+        match kind(cfg) {
+            ResyncController::Fixed => Controller::Fixed(Fixed::new(cfg, cap, now)),
+            ResyncController::Drbd => Controller::Drbd(Planner::new(cfg, cap, now)),
+            ResyncController::Adaptive => Controller::Adaptive(Box::new(Adaptive::new(cfg, cap, now))),
+        }
+    }
+
+    /// Options changed: goes on with them, or begins anew as another controller.
+    pub(crate) fn configure(&mut self, cfg: &ResyncConfig, cap: u64, now: Instant) {
+        match (self, kind(cfg)) {
+            (Controller::Fixed(c), ResyncController::Fixed) => c.configure(cfg, cap, now),
+            (Controller::Drbd(c), ResyncController::Drbd) => c.configure(cfg, cap),
+            (Controller::Adaptive(c), ResyncController::Adaptive) => c.configure(cfg, cap),
+            (this, _) => *this = Controller::new(cfg, cap, now),
+        }
+    }
+
+    /// Bytes that may be asked for now.
+    pub(crate) fn allowance(&mut self, now: Instant, work: Work) -> u64 {
+        match self {
+            Controller::Fixed(c) => c.allowance(now, work),
+            Controller::Drbd(c) => c.allowance(now, work),
+            Controller::Adaptive(c) => c.allowance(now, work),
+        }
+    }
+
+    /// So many bytes were asked for.
+    pub(crate) fn asked(&mut self, bytes: u64) {
+        match self {
+            Controller::Fixed(c) => c.asked(bytes),
+            Controller::Drbd(c) => c.asked(bytes),
+            Controller::Adaptive(c) => c.asked(bytes),
+        }
+    }
+
+    /// The answer to a request is here.
+    pub(crate) fn answered(&mut self, bytes: u64) {
+        if let Controller::Drbd(c) = self {
+            c.answered(bytes);
+        }
+    }
+
+    /// A request that was sent at `sent` is done, on disk included.
+    pub(crate) fn completed(&mut self, now: Instant, bytes: u64, sent: Instant) {
+        if let Controller::Adaptive(c) = self {
+            c.completed(now, bytes, sent);
+        }
+    }
+
+    /// An application's request of so many bytes took `latency` here.
+    pub(crate) fn application(&mut self, now: Instant, latency: Duration, bytes: u64) {
+        match self {
+            Controller::Fixed(_) => {}
+            Controller::Drbd(c) => c.application(bytes),
+            Controller::Adaptive(c) => c.application(now, latency),
+        }
+    }
+
+    /// When asking for an allowance again may give more, if nothing happens until then.
+    pub(crate) fn wake(&self) -> Option<Instant> {
+        match self {
+            Controller::Fixed(c) => c.wake(),
+            Controller::Drbd(c) => Some(c.wake()),
+            Controller::Adaptive(c) => c.wake(),
+        }
+    }
+}
+
+fn kind(cfg: &ResyncConfig) -> ResyncController {
+    if cfg.plan_ahead == 0 { ResyncController::Fixed } else { cfg.controller }
+}

@@ -1,0 +1,163 @@
+//! DRBD's dynamic controller: plans the amount in flight some ticks ahead
+//! (`docs/spec/data-path-and-resync.md` 8.2 to 8.6).
+//!
+//! Deviations: what counts as foreign activity for `c-min-rate` is this volume's application I/O, as far as this node
+//! sees it, not everything that happens on the disk (the reference brakes for its own bitmap writes).
+
+use super::{BLOCK, MAX_REQUEST, Work};
+use crate::config::ResyncConfig;
+use std::collections::VecDeque;
+use units::{Duration, Instant};
+
+/// One step of the plan.
+const TICK: Duration = Duration::from_millis(100);
+/// Foreign sectors that count as activity.
+const ACTIVE: u64 = 64;
+/// Distance of the marks that the brake measures by.
+const MARK: Duration = Duration::from_secs(3);
+
+/// The planner of one resync. Amounts are sectors of 512 bytes.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    cfg: ResyncConfig,
+    /// Bytes in flight at most.
+    cap: u64,
+    in_sect: i64,
+    in_flight: i64,
+    plan: VecDeque<i64>,
+    planned: i64,
+    last_round: Option<Instant>,
+    next_round: Instant,
+    /// Bytes that this round may still ask for.
+    quota: u64,
+    foreign: u64,
+    marks: VecDeque<(Instant, u64)>,
+}
+
+impl Planner {
+    pub(crate) fn new(cfg: &ResyncConfig, cap: u64, now: Instant) -> Planner {
+        Planner {
+            cfg: cfg.clone(),
+            cap,
+            in_sect: 0,
+            in_flight: 0,
+            plan: VecDeque::from(vec![0; cfg.plan_ahead as usize]),
+            planned: 0,
+            last_round: None,
+            next_round: now,
+            quota: 0,
+            foreign: 0,
+            marks: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn configure(&mut self, cfg: &ResyncConfig, cap: u64) {
+        if self.plan.len() != cfg.plan_ahead as usize {
+            self.plan = VecDeque::from(vec![0; cfg.plan_ahead as usize]);
+            self.planned = 0;
+        }
+        self.cfg = cfg.clone();
+        self.cap = cap;
+    }
+
+    pub(crate) fn allowance(&mut self, now: Instant, work: Work) -> u64 {
+        self.mark(now, work.left);
+        if now >= self.next_round || self.all_back_early(now) {
+            self.round(now);
+        }
+        if self.quota > 0 && self.braked(now, work.left) {
+            self.quota = 0;
+        }
+        self.quota.min(self.cap.saturating_sub(work.in_flight))
+    }
+
+    pub(crate) fn asked(&mut self, bytes: u64) {
+        self.quota = self.quota.saturating_sub(bytes);
+        self.in_flight += (bytes / 512) as i64;
+    }
+
+    pub(crate) fn answered(&mut self, bytes: u64) {
+        self.in_sect += (bytes / 512) as i64;
+    }
+
+    pub(crate) fn application(&mut self, bytes: u64) {
+        self.foreign += bytes / 512;
+    }
+
+    pub(crate) fn wake(&self) -> Instant {
+        self.next_round
+    }
+
+    /// The formula (spec 8.3).
+    fn round(&mut self, now: Instant) {
+        let elapsed = self.last_round.map_or(TICK, |t| now.since(t)).0.min(1_000_000_000) as i64;
+        let scaled =
+            |amount: i64| if elapsed < TICK.0 as i64 { amount * TICK.0 as i64 / elapsed.max(1) } else { amount };
+        let incoming = scaled(self.in_sect);
+        self.in_flight -= self.in_sect;
+        self.in_sect = 0;
+        let steps = self.plan.len().max(1) as i64;
+        let want = if self.in_flight + incoming == 0 {
+            i64::from(self.cfg.rate) * steps / 5
+        } else if self.cfg.fill_target != 0 {
+            i64::from(self.cfg.fill_target)
+        } else {
+            incoming * i64::from(self.cfg.delay_target)
+        };
+        let correction = (want - self.in_flight - self.planned) / steps;
+        for slot in &mut self.plan {
+            *slot += correction;
+        }
+        self.planned += correction * steps;
+        let due = self.plan.pop_front().unwrap_or(0);
+        self.plan.push_back(0);
+        self.planned -= due;
+        let most = if self.cfg.max_rate == 0 { i64::MAX } else { i64::from(self.cfg.max_rate) / 5 };
+        let request = (incoming + due).clamp(0, most);
+        self.quota = (request as u64 * 512 / BLOCK) * BLOCK;
+        self.last_round = Some(now);
+        self.next_round = now + TICK;
+    }
+
+    /// Everything came back before the tick (spec 8.4).
+    fn all_back_early(&mut self, now: Instant) -> bool {
+        let Some(last) = self.last_round else { return true };
+        if self.in_flight == 0 || self.in_sect < self.in_flight {
+            return false;
+        }
+        let latency = now.since(last);
+        if latency.0 == 0 {
+            return false;
+        }
+        let kib = (self.in_sect as u64 / 2).max(1);
+        let rate = u64::from(self.cfg.max_rate);
+        if rate == 0 || (kib < rate / 20 && latency < Duration::from_millis(50)) {
+            return true;
+        }
+        let pace = Duration(kib * (MAX_REQUEST / 1024 / kib).max(1) * 1_000_000_000 / rate);
+        if latency < pace {
+            self.next_round = self.next_round.min(last + pace);
+        }
+        latency >= pace
+    }
+
+    /// `c-min-rate` (spec 8.6): with foreign activity only so much.
+    fn braked(&mut self, now: Instant, left: u64) -> bool {
+        if self.cfg.min_rate == 0 || self.foreign <= ACTIVE {
+            return false;
+        }
+        self.foreign = 0;
+        let Some(&(then, before)) = self.marks.iter().rev().nth(1).or(self.marks.front()) else { return false };
+        let seconds = (now.since(then).0 / 1_000_000_000).max(1);
+        before.saturating_sub(left) / 1024 / seconds > u64::from(self.cfg.min_rate)
+    }
+
+    fn mark(&mut self, now: Instant, left: u64) {
+        if self.marks.back().is_none_or(|(t, _)| now.since(*t) >= MARK) {
+            self.marks.push_back((now, left));
+            if self.marks.len() > 3 {
+                self.marks.pop_front();
+            }
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Resync: the target walks its bitmap and asks, the source reads and answers
+//! (`docs/spec/data-path-and-resync.md` 7, towards 8.4 peers 7.14). Online verify uses the same machinery (9).
+
+mod controller;
+mod dependency;
+mod progress;
+mod source;
+mod target;
+mod verify;
+
+pub(crate) use source::Want;
+pub(crate) use target::Answer;
+pub(crate) use verify::VerifyRange;
+
+use crate::Resource;
+use crate::api::{Segments, Severity};
+use crate::config::ResyncConfig;
+use crate::resource::Op;
+use controller::{Controller, SourceBrake, Work};
+use progress::Marks;
+use source::Ask;
+use std::collections::{BTreeMap, VecDeque};
+use units::{BitSet, ByteLen, Duration, Instant, SectorRange};
+use verify::Verify;
+use wire::{ConnState, Digest};
+
+/// What could not be done now is tried again after this time.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The resync or verify of one peer device, in either role.
+#[derive(Debug, Default)]
+pub(crate) struct Resync {
+    /// The walk goes on from this bit.
+    position: u64,
+    /// Bits set when it began.
+    pub(crate) total: u64,
+    /// Bits that could not be copied; they stay set and are not tried again.
+    failed: Option<BitSet>,
+    /// Bits whose checksums were equal.
+    pub(crate) same: u64,
+    pub(crate) started: Option<Instant>,
+    /// By their name in the device's `resyncing` intervals.
+    blocks: BTreeMap<u64, Block>,
+    /// Bytes of blocks on their way.
+    in_flight: u64,
+    /// Data that is here and not yet being written.
+    arrived: Vec<u64>,
+    /// Requests of the peer that wait for local writes on the same blocks, or for their turn.
+    waiting: VecDeque<Ask>,
+    /// A pass over the bitmap ended with blocks left: the next one begins then.
+    next_pass: Option<Instant>,
+    controller: Option<Controller>,
+    brake: Option<SourceBrake>,
+    /// Ask with checksums.
+    csums: bool,
+    /// A resync ends when so many more pings are answered: they flush the acknowledgements on the other stream.
+    finishing: Option<u32>,
+    /// The peer answered or acknowledged something last.
+    heard: Instant,
+    marks: Marks,
+    verify: Option<Verify>,
+    /// What the administrator wants of the verify that is being agreed on.
+    wish: VerifyRange,
+}
+
+/// A block on its way.
+#[derive(Debug)]
+struct Block {
+    range: SectorRange,
+    since: Instant,
+    /// When its present disk operation began.
+    on_disk: Option<Instant>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// Target: our own content is being read for its checksum.
+    Comparing,
+    /// Target: its checksum is being computed.
+    Summing(Segments),
+    /// Target: asked for.
+    Requested,
+    /// Target: here, but an older application write to it is not on disk yet.
+    Arrived(Segments),
+    /// Target: being written.
+    Writing(Segments),
+    /// Target: still being written, although its resync is over. Nobody is told how it ends.
+    Abandoned(Segments),
+    /// Source (of a resync or the answering side of a verify): being read.
+    Reading(Ask),
+    /// The same: a digest is being computed.
+    Digesting(Ask, Segments),
+    /// Source: sent, not acknowledged. Verify: the digest was sent, the result is awaited.
+    Sent,
+    /// Verify, asking side: asked for a digest.
+    DigestWanted,
+    /// Verify, asking side: the peer's digest is here, but an older write of the peer is not on disk yet.
+    DigestHere(Digest),
+    /// Verify, asking side: our own content is being read.
+    Checking(Digest),
+    /// Verify, asking side: our own digest is being computed.
+    CheckSumming(Digest, Segments),
+}
+
+impl Block {
+    fn into_data(self) -> Segments {
+        match self.step {
+            Step::Arrived(data)
+            | Step::Writing(data)
+            | Step::Abandoned(data)
+            | Step::Summing(data)
+            | Step::Digesting(_, data)
+            | Step::CheckSumming(_, data) => data,
+            _ => Segments::None,
+        }
+    }
+}
+
+impl Resource {
+    /// Begins: counters and walk start anew (spec 7.2).
+    pub(crate) fn start_resync(&mut self, i: usize, d: usize) {
+        let left = self.bits_left(i, d);
+        let csums = self.wants_checksums(i, d);
+        let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
+        let is_source =
+            matches!(self.connections[i].peer_devices[d].repl, ConnState::SyncSource | ConnState::PausedSyncS);
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        *rs = Resync {
+            total: left,
+            started: Some(now),
+            controller: (!is_source).then(|| Controller::new(&cfg, cap, now)),
+            brake: (is_source && cfg.plan_ahead != 0 && cfg.controller == crate::ResyncController::Adaptive)
+                .then(|| SourceBrake::new(&cfg, now)),
+            csums,
+            marks: Marks::new(now, left),
+            blocks: std::mem::take(&mut rs.blocks),
+            wish: std::mem::take(&mut rs.wish),
+            ..Resync::default()
+        };
+        let role = if is_source { "source" } else { "target" };
+        let how = if csums { ", by checksums" } else { "" };
+        let text = format!("resync as {role} begins: {} KiB differ{how}", left * 4);
+        self.note(Severity::Info, Some(d), Some(i), "resync-start", text);
+    }
+
+    /// Options changed: running resyncs go on by them.
+    pub(crate) fn reconfigure_resyncs(&mut self) {
+        let now = self.now;
+        for i in 0..self.connections.len() {
+            for d in 0..self.devices.len() {
+                let (cfg, cap) = (self.resync_config(d), self.resync_cap(i));
+                let rs = &mut self.connections[i].peer_devices[d].resync;
+                if let Some(c) = &mut rs.controller {
+                    c.configure(&cfg, cap, now);
+                }
+                if let Some(b) = &mut rs.brake {
+                    b.configure(&cfg);
+                }
+            }
+        }
+        self.follow_dependencies();
+    }
+
+    fn resync_config(&self, d: usize) -> ResyncConfig {
+        self.devices[d].cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default()
+    }
+
+    /// Most bytes in flight: the buffers that `max-buffers` grants.
+    fn resync_cap(&self, i: usize) -> u64 {
+        u64::from(self.connections[i].cfg.max_buffers) * 4096
+    }
+
+    pub(crate) fn bits_left(&self, i: usize, d: usize) -> u64 {
+        let slot = self.slot(i, d);
+        self.devices[d].backing.as_ref().zip(slot).map_or(0, |(b, s)| b.bitmaps[s].count())
+    }
+
+    /// Set bits that could not be copied.
+    pub(crate) fn bits_failed(&self, i: usize, d: usize) -> u64 {
+        let Some(failed) = &self.connections[i].peer_devices[d].resync.failed else { return 0 };
+        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return 0 };
+        // A write of an application may have repaired some of them, and the device may be smaller by now.
+        let bits = &b.bitmaps[slot];
+        let mut count = 0;
+        let mut from = 0;
+        while let Some(bit) = failed.next_set(from).filter(|bit| *bit < bits.len()) {
+            count += u64::from(bits.contains(bit));
+            from = bit + 1;
+        }
+        count
+    }
+
+    /// Lets go of all blocks on their way; counters stay for display. What is being written keeps its place until it is
+    /// on disk: nothing newer may overtake it there.
+    pub(crate) fn abandon_resync(&mut self, i: usize, d: usize) {
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        rs.in_flight = 0;
+        rs.waiting.clear();
+        rs.arrived.clear();
+        (rs.finishing, rs.next_pass, rs.controller, rs.brake) = (None, None, None, None);
+        for (id, mut block) in std::mem::take(&mut rs.blocks) {
+            if let Step::Writing(data) | Step::Abandoned(data) = block.step {
+                block.step = Step::Abandoned(data);
+                self.connections[i].peer_devices[d].resync.blocks.insert(id, block);
+                continue;
+            }
+            self.devices[d].resyncing.remove(block.range.start, id);
+            self.release(block.into_data());
+        }
+        self.devices[d].recheck = true;
+    }
+
+    /// The disk is closed: whatever was being written to it is nobody's business any more.
+    pub(crate) fn resync_disk_closed(&mut self, d: usize) {
+        for i in 0..self.connections.len() {
+            self.abandon_resync(i, d);
+            let blocks = std::mem::take(&mut self.connections[i].peer_devices[d].resync.blocks);
+            for (id, block) in blocks {
+                self.devices[d].resyncing.remove(block.range.start, id);
+                self.release(block.into_data());
+            }
+        }
+    }
+
+    /// Once a turn: requests, late writes, waiting readers, the end.
+    pub(crate) fn pump_resync(&mut self, i: usize) {
+        for d in 0..self.devices.len() {
+            match self.connections[i].peer_devices[d].repl {
+                ConnState::SyncTarget => {
+                    self.write_arrived(i, d);
+                    self.request_blocks(i, d);
+                    self.check_resync_end(i, d);
+                }
+                ConnState::PausedSyncT => self.write_arrived(i, d),
+                ConnState::SyncSource | ConnState::PausedSyncS => self.serve_waiting(i, d),
+                ConnState::VerifyS => self.pump_verify_source(i, d),
+                ConnState::VerifyT => self.serve_waiting(i, d),
+                _ => {}
+            }
+        }
+    }
+
+    /// An application's request (or a peer's write) to this device ended: how long it took here.
+    pub(crate) fn application_done(&mut self, d: usize, started: Instant, bytes: ByteLen) {
+        let now = self.now;
+        for c in &mut self.connections {
+            let rs = &mut c.peer_devices[d].resync;
+            if let Some(controller) = &mut rs.controller {
+                controller.application(now, now.since(started), bytes.0);
+            }
+            if let Some(brake) = &mut rs.brake {
+                brake.application(now, now.since(started));
+            }
+        }
+    }
+
+    /// Is a resync write to these blocks under way, or a read that must see the present moment of the stream?
+    pub(crate) fn resync_writing(&self, i: usize, d: usize, range: SectorRange) -> bool {
+        let blocks = &self.connections[i].peer_devices[d].resync.blocks;
+        self.devices[d].resyncing.overlapping(range).any(|(_, id, ())| {
+            let step = blocks.get(&id).map(|b| &b.step);
+            matches!(step, Some(Step::Writing(_) | Step::Abandoned(_) | Step::Checking(_)))
+        })
+    }
+
+    /// Something unfinished of an application or the peer lies on these blocks.
+    fn resync_must_avoid(&self, i: usize, d: usize, range: SectorRange) -> bool {
+        let dev = &self.devices[d];
+        if dev.writing.overlapping(range).next().is_some()
+            || dev.peer_writing.overlapping(range).next().is_some()
+            || dev.resyncing.overlapping(range).next().is_some()
+        {
+            return true;
+        }
+        // Our own writes must be on the source's disk: acknowledged is enough in protocol C only (spec 7.14).
+        let c = &self.connections[i];
+        c.cfg.protocol != crate::Protocol::C
+            && c.log.iter().any(|s| {
+                matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w))
+                    if w.device == d && w.range.overlaps(range))
+            })
+    }
+
+    fn begin_block(&mut self, i: usize, d: usize, range: SectorRange, step: Step) -> u64 {
+        let id = self.devices[d].interval_id();
+        self.devices[d].resyncing.insert(range, id, ());
+        let since = self.now;
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        rs.blocks.insert(id, Block { range, since, on_disk: None, step });
+        rs.in_flight += range.len().0;
+        id
+    }
+
+    fn block_mut(&mut self, i: usize, d: usize, id: u64) -> Option<&mut Block> {
+        self.connections[i].peer_devices[d].resync.blocks.get_mut(&id)
+    }
+
+    /// The block that an answer of the peer is about.
+    fn find_block(&self, i: usize, d: usize, range: Option<SectorRange>, wanted: fn(&Step) -> bool) -> Option<u64> {
+        let range = range?;
+        let blocks = &self.connections[i].peer_devices[d].resync.blocks;
+        self.devices[d]
+            .resyncing
+            .overlapping(range)
+            .find(|(r, id, ())| *r == range && blocks.get(id).is_some_and(|b| wanted(&b.step)))
+            .map(|(_, id, ())| id)
+    }
+
+    /// Ends a block; its data, if it has any, is the caller's to release.
+    fn take_block(&mut self, i: usize, d: usize, id: u64) -> Option<Block> {
+        let now = self.now;
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let block = rs.blocks.remove(&id)?;
+        rs.arrived.retain(|a| *a != id);
+        if !matches!(block.step, Step::Abandoned(_)) {
+            rs.in_flight = rs.in_flight.saturating_sub(block.range.len().0);
+        }
+        rs.heard = now;
+        self.devices[d].resyncing.remove(block.range.start, id);
+        self.devices[d].recheck = true;
+        Some(block)
+    }
+
+    /// A disk operation of a block begins.
+    fn resync_disk(&mut self, i: usize, d: usize, id: u64, write: bool, action: crate::DiskOp) {
+        let now = self.now;
+        if let Some(block) = self.block_mut(i, d, id) {
+            block.on_disk = Some(now);
+        }
+        let op = if write {
+            Op::ResyncWrite { connection: i, device: d, key: id }
+        } else {
+            Op::ResyncRead { connection: i, device: d, key: id }
+        };
+        self.disk(d, op, action);
+    }
+
+    /// Has the disk kept a resync's operation for `limit`?
+    pub(crate) fn resync_stuck_on_disk(&self, d: usize, limit: Duration) -> bool {
+        let blocks = self.connections.iter().flat_map(|c| c.peer_devices[d].resync.blocks.values());
+        let on_disk = |b: &Block| match b.step {
+            Step::Comparing | Step::Writing(_) | Step::Abandoned(_) | Step::Reading(_) | Step::Checking(_) => b.on_disk,
+            _ => None,
+        };
+        blocks.filter_map(on_disk).any(|since| self.now.since(since) >= limit)
+    }
+
+    /// When a peer that answers pings, but nothing else, has been silent for too long; `None` while nothing of it is
+    /// awaited.
+    pub(crate) fn resync_deadline(&self, i: usize, patience: Duration) -> Option<Instant> {
+        let oldest = |rs: &Resync| {
+            let awaited = |b: &&Block| matches!(b.step, Step::Requested | Step::Sent | Step::DigestWanted);
+            rs.blocks.values().filter(awaited).map(|b| b.since.max(rs.heard)).min()
+        };
+        let pds = self.connections[i].peer_devices.iter();
+        pds.filter_map(|p| oldest(&p.resync)).min().map(|since| since + patience)
+    }
+
+    fn block_failed(&mut self, i: usize, d: usize, range: SectorRange) {
+        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return };
+        let bits = b.bitmaps[slot].len();
+        let touched = b.area().touched(range);
+        let failed = self.connections[i].peer_devices[d].resync.failed.get_or_insert_with(|| BitSet::new(bits));
+        if failed.len() == bits {
+            failed.set_range(touched.start, touched.end.min(bits));
+        }
+    }
+
+    fn work(&self, i: usize, d: usize) -> Work {
+        let rs = &self.connections[i].peer_devices[d].resync;
+        let bits = match &rs.verify {
+            Some(v) => v.left(),
+            None => self.bits_left(i, d),
+        };
+        Work { in_flight: rs.in_flight, left: bits * 4096 }
+    }
+
+    /// When a resync of this connection wants to be looked at again.
+    pub(crate) fn resync_timer(&self, i: usize) -> Option<Instant> {
+        let timer = |rs: &Resync, repl: ConnState| match repl {
+            // Nothing to do before the last answers are here.
+            ConnState::SyncTarget if rs.finishing.is_some() => None,
+            ConnState::VerifyS if rs.verify.as_ref().is_none_or(Verify::all_asked) => None,
+            ConnState::SyncTarget | ConnState::VerifyS => match rs.next_pass {
+                Some(at) => Some(at),
+                None => rs.controller.as_ref().and_then(Controller::wake),
+            },
+            ConnState::SyncSource if !rs.waiting.is_empty() => rs.brake.as_ref().and_then(SourceBrake::wake),
+            _ => None,
+        };
+        let soon = Instant(self.now.0 + 1);
+        let pds = self.connections[i].peer_devices.iter();
+        let usable = pds.zip(&self.devices).filter(|(_, dev)| dev.usable());
+        usable.filter_map(|(p, _)| timer(&p.resync, p.repl)).map(|at| at.max(soon)).min()
+    }
+
+    /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation.
+    fn unwanted_answer(&mut self, i: usize, d: usize, running: &[ConnState], what: String) {
+        if running.contains(&self.connections[i].peer_devices[d].repl) {
+            self.protocol_error(i, "unknown-answer", what);
+        }
+    }
+}
+
+/// Bytes that `bits` bitmap bits stand for.
+pub(crate) fn bytes_of_bits(bits: u64) -> ByteLen {
+    ByteLen(bits * 4096)
+}

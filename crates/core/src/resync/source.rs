@@ -1,0 +1,225 @@
+//! The resync's source, and the answering side of a verify: reads and answers (spec 7.4, 9.2).
+
+use super::Step;
+use crate::Resource;
+use crate::api::{DiskOp, IoError, Segments};
+use units::SectorRange;
+use wire::{
+    BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ConnState, Digest, DiskState, Packet, Socket, VerifyReply,
+};
+
+/// More requests than any peer may have waiting (8.4's largest `max-buffers`).
+const MOST_WAITING: usize = 131_072;
+
+/// What the peer wants of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) block: BlockRequest,
+    pub(crate) want: Want,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Want {
+    /// Its data.
+    Data,
+    /// Its data, unless it is all zeroes.
+    Thin,
+    /// Its data, unless it has this digest.
+    Unless(Digest),
+    /// Its digest.
+    Verify,
+}
+
+const SENDING: &[ConnState] = &[ConnState::SyncSource, ConnState::PausedSyncS];
+
+impl Ask {
+    fn range(&self) -> SectorRange {
+        self.block.range().expect("the decoder checks ranges")
+    }
+}
+
+impl Resource {
+    /// A resync request of the target, or a verify request.
+    pub(crate) fn resync_requested(&mut self, i: usize, d: usize, block: BlockRequest, want: Want) {
+        let ask = Ask { block, want };
+        let range = ask.range();
+        if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
+            let text = format!("resync request for {range:?} beyond the device or too long");
+            return self.protocol_error(i, "read-out-of-place", text);
+        }
+        let repl = self.connections[i].peer_devices[d].repl;
+        let early = matches!(repl, ConnState::WFBitMapS | ConnState::StartingSyncS | ConnState::Ahead);
+        if early && self.connections[i].version() >= 96 {
+            return self.send_ack(i, d, Packet::RsCancel, range, BlockId::SYNCER);
+        }
+        if self.devices[d].disk != DiskState::UpToDate {
+            return self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
+        }
+        if want == Want::Verify {
+            self.verify_asked(i, d, range);
+        }
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        if rs.waiting.len() >= MOST_WAITING {
+            let text = "more resync requests than max-buffers can be".to_owned();
+            return self.protocol_error(i, "too-many-requests", text);
+        }
+        rs.waiting.push_back(ask);
+        self.serve_waiting(i, d);
+    }
+
+    /// Reads for the requests that wait, as far as applications' writes, memory and the brake permit.
+    pub(super) fn serve_waiting(&mut self, i: usize, d: usize) {
+        let most = self.resync_cap(i).max(4 << 20);
+        let now = self.now;
+        let mut later = std::collections::VecDeque::new();
+        while let Some(ask) = self.connections[i].peer_devices[d].resync.waiting.pop_front() {
+            let range = ask.range();
+            let rs = &mut self.connections[i].peer_devices[d].resync;
+            let full = rs.in_flight > 0 && rs.in_flight + range.len().0 > most;
+            let held = rs.brake.as_mut().is_some_and(|b| !b.permits(now, rs.in_flight));
+            if full || held {
+                rs.waiting.push_front(ask);
+                break;
+            }
+            let dev = &self.devices[d];
+            let busy = dev.writing.overlapping(range).next().is_some()
+                || dev.peer_writing.overlapping(range).next().is_some()
+                || dev.resyncing.overlapping(range).next().is_some();
+            if busy {
+                later.push_back(ask);
+                continue;
+            }
+            self.serve(i, d, ask);
+        }
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        later.append(&mut rs.waiting);
+        rs.waiting = later;
+    }
+
+    fn serve(&mut self, i: usize, d: usize, ask: Ask) {
+        let range = ask.range();
+        let id = self.begin_block(i, d, range, Step::Reading(ask));
+        if let Some(b) = &mut self.connections[i].peer_devices[d].resync.brake {
+            b.serving(range.len().0);
+        }
+        self.devices[d].read_bytes += range.len().0;
+        let detect_zeroes = ask.want == Want::Thin;
+        let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes };
+        self.resync_disk(i, d, id, false, read);
+    }
+
+    /// A block that a resync or verify reads is here.
+    pub(crate) fn resync_read_done(
+        &mut self,
+        i: usize,
+        d: usize,
+        id: u64,
+        result: Result<(), IoError>,
+        (data, zeroes): (Segments, bool),
+    ) {
+        let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
+        let ask = match &block.step {
+            Step::Reading(ask) => *ask,
+            Step::Comparing => return self.own_content_read(i, d, id, result, data),
+            Step::Checking(_) => return self.verify_read_done(i, d, id, result, data),
+            _ => return self.release(data),
+        };
+        if let Err(e) = result {
+            self.release(data);
+            return self.read_for_peer_failed(i, d, id, e);
+        }
+        let algorithm = match ask.want {
+            Want::Unless(_) => self.connections[i].cfg.csums.clone(),
+            Want::Verify => self.connections[i].cfg.verify.clone(),
+            Want::Data | Want::Thin => None,
+        };
+        match algorithm {
+            Some(algorithm) => {
+                let block = self.block_mut(i, d, id).expect("just seen");
+                block.step = Step::Digesting(ask, data.clone());
+                self.digest_block(i, d, id, algorithm, data);
+            }
+            None if ask.want == Want::Verify => {
+                self.release(data);
+                self.take_block(i, d, id);
+                self.send_ack(i, d, Packet::NegRsDreply, ask.range(), BlockId::SYNCER);
+            }
+            None if zeroes && ask.want == Want::Thin => {
+                self.release(data);
+                self.block_mut(i, d, id).expect("just seen").step = Step::Sent;
+                let range = BlockRange { sector: ask.block.sector, size: ask.block.size };
+                self.send(i, Socket::Data, d, Packet::RsDeallocated(range), Segments::None);
+            }
+            // Without csums-alg here the digests count as different (`docs/spec/wire-protocol.md` 5.7).
+            None => self.send_block(i, d, id, data),
+        }
+    }
+
+    fn read_for_peer_failed(&mut self, i: usize, d: usize, id: u64, e: IoError) {
+        let range = self.take_block(i, d, id).expect("being read").range;
+        self.block_failed(i, d, range);
+        self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
+        self.data_error(d, "resync read", range, e);
+    }
+
+    fn send_block(&mut self, i: usize, d: usize, id: u64, data: Segments) {
+        let block = self.block_mut(i, d, id).expect("being served");
+        block.step = Step::Sent;
+        let range = block.range;
+        let reply =
+            BlockData { sector: range.start, block_id: BlockId::SYNCER, digest: Digest::EMPTY, size: range.len() };
+        self.connections[i].peer_devices[d].sent_bytes += range.len().0;
+        self.send(i, Socket::Data, d, Packet::RsDataReply(reply), data.clone());
+        self.release(data);
+    }
+
+    /// The answer to a digest of any block.
+    pub(crate) fn resync_digested(&mut self, i: usize, d: usize, id: u64, digest: Digest) {
+        let Some(block) = self.block_mut(i, d, id) else { return };
+        match std::mem::replace(&mut block.step, Step::Sent) {
+            Step::Summing(data) => {
+                block.step = Step::Summing(data);
+                self.own_content_summed(i, d, id, digest);
+            }
+            Step::CheckSumming(theirs, data) => {
+                self.release(data);
+                self.verify_compared(i, d, id, theirs == digest);
+            }
+            Step::Digesting(ask, data) if ask.want == Want::Verify => {
+                self.release(data);
+                let reply = VerifyReply { block: BlockRequest { block_id: BlockId::SYNCER, ..ask.block }, digest };
+                self.send(i, Socket::Data, d, Packet::OvReply(reply), Segments::None);
+            }
+            Step::Digesting(ask, data) if ask.want == Want::Unless(digest) => {
+                self.release(data);
+                let range = self.take_block(i, d, id).expect("just seen").range;
+                let bits = self.clear_out_of_sync(i, d, range);
+                self.connections[i].peer_devices[d].resync.same += bits;
+                self.send_ack(i, d, Packet::RsIsInSync, range, BlockId::SYNCER);
+                self.note_progress(i, d);
+            }
+            Step::Digesting(_, data) => self.send_block(i, d, id, data),
+            other => self.block_mut(i, d, id).expect("just seen").step = other,
+        }
+    }
+
+    /// The target wrote (or failed to write) a block.
+    pub(crate) fn resync_acked(&mut self, i: usize, d: usize, ack: &BlockAck, ok: bool) {
+        let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::Sent)) else {
+            let text = format!("resync acknowledgement for {} that was not sent", ack.sector);
+            return self.unwanted_answer(i, d, SENDING, text);
+        };
+        let range = self.take_block(i, d, id).expect("found").range;
+        let now = self.now;
+        if let Some(b) = &mut self.connections[i].peer_devices[d].resync.brake {
+            b.acknowledged(now, range.len().0);
+        }
+        if ok {
+            self.clear_out_of_sync(i, d, range);
+        } else {
+            self.block_failed(i, d, range);
+        }
+        self.note_progress(i, d);
+        self.serve_waiting(i, d);
+    }
+}

@@ -1,0 +1,290 @@
+//! The resync's target: which blocks to ask for, and what to do with the answers.
+
+use super::controller::{BLOCK, Controller};
+use super::{RETRY, Step};
+use crate::Resource;
+use crate::api::{DiskOp, Effect, IoError, OpId, Segments};
+use crate::resource::Op;
+use units::{Sector, SectorRange};
+use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, ConnState, Digest, Features, Packet, Socket};
+
+/// Resync requests must not cross this (8.4's extents, spec 7.14).
+const EXTENT_BITS: u64 = (16 << 20) / 4096;
+/// Bits of the largest request, 1 MiB.
+const MAX_BITS: u64 = 256;
+
+/// How a resync request ended without data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    InSync,
+    Failed,
+    Cancelled,
+}
+
+const RECEIVING: &[ConnState] = &[ConnState::SyncTarget, ConnState::PausedSyncT];
+
+impl Resource {
+    /// Spec 7.8.
+    pub(super) fn wants_checksums(&self, i: usize, d: usize) -> bool {
+        let c = &self.connections[i];
+        let target = matches!(c.peer_devices[d].repl, ConnState::SyncTarget | ConnState::PausedSyncT);
+        let occasion = !c.cfg.csums_after_crash_only || self.devices[d].crashed_primary;
+        target && c.cfg.csums.is_some() && c.version() >= 89 && occasion
+    }
+
+    pub(super) fn request_blocks(&mut self, i: usize, d: usize) {
+        let now = self.now;
+        let rs = &self.connections[i].peer_devices[d].resync;
+        if rs.finishing.is_some() || rs.next_pass.is_some_and(|t| t > now) || !self.devices[d].usable() {
+            return;
+        }
+        self.connections[i].peer_devices[d].resync.next_pass = None;
+        let limit = self.largest_request(i, d) / BLOCK;
+        loop {
+            let work = self.work(i, d);
+            let Some(controller) = &mut self.connections[i].peer_devices[d].resync.controller else { return };
+            let allowed = (controller.allowance(now, work) / BLOCK).min(limit).min(MAX_BITS);
+            if allowed == 0 {
+                return;
+            }
+            let Some((from, to)) = self.next_run(i, d, allowed) else { break };
+            let size = self.devices[d].size;
+            let range = SectorRange { start: Sector(from * 8), end: Sector((to * 8).min(size.0)) };
+            self.connections[i].peer_devices[d].resync.position = to;
+            if !self.resync_must_avoid(i, d, range) {
+                self.request_block(i, d, range);
+            }
+        }
+        // The end of a pass: what is left was in the way of something, or is still on its way.
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        rs.position = 0;
+        rs.next_pass = Some(now + RETRY);
+    }
+
+    /// What the peer takes, and what `rs-discard-granularity` allows (spec 5.4), in bytes.
+    fn largest_request(&self, i: usize, d: usize) -> u64 {
+        let most = self.connections[i].max_data(d);
+        let granule = self.devices[d].cfg.as_ref().map_or(0, |c| u64::from(c.resync.discard_granularity));
+        if granule == 0 { most } else { most.min(granule.max(BLOCK)) }
+    }
+
+    /// The next run of set bits at or after the position, at most `limit` bits, aligned and within an extent.
+    fn next_run(&self, i: usize, d: usize, limit: u64) -> Option<(u64, u64)> {
+        let slot = self.slot(i, d)?;
+        let bits = &self.devices[d].backing.as_ref()?.bitmaps[slot];
+        let rs = &self.connections[i].peer_devices[d].resync;
+        let failed = |bit| rs.failed.as_ref().is_some_and(|f| f.contains(bit));
+        let mut from = bits.next_set(rs.position)?;
+        while failed(from) {
+            from = bits.next_set(from + 1)?;
+        }
+        let natural = if from == 0 { MAX_BITS } else { 1 << from.trailing_zeros().min(8) };
+        let extent_end = (from / EXTENT_BITS + 1) * EXTENT_BITS;
+        let most = (from + limit.min(natural)).min(extent_end).min(bits.len());
+        let mut to = bits.next_clear(from).unwrap_or(bits.len()).min(most);
+        if let Some(f) = &rs.failed {
+            to = f.next_set(from).map_or(to, |bad| to.min(bad));
+        }
+        Some((from, to))
+    }
+
+    fn request_block(&mut self, i: usize, d: usize, range: SectorRange) {
+        let csums = self.connections[i].peer_devices[d].resync.csums;
+        let id = self.begin_block(i, d, range, if csums { Step::Comparing } else { Step::Requested });
+        if let Some(controller) = &mut self.connections[i].peer_devices[d].resync.controller {
+            controller.asked(range.len().0);
+        }
+        if csums {
+            self.devices[d].read_bytes += range.len().0;
+            let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
+            return self.resync_disk(i, d, id, false, read);
+        }
+        let request = wire::BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
+        let thin = self.connections[i].has(Features::THIN_RESYNC) && self.connections[i].version() >= 95;
+        let packet = if thin { Packet::RsThinReq(request) } else { Packet::RsDataRequest(request) };
+        self.send(i, Socket::Data, d, packet, Segments::None);
+    }
+
+    /// Our own content of a block, for its checksum.
+    pub(super) fn own_content_read(
+        &mut self,
+        i: usize,
+        d: usize,
+        id: u64,
+        result: Result<(), IoError>,
+        data: Segments,
+    ) {
+        let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
+        let range = block.range;
+        if let Err(e) = result {
+            self.release(data);
+            self.take_block(i, d, id);
+            self.block_failed(i, d, range);
+            return self.data_error(d, "read for a checksum", range, e);
+        }
+        block.step = Step::Summing(data.clone());
+        let algorithm = self.connections[i].cfg.csums.clone().unwrap_or_default();
+        self.digest_block(i, d, id, algorithm, data);
+    }
+
+    pub(super) fn digest_block(&mut self, i: usize, d: usize, id: u64, algorithm: String, data: Segments) {
+        let op = OpId(self.ops.insert(Op::ResyncDigest { connection: i, device: d, key: id }));
+        self.emit(Effect::Digest { op, algorithm, data });
+    }
+
+    pub(super) fn own_content_summed(&mut self, i: usize, d: usize, id: u64, digest: Digest) {
+        let Some(block) = self.block_mut(i, d, id) else { return };
+        let range = block.range;
+        if let Step::Summing(data) = std::mem::replace(&mut block.step, Step::Requested) {
+            self.release(data);
+        }
+        let block = wire::BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
+        self.send(i, Socket::Data, d, Packet::CsumRsRequest(ChecksumRequest { block, digest }), Segments::None);
+    }
+
+    pub(crate) fn resync_data(&mut self, i: usize, d: usize, reply: &BlockData, data: Segments) {
+        let Some(id) = self.find_block(i, d, reply.range(), |s| matches!(s, Step::Requested)) else {
+            self.release(data);
+            let text = format!("resync data for {} that was not asked for", reply.sector);
+            return self.unwanted_answer(i, d, RECEIVING, text);
+        };
+        self.count_answer(i, d, data.len());
+        let pd = &mut self.connections[i].peer_devices[d];
+        pd.received_bytes += data.len();
+        pd.resync.blocks.get_mut(&id).expect("found").step = Step::Arrived(data);
+        pd.resync.arrived.push(id);
+        self.write_arrived(i, d);
+    }
+
+    /// P_RS_DEALLOCATED: the block is all zeroes at the source.
+    pub(crate) fn resync_deallocated(&mut self, i: usize, d: usize, r: &wire::BlockRange) {
+        let Some(id) = self.find_block(i, d, r.range(), |s| matches!(s, Step::Requested)) else {
+            let text = format!("resync answer for {} that was not asked for", r.sector);
+            return self.unwanted_answer(i, d, RECEIVING, text);
+        };
+        self.count_answer(i, d, r.size.0);
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        rs.blocks.get_mut(&id).expect("found").step = Step::Arrived(Segments::None);
+        rs.arrived.push(id);
+        self.write_arrived(i, d);
+    }
+
+    fn count_answer(&mut self, i: usize, d: usize, bytes: u64) {
+        if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
+            c.answered(bytes);
+        }
+    }
+
+    /// Writes what has arrived and is not in the way of an older application write.
+    pub(super) fn write_arrived(&mut self, i: usize, d: usize) {
+        for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
+            let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
+            if self.devices[d].peer_writing.overlapping(block.range).next().is_some() {
+                self.connections[i].peer_devices[d].resync.arrived.push(id);
+                continue;
+            }
+            let range = block.range;
+            let Step::Arrived(data) = std::mem::replace(&mut block.step, Step::Requested) else { continue };
+            block.step = Step::Writing(data.clone());
+            if !self.devices[d].usable() {
+                self.resync_write_done(i, d, id, Err(IoError::Io));
+                continue;
+            }
+            let dev = &mut self.devices[d];
+            dev.written_bytes += data.len();
+            let action = if data == Segments::None {
+                DiskOp::Discard { sector: range.start, len: range.len(), zeroes: true }
+            } else {
+                DiskOp::Write { sector: range.start, data, fua: false }
+            };
+            self.resync_disk(i, d, id, true, action);
+        }
+    }
+
+    pub(crate) fn resync_write_done(&mut self, i: usize, d: usize, id: u64, result: Result<(), IoError>) {
+        let Some(block) = self.take_block(i, d, id) else { return };
+        let (range, since) = (block.range, block.since);
+        let abandoned = matches!(block.step, Step::Abandoned(_));
+        self.release(block.into_data());
+        if abandoned {
+            if let Err(e) = result {
+                self.data_error(d, "resync write", range, e);
+            }
+            return;
+        }
+        match result {
+            Ok(()) => {
+                let now = self.now;
+                if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
+                    c.completed(now, range.len().0, since);
+                }
+                self.clear_out_of_sync(i, d, range);
+                self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
+            }
+            Err(e) => {
+                self.block_failed(i, d, range);
+                self.send_ack(i, d, Packet::NegAck, range, BlockId::SYNCER);
+                self.data_error(d, "resync write", range, e);
+            }
+        }
+        self.note_progress(i, d);
+    }
+
+    /// P_RS_IS_IN_SYNC, P_NEG_RS_DREPLY, P_RS_CANCEL: the request ends without data.
+    pub(crate) fn resync_answered(&mut self, i: usize, d: usize, ack: &BlockAck, answer: Answer) {
+        if self.connections[i].peer_devices[d].repl == ConnState::VerifyS {
+            return self.verify_refused(i, d, ack);
+        }
+        let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::Requested)) else {
+            let text = format!("resync answer for {} that was not asked for", ack.sector);
+            return self.unwanted_answer(i, d, RECEIVING, text);
+        };
+        self.count_answer(i, d, ack.size.0);
+        let block = self.take_block(i, d, id).expect("found");
+        let now = self.now;
+        match answer {
+            Answer::InSync => {
+                let bits = self.clear_out_of_sync(i, d, block.range);
+                let rs = &mut self.connections[i].peer_devices[d].resync;
+                rs.same += bits;
+                if let Some(Controller::Adaptive(c)) = &mut rs.controller {
+                    c.completed(now, block.range.len().0, block.since);
+                }
+            }
+            Answer::Failed => self.block_failed(i, d, block.range),
+            Answer::Cancelled => {
+                // Not now: the walk comes by again.
+                self.connections[i].peer_devices[d].resync.next_pass = Some(now + RETRY);
+            }
+        }
+        self.note_progress(i, d);
+    }
+
+    pub(super) fn check_resync_end(&mut self, i: usize, d: usize) {
+        let rs = &self.connections[i].peer_devices[d].resync;
+        if rs.finishing.is_some() || !rs.blocks.is_empty() || self.bits_left(i, d) > self.bits_failed(i, d) {
+            return;
+        }
+        // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them. The
+        // answer to a ping that is on its way already shows nothing.
+        let before = u32::from(self.connections[i].ping_sent.is_some());
+        self.connections[i].peer_devices[d].resync.finishing = Some(1 + before);
+        self.send_ping(i);
+    }
+
+    /// Our ping was answered: whatever was sent on the control stream before has been seen.
+    pub(crate) fn ping_answered(&mut self, i: usize) {
+        for d in 0..self.devices.len() {
+            let pd = &mut self.connections[i].peer_devices[d];
+            let Some(pings) = pd.resync.finishing else { continue };
+            if pings > 1 {
+                pd.resync.finishing = Some(pings - 1);
+                continue;
+            }
+            pd.resync.finishing = None;
+            if pd.repl == ConnState::SyncTarget && self.bits_left(i, d) <= self.bits_failed(i, d) {
+                self.resync_finished_as_target(i, d);
+            }
+        }
+    }
+}

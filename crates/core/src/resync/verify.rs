@@ -1,0 +1,451 @@
+//! Online verify, both sides (`docs/spec/data-path-and-resync.md` 9, `docs/spec/wire-protocol.md` 5.9).
+//!
+//! Both sides hold an interval on a block from before the first read until the result, so that both read the same
+//! moment: writes of applications wait, and writes of the peer that came before its digest are on disk before ours is
+//! taken. No block is skipped because it was written to.
+
+use super::controller::{BLOCK, Controller};
+use super::progress::Marks;
+use super::{Resync, Step};
+use crate::Resource;
+use crate::api::{CommandError, DiskOp, IoError, Segments, Severity};
+use crate::decide::StateChange;
+use crate::decide::rules84::Force;
+use crate::liveness::failure;
+use std::collections::VecDeque;
+use units::{Duration, Instant, Sector, SectorRange};
+use wire::{
+    BlockAck, BlockId, BlockRequest, ConnState, Digest, DiskState, Packet, Role, Socket, StateWord, VerifyOutcome,
+    VerifyReply, VerifyResult,
+};
+
+/// A block that is busy is tried again after this time, and so often, then it is skipped.
+const BUSY: Duration = Duration::from_millis(20);
+const TRIES: u32 = 500;
+/// So long after a reconnect it is clear that no resync follows from it.
+const CALM: Duration = Duration::from_secs(1);
+/// Blocks of 4 KiB that one P_OUT_OF_SYNC names at most: 4 MiB.
+const LONGEST_RUN: u64 = 1024;
+
+/// What to verify.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct VerifyRange {
+    pub(crate) start: Option<Sector>,
+    pub(crate) stop: Option<Sector>,
+    pub(crate) repair: bool,
+}
+
+/// A running verify. Positions and amounts are bits of the bitmap.
+#[derive(Debug)]
+pub(super) struct Verify {
+    /// This node asks and compares.
+    source: bool,
+    position: u64,
+    end: u64,
+    left: u64,
+    found: u64,
+    skipped: u64,
+    repair: bool,
+    /// Answering side: a request has come.
+    begun: bool,
+    /// Busy blocks, with how often they were tried.
+    later: VecDeque<(u64, u32)>,
+}
+
+impl Verify {
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Is only the rest of the answers awaited?
+    pub(super) fn all_asked(&self) -> bool {
+        self.position >= self.end && self.later.is_empty()
+    }
+}
+
+impl Resource {
+    /// What is to be verified when the peer has agreed.
+    ///
+    /// # Errors
+    /// If the nodes' algorithms do not fit.
+    pub(crate) fn wish_verify(&mut self, i: usize, d: usize, wish: VerifyRange) -> Result<(), CommandError> {
+        let c = &mut self.connections[i];
+        let own = c.cfg.verify.clone().unwrap_or_default();
+        if own.is_empty() || (c.is_connected() && c.peer_verify.as_str() != own) {
+            let text = format!(
+                "verify-alg is \"{own}\" here and \"{}\" on the peer: set the same one on both nodes",
+                c.peer_verify
+            );
+            return Err(failure(-14, text));
+        }
+        c.peer_devices[d].resync.wish = wish;
+        Ok(())
+    }
+
+    /// VerifyS or VerifyT begins.
+    pub(crate) fn start_verify(&mut self, i: usize, d: usize) {
+        let bits = self.devices[d].size.0.div_ceil(8);
+        let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
+        let pd = &mut self.connections[i].peer_devices[d];
+        let source = pd.repl == ConnState::VerifyS;
+        let wish = if source { std::mem::take(&mut pd.resync.wish) } else { VerifyRange::default() };
+        let start = match (source, wish.start) {
+            (true, Some(s)) => (s.0 / 8).min(bits),
+            (true, None) => pd.verify_from.min(bits),
+            (false, _) => 0,
+        };
+        let end = wish.stop.map_or(bits, |s| s.0.div_ceil(8)).clamp(start, bits);
+        let verify = Verify {
+            source,
+            position: start,
+            end,
+            left: end - start,
+            found: 0,
+            skipped: 0,
+            repair: wish.repair,
+            begun: false,
+            later: VecDeque::new(),
+        };
+        pd.resync = Resync {
+            total: verify.left,
+            started: Some(now),
+            controller: source.then(|| Controller::new(&cfg, cap, now)),
+            marks: Marks::new(now, verify.left),
+            blocks: std::mem::take(&mut pd.resync.blocks),
+            verify: Some(verify),
+            ..Resync::default()
+        };
+        let role = if source { "asking" } else { "answering" };
+        let text = format!("online verify ({role}) from sector {} to {}", start * 8, end * 8);
+        self.note(Severity::Info, Some(d), Some(i), "verify-start", text);
+    }
+
+    // -- the asking side ----------------------------------------------------------------------------------------------
+
+    pub(super) fn pump_verify_source(&mut self, i: usize, d: usize) {
+        self.check_blocks(i, d);
+        let now = self.now;
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let patient = rs.next_pass.is_some_and(|t| t > now);
+        if !patient {
+            rs.next_pass = None;
+        }
+        loop {
+            let work = self.work(i, d);
+            let rs = &mut self.connections[i].peer_devices[d].resync;
+            let (Some(controller), Some(v)) = (&mut rs.controller, &mut rs.verify) else { return };
+            if (v.position >= v.end && (v.later.is_empty() || patient)) || controller.allowance(now, work) < BLOCK {
+                break;
+            }
+            let (bit, tries) = if v.position < v.end {
+                v.position += 1;
+                (v.position - 1, 0)
+            } else {
+                v.later.pop_front().expect("checked")
+            };
+            let range = self.block_of(d, bit);
+            if !self.resync_must_avoid(i, d, range) {
+                self.ask_digest(i, d, range);
+            } else if tries < TRIES {
+                let rs = &mut self.connections[i].peer_devices[d].resync;
+                let v = rs.verify.as_mut().expect("running");
+                v.later.push_back((bit, tries + 1));
+                rs.next_pass = Some(now + BUSY);
+                if v.position >= v.end {
+                    break;
+                }
+            } else {
+                self.verified(i, d, 1, VerifyOutcome::Skipped);
+            }
+        }
+        self.check_verify_end(i, d);
+    }
+
+    fn block_of(&self, d: usize, bit: u64) -> SectorRange {
+        SectorRange { start: Sector(bit * 8), end: Sector((bit * 8 + 8).min(self.devices[d].size.0)) }
+    }
+
+    fn ask_digest(&mut self, i: usize, d: usize, range: SectorRange) {
+        self.begin_block(i, d, range, Step::DigestWanted);
+        if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
+            c.asked(range.len().0);
+        }
+        let request = BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
+        self.send(i, Socket::Data, d, Packet::OvRequest(request), Segments::None);
+    }
+
+    /// P_OV_REPLY.
+    pub(crate) fn verify_answered(&mut self, i: usize, d: usize, reply: &VerifyReply) {
+        let Some(id) = self.find_block(i, d, reply.block.range(), |s| matches!(s, Step::DigestWanted)) else {
+            let text = format!("digest for {} that was not asked for", reply.block.sector);
+            return self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
+        };
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        rs.blocks.get_mut(&id).expect("found").step = Step::DigestHere(reply.digest);
+        rs.arrived.push(id);
+        if let Some(c) = &mut rs.controller {
+            c.answered(reply.block.size.0);
+        }
+        self.check_blocks(i, d);
+    }
+
+    /// Reads our own content where the peer's digest is here and its older writes are on disk.
+    fn check_blocks(&mut self, i: usize, d: usize) {
+        for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
+            let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
+            if self.devices[d].peer_writing.overlapping(block.range).next().is_some() {
+                self.connections[i].peer_devices[d].resync.arrived.push(id);
+                continue;
+            }
+            let Step::DigestHere(theirs) = block.step else { continue };
+            block.step = Step::Checking(theirs);
+            let range = block.range;
+            self.devices[d].read_bytes += range.len().0;
+            let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
+            self.resync_disk(i, d, id, false, read);
+        }
+    }
+
+    pub(super) fn verify_read_done(
+        &mut self,
+        i: usize,
+        d: usize,
+        id: u64,
+        result: Result<(), IoError>,
+        data: Segments,
+    ) {
+        let algorithm = self.connections[i].cfg.verify.clone().unwrap_or_default();
+        let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
+        let range = block.range;
+        if let Err(e) = result {
+            self.release(data);
+            self.verify_compared(i, d, id, false);
+            return self.data_error(d, "read for verify", range, e);
+        }
+        let theirs = match block.step {
+            Step::Checking(theirs) => theirs,
+            _ => Digest::EMPTY,
+        };
+        block.step = Step::CheckSumming(theirs, data.clone());
+        self.digest_block(i, d, id, algorithm, data);
+    }
+
+    pub(super) fn verify_compared(&mut self, i: usize, d: usize, id: u64, equal: bool) {
+        let Some(block) = self.take_block(i, d, id) else { return };
+        let (range, since, now) = (block.range, block.since, self.now);
+        self.release(block.into_data());
+        if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
+            c.completed(now, range.len().0, since);
+        }
+        let outcome = if equal { VerifyOutcome::InSync } else { VerifyOutcome::OutOfSync };
+        if !equal {
+            self.mark_out_of_sync(i, d, range);
+        }
+        let seq = self.connections[i].peer_devices[d].next_seq();
+        let result = VerifyResult { sector: range.start, size: range.len(), seq, outcome };
+        self.send(i, Socket::Control, d, Packet::OvResult(result), Segments::None);
+        self.verified(i, d, range.len().0.div_ceil(BLOCK), outcome);
+    }
+
+    /// The peer cannot give a digest.
+    pub(super) fn verify_refused(&mut self, i: usize, d: usize, ack: &BlockAck) {
+        let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::DigestWanted)) else {
+            let text = format!("answer for {} that was not asked for", ack.sector);
+            return self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
+        };
+        let block = self.take_block(i, d, id).expect("found");
+        if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
+            c.answered(block.range.len().0);
+        }
+        self.verified(i, d, block.range.len().0.div_ceil(BLOCK), VerifyOutcome::Skipped);
+    }
+
+    // -- the answering side -------------------------------------------------------------------------------------------
+
+    /// The first request tells where it starts.
+    pub(super) fn verify_asked(&mut self, i: usize, d: usize, range: SectorRange) {
+        let now = self.now;
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let Some(v) = rs.verify.as_mut().filter(|v| !v.source) else { return };
+        if !std::mem::replace(&mut v.begun, true) {
+            v.left = v.end.saturating_sub(range.start.0 / 8);
+            rs.total = v.left;
+            rs.marks = Marks::new(now, v.left);
+        }
+        v.position = v.position.max(range.end.0.div_ceil(8));
+    }
+
+    /// P_OV_RESULT.
+    pub(crate) fn verify_result(&mut self, i: usize, d: usize, result: &VerifyResult) {
+        let Some(range) = result.range().filter(|r| self.devices[d].holds(*r)) else { return };
+        if result.outcome == VerifyOutcome::OutOfSync {
+            self.mark_out_of_sync(i, d, range);
+        }
+        // After the end was announced on the other stream there is nothing left to count.
+        if let Some(id) = self.find_block(i, d, Some(range), |s| matches!(s, Step::Sent))
+            && self.connections[i].peer_devices[d].repl == ConnState::VerifyT
+        {
+            self.take_block(i, d, id);
+            self.verified(i, d, range.len().0.div_ceil(BLOCK), result.outcome);
+            self.check_verify_end(i, d);
+        }
+    }
+
+    // -- the end ------------------------------------------------------------------------------------------------------
+
+    fn verified(&mut self, i: usize, d: usize, bits: u64, outcome: VerifyOutcome) {
+        let Some(v) = &mut self.connections[i].peer_devices[d].resync.verify else { return };
+        v.left = v.left.saturating_sub(bits);
+        match outcome {
+            VerifyOutcome::InSync => {}
+            VerifyOutcome::OutOfSync => v.found += bits,
+            VerifyOutcome::Skipped => v.skipped += bits,
+        }
+        self.note_progress(i, d);
+    }
+
+    fn check_verify_end(&mut self, i: usize, d: usize) {
+        let rs = &self.connections[i].peer_devices[d].resync;
+        if rs.verify.as_ref().is_some_and(|v| v.left == 0 && (v.source || v.begun)) {
+            self.end_verify(i, d);
+        }
+    }
+
+    /// The asking side says that it is done (with a stop sector it ends early).
+    pub(crate) fn verify_ended_by_peer(&mut self, i: usize, d: usize) -> bool {
+        let rs = &self.connections[i].peer_devices[d].resync;
+        let ours = rs.verify.as_ref().is_some_and(|v| !v.source && v.begun);
+        if ours {
+            self.end_verify(i, d);
+        }
+        ours
+    }
+
+    fn end_verify(&mut self, i: usize, d: usize) {
+        let Some(v) = self.connections[i].peer_devices[d].resync.verify.take() else { return };
+        self.connections[i].peer_devices[d].verify_from = 0;
+        let severity = if v.found > 0 { Severity::Error } else { Severity::Info };
+        let mut text = format!("online verify done: {} KiB differ, {} KiB skipped", v.found * 4, v.skipped * 4);
+        if v.found > 0 && !v.repair {
+            text.push_str("; `disconnect` and `connect` copy them from the better side");
+        }
+        self.note(severity, Some(d), Some(i), "verify-done", text);
+        let change = StateChange { conn: Some(ConnState::Connected), ..StateChange::default() };
+        let _ = self.change(d, &change, Force::Hard);
+        let version = self.connections[i].version();
+        if v.source && version >= 97 && version != 100 {
+            self.send_state(d);
+        }
+        if self.bits_left(i, d) > 0 {
+            self.handler("out-of-sync", Some(d), Some(i));
+        }
+        if v.found > 0 {
+            self.connections[i].peer_devices[d].differences_found = true;
+        }
+        if v.repair && v.found > 0 {
+            // Not at once: 8.4 is still busy with the end of the verify.
+            self.connections[i].peer_devices[d].repair_at = Some(self.now);
+        }
+    }
+
+    /// Copies the blocks that a verify found different: from the Primary, or else from here.
+    fn repair_now(&mut self, i: usize, d: usize) {
+        if self.connections[i].peer_role == Role::Primary || self.connections[i].version() < 96 {
+            // A Primary that loses its peer begins a generation, and copies the marked blocks when it is back.
+            let text = "verify found differences and shall repair them: reconnecting".to_owned();
+            return self.drop_link(i, ConnState::NetworkFailure, "verify-repair", text);
+        }
+        // As after congestion: the peer learns what is marked, and no bitmap needs to be exchanged.
+        self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
+        self.connections[i].peer_devices[d].differences_found = false;
+        self.run_ahead(i, d);
+        if self.connections[i].peer_devices[d].repl == ConnState::Ahead {
+            self.send_marks(i, d);
+        }
+    }
+
+    /// Tells the peer of every block that is marked here: it may know of none of them.
+    fn send_marks(&mut self, i: usize, d: usize) {
+        let mut from = 0;
+        while let Some(range) = self.marked_run(i, d, from) {
+            from = range.end.0.div_ceil(8);
+            let notice = wire::BlockRange { sector: range.start, size: range.len() };
+            self.send(i, Socket::Data, d, Packet::OutOfSync(notice), Segments::None);
+        }
+    }
+
+    /// The next run of marked blocks, at most as long as one packet may say.
+    fn marked_run(&self, i: usize, d: usize, from: u64) -> Option<SectorRange> {
+        let bits = &self.devices[d].backing.as_ref()?.bitmaps[self.slot(i, d)?];
+        let start = bits.next_set(from)?;
+        let end = bits.next_clear(start).unwrap_or(bits.len()).min(start + LONGEST_RUN);
+        let size = self.devices[d].size;
+        let range = SectorRange { start: Sector(start * 8), end: Sector(end * 8).min(size) };
+        (range.start < range.end).then_some(range)
+    }
+
+    /// The state changed: will a resync copy what is marked as different, or must this node see to it? Marks remain
+    /// between equal generations after a verify, and after a crash in the middle of clearing them
+    /// (`docs/spec/connection-and-state.md` B.3 #3).
+    pub(crate) fn consider_repair(&mut self, i: usize, d: usize, old: &StateWord, new: &StateWord) {
+        let now = self.now;
+        let settled = |w: &StateWord| {
+            w.conn == ConnState::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate
+        };
+        let came_together = settled(new) && !settled(old) && old.conn <= ConnState::Connected;
+        let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
+        let equal = theirs.is_some_and(|u| u.current.same(self.uuids(d).current));
+        let marked = came_together && equal && self.bits_left(i, d) > 0;
+        let (conn_changed, old, new) = (old.conn != new.conn, old.conn, new.conn);
+        let Some(pd) = self.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
+        if conn_changed {
+            pd.repair_at = None;
+        }
+        if marked || (conn_changed && new == ConnState::Connected && old < new && pd.differences_found) {
+            pd.repair_at = Some(now);
+        }
+        if (ConnState::SyncSource..=ConnState::SyncTarget).contains(&new) {
+            pd.differences_found = false;
+        }
+    }
+
+    /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
+    /// tells of them): one side copies them. With an urbd on both sides the one that accepted the control stream does,
+    /// the other only if nothing happens for a while.
+    pub(crate) fn repair_after_reconnect(&mut self, i: usize) {
+        for d in 0..self.devices.len() {
+            let c = &self.connections[i];
+            let wait = if c.resolve_conflicts() { CALM } else { Duration(3 * CALM.0) };
+            let word = self.word(d);
+            if c.peer_devices[d].repair_at.is_some_and(|t| self.now >= t + wait) {
+                self.connections[i].peer_devices[d].repair_at = None;
+                let good = word.disk == DiskState::UpToDate && word.pdsk == DiskState::UpToDate;
+                if word.conn == ConnState::Connected && good && self.bits_left(i, d) > 0 {
+                    self.repair_now(i, d);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn repair_timer(&self, i: usize) -> Option<Instant> {
+        let at = self.connections[i].peer_devices.iter().filter_map(|p| p.repair_at).min();
+        at.map(|t| Instant((t + Duration(3 * CALM.0)).0.min(self.now.0 + CALM.0)))
+    }
+
+    /// Verify stopped before its end: the next one goes on there.
+    pub(crate) fn verify_interrupted(&mut self, i: usize, d: usize) {
+        let pd = &mut self.connections[i].peer_devices[d];
+        let Some(v) = pd.resync.verify.take().filter(|v| v.source) else { return };
+        let unfinished = pd.resync.blocks.values().map(|b| b.range.start.0 / 8);
+        let from = unfinished.chain(v.later.iter().map(|l| l.0)).min().unwrap_or(v.position).min(v.position);
+        pd.verify_from = from;
+        let text = format!("online verify was interrupted at sector {}; the next one goes on there", from * 8);
+        self.note(Severity::Warning, Some(d), Some(i), "verify-interrupted", text);
+    }
+
+    /// Where a running verify is, and where it stops.
+    pub(crate) fn verify_position(&self, i: usize, d: usize) -> Option<(Sector, Sector)> {
+        let v = self.connections[i].peer_devices[d].resync.verify.as_ref()?;
+        Some((Sector(v.position * 8), Sector(v.end * 8)))
+    }
+}

@@ -1,0 +1,101 @@
+//! The state of everything, for whoever asks.
+
+use crate::Resource;
+use crate::api::{ConnectionSnapshot, DeviceSnapshot, PeerDeviceSnapshot, Snapshot};
+use crate::resync::bytes_of_bits;
+use units::{ByteLen, NodeId, SectorRange, VolumeNr};
+use wire::{ConnState, StateWord};
+
+impl Resource {
+    /// The state of everything.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            name: self.cfg.name.clone(),
+            node: self.cfg.node,
+            role: self.role,
+            suspended: self.suspended,
+            devices: (0..self.devices.len()).map(|d| self.device_snapshot(d)).collect(),
+            connections: (0..self.connections.len()).map(|i| self.connection_snapshot(i)).collect(),
+            decisions: self.decisions.iter().cloned().collect(),
+        }
+    }
+
+    /// A volume's state towards its peer, as one word. `None` if there is no such volume.
+    #[must_use]
+    pub fn state_word(&self, volume: VolumeNr) -> Option<StateWord> {
+        self.device_index(volume).map(|d| self.word(d))
+    }
+
+    /// How many blocks of a range are recorded as different from the peer's. 0 without a disk.
+    #[must_use]
+    pub fn known_different(&self, volume: VolumeNr, peer: NodeId, range: SectorRange) -> u64 {
+        let (Some(d), Some(i)) = (self.device_index(volume), self.connection_index(peer)) else { return 0 };
+        let (Some(b), Some(slot)) = (&self.devices[d].backing, self.slot(i, d)) else { return 0 };
+        let bits = b.area().touched(range);
+        let (mut from, mut count) = (bits.start, 0);
+        while let Some(start) = b.bitmaps[slot].next_set(from).filter(|s| *s < bits.end) {
+            from = b.bitmaps[slot].next_clear(start).unwrap_or(bits.end).min(bits.end);
+            count += from - start;
+        }
+        count
+    }
+
+    fn device_snapshot(&self, d: usize) -> DeviceSnapshot {
+        let dev = &self.devices[d];
+        let set = self.uuids(d);
+        DeviceSnapshot {
+            volume: dev.volume,
+            disk: dev.disk,
+            size: dev.size.to_bytes(),
+            generations: [set.current, set.bitmap, set.history[0], set.history[1]],
+            read: ByteLen(dev.read_bytes),
+            written: ByteLen(dev.written_bytes),
+            al_writes: dev.al_writes,
+            bm_writes: dev.bm_writes,
+            upper_pending: dev.upper_pending,
+            lower_pending: dev.local_pending,
+            al_suspended: false,
+        }
+    }
+
+    fn connection_snapshot(&self, i: usize) -> ConnectionSnapshot {
+        let c = &self.connections[i];
+        ConnectionSnapshot {
+            peer: c.cfg.peer,
+            peer_name: c.cfg.peer_name.clone(),
+            state: c.state,
+            role: c.peer_role,
+            addresses: c.cfg.addresses,
+            version: c.dialect().map(|d| d.version.number()),
+            peer_devices: (0..self.devices.len()).map(|d| self.peer_device_snapshot(i, d)).collect(),
+        }
+    }
+
+    fn peer_device_snapshot(&self, i: usize, d: usize) -> PeerDeviceSnapshot {
+        let pd = &self.connections[i].peer_devices[d];
+        let (left, progress) = (self.bits_left(i, d), self.progress(i, d));
+        let verifying = matches!(pd.repl, ConnState::VerifyS | ConnState::VerifyT);
+        let syncing = verifying || (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&pd.repl);
+        PeerDeviceSnapshot {
+            volume: pd.volume,
+            replication: pd.repl,
+            peer_disk: pd.pdsk,
+            paused: (pd.user_isp, pd.peer_isp, pd.aftr_isp),
+            out_of_sync: bytes_of_bits(left),
+            sync_total: bytes_of_bits(pd.resync.total),
+            sync_left: bytes_of_bits(if syncing { progress.left } else { 0 }),
+            sync_failed: bytes_of_bits(self.bits_failed(i, d)),
+            sync_rate: if syncing { progress.rate } else { 0 },
+            sync_started: pd.resync.started.filter(|_| syncing),
+            sync_paused: progress.paused,
+            sync_same: bytes_of_bits(pd.resync.same),
+            sync_marks: progress.marks.map(|(time, bits)| (time, bytes_of_bits(bits))),
+            verify: self.verify_position(i, d),
+            sent: ByteLen(pd.sent_bytes),
+            received: ByteLen(pd.received_bytes),
+            pending: pd.pending,
+            unacked: pd.unacked,
+        }
+    }
+}

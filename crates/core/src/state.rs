@@ -1,0 +1,474 @@
+//! Changing state by 8.4's rules: one state word per volume, judged, stored, and its effects carried out
+//! (`docs/spec/connection-and-state.md` 2.8).
+//!
+//! With protocols below 110 a resource has one connection, and the word of a volume is about that connection.
+
+use crate::Resource;
+use crate::api::{ConnectionState, Effect, Segments, Severity, SuspendReasons};
+use crate::config::{Fencing, OnIoError};
+use crate::connection::{Connection, Phase};
+use crate::decide::effects84::{self, Facts};
+use crate::decide::rules84::{self, Context, Force};
+use crate::decide::uuid84::UuidSet;
+use crate::decide::{Handler, StateChange, StateChangeResult as Code};
+use units::Generation;
+use wire::{ConnState, DiskState, Packet, Role, Socket, StateWord, UuidFlags};
+
+/// The connection that the state word of a volume is about.
+pub(crate) const PEER: usize = 0;
+
+impl Resource {
+    /// The state of a volume as one word.
+    pub(crate) fn word(&self, d: usize) -> StateWord {
+        let dev = &self.devices[d];
+        let word = StateWord {
+            role: dev.role,
+            peer: Role::Unknown,
+            conn: ConnState::StandAlone,
+            disk: dev.disk,
+            pdsk: DiskState::DUnknown,
+            susp: self.suspended.user,
+            aftr_isp: false,
+            peer_isp: false,
+            user_isp: false,
+            susp_nod: self.suspended.no_data,
+            susp_fen: self.suspended.fencing,
+            quorum: false,
+        };
+        let Some(c) = self.connections.get(PEER) else { return word };
+        let pd = &c.peer_devices[d];
+        StateWord {
+            peer: pd.peer_role,
+            conn: c.conn_state(d),
+            pdsk: pd.pdsk,
+            aftr_isp: pd.aftr_isp,
+            peer_isp: pd.peer_isp,
+            user_isp: pd.user_isp,
+            ..word
+        }
+    }
+
+    pub(crate) fn context(&self, d: usize) -> Context {
+        let dev = &self.devices[d];
+        let c = self.connections.get(PEER);
+        let others = c.is_some_and(|c| c.peer_role == Role::Primary && self.devices.len() > 1);
+        let at_attach = (dev.disk == DiskState::Negotiating).then(|| {
+            let outdated = dev
+                .backing
+                .as_ref()
+                .zip(c)
+                .is_some_and(|(b, c)| b.md.peers[self.slot_owner(d, c)].flags.contains(meta::PeerFlags::OUTDATED));
+            (dev.attach_state, if outdated { DiskState::Outdated } else { DiskState::DUnknown })
+        });
+        Context {
+            two_primaries: c.is_some_and(|c| c.cfg.two_primaries),
+            fencing: self.fencing_policy(),
+            on_no_data: self.cfg.on_no_data,
+            other_volume_peer_primary: others,
+            open: dev.openers.writers + dev.openers.readers > 0,
+            verify_alg: c.is_some_and(|c| c.cfg.verify.is_some()),
+            protocol: c.map_or(101, Connection::version),
+            state_sent: self.state_sent(),
+            exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.exposed)),
+            at_attach,
+        }
+    }
+
+    /// Our parameters are on their way and some volume's handshake is not over.
+    fn state_sent(&self) -> bool {
+        self.connections.iter().any(|c| {
+            let waiting = c.peer_devices.iter().any(|p| p.repl == ConnState::WFReportParams);
+            c.is_connected() && waiting && c.link.as_ref().is_some_and(|l| l.phase >= Phase::Parameters)
+        })
+    }
+
+    /// The highest policy of the volumes whose data is worth something (spec 8.5).
+    pub(crate) fn fencing_policy(&self) -> Fencing {
+        let good = self.devices.iter().filter(|d| d.disk >= DiskState::Consistent);
+        good.filter_map(|d| d.cfg.as_ref()).map(|c| c.fencing).max().unwrap_or_default()
+    }
+
+    /// Judges and carries out a change of one volume.
+    ///
+    /// # Errors
+    /// The code of the rule that refuses it.
+    pub(crate) fn change(&mut self, d: usize, change: &StateChange, force: Force) -> Result<(), Code> {
+        let old = self.word(d);
+        let new = match rules84::judge(&old, change, force, &self.context(d)) {
+            Err(Code::NothingToDo) => return Ok(()),
+            other => other?,
+        };
+        self.store(d, &new);
+        self.after_change(d, &old, &new);
+        Ok(())
+    }
+
+    /// Judges a change of all volumes together, then carries it out.
+    ///
+    /// # Errors
+    /// The code of the first rule that refuses it for any volume; nothing is changed then.
+    pub(crate) fn change_all(&mut self, change: &StateChange, force: Force) -> Result<(), Code> {
+        let mut words = Vec::new();
+        for d in 0..self.devices.len() {
+            let old = self.word(d);
+            match rules84::judge(&old, change, force, &self.context(d)) {
+                Ok(new) => words.push((d, old, new)),
+                Err(Code::NothingToDo) => words.push((d, old, old)),
+                Err(code) => return Err(code),
+            }
+        }
+        for (d, _, new) in &words {
+            self.store(*d, new);
+        }
+        for (d, old, new) in words {
+            self.after_change(d, &old, &new);
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, d: usize, new: &StateWord) {
+        self.status_changed = true;
+        self.devices[d].role = new.role;
+        let primary = self.devices.iter().any(|d| d.role == Role::Primary);
+        self.role = if primary { Role::Primary } else { Role::Secondary };
+        self.suspended = SuspendReasons { user: new.susp, no_data: new.susp_nod, fencing: new.susp_fen };
+        self.devices[d].disk = new.disk;
+        let Some(c) = self.connections.get_mut(PEER) else { return };
+        c.state = connection_state(new.conn);
+        let pd = &mut c.peer_devices[d];
+        pd.peer_role = new.peer;
+        pd.repl = new.conn;
+        pd.pdsk = new.pdsk;
+        pd.aftr_isp = new.aftr_isp;
+        pd.peer_isp = new.peer_isp;
+        pd.user_isp = new.user_isp;
+        let roles = || c.peer_devices.iter().map(|p| p.peer_role);
+        c.peer_role = roles().find(|r| *r == Role::Primary).or_else(|| roles().next()).unwrap_or(Role::Unknown);
+    }
+
+    fn facts(&self, d: usize) -> Facts {
+        let dev = &self.devices[d];
+        let pds = |f: fn(&crate::connection::PeerDevice) -> bool| {
+            self.connections.get(PEER).is_some_and(|c| c.peer_devices.iter().all(f))
+        };
+        Facts {
+            protocol: self.connections.get(PEER).map_or(101, Connection::version),
+            bitmap_uuid_zero: dev.backing.is_none() || self.uuids(d).bitmap.is_none(),
+            all_volumes_connected: pds(|p| p.repl >= ConnState::Connected),
+            all_peer_disks_outdated: pds(|p| p.pdsk <= DiskState::Outdated),
+            all_disks_up_to_date: self.devices.iter().all(|d| d.disk == DiskState::UpToDate),
+            call_local_io_error: dev.cfg.as_ref().is_some_and(|c| c.on_io_error == OnIoError::CallHandler),
+            forced_detach: dev.forced_detach,
+            grown: false,
+        }
+    }
+
+    fn after_change(&mut self, d: usize, old: &StateWord, new: &StateWord) {
+        if old == new {
+            return;
+        }
+        self.note_change(d, old, new);
+        // The peer was forced to be Primary: its next state packet decides about a resync (spec 2.6, row 12).
+        let worthless = |w: &StateWord| w.disk == DiskState::Inconsistent && w.pdsk == DiskState::Inconsistent;
+        if worthless(old) && new.pdsk == DiskState::UpToDate && old.peer != Role::Primary && new.peer == Role::Primary {
+            self.connections[PEER].peer_devices[d].consider_resync = true;
+        }
+        for effect in effects84::effects(old, new, &self.facts(d)) {
+            self.carry_out(d, effect);
+        }
+        // What became of an attach is decided on both sides; to say it rules out that they differ.
+        let decided = old.disk == DiskState::Negotiating && new.disk >= DiskState::Inconsistent;
+        if decided && new.conn >= ConnState::Connected {
+            self.send_state(d);
+        }
+        self.follow_resync_states(d, old, new);
+        self.refresh_flags(d);
+        self.devices[d].recheck = true;
+    }
+
+    fn note_change(&mut self, d: usize, old: &StateWord, new: &StateWord) {
+        let mut parts = Vec::new();
+        let mut part = |name: &str, a: &dyn std::fmt::Display, b: &dyn std::fmt::Display| {
+            let (a, b) = (a.to_string(), b.to_string());
+            if a != b {
+                parts.push(format!("{name}( {a} -> {b} )"));
+            }
+        };
+        part("role", &old.role, &new.role);
+        part("peer", &old.peer, &new.peer);
+        part("conn", &old.conn, &new.conn);
+        part("disk", &old.disk, &new.disk);
+        part("pdsk", &old.pdsk, &new.pdsk);
+        let susp = |w: &StateWord| format!("{}{}{}", u8::from(w.susp), u8::from(w.susp_nod), u8::from(w.susp_fen));
+        part("susp", &susp(old), &susp(new));
+        if !parts.is_empty() {
+            let peer = (!self.connections.is_empty()).then_some(PEER);
+            self.note(Severity::Info, Some(d), peer, "state-change", parts.join(" "));
+        }
+    }
+
+    fn carry_out(&mut self, d: usize, effect: effects84::Effect) {
+        use effects84::Effect as E;
+        match effect {
+            E::ExposeCurrent => {
+                if let Some(b) = &self.devices[d].backing {
+                    self.devices[d].exposed = b.md.current;
+                    self.devices[d].outrun = false;
+                }
+            }
+            E::ClearCrashedPrimary => self.devices[d].crashed_primary = false,
+            E::Call(handler) => self.handler(handler.name(), Some(d), None),
+            E::ResendRequests => self.resend_frozen(PEER),
+            E::RestartLocalIo => {}
+            E::LiftNoData => self.lift(|s| s.no_data = false),
+            E::LiftFencing => self.lift(|s| s.fencing = false),
+            E::DropPendingGeneration => self.devices[d].new_generation_pending = false,
+            E::CreatePendingGeneration => self.create_pending_generation(d),
+            E::CompleteWithoutPeer => self.give_up_frozen(PEER),
+            E::SendSyncUuid => self.send_sync_uuid(d),
+            E::SendUuids => self.send_uuids(d, UuidFlags::NONE),
+            E::SendSizes => self.send_sizes(d),
+            E::SendState => self.send_state(d),
+            E::SendBitmap => self.bitmap_exchange_as_source(d),
+            E::MarkGenerationPending => self.devices[d].new_generation_pending = true,
+            E::NewGeneration => self.new_generation(d),
+            E::WriteBitmap => self.write_bitmap(d),
+            E::SetAllBitsThenResync => self.starting_sync(d),
+            E::AbortLocalIo => self.abort_local_io(d),
+            E::ResyncGrownArea | E::ReconsiderOtherResyncs => {}
+            E::FlushMetadata => {}
+            // The connection commands do these themselves, when all volumes have changed.
+            E::StartReceiver | E::DropNetworkConfig => {}
+        }
+    }
+
+    /// Lets go of resync work that the new state does not want, and starts what it does.
+    fn follow_resync_states(&mut self, d: usize, old: &StateWord, new: &StateWord) {
+        let syncing = |c: ConnState| {
+            matches!(c, ConnState::SyncSource | ConnState::SyncTarget | ConnState::PausedSyncS | ConnState::PausedSyncT)
+        };
+        if syncing(old.conn) && !syncing(new.conn) {
+            self.abandon_resync(PEER, d);
+            if old.conn == ConnState::SyncTarget || old.conn == ConnState::PausedSyncT {
+                self.handler(Handler::AfterResyncTarget.name(), Some(d), Some(PEER));
+            }
+        }
+        let verifying = |c: ConnState| matches!(c, ConnState::VerifyS | ConnState::VerifyT);
+        if verifying(old.conn) && !verifying(new.conn) {
+            self.verify_interrupted(PEER, d);
+            self.abandon_resync(PEER, d);
+        }
+        if verifying(new.conn) && !verifying(old.conn) {
+            self.start_verify(PEER, d);
+        }
+        let paused = |c: ConnState| matches!(c, ConnState::PausedSyncS | ConnState::PausedSyncT);
+        if syncing(new.conn) && paused(old.conn) != paused(new.conn) {
+            self.resync_paused(PEER, d, paused(new.conn));
+        }
+        self.consider_repair(PEER, d, old, new);
+        if !syncing(old.conn) && syncing(new.conn) {
+            self.start_resync(PEER, d);
+            if matches!(new.conn, ConnState::SyncTarget | ConnState::PausedSyncT) {
+                self.handler(Handler::BeforeResyncTarget.name(), Some(d), Some(PEER));
+            } else {
+                self.handler(Handler::BeforeResyncSource.name(), Some(d), Some(PEER));
+            }
+        }
+        if new.conn == ConnState::WFSyncUUID
+            && let Some(generation) = self.connections[PEER].peer_devices[d].early_sync_uuid.take()
+        {
+            self.sync_uuid_received(PEER, d, generation);
+        }
+        if new.disk == DiskState::Failed && old.disk != DiskState::Failed {
+            self.disk_failed(d);
+        }
+        if new.disk == DiskState::Diskless && old.disk == DiskState::Negotiating {
+            // Without the peer there is nothing that says what this disk is worth: it is let go of.
+            self.disk_failed(d);
+        }
+    }
+
+    /// Clears a reason for frozen I/O; what waited goes on.
+    pub(crate) fn lift(&mut self, f: impl FnOnce(&mut SuspendReasons)) {
+        f(&mut self.suspended);
+        self.status_changed = true;
+        for dev in &mut self.devices {
+            dev.recheck = true;
+        }
+        if !self.suspended.any() {
+            let held: Vec<u64> = self
+                .requests
+                .iter()
+                .filter(|(_, r)| matches!(r, crate::request::Request::Write(w) if !w.completed))
+                .map(|(k, _)| k)
+                .collect();
+            for key in held {
+                self.try_finish(key);
+            }
+        }
+    }
+
+    // -- data generations ---------------------------------------------------------------------------------------------
+
+    /// The generations of an attached volume, as 8.4 knows them.
+    pub(crate) fn uuids(&self, d: usize) -> UuidSet {
+        let Some(b) = &self.devices[d].backing else { return UuidSet::default() };
+        let owner = self.connections.get(PEER).map_or(meta::Superblock::V08_PEER, |c| self.slot_owner(d, c));
+        UuidSet {
+            current: b.md.current,
+            bitmap: b.md.peers[owner].bitmap_uuid,
+            history: [b.md.history[0], b.md.history[1]],
+        }
+    }
+
+    /// Stores them; writes wait until they are on disk.
+    pub(crate) fn put_uuids(&mut self, d: usize, set: &UuidSet) {
+        let owner = self.connections.get(PEER).map_or(meta::Superblock::V08_PEER, |c| self.slot_owner(d, c));
+        let Some(b) = &mut self.devices[d].backing else { return };
+        b.md.current = set.current;
+        b.md.peers[owner].bitmap_uuid = set.bitmap;
+        let moved = b.md.history[0] != set.history[0];
+        if moved && b.md.version() == meta::Version::V09 {
+            b.md.history.rotate_right(1);
+        }
+        let stored = |g: Generation| if b.md.version() == meta::Version::V09 { g.base() } else { g };
+        (b.md.history[0], b.md.history[1]) = (stored(set.history[0]), stored(set.history[1]));
+        self.generation_changed(d);
+        self.status_changed = true;
+    }
+
+    /// A new current generation: the old one becomes what the bitmap is about.
+    pub(crate) fn new_generation(&mut self, d: usize) {
+        let fresh = self.draw_generation();
+        let mut set = self.uuids(d);
+        set.start_generation(fresh);
+        self.put_uuids(d, &set);
+        self.devices[d].exposed = fresh;
+        self.devices[d].new_generation_pending = false;
+        let text = format!("new data generation {fresh}, the bitmap counts from {}", set.bitmap);
+        self.note(Severity::Info, Some(d), None, "new-generation", text);
+    }
+
+    pub(crate) fn create_pending_generation(&mut self, d: usize) {
+        if std::mem::take(&mut self.devices[d].new_generation_pending) {
+            self.new_generation(d);
+        }
+    }
+
+    /// Index of a connection's record in the superblock.
+    pub(crate) fn slot_owner(&self, d: usize, c: &Connection) -> usize {
+        match self.devices[d].backing.as_ref().map(|b| b.md.version()) {
+            Some(meta::Version::V09) => c.cfg.peer.index(),
+            _ => meta::Superblock::V08_PEER,
+        }
+    }
+
+    /// A connection's bitmap slot.
+    pub(crate) fn slot(&self, i: usize, d: usize) -> Option<usize> {
+        let b = self.devices[d].backing.as_ref()?;
+        let owner = self.slot_owner(d, self.connections.get(i)?);
+        b.md.peers[owner].slot.map(usize::from).filter(|s| *s < b.bitmaps.len())
+    }
+
+    // -- packets about state ------------------------------------------------------------------------------------------
+
+    pub(crate) fn send_state(&mut self, d: usize) {
+        let word = self.word(d);
+        self.send(PEER, Socket::Data, d, Packet::State(word), Segments::None);
+    }
+
+    pub(crate) fn send_uuids(&mut self, d: usize, extra: UuidFlags) {
+        let dev = &self.devices[d];
+        if dev.disk < DiskState::Negotiating || dev.backing.is_none() {
+            return;
+        }
+        let set = self.uuids(d);
+        let mut flags = extra.0;
+        if self.connections[PEER].discard_my_data {
+            flags |= UuidFlags::DISCARD_MY_DATA.0;
+        }
+        if dev.crashed_primary {
+            flags |= UuidFlags::CRASHED_PRIMARY.0;
+        }
+        if dev.disk == DiskState::Negotiating && dev.attach_state == DiskState::Inconsistent {
+            flags |= UuidFlags::INCONSISTENT.0;
+        }
+        let current = if set.current == Generation::JUST_CREATED {
+            set.current
+        } else {
+            set.current.with_primary_bit(self.role == Role::Primary)
+        };
+        let packet = wire::Uuids {
+            current,
+            bitmap: set.bitmap,
+            history: set.history,
+            dirty_bits: self.bits_left(PEER, d),
+            flags: UuidFlags(flags),
+        };
+        self.send(PEER, Socket::Data, d, Packet::Uuids(packet), Segments::None);
+    }
+
+    /// What we announce about a device's size (`docs/spec/wire-protocol.md` 5.13).
+    pub(crate) fn send_sizes(&mut self, d: usize) {
+        let dev = &self.devices[d];
+        let c = &self.connections[PEER];
+        let usable = dev.disk >= DiskState::Negotiating && dev.backing.is_some();
+        let disk_size = if usable { self.capacity(d) } else { units::Sector(0) };
+        let user_size = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
+        let block = dev.backing.as_ref().map_or(512, |b| b.opened.block_size);
+        let discard = dev.backing.as_ref().is_none_or(|b| b.opened.can_discard);
+        let limits = wire::QueueLimits {
+            physical_block_size: block.max(512),
+            logical_block_size: 512,
+            alignment_offset: 0,
+            io_min: block.max(512),
+            io_opt: 0,
+            discard_enabled: discard,
+            discard_zeroes_data: false,
+            write_same_capable: false,
+        };
+        let sizes = wire::Sizes {
+            disk_size,
+            user_size,
+            current_size: dev.size,
+            max_bio_size: c.dialect().map_or(1 << 20, |x| x.version.max_block()),
+            queue_order_type: 0,
+            flags: wire::ResizeFlags::default(),
+            limits: c.has(wire::Features::WRITE_SAME).then_some(limits),
+        };
+        self.send(PEER, Socket::Data, d, Packet::Sizes(sizes), Segments::None);
+    }
+
+    /// Tells front ends and applications what they may do.
+    pub(crate) fn announce_device(&mut self, d: usize) {
+        let good_peer =
+            self.connections.iter().any(|c| c.is_connected() && c.peer_devices[d].pdsk == DiskState::UpToDate);
+        let trim = self.connections.iter().filter(|c| c.is_connected()).all(Connection::takes_discards);
+        let dev = &mut self.devices[d];
+        let access = if self.role == Role::Primary { crate::Access::ReadWrite } else { crate::Access::None };
+        let size = dev.size.to_bytes();
+        let can = dev.backing.as_ref().map_or(good_peer, |b| b.opened.can_discard);
+        let now = (size, access, can && trim);
+        if dev.announced != Some(now) {
+            dev.announced = Some(now);
+            let volume = dev.volume;
+            self.emit(Effect::Device { volume, size, access, discard: now.2 });
+        }
+    }
+}
+
+/// A connection's state from 8.4's number.
+pub(crate) fn connection_state(conn: ConnState) -> ConnectionState {
+    match conn {
+        ConnState::StandAlone => ConnectionState::StandAlone,
+        ConnState::Disconnecting => ConnectionState::Disconnecting,
+        ConnState::Unconnected => ConnectionState::Unconnected,
+        ConnState::Timeout => ConnectionState::Timeout,
+        ConnState::BrokenPipe => ConnectionState::BrokenPipe,
+        ConnState::NetworkFailure => ConnectionState::NetworkFailure,
+        ConnState::ProtocolError => ConnectionState::ProtocolError,
+        ConnState::TearDown => ConnectionState::TearDown,
+        ConnState::WFConnection => ConnectionState::Connecting,
+        _ => ConnectionState::Connected,
+    }
+}

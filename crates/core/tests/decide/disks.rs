@@ -1,0 +1,130 @@
+//! Attach, I/O errors, fencing.
+
+use crate::rules84::FENCING;
+use crate::table::{self, Args};
+use crate::words::{disk, sides};
+use units::Generation;
+use urbd_core::Fencing;
+use urbd_core::OnIoError;
+use urbd_core::decide::attach84::{self, Attach};
+use urbd_core::decide::fencing::{self, Call, Situation};
+use urbd_core::decide::io_error::{self, Failure};
+use urbd_core::decide::rules84::MetadataFlags;
+use urbd_core::decide::{DiskState, Reason};
+
+fn attach_text(result: Result<Attach, Reason>) -> String {
+    match result {
+        Err(reason) => format!("refused {}", reason.name()),
+        Ok(a) => {
+            let flags = [(a.crashed_primary, " crashed-primary"), (a.negotiate, " negotiate")];
+            let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
+            let peer = a.peer_disk.map_or(String::new(), |d| format!(" peer={d}"));
+            format!("{} {} al={:?} bitmap={:?}{peer}{flags}", a.disk, a.reason.name(), a.activity_log, a.bitmap)
+        }
+    }
+}
+
+#[test]
+fn attach() {
+    table::check("attach84", |command, args| {
+        assert_eq!(command, "attach");
+        let raw = args.word("flags").expect("flags");
+        let raw = u32::from_str_radix(raw.trim_start_matches("0x"), 16).expect("hexadecimal flags");
+        let on = |bit: u32| raw & bit != 0;
+        let primary = sides(args, "primary");
+        attach_text(attach84::decide(&attach84::Input {
+            flags: MetadataFlags {
+                consistent: on(1),
+                primary_ind: on(2),
+                connected_ind: on(4),
+                was_up_to_date: on(16),
+                peer_outdated: on(32),
+                crashed_primary: on(64),
+            },
+            full_sync: on(8),
+            al_clean: on(128),
+            al_disabled: on(256),
+            current: Generation(args.number("current", 16)),
+            outrun: false,
+            exposed: Generation(args.number("exposed", 0)),
+            primary: primary.0,
+            peer_primary: primary.1,
+            susp_nod: args.flag("no-data"),
+            connected: args.flag("connected"),
+            peer_disk: disk(args, "peer", DiskState::DUnknown),
+            fencing: args.pick("fencing", &FENCING, Fencing::DontCare),
+        }))
+    });
+}
+
+const FAILURES: [(&str, Failure); 7] = [
+    ("read", Failure::Read),
+    ("read-ahead", Failure::ReadAhead),
+    ("write", Failure::Write),
+    ("discard", Failure::Discard),
+    ("flush", Failure::Flush),
+    ("metadata", Failure::Metadata),
+    ("forced", Failure::Forced),
+];
+
+const ON_IO_ERROR: [(&str, OnIoError); 3] =
+    [("pass-on", OnIoError::PassOn), ("detach", OnIoError::Detach), ("call-local-io-error", OnIoError::CallHandler)];
+
+#[test]
+fn io_errors() {
+    table::check("io_error", |command, args| {
+        assert_eq!(command, "error");
+        let failure = args.pick("of", &FAILURES, Failure::Read);
+        let policy = args.pick("on-io-error", &ON_IO_ERROR, OnIoError::Detach);
+        let o = io_error::decide(failure, policy, disk(args, "disk", DiskState::UpToDate));
+        let flags = [
+            (o.call_handler, " call=local-io-error"),
+            (o.mark_out_of_sync, " mark-out-of-sync"),
+            (o.retry_on_peer, " retry-on-peer"),
+            (o.abort_outstanding, " abort-outstanding"),
+        ];
+        let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
+        format!("{} {}{flags}", o.disk.map_or("keep", DiskState::name), o.reason.name())
+    });
+}
+
+fn situation(args: &Args) -> Situation {
+    Situation {
+        policy: args.pick("policy", &FENCING, Fencing::ResourceOnly),
+        connected: args.flag("connected"),
+        best_disk: disk(args, "disk", DiskState::UpToDate),
+        handler: !args.flag("no-handler"),
+    }
+}
+
+#[test]
+fn fencing() {
+    table::check("fencing", |command, args| match command {
+        "before" => match fencing::before_call(&situation(args)) {
+            Call::Handler => "call=fence-peer".to_string(),
+            Call::Fenced(reason) => format!("fenced {}", reason.name()),
+            Call::NotFenced { lift, reason } => {
+                format!("not-fenced {}{}", reason.name(), if lift { " lift" } else { "" })
+            }
+        },
+        "after" => {
+            let peer = disk(args, "peer", DiskState::DUnknown);
+            let a = fencing::after_call(args.number("exit", 0), &situation(args), peer, args.flag("overtaken"));
+            let peer = a.peer_at_most.map_or(String::new(), |d| format!(" peer<={d}"));
+            let own = a.own_at_most.map_or(String::new(), |d| format!(" own<={d}"));
+            format!("{} {}{peer}{own}", if a.fenced { "fenced" } else { "not-fenced" }, a.reason.name())
+        }
+        "loss" => {
+            let policy = args.pick("policy", &FENCING, Fencing::ResourceOnly);
+            fencing::due_after_loss(policy, args.flag("primary"), disk(args, "peer", DiskState::DUnknown)).to_string()
+        }
+        "unfence" => {
+            let policy = args.pick("policy", &FENCING, Fencing::ResourceOnly);
+            fencing::unfence(policy, args.flag("source"), args.flag("all-up-to-date")).to_string()
+        }
+        other => panic!("command {other}"),
+    });
+    let volumes = [(Fencing::ResourceAndStonith, DiskState::Outdated), (Fencing::ResourceOnly, DiskState::Consistent)];
+    assert_eq!(fencing::effective(volumes), Fencing::ResourceOnly);
+    assert_eq!(fencing::effective([]), Fencing::DontCare);
+}

@@ -1,0 +1,222 @@
+use crate::table::{self, Args};
+use crate::words;
+use units::Generation;
+use urbd_core::decide::handshake84::{
+    Decision, Input, Node, Occasion, Outcome, StateReceived, UuidsReceived, UuidsVerdict, decide, occasion, on_uuids,
+    peer_disk_counts_as, rebooted_while_suspended,
+};
+use urbd_core::decide::split_brain::{Policies, Policy};
+use urbd_core::decide::uuid84::{Comparison, UuidSet, Verdict};
+use urbd_core::decide::{ConnState, DiskState, Reason};
+
+const SPLIT_AUTO: Verdict = Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true };
+const SPLIT: Verdict = Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true };
+const SPLIT_EMPTY: Verdict = Verdict::SplitBrain { bitmap_usable: false, ancestor_known: false };
+
+const VERDICTS: [(&str, Verdict); 11] = [
+    ("no-sync", Verdict::NoSync),
+    ("source", Verdict::Source { full: false }),
+    ("target", Verdict::Target { full: false }),
+    ("source-full", Verdict::Source { full: true }),
+    ("target-full", Verdict::Target { full: true }),
+    ("split-brain-auto", SPLIT_AUTO),
+    ("split-brain", SPLIT),
+    ("split-brain-empty", SPLIT_EMPTY),
+    ("unrelated", Verdict::Unrelated),
+    ("requires-protocol-91", Verdict::RequiresProtocol(91)),
+    ("requires-wsame", Verdict::RequiresWsame),
+];
+
+const OCCASIONS: [(&str, Occasion); 3] =
+    [("connect", Occasion::Connect), ("own-attach", Occasion::OwnAttach), ("peer-attach", Occasion::PeerAttach)];
+
+/// A comparison whose bitmap UUIDs have the given Primary bits.
+fn comparison(verdict: Verdict, was_primary: (bool, bool)) -> Comparison {
+    let set = |bit| UuidSet { bitmap: Generation(0x100).with_primary_bit(bit), ..UuidSet::default() };
+    Comparison { verdict, rule: 0, reason: Reason::BitmapBoth, own: set(was_primary.0), peer: set(was_primary.1) }
+}
+
+fn decision_text(d: Decision) -> &'static str {
+    match d {
+        Decision::NoSync => "no-sync",
+        Decision::Source { full: false } => "source",
+        Decision::Source { full: true } => "source-full",
+        Decision::Target { full: false } => "target",
+        Decision::Target { full: true } => "target-full",
+        Decision::Disconnect => "disconnect",
+        Decision::Retry => "retry",
+        Decision::FailOwnDisk => "fail-own-disk",
+        Decision::TreatPeerAsDiskless => "treat-peer-as-diskless",
+    }
+}
+
+fn outcome_text(out: &Outcome, compared: Reason) -> String {
+    let mut text = decision_text(out.decision).to_string();
+    if out.reason != compared {
+        text += &format!(" {}", out.reason.name());
+    }
+    if out.demote {
+        text += " demote-first";
+    }
+    for h in &out.handlers {
+        text += &format!(" call={}", h.name());
+    }
+    text
+}
+
+fn decide_row(args: &Args) -> String {
+    let verdict = args.pick("verdict", &VERDICTS, Verdict::NoSync);
+    let (primary, discard) = (words::sides(args, "primary"), words::sides(args, "discard"));
+    let comparison = comparison(verdict, words::sides(args, "was-primary"));
+    let node = |name: &str, primary, discard_my_data| Node {
+        primary,
+        discard_my_data,
+        disk: words::disk(args, name, DiskState::UpToDate),
+        changes: args.number(&format!("{name}-changes"), 0),
+    };
+    let input = Input {
+        comparison,
+        occasion: args.pick("occasion", &OCCASIONS, Occasion::Connect),
+        me: node("me", primary.0, discard.0),
+        peer: node("peer", primary.1, discard.1),
+        policies: words::policies(args),
+        always_asbp: args.flag("always-asbp"),
+        rr_conflict: words::policy(args, "rr"),
+        dry_run: args.flag("dry-run"),
+        resolve_conflicts: args.flag("R"),
+        demotable: !args.flag("in-use"),
+    };
+    outcome_text(&decide(&input), comparison.reason)
+}
+
+fn occasion_row(args: &Args) -> String {
+    let found = occasion(&StateReceived {
+        peer_uuids_known: !args.flag("no-uuids"),
+        conn: words::conn(args, "conn", ConnState::Connected),
+        peer_conn: words::conn(args, "peer-conn", ConnState::Connected),
+        disk: words::disk(args, "me", DiskState::UpToDate),
+        peer_disk: words::disk(args, "peer", DiskState::UpToDate),
+        consider_resync: args.flag("consider-resync"),
+    });
+    found.map_or("none", |o| OCCASIONS.iter().find(|(_, v)| *v == o).expect("listed").0).to_string()
+}
+
+fn uuids_row(args: &Args) -> String {
+    let generation = |key: &str| Generation(args.number(key, 0));
+    let (verdict, reason) = on_uuids(&UuidsReceived {
+        primary: args.flag("primary"),
+        disk: words::disk(args, "disk", DiskState::UpToDate),
+        conn: words::conn(args, "conn", ConnState::Connected),
+        peer_attaching: args.flag("peer-attaching"),
+        protocol: args.number("proto", 101),
+        own_current: generation("own"),
+        exposed: generation("exposed"),
+        peer_current: generation("peer"),
+        skip_initial_sync: args.flag("skip"),
+    });
+    let what = match verdict {
+        UuidsVerdict::Store { expose: None } => "store".to_string(),
+        UuidsVerdict::Store { expose: Some(g) } => format!("store expose={}", g.0),
+        UuidsVerdict::SkipInitialSync => "skip-initial-sync".to_string(),
+        UuidsVerdict::Disconnect => "disconnect".to_string(),
+    };
+    format!("{what} {}", reason.name())
+}
+
+#[test]
+fn table() {
+    table::check("handshake84", |command, args| match command {
+        "decide" => decide_row(args),
+        "occasion" => occasion_row(args),
+        "uuids" => uuids_row(args),
+        "peer-disk" => {
+            let disk = words::disk(args, "peer", DiskState::Negotiating);
+            peer_disk_counts_as(disk, args.flag("inconsistent")).name().to_string()
+        }
+        "rebooted" => rebooted_while_suspended(
+            Decision::NoSync,
+            args.pick("occasion", &OCCASIONS, Occasion::Connect),
+            words::disk(args, "peer", DiskState::Consistent),
+            args.flag("suspended"),
+            args.flag("pending"),
+        )
+        .to_string(),
+        other => panic!("command {other}"),
+    });
+}
+
+/// The same situation as the peer sees it.
+fn mirrored(i: &Input) -> Input {
+    let policy = |p: Policy| p.mirrored();
+    Input {
+        comparison: Comparison {
+            verdict: i.comparison.verdict.mirrored(),
+            own: i.comparison.peer,
+            peer: i.comparison.own,
+            ..i.comparison
+        },
+        me: i.peer,
+        peer: i.me,
+        policies: Policies { none: policy(i.policies.none), one: policy(i.policies.one), two: policy(i.policies.two) },
+        resolve_conflicts: !i.resolve_conflicts,
+        ..i.clone()
+    }
+}
+
+fn gives_up(d: Decision) -> bool {
+    matches!(d, Decision::Disconnect | Decision::Retry)
+}
+
+/// S8 to S10 of the specification's appendix B, for one pair of decisions.
+fn assert_safe(i: &Input) {
+    let (mine, peers) = (decide(i), decide(&mirrored(i)));
+    let mirror = match mine.decision {
+        Decision::Source { full } => Decision::Target { full },
+        Decision::Target { full } => Decision::Source { full },
+        other => other,
+    };
+    let agree = mirror == peers.decision || gives_up(mine.decision) || gives_up(peers.decision);
+    assert!(agree, "\n{i:?}\n{mine:?}\n{peers:?}");
+    if let (Decision::Source { full }, false) = (mine.decision, gives_up(peers.decision)) {
+        assert!(i.me.disk > DiskState::Inconsistent, "an Inconsistent source: {i:?}");
+        let unusable = matches!(i.comparison.verdict, Verdict::SplitBrain { bitmap_usable: false, .. });
+        assert!(full || !unusable, "a bitmap resync without a usable bitmap: {i:?}");
+    }
+    let asked_for = i.always_asbp || i.me.discard_my_data != i.peer.discard_my_data;
+    let by_disk = (i.me.disk == DiskState::Inconsistent) != (i.peer.disk == DiskState::Inconsistent);
+    if i.comparison.verdict == SPLIT && !asked_for && !by_disk {
+        assert!(gives_up(mine.decision) && gives_up(peers.decision), "resolved by itself: {i:?}");
+    }
+}
+
+#[test]
+fn both_ends_agree_and_nothing_unsafe_happens() {
+    let disks = [DiskState::Inconsistent, DiskState::Outdated, DiskState::Consistent, DiskState::UpToDate];
+    let one = [Policy::Disconnect, Policy::Consensus, Policy::Violently, Policy::DiscardSecondary, Policy::CallPriLost];
+    let two = [Policy::Disconnect, Policy::Violently, Policy::CallPriLost];
+    let rr = [Policy::Disconnect, Policy::Violently, Policy::CallPriLost, Policy::RetryConnect];
+    for (n, (_, verdict)) in VERDICTS.iter().enumerate() {
+        for bits in 0..1u32 << 10 {
+            let bit = |k: u32| bits >> k & 1 == 1;
+            for (p, none) in Policy::ALL.into_iter().take(7).enumerate() {
+                for disk in 0..16usize {
+                    let changes = [(0, 0), (0, 5), (3, 0), (3, 5), (5, 5)][(p + disk + bits as usize) % 5];
+                    let node =
+                        |disk, primary, discard_my_data, changes| Node { disk, primary, discard_my_data, changes };
+                    assert_safe(&Input {
+                        comparison: comparison(*verdict, (bit(4), bit(5))),
+                        occasion: Occasion::Connect,
+                        me: node(disks[disk / 4], bit(0), bit(2), changes.0),
+                        peer: node(disks[disk % 4], bit(1), bit(3) && !bit(2), changes.1),
+                        policies: Policies { none, one: one[(p + disk) % 5], two: two[(p + disk / 4) % 3] },
+                        always_asbp: bit(6),
+                        rr_conflict: rr[(disk + n) % 4],
+                        dry_run: bit(7) && bit(3) && bit(0),
+                        resolve_conflicts: bit(8),
+                        demotable: bit(9),
+                    });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The decision tables in `tests/tables/`, checked row by row, and properties over whole input spaces.
+//!
+//! A row is `command key=value … => verdict`. `REWRITE=1 cargo test -p urbd-core --test decide` writes what the code
+//! says into the files; review the difference before committing it.
+
+mod disks;
+mod handshake84;
+mod kernel_trace;
+mod life;
+mod protocol;
+mod requests;
+mod rules84;
+mod sizes;
+mod table;
+mod uuid84;
+mod words;

@@ -1,0 +1,166 @@
+//! Roles, routing of requests, suspension.
+
+use crate::table::{self, Args};
+use crate::words::{conn, disk, role, sector};
+use urbd_core::decide::roles::{self, Promotion, RoleEffects, Step};
+use urbd_core::decide::routing::{self, Admission, Balancing, ReadContext};
+use urbd_core::decide::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord, suspend};
+
+fn word(args: &Args, prefix: &str) -> StateWord {
+    let key = |k: &str| format!("{prefix}{k}");
+    StateWord {
+        role: if args.flag(&key("secondary")) { Role::Secondary } else { Role::Primary },
+        peer: role(args, &key("peer-role")),
+        conn: conn(args, &key("conn"), ConnState::Connected),
+        disk: disk(args, &key("disk"), DiskState::UpToDate),
+        pdsk: disk(args, &key("pdsk"), DiskState::UpToDate),
+        susp: args.flag(&key("susp")),
+        aftr_isp: false,
+        peer_isp: false,
+        user_isp: false,
+        susp_nod: args.flag(&key("no-data")),
+        susp_fen: args.flag(&key("fencing")),
+        quorum: false,
+    }
+}
+
+fn read_context(args: &Args) -> ReadContext {
+    let balancing = [
+        ("prefer-local", Balancing::PreferLocal),
+        ("prefer-remote", Balancing::PreferRemote),
+        ("round-robin", Balancing::RoundRobin),
+        ("least-pending", Balancing::LeastPending),
+        ("when-congested-remote", Balancing::WhenCongestedRemote),
+        ("32K-striping", Balancing::Striping(15)),
+        ("1M-striping", Balancing::Striping(20)),
+    ];
+    ReadContext {
+        range_clean: !args.flag("dirty"),
+        sector: sector(args, "sector"),
+        balancing: args.pick("balancing", &balancing, Balancing::PreferLocal),
+        last_was_local: args.flag("last-was-local"),
+        local_pending: args.number("local-pending", 0),
+        peer_pending: args.number("peer-pending", 0),
+    }
+}
+
+#[test]
+fn routing() {
+    table::check("routing", |command, args| match command {
+        "admit" => match routing::admit(&word(args, ""), args.number("proto", 101)) {
+            Admission::Go => "go".to_string(),
+            Admission::Wait(reason) => format!("wait {}", reason.name()),
+            Admission::Fail(reason) => format!("fail {}", reason.name()),
+        },
+        "write" => {
+            let route = routing::write(&word(args, ""), args.number("proto", 101));
+            format!("{}peer={:?}", if route.local { "local " } else { "" }, route.peer)
+        }
+        "read" => format!("{:?}", routing::read(&word(args, ""), &read_context(args))),
+        "resume" => format!("{:?}", suspend::resume_io(&word(args, ""), args.flag("pending"))),
+        "held" => {
+            let (before, after) = (word(args, "old-"), word(args, "new-"));
+            format!("{:?}", suspend::held_requests(&before, &after, args.flag("A")))
+        }
+        other => panic!("command {other}"),
+    });
+}
+
+/// No admitted write is lost from sight: it goes to an UpToDate disk, and what a connected peer with data does not get
+/// is recorded or announced.
+#[test]
+fn every_admitted_write_reaches_good_data() {
+    for &conn in ConnState::ALL {
+        for &disk in DiskState::ALL {
+            for &pdsk in DiskState::ALL {
+                for protocol in [86, 95, 96, 101] {
+                    let s = StateWord {
+                        role: Role::Primary,
+                        peer: Role::Secondary,
+                        conn,
+                        disk,
+                        pdsk: if conn < ConnState::Connected { pdsk.min(DiskState::DUnknown) } else { pdsk },
+                        susp: false,
+                        aftr_isp: false,
+                        peer_isp: false,
+                        user_isp: false,
+                        susp_nod: false,
+                        susp_fen: false,
+                        quorum: false,
+                    };
+                    if routing::admit(&s, protocol) != Admission::Go {
+                        continue;
+                    }
+                    let route = routing::write(&s, protocol);
+                    let good_local = route.local && s.disk == DiskState::UpToDate;
+                    let good_peer = route.peer == routing::ToPeer::Data && s.pdsk == DiskState::UpToDate;
+                    assert!(good_local || good_peer, "{s:?} {route:?}");
+                    let syncing = (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&conn);
+                    if syncing && s.pdsk >= DiskState::Inconsistent {
+                        assert_eq!(route.peer, routing::ToPeer::Data, "a resync would miss it: {s:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn change_text(c: &StateChange) -> String {
+    let disk = c.disk.map_or(String::new(), |d| format!(" disk={d}"));
+    let pdsk = c.pdsk.map_or(String::new(), |d| format!(" pdsk={d}"));
+    format!("Primary{disk}{pdsk}")
+}
+
+fn step_text(step: Step) -> String {
+    match step {
+        Step::Request(c) => format!("request({})", change_text(&c)),
+        Step::WaitThenRequest(c) => format!("wait,request({})", change_text(&c)),
+        Step::FencePeer => "call=fence-peer".to_string(),
+        Step::Done { forced } => if forced { "done(forced)" } else { "done" }.to_string(),
+        Step::Failed(code) => format!("failed({})", code.code()),
+    }
+}
+
+/// Plays a promotion: `results=-7,fenced,3` are the outcomes of each step in turn.
+fn promote(args: &Args) -> String {
+    let own = disk(args, "disk", DiskState::UpToDate);
+    let mut promotion = Promotion::new(args.flag("force"));
+    let mut said = vec![step_text(Step::Request(promotion.request()))];
+    let mut last = StateChangeResult::Success;
+    for outcome in args.word("results").expect("results").split(',') {
+        let step = match outcome {
+            "fenced" | "not-fenced" => promotion.fenced(outcome == "fenced", last, own),
+            code => {
+                last = StateChangeResult::from_code(code.parse().expect("a code"));
+                promotion.next(last, own)
+            }
+        };
+        said.push(step_text(step));
+    }
+    said.join(" ")
+}
+
+fn effects_text(e: RoleEffects) -> String {
+    let all = [
+        (e.drop_discard_my_data, "drop-discard-my-data"),
+        (e.new_generation, "new-generation"),
+        (e.primary_bit, "set-primary-bit"),
+        (!e.primary_bit, "clear-primary-bit"),
+        (e.send_uuids, "send-uuids"),
+        (e.send_state, "send-state"),
+    ];
+    all.iter().filter(|f| f.0).map(|f| f.1).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn role_changes() {
+    table::check("roles", |command, args| match command {
+        "promote" => promote(args),
+        "promoted" => {
+            let s = word(args, "");
+            effects_text(roles::promoted(args.flag("forced"), s.conn, s.disk, s.pdsk))
+        }
+        "demoted" => effects_text(roles::demoted(conn(args, "conn", ConnState::Connected))),
+        other => panic!("command {other}"),
+    });
+}

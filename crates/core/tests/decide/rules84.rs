@@ -1,0 +1,309 @@
+use crate::table::{self, Args};
+use crate::words;
+use urbd_core::decide::effects84::{Effect, Facts, effects};
+use urbd_core::decide::rules84::{
+    Context, DisconnectStep, Force, is_cluster_wide, judge, metadata_flags, next_disconnect_step, sanitise, valid,
+};
+use urbd_core::decide::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord};
+use urbd_core::{Fencing, OnNoData};
+
+pub(crate) const FENCING: [(&str, Fencing); 3] = [
+    ("dont-care", Fencing::DontCare),
+    ("resource-only", Fencing::ResourceOnly),
+    ("resource-and-stonith", Fencing::ResourceAndStonith),
+];
+
+fn by_name<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, text: &str) -> T {
+    *all.iter().find(|v| name(**v) == text).unwrap_or_else(|| panic!("{text} is no state"))
+}
+
+fn role(t: &str) -> Role {
+    by_name(Role::ALL, Role::name, t)
+}
+
+fn conn(t: &str) -> ConnState {
+    by_name(ConnState::ALL, ConnState::name, t)
+}
+
+fn disk(t: &str) -> DiskState {
+    by_name(DiskState::ALL, DiskState::name, t)
+}
+
+/// `Primary/Secondary,Connected,UpToDate/UpToDate[,flag…]`
+fn state(text: &str) -> StateWord {
+    let words: Vec<&str> = text.split(',').collect();
+    let (me, peer) = words[0].split_once('/').expect("role/peer");
+    let (own, pdsk) = words[2].split_once('/').expect("disk/pdsk");
+    let flag = |name: &str| words[3..].contains(&name);
+    StateWord {
+        role: role(me),
+        peer: role(peer),
+        conn: conn(words[1]),
+        disk: disk(own),
+        pdsk: disk(pdsk),
+        susp: flag("susp"),
+        aftr_isp: flag("aftr"),
+        peer_isp: flag("peer"),
+        user_isp: flag("user"),
+        susp_nod: flag("no-data"),
+        susp_fen: flag("fencing"),
+        quorum: false,
+    }
+}
+
+fn show(s: &StateWord) -> String {
+    let flags = [
+        (s.susp, ",susp"),
+        (s.aftr_isp, ",aftr"),
+        (s.peer_isp, ",peer"),
+        (s.user_isp, ",user"),
+        (s.susp_nod, ",no-data"),
+        (s.susp_fen, ",fencing"),
+    ];
+    let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
+    format!("{}/{},{},{}/{}{flags}", s.role, s.peer, s.conn, s.disk, s.pdsk)
+}
+
+/// `role:Primary,conn:Connected,disk:…,pdsk:…,user:on`
+fn change(text: &str) -> StateChange {
+    let mut out = StateChange::default();
+    for part in text.split(',') {
+        let (field, value) = part.split_once(':').expect("field:value");
+        let on = value == "on";
+        match field {
+            "role" => out.role = Some(role(value)),
+            "peer" => out.peer = Some(role(value)),
+            "conn" => out.conn = Some(conn(value)),
+            "disk" => out.disk = Some(disk(value)),
+            "pdsk" => out.pdsk = Some(disk(value)),
+            "susp" => out.susp = Some(on),
+            "aftr" => out.aftr_isp = Some(on),
+            "peer-pause" => out.peer_isp = Some(on),
+            "user" => out.user_isp = Some(on),
+            other => panic!("field {other}"),
+        }
+    }
+    out
+}
+
+fn context(args: &Args) -> Context {
+    let at_attach = args.word("at-attach");
+    Context {
+        two_primaries: args.flag("two-primaries"),
+        fencing: args.pick("fencing", &FENCING, Fencing::DontCare),
+        on_no_data: if args.flag("suspend-no-data") { OnNoData::SuspendIo } else { OnNoData::IoError },
+        other_volume_peer_primary: args.flag("other-volume-peer-primary"),
+        open: args.flag("open"),
+        verify_alg: !args.flag("no-verify-alg"),
+        protocol: args.number("proto", 101),
+        state_sent: args.flag("state-sent"),
+        exposed_is_current: !args.flag("exposed-differs"),
+        at_attach: at_attach.map(|t| {
+            let (own, peer) = t.split_once('/').expect("disk/pdsk");
+            (disk(own), disk(peer))
+        }),
+    }
+}
+
+fn code_text(code: StateChangeResult) -> String {
+    format!("{} {code:?}", code.code())
+}
+
+fn effect_text(e: Effect) -> String {
+    match e {
+        Effect::Call(h) => format!("call={}", h.name()),
+        other => format!("{other:?}"),
+    }
+}
+
+fn code(text: &str) -> StateChangeResult {
+    StateChangeResult::from_code(text.parse().expect("a code"))
+}
+
+#[test]
+fn table() {
+    table::check("rules84", |command, args| {
+        let word = |key: &str| args.word(key).unwrap_or_else(|| panic!("{key} is missing"));
+        match command {
+            "change" => {
+                let old = state(&word("from"));
+                let force = match args.word("force").as_deref() {
+                    None => Force::Soft,
+                    Some("hard") => Force::Hard,
+                    Some("ignore-outdate") => Force::SoftIgnoreOutdate,
+                    Some(other) => panic!("force {other}"),
+                };
+                match judge(&old, &change(&word("set")), force, &context(args)) {
+                    Ok(new) if is_cluster_wide(&old, &new) => format!("{} (cluster-wide)", show(&new)),
+                    Ok(new) => show(&new),
+                    Err(code) => code_text(code),
+                }
+            }
+            "valid" => valid(&state(&word("state")), &context(args)).map_or_else(code_text, |()| "ok".to_string()),
+            "effects" => {
+                let facts = Facts {
+                    protocol: args.number("proto", 101),
+                    bitmap_uuid_zero: !args.flag("bitmap-in-use"),
+                    all_volumes_connected: !args.flag("other-volume-missing"),
+                    all_peer_disks_outdated: args.flag("all-peer-disks-outdated"),
+                    all_disks_up_to_date: !args.flag("other-disk-bad"),
+                    call_local_io_error: args.flag("call-local-io-error"),
+                    forced_detach: args.flag("forced"),
+                    grown: args.flag("grown"),
+                };
+                let found = effects(&state(&word("from")), &state(&word("to")), &facts);
+                found.into_iter().map(effect_text).collect::<Vec<_>>().join(" ")
+            }
+            "flags" => {
+                let f = metadata_flags(&state(&word("state")), args.flag("crashed"));
+                let bits = [
+                    (f.consistent, 1),
+                    (f.primary_ind, 2),
+                    (f.connected_ind, 4),
+                    (f.was_up_to_date, 16),
+                    (f.peer_outdated, 32),
+                    (f.crashed_primary, 64),
+                ];
+                format!("{:#05x}", bits.iter().filter(|b| b.0).map(|b| b.1).sum::<u32>())
+            }
+            "disconnect" => {
+                let steps = [
+                    ("plain", DisconnectStep::Plain),
+                    ("outdate-peer", DisconnectStep::OutdatePeer),
+                    ("outdate-self", DisconnectStep::OutdateSelf),
+                    ("forced", DisconnectStep::Forced),
+                ];
+                let step = args.pick("step", &steps, DisconnectStep::Plain);
+                let conn = words::conn(args, "conn", ConnState::Connected);
+                format!("{:?}", next_disconnect_step(step, code(&word("result")), conn))
+            }
+            other => panic!("command {other}"),
+        }
+    });
+}
+
+fn all_states(mut visit: impl FnMut(StateWord)) {
+    let known = [Role::Primary, Role::Secondary];
+    for &peer in Role::ALL {
+        for role in known {
+            for &conn in ConnState::ALL {
+                for &disk in DiskState::ALL {
+                    for &pdsk in DiskState::ALL {
+                        for flags in 0..4 {
+                            visit(StateWord {
+                                role,
+                                peer,
+                                conn,
+                                disk,
+                                pdsk,
+                                susp: false,
+                                aftr_isp: flags & 1 != 0,
+                                peer_isp: flags & 2 != 0,
+                                user_isp: false,
+                                susp_nod: false,
+                                susp_fen: false,
+                                quorum: false,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn plain() -> Context {
+    Context {
+        two_primaries: false,
+        fencing: Fencing::DontCare,
+        on_no_data: OnNoData::IoError,
+        other_volume_peer_primary: false,
+        open: false,
+        verify_alg: true,
+        protocol: 101,
+        state_sent: false,
+        exposed_is_current: true,
+        at_attach: Some((DiskState::UpToDate, DiskState::DUnknown)),
+    }
+}
+
+/// To sanitise twice is to sanitise once: the rules do not fight each other.
+#[test]
+fn sanitising_is_stable() {
+    for fencing in FENCING.map(|f| f.1) {
+        let ctx = Context { fencing, on_no_data: OnNoData::SuspendIo, ..plain() };
+        all_states(|s| {
+            let once = sanitise(&s, &s, &ctx);
+            let twice = sanitise(&once, &once, &ctx);
+            assert_eq!(once, twice, "from {}", show(&s));
+        });
+    }
+}
+
+/// A wish never leads from a legal state to an illegal one, and never leaves a Primary without data.
+#[test]
+fn wishes_keep_the_state_legal() {
+    let changes: Vec<StateChange> = [
+        "role:Primary",
+        "role:Secondary",
+        "peer:Primary",
+        "disk:Outdated",
+        "disk:Failed",
+        "disk:UpToDate",
+        "pdsk:Outdated",
+        "conn:Disconnecting",
+        "conn:Disconnecting,pdsk:Outdated",
+        "conn:Disconnecting,disk:Outdated",
+        "conn:StartingSyncS",
+        "conn:StartingSyncT",
+        "conn:VerifyS",
+        "conn:SyncTarget",
+        "conn:WFConnection",
+        "user:on",
+    ]
+    .map(change)
+    .to_vec();
+    for fencing in FENCING.map(|f| f.1) {
+        let ctx = Context { fencing, ..plain() };
+        all_states(|s| {
+            let old = sanitise(&s, &s, &ctx);
+            if valid(&old, &ctx).is_err() {
+                return;
+            }
+            for wish in &changes {
+                if let Ok(new) = judge(&old, wish, Force::Soft, &ctx) {
+                    assert_eq!(valid(&new, &ctx), Ok(()), "{} -> {}", show(&old), show(&new));
+                    let data = new.disk == DiskState::UpToDate || new.pdsk == DiskState::UpToDate;
+                    assert!(new.role != Role::Primary || data, "{} -> {}", show(&old), show(&new));
+                }
+            }
+        });
+    }
+}
+
+/// S4 of the specification's appendix B: a Primary that goes on alone starts a generation or cannot write. (An
+/// Inconsistent peer disk needs none: it is recognised by its state.)
+#[test]
+fn a_primary_that_loses_a_peers_data_starts_a_generation() {
+    let lost = [ConnState::Timeout, ConnState::BrokenPipe, ConnState::NetworkFailure, ConnState::TearDown];
+    for fencing in FENCING.map(|f| f.1) {
+        let ctx = Context { fencing, on_no_data: OnNoData::SuspendIo, ..plain() };
+        all_states(|s| {
+            let old = sanitise(&s, &s, &ctx);
+            let had = matches!(old.pdsk, DiskState::Consistent | DiskState::UpToDate);
+            let alone_possible = old.role == Role::Primary && old.disk == DiskState::UpToDate;
+            if old.conn < ConnState::Connected || !had || !alone_possible {
+                return;
+            }
+            for conn in lost {
+                let wish = StateChange { conn: Some(conn), ..StateChange::default() };
+                let new = judge(&old, &wish, Force::Hard, &ctx).expect("a fact");
+                let facts = Facts { protocol: 101, bitmap_uuid_zero: true, ..Facts::default() };
+                let found = effects(&old, &new, &facts);
+                let frozen = new.susp_fen || new.susp_nod;
+                let wanted = if frozen { Effect::MarkGenerationPending } else { Effect::NewGeneration };
+                assert!(found.contains(&wanted), "{} -> {}: {found:?}", show(&old), show(&new));
+            }
+        });
+    }
+}

@@ -1,0 +1,97 @@
+use crate::table::{self, Args};
+use crate::words::{disk, sector};
+use units::Sector;
+use urbd_core::decide::DiskState;
+use urbd_core::decide::sizes::{
+    Limits, PeerSizes, SizesReceived, SizesVerdict, grown_area_source, may_resize, on_sizes, usable,
+};
+
+fn limits(args: &Args) -> Limits {
+    Limits {
+        own: sector(args, "own"),
+        peer: sector(args, "peer-limit"),
+        last_agreed: sector(args, "last"),
+        user: sector(args, "user"),
+        assume_peer_has_space: args.flag("assume"),
+    }
+}
+
+fn sizes_row(args: &Args) -> String {
+    let verdict = on_sizes(&SizesReceived {
+        peer: PeerSizes { device: sector(args, "d"), user: sector(args, "u"), current: sector(args, "c") },
+        limits: limits(args),
+        current: sector(args, "current"),
+        disk: disk(args, "disk", DiskState::UpToDate),
+        peer_disk: disk(args, "pdsk", DiskState::UpToDate),
+        connected: args.flag("connected"),
+        primary: args.flag("primary"),
+        no_resync: args.flag("no-resync"),
+    });
+    match verdict {
+        SizesVerdict::Refuse(reason) => format!("refuse {}", reason.name()),
+        SizesVerdict::Keep(reason) => format!("keep {}", reason.name()),
+        SizesVerdict::Adopt(a) => {
+            let flags = [
+                (a.user_ignored, " user-ignored"),
+                (a.set_grown_bits, " set-bits"),
+                (a.send_sizes, " send-sizes"),
+                (a.resync_grown, " resync"),
+            ];
+            let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
+            format!("size={} user={} peer={}{flags}", a.size.0, a.user.0, a.peer.0)
+        }
+    }
+}
+
+#[test]
+fn table() {
+    table::check("sizes", |command, args| match command {
+        "usable" => {
+            let (size, ignored) = usable(&limits(args));
+            format!("{}{}", size.0, if ignored { " user-ignored" } else { "" })
+        }
+        "sizes" => sizes_row(args),
+        "grown" => {
+            let primary = crate::words::sides(args, "primary");
+            if grown_area_source(primary.0, primary.1, args.flag("R")) { "source" } else { "target" }.to_string()
+        }
+        "resize" => {
+            let flags = ["diskless", "syncing", "primary", "no-resync"].map(|f| args.flag(f));
+            let may = may_resize(flags[0], flags[1], flags[2], args.number("proto", 101), flags[3]);
+            may.map_or_else(|r| format!("refused {}", r.name()), |()| "ok".to_string())
+        }
+        other => panic!("command {other}"),
+    });
+}
+
+/// Data that is in use never shrinks during a connect, whatever the peer says.
+#[test]
+fn a_connect_never_shrinks_usable_data() {
+    let values = [0, 8, 16, 24].map(Sector);
+    let disks = [DiskState::Outdated, DiskState::Consistent, DiskState::UpToDate];
+    for n in 0..4usize.pow(6) {
+        let pick = |k: u32| values[n / 4usize.pow(k) % 4];
+        for disk in disks {
+            let current = Sector(16);
+            let verdict = on_sizes(&SizesReceived {
+                peer: PeerSizes { device: pick(0), user: pick(1), current: pick(2) },
+                limits: Limits {
+                    own: Sector(24),
+                    peer: pick(3),
+                    last_agreed: pick(4),
+                    user: pick(5),
+                    assume_peer_has_space: false,
+                },
+                current,
+                disk,
+                peer_disk: DiskState::DUnknown,
+                connected: false,
+                primary: true,
+                no_resync: false,
+            });
+            if let SizesVerdict::Adopt(a) = verdict {
+                assert!(a.size >= current, "{n} {a:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The words that rows use for states and policies.
+
+use crate::table::Args;
+use units::Sector;
+use urbd_core::decide::split_brain::{Policies, Policy};
+use urbd_core::decide::{ConnState, DiskState, Role};
+
+pub(crate) const POLICIES: [(&str, Policy); 15] = [
+    ("disconnect", Policy::Disconnect),
+    ("discard-younger-primary", Policy::DiscardYoungerPrimary),
+    ("discard-older-primary", Policy::DiscardOlderPrimary),
+    ("discard-zero-changes", Policy::DiscardZeroChanges),
+    ("discard-least-changes", Policy::DiscardLeastChanges),
+    ("discard-local", Policy::DiscardLocal),
+    ("discard-remote", Policy::DiscardRemote),
+    ("consensus", Policy::Consensus),
+    ("discard-secondary", Policy::DiscardSecondary),
+    ("call-pri-lost-after-sb", Policy::CallPriLost),
+    ("call-pri-lost", Policy::CallPriLost),
+    ("violently-as0p", Policy::Violently),
+    ("violently", Policy::Violently),
+    ("retry-connect", Policy::RetryConnect),
+    ("auto-discard", Policy::AutoDiscard),
+];
+
+pub(crate) fn policy(args: &Args, key: &str) -> Policy {
+    args.pick(key, &POLICIES, Policy::Disconnect)
+}
+
+pub(crate) fn policies(args: &Args) -> Policies {
+    Policies { none: policy(args, "0pri"), one: policy(args, "1pri"), two: policy(args, "2pri") }
+}
+
+fn named<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str) -> Vec<(&'static str, T)> {
+    all.iter().map(|&v| (name(v), v)).collect()
+}
+
+pub(crate) fn disk(args: &Args, key: &str, default: DiskState) -> DiskState {
+    args.pick(key, &named(DiskState::ALL, DiskState::name), default)
+}
+
+pub(crate) fn conn(args: &Args, key: &str, default: ConnState) -> ConnState {
+    args.pick(key, &named(ConnState::ALL, ConnState::name), default)
+}
+
+pub(crate) fn role(args: &Args, key: &str) -> Role {
+    args.pick(key, &named(Role::ALL, Role::name), Role::Secondary)
+}
+
+pub(crate) fn sector(args: &Args, key: &str) -> Sector {
+    Sector(args.number(key, 0))
+}
+
+/// `who=me|peer|both` as (me, peer).
+pub(crate) fn sides(args: &Args, key: &str) -> (bool, bool) {
+    args.pick(
+        key,
+        &[("me", (true, false)), ("peer", (false, true)), ("both", (true, true)), ("none", (false, false))],
+        (false, false),
+    )
+}

@@ -1,0 +1,354 @@
+//! The memory plan: page-aligned buffers of a few sizes, set aside once, counted by reference.
+//!
+//! A write's payload is one buffer that the disk write and the sends to all peers share. [`Pool::take`] returning
+//! `None` is back-pressure: the caller stops receiving until a buffer comes back.
+#![allow(unsafe_code)]
+
+use std::alloc::Layout;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+/// Alignment of every buffer, in bytes: what O_DIRECT needs at most on the disks we know.
+pub const ALIGNMENT: usize = 4096;
+
+/// How many buffers of which size a pool holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassPlan {
+    /// Bytes per buffer; a non-zero multiple of [`ALIGNMENT`].
+    pub size: usize,
+    /// Number of buffers.
+    pub count: usize,
+}
+
+/// A fixed set of aligned buffers. Lives until the process ends (`&'static`), so that memory which the kernel still
+/// writes into is never given back to the allocator.
+pub struct Pool {
+    base: *mut u8,
+    layout: Layout,
+    classes: Box<[Class]>,
+    slots: Box<[Slot]>,
+}
+
+/// A counted reference to one buffer. Cloning shares the buffer; the last reference returns it to its pool.
+pub struct Buf {
+    pool: &'static Pool,
+    slot: u32,
+}
+
+/// The name of a buffer for code that must not touch its bytes. Owns the reference that [`Buf::into_id`] gave up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BufId(pub u32);
+
+/// A part of a buffer: `len` bytes from `at`.
+#[derive(Clone)]
+pub struct Span {
+    buf: Buf,
+    at: u32,
+    len: u32,
+}
+
+struct Class {
+    size: usize,
+    free: RefCell<Vec<u32>>,
+}
+
+struct Slot {
+    class: u8,
+    offset: usize,
+    /// All references, named ones included.
+    refs: Cell<u32>,
+    /// References that exist only as a [`BufId`].
+    named: Cell<u32>,
+}
+
+impl Pool {
+    /// Sets the buffers of `plan` (ascending sizes) aside. The memory is never freed; call it once per process.
+    /// Panics if a size is not a multiple of [`ALIGNMENT`], if sizes do not ascend, or if memory runs out.
+    #[must_use]
+    pub fn leak(plan: &[ClassPlan]) -> &'static Pool {
+        assert!(plan.windows(2).all(|w| w[0].size < w[1].size), "buffer sizes must ascend: {plan:?}");
+        let total: usize = plan.iter().map(|c| c.size * c.count).sum();
+        let layout = Layout::from_size_align(total.max(ALIGNMENT), ALIGNMENT).expect("pool size fits");
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        if base.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        let (mut slots, mut classes, mut offset) = (Vec::new(), Vec::new(), 0);
+        for (class, c) in plan.iter().enumerate() {
+            assert!(c.size > 0 && c.size.is_multiple_of(ALIGNMENT), "buffer size {} is not aligned", c.size);
+            let first = slots.len() as u32;
+            for _ in 0..c.count {
+                slots.push(Slot { class: class as u8, offset, refs: Cell::new(0), named: Cell::new(0) });
+                offset += c.size;
+            }
+            let free = (first..slots.len() as u32).rev().collect();
+            classes.push(Class { size: c.size, free: RefCell::new(free) });
+        }
+        Box::leak(Box::new(Pool { base, layout, classes: classes.into(), slots: slots.into() }))
+    }
+
+    /// The plan for a resource: `max_buffers` pages of 4 KiB (DRBD's unit) for small writes, and bigger buffers for
+    /// `streams` sockets. A read of up to `max_request` bytes finds its pieces of 1 MiB all at once.
+    #[must_use]
+    pub fn plan(max_buffers: usize, streams: usize, max_request: usize) -> Vec<ClassPlan> {
+        let kib = 1024;
+        let share = |bytes: usize, size: usize| (bytes / size).clamp(4, 4096);
+        let budget = max_buffers * 4 * kib;
+        let largest = 1024 * kib;
+        vec![
+            ClassPlan { size: 4 * kib, count: max_buffers.clamp(256, 65536) },
+            ClassPlan { size: 16 * kib, count: share(budget, 16 * kib) },
+            ClassPlan { size: 64 * kib, count: share(budget, 64 * kib) },
+            ClassPlan { size: 128 * kib, count: share(budget, 128 * kib) + 2 * streams },
+            ClassPlan { size: 256 * kib, count: share(budget / 2, 256 * kib) },
+            ClassPlan { size: largest, count: share(budget, largest) + 4 + max_request.div_ceil(largest) },
+        ]
+    }
+
+    /// A free buffer of at least `len` bytes, in the smallest class that has one; `None` if all are in use or `len`
+    /// is above the largest class. Its contents are whatever was there before.
+    #[must_use]
+    pub fn take(&'static self, len: usize) -> Option<Buf> {
+        let fitting = self.classes.iter().filter(|c| c.size >= len);
+        let slot = fitting.take(2).find_map(|c| c.free.borrow_mut().pop())?;
+        self.slots[slot as usize].refs.set(1);
+        Some(Buf { pool: self, slot })
+    }
+
+    /// Takes back a reference that [`Buf::into_id`] gave up. Panics if none was given up.
+    #[must_use]
+    pub fn reclaim(&'static self, id: BufId) -> Buf {
+        let slot = &self.slots[id.0 as usize];
+        assert!(slot.named.get() > 0, "{id:?} names no reference");
+        slot.named.set(slot.named.get() - 1);
+        Buf { pool: self, slot: id.0 }
+    }
+
+    /// As [`Pool::reclaim`], but only if the buffer may be written then; else `None` and nothing changes.
+    #[must_use]
+    pub fn reclaim_sole(&'static self, id: BufId) -> Option<Buf> {
+        (self.slots[id.0 as usize].refs.get() == 1).then(|| self.reclaim(id))
+    }
+
+    /// One more reference to the buffer that `id` names. Panics if `id` names no reference.
+    #[must_use]
+    pub fn share(&'static self, id: BufId) -> Buf {
+        assert!(self.slots[id.0 as usize].named.get() > 0, "{id:?} names no reference");
+        self.add_reference(id.0)
+    }
+
+    /// Number of buffers in use.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.slots.len() - self.classes.iter().map(|c| c.free.borrow().len()).sum::<usize>()
+    }
+
+    /// Bytes set aside.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+
+    fn add_reference(&'static self, slot: u32) -> Buf {
+        let refs = &self.slots[slot as usize].refs;
+        refs.set(refs.get() + 1);
+        Buf { pool: self, slot }
+    }
+}
+
+impl Buf {
+    /// Bytes it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.pool.classes[self.slot().class as usize].size
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the slot's memory is inside the arena, initialised (zeroed at start), and lives forever. It is
+        // written only through `bytes_mut` or by the kernel for an operation that owns the sole reference; both
+        // demand a sole reference, which excludes this borrow of another one.
+        unsafe { std::slice::from_raw_parts(self.address(), self.capacity()) }
+    }
+
+    /// Its bytes, to write. Panics unless this is the only reference.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        assert!(self.is_sole(), "buffer {} is shared and must not change", self.slot);
+        // SAFETY: as in `bytes`; `&mut self` is the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.address(), self.capacity()) }
+    }
+
+    /// Is this the only reference?
+    #[must_use]
+    pub fn is_sole(&self) -> bool {
+        self.slot().refs.get() == 1
+    }
+
+    /// Gives up this reference for its name; the buffer stays in use until [`Pool::reclaim`].
+    #[must_use]
+    pub fn into_id(self) -> BufId {
+        let id = BufId(self.slot);
+        let named = &self.slot().named;
+        named.set(named.get() + 1);
+        std::mem::forget(self);
+        id
+    }
+
+    /// Its name, without giving up the reference.
+    #[must_use]
+    pub fn id(&self) -> BufId {
+        BufId(self.slot)
+    }
+
+    /// `len` bytes from `at`. Panics if they are not all inside.
+    #[must_use]
+    pub fn span(self, at: usize, len: usize) -> Span {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.capacity()), "span {at}+{len} outside the buffer");
+        Span { buf: self, at: at as u32, len: len as u32 }
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        // SAFETY: offsets of slots are inside the arena by construction.
+        unsafe { self.pool.base.add(self.slot().offset) }
+    }
+
+    fn slot(&self) -> &'static Slot {
+        &self.pool.slots[self.slot as usize]
+    }
+}
+
+impl Span {
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf.bytes()[self.at as usize..(self.at + self.len) as usize]
+    }
+
+    /// Its bytes, to write. Panics unless this is the buffer's only reference.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buf.bytes_mut()[self.at as usize..(self.at + self.len) as usize]
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Is it of no bytes?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The buffer it is a part of.
+    #[must_use]
+    pub fn buf(&self) -> &Buf {
+        &self.buf
+    }
+
+    /// Gives the buffer back.
+    #[must_use]
+    pub fn into_buf(self) -> Buf {
+        self.buf
+    }
+
+    /// Drops the first `n` bytes. Panics if there are fewer.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.len(), "span of {} bytes advanced by {n}", self.len);
+        self.at += n as u32;
+        self.len -= n as u32;
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        // SAFETY: `at` is inside the buffer by construction.
+        unsafe { self.buf.address().add(self.at as usize) }
+    }
+}
+
+impl Clone for Buf {
+    fn clone(&self) -> Buf {
+        self.pool.add_reference(self.slot)
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        let slot = self.slot();
+        slot.refs.set(slot.refs.get() - 1);
+        if slot.refs.get() == 0 {
+            self.pool.classes[slot.class as usize].free.borrow_mut().push(self.slot);
+        }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} of {} bytes)", self.slot, self.capacity())
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}[{}+{}]", self.buf, self.at, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> &'static Pool {
+        Pool::leak(&[ClassPlan { size: 4096, count: 2 }, ClassPlan { size: 16384, count: 1 }])
+    }
+
+    #[test]
+    fn exhaustion_is_back_pressure_and_buffers_return() {
+        let pool = pool();
+        let a = pool.take(1).unwrap();
+        let b = pool.take(4096).unwrap();
+        let c = pool.take(100).unwrap();
+        assert_eq!((a.capacity(), b.capacity(), c.capacity()), (4096, 4096, 16384));
+        assert!(pool.take(1).is_none() && pool.take(16385).is_none());
+        assert_eq!(pool.in_use(), 3);
+        drop((a, b, c));
+        assert_eq!(pool.in_use(), 0);
+        assert!(pool.take(16385).is_none());
+    }
+
+    #[test]
+    fn last_reference_frees() {
+        let pool = pool();
+        let mut a = pool.take(4096).unwrap();
+        assert_eq!(a.bytes().as_ptr() as usize % ALIGNMENT, 0);
+        a.bytes_mut()[7] = 9;
+        let span = a.clone().span(7, 2);
+        let id = a.into_id();
+        assert_eq!(span.bytes()[0], 9);
+        drop(span);
+        assert_eq!(pool.in_use(), 1);
+        assert_eq!(pool.share(id).bytes()[7], 9);
+        drop(pool.reclaim(id));
+        assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "is shared")]
+    fn a_shared_buffer_does_not_change() {
+        let mut a = pool().take(1).unwrap();
+        let _other = a.clone();
+        a.bytes_mut()[0] = 1;
+    }
+
+    #[test]
+    fn every_plan_is_valid() {
+        for (buffers, streams, request) in [(1, 0, 512), (2048, 4, 1 << 20), (131_072, 64, 4 << 20)] {
+            let plan = Pool::plan(buffers, streams, request);
+            assert!(plan.windows(2).all(|w| w[0].size < w[1].size));
+            assert!(plan.iter().all(|c| c.count >= 4 && c.size.is_multiple_of(ALIGNMENT)));
+            assert!(plan.last().is_some_and(|c| c.size * c.count >= request));
+        }
+    }
+}

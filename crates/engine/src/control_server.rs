@@ -1,0 +1,209 @@
+//! The control socket: clients' requests in, replies and events out (`crates/control` has the messages).
+
+use crate::buffers::Pool;
+use crate::nbd_server::bind;
+use crate::ring::{Done, Fd, Op, OpId, Ring};
+use crate::stream::{Inbox, Outbox};
+use crate::sys;
+use crate::token::{ClientId, Token};
+use control::frame::{Decoder, FrameError, encode};
+use control::{ErrorCode, Event, Failure, Reply, Request, ResourceStatus, VERSION};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// All control clients of a resource.
+pub(crate) struct ControlServer {
+    pool: &'static Pool,
+    path: PathBuf,
+    resource: String,
+    listener: Option<(Fd, OpId)>,
+    clients: BTreeMap<ClientId, Client>,
+    next_client: u64,
+    requests: VecDeque<(ClientId, Request)>,
+}
+
+struct Client {
+    fd: Fd,
+    decoder: Decoder,
+    inbox: Inbox,
+    outbox: Outbox,
+    greeted: bool,
+    /// A request is being worked on; the next is taken after its reply.
+    busy: bool,
+    subscribed: bool,
+    closing: bool,
+}
+
+/// More clients are turned away.
+const MAX_CLIENTS: usize = 32;
+/// A subscriber that lets so many bytes wait is cut off.
+const MAX_BACKLOG: usize = 8 << 20;
+
+impl ControlServer {
+    /// Listens on `path`; a socket that a dead process left there is replaced.
+    ///
+    /// # Errors
+    /// If the socket cannot be made.
+    pub(crate) fn listen(
+        ring: &mut Ring<Token>,
+        pool: &'static Pool,
+        resource: &str,
+        path: &Path,
+    ) -> io::Result<ControlServer> {
+        let fd = bind(path)?;
+        let accept = ring.push(Op::Accept { fd: fd.clone() }, Token::ControlListen);
+        Ok(ControlServer {
+            pool,
+            path: path.to_owned(),
+            resource: resource.to_owned(),
+            listener: Some((fd, accept)),
+            clients: BTreeMap::new(),
+            next_client: 0,
+            requests: VecDeque::new(),
+        })
+    }
+
+    /// The listener accepted, or ended.
+    pub(crate) fn on_accept(&mut self, mut done: Done<Token>) {
+        let Ok(fd) = done.accepted() else { return };
+        if self.clients.len() >= MAX_CLIENTS {
+            return;
+        }
+        let Some(inbox) = Inbox::new(self.pool) else { return };
+        let id = ClientId(self.next_client);
+        self.next_client += 1;
+        let client = Client {
+            fd: Rc::new(fd),
+            decoder: Decoder::default(),
+            inbox,
+            outbox: Outbox::default(),
+            greeted: false,
+            busy: false,
+            subscribed: false,
+            closing: false,
+        };
+        self.clients.insert(id, client);
+    }
+
+    /// A send or receive of a client ended.
+    pub(crate) fn on_done(&mut self, id: ClientId, done: Done<Token>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        match (done.result(), done.op) {
+            (Ok(n), Some(Op::Send { message, .. })) => client.outbox.sent(message, n as usize),
+            (Ok(n), Some(Op::Recv { into, .. })) if n > 0 => {
+                client.inbox.received(into, n as usize);
+                client.decoder.push(client.inbox.bytes());
+                client.inbox.consume(client.inbox.bytes().len());
+                self.parse(id);
+            }
+            _ => drop(self.clients.remove(&id)),
+        }
+    }
+
+    /// The next request to answer with [`ControlServer::reply`]. Greetings are answered here.
+    pub(crate) fn next_request(&mut self) -> Option<(ClientId, Request)> {
+        self.requests.pop_front()
+    }
+
+    /// Answers the request of a client. A reply with an event leaves it subscribed.
+    pub(crate) fn reply(&mut self, id: ClientId, reply: &Reply) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.outbox.message().copy(&encode(reply));
+        client.busy = false;
+        self.parse(id);
+    }
+
+    /// Begins an event stream with the present state; it ends there if `now`.
+    pub(crate) fn subscribe(&mut self, id: ClientId, status: &ResourceStatus, now: bool) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        for event in [Event::Status(status.clone()), Event::Ready] {
+            client.outbox.message().copy(&encode(&Reply::Event(event)));
+        }
+        client.busy = false;
+        client.closing = now;
+        client.subscribed = !now;
+    }
+
+    /// Does anyone listen to events?
+    pub(crate) fn has_subscribers(&self) -> bool {
+        self.clients.values().any(|c| c.subscribed)
+    }
+
+    /// Tells all subscribers.
+    pub(crate) fn publish(&mut self, event: Event) {
+        if !self.has_subscribers() {
+            return;
+        }
+        let bytes = encode(&Reply::Event(event));
+        for client in self.clients.values_mut().filter(|c| c.subscribed) {
+            client.outbox.message().copy(&bytes);
+            client.closing |= client.outbox.queued_bytes() > MAX_BACKLOG;
+        }
+    }
+
+    /// Sends what is queued and receives more.
+    pub(crate) fn pump(&mut self, ring: &mut Ring<Token>) {
+        self.clients.retain(|id, client| {
+            client.outbox.flush(ring, &client.fd, Token::Control(*id));
+            if client.closing && client.outbox.is_idle() {
+                sys::shutdown(client.fd.as_raw_fd());
+                return false;
+            }
+            client.inbox.receive(ring, &client.fd, Token::Control(*id));
+            true
+        });
+    }
+
+    /// Has everything been sent?
+    pub(crate) fn is_idle(&self) -> bool {
+        self.clients.values().all(|c| c.outbox.is_idle())
+    }
+
+    /// Stops listening and removes the socket.
+    pub(crate) fn stop(&mut self, ring: &mut Ring<Token>) {
+        if let Some((_, accept)) = self.listener.take() {
+            ring.cancel(accept);
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    fn parse(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        while !client.busy && !client.closing {
+            let failure = match client.decoder.message::<Request>() {
+                Ok(None) => return,
+                Ok(Some(Request::Hello { version: VERSION })) => {
+                    client.greeted = true;
+                    let hello = Reply::Hello {
+                        version: VERSION,
+                        program: env!("CARGO_PKG_VERSION").to_owned(),
+                        pid: std::process::id(),
+                        resource: self.resource.clone(),
+                    };
+                    client.outbox.message().copy(&encode(&hello));
+                    continue;
+                }
+                Ok(Some(request)) if client.greeted => {
+                    client.busy = true;
+                    self.requests.push_back((id, request));
+                    return;
+                }
+                Ok(Some(_)) => {
+                    let what = format!("this process speaks version {VERSION} of the control protocol");
+                    Failure::new(ErrorCode::UNKNOWN_COMMAND, what)
+                }
+                Err(e @ FrameError::Malformed(_)) if client.greeted => {
+                    let failure = Failure::new(ErrorCode::UNKNOWN_COMMAND, e.to_string());
+                    client.outbox.message().copy(&encode(&Reply::Error(failure)));
+                    continue;
+                }
+                Err(e) => Failure::new(ErrorCode::UNKNOWN_COMMAND, e.to_string()),
+            };
+            client.outbox.message().copy(&encode(&Reply::Error(failure)));
+            client.closing = true;
+        }
+    }
+}

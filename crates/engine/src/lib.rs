@@ -1,0 +1,36 @@
+//! Runs one replication core on io_uring: disks, TCP streams, timers, buffer pools, front-end and control sockets.
+//!
+//! Purpose: do the input and output that the sans-IO core asks for, with one kernel entry per loop turn, and report
+//! what happened. One process and one loop own one resource; there is no lock on the data path.
+//!
+//! Invariants: memory that the kernel may touch stays allocated and unshared until the kernel is done with it; all
+//! memory of the write path is set aside at start ([`buffers::Pool`]) and running out is back-pressure; a failed disk
+//! flush is reported as a failed disk and never retried.
+//!
+//! Must never: decide anything about replication. The only `unsafe` code is in `buffers`, `ring` and `sys`.
+#![deny(unsafe_code)]
+
+pub mod buffers;
+pub mod connector;
+mod control_server;
+pub mod digests;
+
+pub mod disk;
+mod fuse_server;
+mod handlers;
+mod links;
+mod metrics;
+mod nbd_server;
+mod notify;
+mod requests;
+mod resource;
+pub mod ring;
+mod setup;
+mod status;
+pub mod stream;
+mod sys;
+mod token;
+mod volumes;
+
+pub use resource::{Error, Options, clear_leftovers, run};
+pub use setup::resource_config;

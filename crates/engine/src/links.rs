@@ -1,0 +1,534 @@
+//! The TCP streams to the peers: opening them, packets in, packets out.
+
+mod opening;
+
+use crate::buffers::{BufId, Pool};
+use crate::connector::{Pair, Settings, SocketId};
+use crate::digests::Algorithm;
+use crate::ring::{Done, Fd, Op, Ring};
+use crate::stream::{Inbox, Outbox};
+use crate::sys;
+use crate::token::Token;
+use opening::Opening;
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
+use units::{Duration, Instant, NodeId, VolumeNr};
+use urbd_core::{BufRef, LinkDown, Segments};
+use wire::{Dialect, Packet, Socket, Step, StreamDecoder};
+
+/// How to reach a peer.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkSettings {
+    /// Addresses and times.
+    pub connector: Settings,
+    /// `sndbuf-size` in bytes; 0 = automatic.
+    pub send_buffer: u32,
+    /// `rcvbuf-size` in bytes; 0 = automatic.
+    pub receive_buffer: u32,
+    /// `timeout`: a send on the control stream that makes no progress for so long ends the connection.
+    pub timeout: Duration,
+}
+
+/// What happened on the links.
+#[derive(Debug)]
+pub(crate) enum LinkEvent {
+    Up { peer: NodeId, resolve_conflicts: bool },
+    Packet { peer: NodeId, stream: Socket, volume: VolumeNr, packet: Packet, payload: Segments },
+    Down { peer: NodeId, why: LinkDown, detail: String },
+    Log { peer: NodeId, text: String },
+}
+
+/// All peers.
+pub(crate) struct Links {
+    pool: &'static Pool,
+    links: BTreeMap<NodeId, Link>,
+    /// Streams that still have something to send before they close.
+    closing: Vec<Closing>,
+    next_socket: u32,
+    seed: u64,
+    events: Vec<LinkEvent>,
+}
+
+struct Link {
+    settings: LinkSettings,
+    phase: Phase,
+}
+
+enum Phase {
+    Idle,
+    Waiting(Instant),
+    Opening(Box<Opening>),
+    Up(Box<Up>),
+}
+
+struct Up {
+    data: Stream,
+    control: Stream,
+    dialect: Dialect,
+    integrity: Option<Algorithm>,
+    /// A stream has ended; the other one is listened to until then, as it may hold the reason.
+    down_at: Option<Instant>,
+}
+
+struct Stream {
+    id: SocketId,
+    fd: Fd,
+    inbox: Inbox,
+    outbox: Outbox,
+    decoder: Option<StreamDecoder>,
+    /// A packet whose payload has not all come.
+    pending: Option<(VolumeNr, Packet)>,
+    /// When a send last began or made progress.
+    progress: Instant,
+    /// It has ended: why.
+    ended: Option<String>,
+}
+
+/// Both streams of a link that was closed. They end together: who sees the end of the control stream first must not
+/// miss what is still on the data stream.
+struct Closing {
+    peer: NodeId,
+    streams: [(SocketId, Fd, Outbox); 2],
+    until: Instant,
+}
+
+/// What is queued when a link is closed has this long to leave.
+const LINGER: Duration = Duration::from_secs(2);
+/// Bytes of answers that may wait for a peer to take them.
+const MOST_ANSWERS: usize = 1 << 20;
+/// How long after the end of one stream the other one is listened to.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+impl Links {
+    pub(crate) fn new(pool: &'static Pool, settings: BTreeMap<NodeId, LinkSettings>, seed: u64) -> Links {
+        let idle = |(peer, settings)| (peer, Link { settings, phase: Phase::Idle });
+        let links = settings.into_iter().map(idle).collect();
+        Links { pool, links, closing: Vec::new(), next_socket: 0, seed, events: Vec::new() }
+    }
+
+    /// Replaces the settings of the peers (`adjust`); links that are up keep theirs until they are opened anew.
+    pub(crate) fn reconfigure(&mut self, settings: BTreeMap<NodeId, LinkSettings>) {
+        for (peer, settings) in settings {
+            match self.links.get_mut(&peer) {
+                Some(link) => link.settings = settings,
+                None => {
+                    self.links.insert(peer, Link { settings, phase: Phase::Idle });
+                }
+            }
+        }
+    }
+
+    /// Starts trying to connect, not before `not_before`.
+    pub(crate) fn connect(&mut self, peer: NodeId, not_before: Instant) {
+        if let Some(link) = self.links.get_mut(&peer)
+            && matches!(link.phase, Phase::Idle)
+        {
+            link.phase = Phase::Waiting(not_before);
+        }
+    }
+
+    /// Stops trying, or sends what is queued and closes.
+    pub(crate) fn close(&mut self, ring: &mut Ring<Token>, peer: NodeId, now: Instant) {
+        let Some(link) = self.links.get_mut(&peer) else { return };
+        match std::mem::replace(&mut link.phase, Phase::Idle) {
+            Phase::Up(up) => {
+                let streams = [up.data, up.control].map(|s| (s.id, s.fd, s.outbox));
+                self.closing.push(Closing { peer, streams, until: now + LINGER });
+                self.flush(ring, now);
+            }
+            Phase::Opening(mut opening) => opening.stop(ring),
+            Phase::Idle | Phase::Waiting(_) => {}
+        }
+    }
+
+    /// What the streams speak from the next packet on.
+    pub(crate) fn set_dialect(&mut self, peer: NodeId, dialect: Dialect, integrity: Option<&str>) {
+        let Some(up) = self.up(peer) else { return };
+        up.dialect = dialect;
+        up.integrity = integrity.and_then(Algorithm::parse);
+        up.control.decoder.get_or_insert_with(|| StreamDecoder::control(dialect));
+    }
+
+    /// Queues a packet.
+    pub(crate) fn send(
+        &mut self,
+        peer: NodeId,
+        socket: Socket,
+        volume: VolumeNr,
+        mut packet: Packet,
+        payload: &Segments,
+    ) {
+        let pool = self.pool;
+        let Some(up) = self.up(peer) else { return };
+        if let Some(algorithm) = up.integrity {
+            set_digest(&mut packet, algorithm, pool, payload);
+        }
+        let dialect = up.dialect;
+        if let Packet::ConnectionFeatures(own) = &packet {
+            up.data.decoder = Some(StreamDecoder::data(*own));
+        }
+        let stream = up.stream(socket);
+        let message = stream.outbox.message();
+        let mut emitted = Ok(());
+        message.copy_with(|bytes| emitted = packet.emit(volume, &dialect, bytes));
+        if let Err(e) = emitted {
+            let detail = format!("a packet cannot be sent in {:?}: {e:?}", dialect.version);
+            return self.fail(peer, LinkDown::Violation, detail);
+        }
+        for piece in payload.as_slice() {
+            message.share(pool.share(BufId(piece.id)).span(piece.offset as usize, piece.len as usize));
+        }
+    }
+
+    /// Sends what is queued and receives more; `paused` says from which peers no more data shall be taken now.
+    pub(crate) fn pump(&mut self, ring: &mut Ring<Token>, now: Instant, paused: impl Fn(NodeId) -> bool) {
+        for (peer, link) in &mut self.links {
+            let Phase::Up(up) = &mut link.phase else { continue };
+            for stream in [&mut up.data, &mut up.control] {
+                let token = Token::Link(*peer, stream.id);
+                if stream.ended.is_none() && stream.outbox.flush(ring, &stream.fd, token).is_some() {
+                    stream.progress = now;
+                }
+            }
+            // Who does not take our answers gets no more questions in.
+            let heard = up.control.outbox.queued_bytes() <= MOST_ANSWERS;
+            for (stream, wanted) in [(&mut up.data, heard && !paused(*peer)), (&mut up.control, heard)] {
+                if wanted && stream.ended.is_none() {
+                    stream.inbox.receive(ring, &stream.fd, Token::Link(*peer, stream.id));
+                }
+            }
+        }
+        self.flush(ring, now);
+    }
+
+    /// The next thing that happened; packets of one stream in order.
+    pub(crate) fn next_event(&mut self) -> Option<LinkEvent> {
+        if !self.events.is_empty() {
+            return Some(self.events.remove(0));
+        }
+        let mut violation = None;
+        for (peer, link) in &mut self.links {
+            match link.next_packet(*peer, self.pool) {
+                Ok(None) => {}
+                Ok(packet) => return packet,
+                Err(detail) => violation = Some((*peer, detail)),
+            }
+        }
+        let (peer, detail) = violation?;
+        self.fail(peer, LinkDown::Violation, detail);
+        self.events.pop()
+    }
+
+    /// When [`Links::on_timer`] is due.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let phases = self.links.values().filter_map(|link| match &link.phase {
+            Phase::Idle => None,
+            Phase::Waiting(at) => Some(*at),
+            Phase::Opening(opening) => Some(opening.deadline()),
+            Phase::Up(up) => {
+                let stuck = up.control.outbox.is_sending().then(|| up.control.progress + link.settings.timeout);
+                stuck.into_iter().chain(up.down_at).min()
+            }
+        });
+        phases.chain(self.closing.iter().map(|c| c.until)).min()
+    }
+
+    /// A deadline may have come.
+    pub(crate) fn on_timer(&mut self, ring: &mut Ring<Token>, now: Instant) {
+        if self.deadline().is_none_or(|at| at > now) {
+            return;
+        }
+        self.closing.retain(|c| c.until > now || !c.shut());
+        let peers: Vec<NodeId> = self.links.keys().copied().collect();
+        for peer in peers {
+            let Some(link) = self.links.get_mut(&peer) else { continue };
+            match &mut link.phase {
+                Phase::Waiting(at) if *at <= now => {
+                    self.seed = self.seed.wrapping_add(1);
+                    let opening = Opening::start(peer, &link.settings, self.seed, now);
+                    link.phase = Phase::Opening(Box::new(opening));
+                    self.perform(ring, peer, now);
+                }
+                Phase::Opening(opening) if opening.deadline() <= now => {
+                    opening.on_timer(now);
+                    self.perform(ring, peer, now);
+                }
+                // Not in the turn in which it ended: what came with the end is taken in first.
+                Phase::Up(up) if up.down_at.is_some_and(|at| at < now) => {
+                    let detail = up.last_words();
+                    self.fail(peer, LinkDown::Closed, detail);
+                }
+                Phase::Up(up) => {
+                    let stuck = up.control.outbox.is_sending() && up.control.progress + link.settings.timeout <= now;
+                    if stuck {
+                        self.fail(peer, LinkDown::Timeout, "the control stream made no progress".into());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The listener for `peer` accepted, or failed.
+    pub(crate) fn on_accept(&mut self, ring: &mut Ring<Token>, peer: NodeId, done: Done<Token>, now: Instant) {
+        if let Some(opening) = self.opening(peer) {
+            opening.on_accept(done, now);
+            self.perform(ring, peer, now);
+        }
+    }
+
+    /// An attempt to open a connection ended.
+    pub(crate) fn on_open(
+        &mut self,
+        ring: &mut Ring<Token>,
+        peer: NodeId,
+        socket: SocketId,
+        done: Done<Token>,
+        now: Instant,
+    ) {
+        if let Some(opening) = self.opening(peer) {
+            opening.on_open(socket, done, now);
+            self.perform(ring, peer, now);
+        }
+    }
+
+    /// A send or receive on a peer's socket ended.
+    pub(crate) fn on_socket(
+        &mut self,
+        ring: &mut Ring<Token>,
+        peer: NodeId,
+        socket: SocketId,
+        done: Done<Token>,
+        now: Instant,
+    ) {
+        match self.links.get_mut(&peer).map(|l| &mut l.phase) {
+            Some(Phase::Up(up)) if up.owns(socket) => {
+                up.by_id(socket).on_done(done, now);
+                up.notice_end(now);
+            }
+            Some(Phase::Opening(opening)) if opening.owns(socket) => {
+                opening.on_socket(socket, done, now);
+                self.perform(ring, peer, now);
+            }
+            _ => self.on_closing(socket, done),
+        }
+    }
+
+    fn on_closing(&mut self, socket: SocketId, done: Done<Token>) {
+        let all = self.closing.iter_mut().flat_map(|c| &mut c.streams);
+        let Some((_, _, outbox)) = all.into_iter().find(|(id, ..)| *id == socket) else { return };
+        match (done.result(), done.op) {
+            (Ok(n), Some(Op::Send { message, .. })) => outbox.sent(message, n as usize),
+            (Err(_), Some(Op::Send { .. })) => *outbox = Outbox::default(),
+            _ => {}
+        }
+    }
+
+    /// Does what the connector wants, and moves on when it is at its end.
+    fn perform(&mut self, ring: &mut Ring<Token>, peer: NodeId, now: Instant) {
+        let Some(Link { settings, phase: Phase::Opening(opening) }) = self.links.get_mut(&peer) else { return };
+        let established = opening.perform(ring, self.pool, settings, &mut self.next_socket, now);
+        self.events.extend(opening.take_log().into_iter().map(|text| LinkEvent::Log { peer, text }));
+        if let Some(pair) = established {
+            self.establish(ring, peer, pair, now);
+        }
+    }
+
+    fn establish(&mut self, ring: &mut Ring<Token>, peer: NodeId, pair: Pair, now: Instant) {
+        let Some(link) = self.links.get_mut(&peer) else { return };
+        let Phase::Opening(mut opening) = std::mem::replace(&mut link.phase, Phase::Idle) else { return };
+        let mut stream = |id, priority| {
+            let (fd, outbox) = opening.take_socket(id)?;
+            prepare(&fd, priority);
+            let inbox = Inbox::new(self.pool)?;
+            Some(Stream { id, fd, inbox, outbox, decoder: None, pending: None, progress: now, ended: None })
+        };
+        // Priorities as kernels set them: bulk and interactive (`docs/spec/wire-protocol.md` 1.7).
+        let streams = (stream(pair.data, 4), stream(pair.meta, 6));
+        opening.stop(ring);
+        let (Some(data), Some(control)) = streams else {
+            return self.events.push(LinkEvent::Down {
+                peer,
+                why: LinkDown::Closed,
+                detail: "no buffer for the streams: raise max-buffers".into(),
+            });
+        };
+        link.phase =
+            Phase::Up(Box::new(Up { data, control, dialect: Dialect::HANDSHAKE, integrity: None, down_at: None }));
+        self.events.push(LinkEvent::Up { peer, resolve_conflicts: pair.resolve_conflicts });
+    }
+
+    fn fail(&mut self, peer: NodeId, why: LinkDown, detail: String) {
+        let Some(link) = self.links.get_mut(&peer) else { return };
+        if let Phase::Up(up) = std::mem::replace(&mut link.phase, Phase::Idle) {
+            sys::shutdown(up.data.fd.as_raw_fd());
+            sys::shutdown(up.control.fd.as_raw_fd());
+            self.events.push(LinkEvent::Down { peer, why, detail });
+        }
+    }
+
+    fn flush(&mut self, ring: &mut Ring<Token>, now: Instant) {
+        self.closing.retain_mut(|c| {
+            for (id, fd, outbox) in &mut c.streams {
+                outbox.flush(ring, fd, Token::Link(c.peer, *id));
+            }
+            let finished = c.streams.iter().all(|(_, _, outbox)| outbox.is_idle()) || c.until <= now;
+            !finished || !c.shut()
+        });
+    }
+
+    fn up(&mut self, peer: NodeId) -> Option<&mut Up> {
+        match &mut self.links.get_mut(&peer)?.phase {
+            Phase::Up(up) => Some(up),
+            _ => None,
+        }
+    }
+
+    fn opening(&mut self, peer: NodeId) -> Option<&mut Opening> {
+        match &mut self.links.get_mut(&peer)?.phase {
+            Phase::Opening(opening) => Some(opening),
+            _ => None,
+        }
+    }
+}
+
+impl Link {
+    /// The next packet of either stream; what a peer acknowledges comes before what it asks for.
+    fn next_packet(&mut self, peer: NodeId, pool: &'static Pool) -> Result<Option<LinkEvent>, String> {
+        let Phase::Up(up) = &mut self.phase else { return Ok(None) };
+        for (socket, stream) in [(Socket::Control, &mut up.control), (Socket::Data, &mut up.data)] {
+            if let Some((volume, packet, payload)) = stream.next_packet(pool, up.integrity)? {
+                return Ok(Some(LinkEvent::Packet { peer, stream: socket, volume, packet, payload }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Up {
+    fn stream(&mut self, socket: Socket) -> &mut Stream {
+        match socket {
+            Socket::Data => &mut self.data,
+            Socket::Control => &mut self.control,
+        }
+    }
+
+    fn owns(&self, id: SocketId) -> bool {
+        self.data.id == id || self.control.id == id
+    }
+
+    fn by_id(&mut self, id: SocketId) -> &mut Stream {
+        if self.data.id == id { &mut self.data } else { &mut self.control }
+    }
+
+    /// When one stream has ended, the other one gets a moment; when both have, what came is taken in first.
+    fn notice_end(&mut self, now: Instant) {
+        match (&self.data.ended, &self.control.ended) {
+            (None, None) => {}
+            (Some(_), Some(_)) => self.down_at = Some(now),
+            _ => {
+                self.down_at.get_or_insert(now + LAST_WORDS);
+            }
+        }
+    }
+
+    fn last_words(&self) -> String {
+        self.data.ended.iter().chain(&self.control.ended).next().cloned().unwrap_or_default()
+    }
+}
+
+impl Stream {
+    fn on_done(&mut self, done: Done<Token>, now: Instant) {
+        match (done.result(), done.op) {
+            (Ok(n), Some(Op::Send { message, .. })) => {
+                self.progress = now;
+                self.outbox.sent(message, n as usize);
+            }
+            (Ok(n), Some(Op::Recv { into, .. })) if n > 0 => self.inbox.received(into, n as usize),
+            (Ok(_), _) => self.ended = Some("the peer closed the stream".into()),
+            (Err(e), Some(Op::Send { .. })) => self.ended = Some(format!("cannot send: {e}")),
+            (Err(e), _) => self.ended = Some(format!("cannot receive: {e}")),
+        }
+    }
+
+    /// The next whole packet. Errors say how the peer broke the protocol.
+    fn next_packet(
+        &mut self,
+        pool: &'static Pool,
+        integrity: Option<Algorithm>,
+    ) -> Result<Option<(VolumeNr, Packet, Segments)>, String> {
+        if self.pending.is_none() {
+            let Some(decoder) = &mut self.decoder else { return Ok(None) };
+            match decoder.step(self.inbox.bytes()).map_err(|v| format!("{v:?}"))? {
+                Step::NeedMore(_) => return Ok(None),
+                Step::Packet(decoded) => {
+                    self.inbox.consume(decoded.consumed);
+                    if decoded.payload_len == 0 {
+                        return Ok(Some((decoded.volume, decoded.packet, Segments::None)));
+                    }
+                    self.inbox.expect_payload(decoded.payload_len as usize);
+                    self.pending = Some((decoded.volume, decoded.packet));
+                }
+            }
+        }
+        let Some(span) = self.inbox.take_payload(pool) else { return Ok(None) };
+        let Some((volume, packet)) = self.pending.take() else { return Ok(None) };
+        if let (Some(algorithm), Some(digest)) = (integrity, digest_of(&packet))
+            && algorithm.digest(span.bytes()).as_bytes() != digest.as_slice()
+        {
+            return Err("the integrity digest of a data packet does not match its payload".into());
+        }
+        let len = span.len() as u32;
+        let payload = Segments::One(BufRef { id: span.into_buf().into_id().0, offset: 0, len });
+        Ok(Some((volume, packet, payload)))
+    }
+}
+
+impl Closing {
+    /// Ends the streams; always true.
+    fn shut(&self) -> bool {
+        self.streams.iter().for_each(|(_, fd, _)| sys::shutdown(fd.as_raw_fd()));
+        true
+    }
+}
+
+fn digest_of(packet: &Packet) -> Option<&wire::Digest> {
+    match packet {
+        Packet::Data(write) => Some(&write.digest),
+        Packet::DataReply(data) | Packet::RsDataReply(data) => Some(&data.digest),
+        _ => None,
+    }
+}
+
+fn set_digest(packet: &mut Packet, algorithm: Algorithm, pool: &'static Pool, payload: &Segments) {
+    let place = match packet {
+        Packet::Data(write) => &mut write.digest,
+        Packet::DataReply(data) | Packet::RsDataReply(data) => &mut data.digest,
+        _ => return,
+    };
+    let mut all = Vec::new();
+    let buffers: Vec<_> = payload.as_slice().iter().map(|p| (pool.share(BufId(p.id)), p)).collect();
+    let pieces = buffers.iter().map(|(buf, p)| &buf.bytes()[p.offset as usize..][..p.len as usize]);
+    let digest = match buffers.len() {
+        1 => pieces.map(|bytes| algorithm.digest(bytes)).next(),
+        _ => {
+            pieces.for_each(|bytes| all.extend_from_slice(bytes));
+            Some(algorithm.digest(&all))
+        }
+    };
+    *place = digest.and_then(|d| wire::Digest::new(d.as_bytes())).unwrap_or_default();
+}
+
+/// Options of an established stream (`docs/spec/wire-protocol.md` 1.7). All but NODELAY are only hints.
+fn prepare(fd: &Fd, priority: i32) {
+    let fd = fd.as_raw_fd();
+    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, priority);
+    let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 23);
+    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 23);
+    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 9);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Carries out what the [`Connector`] of one peer wants.
+
+use super::LinkSettings;
+use crate::buffers::Pool;
+use crate::connector::{Action, Connector, Pair, SocketId, StreamKind};
+use crate::ring::{Done, Fd, Op, OpId, Ring};
+use crate::stream::Outbox;
+use crate::sys;
+use crate::token::Token;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use units::{Instant, NodeId, VolumeNr};
+use wire::{Dialect, FIRST_PACKET_LEN, Packet, first_packet};
+
+/// The sockets of a peer while the connection is being made.
+pub(super) struct Opening {
+    peer: NodeId,
+    connector: Connector,
+    listener: Option<(Fd, OpId)>,
+    attempt: Option<(SocketId, Fd, OpId)>,
+    sockets: BTreeMap<SocketId, Half>,
+    /// Accepted, not yet named: names come from the owner of all links.
+    accepted: Vec<Fd>,
+    /// Sockets of whose first packet only a part came.
+    incomplete: Vec<SocketId>,
+    log: Vec<String>,
+    listen_failed: bool,
+}
+
+struct Half {
+    fd: Fd,
+    outbox: Outbox,
+    first: Vec<u8>,
+}
+
+impl Opening {
+    pub(super) fn start(peer: NodeId, settings: &LinkSettings, seed: u64, now: Instant) -> Opening {
+        Opening {
+            peer,
+            connector: Connector::start(settings.connector.clone(), seed, now),
+            listener: None,
+            attempt: None,
+            sockets: BTreeMap::new(),
+            accepted: Vec::new(),
+            incomplete: Vec::new(),
+            log: Vec::new(),
+            listen_failed: false,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.connector.deadline()
+    }
+
+    pub(super) fn on_timer(&mut self, now: Instant) {
+        self.connector.on_timer(now);
+    }
+
+    pub(super) fn owns(&self, socket: SocketId) -> bool {
+        self.sockets.contains_key(&socket)
+    }
+
+    pub(super) fn take_log(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.log)
+    }
+
+    pub(super) fn take_socket(&mut self, id: SocketId) -> Option<(Fd, Outbox)> {
+        self.sockets.remove(&id).map(|half| (half.fd, half.outbox))
+    }
+
+    pub(super) fn on_accept(&mut self, mut done: Done<Token>, _now: Instant) {
+        match done.accepted() {
+            Ok(fd) => self.accepted.push(Rc::new(fd)),
+            Err(_) if done.op.is_some() => self.listener = None,
+            Err(_) => {}
+        }
+    }
+
+    pub(super) fn on_open(&mut self, socket: SocketId, done: Done<Token>, now: Instant) {
+        match self.attempt.take() {
+            Some((id, fd, _)) if id == socket => {
+                let connected = done.result().is_ok();
+                if connected {
+                    self.sockets.insert(id, Half { fd, outbox: Outbox::default(), first: Vec::new() });
+                }
+                self.connector.on_connected(connected.then_some(id), now);
+            }
+            other => self.attempt = other,
+        }
+    }
+
+    pub(super) fn on_socket(&mut self, socket: SocketId, done: Done<Token>, now: Instant) {
+        let Some(half) = self.sockets.get_mut(&socket) else { return };
+        match (done.result(), done.op) {
+            (Ok(n), Some(Op::Send { message, .. })) => half.outbox.sent(message, n as usize),
+            (Ok(n), Some(Op::Recv { into, .. })) if n > 0 => {
+                half.first.extend_from_slice(&into.bytes()[..n as usize]);
+                match first_packet(&half.first) {
+                    Ok(None) => self.incomplete.push(socket),
+                    Ok(Some(wire::Socket::Data)) => {
+                        self.connector.on_first_packet(socket, Some(StreamKind::Data), now);
+                    }
+                    Ok(Some(wire::Socket::Control)) => {
+                        self.connector.on_first_packet(socket, Some(StreamKind::Meta), now);
+                    }
+                    Err(_) => self.connector.on_first_packet(socket, None, now),
+                }
+            }
+            // Failed sends show at the liveness check.
+            (_, Some(Op::Recv { .. })) => self.connector.on_first_packet(socket, None, now),
+            _ => {}
+        }
+    }
+
+    /// Performs all actions; the pair of sockets when the connection is made.
+    pub(super) fn perform(
+        &mut self,
+        ring: &mut Ring<Token>,
+        pool: &'static Pool,
+        settings: &LinkSettings,
+        next_socket: &mut u32,
+        now: Instant,
+    ) -> Option<Pair> {
+        let mut name = || {
+            *next_socket += 1;
+            SocketId(*next_socket)
+        };
+        self.listen(ring, settings);
+        for id in std::mem::take(&mut self.incomplete) {
+            self.read_first(ring, pool, id);
+        }
+        for fd in std::mem::take(&mut self.accepted) {
+            let Some(from) = peer_address(&fd) else { continue };
+            let id = name();
+            self.sockets.insert(id, Half { fd, outbox: Outbox::default(), first: Vec::new() });
+            self.connector.on_accepted(id, from.ip(), now);
+        }
+        loop {
+            let actions = self.connector.take_actions();
+            if actions.is_empty() {
+                return None;
+            }
+            for action in actions {
+                match action {
+                    Action::Open => {
+                        if !self.open(ring, settings, name()) {
+                            self.connector.on_connected(None, now);
+                        }
+                    }
+                    Action::AbandonOpen => self.abandon(ring),
+                    Action::Declare(id, kind) => self.declare(ring, id, kind),
+                    Action::ReadFirst(id) => self.read_first(ring, pool, id),
+                    Action::Close(id) => drop(self.sockets.remove(&id).map(|h| sys::shutdown(h.fd.as_raw_fd()))),
+                    Action::Check(data, meta) => {
+                        let alive = |id| self.sockets.get(&id).is_some_and(|h| sys::is_alive(h.fd.as_raw_fd()));
+                        let (data, meta) = (alive(data), alive(meta));
+                        self.connector.on_checked(data, meta, now);
+                    }
+                    Action::Established(pair) => return Some(pair),
+                }
+            }
+        }
+    }
+
+    /// Closes everything.
+    pub(super) fn stop(&mut self, ring: &mut Ring<Token>) {
+        if let Some((_, accept)) = self.listener.take() {
+            ring.cancel(accept);
+        }
+        self.abandon(ring);
+        self.sockets.values().for_each(|h| sys::shutdown(h.fd.as_raw_fd()));
+        self.sockets.clear();
+    }
+
+    fn listen(&mut self, ring: &mut Ring<Token>, settings: &LinkSettings) {
+        if self.listener.is_some() {
+            return;
+        }
+        let local = settings.connector.local;
+        let socket = sys::tcp_socket(&local, |fd| configure(fd, settings));
+        match socket.and_then(|s| sys::listen(&s, 64).map(|()| s)) {
+            Ok(socket) => {
+                let fd: Fd = Rc::new(socket);
+                let accept = ring.push(Op::Accept { fd: fd.clone() }, Token::Listen(self.peer));
+                self.listener = Some((fd, accept));
+                self.listen_failed = false;
+            }
+            // Tried again with the next attempt; said once.
+            Err(e) if !self.listen_failed => {
+                self.listen_failed = true;
+                self.log.push(format!("cannot listen on {local}: {e}; is the address configured on this host?"));
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn open(&mut self, ring: &mut Ring<Token>, settings: &LinkSettings, id: SocketId) -> bool {
+        self.abandon(ring);
+        let source = SocketAddr::new(settings.connector.local.ip(), 0);
+        let Ok(socket) = sys::tcp_socket(&source, |fd| configure(fd, settings)) else { return false };
+        let fd: Fd = Rc::new(socket);
+        let to = settings.connector.peer.into();
+        let op = ring.push(Op::Connect { fd: fd.clone(), to }, Token::Open(self.peer, id));
+        self.attempt = Some((id, fd, op));
+        true
+    }
+
+    fn abandon(&mut self, ring: &mut Ring<Token>) {
+        if let Some((_, _, op)) = self.attempt.take() {
+            ring.cancel(op);
+        }
+    }
+
+    fn declare(&mut self, ring: &mut Ring<Token>, id: SocketId, kind: StreamKind) {
+        let Some(half) = self.sockets.get_mut(&id) else { return };
+        let packet = match kind {
+            StreamKind::Data => Packet::InitialData,
+            StreamKind::Meta => Packet::InitialMeta,
+        };
+        half.outbox.message().copy_with(|bytes| {
+            packet.emit(VolumeNr(0), &Dialect::HANDSHAKE, bytes).expect("initial packets fit every dialect");
+        });
+        half.outbox.flush(ring, &half.fd, Token::Link(self.peer, id));
+    }
+
+    fn read_first(&mut self, ring: &mut Ring<Token>, pool: &'static Pool, id: SocketId) {
+        let Some(half) = self.sockets.get(&id) else { return };
+        // Never more than the first packet: what follows belongs to the stream.
+        let Some(buf) = pool.take(FIRST_PACKET_LEN) else { return };
+        let into = buf.span(0, FIRST_PACKET_LEN - half.first.len());
+        ring.push(Op::Recv { fd: half.fd.clone(), into, whole: false }, Token::Link(self.peer, id));
+    }
+}
+
+/// Buffer sizes must be set before connecting or listening, to have an effect on window scaling.
+fn configure(fd: i32, settings: &LinkSettings) {
+    let force = |bytes: u32, forced, plain| {
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        if bytes > 0 && sys::set_option(fd, libc::SOL_SOCKET, forced, bytes).is_err() {
+            let _ = sys::set_option(fd, libc::SOL_SOCKET, plain, bytes);
+        }
+    };
+    force(settings.send_buffer, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+    force(settings.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+}
+
+fn peer_address(fd: &Fd) -> Option<SocketAddr> {
+    TcpStream::from(fd.try_clone().ok()?).peer_addr().ok()
+}

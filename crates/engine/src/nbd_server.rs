@@ -1,0 +1,387 @@
+//! The NBD sockets of a resource's volumes: clients' requests to the core and back.
+
+use crate::buffers::{Buf, Pool};
+use crate::requests::{Asker, LongWrite};
+use crate::ring::{Done, Fd, Op, OpId, Ring};
+use crate::stream::{Inbox, Outbox};
+use crate::sys;
+use crate::token::{ClientId, Token};
+use frontends::nbd::{Exports, Session, Step};
+use frontends::{BlockSizes, Errno, Export, Kind, Request};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use units::{ByteLen, VolumeNr};
+use urbd_core::{Access, BufRef, MAX_DATA, Openers, Segments};
+
+/// What clients did.
+#[derive(Debug)]
+pub(crate) enum FrontEvent {
+    Request(Asker, VolumeNr, Request, Segments),
+    Openers(VolumeNr),
+    Log(String),
+}
+
+/// All NBD clients of a resource.
+pub(crate) struct NbdServer {
+    pool: &'static Pool,
+    resource: String,
+    volumes: BTreeMap<VolumeNr, Offer>,
+    clients: BTreeMap<ClientId, Client>,
+    next_client: u64,
+    events: VecDeque<FrontEvent>,
+}
+
+/// A volume as it is offered.
+struct Offer {
+    path: PathBuf,
+    listener: Option<(Fd, OpId)>,
+    /// None while the volume may not be opened.
+    export: Vec<Export>,
+    openers: Openers,
+}
+
+struct Client {
+    volume: VolumeNr,
+    fd: Fd,
+    session: Session,
+    inbox: Inbox,
+    outbox: Outbox,
+    /// A write whose payload has not all come.
+    pending: Option<Pending>,
+    long: BTreeMap<LongWrite, Long>,
+    next_long: u64,
+    open: bool,
+    in_flight: u32,
+    /// No more requests are taken.
+    closing: bool,
+    dead: bool,
+}
+
+/// A write of which `taken` bytes of payload have come, and the next piece is awaited.
+struct Pending {
+    request: Request,
+    taken: u32,
+    /// It is longer than any buffer, so every piece goes to the core as soon as it is here: a client that waits for
+    /// more buffers never holds some.
+    long: Option<LongWrite>,
+}
+
+/// A long write whose pieces have not all been written.
+struct Long {
+    request: Request,
+    pieces_left: u32,
+    error: Option<Errno>,
+}
+
+/// Longest read or write that is offered, in bytes.
+pub(crate) const MAX_REQUEST: u32 = 32 << 20;
+/// Longest payload that is received in one piece.
+const MAX_PIECE: u32 = MAX_DATA as u32;
+
+impl NbdServer {
+    pub(crate) fn new(pool: &'static Pool, resource: &str) -> NbdServer {
+        NbdServer {
+            pool,
+            resource: resource.to_owned(),
+            volumes: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            next_client: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Listens for clients of a volume on `path`; a socket that a dead process left there is replaced.
+    ///
+    /// # Errors
+    /// If the socket cannot be made.
+    pub(crate) fn listen(&mut self, ring: &mut Ring<Token>, volume: VolumeNr, path: &Path) -> io::Result<()> {
+        let fd = bind(path)?;
+        let accept = ring.push(Op::Accept { fd: fd.clone() }, Token::NbdListen(volume));
+        let offer = Offer {
+            path: path.to_owned(),
+            listener: Some((fd, accept)),
+            export: Vec::new(),
+            openers: Openers::default(),
+        };
+        self.volumes.insert(volume, offer);
+        Ok(())
+    }
+
+    /// Where the clients of a volume connect.
+    pub(crate) fn path(&self, volume: VolumeNr) -> Option<&Path> {
+        self.volumes.get(&volume).map(|offer| offer.path.as_path())
+    }
+
+    /// Clients that have the volume open.
+    pub(crate) fn openers(&self, volume: VolumeNr) -> Openers {
+        self.volumes.get(&volume).map(|o| o.openers).unwrap_or_default()
+    }
+
+    /// Has a client the volume open?
+    pub(crate) fn is_open(&self, volume: VolumeNr) -> bool {
+        self.volumes.get(&volume).is_some_and(|o| o.openers != Openers::default())
+    }
+
+    /// What clients are offered from now on. Clients that have the volume open keep it, with its new size.
+    pub(crate) fn set_device(&mut self, volume: VolumeNr, size: ByteLen, access: Access, discard: bool) {
+        let Some(offer) = self.volumes.get_mut(&volume) else { return };
+        offer.export.clear();
+        if access == Access::ReadWrite && size.0 > 0 {
+            let mut export = Export::new(u32::from(volume.0), format!("{}/{}", self.resource, volume.0), size.0);
+            export.block = BlockSizes { max: MAX_REQUEST, ..BlockSizes::DEFAULT };
+            export.can_trim = discard;
+            export.can_fast_zero = false;
+            offer.export.push(export);
+        }
+        for client in self.clients.values_mut().filter(|c| c.volume == volume) {
+            client.session.resize(size.0);
+        }
+    }
+
+    /// The listener of a volume accepted, or ended.
+    pub(crate) fn on_accept(&mut self, ring: &mut Ring<Token>, volume: VolumeNr, mut done: Done<Token>) {
+        let Ok(fd) = done.accepted() else { return };
+        let Some(inbox) = Inbox::new(self.pool) else {
+            // Closing it is the only way to say that there is no memory for one more client.
+            return self.log(format!("an NBD client of volume {volume} was turned away: all buffers are in use"));
+        };
+        let mut outbox = Outbox::default();
+        let mut session = None;
+        outbox.message().copy_with(|bytes| session = Some(Session::start(bytes)));
+        let Some(session) = session else { return };
+        let id = ClientId(self.next_client);
+        self.next_client += 1;
+        let client = Client {
+            volume,
+            fd: Rc::new(fd),
+            session,
+            inbox,
+            outbox,
+            pending: None,
+            long: BTreeMap::new(),
+            next_long: 0,
+            open: false,
+            in_flight: 0,
+            closing: false,
+            dead: false,
+        };
+        self.clients.insert(id, client);
+        self.pump(ring);
+    }
+
+    /// A send or receive of a client ended.
+    pub(crate) fn on_done(&mut self, id: ClientId, done: Done<Token>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        match (done.result(), done.op) {
+            (Ok(n), Some(Op::Send { message, .. })) => client.outbox.sent(message, n as usize),
+            (Ok(n), Some(Op::Recv { into, .. })) if n > 0 => {
+                client.inbox.received(into, n as usize);
+                self.parse(id);
+            }
+            _ => client.dead = true,
+        }
+    }
+
+    /// Answers a request of a client; `data` is what a read brought.
+    pub(crate) fn answer(&mut self, id: ClientId, request: &Request, result: Result<(), Errno>, data: Vec<(Buf, u32)>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.in_flight -= 1;
+        let message = client.outbox.message();
+        message.copy(&client.session.reply(request, result));
+        data.into_iter().for_each(|(buf, len)| message.share(buf.span(0, len as usize)));
+    }
+
+    /// A piece of a long write is written; the client is answered after the last one.
+    pub(crate) fn piece_done(&mut self, id: ClientId, long: LongWrite, result: Result<(), Errno>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.in_flight -= 1;
+        let Some(write) = client.long.get_mut(&long) else { return };
+        write.pieces_left -= 1;
+        if let Err(e) = result {
+            write.error.get_or_insert(e);
+        }
+        if write.pieces_left == 0
+            && let Some(Long { request, error, .. }) = client.long.remove(&long)
+        {
+            client.outbox.message().copy(&client.session.reply(&request, error.map_or(Ok(()), Err)));
+        }
+    }
+
+    /// What clients did since the last call, oldest first.
+    pub(crate) fn next_event(&mut self) -> Option<FrontEvent> {
+        self.events.pop_front()
+    }
+
+    /// Is there something for [`NbdServer::next_event`]?
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Goes on where buffers were lacking.
+    pub(crate) fn go_on(&mut self) {
+        if self.clients.values().any(|c| c.inbox.is_starved()) {
+            let starved = self.clients.iter().filter(|(_, c)| c.inbox.is_starved());
+            let starved: Vec<ClientId> = starved.map(|(id, _)| *id).collect();
+            starved.into_iter().for_each(|id| self.parse(id));
+        }
+    }
+
+    /// Sends what is queued, receives more, and forgets clients that are gone. Once a turn, so that all replies of the
+    /// turn leave together.
+    pub(crate) fn pump(&mut self, ring: &mut Ring<Token>) {
+        for (id, client) in &mut self.clients {
+            if !client.dead {
+                client.outbox.flush(ring, &client.fd, Token::Nbd(*id));
+            }
+            if !client.closing && !client.dead {
+                client.inbox.receive(ring, &client.fd, Token::Nbd(*id));
+            }
+        }
+        let gone = |c: &Client| c.in_flight == 0 && (c.dead || c.closing && c.outbox.is_idle());
+        let gone: Vec<ClientId> = self.clients.iter().filter(|(_, c)| gone(c)).map(|(id, _)| *id).collect();
+        for id in gone {
+            let Some(client) = self.clients.remove(&id) else { continue };
+            sys::shutdown(client.fd.as_raw_fd());
+            if client.open {
+                self.count_openers(client.volume);
+            }
+        }
+    }
+
+    /// Stops listening and removes the sockets.
+    pub(crate) fn stop(&mut self, ring: &mut Ring<Token>) {
+        for offer in self.volumes.values_mut() {
+            if let Some((_, accept)) = offer.listener.take() {
+                ring.cancel(accept);
+            }
+            let _ = std::fs::remove_file(&offer.path);
+        }
+        self.clients.values().for_each(|c| sys::shutdown(c.fd.as_raw_fd()));
+    }
+
+    fn parse(&mut self, id: ClientId) {
+        while let Some(client) = self.clients.get_mut(&id) {
+            let Some(offer) = self.volumes.get(&client.volume) else { return };
+            match client.step(&offer.export, self.pool) {
+                Parsed::Nothing => return,
+                Parsed::Progress => {
+                    if client.session.export().is_some() && !client.open {
+                        client.open = true;
+                        let volume = client.volume;
+                        self.count_openers(volume);
+                    }
+                }
+                Parsed::Request(request, payload, long) => {
+                    client.in_flight += 1;
+                    let asker = long.map_or(Asker::Nbd(id), |long| Asker::NbdPiece(id, long));
+                    self.events.push_back(FrontEvent::Request(asker, client.volume, request, payload));
+                }
+                Parsed::Closed(violation) => {
+                    let volume = client.volume;
+                    if let Some(what) = violation {
+                        self.log(format!("an NBD client of volume {volume} was closed: {what}"));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn count_openers(&mut self, volume: VolumeNr) {
+        let open = self.clients.values().filter(|c| c.volume == volume && c.open).count() as u32;
+        let Some(offer) = self.volumes.get_mut(&volume) else { return };
+        offer.openers = Openers { writers: open, readers: 0 };
+        self.events.push_back(FrontEvent::Openers(volume));
+    }
+
+    fn log(&mut self, text: String) {
+        self.events.push_back(FrontEvent::Log(text));
+    }
+}
+
+/// A Unix socket that listens on `path`.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn bind(path: &Path) -> io::Result<Fd> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    Ok(Rc::new(UnixListener::bind(path)?.into()))
+}
+
+enum Parsed {
+    Nothing,
+    Progress,
+    Request(Request, Segments, Option<LongWrite>),
+    Closed(Option<&'static str>),
+}
+
+impl Client {
+    fn expect_write(&mut self, request: Request) {
+        let long = (request.len > MAX_PIECE).then(|| {
+            let long = LongWrite(self.next_long);
+            self.next_long += 1;
+            let pieces_left = request.len.div_ceil(MAX_PIECE);
+            self.long.insert(long, Long { request, pieces_left, error: None });
+            long
+        });
+        self.inbox.expect_payload(request.len.min(MAX_PIECE) as usize);
+        self.pending = Some(Pending { request, taken: 0, long });
+    }
+
+    fn take_piece(&mut self, pool: &'static Pool) -> Parsed {
+        let Some(span) = self.inbox.take_payload(pool) else { return Parsed::Nothing };
+        let Some(Pending { request, taken, long }) = self.pending.take() else { return Parsed::Nothing };
+        debug_assert_eq!(request.kind, Kind::Write);
+        let len = span.len() as u32;
+        let left = request.len - taken - len;
+        if left > 0 {
+            self.inbox.expect_payload(left.min(MAX_PIECE) as usize);
+            self.pending = Some(Pending { request, taken: taken + len, long });
+        }
+        let piece = Request { offset: request.offset + u64::from(taken), len, ..request };
+        let data = Segments::One(BufRef { id: span.into_buf().into_id().0, offset: 0, len });
+        Parsed::Request(piece, data, long)
+    }
+
+    fn step(&mut self, exports: &dyn Exports, pool: &'static Pool) -> Parsed {
+        if self.pending.is_some() {
+            return self.take_piece(pool);
+        }
+        if self.closing || self.inbox.bytes().is_empty() {
+            return Parsed::Nothing;
+        }
+        let (session, input) = (&mut self.session, self.inbox.bytes());
+        let mut step = Step::NeedMore { at_least: 0 };
+        self.outbox.message().copy_with(|out| step = session.parse(input, exports, out));
+        match step {
+            Step::NeedMore { .. } => Parsed::Nothing,
+            Step::Consumed { n } => {
+                self.inbox.consume(n);
+                Parsed::Progress
+            }
+            Step::Request { n, request, payload_len } => {
+                self.inbox.consume(n);
+                if payload_len == 0 {
+                    return Parsed::Request(request, Segments::None, None);
+                }
+                self.expect_write(request);
+                Parsed::Progress
+            }
+            Step::BlockStatus { n, .. } => {
+                self.inbox.consume(n);
+                Parsed::Progress
+            }
+            Step::Close { violation, .. } => {
+                self.closing = true;
+                Parsed::Closed(violation)
+            }
+        }
+    }
+}

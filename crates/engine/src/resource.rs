@@ -1,0 +1,471 @@
+//! The loop's owner: one core with its disks, links, clients and clock.
+
+mod commands;
+mod effects;
+
+use crate::buffers::Pool;
+use crate::control_server::ControlServer;
+use crate::fuse_server::FuseServer;
+use crate::handlers::Handlers;
+use crate::links::{LinkEvent, Links};
+use crate::nbd_server::{FrontEvent, MAX_REQUEST, NbdServer};
+use crate::requests::Requests;
+use crate::ring::{Done, Fd, Op, Ring};
+use crate::token::Token;
+use crate::volumes::{Outcome, Volumes};
+use crate::{digests, setup, sys};
+use config::{FrontEnd, LocalResource};
+use control::client::socket_path;
+use frontends::device_link::DeviceLinks;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use units::{Instant, VolumeNr};
+use urbd_core::{Command, LinkDown, LinkUp, Resource};
+
+/// What to run and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The resource as this node sees it.
+    pub resource: LocalResource,
+    /// The file that it came from, for handlers (`DRBD_CONF`).
+    pub config_file: PathBuf,
+    /// Where the sockets are made; created if it does not exist.
+    pub run_dir: PathBuf,
+    /// Attach all disks and connect to all peers at the start, as `up` does.
+    pub bring_up: bool,
+    /// What `show` answers.
+    pub show: String,
+}
+
+/// Why a resource could not be run.
+#[derive(Debug)]
+pub enum Error {
+    /// Another process runs it.
+    AlreadyRunning {
+        /// The resource.
+        resource: String,
+        /// Its lock file.
+        lock: PathBuf,
+    },
+    /// The configuration asks for what cannot be done.
+    Config(String),
+    /// Something of the operating system failed.
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// Runs the resource until it is taken down or a signal asks to stop. Blocks.
+///
+/// # Errors
+/// If it cannot be started, or the kernel interface fails.
+pub fn run(options: Options) -> Result<(), Error> {
+    let bring_up = options.bring_up;
+    let mut runner = Runner::start(options)?;
+    if bring_up {
+        runner.bring_up();
+    } else {
+        runner.settle();
+    }
+    while !runner.finished() {
+        runner.turn()?;
+    }
+    runner.stop();
+    Ok(())
+}
+
+/// Removes what a killed process of the resource left: its sockets, and its devices' names, which may lead to somebody
+/// else's device by now. Does nothing while a process runs it.
+pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: impl IntoIterator<Item = VolumeNr>) {
+    let file = lock_file(run_dir, resource);
+    let Some(_lock) = File::open(file).ok().filter(|f| f.try_lock().is_ok()) else { return };
+    let links = DeviceLinks::from_env();
+    let sockets = [socket_path(run_dir, resource)].into_iter();
+    let sockets = sockets.chain(volumes.into_iter().map(|volume| {
+        let _ = links.remove(resource, u32::from(volume.0));
+        nbd_path(run_dir, resource, volume)
+    }));
+    // What cannot be removed is replaced by the next start, which says why it cannot.
+    sockets.for_each(|path| drop(std::fs::remove_file(path)));
+}
+
+fn lock_file(run_dir: &Path, resource: &str) -> PathBuf {
+    run_dir.join(format!("{resource}.pid"))
+}
+
+fn nbd_path(run_dir: &Path, resource: &str, volume: VolumeNr) -> PathBuf {
+    run_dir.join(format!("{resource}-{volume}.nbd"))
+}
+
+/// A turn that writes more than this many bytes on this thread first hands its sends over, so that the peer's work
+/// overlaps these writes; for fewer bytes that system call costs more than it gains.
+const OVERLAP: usize = 128 << 10;
+
+/// Submissions that fit one turn; more are handed over in between.
+const RING_DEPTH: u32 = 1024;
+
+struct Runner {
+    core: Resource,
+    ring: Ring<Token>,
+    pool: &'static Pool,
+    volumes: Volumes,
+    links: Links,
+    nbd: NbdServer,
+    fuse: Option<FuseServer>,
+    requests: Requests,
+    control: ControlServer,
+    handlers: Handlers,
+    pending_handlers: BTreeMap<u64, control::HelperCall>,
+    commands: commands::Commands,
+    local: LocalResource,
+    config_file: PathBuf,
+    show: String,
+    minors: BTreeMap<VolumeNr, u32>,
+    /// Kept to reuse their memory.
+    done: Vec<Done<Token>>,
+    outcomes: Vec<Outcome>,
+    now: Instant,
+    status_changed: bool,
+    stopped: bool,
+    signals: Fd,
+    /// Commands that wait until it is known who uses the devices.
+    checking: Option<commands::UseCheck>,
+    asked_to_stop: bool,
+    _lock: File,
+}
+
+impl Runner {
+    fn start(options: Options) -> Result<Runner, Error> {
+        let Options { resource: local, config_file, run_dir, show, .. } = options;
+        let io = |what: &str| {
+            let what = what.to_owned();
+            move |error| Error::Io { what, error }
+        };
+        let core_config = setup::resource_config(&local).map_err(Error::Config)?;
+        let links = setup::link_settings(&local).map_err(Error::Config)?;
+        std::fs::create_dir_all(&run_dir).map_err(io("making the run directory"))?;
+        let lock = lock(&run_dir, &local.name)?;
+        for refused in sys::harden_memory() {
+            log("warning", &format!("not granted: {refused}; the process may stall when memory is short"));
+        }
+        let max_buffers = core_config.connections.iter().map(|c| c.max_buffers as usize).max().unwrap_or(2048);
+        let pool = Pool::leak(&Pool::plan(max_buffers, 2 * links.len() + 48, MAX_REQUEST as usize));
+        let mut ring = Ring::new(RING_DEPTH).map_err(io("setting up io_uring or poll"))?;
+        log("info", &format!("{} MiB of buffers, {:?}", pool.bytes() >> 20, ring.interface()));
+        let signals: Fd = Rc::new(sys::stop_signals().map_err(io("blocking signals"))?);
+        ring.push(Op::Readable { fd: signals.clone() }, Token::Signal);
+        let mut nbd = NbdServer::new(pool, &local.name);
+        for volume in &local.volumes {
+            let path = nbd_path(&run_dir, &local.name, volume.nr);
+            nbd.listen(&mut ring, volume.nr, &path).map_err(io(&format!("listening on {}", path.display())))?;
+        }
+        let fuse = start_fuse(&mut ring, pool, &local, &run_dir);
+        let path = socket_path(&run_dir, &local.name);
+        let control = ControlServer::listen(&mut ring, pool, &local.name, &path)
+            .map_err(io(&format!("listening on {}", path.display())))?;
+        let seed = random_seed().map_err(io("reading /dev/urandom"))?;
+        Ok(Runner {
+            core: Resource::new(core_config, seed),
+            volumes: Volumes::new(pool, setup::disk_paths(&local)),
+            links: Links::new(pool, links, seed),
+            minors: local.volumes.iter().map(|v| (v.nr, v.minor)).collect(),
+            ring,
+            pool,
+            nbd,
+            fuse,
+            requests: Requests::new(pool),
+            checking: None,
+            control,
+            handlers: Handlers::default(),
+            pending_handlers: BTreeMap::new(),
+            commands: commands::Commands::default(),
+            local,
+            config_file,
+            show,
+            done: Vec::new(),
+            outcomes: Vec::new(),
+            now: sys::now(),
+            status_changed: false,
+            stopped: false,
+            signals,
+            asked_to_stop: false,
+            _lock: lock,
+        })
+    }
+
+    /// Attaches all disks and connects to all peers.
+    fn bring_up(&mut self) {
+        let attach: Vec<_> = self.volumes_with_disk().map(|volume| Command::Attach { volume }).collect();
+        for (id, command) in self.commands.start_with(attach.len()).into_iter().zip(attach) {
+            self.core.on_command(self.now, id, command);
+        }
+        let peers = self.local.peers.iter().map(|p| p.peer_node_id);
+        let connect = peers.map(|peer| Command::Connect { peer, discard_my_data: false, tentative: false });
+        for command in connect.collect::<Vec<_>>() {
+            let id = self.commands.unattended();
+            self.core.on_command(self.now, id, command);
+        }
+        self.settle();
+    }
+
+    fn volumes_with_disk(&self) -> impl Iterator<Item = VolumeNr> {
+        self.local.volumes.iter().filter(|v| v.backing.is_some()).map(|v| v.nr)
+    }
+
+    fn finished(&self) -> bool {
+        self.stopped && self.control.is_idle() && !self.fuse.as_ref().is_some_and(FuseServer::is_busy)
+    }
+
+    /// One turn of the loop: wait, take in what happened, let the core decide, carry it out.
+    fn turn(&mut self) -> Result<(), Error> {
+        let deadline = self.core.poll_timeout().into_iter().chain(self.links.deadline()).min();
+        let turned = self.ring.turn(deadline, &mut self.done);
+        turned.map_err(kernel_failed)?;
+        self.now = sys::now();
+        self.dispatch_done();
+        self.links.on_timer(&mut self.ring, self.now);
+        if self.core.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.core.on_time(self.now);
+        }
+        self.settle();
+        // What is written on this thread and was too much to hold back the sends for.
+        while self.ring.inline_bytes().is_some() {
+            self.ring.submit().map_err(kernel_failed)?;
+            self.ring.perform_inline(&mut self.done);
+            self.dispatch_done();
+            self.settle();
+        }
+        Ok(())
+    }
+
+    fn dispatch_done(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        for completion in done.drain(..) {
+            self.dispatch(completion);
+        }
+        self.done = done;
+    }
+
+    /// Hands inputs to the core and carries out its effects until nothing is left to do in this turn, then hands over
+    /// what is to be sent: one message per stream.
+    fn settle(&mut self) {
+        loop {
+            self.feed();
+            self.core.on_turn_end(self.now);
+            let quiet = !self.carry_out();
+            if self.ring.inline_bytes().is_some_and(|n| n <= OVERLAP) {
+                self.ring.perform_inline(&mut self.done);
+                self.dispatch_done();
+            }
+            self.volumes.feed_starved(&mut self.ring);
+            self.requests.feed_starved();
+            self.nbd.go_on();
+            if let Some(fuse) = &mut self.fuse {
+                fuse.pump(&mut self.ring, &mut self.requests);
+            }
+            if !quiet || !self.outcomes.is_empty() || self.nbd.has_events() || self.requests.has_ready() {
+                continue;
+            }
+            let (core, limit) = (&self.core, self.receive_limit());
+            self.links.pump(&mut self.ring, self.now, |peer| core.held_back(peer) > limit);
+            self.nbd.pump(&mut self.ring);
+            if !self.nbd.has_events() {
+                break;
+            }
+        }
+        self.answer_clients();
+        self.control.pump(&mut self.ring);
+    }
+
+    fn dispatch(&mut self, done: Done<Token>) {
+        let (ring, now) = (&mut self.ring, self.now);
+        match done.token {
+            Token::Disk(slot) => self.volumes.on_done(ring, slot, done, &mut self.outcomes),
+            Token::Listen(peer) => self.links.on_accept(ring, peer, done, now),
+            Token::Open(peer, socket) => self.links.on_open(ring, peer, socket, done, now),
+            Token::Link(peer, socket) => self.links.on_socket(ring, peer, socket, done, now),
+            Token::NbdListen(volume) => self.nbd.on_accept(ring, volume, done),
+            Token::Nbd(client) => self.nbd.on_done(client, done),
+            Token::ControlListen => self.control.on_accept(done),
+            Token::Control(client) => self.control.on_done(client, done),
+            Token::Handler(id) => self.on_handler_end(id),
+            Token::Fuse => {
+                if let Some(fuse) = &mut self.fuse {
+                    fuse.on_readable(ring, &mut self.requests);
+                }
+            }
+            Token::FuseWork(volume) => self.on_fuse_work(volume),
+            Token::UseCheck => self.on_use_checked(),
+            Token::Signal => self.on_signal(),
+        }
+    }
+
+    /// The first signal asks to go down, which is refused while the device is in use; the next one does not ask.
+    fn on_signal(&mut self) {
+        sys::take_signal(&self.signals);
+        self.ring.push(Op::Readable { fd: self.signals.clone() }, Token::Signal);
+        let force = std::mem::replace(&mut self.asked_to_stop, true);
+        if force {
+            log("warning", "asked to stop again: going down although the device is in use");
+        } else {
+            log("info", "asked to stop: going down");
+        }
+        self.on_asked(None, control::Command::Down { force });
+    }
+
+    /// Hands everything that has come in to the core.
+    fn feed(&mut self) {
+        // The core only queues effects: nothing is added meanwhile.
+        for outcome in self.outcomes.drain(..) {
+            match outcome {
+                Outcome::Disk(done) => self.core.on_disk_done(self.now, done),
+                Outcome::Meta(done) => self.core.on_meta_done(self.now, done),
+                Outcome::Opened(volume, opened) => self.core.on_disk_opened(self.now, volume, opened),
+            }
+        }
+        while let Some(event) = self.nbd.next_event() {
+            match event {
+                FrontEvent::Request(asker, volume, request, payload) => {
+                    self.requests.admit(asker, volume, request, payload);
+                }
+                FrontEvent::Openers(volume) => {
+                    let openers = self.openers(volume);
+                    self.core.on_openers(self.now, volume, openers);
+                    self.status_changed = true;
+                }
+                FrontEvent::Log(text) => log("warning", &text),
+            }
+        }
+        while let Some(request) = self.requests.next() {
+            self.core.on_request(self.now, request);
+        }
+        while let Some(event) = self.links.next_event() {
+            self.on_link(event);
+        }
+        while let Some((client, request)) = self.control.next_request() {
+            self.on_control(client, request);
+        }
+    }
+
+    fn on_link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Up { peer, resolve_conflicts } => {
+                let mut challenge = [0; digests::CHALLENGE_LEN];
+                if let Err(e) = digests::os_random(&mut challenge) {
+                    log("error", &format!("no random numbers for the authentication of peer {peer}: {e}"));
+                    self.links.close(&mut self.ring, peer, self.now);
+                    return self.core.on_link_down(self.now, peer, LinkDown::Closed);
+                }
+                self.core.on_link_up(self.now, peer, LinkUp { resolve_conflicts, challenge });
+            }
+            LinkEvent::Packet { peer, stream, volume, packet, payload } => {
+                let features = matches!(packet, wire::Packet::ConnectionFeatures(_));
+                self.core.on_packet(self.now, peer, stream, volume, packet, payload);
+                if features {
+                    // What follows can only be decoded after the core has said how.
+                    self.core.on_turn_end(self.now);
+                    self.carry_out();
+                }
+            }
+            LinkEvent::Down { peer, why, detail } => {
+                log("info", &format!("link to peer {peer} is down: {detail}"));
+                self.core.on_link_down(self.now, peer, why);
+            }
+            LinkEvent::Log { peer, text } => log("warning", &format!("peer {peer}: {text}")),
+        }
+    }
+
+    /// Bytes that a peer may have waiting in the core before nothing more is received from it.
+    fn receive_limit(&self) -> u64 {
+        (self.pool.bytes() / 8) as u64
+    }
+
+    fn stop(&mut self) {
+        self.nbd.stop(&mut self.ring);
+        drop(self.fuse.take());
+        self.control.publish(control::Event::Gone);
+        self.control.pump(&mut self.ring);
+        self.control.stop(&mut self.ring);
+        // Hands the last sends over; their buffers live on whatever becomes of them.
+        let _ = self.ring.turn(Some(Instant(0)), &mut self.done);
+        log("info", "stopped");
+    }
+}
+
+fn kernel_failed(error: io::Error) -> Error {
+    Error::Io { what: "waiting for the kernel".into(), error }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::AlreadyRunning { resource, lock } => {
+                write!(
+                    f,
+                    "{resource} is running already ({} is locked); `urbd down {resource}` ends it",
+                    lock.display()
+                )
+            }
+            Error::Config(what) => f.write_str(what),
+            Error::Io { what, error } => write!(f, "{what}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The kernel's front end, if it is wanted and this host offers it; the NBD sockets are there in any case.
+fn start_fuse(
+    ring: &mut Ring<Token>,
+    pool: &'static Pool,
+    local: &LocalResource,
+    run_dir: &Path,
+) -> Option<FuseServer> {
+    let wanted = local.urbd.front_end;
+    if !matches!(wanted, FrontEnd::Auto | FrontEnd::Fuse) {
+        return None;
+    }
+    let volumes: Vec<VolumeNr> = local.volumes.iter().map(|v| v.nr).collect();
+    match FuseServer::start(ring, pool, &local.name, &volumes, run_dir) {
+        Ok(fuse) => Some(fuse),
+        Err(e) => {
+            let severity = if wanted == FrontEnd::Fuse { "error" } else { "info" };
+            log(severity, &format!("no block devices on this host (FUSE with loop: {e}); use the NBD sockets"));
+            None
+        }
+    }
+}
+
+/// One line on standard error, which the service manager keeps.
+pub(crate) fn log(severity: &str, text: &str) {
+    eprintln!("{severity}: {text}");
+}
+
+/// Takes the lock that says which process runs the resource, and writes the process id into it.
+fn lock(run_dir: &Path, resource: &str) -> Result<File, Error> {
+    let path = lock_file(run_dir, resource);
+    let failed = |error| Error::Io { what: format!("locking {}", path.display()), error };
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            return Err(Error::AlreadyRunning { resource: resource.to_owned(), lock: path });
+        }
+        Err(std::fs::TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    Ok(file)
+}
+
+fn random_seed() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    digests::os_random(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

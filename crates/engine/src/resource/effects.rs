@@ -1,0 +1,235 @@
+//! Carrying out what the core wants.
+
+use super::{Runner, log};
+use crate::buffers::BufId;
+use crate::digests::Algorithm;
+use crate::fuse_server::FuseServer;
+use crate::requests::Asker;
+use control::{Event, HelperCall};
+use units::{NodeId, VolumeNr};
+use urbd_core::{Effect, HandlerCall, IoError, Notice, Segments, Severity};
+
+impl Runner {
+    /// Carries out all effects, in order. Was there any?
+    pub(super) fn carry_out(&mut self) -> bool {
+        let mut any = false;
+        while let Some(effect) = self.core.poll_effect() {
+            any = true;
+            self.effect(effect);
+        }
+        any
+    }
+
+    fn effect(&mut self, effect: Effect) {
+        let (ring, now) = (&mut self.ring, self.now);
+        match effect {
+            Effect::Send { peer, stream, volume, packet, payload } => {
+                self.links.send(peer, stream, volume, packet, &payload);
+            }
+            Effect::Connect { peer, not_before } => self.links.connect(peer, not_before),
+            Effect::Dialect { peer, dialect, integrity } => {
+                self.links.set_dialect(peer, dialect, integrity.as_deref());
+            }
+            Effect::Hmac { peer, token, algorithm, message } => {
+                let mac = self.hmac(peer, &algorithm, &message);
+                self.core.on_hmac(now, peer, token, mac);
+            }
+            Effect::CloseLink { peer } => self.links.close(ring, peer, now),
+            Effect::Digest { op, algorithm, data } => {
+                let digest = self.digest(&algorithm, &data);
+                self.core.on_digest(now, op, digest);
+            }
+            Effect::OpenDisk { volume } => self.outcomes.extend(self.volumes.open(volume)),
+            Effect::CloseDisk { volume } => self.volumes.close(volume),
+            Effect::Disk { op, volume, action } => self.outcomes.extend(self.volumes.disk(ring, op, volume, action)),
+            Effect::Meta { op, volume, action } => self.outcomes.extend(self.volumes.meta(ring, op, volume, action)),
+            Effect::Deliver { from, to } => {
+                self.volumes.copy(&from, &to);
+                self.release(&from);
+            }
+            Effect::Complete { tag, result } => self.complete(tag, result),
+            Effect::Release(buffers) => self.release(&buffers),
+            Effect::RunHandler { id, call } => self.run_handler(id, &call),
+            Effect::CommandDone { id, result } => self.commands.on_done(id, result),
+            Effect::Device { volume, size, access, discard } => {
+                self.nbd.set_device(volume, size, access, discard);
+                if let Some(fuse) = &mut self.fuse {
+                    fuse.set_device(volume, size, access, discard);
+                }
+                self.status_changed = true;
+            }
+            Effect::StatusChanged => self.status_changed = true,
+            Effect::Log(notice) => self.log_notice(&notice),
+            Effect::Stopped => self.stopped = true,
+        }
+    }
+
+    fn complete(&mut self, tag: u64, result: Result<(), IoError>) {
+        let Some(answer) = self.requests.complete(tag, result) else { return };
+        match (answer.asker, &mut self.fuse) {
+            (Asker::Nbd(client), _) => self.nbd.answer(client, &answer.request, answer.result, answer.data),
+            (Asker::NbdPiece(client, long), _) => self.nbd.piece_done(client, long, answer.result),
+            (Asker::Fuse, Some(fuse)) => fuse.answer(&answer.request, answer.result, answer.data),
+            (Asker::Fuse, None) => {}
+        }
+    }
+
+    fn release(&self, buffers: &Segments) {
+        for piece in buffers.as_slice() {
+            drop(self.pool.reclaim(BufId(piece.id)));
+        }
+    }
+
+    fn hmac(&self, peer: NodeId, algorithm: &str, message: &[u8]) -> Option<Vec<u8>> {
+        let connection = self.local.peers.iter().find(|p| p.peer_node_id == peer)?;
+        let secret = connection.net.shared_secret.as_deref()?;
+        let mac = Algorithm::parse(algorithm)?.hmac(secret.as_bytes(), message)?;
+        Some(mac.as_bytes().to_vec())
+    }
+
+    /// Digests are only asked for with algorithms that both nodes know; an unknown one gives an empty digest, which
+    /// equals no other.
+    fn digest(&self, algorithm: &str, data: &Segments) -> wire::Digest {
+        let Some(algorithm) = Algorithm::parse(algorithm) else { return wire::Digest::default() };
+        let value = match data.as_slice() {
+            [one] => {
+                let buf = self.pool.share(BufId(one.id));
+                algorithm.digest(&buf.bytes()[one.offset as usize..][..one.len as usize])
+            }
+            _ => {
+                let mut all = Vec::with_capacity(data.len() as usize);
+                self.volumes.each_piece(data, |bytes| all.extend_from_slice(bytes));
+                algorithm.digest(&all)
+            }
+        };
+        wire::Digest::new(value.as_bytes()).unwrap_or_default()
+    }
+
+    fn run_handler(&mut self, id: u64, call: &HandlerCall) {
+        let helper = HelperCall {
+            helper: call.event.to_owned(),
+            peer: call.peer.map(|peer| (peer.index() as u8, self.peer_name(peer).to_owned())),
+            volume: call.volume.map(|v| v.0),
+            minor: call.volume.and_then(|v| self.minors.get(&v).copied()),
+        };
+        self.control.publish(Event::HelperCalled(helper.clone()));
+        self.pending_handlers.insert(id, helper);
+        let ended = match self.local.handlers.command(call.event) {
+            None => Some(0),
+            Some(command) => {
+                let (command, environment) = (command.to_owned(), self.handler_environment(call));
+                self.handlers.start(&mut self.ring, id, &command, &environment)
+            }
+        };
+        if let Some(status) = ended {
+            self.report_handler(id, status);
+        }
+    }
+
+    /// The process of a handler has ended.
+    pub(super) fn on_handler_end(&mut self, id: u64) {
+        if let Some(status) = self.handlers.on_end(id) {
+            self.report_handler(id, status);
+        }
+    }
+
+    fn report_handler(&mut self, id: u64, status: i32) {
+        if let Some(call) = self.pending_handlers.remove(&id) {
+            if status != 0 {
+                log("info", &format!("handler {} ended with wait status {status:#x}", call.helper));
+            }
+            self.control.publish(Event::HelperReturned { call, status });
+        }
+        // A handler that a signal ended has not agreed to anything.
+        let exit_code = if status & 0x7f == 0 { status >> 8 & 0xff } else { 255 };
+        self.core.on_handler_exit(self.now, id, exit_code);
+    }
+
+    /// `docs/spec/config-and-cli.md` 6.1.
+    fn handler_environment(&self, call: &HandlerCall) -> Vec<(String, String)> {
+        let mut env: Vec<(String, String)> = vec![
+            ("DRBD_RESOURCE".into(), self.local.name.clone()),
+            ("DRBD_CONF".into(), self.config_file.display().to_string()),
+            ("DRBD_DONT_WARN_ON_VERSION_MISMATCH".into(), "1".into()),
+            ("DRBD_MY_NODE_ID".into(), self.local.node_id.to_string()),
+            (format!("DRBD_NODE_ID_{}", self.local.node_id), self.local.host.clone()),
+        ];
+        for peer in &self.local.peers {
+            env.push((format!("DRBD_NODE_ID_{}", peer.peer_node_id), peer.peer_name.clone()));
+        }
+        env.extend(self.peer_environment(call.peer));
+        env.extend(self.volume_environment(call.volume));
+        env
+    }
+
+    fn peer_environment(&self, peer: Option<NodeId>) -> Vec<(String, String)> {
+        let only = if let [only] = self.local.peers.as_slice() { Some(only) } else { None };
+        let named = self.local.peers.iter().find(|p| Some(p.peer_node_id) == peer);
+        let Some(peer) = named.or(only) else { return Vec::new() };
+        let mut env = vec![
+            ("DRBD_PEER".into(), peer.peer_name.clone()),
+            ("DRBD_PEERS".into(), peer.peer_name.clone()),
+            ("DRBD_PEER_NODE_ID".into(), peer.peer_node_id.to_string()),
+        ];
+        if let Some(path) = peer.paths.first() {
+            for (who, address) in [("PEER", &path.remote), ("MY", &path.local)] {
+                let family = if address.ip.is_ipv4() { "ipv4" } else { "ipv6" };
+                env.push((format!("DRBD_{who}_AF"), family.into()));
+                env.push((format!("DRBD_{who}_ADDRESS"), address.ip.to_string()));
+            }
+        }
+        env
+    }
+
+    fn volume_environment(&self, volume: Option<VolumeNr>) -> Vec<(String, String)> {
+        let volumes = self.local.volumes.iter().filter(|v| volume.is_none_or(|nr| v.nr == nr));
+        let (mut env, mut minors, mut disks) = (Vec::new(), Vec::new(), Vec::new());
+        for v in volumes {
+            let disk = v.backing.as_ref().map_or("", |b| b.path.as_str());
+            env.push((format!("DRBD_MINOR_{}", v.nr), v.minor.to_string()));
+            env.push((format!("DRBD_BACKING_DEV_{}", v.nr), disk.to_owned()));
+            minors.push(v.minor.to_string());
+            disks.push(disk.to_owned());
+        }
+        env.push(("DRBD_MINOR".into(), minors.join(" ")));
+        env.push(("DRBD_BACKING_DEV".into(), disks.join(" ")));
+        if let Some(volume) = volume {
+            env.push(("DRBD_VOLUME".into(), volume.to_string()));
+            env.push(("DRBD_LL_DISK".into(), disks.join(" ")));
+        }
+        env
+    }
+
+    fn peer_name(&self, peer: NodeId) -> &str {
+        let found = self.local.peers.iter().find(|p| p.peer_node_id == peer);
+        found.map_or("", |p| p.peer_name.as_str())
+    }
+
+    fn log_notice(&mut self, notice: &Notice) {
+        let severity = match notice.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Info => "info",
+        };
+        let peer = notice.peer.map(|p| format!(" {}", self.peer_name(p))).unwrap_or_default();
+        let volume = notice.volume.map(|v| format!(" volume {v}")).unwrap_or_default();
+        log(severity, &format!("{}{volume}{peer}: {} [{}]", self.local.name, notice.text, notice.reason));
+        self.status_changed = true;
+    }
+}
+
+impl Runner {
+    /// Tells whoever waits: ended commands, and subscribers about changes.
+    pub(super) fn answer_clients(&mut self) {
+        // Who became Primary wants to open the device: it is to be there when the command ends.
+        if !self.fuse.as_ref().is_some_and(FuseServer::is_busy) {
+            for (client, reply) in self.commands.take_replies() {
+                self.control.reply(client, &reply);
+            }
+        }
+        if std::mem::take(&mut self.status_changed) && self.control.has_subscribers() {
+            let status = self.status();
+            self.control.publish(Event::Status(status));
+        }
+    }
+}

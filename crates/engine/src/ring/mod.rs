@@ -1,0 +1,235 @@
+//! The event loop's kernel interface: typed operations in, typed completions out, one kernel entry per turn.
+//!
+//! Push any number of operations with [`Ring::push`], then call [`Ring::turn`]: it submits all of them, waits for at
+//! least one completion (or the deadline) and appends what completed. An operation owns its file and its memory until
+//! its completion is handed out, so neither can go away under the kernel.
+//!
+//! Two backends: io_uring, and where that is forbidden `poll(2)` with plain system calls.
+#![allow(unsafe_code)]
+
+mod message;
+mod op;
+mod poll;
+mod uring;
+
+pub use message::Message;
+pub use op::{Done, FallocateMode, Fd, NO_OFFSET, Op, OpId, PeerAddress, QUIET_WAIT};
+
+use std::io;
+use units::Instant;
+
+/// Operations in flight on the kernel's behalf, each with a token `T` that says to its owner what it was for.
+pub struct Ring<T> {
+    backend: Backend,
+    slab: Slab<T>,
+    /// Operations that wait for [`Ring::perform_inline`], and the payload bytes that they write.
+    inline: Vec<(Op, T)>,
+    inline_bytes: usize,
+    /// Kept to reuse its memory.
+    finished: Vec<Finished>,
+}
+
+/// Set to `1` in the environment, this variable makes [`Ring::new`] do without io_uring.
+pub const NO_IO_URING: &str = "URBD_NO_IO_URING";
+
+/// Which kernel interface a ring uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interface {
+    /// io_uring.
+    IoUring,
+    /// `poll(2)` and one system call per operation.
+    Poll,
+}
+
+#[allow(clippy::large_enum_variant, reason = "there is one of it in a process")]
+enum Backend {
+    Uring(uring::Uring),
+    Poll(poll::Poller),
+}
+
+/// What a backend reports: `more` says that the operation stays armed.
+struct Finished {
+    id: OpId,
+    result: i32,
+    more: bool,
+}
+
+/// Where a backend finds the operations that it was given.
+trait Operations {
+    fn operation(&mut self, id: OpId) -> Option<&mut Op>;
+}
+
+struct Slab<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+}
+
+struct Entry<T> {
+    generation: u32,
+    held: Option<(Op, T)>,
+}
+
+impl<T: Copy> Ring<T> {
+    /// A ring with room for `depth` submissions per turn (more are flushed early): io_uring where it is allowed,
+    /// else `poll(2)`.
+    ///
+    /// # Errors
+    /// Only if neither interface can be set up.
+    pub fn new(depth: u32) -> io::Result<Ring<T>> {
+        if std::env::var_os(NO_IO_URING).is_some_and(|v| v == "1") {
+            return Ring::with_interface(depth, Interface::Poll);
+        }
+        Ring::with_interface(depth, Interface::IoUring).or_else(|_| Ring::with_interface(depth, Interface::Poll))
+    }
+
+    /// A ring on the given kernel interface.
+    ///
+    /// # Errors
+    /// What the kernel says when it does not offer that interface, e.g. EPERM or ENOSYS for io_uring.
+    pub fn with_interface(depth: u32, interface: Interface) -> io::Result<Ring<T>> {
+        let backend = match interface {
+            Interface::IoUring => Backend::Uring(uring::Uring::new(depth)?),
+            Interface::Poll => Backend::Poll(poll::Poller::default()),
+        };
+        let slab = Slab::with_capacity(depth as usize);
+        Ok(Ring { backend, slab, inline: Vec::new(), inline_bytes: 0, finished: Vec::new() })
+    }
+
+    /// Which kernel interface it uses.
+    #[must_use]
+    pub fn interface(&self) -> Interface {
+        match self.backend {
+            Backend::Uring(_) => Interface::IoUring,
+            Backend::Poll(_) => Interface::Poll,
+        }
+    }
+
+    /// Queues `op` for the next turn. Its completion carries `token`. Panics if `op` reads into a shared buffer.
+    pub fn push(&mut self, op: Op, token: T) -> OpId {
+        op.assert_exclusive();
+        let id = self.slab.insert(op, token);
+        let op = self.slab.operation(id).expect("just inserted");
+        match &mut self.backend {
+            Backend::Uring(uring) => uring.push(id, op),
+            Backend::Poll(poller) => poller.push(id, op),
+        }
+        id
+    }
+
+    /// Queues `op` for [`Ring::perform_inline`], for files on which io_uring would only hand it to a worker thread.
+    pub fn push_inline(&mut self, op: Op, token: T) {
+        op.assert_exclusive();
+        self.inline_bytes += op.written_bytes();
+        self.inline.push((op, token));
+    }
+
+    /// Bytes that the queued inline operations will write; `None` if none is queued.
+    #[must_use]
+    pub fn inline_bytes(&self) -> Option<usize> {
+        (!self.inline.is_empty()).then_some(self.inline_bytes)
+    }
+
+    /// Does the queued inline operations on this thread and appends their completions to `done`. Panics if one is not
+    /// a file operation.
+    pub fn perform_inline(&mut self, done: &mut Vec<Done<T>>) {
+        self.inline_bytes = 0;
+        done.extend(self.inline.drain(..).map(|(mut op, token)| {
+            let result = poll::perform_file(&mut op).expect("only file operations run inline");
+            Done { id: OpId::INLINE, token, result, op: Some(op) }
+        }));
+    }
+
+    /// Hands what was pushed to the kernel without waiting, where a turn would be too late.
+    ///
+    /// # Errors
+    /// Only if the kernel interface itself fails.
+    pub fn submit(&mut self) -> io::Result<()> {
+        match &mut self.backend {
+            Backend::Uring(uring) => uring.submit(),
+            // Operations are tried when they are pushed.
+            Backend::Poll(_) => Ok(()),
+        }
+    }
+
+    /// Asks the kernel to give up the operation; it still completes, with ECANCELED if it was caught in time.
+    pub fn cancel(&mut self, id: OpId) {
+        if self.slab.operation(id).is_none() {
+            return;
+        }
+        match &mut self.backend {
+            Backend::Uring(uring) => uring.cancel(id),
+            Backend::Poll(poller) => poller.cancel(id),
+        }
+    }
+
+    /// Submits what was pushed, waits until something completes or `deadline` has come, and appends all completions
+    /// to `done`. A deadline in the past means not to wait; `None` means to wait as long as it takes. It may also
+    /// return with nothing (a signal came).
+    ///
+    /// # Errors
+    /// Only if the kernel interface itself fails.
+    pub fn turn(&mut self, deadline: Option<Instant>, done: &mut Vec<Done<T>>) -> io::Result<()> {
+        self.perform_inline(done);
+        let deadline = if done.is_empty() { deadline } else { Some(Instant(0)) };
+        match &mut self.backend {
+            Backend::Uring(uring) => uring.turn(deadline, &mut self.finished)?,
+            Backend::Poll(poller) => poller.turn(deadline, &mut self.slab, &mut self.finished)?,
+        }
+        for f in self.finished.drain(..) {
+            done.extend(self.slab.complete(f));
+        }
+        Ok(())
+    }
+
+    /// Operations that have not completed.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.slab.entries.len() - self.slab.free.len()
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        // The kernel may still use what operations in flight own (message headers, addresses): let them live on.
+        // Pool buffers live forever anyway.
+        std::mem::forget(std::mem::take(&mut self.slab.entries));
+    }
+}
+
+impl<T: Copy> Slab<T> {
+    fn with_capacity(n: usize) -> Slab<T> {
+        Slab { entries: Vec::with_capacity(n), free: Vec::with_capacity(n) }
+    }
+
+    fn insert(&mut self, op: Op, token: T) -> OpId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: 0, held: None });
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[slot as usize];
+        entry.held = Some((op, token));
+        OpId { slot, generation: entry.generation }
+    }
+
+    fn complete(&mut self, f: Finished) -> Option<Done<T>> {
+        let entry = self.entries.get_mut(f.id.slot as usize).filter(|e| e.generation == f.id.generation)?;
+        if f.more {
+            let token = entry.held.as_ref()?.1;
+            return Some(Done { id: f.id, token, result: f.result, op: None });
+        }
+        let (op, token) = entry.held.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(f.id.slot);
+        Some(Done { id: f.id, token, result: f.result, op: Some(op) })
+    }
+}
+
+impl<T> Operations for Slab<T> {
+    fn operation(&mut self, id: OpId) -> Option<&mut Op> {
+        let entry = self.entries.get_mut(id.slot as usize).filter(|e| e.generation == id.generation)?;
+        entry.held.as_mut().map(|(op, _)| op)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The operations that a ring knows, and how they come back.
+
+use super::Message;
+use crate::buffers::Span;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::rc::Rc;
+use units::Duration;
+
+/// A file that operations share; it closes when its last user is gone.
+pub type Fd = Rc<OwnedFd>;
+
+/// The offset for files that have none (sockets, `/dev/fuse`, eventfds).
+pub const NO_OFFSET: u64 = u64::MAX;
+
+/// One operation with everything it needs. Offsets and lengths are in bytes.
+#[allow(missing_docs)]
+#[derive(Debug)]
+pub enum Op {
+    /// Read into a buffer that nobody else refers to, at a byte offset.
+    Read { fd: Fd, offset: u64, into: Span },
+    /// Write at a byte offset; `durable`: the data is on stable storage when it completes (RWF_DSYNC).
+    Write { fd: Fd, offset: u64, from: Span, durable: bool },
+    /// Write several pieces with one request.
+    WriteParts { fd: Fd, offset: u64, parts: Box<Message>, durable: bool },
+    /// fdatasync.
+    Flush { fd: Fd },
+    /// Change the allocation of a byte range.
+    Fallocate { fd: Fd, offset: u64, len: u64, mode: FallocateMode },
+    /// Connect a socket.
+    Connect { fd: Fd, to: PeerAddress },
+    /// Accept connections until cancelled; [`Done::accepted`] gives each.
+    Accept { fd: Fd },
+    /// Receive at most the span's length; completes with 0 at the end of the stream. `whole`: it need not complete
+    /// before the span is full or the stream ends.
+    Recv { fd: Fd, into: Span, whole: bool },
+    /// Send the message; completes with the number of bytes sent, maybe fewer than all. `quiet`: nothing depends on
+    /// its completion, so that it alone need not end the turn's wait (it does after [`QUIET_WAIT`]).
+    Send { fd: Fd, message: Box<Message>, quiet: bool },
+    /// Wait until the file is readable (one shot).
+    Readable { fd: Fd },
+}
+
+/// A turn in which a quiet send is pushed waits for one more completion than that, but not longer than this.
+pub const QUIET_WAIT: Duration = Duration::from_millis(1);
+
+/// What [`Op::Fallocate`] does to the range; the file's length never changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FallocateMode {
+    /// Allocate blocks; contents stay.
+    Reserve,
+    /// Give the blocks back; reads as zeroes.
+    PunchHole,
+    /// Keep or make the range allocated; reads as zeroes.
+    ZeroRange,
+}
+
+/// The name of an operation in flight, unique until its slot has been used 2^32 times.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct OpId {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// A completion.
+#[derive(Debug)]
+pub struct Done<T> {
+    /// Which operation.
+    pub id: OpId,
+    /// What the owner said it was for.
+    pub token: T,
+    pub(super) result: i32,
+    /// The operation with its file and buffers; `None` if it stays armed and will complete again.
+    pub op: Option<Op>,
+}
+
+/// A socket address in the kernel's form.
+#[derive(Clone)]
+pub struct PeerAddress {
+    pub(super) storage: Box<libc::sockaddr_storage>,
+    pub(super) len: libc::socklen_t,
+}
+
+impl<T> Done<T> {
+    /// The operation's result: bytes, or 0.
+    ///
+    /// # Errors
+    /// What the kernel reported.
+    pub fn result(&self) -> io::Result<u32> {
+        u32::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(-self.result))
+    }
+
+    /// The socket that an [`Op::Accept`] brought. Call it once per completion.
+    ///
+    /// # Errors
+    /// What the kernel reported.
+    pub fn accepted(&mut self) -> io::Result<OwnedFd> {
+        let fd = self.result()? as i32;
+        self.result = -libc::EBADF;
+        // SAFETY: the kernel made this descriptor for us with this completion, and `result` forgets it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Was it cancelled?
+    #[must_use]
+    pub fn cancelled(&self) -> bool {
+        self.result == -libc::ECANCELED
+    }
+}
+
+impl Op {
+    /// The file it is on.
+    #[must_use]
+    pub fn fd(&self) -> &Fd {
+        match self {
+            Op::Read { fd, .. }
+            | Op::Write { fd, .. }
+            | Op::WriteParts { fd, .. }
+            | Op::Flush { fd }
+            | Op::Fallocate { fd, .. }
+            | Op::Connect { fd, .. }
+            | Op::Accept { fd }
+            | Op::Recv { fd, .. }
+            | Op::Send { fd, .. }
+            | Op::Readable { fd } => fd,
+        }
+    }
+
+    /// Payload bytes that it writes to a file.
+    pub(super) fn written_bytes(&self) -> usize {
+        match self {
+            Op::Write { from, .. } => from.len(),
+            Op::WriteParts { parts, .. } => parts.remaining(),
+            _ => 0,
+        }
+    }
+
+    /// The kernel must not write into memory that someone else may be reading.
+    pub(super) fn assert_exclusive(&self) {
+        if let Op::Read { into, .. } | Op::Recv { into, .. } = self {
+            assert!(into.buf().is_sole(), "{:?} is shared and must not be read into", into.buf());
+        }
+    }
+}
+
+impl OpId {
+    pub(super) const INLINE: OpId = OpId { slot: u32::MAX, generation: u32::MAX };
+
+    pub(super) fn to_user_data(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    pub(super) fn from_user_data(data: u64) -> OpId {
+        OpId { slot: data as u32, generation: (data >> 32) as u32 }
+    }
+}
+
+impl FallocateMode {
+    pub(super) fn flags(self) -> i32 {
+        libc::FALLOC_FL_KEEP_SIZE
+            | match self {
+                FallocateMode::Reserve => 0,
+                FallocateMode::PunchHole => libc::FALLOC_FL_PUNCH_HOLE,
+                FallocateMode::ZeroRange => libc::FALLOC_FL_ZERO_RANGE,
+            }
+    }
+}
+
+impl From<SocketAddr> for PeerAddress {
+    fn from(address: SocketAddr) -> PeerAddress {
+        let (storage, len) = crate::sys::sockaddr(&address);
+        PeerAddress { storage: Box::new(storage), len }
+    }
+}
+
+impl std::fmt::Debug for PeerAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PeerAddress(family {})", self.storage.ss_family)
+    }
+}

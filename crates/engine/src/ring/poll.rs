@@ -1,0 +1,143 @@
+//! The backend for systems that forbid io_uring: files synchronously, sockets when `poll(2)` says so.
+
+use super::{Finished, Op, OpId, Operations};
+use crate::sys;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use units::Instant;
+
+#[derive(Default)]
+pub(super) struct Poller {
+    /// Operations that wait for their file to become ready, oldest first.
+    waiting: Vec<OpId>,
+    finished: Vec<Finished>,
+    /// Kept to reuse its memory.
+    fds: Vec<libc::pollfd>,
+}
+
+impl Poller {
+    pub(super) fn push(&mut self, id: OpId, op: &mut Op) {
+        match perform_file(op).or_else(|| perform_socket(op, Attempt::First)) {
+            Some(result) => self.finished.push(Finished { id, result, more: false }),
+            None => self.waiting.push(id),
+        }
+    }
+
+    pub(super) fn cancel(&mut self, id: OpId) {
+        self.waiting.retain(|w| *w != id);
+        self.finished.retain(|f| f.id != id);
+        self.finished.push(Finished { id, result: -libc::ECANCELED, more: false });
+    }
+
+    pub(super) fn turn(
+        &mut self,
+        deadline: Option<Instant>,
+        operations: &mut dyn Operations,
+        finished: &mut Vec<Finished>,
+    ) -> io::Result<()> {
+        self.fds.clear();
+        for id in &self.waiting {
+            let (fd, events) = interest(operations.operation(*id).expect("a waiting operation is in flight"));
+            self.fds.push(libc::pollfd { fd, events, revents: 0 });
+        }
+        let timeout = match deadline {
+            _ if !self.finished.is_empty() => 0,
+            None => -1,
+            // Rounded up, so that a deadline has come when the wait for it ends.
+            Some(at) => i32::try_from(at.since(sys::now()).0.div_ceil(1_000_000)).unwrap_or(i32::MAX),
+        };
+        sys::poll(&mut self.fds, timeout)?;
+        finished.append(&mut self.finished);
+        let mut ready = self.fds.iter();
+        self.waiting.retain(|&id| {
+            if ready.next().is_none_or(|p| p.revents == 0) {
+                return true;
+            }
+            let op = operations.operation(id).expect("a waiting operation is in flight");
+            let Some(result) = perform_socket(op, Attempt::Ready) else { return true };
+            let more = matches!(op, Op::Accept { .. }) && result >= 0;
+            finished.push(Finished { id, result, more });
+            more
+        });
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    First,
+    Ready,
+}
+
+/// Does a file operation; `None` if `op` is not one.
+pub(super) fn perform_file(op: &mut Op) -> Option<i32> {
+    Some(match op {
+        Op::Read { fd, offset, into } if *offset != super::NO_OFFSET => {
+            // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
+            unsafe { sys::pread(fd.as_raw_fd(), into.address(), into.len(), *offset) }
+        }
+        Op::Write { fd, offset, from, durable } if *offset != super::NO_OFFSET => {
+            let part = libc::iovec { iov_base: from.address().cast(), iov_len: from.len() };
+            // SAFETY: the vector points at one span of a live buffer.
+            unsafe { sys::pwritev(fd.as_raw_fd(), &raw const part, 1, *offset, *durable) }
+        }
+        Op::WriteParts { fd, offset, parts, durable } => {
+            let (iovecs, n) = parts.prepare_iovecs();
+            // SAFETY: the vector was just built from pieces that the message owns. NO_OFFSET means "no offset" here
+            // too.
+            unsafe { sys::pwritev(fd.as_raw_fd(), iovecs, n, *offset, *durable) }
+        }
+        Op::Flush { fd } => sys::fdatasync(fd.as_raw_fd()),
+        Op::Fallocate { fd, offset, len, mode } => sys::fallocate(fd.as_raw_fd(), mode.flags(), *offset, *len),
+        _ => return None,
+    })
+}
+
+/// Tries a socket operation without blocking; `None` if it must wait.
+fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
+    let result = match op {
+        // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
+        Op::Recv { fd, into, .. } => unsafe { sys::recv(fd.as_raw_fd(), into.address(), into.len()) },
+        Op::Send { fd, message, .. } => {
+            let header = message.prepare();
+            // SAFETY: the header was just built from pieces that the message owns.
+            unsafe { sys::sendmsg(fd.as_raw_fd(), header) }
+        }
+        Op::Connect { fd, to } if attempt == Attempt::First => {
+            // SAFETY: the address is a valid sockaddr of that length.
+            match unsafe { sys::connect_nonblocking(fd.as_raw_fd(), (&raw const *to.storage).cast(), to.len) } {
+                result if result == -libc::EINPROGRESS => return None,
+                result => result,
+            }
+        }
+        Op::Connect { fd, .. } => sys::socket_error(fd.as_raw_fd()),
+        Op::Accept { fd } => sys::accept_nonblocking(fd.as_raw_fd()),
+        Op::Readable { .. } if attempt == Attempt::First => return None,
+        Op::Readable { .. } => i32::from(libc::POLLIN),
+        Op::Read { .. } if attempt == Attempt::First => return None,
+        Op::Read { fd, into, .. } => {
+            // SAFETY: as for Recv.
+            unsafe { sys::read(fd.as_raw_fd(), into.address(), into.len()) }
+        }
+        Op::Write { fd, from, .. } => {
+            // SAFETY: the span is a part of a live buffer.
+            unsafe { sys::write(fd.as_raw_fd(), from.address(), from.len()) }
+        }
+        Op::WriteParts { .. } | Op::Flush { .. } | Op::Fallocate { .. } => return None,
+    };
+    (result != -libc::EAGAIN).then_some(result)
+}
+
+fn interest(op: &Op) -> (RawFd, i16) {
+    match op {
+        Op::Read { fd, .. } | Op::Recv { fd, .. } | Op::Accept { fd } | Op::Readable { fd } => {
+            (fd.as_raw_fd(), libc::POLLIN)
+        }
+        Op::Write { fd, .. }
+        | Op::WriteParts { fd, .. }
+        | Op::Flush { fd }
+        | Op::Fallocate { fd, .. }
+        | Op::Connect { fd, .. }
+        | Op::Send { fd, .. } => (fd.as_raw_fd(), libc::POLLOUT),
+    }
+}

@@ -1,0 +1,201 @@
+use super::*;
+use crate::buffers::{ClassPlan, Pool};
+use crate::sys;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use units::Duration;
+
+fn pool() -> &'static Pool {
+    Pool::leak(&[ClassPlan { size: 4096, count: 8 }, ClassPlan { size: 1 << 20, count: 4 }])
+}
+
+fn interfaces() -> impl Iterator<Item = Interface> {
+    // io_uring may be forbidden where the tests run.
+    let uring = Ring::<u8>::with_interface(8, Interface::IoUring).is_ok();
+    [Interface::IoUring, Interface::Poll].into_iter().filter(move |i| uring || *i == Interface::Poll)
+}
+
+/// Turns until `n` completions came.
+fn complete<T: Copy>(ring: &mut Ring<T>, n: usize) -> Vec<Done<T>> {
+    let mut done = Vec::new();
+    while done.len() < n {
+        ring.turn(Some(sys::now() + Duration::from_secs(10)), &mut done).unwrap();
+    }
+    assert_eq!(done.len(), n, "more completions than operations");
+    done
+}
+
+fn fd(file: impl Into<std::os::fd::OwnedFd>) -> Fd {
+    Rc::new(file.into())
+}
+
+#[test]
+fn a_file_reads_back_what_was_written() {
+    for interface in interfaces() {
+        let (pool, mut ring) = (pool(), Ring::with_interface(8, interface).unwrap());
+        let file = fd(tempfile::tempfile().unwrap());
+        let mut buf = pool.take(4096).unwrap();
+        buf.bytes_mut().fill(7);
+        let mut parts = Box::new(Message::new());
+        parts.copy(b"abc");
+        parts.share(buf.clone().span(0, 5));
+        ring.push(Op::Write { fd: file.clone(), offset: 4096, from: buf.span(0, 4096), durable: true }, 'w');
+        ring.push(Op::WriteParts { fd: file.clone(), offset: 0, parts, durable: false }, 'v');
+        for done in complete(&mut ring, 2) {
+            assert_eq!(done.result().unwrap(), if done.token == 'w' { 4096 } else { 8 });
+        }
+        ring.push(Op::Flush { fd: file.clone() }, 'f');
+        ring.push(Op::Read { fd: file.clone(), offset: 0, into: pool.take(8).unwrap().span(0, 8) }, 'r');
+        for done in complete(&mut ring, 2) {
+            if let Some(Op::Read { into, .. }) = &done.op {
+                assert_eq!(into.bytes(), b"abc\x07\x07\x07\x07\x07");
+            }
+        }
+        ring.push(Op::Fallocate { fd: file, offset: 4096, len: 4096, mode: FallocateMode::PunchHole }, 'p');
+        assert_eq!(complete(&mut ring, 1)[0].result().unwrap(), 0);
+        assert_eq!((pool.in_use(), ring.in_flight()), (0, 0));
+    }
+}
+
+#[test]
+fn inline_operations_complete_with_the_next_turn() {
+    let (pool, mut ring) = (pool(), Ring::new(8).unwrap());
+    let file = fd(tempfile::tempfile().unwrap());
+    let from = pool.take(4096).unwrap().span(0, 4096);
+    ring.push_inline(Op::Write { fd: file, offset: 0, from, durable: false }, 1);
+    assert_eq!(complete(&mut ring, 1)[0].result().unwrap(), 4096);
+}
+
+#[test]
+fn errors_are_reported() {
+    for interface in interfaces() {
+        let (pool, mut ring) = (pool(), Ring::with_interface(8, interface).unwrap());
+        let file = fd(File::open("/proc/self/exe").unwrap());
+        let from = pool.take(1).unwrap().span(0, 1);
+        ring.push(Op::Write { fd: file, offset: 0, from, durable: false }, ());
+        let done = complete(&mut ring, 1);
+        assert_eq!(done[0].result().unwrap_err().raw_os_error(), Some(libc::EBADF));
+    }
+}
+
+#[test]
+fn tcp_streams_connect_send_and_receive() {
+    for interface in interfaces() {
+        let (pool, mut ring) = (pool(), Ring::with_interface(8, interface).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let accept = ring.push(Op::Accept { fd: fd(listener) }, 'a');
+        let client = fd(sys::tcp_socket(&"127.0.0.1:0".parse().unwrap(), |_| ()).unwrap());
+        ring.push(Op::Connect { fd: client.clone(), to: address.into() }, 'c');
+        let mut done = complete(&mut ring, 2);
+        done.sort_by_key(|d| d.token);
+        let server = fd(done[0].accepted().unwrap());
+        assert!(done[0].op.is_none() && done[0].accepted().is_err());
+        assert_eq!(done[1].result().unwrap(), 0);
+
+        let mut message = Box::new(Message::new());
+        message.copy(b"head");
+        let mut body = pool.take(4096).unwrap();
+        body.bytes_mut().fill(9);
+        message.share(body.span(0, 4096));
+        ring.push(Op::Recv { fd: server.clone(), into: pool.take(8192).unwrap().span(0, 8192), whole: false }, 'r');
+        ring.push(Op::Send { fd: client.clone(), message, quiet: false }, 's');
+        for done in complete(&mut ring, 2) {
+            assert_eq!(done.result().unwrap(), 4100);
+            if let Some(Op::Recv { into, .. }) = &done.op {
+                assert!(into.bytes().starts_with(b"head\x09\x09"));
+            }
+        }
+        assert!(sys::is_alive(client.as_raw_fd()));
+
+        let recv = ring.push(Op::Recv { fd: server, into: pool.take(1).unwrap().span(0, 1), whole: false }, 'r');
+        ring.cancel(recv);
+        ring.cancel(accept);
+        assert!(complete(&mut ring, 2).iter().all(Done::cancelled));
+        assert_eq!((pool.in_use(), ring.in_flight()), (0, 0));
+    }
+}
+
+#[test]
+fn a_partly_sent_message_goes_on_where_it_stopped() {
+    for interface in interfaces() {
+        let (pool, mut ring) = (pool(), Ring::with_interface(8, interface).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        let mut message = Box::new(Message::new());
+        for i in 0..4 {
+            message.copy(&[i; 3]);
+            let mut buf = pool.take(1 << 20).unwrap();
+            buf.bytes_mut().fill(i);
+            message.share(buf.span(0, 1 << 20));
+        }
+        let total = message.remaining();
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            receiver.read_to_end(&mut all).map(|_| all)
+        });
+        let sender = fd(sender);
+        while !message.is_empty() {
+            ring.push(Op::Send { fd: sender.clone(), message, quiet: false }, ());
+            let done = complete(&mut ring, 1).remove(0);
+            let n = done.result().unwrap() as usize;
+            let Some(Op::Send { message: m, .. }) = done.op else { panic!("a send comes back as a send") };
+            message = m;
+            message.advance(n);
+        }
+        drop((sender, message));
+        let all = reader.join().unwrap().unwrap();
+        assert_eq!(all.len(), total);
+        for (i, part) in all.chunks(3 + (1 << 20)).enumerate() {
+            assert!(part.iter().all(|b| *b == i as u8));
+        }
+    }
+}
+
+#[test]
+fn a_deadline_ends_the_wait() {
+    for interface in interfaces() {
+        let mut ring: Ring<()> = Ring::with_interface(8, interface).unwrap();
+        let mut done = Vec::new();
+        let deadline = sys::now() + Duration::from_millis(20);
+        while sys::now() < deadline {
+            ring.turn(Some(deadline), &mut done).unwrap();
+        }
+        ring.turn(Some(units::Instant(0)), &mut done).unwrap();
+        assert!(done.is_empty());
+    }
+}
+
+#[test]
+fn readable_waits_for_input() {
+    for interface in interfaces() {
+        let mut ring = Ring::with_interface(8, interface).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        ring.push(Op::Readable { fd: fd(reader) }, 5);
+        let mut done = Vec::new();
+        ring.turn(Some(units::Instant(0)), &mut done).unwrap();
+        assert!(done.is_empty());
+        writer.write_all(b"x").unwrap();
+        let done = complete(&mut ring, 1);
+        assert!(done[0].token == 5 && done[0].result().unwrap() & libc::POLLIN as u32 != 0);
+    }
+}
+
+#[test]
+fn more_operations_than_the_ring_is_deep() {
+    for interface in interfaces() {
+        let mut ring = Ring::with_interface(4, interface).unwrap();
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let file = fd(OpenOptions::new().read(true).write(true).open(path.path()).unwrap());
+        for i in 0..100 {
+            ring.push(Op::Flush { fd: file.clone() }, i);
+        }
+        let mut seen: Vec<i32> = complete(&mut ring, 100).iter().map(|d| d.token).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..100).collect::<Vec<_>>());
+    }
+}

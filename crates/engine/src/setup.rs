@@ -1,0 +1,279 @@
+//! From the configuration file's model to what the core and the engine work by.
+
+use crate::connector::Settings;
+use crate::links::LinkSettings;
+use crate::volumes::Paths;
+use config::{
+    AfterSb0Pri, AfterSb1Pri, AfterSb2Pri, LocalConnection, LocalResource, LocalVolume, MetaDisk, PeerDeviceOptions,
+    RrConflict,
+};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use units::{ByteLen, NodeId, VolumeNr};
+use urbd_core::{
+    ConnectionConfig, DiskConfig, Fencing, OnCongestion, OnIoError, OnNoData, Protocol, ResourceConfig, ResyncConfig,
+    ResyncController, VolumeConfig,
+};
+
+/// What a resource's configuration means for this node's core.
+///
+/// # Errors
+/// What of the configuration cannot be run, in words.
+pub fn resource_config(local: &LocalResource) -> Result<ResourceConfig, String> {
+    if local.peers.len() > 1 {
+        let peers: Vec<&str> = local.peers.iter().map(|p| p.peer_name.as_str()).collect();
+        return Err(format!(
+            "connections to {} are configured, but urbd mirrors between two nodes as yet: leave one connection",
+            peers.join(", ")
+        ));
+    }
+    let volumes = local.volumes.iter().map(|v| Ok(VolumeConfig { volume: v.nr, disk: disk_config(local, v)? }));
+    let connections = local.peers.iter().map(connection_config);
+    Ok(ResourceConfig {
+        name: local.name.clone(),
+        node: local.node_id,
+        on_no_data: match local.options.on_no_data_accessible {
+            config::OnNoData::IoError => OnNoData::IoError,
+            config::OnNoData::SuspendIo => OnNoData::SuspendIo,
+        },
+        fence_handler: local.handlers.command("fence-peer").is_some(),
+        volumes: volumes.collect::<Result<_, String>>()?,
+        connections: connections.collect::<Result<_, String>>()?,
+    })
+}
+
+/// How each peer is reached.
+///
+/// # Errors
+/// As [`resource_config`].
+pub(crate) fn link_settings(local: &LocalResource) -> Result<BTreeMap<NodeId, LinkSettings>, String> {
+    let settings = |peer: &LocalConnection| {
+        let (local, remote) = addresses(peer)?;
+        let bytes = |b: ByteLen| u32::try_from(b.0).unwrap_or(u32::MAX);
+        let connector = Settings {
+            local,
+            peer: remote,
+            connect_int: peer.net.connect_int,
+            ping_timeout: peer.net.ping_timeout,
+            sock_check_timeout: peer.net.socket_check_timeout,
+        };
+        let settings = LinkSettings {
+            connector,
+            send_buffer: bytes(peer.net.sndbuf_size),
+            receive_buffer: bytes(peer.net.rcvbuf_size),
+            timeout: peer.net.timeout,
+        };
+        Ok((peer.peer_node_id, settings))
+    };
+    local.peers.iter().map(settings).collect()
+}
+
+/// Where the volumes' data and metadata lie.
+pub(crate) fn disk_paths(local: &LocalResource) -> BTreeMap<VolumeNr, Paths> {
+    let paths = |v: &LocalVolume| {
+        let backing = v.backing.as_ref()?;
+        let meta = match &backing.meta_disk {
+            MetaDisk::Internal => None,
+            MetaDisk::External { path } | MetaDisk::Indexed { path, .. } => Some(PathBuf::from(path)),
+        };
+        Some((v.nr, Paths { data: PathBuf::from(&backing.path), meta }))
+    };
+    local.volumes.iter().filter_map(paths).collect()
+}
+
+fn disk_config(local: &LocalResource, volume: &LocalVolume) -> Result<Option<DiskConfig>, String> {
+    let Some(backing) = &volume.backing else { return Ok(None) };
+    let options = &volume.disk;
+    let meta = match &backing.meta_disk {
+        MetaDisk::Internal => meta::MetaDisk::Internal,
+        MetaDisk::External { .. } => meta::MetaDisk::FlexExternal,
+        MetaDisk::Indexed { index, .. } => meta::MetaDisk::Indexed(
+            u8::try_from(*index)
+                .map_err(|_| format!("meta-disk index {index} of volume {} is too large", volume.nr))?,
+        ),
+    };
+    // 8.4 has fencing in the disk section, 9 in the net section; the model has it with the connections.
+    let fencing = local.peers.iter().map(|p| fencing(p.net.fencing)).max().unwrap_or_default();
+    Ok(Some(DiskConfig {
+        meta,
+        size: (options.size.0 > 0).then(|| options.size.to_bytes()),
+        on_io_error: match options.on_io_error {
+            config::OnIoError::PassOn => OnIoError::PassOn,
+            config::OnIoError::CallLocalIoError => OnIoError::CallHandler,
+            config::OnIoError::Detach => OnIoError::Detach,
+        },
+        fencing,
+        disk_flushes: options.disk_flushes,
+        disk_drain: options.disk_drain,
+        md_flushes: options.md_flushes,
+        al_extents: options.al_extents,
+        al_updates: options.al_updates,
+        discard_zeroes_if_aligned: options.discard_zeroes_if_aligned,
+        disk_timeout: options.disk_timeout,
+        resync: resync_config(local, volume),
+    }))
+}
+
+fn resync_config(local: &LocalResource, volume: &LocalVolume) -> ResyncConfig {
+    let device = local.peers.iter().flat_map(|p| &p.peer_devices).find(|d| d.volume == volume.nr);
+    let options = device.map_or_else(PeerDeviceOptions::default, |d| d.options.clone());
+    let kib = |b: ByteLen| u32::try_from(b.0 / 1024).unwrap_or(u32::MAX);
+    let tenths = |d: units::Duration| u32::try_from(d.as_millis() / 100).unwrap_or(u32::MAX);
+    let after = volume.resync_after_minor;
+    ResyncConfig {
+        rate: kib(options.resync_rate),
+        plan_ahead: tenths(options.c_plan_ahead),
+        delay_target: tenths(options.c_delay_target),
+        fill_target: u32::try_from(options.c_fill_target.0).unwrap_or(u32::MAX),
+        max_rate: kib(options.c_max_rate),
+        min_rate: kib(options.c_min_rate),
+        after: after.and_then(|minor| local.volumes.iter().find(|v| v.minor == minor)).map(|v| v.nr),
+        controller: match local.urbd.resync_controller {
+            config::ResyncController::Fixed => ResyncController::Fixed,
+            config::ResyncController::Drbd => ResyncController::Drbd,
+            config::ResyncController::Adaptive => ResyncController::Adaptive,
+        },
+        finish_within: Some(local.urbd.resync_finish_within).filter(|d| d.0 > 0),
+        latency_budget: local.urbd.resync_latency_budget,
+        discard_granularity: u32::try_from(volume.disk.rs_discard_granularity.0).unwrap_or(0),
+    }
+}
+
+fn connection_config(peer: &LocalConnection) -> Result<ConnectionConfig, String> {
+    let net = &peer.net;
+    if net.tls {
+        return Err(format!("connection to {}: tls is not supported yet", peer.peer_name));
+    }
+    let mut c = ConnectionConfig::new(peer.peer_node_id, &peer.peer_name, addresses(peer)?);
+    c.protocol = match net.protocol {
+        config::Protocol::A => Protocol::A,
+        config::Protocol::B => Protocol::B,
+        config::Protocol::C => Protocol::C,
+    };
+    c.cram_hmac = net.cram_hmac_alg.clone();
+    c.integrity = net.data_integrity_alg.clone();
+    c.two_primaries = net.allow_two_primaries;
+    c.timeout = net.timeout;
+    c.ping_int = net.ping_int;
+    c.ping_timeout = net.ping_timeout;
+    c.connect_int = net.connect_int;
+    c.ko_count = net.ko_count;
+    c.max_epoch_size = net.max_epoch_size;
+    c.max_buffers = net.max_buffers;
+    (c.after_sb_0p, c.after_sb_1p) = (after_0p(net.after_sb_0pri), after_1p(net.after_sb_1pri));
+    (c.after_sb_2p, c.rr_conflict) = (after_2p(net.after_sb_2pri), rr_conflict(net.rr_conflict));
+    c.always_asbp = net.always_asbp;
+    c.use_rle = net.use_rle;
+    c.csums = net.csums_alg.clone();
+    c.csums_after_crash_only = net.csums_after_crash_only;
+    c.verify = net.verify_alg.clone();
+    c.on_congestion = match net.on_congestion {
+        config::OnCongestion::Block => OnCongestion::Block,
+        config::OnCongestion::PullAhead => OnCongestion::PullAhead,
+        config::OnCongestion::Disconnect => OnCongestion::Disconnect,
+    };
+    (c.congestion_fill, c.congestion_extents) = (net.congestion_fill.0, net.congestion_extents);
+    Ok(c)
+}
+
+fn addresses(peer: &LocalConnection) -> Result<(std::net::SocketAddr, std::net::SocketAddr), String> {
+    let path = peer.paths.iter().find(|p| !p.proxied);
+    let path = path.ok_or_else(|| format!("connection to {} has no path without a proxy", peer.peer_name))?;
+    Ok((path.local.socket_addr(), path.remote.socket_addr()))
+}
+
+fn fencing(f: config::Fencing) -> Fencing {
+    match f {
+        config::Fencing::DontCare => Fencing::DontCare,
+        config::Fencing::ResourceOnly => Fencing::ResourceOnly,
+        config::Fencing::ResourceAndStonith => Fencing::ResourceAndStonith,
+    }
+}
+
+// The numbers of `docs/spec/connection-and-state.md` 6.2.
+
+fn after_0p(policy: AfterSb0Pri) -> u32 {
+    match policy {
+        AfterSb0Pri::Disconnect => 0,
+        AfterSb0Pri::DiscardYoungerPrimary => 1,
+        AfterSb0Pri::DiscardOlderPrimary => 2,
+        AfterSb0Pri::DiscardZeroChanges => 3,
+        AfterSb0Pri::DiscardLeastChanges => 4,
+        AfterSb0Pri::DiscardLocal => 5,
+        AfterSb0Pri::DiscardRemote => 6,
+    }
+}
+
+fn after_1p(policy: AfterSb1Pri) -> u32 {
+    match policy {
+        AfterSb1Pri::Disconnect => 0,
+        AfterSb1Pri::Consensus => 7,
+        AfterSb1Pri::DiscardSecondary => 8,
+        AfterSb1Pri::CallPriLostAfterSb => 9,
+        AfterSb1Pri::ViolentlyAs0p => 10,
+    }
+}
+
+fn after_2p(policy: AfterSb2Pri) -> u32 {
+    match policy {
+        AfterSb2Pri::Disconnect => 0,
+        AfterSb2Pri::CallPriLostAfterSb => 9,
+        AfterSb2Pri::ViolentlyAs0p => 10,
+    }
+}
+
+fn rr_conflict(policy: RrConflict) -> u32 {
+    match policy {
+        RrConflict::Disconnect => 0,
+        RrConflict::CallPriLost => 9,
+        RrConflict::Violently => 10,
+        RrConflict::RetryConnect => 11,
+        RrConflict::AutoDiscard => 12,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::{Memory, ThisHost, load_from};
+
+    const CONF: &str = "resource r0 {
+        net { after-sb-1pri discard-secondary; ping-timeout 7; max-buffers 4000; }
+        disk { al-extents 6007; c-min-rate 4M; on-io-error pass_on; }
+        volume 0 { device minor 10; disk /dev/vg0/r0; meta-disk internal; }
+        volume 1 { device minor 11; disk /dev/vg0/r1; meta-disk /dev/vg0/md[2]; }
+        on alpha { node-id 0; address 10.1.1.1:7789; }
+        on bravo { node-id 1; address 10.1.1.2:7790; }
+    }";
+
+    fn local(text: &str) -> LocalResource {
+        let mut files = Memory::default();
+        files.insert("/etc/drbd.conf", text);
+        let config = load_from(&files, "/etc/drbd.conf".as_ref(), &Default::default()).unwrap();
+        config.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap()
+    }
+
+    #[test]
+    fn every_part_arrives() {
+        let local = local(CONF);
+        let c = resource_config(&local).unwrap();
+        assert_eq!((c.name.as_str(), c.node.index(), c.volumes.len()), ("r0", 0, 2));
+        let peer = &c.connections[0];
+        assert_eq!((peer.peer_name.as_str(), peer.peer.index()), ("bravo", 1));
+        assert_eq!(peer.addresses, ("10.1.1.1:7789".parse().unwrap(), "10.1.1.2:7790".parse().unwrap()));
+        assert_eq!((peer.after_sb_1p, peer.max_buffers, peer.ping_timeout.as_millis()), (8, 4000, 700));
+        let disk = c.volumes[1].disk.as_ref().unwrap();
+        assert_eq!((disk.meta, disk.al_extents, disk.resync.min_rate), (meta::MetaDisk::Indexed(2), 6007, 4096));
+        assert_eq!((disk.on_io_error, disk.resync.plan_ahead), (OnIoError::PassOn, 20));
+        let paths = disk_paths(&local);
+        assert_eq!(paths[&VolumeNr(0)], Paths { data: "/dev/vg0/r0".into(), meta: None });
+        assert_eq!(paths[&VolumeNr(1)].meta, Some("/dev/vg0/md".into()));
+        assert_eq!(link_settings(&local).unwrap()[&peer.peer].connector.connect_int.as_millis(), 10_000);
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused() {
+        let text = CONF.replace("ping-timeout 7;", "tls yes;");
+        assert!(resource_config(&local(&text)).unwrap_err().contains("tls"));
+    }
+}

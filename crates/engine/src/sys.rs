@@ -1,0 +1,312 @@
+//! The system calls that have no safe wrapper elsewhere. Results are as the kernel's: negative errno on failure.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use units::Instant;
+
+/// Monotonic time.
+pub(crate) fn now() -> Instant {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a valid place for the result; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    Instant(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// # Safety
+/// `to` must be valid for `len` bytes of writes and not be in use elsewhere.
+pub(crate) unsafe fn pread(fd: RawFd, to: *mut u8, len: usize, offset: u64) -> i32 {
+    // SAFETY: the caller vouches for the memory.
+    negative_errno(unsafe { libc::pread64(fd, to.cast(), len, offset as i64) } as i64)
+}
+
+/// # Safety
+/// `iovecs` must point at `n` vectors of readable memory. An offset of `u64::MAX` means the file has none.
+pub(crate) unsafe fn pwritev(fd: RawFd, iovecs: *const libc::iovec, n: u32, offset: u64, durable: bool) -> i32 {
+    let flags = if durable { libc::RWF_DSYNC } else { 0 };
+    // SAFETY: the caller vouches for the vectors.
+    negative_errno(unsafe { libc::pwritev2(fd, iovecs, n as i32, offset as i64, flags) } as i64)
+}
+
+/// Can this file be read without blocking (RWF_NOWAIT)? Files that cannot are served by io_uring's worker threads.
+pub(crate) fn supports_nowait(fd: RawFd) -> bool {
+    let mut page = AlignedPage([0; 4096]);
+    let part = libc::iovec { iov_base: page.0.as_mut_ptr().cast(), iov_len: page.0.len() };
+    // SAFETY: one vector that points at `page`.
+    let n = unsafe { libc::preadv2(fd, &raw const part, 1, 0, libc::RWF_NOWAIT) };
+    n >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP)
+}
+
+/// Does the file live in memory only (tmpfs, ramfs)? False where the kernel does not tell.
+pub(crate) fn is_memory_file(fd: RawFd) -> bool {
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    // SAFETY: statfs is plain data for which all zeroes is valid.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is a place for the result.
+    let r = unsafe { libc::fstatfs(fd, &raw mut stat) };
+    r == 0 && [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&stat.f_type)
+}
+
+/// The file offset alignment that direct I/O needs, in bytes (STATX_DIOALIGN); 512 where the kernel does not tell,
+/// `u32::MAX` if the file has no direct I/O.
+pub(crate) fn direct_alignment(fd: RawFd) -> u32 {
+    // SAFETY: statx is plain data for which all zeroes is valid.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is an empty C string (the descriptor itself) and `stat` is a place for the result.
+    let r = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut stat) };
+    match (r, stat.stx_mask & libc::STATX_DIOALIGN != 0, stat.stx_dio_offset_align) {
+        (0, true, 0) => u32::MAX,
+        (0, true, align) => align,
+        _ => 512,
+    }
+}
+
+/// A block device's logical block size in bytes.
+pub(crate) fn logical_block_size(fd: RawFd) -> io::Result<u32> {
+    let mut size = 0i32;
+    // SAFETY: BLKSSZGET stores an int.
+    check(unsafe { libc::ioctl(fd, libc::BLKSSZGET, &raw mut size) })?;
+    Ok(size as u32)
+}
+
+/// The length of a file or block device in bytes.
+pub(crate) fn end_of(fd: RawFd) -> io::Result<u64> {
+    // SAFETY: no memory involved. The file position is used by nobody.
+    let end = unsafe { libc::lseek64(fd, 0, libc::SEEK_END) };
+    if end < 0 { Err(io::Error::last_os_error()) } else { Ok(end as u64) }
+}
+
+#[repr(align(4096))]
+struct AlignedPage([u8; 4096]);
+
+pub(crate) fn fdatasync(fd: RawFd) -> i32 {
+    // SAFETY: no memory involved.
+    negative_errno(i64::from(unsafe { libc::fdatasync(fd) }))
+}
+
+pub(crate) fn fallocate(fd: RawFd, mode: i32, offset: u64, len: u64) -> i32 {
+    // SAFETY: no memory involved.
+    negative_errno(i64::from(unsafe { libc::fallocate64(fd, mode, offset as i64, len as i64) }))
+}
+
+/// # Safety
+/// `to` must be valid for `len` bytes of writes and not be in use elsewhere.
+pub(crate) unsafe fn recv(fd: RawFd, to: *mut u8, len: usize) -> i32 {
+    // SAFETY: the caller vouches for the memory.
+    negative_errno(unsafe { libc::recv(fd, to.cast(), len, libc::MSG_DONTWAIT) } as i64)
+}
+
+/// # Safety
+/// `header` must point at a valid message header.
+pub(crate) unsafe fn sendmsg(fd: RawFd, header: *const libc::msghdr) -> i32 {
+    // SAFETY: the caller vouches for the header.
+    negative_errno(unsafe { libc::sendmsg(fd, header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } as i64)
+}
+
+/// # Safety
+/// `to` must be valid for `len` bytes of writes and not be in use elsewhere.
+pub(crate) unsafe fn read(fd: RawFd, to: *mut u8, len: usize) -> i32 {
+    // SAFETY: the caller vouches for the memory.
+    negative_errno(unsafe { libc::read(fd, to.cast(), len) } as i64)
+}
+
+/// # Safety
+/// `from` must be valid for `len` bytes of reads.
+pub(crate) unsafe fn write(fd: RawFd, from: *const u8, len: usize) -> i32 {
+    // SAFETY: the caller vouches for the memory.
+    negative_errno(unsafe { libc::write(fd, from.cast(), len) } as i64)
+}
+
+/// # Safety
+/// `to` must be a valid socket address of `len` bytes.
+pub(crate) unsafe fn connect_nonblocking(fd: RawFd, to: *const libc::sockaddr, len: libc::socklen_t) -> i32 {
+    set_nonblocking(fd);
+    // SAFETY: the caller vouches for the address.
+    negative_errno(i64::from(unsafe { libc::connect(fd, to, len) }))
+}
+
+/// Negative SO_ERROR, which also clears it.
+pub(crate) fn socket_error(fd: RawFd) -> i32 {
+    let (mut error, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: `error` is a place of `len` bytes.
+    let r = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len) };
+    if r < 0 { negative_errno(-1) } else { -error }
+}
+
+pub(crate) fn accept_nonblocking(fd: RawFd) -> i32 {
+    set_nonblocking(fd);
+    // SAFETY: no address is asked for.
+    let r = unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
+    negative_errno(i64::from(r))
+}
+
+/// Waits for one of `fds` for at most `timeout` ms (-1: forever). A signal ends the wait like a timeout.
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: i32) -> io::Result<()> {
+    // SAFETY: the slice is valid for its length.
+    if unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) } < 0 {
+        let e = io::Error::last_os_error();
+        if e.kind() != io::ErrorKind::Interrupted {
+            return Err(e);
+        }
+        fds.iter_mut().for_each(|f| f.revents = 0);
+    }
+    Ok(())
+}
+
+/// The kernel's form of an address.
+pub(crate) fn sockaddr(address: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: sockaddr_storage is plain data for which all zeroes is valid.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let len = match address {
+        SocketAddr::V4(a) => {
+            let v4 = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: a.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: sockaddr_storage is large and aligned enough for every address family.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(v4) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(a) => {
+            let v6 = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: a.port().to_be(),
+                sin6_flowinfo: a.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                sin6_scope_id: a.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(v6) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len as libc::socklen_t)
+}
+
+/// A TCP socket, bound to `local` with SO_REUSEADDR.
+pub(crate) fn tcp_socket(local: &SocketAddr, configure: impl FnOnce(RawFd)) -> io::Result<OwnedFd> {
+    let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no memory involved.
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the kernel just made this descriptor for us.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    configure(fd);
+    let (address, len) = sockaddr(local);
+    // SAFETY: `address` is a valid socket address of `len` bytes.
+    check(unsafe { libc::bind(fd, (&raw const address).cast(), len) })?;
+    Ok(socket)
+}
+
+pub(crate) fn listen(socket: &OwnedFd, backlog: i32) -> io::Result<()> {
+    // SAFETY: no memory involved.
+    check(unsafe { libc::listen(socket.as_raw_fd(), backlog) }).map(drop)
+}
+
+/// A descriptor of a process that becomes readable when it ends.
+pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory involved.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)?;
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor that becomes readable when the process is asked to stop (SIGTERM, SIGINT, SIGHUP), which it then no
+/// longer dies of.
+pub(crate) fn stop_signals() -> io::Result<OwnedFd> {
+    // SAFETY: sigset_t is plain data, initialised by sigemptyset; the mask pointers are valid or null.
+    let fd = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        check(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()))?;
+        check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC))?
+    };
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes one signal off the descriptor of [`stop_signals`], which is readable.
+pub(crate) fn take_signal(signals: &OwnedFd) {
+    let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+    // SAFETY: `info` has room for one signal.
+    unsafe { libc::read(signals.as_raw_fd(), info.as_mut_ptr().cast(), info.len()) };
+}
+
+/// Keeps the process's memory resident and lets its writes through when memory is short, as a block device must.
+/// Returns what was refused, for the log; the process works without.
+pub(crate) fn harden_memory() -> Vec<&'static str> {
+    let mut refused = Vec::new();
+    const PR_SET_IO_FLUSHER: i32 = 57;
+    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `unlimited` is valid; no other memory of ours is named. Without an unlimited lock limit, locking the
+    // future would make later allocations fail, so it is not tried.
+    unsafe {
+        if libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) != 0
+            || libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) != 0
+        {
+            refused.push("locking memory (needs CAP_SYS_RESOURCE and CAP_IPC_LOCK)");
+        }
+        if libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0 {
+            refused.push("PR_SET_IO_FLUSHER (needs CAP_SYS_RESOURCE)");
+        }
+    }
+    refused
+}
+
+/// Ends both directions of a socket, so that operations in flight on it complete.
+pub(crate) fn shutdown(fd: RawFd) {
+    // SAFETY: no memory involved; failure means that it is not connected any more.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// Sets an integer socket option.
+pub(crate) fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: `value` is a place of `len` bytes.
+    check(unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) }).map(drop)
+}
+
+/// Is the socket's other end still there? Data to read counts as alive.
+pub(crate) fn is_alive(fd: RawFd) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: one byte of room.
+    let n = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    n > 0 || n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+}
+
+/// Reads what is there into `to`; negative errno, EAGAIN if there is nothing and the file does not block.
+pub(crate) fn read_into(fd: RawFd, to: &mut [u8]) -> i32 {
+    // SAFETY: the slice is valid for its length.
+    unsafe { read(fd, to.as_mut_ptr(), to.len()) }
+}
+
+/// Writes all slices with one call, as one message.
+pub(crate) fn write_message(fd: RawFd, parts: &[io::IoSlice<'_>]) -> i32 {
+    // SAFETY: IoSlice is guaranteed to have the layout of iovec, and borrows what it points at.
+    negative_errno(unsafe { libc::writev(fd, parts.as_ptr().cast(), parts.len() as i32) } as i64)
+}
+
+pub(crate) fn set_nonblocking(fd: RawFd) {
+    // SAFETY: no memory involved; a failure shows in the operation that follows.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) | libc::O_NONBLOCK) };
+}
+
+fn negative_errno(result: i64) -> i32 {
+    if result < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { result as i32 }
+}
+
+fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The process's effective user and group.
+pub(crate) fn user_and_group() -> (u32, u32) {
+    // SAFETY: these calls cannot fail and take nothing.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}

@@ -1,0 +1,565 @@
+//! The backing disks of a resource's volumes: the core's disk operations as ring operations and back.
+//!
+//! Most operations are one ring operation. Some are several, one after the other: a metadata write that must come
+//! after a flush, zeroes on disks that cannot make them, and whatever the kernel did only in part.
+
+use crate::buffers::{Buf, BufId, Pool};
+use crate::disk::{Disk, OpenError};
+use crate::ring::{Done, Message, Op, Ring};
+use crate::token::Token;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use units::{ByteLen, VolumeNr};
+use urbd_core::{BufRef, DiskDone, DiskError, DiskOp, MetaDone, MetaOp, OpId, OpenedDisk, Segments};
+
+/// Where a volume's data and metadata lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Paths {
+    /// The backing device.
+    pub data: PathBuf,
+    /// The metadata device, if it is not the backing device.
+    pub meta: Option<PathBuf>,
+}
+
+/// What became of an operation, for the core.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Disk(DiskDone),
+    Meta(MetaDone),
+    Opened(VolumeNr, Result<OpenedDisk, (i32, String)>),
+}
+
+/// All volumes of a resource.
+pub(crate) struct Volumes {
+    pool: &'static Pool,
+    paths: BTreeMap<VolumeNr, Paths>,
+    open: BTreeMap<VolumeNr, OpenVolume>,
+    jobs: Vec<Option<Job>>,
+    free: Vec<u32>,
+    /// Jobs that wait for a buffer, oldest first.
+    starved: VecDeque<u32>,
+    /// Volumes to open as soon as the operations of their former disks have ended.
+    reopening: Vec<VolumeNr>,
+    zeroes: Buf,
+}
+
+#[derive(Clone)]
+struct OpenVolume {
+    data: Rc<Disk>,
+    meta: Rc<Disk>,
+}
+
+struct Job {
+    volume: VolumeNr,
+    disks: OpenVolume,
+    /// Its disk was closed: nobody wants to know how it ends.
+    orphan: bool,
+    op: OpId,
+    work: Work,
+}
+
+/// What is left to do, and with what.
+enum Work {
+    /// A read into these buffers of the core's; a single one is read into directly.
+    Read { offset: u64, data: Segments, bounce: bool },
+    /// A read into a new buffer.
+    ReadNew { offset: u64, len: usize, detect_zeroes: bool },
+    /// A write, flush or deallocation: nothing to do at the end.
+    Plain,
+    /// Make a range read as zeroes: allocation call first, then writing what is left, then maybe a flush.
+    Zeroes { next: u64, end: u64, attempt: ZeroAttempt, fallback: bool, durable: bool },
+    /// Flushes, then writes metadata.
+    MetaWrite { flushes: u8, offset: u64, bytes: Box<[u8]>, done: usize, fua: bool },
+    /// Reads metadata piece by piece.
+    MetaRead { offset: u64, bytes: Vec<u8>, len: usize },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ZeroAttempt {
+    PunchHole,
+    ZeroRange,
+    Writing,
+    Flushing,
+}
+
+/// Metadata moves in pieces of at most so many bytes.
+const META_PIECE: usize = 1 << 20;
+
+impl Volumes {
+    /// Panics if `pool` has no buffer of 64 KiB.
+    pub(crate) fn new(pool: &'static Pool, paths: BTreeMap<VolumeNr, Paths>) -> Volumes {
+        let mut zeroes = pool.take(64 << 10).expect("a fresh pool has buffers");
+        zeroes.bytes_mut().fill(0);
+        Volumes {
+            pool,
+            paths,
+            open: BTreeMap::new(),
+            jobs: Vec::new(),
+            free: Vec::new(),
+            starved: VecDeque::new(),
+            reopening: Vec::new(),
+            zeroes,
+        }
+    }
+
+    /// Other paths (`adjust`); disks that are open stay as they are until they are opened anew.
+    pub(crate) fn reconfigure(&mut self, paths: BTreeMap<VolumeNr, Paths>) {
+        self.paths = paths;
+    }
+
+    /// The path of a volume's backing device.
+    pub(crate) fn path(&self, volume: VolumeNr) -> Option<&Paths> {
+        self.paths.get(&volume)
+    }
+
+    /// Opens a volume's disks, at once or when its former disks' operations have ended.
+    pub(crate) fn open(&mut self, volume: VolumeNr) -> Option<Outcome> {
+        if self.jobs.iter().flatten().any(|j| j.volume == volume) {
+            self.reopening.push(volume);
+            return None;
+        }
+        Some(Outcome::Opened(volume, self.open_now(volume)))
+    }
+
+    /// The size of a volume's backing device when it was opened and now, if it has grown since then.
+    pub(crate) fn grown(&self, volume: VolumeNr) -> Option<(ByteLen, ByteLen)> {
+        let disk = &self.open.get(&volume)?.data;
+        let now = disk.current_size().ok()?;
+        (now > disk.traits.size).then_some((ByteLen(disk.traits.size), ByteLen(now)))
+    }
+
+    /// Closes a volume's disks; completions that still come are swallowed.
+    pub(crate) fn close(&mut self, volume: VolumeNr) {
+        self.open.remove(&volume);
+        self.reopening.retain(|v| *v != volume);
+        self.jobs.iter_mut().flatten().filter(|j| j.volume == volume).for_each(|j| j.orphan = true);
+    }
+
+    /// Starts an operation on the data area. `Some`: it ended at once.
+    pub(crate) fn disk(
+        &mut self,
+        ring: &mut Ring<Token>,
+        op: OpId,
+        volume: VolumeNr,
+        action: DiskOp,
+    ) -> Option<Outcome> {
+        let Some(disks) = self.open.get(&volume).cloned() else {
+            return Some(Outcome::Disk(DiskDone {
+                op,
+                result: Err(DiskError::Io),
+                data: Segments::None,
+                zeroes: false,
+            }));
+        };
+        let disk = disks.data.clone();
+        let job = |work| Job { volume, disks, orphan: false, op, work };
+        match action {
+            DiskOp::Read { sector, data } => {
+                let bounce = !matches!(data, Segments::One(_));
+                self.start(ring, job(Work::Read { offset: sector.to_bytes().0, data, bounce }));
+            }
+            DiskOp::ReadNew { sector, len, detect_zeroes } => {
+                let (offset, len) = (sector.to_bytes().0, len.0 as usize);
+                self.start(ring, job(Work::ReadNew { offset, len, detect_zeroes }));
+            }
+            DiskOp::Write { sector, data, fua } => {
+                let write = self.write_op(&disk, sector.to_bytes().0, &data, fua);
+                self.submit(ring, job(Work::Plain), write, &disk);
+            }
+            DiskOp::Flush => self.submit(ring, job(Work::Plain), disk.flush(), &disk),
+            DiskOp::Discard { sector, len, zeroes } => {
+                let (next, attempt) = (sector.to_bytes().0, ZeroAttempt::PunchHole);
+                let end = next + len.0;
+                self.start(ring, job(Work::Zeroes { next, end, attempt, fallback: zeroes, durable: false }));
+            }
+            DiskOp::WriteZeroes { sector, len, unmap, fua } => {
+                let next = sector.to_bytes().0;
+                let attempt = if unmap { ZeroAttempt::PunchHole } else { ZeroAttempt::ZeroRange };
+                let end = next + len.0;
+                self.start(ring, job(Work::Zeroes { next, end, attempt, fallback: true, durable: fua }));
+            }
+        }
+        None
+    }
+
+    /// Starts an operation on metadata. `Some`: it ended at once.
+    pub(crate) fn meta(
+        &mut self,
+        ring: &mut Ring<Token>,
+        op: OpId,
+        volume: VolumeNr,
+        action: MetaOp,
+    ) -> Option<Outcome> {
+        let Some(disks) = self.open.get(&volume).cloned() else {
+            return Some(Outcome::Meta(MetaDone { op, result: Err(DiskError::Io) }));
+        };
+        let work = match action {
+            MetaOp::Write { offset, bytes, flush_before, fua } => {
+                let external = !Rc::ptr_eq(&disks.data, &disks.meta);
+                let flushes = if flush_before { 1 + u8::from(external) } else { 0 };
+                Work::MetaWrite { flushes, offset, bytes, done: 0, fua }
+            }
+            MetaOp::Read { offset, len } => Work::MetaRead { offset, bytes: Vec::new(), len: len as usize },
+        };
+        self.start(ring, Job { volume, disks, orphan: false, op, work });
+        None
+    }
+
+    /// A ring operation of job `slot` completed; `outcomes` gets what the core must know.
+    pub(crate) fn on_done(
+        &mut self,
+        ring: &mut Ring<Token>,
+        slot: u32,
+        done: Done<Token>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        let Some(job) = self.jobs[slot as usize].take() else { return };
+        let result = done.result();
+        let op = done.op.expect("disk operations complete once");
+        match finish_part(op, result) {
+            Part::Again(op) => {
+                let disk = job.disk_of(&op);
+                self.jobs[slot as usize] = Some(job);
+                disk.submit(ring, op, Token::Disk(slot));
+            }
+            Part::Ended(result, buf) => self.advance(ring, slot, job, result, buf, outcomes),
+        }
+    }
+
+    /// Buffers may have come back: starts what waited for one.
+    pub(crate) fn feed_starved(&mut self, ring: &mut Ring<Token>) {
+        for _ in 0..self.starved.len() {
+            let Some(slot) = self.starved.pop_front() else { return };
+            self.run(ring, slot);
+            if self.starved.back() == Some(&slot) {
+                // Still none: keep the order.
+                self.starved.rotate_right(1);
+                return;
+            }
+        }
+    }
+
+    /// Gives the bytes behind core's buffers to `f`, piece by piece.
+    pub(crate) fn each_piece(&self, data: &Segments, mut f: impl FnMut(&[u8])) {
+        for piece in data.as_slice() {
+            let buf = self.pool.share(BufId(piece.id));
+            f(&buf.bytes()[piece.offset as usize..][..piece.len as usize]);
+        }
+    }
+
+    /// Copies the bytes of `from` to the buffers of `to`.
+    pub(crate) fn copy(&self, from: &Segments, to: &Segments) {
+        let mut all = Vec::with_capacity(from.len() as usize);
+        self.each_piece(from, |bytes| all.extend_from_slice(bytes));
+        scatter(self.pool, to, &all);
+    }
+
+    fn open_now(&mut self, volume: VolumeNr) -> Result<OpenedDisk, (i32, String)> {
+        let paths = self.paths.get(&volume).ok_or_else(|| (138, format!("volume {volume} has no disk configured")))?;
+        let fail = |busy, other, e: OpenError| match e {
+            OpenError::Busy(_) => (busy, e.to_string()),
+            _ => (other, e.to_string()),
+        };
+        let data = Rc::new(Disk::open(&paths.data).map_err(|e| fail(114, 104, e))?);
+        let meta = match &paths.meta {
+            Some(path) => Rc::new(Disk::open(path).map_err(|e| fail(115, 105, e))?),
+            None => data.clone(),
+        };
+        let opened = OpenedDisk {
+            backing: ByteLen(data.traits.size),
+            meta_device: ByteLen(meta.traits.size),
+            can_discard: data.traits.discard,
+            discard_zeroes: true,
+            write_through: data.traits.write_through && meta.traits.write_through,
+            block_size: data.traits.block_size,
+        };
+        self.open.insert(volume, OpenVolume { data, meta });
+        Ok(opened)
+    }
+
+    /// One request for all pieces. They are whole blocks in page-aligned buffers, so the disk takes them as they are.
+    fn write_op(&self, disk: &Disk, offset: u64, data: &Segments, fua: bool) -> Op {
+        let span = |b: &BufRef| self.pool.share(BufId(b.id)).span(b.offset as usize, b.len as usize);
+        match data.as_slice() {
+            [one] => disk.write(offset, span(one), fua),
+            pieces => {
+                let mut parts = Box::new(Message::new());
+                pieces.iter().for_each(|piece| parts.share(span(piece)));
+                disk.write_parts(offset, parts, fua)
+            }
+        }
+    }
+
+    fn submit(&mut self, ring: &mut Ring<Token>, job: Job, op: Op, disk: &Disk) {
+        let slot = self.insert(job);
+        disk.submit(ring, op, Token::Disk(slot));
+    }
+
+    fn start(&mut self, ring: &mut Ring<Token>, job: Job) {
+        let slot = self.insert(job);
+        self.run(ring, slot);
+    }
+
+    fn insert(&mut self, job: Job) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            self.jobs[slot as usize] = Some(job);
+            return slot;
+        }
+        self.jobs.push(Some(job));
+        self.jobs.len() as u32 - 1
+    }
+
+    /// Submits the next ring operation of a job, or lets it wait for a buffer.
+    fn run(&mut self, ring: &mut Ring<Token>, slot: u32) {
+        let Some(job) = &mut self.jobs[slot as usize] else { return };
+        match job.next_op(self.pool, &self.zeroes) {
+            Some((disk, op)) => disk.submit(ring, op, Token::Disk(slot)),
+            None => self.starved.push_back(slot),
+        }
+    }
+
+    /// A ring operation of the job ended: does the next one, or ends the job.
+    fn advance(
+        &mut self,
+        ring: &mut Ring<Token>,
+        slot: u32,
+        mut job: Job,
+        result: Result<(), DiskError>,
+        buf: Option<Buf>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        match job.on_part(self.pool, result, buf) {
+            None => {
+                self.jobs[slot as usize] = Some(job);
+                self.run(ring, slot);
+            }
+            Some(outcome) => {
+                self.free.push(slot);
+                let volume = job.volume;
+                if job.orphan {
+                    if let Outcome::Disk(DiskDone { data: Segments::One(b), .. }) = outcome {
+                        drop(self.pool.reclaim(BufId(b.id)));
+                    }
+                } else {
+                    outcomes.push(outcome);
+                }
+                drop(job);
+                self.reopen(volume, outcomes);
+            }
+        }
+    }
+
+    fn reopen(&mut self, volume: VolumeNr, outcomes: &mut Vec<Outcome>) {
+        if self.reopening.contains(&volume) && !self.jobs.iter().flatten().any(|j| j.volume == volume) {
+            self.reopening.retain(|v| *v != volume);
+            let opened = self.open_now(volume);
+            outcomes.push(Outcome::Opened(volume, opened));
+        }
+    }
+}
+
+impl Job {
+    /// The next ring operation; `None` if a buffer is lacking.
+    fn next_op(&mut self, pool: &'static Pool, zeroes: &Buf) -> Option<(Rc<Disk>, Op)> {
+        let OpenVolume { data, meta } = &self.disks;
+        match &mut self.work {
+            Work::Read { offset, data: target, bounce } => {
+                let direct = match target {
+                    Segments::One(b) if b.offset.is_multiple_of(512) && !*bounce => {
+                        pool.reclaim_sole(BufId(b.id)).map(|buf| buf.span(b.offset as usize, b.len as usize))
+                    }
+                    _ => None,
+                };
+                *bounce = direct.is_none();
+                let into = match direct {
+                    Some(span) => span,
+                    None => pool.take(target.len() as usize)?.span(0, target.len() as usize),
+                };
+                Some((data.clone(), data.read(*offset, into)))
+            }
+            Work::ReadNew { offset, len, .. } => {
+                let into = pool.take(*len)?.span(0, *len);
+                Some((data.clone(), data.read(*offset, into)))
+            }
+            Work::Plain => unreachable!("submitted when it was made"),
+            Work::Zeroes { next, end, attempt, durable, .. } => {
+                let op = match attempt {
+                    ZeroAttempt::PunchHole => data.deallocate(*next, *end - *next),
+                    ZeroAttempt::ZeroRange => data.zero(*next, *end - *next),
+                    ZeroAttempt::Flushing => data.flush(),
+                    ZeroAttempt::Writing => {
+                        let n = zeroes.capacity().min((*end - *next) as usize);
+                        data.write(*next, zeroes.clone().span(0, n), *durable)
+                    }
+                };
+                Some((data.clone(), op))
+            }
+            Work::MetaWrite { flushes: 2, .. } => Some((data.clone(), data.flush())),
+            Work::MetaWrite { flushes: 1, .. } => Some((meta.clone(), meta.flush())),
+            Work::MetaWrite { offset, bytes, done, fua, .. } => {
+                let piece = &bytes[*done..bytes.len().min(*done + META_PIECE)];
+                let mut buf = pool.take(piece.len())?;
+                buf.bytes_mut()[..piece.len()].copy_from_slice(piece);
+                Some((meta.clone(), meta.write(*offset + *done as u64, buf.span(0, piece.len()), *fua)))
+            }
+            Work::MetaRead { offset, bytes, len } => {
+                let n = META_PIECE.min(*len - bytes.len());
+                let into = pool.take(n)?.span(0, n);
+                Some((meta.clone(), meta.read(*offset + bytes.len() as u64, into)))
+            }
+        }
+    }
+
+    /// Takes note of a ring operation's end. `None`: there is more to do.
+    fn on_part(&mut self, pool: &'static Pool, result: Result<(), DiskError>, buf: Option<Buf>) -> Option<Outcome> {
+        let op = self.op;
+        let disk = |result, data| Some(Outcome::Disk(DiskDone { op, result, data, zeroes: false }));
+        match &mut self.work {
+            Work::Plain => disk(result, Segments::None),
+            Work::Read { data, bounce, .. } => {
+                let buf = buf.expect("a read has a buffer");
+                if !*bounce {
+                    // The core's reference, which was lent to the kernel.
+                    let _ = buf.into_id();
+                } else if result.is_ok() {
+                    scatter(pool, data, &buf.bytes()[..data.len() as usize]);
+                }
+                disk(result, Segments::None)
+            }
+            Work::ReadNew { len, detect_zeroes, .. } => {
+                let (data, zeroes) = match (result, buf) {
+                    (Ok(()), Some(buf)) => {
+                        let zeroes = *detect_zeroes && all_zero(&buf.bytes()[..*len]);
+                        (Segments::One(BufRef { id: buf.into_id().0, offset: 0, len: *len as u32 }), zeroes)
+                    }
+                    _ => (Segments::None, false),
+                };
+                Some(Outcome::Disk(DiskDone { op, result, data, zeroes }))
+            }
+            Work::Zeroes { next, end, attempt, fallback, durable } => {
+                match (*attempt, result) {
+                    (ZeroAttempt::Writing, Ok(())) => {
+                        *next = *end.min(&mut (*next + (64 << 10)));
+                        if *next < *end {
+                            return None;
+                        }
+                    }
+                    (ZeroAttempt::PunchHole | ZeroAttempt::ZeroRange, Ok(())) if *durable => {
+                        *attempt = ZeroAttempt::Flushing;
+                        return None;
+                    }
+                    (ZeroAttempt::PunchHole | ZeroAttempt::ZeroRange, Err(DiskError::NotSupported)) if *fallback => {
+                        *attempt = ZeroAttempt::Writing;
+                        return None;
+                    }
+                    _ => {}
+                }
+                disk(result, Segments::None)
+            }
+            Work::MetaWrite { flushes, bytes, done, .. } => {
+                if result.is_ok() {
+                    if *flushes > 0 {
+                        *flushes -= 1;
+                        return None;
+                    }
+                    *done = bytes.len().min(*done + META_PIECE);
+                    if *done < bytes.len() {
+                        return None;
+                    }
+                }
+                Some(Outcome::Meta(MetaDone { op, result: result.map(|()| Box::default()) }))
+            }
+            Work::MetaRead { bytes, len, .. } => {
+                if let (Ok(()), Some(buf)) = (result, buf) {
+                    let n = META_PIECE.min(*len - bytes.len());
+                    bytes.extend_from_slice(&buf.bytes()[..n]);
+                    if bytes.len() < *len {
+                        return None;
+                    }
+                }
+                let bytes = std::mem::take(bytes);
+                Some(Outcome::Meta(MetaDone { op, result: result.map(|()| bytes.into_boxed_slice()) }))
+            }
+        }
+    }
+
+    fn disk_of(&self, op: &Op) -> Rc<Disk> {
+        if self.disks.meta.owns(op) { self.disks.meta.clone() } else { self.disks.data.clone() }
+    }
+}
+
+enum Part {
+    /// The kernel did only a part: the rest of it.
+    Again(Op),
+    Ended(Result<(), DiskError>, Option<Buf>),
+}
+
+fn finish_part(op: Op, result: io::Result<u32>) -> Part {
+    let n = match &result {
+        Ok(n) => *n as usize,
+        Err(e) => {
+            let error = match e.raw_os_error() {
+                Some(libc::EINTR | libc::EAGAIN) => return Part::Again(op),
+                Some(libc::ENOSPC | libc::EDQUOT) => DiskError::NoSpace,
+                Some(libc::EOPNOTSUPP | libc::ENOSYS) => DiskError::NotSupported,
+                _ => DiskError::Io,
+            };
+            return Part::Ended(Err(error), buffer_of(op));
+        }
+    };
+    match op {
+        // The device ended before the read did.
+        Op::Read { into, .. } if n == 0 => Part::Ended(Err(DiskError::Io), Some(into.into_buf())),
+        Op::Read { fd, offset, mut into } if n < into.len() => {
+            into.advance(n);
+            Part::Again(Op::Read { fd, offset: offset + n as u64, into })
+        }
+        Op::Write { from, .. } if n == 0 => Part::Ended(Err(DiskError::Io), Some(from.into_buf())),
+        Op::Write { fd, offset, mut from, durable } if n < from.len() => {
+            from.advance(n);
+            Part::Again(Op::Write { fd, offset: offset + n as u64, from, durable })
+        }
+        Op::WriteParts { .. } if n == 0 => Part::Ended(Err(DiskError::Io), None),
+        Op::WriteParts { fd, offset, mut parts, durable } => {
+            parts.advance(n);
+            if parts.is_empty() {
+                return Part::Ended(Ok(()), None);
+            }
+            Part::Again(Op::WriteParts { fd, offset: offset + n as u64, parts, durable })
+        }
+        op => Part::Ended(Ok(()), buffer_of(op)),
+    }
+}
+
+fn buffer_of(op: Op) -> Option<Buf> {
+    match op {
+        Op::Read { into, .. } => Some(into.into_buf()),
+        _ => None,
+    }
+}
+
+/// Is every byte zero? Most data says no within its first bytes.
+fn all_zero(bytes: &[u8]) -> bool {
+    // Whole words, so that the compiler can use wide registers.
+    let (head, words, tail) = (bytes.len() % 64, bytes.chunks_exact(64), bytes.chunks_exact(64).remainder());
+    debug_assert_eq!(head, tail.len());
+    let zero = |chunk: &[u8]| chunk.iter().fold(0, |a, b| a | b) == 0;
+    words.into_iter().all(zero) && zero(tail)
+}
+
+/// Copies `bytes` to the core's buffers of the same total length.
+fn scatter(pool: &'static Pool, to: &Segments, mut bytes: &[u8]) {
+    for piece in to.as_slice() {
+        let n = (piece.len as usize).min(bytes.len());
+        if let Some(mut buf) = pool.reclaim_sole(BufId(piece.id)) {
+            buf.bytes_mut()[piece.offset as usize..][..n].copy_from_slice(&bytes[..n]);
+            let _ = buf.into_id();
+        }
+        bytes = &bytes[n..];
+    }
+}
+
+#[cfg(test)]
+mod tests;

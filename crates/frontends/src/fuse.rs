@@ -1,0 +1,35 @@
+//! FUSE: a root directory with one regular file per volume, spoken raw over `/dev/fuse`, sans-IO.
+//!
+//! [`mount`] returns the descriptor; the owner reads one message at a time from it into a buffer of [`MESSAGE_MAX`]
+//! bytes and gives it to [`Session::parse`]. Every answer is one message, written in one go: `write` of what `parse`
+//! appended, or `writev` of a [`ReplyHeader`] and the payload of a read. `ENODEV` from a read means that the file
+//! system has been unmounted. Nothing here depends on that transport.
+//!
+//! A write's payload starts [`WRITE_HEADER`] bytes into the message, always. An owner that reads messages to an address
+//! that many bytes below a page boundary gets every payload page-aligned without copying it.
+//!
+//! The files behave like block devices opened with `O_DIRECT`: no page cache, fixed size, several requests at once,
+//! whole sectors only, and memory aligned to sectors (else the kernel cuts long requests in the middle of one).
+//! `FALLOC_FL_PUNCH_HOLE` becomes [`Kind::WriteZeroes`](crate::Kind::WriteZeroes) that may unmap, and not a discard:
+//! the caller is promised zeroes, and the loop driver uses it for the block layer's "write zeroes" too.
+//!
+//! A thread that serves these files must not touch them, nor a loop device on them, nor wait for one that does; see
+//! [`loopdev`](crate::loopdev). Under memory pressure the kernel writes dirty pages back through this process: it
+//! should lock its memory and set `PR_SET_IO_FLUSHER`.
+
+mod abi;
+mod mount;
+mod session;
+#[cfg(test)]
+mod session_tests;
+
+pub use abi::ReplyHeader;
+pub use mount::{is_mounted, mount, unmount};
+pub use session::{Event, Session};
+
+/// Longest payload of one read or write in bytes.
+pub const PAYLOAD_MAX: usize = 1 << 20;
+/// Bytes in front of a write's payload.
+pub const WRITE_HEADER: usize = abi::IN_HEADER + abi::WRITE_IN;
+/// The read buffer must be this large in bytes; with a smaller one the kernel refuses to deliver a long write.
+pub const MESSAGE_MAX: usize = WRITE_HEADER + PAYLOAD_MAX;

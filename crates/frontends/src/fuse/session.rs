@@ -1,0 +1,286 @@
+//! The file system: what each message asks and how it is answered.
+
+use std::ops::Range;
+
+use super::abi::*;
+use super::{PAYLOAD_MAX, WRITE_HEADER};
+use crate::{Errno, Export, Kind, Request};
+
+/// Requests that the kernel may have in flight in the background: direct I/O of a loop device is such.
+const MAX_BACKGROUND: u16 = 512;
+const NAME_MAX: u32 = 255;
+
+/// What [`Session::parse`] made of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Nothing to do.
+    None,
+    /// The answer was appended to `out`; it goes out in one `write` of its own.
+    Reply,
+    /// A request to execute and then answer with [`Session::reply`].
+    Request {
+        /// [`Export::id`] of the volume.
+        volume: u32,
+        /// Admitted by the volume's export; the tag is the kernel's unique number.
+        request: Request,
+        /// Where in the message a write's payload is; else empty.
+        payload: Range<usize>,
+    },
+    /// The kernel is unmounting; the answer was appended to `out`.
+    Destroyed,
+}
+
+/// One mounted file system.
+#[derive(Debug)]
+pub struct Session {
+    exports: Vec<Export>,
+    owner: (u32, u32),
+}
+
+/// How a message is answered at once.
+enum Answer {
+    Body,
+    Data { volume: u32, request: Request, payload: Range<usize> },
+    Silence,
+}
+
+impl Session {
+    /// A file system with one file per export, named by what follows the last `/` of the export's name (its volume
+    /// number). The files belong to user and group `owner`, who alone may open them.
+    pub fn new(exports: Vec<Export>, owner: (u32, u32)) -> Session {
+        Session { exports, owner }
+    }
+
+    /// The export of volume `id`, to change its size or to make it read-only or writable. That takes effect for the
+    /// requests and the `stat` that follow; a file that is open for writing starts to fail with `EPERM`.
+    pub fn export_mut(&mut self, id: u32) -> Option<&mut Export> {
+        self.exports.iter_mut().find(|export| export.id == id)
+    }
+
+    /// Handles one complete message. `out` is appended to.
+    pub fn parse(&mut self, message: &[u8], out: &mut Vec<u8>) -> Event {
+        let Some(message) = Message::parse(message) else { return Event::None };
+        let start = out.len();
+        out.extend_from_slice(&[0; OUT_HEADER]);
+        let answer = self.answer(&message, out);
+        let error = match answer {
+            Ok(Answer::Body) => None,
+            Ok(Answer::Silence) => {
+                out.truncate(start);
+                return Event::None;
+            }
+            Ok(Answer::Data { volume, request, payload }) => {
+                out.truncate(start);
+                return Event::Request { volume, request, payload };
+            }
+            Err(errno) => {
+                out.truncate(start + OUT_HEADER);
+                Some(errno)
+            }
+        };
+        let header = out_header((out.len() - start) as u32, error, message.unique);
+        out[start..start + OUT_HEADER].copy_from_slice(&header);
+        if message.opcode == opcode::DESTROY { Event::Destroyed } else { Event::Reply }
+    }
+
+    /// The header that answers `request`. After a successful read, [`Request::payload_out`] bytes follow it in the same
+    /// `writev`.
+    pub fn reply(request: &Request, result: Result<(), Errno>) -> ReplyHeader {
+        ReplyHeader::new(request, result)
+    }
+
+    fn answer(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<Answer, Errno> {
+        let mut body = Body(out);
+        match message.opcode {
+            opcode::INIT => init(message, &mut body)?,
+            opcode::DESTROY | opcode::RELEASE | opcode::RELEASEDIR => (),
+            opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::NOTIFY_REPLY => {
+                return Ok(Answer::Silence);
+            }
+            opcode::LOOKUP => self.lookup(message, &mut body)?,
+            opcode::GETATTR => self.attributes(message, &mut body)?,
+            opcode::SETATTR => self.set_attributes(message, &mut body)?,
+            opcode::OPEN => self.open(message, &mut body)?,
+            opcode::OPENDIR if message.node == ROOT => drop(body.u64(&[0]).u32(&[0, 0])),
+            opcode::OPENDIR => return Err(Errno::from_raw(libc::ENOTDIR)),
+            opcode::READDIR => self.read_directory(message, &mut body)?,
+            opcode::STATFS => self.statfs(&mut body),
+            opcode::READ => return self.read(message),
+            opcode::WRITE => return self.write(message),
+            opcode::FSYNC => return self.flush(message),
+            opcode::FALLOCATE => return self.fallocate(message),
+            opcode::LSEEK => self.seek(message, &mut body)?,
+            opcode::IOCTL => return Err(Errno::from_raw(libc::ENOTTY)),
+            opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK | opcode::CREATE => {
+                return Err(Errno::EPERM);
+            }
+            opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2 => return Err(Errno::EPERM),
+            // The kernel remembers this and does without.
+            _ => return Err(Errno::from_raw(libc::ENOSYS)),
+        }
+        Ok(Answer::Body)
+    }
+
+    fn index(&self, message: &Message<'_>) -> Result<usize, Errno> {
+        let index = usize::try_from(message.node.wrapping_sub(ROOT + 1)).map_err(|_| Errno::ENOENT)?;
+        if message.node == ROOT {
+            return Err(Errno::from_raw(libc::EISDIR));
+        }
+        if index < self.exports.len() { Ok(index) } else { Err(Errno::ENOENT) }
+    }
+
+    fn export(&self, message: &Message<'_>) -> Result<&Export, Errno> {
+        self.index(message).map(|index| &self.exports[index])
+    }
+
+    fn attr(&self, index: usize) -> Attr {
+        let export = &self.exports[index];
+        let permissions = if export.read_only { 0o400 } else { 0o600 };
+        Attr {
+            node: index as u64 + ROOT + 1,
+            size: export.size,
+            mode: libc::S_IFREG | permissions,
+            links: 1,
+            owner: self.owner,
+            block: export.block.preferred,
+        }
+    }
+
+    fn lookup(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
+        if message.node != ROOT {
+            return Err(Errno::from_raw(libc::ENOTDIR));
+        }
+        let name = message.name()?;
+        let index = self.exports.iter().position(|export| file_name(export).as_bytes() == name).ok_or(Errno::ENOENT)?;
+        const GENERATION: u64 = 0;
+        // Valid for no time at all: sizes and roles change.
+        body.u64(&[index as u64 + ROOT + 1, GENERATION, 0, 0]).u32(&[0, 0]);
+        self.attr(index).emit(body);
+        Ok(())
+    }
+
+    fn attributes(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
+        let attr = if message.node == ROOT {
+            Attr { node: ROOT, size: 0, mode: libc::S_IFDIR | 0o755, links: 2, owner: self.owner, block: 4096 }
+        } else {
+            self.attr(self.index(message)?)
+        };
+        body.u64(&[0]).u32(&[0, 0]);
+        attr.emit(body);
+        Ok(())
+    }
+
+    /// Times are accepted and forgotten; owner, permissions and size are the configuration's.
+    fn set_attributes(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
+        let valid = message.u32(0)?;
+        let size_changes = valid & FATTR_SIZE != 0 && message.u64(16)? != self.export(message)?.size;
+        if size_changes || valid & (FATTR_MODE | FATTR_UID | FATTR_GID) != 0 {
+            return Err(Errno::EPERM);
+        }
+        self.attributes(message, body)
+    }
+
+    fn open(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
+        let wants_write = message.u32(0)? as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+        if self.export(message)?.read_only && wants_write {
+            return Err(Errno::EROFS);
+        }
+        body.u64(&[0]).u32(&[OPEN_FLAGS, 0]);
+        Ok(())
+    }
+
+    fn read_directory(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
+        const DIRECTORY: u8 = libc::DT_DIR;
+        let (offset, size) = (message.u64(8)?, message.u32(16)? as usize);
+        let files = self.exports.iter().zip(ROOT + 1..).map(|(export, node)| (node, libc::DT_REG, file_name(export)));
+        let entries = [(ROOT, DIRECTORY, "."), (ROOT, DIRECTORY, "..")].into_iter().chain(files);
+        let start = body.0.len();
+        let skip = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (next, (node, kind, name)) in (1..).zip(entries).skip(skip) {
+            let room = size.min(PAYLOAD_MAX).saturating_sub(body.0.len() - start);
+            let Some(entry) = dirent(node, next, kind, name.as_bytes(), room) else { break };
+            body.0.extend_from_slice(&entry);
+        }
+        Ok(())
+    }
+
+    fn statfs(&self, body: &mut Body<'_>) {
+        const BLOCK: u32 = 4096;
+        let blocks = self.exports.iter().map(|export| export.size / u64::from(BLOCK)).sum();
+        body.u64(&[blocks, 0, 0, self.exports.len() as u64, 0]);
+        body.u32(&[BLOCK, NAME_MAX, BLOCK, 0]).u32(&[0; 6]);
+    }
+
+    fn read(&self, message: &Message<'_>) -> Result<Answer, Errno> {
+        let export = self.export(message)?;
+        let (offset, len) = (message.u64(8)?, u64::from(message.u32(16)?));
+        let len = len.min(export.size.saturating_sub(offset)).min(PAYLOAD_MAX as u64);
+        if len == 0 {
+            return Ok(Answer::Body);
+        }
+        export.admit(message.unique, Kind::Read, offset, len, false).map(|request| without_payload(export, request))
+    }
+
+    fn write(&self, message: &Message<'_>) -> Result<Answer, Errno> {
+        let (offset, len, flags) = (message.u64(8)?, message.u32(16)?, message.u32(32)?);
+        let payload = WRITE_HEADER..WRITE_HEADER + len as usize;
+        if message.body_len() != payload.end - IN_HEADER {
+            return Err(Errno::EIO);
+        }
+        let export = self.export(message)?;
+        let fua = flags as i32 & libc::O_DSYNC != 0 && export.can_fua;
+        let request = export.admit(message.unique, Kind::Write, offset, u64::from(len), fua)?;
+        Ok(Answer::Data { volume: export.id, request, payload })
+    }
+
+    fn flush(&self, message: &Message<'_>) -> Result<Answer, Errno> {
+        let export = self.export(message)?;
+        if !export.can_flush {
+            return Err(Errno::from_raw(libc::ENOSYS));
+        }
+        export.admit(message.unique, Kind::Flush, 0, 0, false).map(|request| without_payload(export, request))
+    }
+
+    fn fallocate(&self, message: &Message<'_>) -> Result<Answer, Errno> {
+        let export = self.export(message)?;
+        let (offset, len, mode) = (message.u64(8)?, message.u64(16)?, message.u32(24)?);
+        let kind = fallocate_kind(mode).filter(|_| export.can_zero).ok_or(Errno::ENOTSUP)?;
+        export.admit(message.unique, kind, offset, len, false).map(|request| without_payload(export, request))
+    }
+
+    /// Everything is data up to the end, where the only hole is.
+    fn seek(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
+        let size = self.export(message)?.size;
+        let (offset, whence) = (message.u64(8)?, message.u32(16)? as i32);
+        let found = match whence {
+            libc::SEEK_DATA | libc::SEEK_HOLE if offset >= size => return Err(Errno::from_raw(libc::ENXIO)),
+            libc::SEEK_DATA => offset,
+            libc::SEEK_HOLE => size,
+            _ => return Err(Errno::EINVAL),
+        };
+        body.u64(&[found]);
+        Ok(())
+    }
+}
+
+fn without_payload(export: &Export, request: Request) -> Answer {
+    Answer::Data { volume: export.id, request, payload: 0..0 }
+}
+
+fn file_name(export: &Export) -> &str {
+    export.name.rsplit('/').next().unwrap_or_default()
+}
+
+fn init(message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
+    let (major, minor, readahead, offered) = (message.u32(0)?, message.u32(4)?, message.u32(8)?, message.u32(12)?);
+    if major < MAJOR || (major == MAJOR && minor < MINOR_OLDEST) || offered & MAX_PAGES == 0 {
+        return Err(Errno::from_raw(libc::EPROTO));
+    }
+    // A newer major answers our version by asking again in it.
+    let minor = if major == MAJOR { minor.min(MINOR) } else { MINOR };
+    body.u32(&[MAJOR, minor, readahead, offered & WANTED]);
+    body.u16(&[MAX_BACKGROUND, MAX_BACKGROUND / 4 * 3]);
+    const TIME_GRANULARITY: u32 = 1;
+    body.u32(&[PAYLOAD_MAX as u32, TIME_GRANULARITY]).u16(&[(PAYLOAD_MAX / 4096) as u16, 0]).u32(&[0; 8]);
+    Ok(())
+}

@@ -1,0 +1,229 @@
+use super::abi::*;
+use super::*;
+use crate::{Errno, Export, Kind, Request};
+
+const UNIQUE: u64 = 0xfeed;
+const VOLUME_0: u64 = 2;
+const READ_ONLY: u64 = 3;
+
+fn session() -> Session {
+    let exports = vec![Export::new(7, "r0/0", 1 << 20), Export::new(9, "r0/1", 1 << 20).read_only()];
+    Session::new(exports, (1000, 100))
+}
+
+fn message(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Body(&mut bytes).u32(&[(IN_HEADER + body.len()) as u32, opcode]).u64(&[UNIQUE, node]).u32(&[0; 4]);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn words(values: &[u64]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Body(&mut bytes).u64(values);
+    bytes
+}
+
+/// Two 32-bit fields as they lie next to each other.
+fn pair(first: u32, second: u32) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&first.to_ne_bytes());
+    bytes[4..].copy_from_slice(&second.to_ne_bytes());
+    u64::from_ne_bytes(bytes)
+}
+
+/// The body of a successful answer, or its error.
+fn ask(session: &mut Session, opcode: u32, node: u64, body: &[u8]) -> Result<Vec<u8>, Errno> {
+    let mut out = Vec::new();
+    let event = session.parse(&message(opcode, node, body), &mut out);
+    assert!(matches!(event, Event::Reply | Event::Destroyed), "{event:?}");
+    let field = |at: usize| i32::from_ne_bytes(*out[at..].first_chunk().unwrap());
+    assert_eq!(field(0) as usize, out.len());
+    assert_eq!(out[8..16], UNIQUE.to_ne_bytes());
+    match field(4) {
+        0 => Ok(out[16..].to_vec()),
+        error => Err(Errno::from_raw(-error)),
+    }
+}
+
+fn request(session: &mut Session, opcode: u32, node: u64, body: &[u8]) -> (u32, Request, std::ops::Range<usize>) {
+    let mut out = Vec::new();
+    match session.parse(&message(opcode, node, body), &mut out) {
+        Event::Request { volume, request, payload } if out.is_empty() => (volume, request, payload),
+        event => panic!("{event:?} {out:?}"),
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap())
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(*bytes[at..].first_chunk().unwrap())
+}
+
+#[test]
+fn init_negotiates() {
+    let mut session = session();
+    let body = |major, minor, flags| words(&[pair(major, minor), pair(131072, flags), 0, 0, 0, 0, 0, 0]);
+    let answer = ask(&mut session, opcode::INIT, 0, &body(7, 45, u32::MAX)).unwrap();
+    assert_eq!(answer.len(), 64);
+    assert_eq!((u32_at(&answer, 0), u32_at(&answer, 4), u32_at(&answer, 8)), (7, 36, 131072));
+    assert_eq!(u32_at(&answer, 12), WANTED);
+    assert_eq!((u32_at(&answer, 20), u32_at(&answer, 28) & 0xffff), (1 << 20, 256));
+    assert_eq!(u32_at(&ask(&mut session, opcode::INIT, 0, &body(8, 0, u32::MAX)).unwrap(), 0), 7);
+    for (major, minor, flags) in [(6, 99, u32::MAX), (7, 27, u32::MAX), (7, 36, 0)] {
+        let error = ask(&mut session, opcode::INIT, 0, &body(major, minor, flags)).unwrap_err();
+        assert_eq!(error.raw(), libc::EPROTO);
+    }
+}
+
+#[test]
+fn the_directory_lists_the_volumes() {
+    let mut session = session();
+    let answer = ask(&mut session, opcode::READDIR, ROOT, &words(&[0, 0, pair(4096, 0), 0, 0])).unwrap();
+    assert_eq!(answer.len(), 4 * 32);
+    let names: Vec<u8> = (0..4).map(|i| answer[32 * i + 24]).collect();
+    assert_eq!(names, b"..01");
+    assert_eq!((u64_at(&answer, 64), u64_at(&answer, 72), u32_at(&answer, 84)), (VOLUME_0, 3, 8));
+    let rest = ask(&mut session, opcode::READDIR, ROOT, &words(&[0, 3, pair(4096, 0), 0, 0])).unwrap();
+    assert_eq!(rest, answer[96..]);
+    let short = ask(&mut session, opcode::READDIR, ROOT, &words(&[0, 0, pair(40, 0), 0, 0])).unwrap();
+    assert_eq!(short, answer[..32]);
+}
+
+#[test]
+fn lookup_and_attributes() {
+    let mut session = session();
+    let found = ask(&mut session, opcode::LOOKUP, ROOT, b"0\0").unwrap();
+    assert_eq!((found.len(), u64_at(&found, 0), u64_at(&found, 48)), (128, VOLUME_0, 1 << 20));
+    assert_eq!(ask(&mut session, opcode::LOOKUP, ROOT, b"2\0"), Err(Errno::ENOENT));
+    assert_eq!(ask(&mut session, opcode::LOOKUP, VOLUME_0, b"0\0").unwrap_err().raw(), libc::ENOTDIR);
+    let attr = ask(&mut session, opcode::GETATTR, VOLUME_0, &words(&[0, 0])).unwrap();
+    assert_eq!(attr[16..], found[40..]);
+    assert_eq!((u32_at(&attr, 76), u32_at(&attr, 84), u32_at(&attr, 88)), (libc::S_IFREG | 0o600, 1000, 100));
+    session.export_mut(7).unwrap().size = 2 << 20;
+    let attr = ask(&mut session, opcode::GETATTR, VOLUME_0, &words(&[0, 0])).unwrap();
+    assert_eq!((u64_at(&attr, 24), u64_at(&attr, 32)), (2 << 20, 4096));
+    assert_eq!(ask(&mut session, opcode::GETATTR, 77, &words(&[0, 0])), Err(Errno::ENOENT));
+}
+
+#[test]
+fn sizes_and_owners_stay() {
+    let mut session = session();
+    let mut set = |valid: u32, size: u64| {
+        let mut body = words(&[pair(valid, 0), 0, size]);
+        body.resize(88, 0);
+        ask(&mut session, opcode::SETATTR, VOLUME_0, &body).map(|attr| u64_at(&attr, 24))
+    };
+    assert_eq!(set(FATTR_SIZE, 0), Err(Errno::EPERM));
+    assert_eq!(set(FATTR_SIZE, 1 << 20), Ok(1 << 20));
+    assert_eq!(set(FATTR_MODE, 0), Err(Errno::EPERM));
+    assert_eq!(set(1 << 5, 0), Ok(1 << 20), "times may be set");
+}
+
+#[test]
+fn opening_obeys_the_role() {
+    let mut session = session();
+    let mut open = |node, flags: i32| ask(&mut session, opcode::OPEN, node, &words(&[pair(flags as u32, 0)]));
+    assert_eq!(u32_at(&open(VOLUME_0, libc::O_RDWR).unwrap(), 8), 1 | 1 << 5 | 1 << 6);
+    assert_eq!(open(READ_ONLY, libc::O_RDWR), Err(Errno::EROFS));
+    assert_eq!(open(READ_ONLY, libc::O_WRONLY), Err(Errno::EROFS));
+    assert!(open(READ_ONLY, libc::O_RDONLY).is_ok());
+    assert_eq!(open(ROOT, libc::O_RDONLY).unwrap_err().raw(), libc::EISDIR);
+}
+
+#[test]
+fn reads_end_where_the_volume_ends() {
+    let mut session = session();
+    let read = |offset: u64, len: u32| words(&[0, offset, pair(len, 0), 0, 0]);
+    let (volume, request, payload) = request(&mut session, opcode::READ, VOLUME_0, &read((1 << 20) - 4096, 65536));
+    assert_eq!((volume, payload), (7, 0..0));
+    let expected = Request { tag: UNIQUE, kind: Kind::Read, offset: (1 << 20) - 4096, len: 4096, fua: false };
+    assert_eq!(request, expected);
+    assert_eq!(ask(&mut session, opcode::READ, VOLUME_0, &read(1 << 20, 4096)), Ok(vec![]));
+    assert_eq!(ask(&mut session, opcode::READ, VOLUME_0, &read(u64::MAX, 4096)), Ok(vec![]));
+    assert_eq!(ask(&mut session, opcode::READ, VOLUME_0, &read(0, 100)), Err(Errno::EINVAL));
+    let header = Session::reply(&request, Ok(()));
+    assert_eq!((header.len(), u32_at(&header, 0), u32_at(&header, 4)), (16, 16 + 4096, 0));
+    let header = Session::reply(&request, Err(Errno::EIO));
+    assert_eq!((header.len(), u32_at(&header, 0), u32_at(&header, 4)), (16, 16, -5i32 as u32));
+}
+
+#[test]
+fn writes_point_at_their_payload() {
+    let mut session = session();
+    let write = |offset: u64, len: u32, flags: i32, payload: usize| {
+        let mut body = words(&[0, offset, pair(len, 0), 0, pair(flags as u32, 0)]);
+        body.resize(WRITE_IN + payload, 0xaa);
+        body
+    };
+    let (volume, plain, payload) = request(&mut session, opcode::WRITE, VOLUME_0, &write(512, 1024, 0, 1024));
+    assert_eq!((volume, payload), (7, 80..1104));
+    assert_eq!(plain, Request { tag: UNIQUE, kind: Kind::Write, offset: 512, len: 1024, fua: false });
+    let header = Session::reply(&plain, Ok(()));
+    assert_eq!((header.len(), u32_at(&header, 0), u32_at(&header, 16)), (24, 24, 1024));
+    assert_eq!(Session::reply(&plain, Err(Errno::ENOSPC)).len(), 16);
+    let (_, durable, _) = request(&mut session, opcode::WRITE, VOLUME_0, &write(0, 512, libc::O_DSYNC, 512));
+    assert!(durable.fua);
+    assert_eq!(ask(&mut session, opcode::WRITE, READ_ONLY, &write(0, 512, 0, 512)), Err(Errno::EPERM));
+    assert_eq!(ask(&mut session, opcode::WRITE, VOLUME_0, &write(1 << 20, 512, 0, 512)), Err(Errno::ENOSPC));
+    assert_eq!(ask(&mut session, opcode::WRITE, VOLUME_0, &write(0, 1024, 0, 512)), Err(Errno::EIO));
+    assert_eq!(ask(&mut session, opcode::WRITE, VOLUME_0, &write(0, u32::MAX, 0, 0)), Err(Errno::EIO));
+}
+
+#[test]
+fn fallocate_promises_zeroes() {
+    let mut session = session();
+    let keep = libc::FALLOC_FL_KEEP_SIZE;
+    let body = |len: u64, mode: i32| words(&[0, 4096, len, pair(mode as u32, 0)]);
+    for (mode, may_unmap) in [(libc::FALLOC_FL_PUNCH_HOLE | keep, true), (libc::FALLOC_FL_ZERO_RANGE | keep, false)] {
+        let (_, zeroes, _) = request(&mut session, opcode::FALLOCATE, VOLUME_0, &body(8192, mode));
+        let kind = Kind::WriteZeroes { may_unmap, fast: false };
+        assert_eq!(zeroes, Request { tag: UNIQUE, kind, offset: 4096, len: 8192, fua: false });
+    }
+    assert_eq!(ask(&mut session, opcode::FALLOCATE, VOLUME_0, &body(8192, 0)), Err(Errno::ENOTSUP));
+    let beyond = body(1 << 20, libc::FALLOC_FL_PUNCH_HOLE | keep);
+    assert_eq!(ask(&mut session, opcode::FALLOCATE, VOLUME_0, &beyond), Err(Errno::ENOSPC));
+    assert_eq!(ask(&mut session, opcode::FALLOCATE, READ_ONLY, &beyond), Err(Errno::EPERM));
+}
+
+#[test]
+fn the_rest() {
+    let mut session = session();
+    let (_, flush, _) = request(&mut session, opcode::FSYNC, VOLUME_0, &words(&[0, 0]));
+    assert_eq!((flush.kind, flush.len), (Kind::Flush, 0));
+    let seek = |offset: u64, whence: i32| words(&[0, offset, pair(whence as u32, 0)]);
+    assert_eq!(ask(&mut session, opcode::LSEEK, VOLUME_0, &seek(99, libc::SEEK_DATA)), Ok(words(&[99])));
+    assert_eq!(ask(&mut session, opcode::LSEEK, VOLUME_0, &seek(99, libc::SEEK_HOLE)), Ok(words(&[1 << 20])));
+    let past = ask(&mut session, opcode::LSEEK, VOLUME_0, &seek(1 << 20, libc::SEEK_DATA));
+    assert_eq!(past.unwrap_err().raw(), libc::ENXIO);
+    assert_eq!(ask(&mut session, opcode::IOCTL, VOLUME_0, &[0; 32]).unwrap_err().raw(), libc::ENOTTY);
+    assert_eq!(ask(&mut session, opcode::UNLINK, ROOT, b"0\0"), Err(Errno::EPERM));
+    assert_eq!(ask(&mut session, 9999, ROOT, b"").unwrap_err().raw(), libc::ENOSYS);
+    assert_eq!(ask(&mut session, opcode::STATFS, ROOT, b"").unwrap().len(), 80);
+    let mut out = Vec::new();
+    for silent in [opcode::FORGET, opcode::BATCH_FORGET, opcode::INTERRUPT] {
+        assert_eq!(session.parse(&message(silent, ROOT, &[0; 16]), &mut out), Event::None);
+    }
+    assert!(out.is_empty());
+    assert_eq!(session.parse(&message(opcode::DESTROY, 0, b""), &mut out), Event::Destroyed);
+}
+
+proptest::proptest! {
+    /// Whatever arrives: no panic, an answer that names its own length, and payload inside the message.
+    #[test]
+    fn any_bytes_are_survived(
+        opcode in 0u32..54, node in 0u64..6, body in proptest::collection::vec(0u8..=255, 0..120),
+    ) {
+        let mut session = session();
+        let mut out = Vec::new();
+        let bytes = message(opcode, node, &body);
+        match session.parse(&bytes, &mut out) {
+            Event::Reply | Event::Destroyed => assert_eq!(u32_at(&out, 0) as usize, out.len()),
+            Event::Request { payload, .. } => assert!(payload.end <= bytes.len() && out.is_empty()),
+            Event::None => assert!(out.is_empty()),
+        }
+        assert_eq!(session.parse(&bytes[..bytes.len() - 1], &mut Vec::new()), Event::None);
+    }
+}

@@ -1,0 +1,332 @@
+//! Loop devices: a block device node on top of a file of the [`fuse`](crate::fuse) file system.
+//!
+//! **Never call these from the thread that serves the file.** Attaching, resizing and detaching open, look at or close
+//! the file, so the kernel sends messages to the file system and waits for the answers: the serving thread would wait
+//! for itself. [`in_background`] runs the call on a helper thread and wakes the event loop through an eventfd.
+//!
+//! A loop device of [`attach`] outlives the process; one of [`keep`] does not. [`backed_by`] finds those left over;
+//! detach them *before* the dead file system is unmounted, because afterwards the kernel no longer knows the file's
+//! full path.
+//!
+//! The device does direct I/O on the file: nothing is cached twice, and a flush of the device is an `fsync` of the
+//! file.
+
+#![allow(unsafe_code)] // ioctl and eventfd.
+
+mod keeper;
+
+pub use keeper::{Kept, keep};
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+/// Between asking for a free device and taking it, somebody else may take it: so many times we ask again.
+const ATTEMPTS: u32 = 64;
+
+const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
+const LOOP_SET_CAPACITY: libc::c_ulong = 0x4C07;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// How to attach a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Refuse writes at the device.
+    pub read_only: bool,
+    /// Logical block size of the device in bytes: 512 or 4096.
+    pub block_size: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { read_only: false, block_size: 512 }
+    }
+}
+
+/// An attached loop device. Dropping this leaves it attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LoopDevice {
+    number: u32,
+}
+
+/// Attaches `file` to a free loop device. Needs root. See the module about threads.
+pub fn attach(file: &Path, options: Options) -> io::Result<LoopDevice> {
+    let backing = OpenOptions::new().read(true).write(!options.read_only).open(file)?;
+    attach_open(&backing, file, options, false).map(|(device, _)| device)
+}
+
+/// With `autoclear` the device goes away when the last user closes it, of whom the returned file is the first.
+fn attach_open(backing: &File, file: &Path, options: Options, autoclear: bool) -> io::Result<(LoopDevice, File)> {
+    let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control").map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot open /dev/loop-control (is the loop module loaded?): {error}"))
+    })?;
+    let mut config = Config::new(backing, file, options);
+    config.info.flags |= if autoclear { LO_FLAGS_AUTOCLEAR } else { 0 };
+    for _ in 0..ATTEMPTS {
+        // SAFETY: this request takes no argument.
+        let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) })?;
+        let device = LoopDevice { number: number as u32 };
+        let node = device.open(!options.read_only)?;
+        // SAFETY: the argument is a `struct loop_config` that lives through the call.
+        match check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) }) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
+            result => return result.map(|_| (device, node)),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "every free loop device was taken by somebody else first"))
+}
+
+/// The loop devices whose backing file is `file` (compared as the kernel prints it: absolute, without symbolic links).
+/// Reads `/sys` only: works for a file system that no longer answers.
+pub fn backed_by(file: &Path) -> io::Result<Vec<LoopDevice>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/sys/block")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop")).and_then(|digits| digits.parse().ok());
+        let Some(number) = number else { continue };
+        let device = LoopDevice { number };
+        if device.backing_file()?.is_some_and(|backing| backing == file) {
+            found.push(device);
+        }
+    }
+    found.sort_by_key(|device| device.number);
+    Ok(found)
+}
+
+impl LoopDevice {
+    /// `/dev/loopN`.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/loop{}", self.number))
+    }
+
+    /// The file behind the device; `None` if it is not attached.
+    pub fn backing_file(&self) -> io::Result<Option<PathBuf>> {
+        let Some(mut bytes) = self.attribute("loop/backing_file")? else { return Ok(None) };
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+        }
+        Ok(Some(PathBuf::from(std::ffi::OsStr::from_bytes(&bytes))))
+    }
+
+    /// Whether the kernel really does direct I/O on the file.
+    pub fn is_direct(&self) -> io::Result<bool> {
+        Ok(self.attribute("loop/dio")?.is_some_and(|bytes| bytes.starts_with(b"1")))
+    }
+
+    /// Makes the device as large as its file `file` is now, and returns that size in bytes. See the module about
+    /// threads.
+    pub fn refresh_size(&self, file: &Path) -> io::Result<u64> {
+        // Some kernels believe the size that they have cached: make them ask.
+        std::fs::metadata(file)?;
+        let node = self.open(false)?;
+        // SAFETY: this request takes no argument.
+        check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_SET_CAPACITY as _, 0) })?;
+        let sectors = self.attribute("size")?.unwrap_or_default();
+        let sectors = std::str::from_utf8(&sectors).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        sectors.map(|sectors| sectors * 512).ok_or_else(|| io::Error::other("the kernel reports no size of the device"))
+    }
+
+    /// Detaches the device from its file; if somebody still has it open, the kernel does it when they close it. It is
+    /// not an error if nothing is attached. See the module about threads.
+    pub fn detach(&self) -> io::Result<()> {
+        let node = self.open(false)?;
+        // SAFETY: this request takes no argument.
+        match check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CLR_FD as _, 0) }) {
+            Err(error) if error.raw_os_error() != Some(libc::ENXIO) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&self, write: bool) -> io::Result<File> {
+        let path = self.path();
+        OpenOptions::new()
+            .read(true)
+            .write(write)
+            .open(&path)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
+    }
+
+    /// A file of the device's directory in `/sys`; `None` if it is not there.
+    fn attribute(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        match std::fs::read(format!("/sys/block/loop{}/{name}", self.number)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            // A device that is being detached answers its attributes with ENXIO.
+            Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENXIO) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// `struct loop_config` of `<linux/loop.h>`.
+#[repr(C)]
+struct Config {
+    fd: u32,
+    block_size: u32,
+    info: Info,
+    reserved: [u64; 8],
+}
+
+/// `struct loop_info64`.
+#[repr(C)]
+struct Info {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+const _: () = assert!(size_of::<Info>() == 232 && size_of::<Config>() == 304);
+
+impl Config {
+    fn new(backing: &File, file: &Path, options: Options) -> Config {
+        let mut file_name = [0; 64];
+        // For display only; it ends with a zero byte.
+        let name = file.as_os_str().as_bytes();
+        let len = name.len().min(file_name.len() - 1);
+        file_name[..len].copy_from_slice(&name[..len]);
+        let info = Info {
+            device: 0,
+            inode: 0,
+            rdevice: 0,
+            offset: 0,
+            size_limit: 0,
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags: LO_FLAGS_DIRECT_IO | if options.read_only { LO_FLAGS_READ_ONLY } else { 0 },
+            file_name,
+            crypt_name: [0; 64],
+            encrypt_key: [0; 32],
+            init: [0; 2],
+        };
+        Config { fd: backing.as_raw_fd() as u32, block_size: options.block_size, info, reserved: [0; 8] }
+    }
+}
+
+/// Runs `work` on a thread of its own and returns at once.
+pub fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<Background<T>> {
+    let event = eventfd()?;
+    let ring = Bell(event.try_clone()?);
+    let (sender, receiver) = channel();
+    std::thread::Builder::new().name("urbd-loop".into()).spawn(move || {
+        // Dropped last, also by a panic: the owner is woken in any case.
+        let _ring = ring;
+        let sender = sender;
+        // Nobody may be listening any more.
+        let _ = sender.send(work());
+    })?;
+    Ok(Background { event, receiver })
+}
+
+/// Work on a helper thread. Its descriptor becomes readable (once, 8 bytes) when the work has ended.
+#[derive(Debug)]
+pub struct Background<T> {
+    event: File,
+    receiver: Receiver<io::Result<T>>,
+}
+
+impl<T> Background<T> {
+    /// The result, once; `None` while the work goes on.
+    pub fn take(&mut self) -> Option<io::Result<T>> {
+        match self.receiver.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(io::Error::other("the helper thread ended without a result"))),
+        }
+    }
+
+    /// Waits for the result. Not for the thread that serves the file.
+    pub fn wait(mut self) -> io::Result<T> {
+        self.event.read_exact(&mut [0; 8])?;
+        self.take().unwrap_or_else(|| Err(io::Error::other("the helper thread ended without a result")))
+    }
+}
+
+impl<T> AsFd for Background<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+struct Bell(File);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        // An eventfd that has room for one more cannot fail.
+        let _ = self.0.write_all(&1u64.to_ne_bytes());
+    }
+}
+
+fn eventfd() -> io::Result<File> {
+    // SAFETY: no pointers are involved.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+    // SAFETY: the descriptor was just created and belongs to nobody else.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn background_work_rings_the_bell() {
+        let mut work = in_background(|| Ok(7)).unwrap();
+        work.event.read_exact(&mut [0; 8]).unwrap();
+        assert_eq!(work.take().unwrap().unwrap(), 7);
+        assert!(in_background(|| Err::<(), _>(io::Error::other("no"))).unwrap().wait().is_err());
+    }
+
+    #[test]
+    fn background_work_that_dies_is_an_error() {
+        let work = in_background::<()>(|| std::panic::resume_unwind(Box::new("dead"))).unwrap();
+        assert!(work.wait().is_err());
+    }
+
+    #[test]
+    fn work_that_goes_on_has_no_result() {
+        let (release, wait) = channel::<()>();
+        let mut work = in_background(move || wait.recv().map_err(io::Error::other)).unwrap();
+        assert!(work.take().is_none());
+        release.send(()).unwrap();
+        work.wait().unwrap();
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        let file = tempfile::tempfile().unwrap();
+        let name = "x".repeat(100);
+        let options = Options { read_only: true, block_size: 4096 };
+        let config = Config::new(&file, Path::new(&name), options);
+        assert_eq!((config.info.file_name[62], config.info.file_name[63]), (b'x', 0));
+        assert_eq!((config.info.flags, config.block_size), (17, 4096));
+    }
+
+    #[test]
+    fn nothing_is_backed_by_nowhere() {
+        assert_eq!(backed_by(Path::new("/nowhere/0")).unwrap(), []);
+    }
+}

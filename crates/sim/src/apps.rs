@@ -1,0 +1,334 @@
+//! The applications, and what the oracle makes of their requests.
+
+use crate::cluster::{Cluster, Input, Request};
+use crate::net::{End, Wish};
+use crate::oracle::{Moment, Written};
+use crate::payload::{ContentId, Owner, Payload, ZEROES};
+use crate::plan::{bytes, volume_nr};
+use units::{ByteLen, Duration, Sector, SectorRange};
+use urbd_core::{Access, BlockRequest, IoError, Openers, Protocol, RequestKind, Resource};
+use wire::{ConnState, DiskState, Role, StateWord};
+
+/// Requests that an application has in flight at most.
+const MOST_REQUESTS: usize = 64;
+/// Contents below this are what disks held at first.
+const FIRST_WRITE: u64 = 16;
+
+impl Cluster {
+    /// An application asks for something, at a node that can take it.
+    pub(crate) fn io(&mut self, v: usize, kind: RequestKind, range: SectorRange, preferred: usize) {
+        let fits = |n: &usize| {
+            let node = &self.nodes[*n];
+            let volume = &node.volumes[v];
+            let room = node.requests.len() < MOST_REQUESTS;
+            node.core.is_some() && volume.open && volume.writable && room && range.end.0 <= volume.size
+        };
+        let Some(n) = [preferred, 1 - preferred].into_iter().find(fits) else { return };
+        if range.is_empty() {
+            return;
+        }
+        let moment = self.tick();
+        let tag = moment;
+        let id = (FIRST_WRITE + moment) as ContentId;
+        let (content, data) = match kind {
+            RequestKind::Write { .. } => (id, Payload::of_write(id, range)),
+            // Something that must be overwritten.
+            RequestKind::Read => (id, Payload::of_write(id, range)),
+            _ => (ZEROES, Payload::default()),
+        };
+        let data = self.nodes[n].buffers.add(Owner::Application, data);
+        let written = Written { write: tag, content, range, issued: moment };
+        if is_write(kind) {
+            self.issue(n, v, &written);
+        }
+        let flush = kind == RequestKind::Flush;
+        let request = BlockRequest {
+            tag,
+            volume: volume_nr(v),
+            kind,
+            sector: if flush { Sector(0) } else { range.start },
+            len: if flush { ByteLen(0) } else { bytes(range.end.0 - range.start.0) },
+            data: data.clone(),
+        };
+        self.nodes[n].requests.insert(tag, Request { volume: v, kind, written, data, sent: None });
+        self.nodes[n].inbox.push_back(Input::Request(request));
+        self.wake(n);
+    }
+
+    fn issue(&mut self, n: usize, v: usize, w: &Written) {
+        self.nodes[n].volumes[v].view.may_get(w);
+    }
+
+    /// Writes to this range go out to the peer.
+    pub(crate) fn mirrored(&mut self, n: usize, v: usize, range: SectorRange, connection: u64) {
+        let mut sent = Vec::new();
+        for request in self.nodes[n].requests.values_mut() {
+            if request.volume == v && is_write(request.kind) && request.written.range.overlaps(range) {
+                request.sent = Some(connection);
+                sent.push(request.written);
+            }
+        }
+        for written in sent {
+            self.nodes[1 - n].volumes[v].view.may_get(&written);
+        }
+    }
+
+    /// A request has ended.
+    pub(crate) fn completed(
+        &mut self,
+        n: usize,
+        core: &Resource,
+        tag: u64,
+        result: Result<(), IoError>,
+    ) -> Result<(), String> {
+        let request = self.nodes[n].requests.remove(&tag).ok_or_else(|| format!("request {tag} ended twice"))?;
+        let v = request.volume;
+        self.trace.mix(tag << 8 | u64::from(result.is_ok()));
+        let content = self.nodes[n].buffers.content(&request.data)?;
+        self.nodes[n].buffers.release(&request.data, Owner::Application)?;
+        let word = core.state_word(volume_nr(v)).expect("the volume exists");
+        match request.kind {
+            RequestKind::Read => {
+                if result.is_ok() {
+                    let view = &self.nodes[n].volumes[v].view;
+                    let range = request.written.range;
+                    view.allows(range, &content, request.written.issued).map_err(|e| format!("wrong read: {e}"))?;
+                }
+                Ok(())
+            }
+            RequestKind::Flush if result.is_ok() => self.flushed(n, v, &word, &request),
+            RequestKind::Flush => Ok(()),
+            _ => self.write_ended(n, v, &word, &request, result),
+        }
+    }
+
+    fn write_ended(
+        &mut self,
+        n: usize,
+        v: usize,
+        word: &StateWord,
+        request: &Request,
+        result: Result<(), IoError>,
+    ) -> Result<(), String> {
+        let now = self.tick();
+        let acknowledged = result.is_ok();
+        let written = request.written;
+        let reading = self.oldest_read(n, now);
+        if acknowledged {
+            self.acknowledged[n] += 1;
+        }
+        let count = self.acknowledged[n];
+        let volume = &mut self.nodes[n].volumes[v];
+        volume.view.ended(&written, acknowledged, now, reading);
+        if !acknowledged {
+            return Ok(());
+        }
+        volume.view.includes[n] = count;
+        let mut holders = Vec::new();
+        if word.disk == DiskState::UpToDate {
+            holders.push(n);
+        }
+        if self.is_mirrored(n, word, request) {
+            let reading = self.oldest_read(1 - n, now);
+            let volume = &mut self.nodes[1 - n].volumes[v];
+            volume.view.ended(&written, true, now, reading);
+            volume.view.includes[n] = count;
+            holders.push(1 - n);
+        }
+        for holder in holders {
+            let fua =
+                matches!(request.kind, RequestKind::Write { fua: true } | RequestKind::WriteZeroes { fua: true, .. });
+            self.nodes[holder].volumes[v].unflushed.push((now, written.range));
+            self.check_holder(holder, v, written.range, now, fua)?;
+        }
+        Ok(())
+    }
+
+    /// Does the peer certainly have a write that is complete here?
+    fn is_mirrored(&mut self, n: usize, word: &StateWord, request: &Request) -> bool {
+        let connected = matches!(self.net.wishes[n], Wish::Connected(number) if request.sent == Some(number));
+        connected
+            && self.peer_listens(n)
+            && word.conn >= ConnState::Connected
+            && word.pdsk == DiskState::UpToDate
+            && self.nodes[1 - n].volumes[request.volume].word.is_some_and(|w| w.disk == DiskState::UpToDate)
+            && self.setup.protocol == Protocol::C
+    }
+
+    /// Is the other end of this node's connection up?
+    fn peer_listens(&mut self, n: usize) -> bool {
+        let Wish::Connected(number) = self.net.wishes[n] else { return false };
+        self.net.get(number).is_some_and(|c| c.ends[1 - n] == End::Up)
+    }
+
+    /// This node's disk must hold what was acknowledged.
+    fn check_holder(
+        &self,
+        holder: usize,
+        v: usize,
+        range: SectorRange,
+        now: Moment,
+        durable: bool,
+    ) -> Result<(), String> {
+        let volume = &self.nodes[holder].volumes[v];
+        let on_disk = Payload::read(volume.data.data(), range);
+        let allowed = volume.view.allows(range, &on_disk, now);
+        allowed.map_err(|e| format!("acknowledged, but not on the disk of node {holder}: {e}"))?;
+        if durable {
+            let on_disk = Payload::read(volume.data.durable(), range);
+            let allowed = volume.view.allows(range, &on_disk, now);
+            allowed.map_err(|e| format!("FUA write acknowledged, but not durable on node {holder}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// A flush is complete: all that was acknowledged before it was asked for is durable on the good disks.
+    fn flushed(&mut self, n: usize, v: usize, word: &StateWord, request: &Request) -> Result<(), String> {
+        let began = request.written.issued;
+        let peer_good = self.peer_listens(n)
+            && word.conn >= ConnState::Connected
+            && word.pdsk == DiskState::UpToDate
+            && self.nodes[1 - n].volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate);
+        let good = [(n, word.disk == DiskState::UpToDate), (1 - n, peer_good)];
+        for (holder, _) in good.into_iter().filter(|(_, good)| *good) {
+            let volume = &mut self.nodes[holder].volumes[v];
+            let unflushed = std::mem::take(&mut volume.unflushed);
+            let (covered, rest) = unflushed.into_iter().partition(|(at, _)| *at < began);
+            volume.unflushed = rest;
+            let covered: Vec<(Moment, SectorRange)> = covered;
+            for (_, range) in covered {
+                let durable = Payload::read(volume.data.durable(), range);
+                let allowed = volume.view.allows(range, &durable, began);
+                allowed.map_err(|e| format!("flush complete, but node {holder} may still lose: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes of the applications of this node that have not ended.
+    pub(crate) fn under_way(&self, n: usize, v: usize) -> Vec<Written> {
+        let requests = self.nodes[n].requests.values();
+        requests.filter(|r| r.volume == v && is_write(r.kind)).map(|r| r.written).collect()
+    }
+
+    fn oldest_read(&self, n: usize, now: Moment) -> Moment {
+        let reads = self.nodes[n].requests.values().filter(|r| !is_write(r.kind));
+        reads.map(|r| r.written.issued).min().unwrap_or(now)
+    }
+
+    // -- openers ------------------------------------------------------------------------------------------------------
+
+    pub(crate) fn device_changed(&mut self, n: usize, v: usize, size: ByteLen, access: Access) {
+        let volume = &mut self.nodes[n].volumes[v];
+        volume.size = size.0 / 512;
+        volume.writable = access == Access::ReadWrite;
+        self.adjust_openers(n, v);
+    }
+
+    pub(crate) fn want_open(&mut self, n: usize, open: bool) {
+        self.nodes[n].wants_open = open;
+        for v in 0..self.nodes[n].volumes.len() {
+            self.adjust_openers(n, v);
+        }
+    }
+
+    fn adjust_openers(&mut self, n: usize, v: usize) {
+        let node = &mut self.nodes[n];
+        let open = node.wants_open && node.volumes[v].writable;
+        if open != node.volumes[v].open {
+            node.volumes[v].open = open;
+            let openers = Openers { writers: u32::from(open), readers: 0 };
+            self.input(n, Duration::from_millis(1), Input::Openers(volume_nr(v), openers));
+        }
+    }
+
+    // -- what the nodes' states mean for the oracle -------------------------------------------------------------------
+
+    /// Looks at a process after its turn.
+    pub(crate) fn observe(&mut self, n: usize, core: &Resource) {
+        for v in 0..self.nodes[n].volumes.len() {
+            let word = core.state_word(volume_nr(v)).expect("the volume exists");
+            let old = self.nodes[n].volumes[v].word.replace(word);
+            if old == Some(word) {
+                continue;
+            }
+            self.trace.mix((word.conn as u64) << 16 | (word.disk as u64) << 8 | word.pdsk as u64);
+            let good = |w: &StateWord| w.disk == DiskState::UpToDate;
+            let was_good = old.as_ref().is_some_and(good);
+            let alone = word.role == Role::Primary && word.conn < ConnState::Connected;
+            let volume = &mut self.nodes[n].volumes[v];
+            volume.alone |= alone;
+            let promoted = word.role == Role::Primary && old.is_none_or(|w| w.role == Role::Secondary);
+            if promoted && !good(&word) && word.pdsk == DiskState::UpToDate && word.conn >= ConnState::Connected {
+                self.sees_the_peers_copy(n, v);
+            }
+            let volume = &mut self.nodes[n].volumes[v];
+            let targets = (ConnState::WFBitMapT..=ConnState::PausedSyncT).contains(&word.conn);
+            if was_good && word.disk == DiskState::Inconsistent && !targets {
+                // `on-io-error pass_on`: whatever the other copy is, it counts from now on.
+                volume.worthless = true;
+            }
+            if was_good && !good(&word) {
+                volume.left_at.get_or_insert(volume.view.includes);
+            }
+            if !was_good && good(&word) {
+                self.became_good(n, v, old.as_ref(), &word);
+            }
+        }
+    }
+
+    fn became_good(&mut self, n: usize, v: usize, old: Option<&StateWord>, word: &StateWord) {
+        let targets = |w: &StateWord| matches!(w.conn, ConnState::SyncTarget | ConnState::PausedSyncT);
+        if old.is_some_and(targets) && word.conn == ConnState::Connected {
+            return self.resynced(n, v);
+        }
+        let under_way = self.under_way(n, v);
+        let volume = &mut self.nodes[n].volumes[v];
+        if let Some(includes) = volume.left_at.take()
+            && word.role == Role::Secondary
+        {
+            volume.view.rebase(volume.data.data());
+            volume.view.includes = includes;
+            under_way.iter().for_each(|w| volume.view.may_get(w));
+        }
+    }
+
+    /// A Primary without good data of its own works on its peer's.
+    fn sees_the_peers_copy(&mut self, n: usize, v: usize) {
+        let source = self.nodes[1 - n].volumes[v].view.clone();
+        let under_way = self.under_way(n, v);
+        let volume = &mut self.nodes[n].volumes[v];
+        volume.left_at.get_or_insert(volume.view.includes);
+        volume.view.adopt(source, under_way.into_iter());
+    }
+
+    /// A resync is complete: the target is as good as the source.
+    fn resynced(&mut self, n: usize, v: usize) {
+        let source = self.nodes[1 - n].volumes[v].view.clone();
+        let alone = self.nodes[1 - n].volumes[v].alone;
+        let under_way = self.under_way(n, v);
+        let volume = &mut self.nodes[n].volumes[v];
+        let lost = !source.includes_all_of(&volume.view);
+        // With protocol A and B it is not known here what the peer has.
+        let unsafe_protocol = self.setup.protocol != Protocol::C;
+        let excused = alone || volume.worthless || unsafe_protocol;
+        let text = format!(
+            "volume {v}: a resync made node {n} lose acknowledged writes: it had {:?}, the source {:?}",
+            volume.view.includes, source.includes
+        );
+        volume.left_at = None;
+        volume.worthless = false;
+        volume.unflushed.clear();
+        // A Primary's applications have seen through its view all along.
+        if lost || volume.word.is_some_and(|w| w.role == Role::Secondary) {
+            volume.view.adopt(source, under_way.into_iter());
+        }
+        if lost && !excused {
+            self.fail(text);
+        }
+    }
+}
+
+pub(crate) fn is_write(kind: RequestKind) -> bool {
+    !matches!(kind, RequestKind::Read | RequestKind::Flush)
+}

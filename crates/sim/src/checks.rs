@@ -1,0 +1,120 @@
+//! What must hold at any time, and when nothing is going on.
+
+use crate::apps::is_write;
+use crate::cluster::Cluster;
+use crate::payload::{Owner, Payload};
+use crate::plan::{node_id, volume_nr};
+use crate::ranges::sectors;
+use units::SectorRange;
+use wire::{ConnState, DiskState, StateWord};
+
+impl Cluster {
+    /// An application's write goes to the disk: its extents must be in the activity log there
+    /// (`docs/spec/on-disk-format.md` 3.7, I1).
+    pub(crate) fn check_activity_log(&mut self, n: usize, v: usize, range: SectorRange) -> Result<(), String> {
+        let layout = self.setup.volumes[v].layout(n);
+        let shape = layout.geometry().al();
+        let disk = self.nodes[n].volumes[v].meta_disk();
+        let ring = disk.read_meta(layout.al_at().0, shape.bytes().0).expect("the ring is in the metadata");
+        let replay = meta::activity_log::replay::replay(&ring, shape, meta::Format::V08, 67);
+        let replay = replay.map_err(|e| format!("the activity log cannot be replayed: {e:?}"))?;
+        let extents = meta::ExtentRange::of(range).ok_or("an empty write")?;
+        match extents.iter().find(|e| !replay.hot.contains(e)) {
+            Some(e) => Err(format!("write to {range:?} of volume {v}, but extent {e} is not in the activity log")),
+            None => Ok(()),
+        }
+    }
+
+    /// Is the volume mirrored and idle?
+    pub(crate) fn is_settled(&self, v: usize) -> bool {
+        let fine = |w: &StateWord| {
+            w.conn == ConnState::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate
+        };
+        self.nodes.iter().all(|node| {
+            let idle = !node.requests.values().any(|r| is_write(r.kind)) && node.inbox.is_empty();
+            // Also a flush counts: what has arrived may wait for it.
+            idle && node.flights.is_empty() && node.core.is_some() && node.volumes[v].word.as_ref().is_some_and(fine)
+        }) && self.net.is_quiet()
+    }
+
+    /// Volumes that are mirrored, idle and clean hold the same everywhere, and what applications wrote.
+    pub(crate) fn check_settled(&mut self) {
+        for v in 0..self.setup.volumes.len() {
+            if self.is_settled(v)
+                && let Err(text) = self.compare_copies(v)
+            {
+                self.fail(format!("volume {v}: {text}"));
+            }
+        }
+    }
+
+    fn compare_copies(&mut self, v: usize) -> Result<(), String> {
+        let size = self.nodes.iter().map(|n| n.volumes[v].size).min().expect("two nodes");
+        let whole = sectors(0, size);
+        for n in 0..2 {
+            let core = self.nodes[n].core.as_ref().expect("settled");
+            if core.known_different(volume_nr(v), node_id(1 - n), whole) > 0 {
+                return Ok(());
+            }
+        }
+        let copy = |n: usize| Payload::read(self.nodes[n].volumes[v].data.data(), whole);
+        let (a, b) = (copy(0), copy(1));
+        if let Some(range) = first_difference(&a, &b) {
+            let part = |p: &Payload| p.slice(range.start.0, range.end.0 - range.start.0);
+            return Err(format!(
+                "both copies are UpToDate and clean, but differ in {range:?}: {:?} and {:?}",
+                part(&a),
+                part(&b)
+            ));
+        }
+        let now = self.tick();
+        let fuller = usize::from(!self.nodes[0].volumes[v].view.includes_all_of(&self.nodes[1].volumes[v].view));
+        let view = self.nodes[fuller].volumes[v].view.clone();
+        // Who gave in after a split brain is judged where the resync ends.
+        let other = &self.nodes[1 - fuller].volumes[v].view;
+        let allowed = view.allows(whole, &a, now).or_else(|e| other.allows(whole, &a, now).map_err(|_| e));
+        allowed.map_err(|e| format!("both copies lost a write: {e}"))?;
+        for node in &mut self.nodes {
+            let volume = &mut node.volumes[v];
+            volume.view = view.clone();
+            volume.view.rebase(volume.data.data());
+            (volume.alone, volume.worthless, volume.left_at) = (false, false, None);
+        }
+        Ok(())
+    }
+
+    /// After everything has ended nothing may be left over.
+    pub(crate) fn check_leftovers(&mut self) {
+        for n in 0..2 {
+            let node = &self.nodes[n];
+            let (buffers, requests) = (node.buffers.count(Owner::Core), node.requests.len());
+            if node.flights.is_empty() && node.inbox.is_empty() && buffers > 0 {
+                self.fail(format!("node {n} never released {buffers} buffers"));
+            } else if requests > 0 {
+                let text = format!("node {n} never completed {:?}", node.requests.values().next());
+                self.fail(text);
+            } else if let Some(command) = node.commands.values().next() {
+                let text = format!("node {n} never ended the command {command:?}");
+                self.fail(text);
+            }
+        }
+    }
+}
+
+/// Where two payloads of the same length differ first.
+fn first_difference(a: &Payload, b: &Payload) -> Option<SectorRange> {
+    let (mut i, mut j) = (a.placed(units::Sector(0)), b.placed(units::Sector(0)));
+    let (mut x, mut y) = (i.next()?, j.next()?);
+    loop {
+        let (start, end) = (x.0.start.max(y.0.start), x.0.end.min(y.0.end));
+        if x.1 != y.1 {
+            return Some(SectorRange { start, end });
+        }
+        if x.0.end == end {
+            x = i.next()?;
+        }
+        if y.0.end == end {
+            y = j.next()?;
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! The cluster: its nodes, its network, and the queue of everything that is going to happen.
+
+use crate::disk::Disk;
+use crate::net::Net;
+use crate::oracle::{Moment, View, Written};
+use crate::payload::{Buffers, Payload};
+use crate::plan::{Plan, Setup, Step, VolumeSetup, bytes, node_id, volume_nr};
+use crate::trace::Trace;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use units::{ByteLen, Duration, Instant, NodeId, Rng, SectorRange, VolumeNr};
+use urbd_core::{
+    BlockRequest, Command, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone, OpId, OpenedDisk,
+    Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
+};
+use wire::{Packet, Socket, StateWord};
+
+/// A run with more events has gone astray.
+const MOST_EVENTS: u64 = 2_000_000;
+
+/// Everything.
+pub(crate) struct Cluster {
+    pub(crate) setup: Setup,
+    pub(crate) now: Instant,
+    pub(crate) rng: Rng,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) net: Net,
+    pub(crate) trace: Trace,
+    pub(crate) failure: Option<String>,
+    pub(crate) events: u64,
+    pub(crate) packets: u64,
+    /// Counts everything that the oracle orders.
+    pub(crate) moment: Moment,
+    pub(crate) serial: u64,
+    /// By node: writes acknowledged there, of all volumes.
+    pub(crate) acknowledged: [u64; 2],
+    queue: BinaryHeap<Reverse<(Instant, u64)>>,
+    scheduled: BTreeMap<u64, Event>,
+    next_event: u64,
+}
+
+/// Something that happens at its time.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Step(Step),
+    /// A process takes a turn.
+    Turn(usize, u32),
+    Timer(usize, u32, Instant),
+    /// A disk operation ends.
+    Disk(usize, u64),
+    /// Something reaches a process.
+    Input(usize, u32, Input),
+    /// A stream delivers its next item: connection, from, data or control.
+    Stream(u64, usize, usize),
+    /// Both nodes want to be connected.
+    Meet,
+    /// One end learns that it is connected.
+    Established(u64, usize),
+    /// One stream has ended some time ago: the link is down.
+    LastWords(u64, usize),
+}
+
+/// What a process learns.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// Links are told apart by the number of the connection.
+    LinkUp(u64, LinkUp),
+    LinkDown(u64, LinkDown),
+    Packet(u64, Socket, VolumeNr, Packet, Payload),
+    Disk(DiskDone),
+    Meta(MetaDone),
+    Opened(VolumeNr, OpenedDisk),
+    Handler(u64, i32),
+    Command(u64, Command),
+    Request(BlockRequest),
+    Openers(VolumeNr, Openers),
+}
+
+/// A machine with its disks, and the process on it.
+pub(crate) struct Node {
+    pub(crate) volumes: Vec<Volume>,
+    pub(crate) core: Option<Resource>,
+    /// Counts processes: what was meant for an older one is dropped.
+    pub(crate) life: u32,
+    pub(crate) paused: bool,
+    pub(crate) inbox: VecDeque<Input>,
+    pub(crate) turn_scheduled: bool,
+    pub(crate) timer: Option<Instant>,
+    pub(crate) hasty_timers: u32,
+    pub(crate) buffers: Buffers,
+    pub(crate) flights: BTreeMap<u64, Flight>,
+    pub(crate) requests: BTreeMap<u64, Request>,
+    /// Commands that have not ended.
+    pub(crate) commands: BTreeMap<u64, Command>,
+    pub(crate) dies_after: Option<(u32, bool)>,
+    /// The applications want their devices open.
+    pub(crate) wants_open: bool,
+}
+
+/// A volume on a node.
+pub(crate) struct Volume {
+    pub(crate) data: Disk,
+    pub(crate) meta: Option<Disk>,
+    pub(crate) view: View,
+    pub(crate) word: Option<StateWord>,
+    /// The disk is not what the view says: it was given up while the node went on, including so much.
+    pub(crate) left_at: Option<[u64; 2]>,
+    /// The node was Primary without its peer since both were last equal.
+    pub(crate) alone: bool,
+    /// The operator gave this copy up.
+    pub(crate) worthless: bool,
+    /// Front end: size and writability.
+    pub(crate) size: u64,
+    pub(crate) writable: bool,
+    pub(crate) open: bool,
+    /// An open that waits for the last operations of a former one.
+    pub(crate) opening: bool,
+    /// Acknowledged and not known to be flushed.
+    pub(crate) unflushed: Vec<(Moment, SectorRange)>,
+}
+
+/// A disk operation under way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) volume: usize,
+    pub(crate) op: OpId,
+    pub(crate) work: Work,
+    /// The disk was closed: nobody is told.
+    pub(crate) orphan: bool,
+    /// Flushes: what it covers, on data and metadata.
+    pub(crate) marks: (u64, u64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Read(SectorRange, Segments),
+    /// Shall it look for zeroes?
+    ReadNew(SectorRange, bool),
+    Write(units::Sector, Payload, bool),
+    Zero(SectorRange, bool),
+    Flush,
+    /// It was carried out when it was submitted.
+    Done,
+    MetaWrite {
+        at: u64,
+        bytes: Box<[u8]>,
+        flush: bool,
+        fua: bool,
+    },
+    MetaRead {
+        at: u64,
+        len: u64,
+    },
+}
+
+/// An application's request.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) volume: usize,
+    pub(crate) kind: RequestKind,
+    pub(crate) written: Written,
+    pub(crate) data: Segments,
+    /// The connection by which it was sent to the peer.
+    pub(crate) sent: Option<u64>,
+}
+
+impl Cluster {
+    pub(crate) fn new(plan: &Plan, trace: Trace) -> Cluster {
+        let setup = plan.setup.clone();
+        let nodes = (0..2).map(|n| Node::new(&setup, n)).collect();
+        let mut cluster = Cluster {
+            now: Instant(0),
+            rng: Rng::new(plan.seed),
+            nodes,
+            net: Net::default(),
+            trace,
+            failure: None,
+            events: 0,
+            packets: 0,
+            moment: 2,
+            serial: 0,
+            acknowledged: [0; 2],
+            queue: BinaryHeap::new(),
+            scheduled: BTreeMap::new(),
+            next_event: 0,
+            setup,
+        };
+        for (at, step) in &plan.steps {
+            cluster.at(*at, Event::Step(step.clone()));
+        }
+        cluster
+    }
+
+    pub(crate) fn at(&mut self, time: Instant, event: Event) {
+        self.next_event += 1;
+        self.queue.push(Reverse((time, self.next_event)));
+        self.scheduled.insert(self.next_event, event);
+    }
+
+    /// After a random time of up to `most`.
+    pub(crate) fn after(&mut self, most: Duration, event: Event) {
+        let delay = self.delay(most);
+        self.at(self.now + delay, event);
+    }
+
+    pub(crate) fn delay(&mut self, most: Duration) -> Duration {
+        let most = if self.rng.chance(1, 50) { most.0 * 5 } else { most.0 };
+        Duration(self.rng.below(most.max(1)))
+    }
+
+    /// Lets things happen until `end`, or a failure.
+    pub(crate) fn run_until(&mut self, end: Instant) {
+        while let Some(Reverse((time, number))) = self.queue.peek().copied() {
+            if time > end || self.failure.is_some() {
+                break;
+            }
+            self.queue.pop();
+            let event = self.scheduled.remove(&number).expect("scheduled");
+            self.now = time;
+            self.events += 1;
+            self.trace.mix(time.0);
+            self.happen(event);
+            if self.events == MOST_EVENTS {
+                self.fail("there is no end of events");
+            }
+        }
+        self.now = self.now.max(end);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Step(step) => {
+                self.trace.note(self.now, || format!("* {step:?}"));
+                self.step(step);
+            }
+            Event::Turn(n, life) => {
+                if self.nodes[n].life == life {
+                    self.turn(n);
+                }
+            }
+            Event::Timer(n, life, at) => {
+                if self.nodes[n].life == life && self.nodes[n].timer == Some(at) {
+                    self.nodes[n].timer = None;
+                    self.wake(n);
+                }
+            }
+            Event::Disk(n, serial) => self.disk_done(n, serial),
+            Event::Input(n, life, input) => {
+                if self.nodes[n].life == life {
+                    self.nodes[n].inbox.push_back(input);
+                    self.wake(n);
+                }
+            }
+            Event::Stream(number, from, which) => self.deliver(number, from, which),
+            Event::Meet => self.meet(),
+            Event::Established(number, n) => self.established(number, n),
+            Event::LastWords(number, n) => self.link_ended(number, n),
+        }
+    }
+
+    /// The process will take a turn soon.
+    pub(crate) fn wake(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        if !node.turn_scheduled && !node.paused && node.core.is_some() {
+            node.turn_scheduled = true;
+            let life = node.life;
+            self.after(self.setup.latency.2, Event::Turn(n, life));
+        }
+    }
+
+    /// Hands something to a process after a random time of up to `most`.
+    pub(crate) fn input(&mut self, n: usize, most: Duration, input: Input) {
+        let life = self.nodes[n].life;
+        self.after(most, Event::Input(n, life, input));
+    }
+
+    pub(crate) fn fail(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        self.trace.note(self.now, || format!("FAILED: {text}"));
+        self.failure.get_or_insert(text);
+    }
+
+    pub(crate) fn tick(&mut self) -> Moment {
+        self.moment += 2;
+        self.moment
+    }
+}
+
+impl Node {
+    fn new(setup: &Setup, n: usize) -> Node {
+        let volume = |v: &VolumeSetup| Volume::new(v, n, setup.same_content);
+        Node {
+            volumes: setup.volumes.iter().map(volume).collect(),
+            core: None,
+            life: 0,
+            paused: false,
+            inbox: VecDeque::new(),
+            turn_scheduled: false,
+            timer: None,
+            hasty_timers: 0,
+            buffers: Buffers::default(),
+            flights: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            dies_after: None,
+            wants_open: false,
+        }
+    }
+}
+
+impl Volume {
+    fn new(setup: &VolumeSetup, n: usize, same: bool) -> Volume {
+        let sectors = setup.sectors[n];
+        let garbage = if same { 1 } else { 1 + n as u32 };
+        let layout = setup.layout(n);
+        let options = meta::create::CreateOptions::default();
+        let (_, steps) = meta::create::plan(meta::Version::V08, &layout, &options).expect("the layout is good");
+        let base = [layout.superblock_at(), layout.al_at(), layout.bitmap_at()].into_iter().min().expect("three").0;
+        let disk = |base, end, steps: &[meta::Step]| Disk::new(sectors, garbage, base, end, steps);
+        let (data, meta) = if setup.external {
+            (disk(0, 0, &[]), Some(disk(base, layout.device().0, &steps)))
+        } else {
+            (disk(base, layout.device().0, &steps), None)
+        };
+        Volume {
+            data,
+            meta,
+            view: View::new(sectors, garbage),
+            word: None,
+            left_at: None,
+            alone: false,
+            worthless: false,
+            size: 0,
+            writable: false,
+            open: false,
+            opening: false,
+            unflushed: Vec::new(),
+        }
+    }
+
+    /// The disk with the metadata.
+    pub(crate) fn meta_disk(&mut self) -> &mut Disk {
+        self.meta.as_mut().unwrap_or(&mut self.data)
+    }
+}
+
+impl VolumeSetup {
+    pub(crate) fn layout(&self, n: usize) -> meta::Layout {
+        let (kind, device) = if self.external {
+            (meta::MetaDisk::FlexExternal, ByteLen(2 << 20))
+        } else {
+            (meta::MetaDisk::Internal, bytes(self.sectors[n]))
+        };
+        meta::Layout::new(kind, meta::Geometry::V08, device).expect("large enough")
+    }
+}
+
+/// The configuration of a node.
+pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
+    let disk = |v: &VolumeSetup| DiskConfig {
+        meta: if v.external { meta::MetaDisk::FlexExternal } else { meta::MetaDisk::Internal },
+        on_io_error: setup.on_io_error,
+        fencing: setup.fencing,
+        al_extents: 67,
+        disk_timeout: setup.disk_timeout,
+        ..DiskConfig::default()
+    };
+    let volumes = setup.volumes.iter().enumerate();
+    let volumes = volumes.map(|(i, v)| VolumeConfig { volume: volume_nr(i), disk: Some(disk(v)) }).collect();
+    ResourceConfig {
+        name: "r0".to_owned(),
+        node: node_id(n),
+        on_no_data: setup.on_no_data,
+        fence_handler: setup.fencing != urbd_core::Fencing::DontCare,
+        volumes,
+        connections: vec![connection(setup, node_id(1 - n))],
+    }
+}
+
+fn connection(setup: &Setup, peer: NodeId) -> ConnectionConfig {
+    let address = "127.0.0.1:7789".parse().expect("an address");
+    let mut c = ConnectionConfig::new(peer, "peer", (address, address));
+    c.protocol = setup.protocol;
+    c.max_epoch_size = setup.max_epoch_size;
+    c.ko_count = setup.ko_count;
+    c.csums = setup.digests.then(|| "sha1".to_owned());
+    c.verify = setup.digests.then(|| "sha1".to_owned());
+    (c.after_sb_0p, c.after_sb_1p, c.after_sb_2p) = setup.after_split_brain;
+    c
+}
+
+impl Volume {
+    /// Writes metadata, after a flush of what is covered by these marks.
+    pub(crate) fn write_meta(&mut self, at: u64, bytes: &[u8], flush: Option<(u64, u64)>, durable: bool) {
+        if let Some((data, meta)) = flush {
+            self.data.flush(data);
+            if let Some(disk) = &mut self.meta {
+                disk.flush(meta);
+            }
+        }
+        self.meta_disk().write_meta(at, bytes, durable);
+    }
+}

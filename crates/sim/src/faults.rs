@@ -1,0 +1,173 @@
+//! Steps of the plan: faults, operators, applications.
+
+use crate::cluster::{Cluster, Event, Input, Work, configuration};
+use crate::net::{End, Wish};
+use crate::payload::Buffers;
+use crate::plan::{Step, node_id, volume_nr};
+use units::Duration;
+use urbd_core::{Command, Resource};
+use wire::DiskState;
+
+impl Cluster {
+    pub(crate) fn step(&mut self, step: Step) {
+        match step {
+            Step::Start(n) => self.start(n),
+            Step::Kill(n) => self.die(n, false),
+            Step::PowerLoss(n) => self.die(n, true),
+            Step::DieAfter { node, effects, power } => {
+                if self.nodes[node].core.is_some() {
+                    self.nodes[node].dies_after = Some((effects, power));
+                }
+            }
+            Step::Pause(n) => self.nodes[n].paused = self.nodes[n].core.is_some(),
+            Step::Resume(n) => self.resume(n),
+            Step::Cut(n) => self.net.cut[n] = true,
+            Step::Heal(n) => self.heal(n),
+            Step::Stall(n, which) => {
+                for c in &mut self.net.connections {
+                    c.streams[n][which].stalled = true;
+                }
+            }
+            Step::Reset => self.reset_links(),
+            Step::Disk { node, volume, faults } => self.nodes[node].volumes[volume].data.faults = faults,
+            Step::Open(n, open) => self.want_open(n, open),
+            Step::Io { volume, kind, range, node } => self.io(volume, kind, range, node),
+            Step::Command(n, command) => self.command(n, command),
+        }
+    }
+
+    pub(crate) fn command(&mut self, n: usize, command: Command) {
+        if self.nodes[n].core.is_none() {
+            return;
+        }
+        match &command {
+            Command::Invalidate { volume } => self.nodes[n].volumes[usize::from(volume.0)].worthless = true,
+            Command::InvalidateRemote { volume, .. } => {
+                self.nodes[1 - n].volumes[usize::from(volume.0)].worthless = true;
+            }
+            Command::Connect { discard_my_data: true, .. } => {
+                self.nodes[n].volumes.iter_mut().for_each(|v| v.worthless = true);
+            }
+            Command::Primary { force: true } => {
+                for v in 0..self.nodes[n].volumes.len() {
+                    let good = self.nodes[n].volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate);
+                    self.nodes[1 - n].volumes[v].worthless = true;
+                    if !good {
+                        // What it holds is what the operator wants.
+                        let under_way = self.under_way(n, v);
+                        let volume = &mut self.nodes[n].volumes[v];
+                        volume.view.rebase(volume.data.data());
+                        under_way.iter().for_each(|w| volume.view.may_get(w));
+                        volume.left_at = None;
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.serial += 1;
+        let id = self.serial;
+        self.nodes[n].commands.insert(id, command.clone());
+        self.nodes[n].inbox.push_back(Input::Command(id, command));
+        self.wake(n);
+    }
+
+    /// The process is started, as `up` does it.
+    pub(crate) fn start(&mut self, n: usize) {
+        if self.nodes[n].core.is_some() {
+            return;
+        }
+        // The peer may still hold a connection to the dead machine: its packets are answered with a reset now.
+        let stale = self.net.connections.iter().filter(|c| c.ends[n] == End::Closed && c.ends[1 - n] != End::Closed);
+        let stale: Vec<u64> = stale.map(|c| c.number).collect();
+        for number in stale {
+            self.end_streams(number, n);
+        }
+        let seed = self.rng.next_u64();
+        self.nodes[n].core = Some(Resource::new(configuration(&self.setup, n), seed));
+        for v in 0..self.nodes[n].volumes.len() {
+            self.command(n, Command::Attach { volume: volume_nr(v) });
+        }
+        let peer = node_id(1 - n);
+        self.command(n, Command::Connect { peer, discard_my_data: false, tentative: false });
+    }
+
+    /// The process dies, or the whole machine.
+    pub(crate) fn die(&mut self, n: usize, power: bool) {
+        let now = self.tick();
+        let node = &mut self.nodes[n];
+        let was_running = node.core.take().is_some();
+        if !was_running && !power {
+            return;
+        }
+        node.life += 1;
+        node.paused = false;
+        node.turn_scheduled = false;
+        node.timer = None;
+        node.dies_after = None;
+        node.inbox.clear();
+        node.commands.clear();
+        node.buffers = Buffers::default();
+        for (_, request) in std::mem::take(&mut node.requests) {
+            if crate::apps::is_write(request.kind) {
+                node.volumes[request.volume].view.lost(&request.written, now);
+            }
+        }
+        self.end_flights(n, power);
+        if power {
+            self.lose_power(n);
+        }
+        for volume in &mut self.nodes[n].volumes {
+            volume.word = None;
+            (volume.size, volume.writable, volume.open, volume.opening) = (0, false, false, false);
+        }
+        if self.net.wishes[n] != Wish::Nothing {
+            self.close_link(n, !power);
+        }
+    }
+
+    /// Operations in flight may have been done, or not, or (if the machine died) in part.
+    fn end_flights(&mut self, n: usize, power: bool) {
+        for (_, flight) in std::mem::take(&mut self.nodes[n].flights) {
+            let rng = &mut self.rng;
+            let vol = &mut self.nodes[n].volumes[flight.volume];
+            let whole = !power && rng.chance(1, 2);
+            match flight.work {
+                Work::Write(at, content, _) if whole => vol.data.write(at, &content, false),
+                Work::Write(at, content, _) => vol.data.write_maybe(at, &content, rng),
+                Work::Zero(range, _) if rng.chance(1, 2) => vol.data.zero(range, false),
+                Work::Flush if rng.chance(1, 2) => vol.data.flush(flight.marks.0),
+                Work::MetaWrite { at, bytes, flush, .. } => {
+                    if flush && rng.chance(1, 2) {
+                        continue;
+                    }
+                    vol.write_meta(at, &[], flush.then_some(flight.marks), false);
+                    vol.meta_disk().write_meta_maybe(at, &bytes, rng);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn lose_power(&mut self, n: usize) {
+        let now = self.tick();
+        for volume in &mut self.nodes[n].volumes {
+            if let Some(meta) = &mut volume.meta {
+                meta.lose_power(&mut self.rng);
+            }
+            for place in volume.data.lose_power(&mut self.rng) {
+                let left: Vec<_> = volume.data.data().runs(place).map(|(r, c)| (r, c.id)).collect();
+                for (range, content) in left {
+                    volume.view.may_hold(range, content, now);
+                }
+            }
+        }
+    }
+
+    fn resume(&mut self, n: usize) {
+        if std::mem::take(&mut self.nodes[n].paused) {
+            self.wake(n);
+            self.seek(self.now);
+            self.after(Duration::from_millis(1), Event::Meet);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A deterministic simulator of whole clusters of the unmodified [`urbd_core::Resource`].
+//!
+//! Purpose: to find what the replication core does wrong when disks, networks, nodes and operators do. [`run_seed`]
+//! draws a cluster and a plan of everything that happens to it from a number, runs it in virtual time, and checks after
+//! every event and at the end what applications may see and what copies must hold. [`shrink`] makes the plan of a
+//! failing seed short.
+//!
+//! Two phases: in the first there are faults, and safety is checked; then everything is mended, and within a bound the
+//! copies must become UpToDate and identical, all requests and commands must end, and the network must fall silent.
+//!
+//! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
+//! the write that they come from.
+//!
+//! Must never: be needed by the product; know more of the core than its public interface.
+#![forbid(unsafe_code)]
+
+mod apps;
+mod checks;
+mod cluster;
+mod disk;
+mod faults;
+mod links;
+mod net;
+mod oracle;
+mod payload;
+mod plan;
+mod process;
+mod ranges;
+mod settle;
+mod shrink;
+mod trace;
+
+pub use disk::DiskFaults;
+pub use plan::{Plan, Setup, Step, VolumeSetup};
+pub use shrink::shrink;
+
+use cluster::Cluster;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use trace::Trace;
+use units::{Duration, Instant};
+
+/// How to run a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// Keep a line for everything that happens.
+    pub trace: bool,
+}
+
+/// What became of a run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// What was wrong.
+    pub failure: Option<String>,
+    /// Hash of everything that happened.
+    pub hash: u64,
+    /// Events.
+    pub events: u64,
+    /// Virtual time that passed.
+    pub time: Duration,
+    /// What happened, if it was asked for.
+    pub trace: Vec<String>,
+}
+
+/// Runs the plan of a seed.
+#[must_use]
+pub fn run_seed(seed: u64, options: Options) -> Outcome {
+    run_plan(&Plan::draw(seed), options)
+}
+
+/// Runs a plan. A panic of the core is a failure (where panics unwind).
+#[must_use]
+pub fn run_plan(plan: &Plan, options: Options) -> Outcome {
+    let mut cluster = Cluster::new(plan, Trace::new(options.trace));
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        let end = plan.steps.last().map_or(Instant(0), |(at, _)| *at);
+        cluster.run_with_checks(end);
+        if cluster.failure.is_none() {
+            cluster.recover();
+        }
+    }));
+    if let Err(panic) = ran {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        cluster.fail(format!("panic: {}", text.unwrap_or_default()));
+    }
+    Outcome {
+        failure: cluster.failure,
+        hash: cluster.trace.hash(),
+        events: cluster.events,
+        time: cluster.now.since(Instant(0)),
+        trace: cluster.trace.into_lines(),
+    }
+}
+
+impl Cluster {
+    /// Runs until `end`, and compares copies now and then.
+    fn run_with_checks(&mut self, end: Instant) {
+        const EVERY: Duration = Duration::from_millis(500);
+        while self.now < end && self.failure.is_none() {
+            self.run_until(end.min(self.now + EVERY));
+            if self.failure.is_none() {
+                self.check_settled();
+            }
+        }
+    }
+}

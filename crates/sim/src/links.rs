@@ -1,0 +1,208 @@
+//! Packets and connections on their way through the network.
+
+use crate::cluster::{Cluster, Event, Input};
+use crate::net::{Connection, End, Item, Stream, Wish};
+use crate::payload::Payload;
+use units::{Duration, Instant, VolumeNr};
+use urbd_core::{LinkDown, LinkUp};
+use wire::{Packet, Socket};
+
+/// How long after the end of one stream the other one is listened to.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+/// Opening a connection takes up to this long.
+const OPENING: Duration = Duration::from_millis(30);
+
+impl Cluster {
+    pub(crate) fn send(
+        &mut self,
+        n: usize,
+        stream: Socket,
+        volume: VolumeNr,
+        packet: Packet,
+        payload: Payload,
+    ) -> Result<(), String> {
+        let Wish::Connected(number) = self.net.wishes[n] else { return Ok(()) };
+        self.packets += u64::from(!matches!(packet, Packet::Ping | Packet::PingAck));
+        let range = match &packet {
+            Packet::Data(w) => units::SectorRange::new(w.sector, w.size),
+            Packet::Trim(w) | Packet::Zeroes(w) => units::SectorRange::new(w.sector, w.size),
+            _ => None,
+        };
+        if let Some(range) = range {
+            self.mirrored(n, usize::from(volume.0), range, number);
+        }
+        let which = usize::from(stream == Socket::Control);
+        self.enqueue(number, n, which, Item::Packet(volume, packet, payload));
+        Ok(())
+    }
+
+    fn enqueue(&mut self, number: u64, from: usize, which: usize, item: Item) {
+        let delay = self.delay(self.setup.latency.1);
+        let now = self.now;
+        let Some(connection) = self.net.get(number) else { return };
+        let stream = &mut connection.streams[from][which];
+        let at = stream.items.back().map_or(now + delay, |(last, _)| (now + delay).max(*last));
+        stream.items.push_back((at, item));
+        self.schedule_stream(number, from, which);
+    }
+
+    fn schedule_stream(&mut self, number: u64, from: usize, which: usize) {
+        let (cut, now) = (self.net.cut[from], self.now);
+        let Some(connection) = self.net.get(number) else { return };
+        let stream = &mut connection.streams[from][which];
+        if stream.scheduled || cut || stream.stalled {
+            return;
+        }
+        if let Some((at, _)) = stream.items.front() {
+            let at = (*at).max(now);
+            stream.scheduled = true;
+            self.at(at, Event::Stream(number, from, which));
+        }
+    }
+
+    /// A stream's first item arrives.
+    pub(crate) fn deliver(&mut self, number: u64, from: usize, which: usize) {
+        let cut = self.net.cut[from];
+        let to = 1 - from;
+        let Some(connection) = self.net.get(number) else { return };
+        let open = connection.ends[to];
+        let stream = &mut connection.streams[from][which];
+        stream.scheduled = false;
+        if cut || stream.stalled {
+            return;
+        }
+        if open == End::Coming {
+            // The other end is not told yet: nothing is read from its sockets.
+            stream.scheduled = true;
+            return self.at(self.now + Duration(1_000_000), Event::Stream(number, from, which));
+        }
+        let Some((_, item)) = stream.items.pop_front() else { return };
+        match item {
+            _ if open == End::Closed => {}
+            Item::Packet(volume, packet, payload) => {
+                let socket = if which == 0 { Socket::Data } else { Socket::Control };
+                self.nodes[to].inbox.push_back(Input::Packet(number, socket, volume, packet, payload));
+                self.wake(to);
+            }
+            Item::End => {
+                stream.ended = true;
+                let both = connection.streams[from].iter().all(|s| s.ended);
+                let wait = if both { Duration(0) } else { LAST_WORDS };
+                self.at(self.now + wait, Event::LastWords(number, to));
+            }
+        }
+        self.schedule_stream(number, from, which);
+        self.net.forget_closed();
+    }
+
+    pub(crate) fn wish_to_connect(&mut self, n: usize, not_before: Instant) {
+        self.net.wishes[n] = Wish::Connect(not_before);
+        self.seek(not_before);
+    }
+
+    /// The nodes may find each other soon.
+    pub(crate) fn seek(&mut self, not_before: Instant) {
+        if !self.net.opening {
+            self.net.opening = true;
+            let wait = self.delay(OPENING);
+            self.at(not_before.max(self.now) + wait, Event::Meet);
+        }
+    }
+
+    pub(crate) fn meet(&mut self) {
+        self.net.opening = false;
+        let mut latest = self.now;
+        for n in 0..2 {
+            match self.net.wishes[n] {
+                Wish::Connect(at) => latest = latest.max(at),
+                _ => return,
+            }
+        }
+        let reachable = !self.net.cut[0] && !self.net.cut[1] && !self.nodes[0].paused && !self.nodes[1].paused;
+        if !reachable {
+            // Whoever mends it makes them seek again.
+            return;
+        }
+        if latest > self.now {
+            return self.seek(latest);
+        }
+        self.net.last += 1;
+        let number = self.net.last;
+        let resolver = self.rng.below(2) as usize;
+        let streams = [[Stream::default(), Stream::default()], [Stream::default(), Stream::default()]];
+        self.net.connections.push(Connection { number, ends: [End::Coming; 2], streams, resolver });
+        for n in 0..2 {
+            self.net.wishes[n] = Wish::Connected(number);
+            self.after(OPENING, Event::Established(number, n));
+        }
+    }
+
+    pub(crate) fn established(&mut self, number: u64, n: usize) {
+        let Some(connection) = self.net.get(number) else { return };
+        if connection.ends[n] != End::Coming {
+            return;
+        }
+        connection.ends[n] = End::Up;
+        let resolve_conflicts = connection.resolver == n;
+        let mut challenge = [0; 64];
+        challenge.fill_with(|| self.rng.below(256) as u8);
+        self.nodes[n].inbox.push_back(Input::LinkUp(number, LinkUp { resolve_conflicts, challenge }));
+        self.wake(n);
+    }
+
+    /// A node closes its end: what it sent still arrives, and then (unless the machine is dead) the end.
+    pub(crate) fn close_link(&mut self, n: usize, told: bool) {
+        let wish = std::mem::take(&mut self.net.wishes[n]);
+        let Wish::Connected(number) = wish else { return };
+        if let Some(connection) = self.net.get(number) {
+            connection.ends[n] = End::Closed;
+        }
+        if told {
+            self.end_streams(number, n);
+        }
+        self.net.forget_closed();
+    }
+
+    pub(crate) fn end_streams(&mut self, number: u64, from: usize) {
+        for which in 0..2 {
+            self.enqueue(number, from, which, Item::End);
+        }
+    }
+
+    /// The link is down for this end, unless it is another one already.
+    pub(crate) fn link_ended(&mut self, number: u64, n: usize) {
+        let Some(connection) = self.net.get(number) else { return };
+        if connection.ends[n] != End::Up || self.net.wishes[n] != Wish::Connected(number) {
+            return;
+        }
+        let connection = self.net.get(number).expect("just seen");
+        connection.ends[n] = End::Closed;
+        self.nodes[n].inbox.push_back(Input::LinkDown(number, LinkDown::Closed));
+        self.wake(n);
+        self.net.forget_closed();
+    }
+
+    /// The TCP connections end for both.
+    pub(crate) fn reset_links(&mut self) {
+        let numbers: Vec<u64> = self.net.connections.iter().map(|c| c.number).collect();
+        for number in numbers {
+            for n in 0..2 {
+                let wait = self.delay(Duration::from_millis(20));
+                self.at(self.now + wait, Event::LastWords(number, n));
+            }
+        }
+    }
+
+    pub(crate) fn heal(&mut self, from: usize) {
+        self.net.cut[from] = false;
+        for c in &mut self.net.connections {
+            c.streams[from].iter_mut().for_each(|s| s.stalled = false);
+        }
+        let numbers: Vec<u64> = self.net.connections.iter().map(|c| c.number).collect();
+        for number in numbers {
+            self.schedule_stream(number, from, 0);
+            self.schedule_stream(number, from, 1);
+        }
+        self.seek(self.now);
+    }
+}

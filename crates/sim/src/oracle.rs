@@ -1,0 +1,168 @@
+//! What applications may see: every copy's expected content, and which acknowledged writes it includes.
+//!
+//! Each node has a *view* of each volume: what its copy must hold if it is good. Writes enter the views of all nodes
+//! that get them; a resync hands the source's view over to the target.
+
+use crate::payload::{Content, ContentId, Payload};
+use crate::ranges::Ranges;
+use units::SectorRange;
+
+/// A point in the order of everything that happens.
+pub(crate) type Moment = u64;
+
+/// Names a write; several may have the same content (zeroes).
+pub(crate) type WriteId = u64;
+
+/// A write as one sector knows it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Entry {
+    write: WriteId,
+    content: ContentId,
+    /// Acknowledged, failed, or lost with its node: it does not take effect any later.
+    ended: Option<Moment>,
+    /// A later write was acknowledged: reads that begin after this do not see it any more.
+    superseded: Option<Moment>,
+}
+
+/// One copy's expected content.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    cells: Ranges<Vec<Entry>>,
+    /// By node: how many of the writes that were acknowledged there are included.
+    pub(crate) includes: [u64; 2],
+}
+
+/// A write as the oracle wants to know it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) write: WriteId,
+    pub(crate) content: ContentId,
+    pub(crate) range: SectorRange,
+    pub(crate) issued: Moment,
+}
+
+impl View {
+    pub(crate) fn new(len: u64, content: ContentId) -> View {
+        View { cells: Ranges::new(len, vec![Entry::settled(content)]), includes: [0; 2] }
+    }
+
+    /// The copy may get this write from now on.
+    pub(crate) fn may_get(&mut self, w: &Written) {
+        let entry = Entry { write: w.write, content: w.content, ended: None, superseded: None };
+        self.cells.update(w.range, |cell| {
+            if !cell.iter().any(|e| e.write == w.write) {
+                cell.push(entry);
+            }
+        });
+    }
+
+    /// The write is over, and if `acknowledged`, the copy has it. `oldest_read`: when the oldest read that is still
+    /// under way began.
+    pub(crate) fn ended(&mut self, w: &Written, acknowledged: bool, now: Moment, oldest_read: Moment) {
+        self.cells.update(w.range, |cell| {
+            for e in cell.iter_mut() {
+                if e.write == w.write {
+                    e.ended = Some(now);
+                } else if acknowledged && e.ended.is_some_and(|t| t < w.issued) && e.superseded.is_none() {
+                    e.superseded = Some(now);
+                }
+            }
+            cell.retain(|e| e.superseded.is_none_or(|t| t > oldest_read));
+        });
+    }
+
+    /// A write that was under way is seen or not, but not any later than now: its node is gone.
+    pub(crate) fn lost(&mut self, w: &Written, now: Moment) {
+        self.ended(w, false, now, now);
+    }
+
+    /// Whatever these sectors hold now is as good as what they held: the power was lost before a flush.
+    pub(crate) fn may_hold(&mut self, range: SectorRange, content: ContentId, now: Moment) {
+        self.cells.update(range, |cell| {
+            if !cell.iter().any(|e| e.content == content && e.superseded.is_none()) {
+                cell.push(Entry { write: 0, content, ended: Some(now), superseded: None });
+            }
+        });
+    }
+
+    /// Nothing is expected of the copy but what it holds.
+    pub(crate) fn rebase(&mut self, disk: &Ranges<Content>) {
+        let size = self.cells.all().last().map_or(0, |(r, _)| r.end.0);
+        for (range, content) in disk.all() {
+            let range = SectorRange { start: range.start, end: range.end.min(units::Sector(size)) };
+            self.cells.set(range, vec![Entry::settled(content.id)]);
+        }
+    }
+
+    /// Takes another copy's view; these writes are still under way here.
+    pub(crate) fn adopt(&mut self, other: View, under_way: impl Iterator<Item = Written>) {
+        *self = other;
+        under_way.for_each(|w| self.may_get(&w));
+    }
+
+    /// Is this what a read that began at `began` may return?
+    pub(crate) fn allows(&self, range: SectorRange, got: &Payload, began: Moment) -> Result<(), String> {
+        for (part, content) in got.placed(range.start) {
+            if content.shift != 0 {
+                return Err(format!("{part:?} holds write {} of elsewhere (shift {})", content.id, content.shift));
+            }
+            for (piece, cell) in self.cells.runs(part) {
+                let fine = |e: &Entry| e.content == content.id && e.superseded.is_none_or(|t| t > began);
+                if !cell.iter().any(fine) {
+                    return Err(format!("{piece:?} holds write {}, expected one of {cell:?}", content.id));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does this copy include all acknowledged writes that the other one does?
+    pub(crate) fn includes_all_of(&self, other: &View) -> bool {
+        self.includes.iter().zip(other.includes).all(|(mine, theirs)| *mine >= theirs)
+    }
+}
+
+impl Entry {
+    fn settled(content: ContentId) -> Entry {
+        Entry { write: 0, content, ended: Some(0), superseded: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ranges::sectors;
+
+    fn write(write: WriteId, issued: Moment) -> Written {
+        Written { write, content: write as u32, range: sectors(0, 8), issued }
+    }
+
+    fn sees(view: &View, id: u32, began: Moment) -> bool {
+        view.allows(sectors(0, 8), &Payload::of_write(id, sectors(0, 8)), began).is_ok()
+    }
+
+    #[test]
+    fn reads_return_the_last_or_a_concurrent_write() {
+        let mut v = View::new(64, 1);
+        let (a, b) = (write(10, 1), write(11, 2));
+        v.may_get(&a);
+        v.may_get(&b);
+        assert!(sees(&v, 1, 2) && sees(&v, 10, 2) && sees(&v, 11, 2));
+        v.ended(&a, true, 3, 0);
+        assert!(sees(&v, 1, 2), "a read from before the acknowledgement");
+        assert!(!sees(&v, 1, 3) && sees(&v, 10, 4) && sees(&v, 11, 4));
+        v.ended(&b, true, 5, 6);
+        assert!(sees(&v, 10, 6) && sees(&v, 11, 6), "they were concurrent");
+        let c = write(12, 7);
+        v.may_get(&c);
+        v.ended(&c, true, 8, 9);
+        assert!(!sees(&v, 10, 9) && !sees(&v, 11, 9) && sees(&v, 12, 9));
+    }
+
+    #[test]
+    fn content_of_elsewhere_is_found() {
+        let mut v = View::new(64, 1);
+        v.may_get(&write(10, 1));
+        assert!(v.allows(sectors(0, 4), &Payload::of_write(10, sectors(4, 8)), 1).is_err());
+    }
+}

@@ -1,0 +1,483 @@
+//! What happens in a run, drawn from its seed: the cluster, the faults, the operators, the applications.
+
+use crate::disk::DiskFaults;
+use units::{ByteLen, Duration, Instant, NodeId, Rng, Sector, SectorRange, VolumeNr};
+use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind};
+
+/// A cluster and everything that happens to it, in order of time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    /// Where it comes from.
+    pub seed: u64,
+    /// The cluster.
+    pub setup: Setup,
+    /// What happens. After the last step faults end, and the cluster must recover.
+    pub steps: Vec<(Instant, Step)>,
+}
+
+/// The cluster of a run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Setup {
+    /// Its volumes.
+    pub volumes: Vec<VolumeSetup>,
+    /// `protocol`.
+    pub protocol: Protocol,
+    /// `on-no-data-accessible`.
+    pub on_no_data: OnNoData,
+    /// `on-io-error`.
+    pub on_io_error: OnIoError,
+    /// `fencing`.
+    pub fencing: Fencing,
+    /// `after-sb-0pri`, `after-sb-1pri`, `after-sb-2pri`, by number.
+    pub after_split_brain: (u32, u32, u32),
+    /// `max-epoch-size`.
+    pub max_epoch_size: u32,
+    /// `ko-count`.
+    pub ko_count: u32,
+    /// `disk-timeout`, zero = never.
+    pub disk_timeout: Duration,
+    /// `csums-alg` and `verify-alg` are set.
+    pub digests: bool,
+    /// Both disks have the same content at the start.
+    pub same_content: bool,
+    /// The disks have no volatile cache.
+    pub write_through: bool,
+    /// Times that things take, each from 0 or nearly 0 to this: a disk operation, a packet, the wait before a turn.
+    pub latency: (Duration, Duration, Duration),
+}
+
+/// A volume of the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumeSetup {
+    /// Size of each node's backing device.
+    pub sectors: [u64; 2],
+    /// Is the metadata on a device of its own?
+    pub external: bool,
+}
+
+/// Something that happens to the cluster. Nodes are named by their index.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Step {
+    /// The process is started; it attaches its disks and connects.
+    Start(usize),
+    /// The process dies; the machine lives on.
+    Kill(usize),
+    /// The machine dies: caches of disks are lost, no stream is closed.
+    PowerLoss(usize),
+    /// The process or machine dies after so many effects more.
+    DieAfter {
+        /// Whose.
+        node: usize,
+        /// In the middle of a turn.
+        effects: u32,
+        /// The machine.
+        power: bool,
+    },
+    /// The process is stopped for a while (SIGSTOP).
+    Pause(usize),
+    /// It goes on.
+    Resume(usize),
+    /// Nothing arrives any more from this node.
+    Cut(usize),
+    /// It does again.
+    Heal(usize),
+    /// One stream from this node stands still: 0 data, 1 control.
+    Stall(usize, usize),
+    /// The TCP connections end.
+    Reset,
+    /// A disk misbehaves, or does no longer.
+    Disk {
+        /// Whose.
+        node: usize,
+        /// Index of the volume.
+        volume: usize,
+        /// How.
+        faults: DiskFaults,
+    },
+    /// The applications of a node open or close their devices.
+    Open(usize, bool),
+    /// An application's request, at whichever node can take it.
+    Io {
+        /// Index of the volume.
+        volume: usize,
+        /// What.
+        kind: RequestKind,
+        /// Where.
+        range: SectorRange,
+        /// Preferred if both nodes can take it.
+        node: usize,
+    },
+    /// An operator's command.
+    Command(usize, Command),
+}
+
+/// How likely each kind of step is in a run.
+struct Mix {
+    io: u64,
+    crash: u64,
+    power: u64,
+    pause: u64,
+    cut: u64,
+    reset: u64,
+    disk: u64,
+    roles: u64,
+    links: u64,
+    disks: u64,
+    syncs: u64,
+    freezes: u64,
+    wild: u64,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn draw(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed ^ 0x7572_6264);
+        let setup = Setup::draw(&mut rng);
+        let mut drawing = Drawing { mix: Mix::draw(&mut rng), rng, setup, steps: Vec::new(), now: Instant(0) };
+        drawing.prologue();
+        drawing.body();
+        let Drawing { setup, mut steps, .. } = drawing;
+        steps.sort_by_key(|(at, _)| *at);
+        Plan { seed, setup, steps }
+    }
+}
+
+impl Plan {
+    /// The same cluster, and of what happens only the steps with these numbers.
+    #[must_use]
+    pub fn only(mut self, steps: &[usize]) -> Plan {
+        let mut number = 0;
+        self.steps.retain(|_| {
+            number += 1;
+            steps.contains(&(number - 1))
+        });
+        self
+    }
+
+    /// The numbers that these steps have in the whole plan of the seed.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<usize> {
+        let whole = Plan::draw(self.seed);
+        let mut left = self.steps.iter().peekable();
+        let all = whole.steps.iter().enumerate();
+        all.filter(|(_, step)| left.next_if(|next| next == step).is_some()).map(|(number, _)| number).collect()
+    }
+}
+
+impl Setup {
+    fn draw(rng: &mut Rng) -> Setup {
+        let volume = |rng: &mut Rng| {
+            let mib = *pick(rng, &[1, 2, 4, 8, 8, 16, 40, 320]);
+            let other = if rng.chance(1, 8) { mib + 1 } else { mib };
+            VolumeSetup { sectors: [mib * 2048, other * 2048], external: rng.chance(1, 3) }
+        };
+        let volumes = (0..*pick(rng, &[1, 1, 1, 2, 3])).map(|_| volume(rng)).collect();
+        let us = |rng: &mut Rng, choices: &[u64]| Duration(*pick(rng, choices) * 1000);
+        Setup {
+            volumes,
+            protocol: *pick(rng, &[Protocol::C, Protocol::C, Protocol::C, Protocol::B, Protocol::A]),
+            on_no_data: *pick(rng, &[OnNoData::IoError, OnNoData::SuspendIo]),
+            on_io_error: *pick(rng, &[OnIoError::Detach, OnIoError::Detach, OnIoError::PassOn, OnIoError::CallHandler]),
+            fencing: Fencing::DontCare,
+            after_split_brain: *pick(rng, &[(0, 0, 0), (0, 0, 0), (3, 0, 0), (4, 7, 0), (1, 8, 0), (2, 7, 0)]),
+            max_epoch_size: *pick(rng, &[2048, 2048, 20, 1]),
+            ko_count: *pick(rng, &[7, 7, 1, 0]),
+            disk_timeout: *pick(rng, &[Duration(0), Duration(0), Duration::from_secs(3)]),
+            digests: rng.chance(1, 3),
+            same_content: rng.chance(1, 2),
+            write_through: rng.chance(1, 6),
+            latency: (us(rng, &[20, 100, 1000, 20_000]), us(rng, &[20, 100, 1000, 30_000]), us(rng, &[0, 10, 200])),
+        }
+    }
+}
+
+impl Mix {
+    fn draw(rng: &mut Rng) -> Mix {
+        let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
+        Mix {
+            io: 20 + some(400),
+            crash: some(6),
+            power: some(6),
+            pause: some(4),
+            cut: some(8),
+            reset: some(8),
+            disk: some(4),
+            roles: some(10),
+            links: some(8),
+            disks: some(6),
+            syncs: some(6),
+            freezes: some(4),
+            wild: some(2),
+        }
+    }
+}
+
+struct Drawing {
+    rng: Rng,
+    mix: Mix,
+    setup: Setup,
+    steps: Vec<(Instant, Step)>,
+    now: Instant,
+}
+
+impl Drawing {
+    fn push(&mut self, step: Step) {
+        self.steps.push((self.now, step));
+    }
+
+    fn later(&mut self, most: Duration, step: Step) {
+        let at = self.now + self.span(most);
+        self.steps.push((at, step));
+    }
+
+    /// A time up to `most`, short ones as likely as long ones.
+    fn span(&mut self, most: Duration) -> Duration {
+        let magnitude = self.rng.below(16);
+        Duration(1 + self.rng.below((most.0 >> magnitude).max(1)))
+    }
+
+    fn volume(&mut self) -> usize {
+        self.rng.below(self.setup.volumes.len() as u64) as usize
+    }
+
+    fn node(&mut self) -> usize {
+        self.rng.below(2) as usize
+    }
+
+    /// The cluster comes up, and one node's data is declared good.
+    fn prologue(&mut self) {
+        self.push(Step::Start(0));
+        self.push(Step::Start(1));
+        self.now = Instant(2_000_000_000);
+        if self.setup.same_content && self.rng.chance(1, 2) {
+            for v in 0..self.setup.volumes.len() {
+                self.push(Step::Command(0, Command::NewCurrentUuid { volume: volume_nr(v), clear_bitmap: true }));
+            }
+            self.now = self.now + Duration::from_millis(200);
+            self.push(Step::Command(0, Command::Primary { force: false }));
+        } else {
+            self.push(Step::Command(0, Command::Primary { force: true }));
+        }
+        self.now = self.now + Duration::from_millis(200);
+        self.push(Step::Open(0, true));
+    }
+
+    fn body(&mut self) {
+        let count = *pick(&mut self.rng, &[20, 100, 300, 800, 1500]);
+        let gap = *pick(&mut self.rng, &[Duration(200_000), Duration::from_millis(2), Duration::from_millis(20)]);
+        for _ in 0..count {
+            let wait = self.rng.below(gap.0 * 2 + 1);
+            self.now = self.now + Duration(wait);
+            self.step();
+        }
+    }
+
+    fn step(&mut self) {
+        let m = &self.mix;
+        let weights = [
+            m.io, m.crash, m.power, m.pause, m.cut, m.reset, m.disk, m.roles, m.links, m.disks, m.syncs, m.freezes,
+            m.wild,
+        ];
+        let mut ticket = self.rng.below(weights.iter().sum());
+        let which = weights.iter().position(|w| match ticket.checked_sub(*w) {
+            Some(rest) => {
+                ticket = rest;
+                false
+            }
+            None => true,
+        });
+        match which.expect("the ticket is below the sum") {
+            0 => self.io(),
+            1 => self.crash(false),
+            2 => self.crash(true),
+            3 => self.pause(),
+            4 => self.cut(),
+            5 => self.push(Step::Reset),
+            6 => self.disk(),
+            7 => self.role(),
+            8 => self.link_command(),
+            9 => self.disk_command(),
+            10 => self.sync_command(),
+            11 => self.freeze(),
+            _ => self.wild_command(),
+        }
+    }
+
+    fn io(&mut self) {
+        let volume = self.volume();
+        let size = self.setup.volumes[volume].sectors.into_iter().min().expect("two nodes");
+        // Some places are hot, so that requests meet.
+        let (place, spread) = if self.rng.chance(1, 2) { (0, 64) } else { (0, size) };
+        let len = match self.rng.below(8) {
+            0 => 1 + self.rng.below(16),
+            1 => 8 * (1 + self.rng.below(64)),
+            2 if self.rng.chance(1, 8) => 8 * (1 + self.rng.below(512)),
+            _ => 8,
+        };
+        let start = place + self.rng.below(spread);
+        let start = if len % 8 == 0 { start / 8 * 8 } else { start };
+        let range = SectorRange { start: Sector(start), end: Sector((start + len).min(size)) };
+        let kind = match self.rng.below(32) {
+            0..=17 => RequestKind::Write { fua: false },
+            18 => RequestKind::Write { fua: true },
+            19..=26 => RequestKind::Read,
+            27 | 28 => RequestKind::Flush,
+            29 | 30 => RequestKind::Discard,
+            _ => RequestKind::WriteZeroes { unmap: self.rng.chance(1, 2), fua: self.rng.chance(1, 2) },
+        };
+        let node = self.node();
+        self.push(Step::Io { volume, kind, range, node });
+    }
+
+    fn crash(&mut self, power: bool) {
+        let node = self.node();
+        if self.rng.chance(1, 2) {
+            let effects = self.rng.below(60) as u32;
+            self.push(Step::DieAfter { node, effects, power });
+        } else {
+            self.push(if power { Step::PowerLoss(node) } else { Step::Kill(node) });
+        }
+        self.later(Duration::from_secs(20), Step::Start(node));
+        if self.rng.chance(1, 3) {
+            // The other one takes over.
+            self.later(Duration::from_secs(5), Step::Command(1 - node, Command::Primary { force: false }));
+            self.later(Duration::from_secs(10), Step::Open(1 - node, true));
+        }
+    }
+
+    fn pause(&mut self) {
+        let node = self.node();
+        self.push(Step::Pause(node));
+        self.later(Duration::from_secs(60), Step::Resume(node));
+    }
+
+    fn cut(&mut self) {
+        let from = self.node();
+        match self.rng.below(4) {
+            0 => {
+                let stream = self.rng.below(2) as usize;
+                self.push(Step::Stall(from, stream));
+            }
+            1 => {
+                self.push(Step::Cut(1 - from));
+                self.push(Step::Cut(from));
+                self.later(Duration::from_secs(30), Step::Heal(1 - from));
+            }
+            _ => self.push(Step::Cut(from)),
+        }
+        self.later(Duration::from_secs(30), Step::Heal(from));
+    }
+
+    fn disk(&mut self) {
+        let (node, volume) = (self.node(), self.volume());
+        let mut faults = DiskFaults::default();
+        match self.rng.below(5) {
+            0 => faults.reads = true,
+            1 => faults.writes = true,
+            2 => faults.flushes = true,
+            3 => faults.metadata = true,
+            _ => faults.stalled = true,
+        }
+        self.push(Step::Disk { node, volume, faults });
+        self.later(Duration::from_secs(10), Step::Disk { node, volume, faults: DiskFaults::default() });
+        self.later(Duration::from_secs(20), Step::Command(node, Command::Attach { volume: volume_nr(volume) }));
+    }
+
+    /// Roles change hands, mostly as a careful operator would do it.
+    fn role(&mut self) {
+        let from = self.node();
+        let secondary = Command::Secondary { force: self.rng.chance(1, 8) };
+        match self.rng.below(4) {
+            0 => {
+                self.push(Step::Open(from, false));
+                self.push(Step::Command(from, secondary));
+            }
+            1 => self.push(Step::Command(from, Command::Primary { force: false })),
+            _ => {
+                self.push(Step::Open(from, false));
+                self.push(Step::Command(from, secondary));
+                self.later(Duration::from_millis(500), Step::Command(1 - from, Command::Primary { force: false }));
+            }
+        }
+        self.later(Duration::from_secs(1), Step::Open(1 - from, true));
+        self.later(Duration::from_secs(1), Step::Open(from, true));
+    }
+
+    fn link_command(&mut self) {
+        let (node, force) = (self.node(), self.rng.chance(1, 4));
+        let peer = node_id(1 - node);
+        self.push(Step::Command(node, Command::Disconnect { peer, force }));
+        let connect = Command::Connect { peer, discard_my_data: false, tentative: false };
+        self.later(Duration::from_secs(5), Step::Command(node, connect));
+        let back = Command::Connect { peer: node_id(node), discard_my_data: false, tentative: false };
+        self.later(Duration::from_secs(5), Step::Command(1 - node, back));
+    }
+
+    fn disk_command(&mut self) {
+        let (node, volume) = (self.node(), self.volume());
+        let volume = volume_nr(volume);
+        let force = self.rng.chance(1, 4);
+        self.push(Step::Command(node, Command::Detach { volume, force }));
+        self.later(Duration::from_secs(5), Step::Command(node, Command::Attach { volume }));
+    }
+
+    fn sync_command(&mut self) {
+        let (node, volume) = (self.node(), self.volume());
+        let volume = volume_nr(volume);
+        let peer = node_id(1 - node);
+        match self.rng.below(4) {
+            0 => {
+                self.push(Step::Command(node, Command::PauseSync { volume }));
+                self.later(Duration::from_secs(5), Step::Command(node, Command::ResumeSync { volume }));
+            }
+            1 => self.push(Step::Command(node, Command::Invalidate { volume })),
+            2 => self.push(Step::Command(node, Command::InvalidateRemote { volume, peer })),
+            _ => {
+                let repair = self.rng.chance(1, 2);
+                self.push(Step::Command(node, Command::Verify { volume, start: None, stop: None, repair }));
+            }
+        }
+    }
+
+    fn freeze(&mut self) {
+        let (node, volume) = (self.node(), self.volume());
+        let volume = volume_nr(volume);
+        self.push(Step::Command(node, Command::SuspendIo { volume }));
+        self.later(Duration::from_secs(5), Step::Command(node, Command::ResumeIo { volume }));
+    }
+
+    fn wild_command(&mut self) {
+        let (node, volume) = (self.node(), self.volume());
+        let volume = volume_nr(volume);
+        let peer = node_id(1 - node);
+        let command = match self.rng.below(6) {
+            0 => Command::Primary { force: true },
+            1 => Command::Outdate { volume },
+            2 => Command::NewCurrentUuid { volume, clear_bitmap: false },
+            3 => Command::Connect { peer, discard_my_data: true, tentative: false },
+            4 => Command::Resize { volume, assume_clean: false },
+            _ => Command::Connect { peer, discard_my_data: false, tentative: true },
+        };
+        self.push(Step::Command(node, command));
+    }
+}
+
+/// The id of the node with this index.
+pub(crate) fn node_id(index: usize) -> NodeId {
+    NodeId::new(index as u8).expect("few nodes")
+}
+
+/// The number of the volume with this index.
+pub(crate) fn volume_nr(index: usize) -> VolumeNr {
+    VolumeNr(index as u16)
+}
+
+/// Bytes of so many sectors.
+pub(crate) fn bytes(sectors: u64) -> ByteLen {
+    Sector(sectors).to_bytes()
+}
+
+fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
+    &choices[rng.below(choices.len() as u64) as usize]
+}

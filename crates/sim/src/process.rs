@@ -1,0 +1,393 @@
+//! A process: hands inputs to its core and carries out the effects, as the engine does.
+
+use crate::cluster::{Cluster, Event, Flight, Input, Work};
+use crate::net::Wish;
+use crate::payload::{Owner, Payload};
+use units::{Duration, SectorRange};
+use urbd_core::{
+    DiskDone, DiskError, DiskOp, Effect, MetaDone, MetaOp, OpId, OpenedDisk, Resource, Segments, Severity,
+};
+use wire::Packet;
+
+/// A process that has still something to do after so many rounds of one turn will never be done.
+const MOST_ROUNDS: u32 = 10_000;
+
+/// So many timers in a row that have expired when they are set are a busy loop.
+const MOST_HASTY_TIMERS: u32 = 1000;
+
+/// What became of a round of effects.
+enum Round {
+    Quiet,
+    Busy,
+    Died,
+}
+
+impl Cluster {
+    /// One turn of a process: inputs, time, effects.
+    pub(crate) fn turn(&mut self, n: usize) {
+        self.nodes[n].turn_scheduled = false;
+        if self.nodes[n].paused {
+            return;
+        }
+        let Some(mut core) = self.nodes[n].core.take() else { return };
+        let alive = self.run_turn(n, &mut core);
+        if alive {
+            self.observe(n, &core);
+            self.schedule_timer(n, &core);
+            self.nodes[n].core = Some(core);
+        } else {
+            let (_, power) = self.nodes[n].dies_after.take().unwrap_or_default();
+            self.trace.note(self.now, || format!("n{n} dies in the middle of a turn (power: {power})"));
+            self.nodes[n].core = Some(core);
+            self.die(n, power);
+        }
+    }
+
+    fn run_turn(&mut self, n: usize, core: &mut Resource) -> bool {
+        let now = self.now;
+        for rounds in 0.. {
+            if rounds > MOST_ROUNDS {
+                self.fail(format!("node {n} never finishes its turn"));
+                return true;
+            }
+            while let Some(input) = self.nodes[n].inbox.pop_front() {
+                if !self.feed(n, core, input) {
+                    return false;
+                }
+            }
+            if core.poll_timeout().is_some_and(|at| at <= now) && rounds < 3 {
+                core.on_time(now);
+            }
+            core.on_turn_end(now);
+            match self.carry_out(n, core) {
+                Round::Died => return false,
+                Round::Quiet if self.nodes[n].inbox.is_empty() => return true,
+                _ => {}
+            }
+        }
+        true
+    }
+
+    fn feed(&mut self, n: usize, core: &mut Resource, input: Input) -> bool {
+        let now = self.now;
+        let peer = crate::plan::node_id(1 - n);
+        self.trace.note(now, || format!("n{n} <- {}", brief(&input)));
+        match input {
+            Input::LinkUp(number, link) => {
+                if self.net.wishes[n] == Wish::Connected(number) {
+                    core.on_link_up(now, peer, link);
+                }
+            }
+            Input::LinkDown(number, why) => {
+                if self.net.wishes[n] == Wish::Connected(number) {
+                    self.net.wishes[n] = Wish::Nothing;
+                    core.on_link_down(now, peer, why);
+                }
+            }
+            Input::Packet(number, stream, volume, packet, payload) => {
+                if self.net.wishes[n] != Wish::Connected(number) {
+                    return true;
+                }
+                let features = matches!(packet, Packet::ConnectionFeatures(_));
+                let data = self.nodes[n].buffers.add(Owner::Core, payload);
+                core.on_packet(now, peer, stream, volume, packet, data);
+                if features {
+                    core.on_turn_end(now);
+                    return !matches!(self.carry_out(n, core), Round::Died);
+                }
+            }
+            Input::Disk(done) => core.on_disk_done(now, done),
+            Input::Meta(done) => core.on_meta_done(now, done),
+            Input::Opened(volume, disk) => core.on_disk_opened(now, volume, Ok(disk)),
+            Input::Handler(id, status) => core.on_handler_exit(now, id, status),
+            Input::Command(id, command) => core.on_command(now, id, command),
+            Input::Request(request) => core.on_request(now, request),
+            Input::Openers(volume, openers) => core.on_openers(now, volume, openers),
+        }
+        true
+    }
+
+    fn schedule_timer(&mut self, n: usize, core: &Resource) {
+        let Some(at) = core.poll_timeout() else { return };
+        if at.since(self.now) > Duration(1) {
+            self.nodes[n].hasty_timers = 0;
+        } else {
+            self.nodes[n].hasty_timers += 1;
+            if self.nodes[n].hasty_timers > MOST_HASTY_TIMERS {
+                return self.fail(format!("node {n} wants to be woken at once again and again, and does nothing then"));
+            }
+        }
+        let at = at.max(self.now + Duration(1));
+        if self.nodes[n].timer.is_none_or(|t| t != at) {
+            self.nodes[n].timer = Some(at);
+            let life = self.nodes[n].life;
+            self.at(at, Event::Timer(n, life, at));
+        }
+    }
+
+    fn carry_out(&mut self, n: usize, core: &mut Resource) -> Round {
+        let mut round = Round::Quiet;
+        while let Some(effect) = core.poll_effect() {
+            if let Some((left, _)) = &mut self.nodes[n].dies_after {
+                if *left == 0 {
+                    return Round::Died;
+                }
+                *left -= 1;
+            }
+            if !matches!(effect, Effect::StatusChanged) {
+                round = Round::Busy;
+            }
+            self.trace.note(self.now, || format!("n{n} -> {effect:?}"));
+            if let Err(text) = self.effect(n, core, effect) {
+                self.fail(format!("node {n}: {text}"));
+                return Round::Busy;
+            }
+        }
+        round
+    }
+
+    fn effect(&mut self, n: usize, core: &mut Resource, effect: Effect) -> Result<(), String> {
+        let node = &mut self.nodes[n];
+        match effect {
+            Effect::Send { stream, volume, packet, payload, .. } => {
+                let content = node.buffers.content(&payload)?;
+                self.send(n, stream, volume, packet, content)?;
+            }
+            Effect::Connect { not_before, .. } => self.wish_to_connect(n, not_before),
+            Effect::CloseLink { .. } => self.close_link(n, true),
+            Effect::Dialect { .. } | Effect::StatusChanged => {}
+            Effect::Hmac { peer, token, message, .. } => core.on_hmac(self.now, peer, token, Some(message)),
+            Effect::Digest { op, data, .. } => {
+                let digest = node.buffers.content(&data)?.digest();
+                core.on_digest(self.now, op, digest);
+            }
+            Effect::OpenDisk { volume } => {
+                let v = usize::from(volume.0);
+                node.volumes[v].opening = true;
+                self.open_if_free(n, v);
+            }
+            Effect::CloseDisk { volume } => {
+                let v = usize::from(volume.0);
+                node.volumes[v].opening = false;
+                node.flights.values_mut().filter(|f| f.volume == v).for_each(|f| f.orphan = true);
+            }
+            Effect::Disk { op, volume, action } => self.disk_effect(n, op, usize::from(volume.0), action)?,
+            Effect::Meta { op, volume, action } => self.meta_effect(n, op, usize::from(volume.0), action)?,
+            Effect::Deliver { from, to } => {
+                let content = node.buffers.content(&from)?;
+                node.buffers.fill(&to, &content)?;
+                node.buffers.release(&from, Owner::Core)?;
+            }
+            Effect::Complete { tag, result } => self.completed(n, core, tag, result)?,
+            Effect::Release(data) => node.buffers.release(&data, Owner::Core)?,
+            Effect::RunHandler { id, .. } => {
+                self.input(n, Duration::from_millis(50), Input::Handler(id, 0));
+            }
+            Effect::CommandDone { id, .. } => {
+                node.commands.remove(&id).ok_or_else(|| format!("command {id} ended twice or was never given"))?;
+            }
+            Effect::Device { volume, size, access, .. } => self.device_changed(n, usize::from(volume.0), size, access),
+            Effect::Log(notice) => {
+                if notice.severity == Severity::Error {
+                    self.trace.mix(1);
+                }
+            }
+            Effect::Stopped => self.nodes[n].paused = false,
+        }
+        Ok(())
+    }
+
+    // -- disks --------------------------------------------------------------------------------------------------------
+
+    fn open_if_free(&mut self, n: usize, v: usize) {
+        let node = &mut self.nodes[n];
+        if !node.volumes[v].opening || node.flights.values().any(|f| f.volume == v) {
+            return;
+        }
+        node.volumes[v].opening = false;
+        let sectors = self.setup.volumes[v].sectors[n];
+        let opened = OpenedDisk {
+            backing: crate::plan::bytes(sectors),
+            meta_device: self.setup.volumes[v].layout(n).device(),
+            can_discard: true,
+            discard_zeroes: true,
+            write_through: self.setup.write_through,
+            block_size: 512,
+        };
+        self.input(n, self.setup.latency.0, Input::Opened(crate::plan::volume_nr(v), opened));
+    }
+
+    fn disk_effect(&mut self, n: usize, op: OpId, v: usize, action: DiskOp) -> Result<(), String> {
+        let size = self.setup.volumes[v].sectors[n];
+        let limit = if self.setup.volumes[v].external { size } else { self.setup.volumes[v].layout(n).capacity().0 };
+        let place = |sector: units::Sector, len: units::ByteLen| {
+            let range = SectorRange::new(sector, len).filter(|r| r.end.0 <= limit);
+            range.ok_or_else(|| format!("disk operation at {sector:?} + {len:?} is beyond the data area"))
+        };
+        let node = &mut self.nodes[n];
+        let application = match &action {
+            DiskOp::Write { data, .. } => node.buffers.is_applications(data),
+            _ => false,
+        };
+        let work = match action {
+            DiskOp::Read { sector, data } => Work::Read(place(sector, units::ByteLen(data.len()))?, data),
+            DiskOp::ReadNew { sector, len, detect_zeroes } => Work::ReadNew(place(sector, len)?, detect_zeroes),
+            DiskOp::Write { sector, data, fua } => {
+                place(sector, units::ByteLen(data.len()))?;
+                Work::Write(sector, node.buffers.content(&data)?, fua)
+            }
+            DiskOp::Discard { sector, len, .. } => Work::Zero(place(sector, len)?, false),
+            DiskOp::WriteZeroes { sector, len, fua, .. } => Work::Zero(place(sector, len)?, fua),
+            DiskOp::Flush => Work::Flush,
+        };
+        if application && let Work::Write(at, content, _) = &work {
+            let range = SectorRange::new(*at, crate::plan::bytes(content.sectors())).expect("checked");
+            self.check_activity_log(n, v, range)?;
+        }
+        self.submit(n, v, op, work);
+        Ok(())
+    }
+
+    fn meta_effect(&mut self, n: usize, op: OpId, v: usize, action: MetaOp) -> Result<(), String> {
+        let (at, len) = match &action {
+            MetaOp::Write { offset, bytes, .. } => (*offset, bytes.len() as u64),
+            MetaOp::Read { offset, len } => (*offset, *len),
+        };
+        if !self.nodes[n].volumes[v].meta_disk().holds_meta(at, len) {
+            return Err(format!("metadata operation at {at} + {len} is not in the metadata area"));
+        }
+        let work = match action {
+            MetaOp::Write { offset, bytes, flush_before, fua } => {
+                Work::MetaWrite { at: offset, bytes, flush: flush_before, fua }
+            }
+            MetaOp::Read { offset, len } => Work::MetaRead { at: offset, len },
+        };
+        self.submit(n, v, op, work);
+        Ok(())
+    }
+
+    fn submit(&mut self, n: usize, volume: usize, op: OpId, mut work: Work) {
+        let early = self.rng.chance(1, 2);
+        let write_through = self.setup.write_through;
+        let vol = &mut self.nodes[n].volumes[volume];
+        let marks = (vol.data.mark(), vol.meta.as_ref().map_or(0, crate::disk::Disk::mark));
+        if early && !vol.data.faults.any() {
+            // It takes effect at once, and its completion comes late.
+            match &work {
+                Work::Write(at, content, false) => {
+                    vol.data.write(*at, content, write_through);
+                    work = Work::Done;
+                }
+                Work::Zero(range, false) => {
+                    vol.data.zero(*range, write_through);
+                    work = Work::Done;
+                }
+                _ => {}
+            }
+        }
+        self.serial += 1;
+        let serial = self.serial;
+        self.nodes[n].flights.insert(serial, Flight { volume, op, work, orphan: false, marks });
+        self.after(self.setup.latency.0, Event::Disk(n, serial));
+    }
+
+    pub(crate) fn disk_done(&mut self, n: usize, serial: u64) {
+        let Some(flight) = self.nodes[n].flights.get(&serial) else { return };
+        let v = flight.volume;
+        if self.nodes[n].volumes[v].data.faults.stalled {
+            return self.at(self.now + Duration::from_millis(100), Event::Disk(n, serial));
+        }
+        let flight = self.nodes[n].flights.remove(&serial).expect("just seen");
+        let input = self.finish(n, &flight);
+        if flight.orphan {
+            if let Input::Disk(DiskDone { data, .. }) = input {
+                let released = self.nodes[n].buffers.release(&data, Owner::Core);
+                released.expect("it was just made");
+            }
+        } else {
+            self.nodes[n].inbox.push_back(input);
+            self.wake(n);
+        }
+        self.open_if_free(n, v);
+    }
+
+    /// Carries an operation out.
+    fn finish(&mut self, n: usize, flight: &Flight) -> Input {
+        let write_through = self.setup.write_through;
+        let Flight { op, .. } = *flight;
+        let node = &mut self.nodes[n];
+        let vol = &mut node.volumes[flight.volume];
+        let faults = vol.data.faults;
+        let disk = |failed: bool, data: Segments| {
+            let result = if failed { Err(DiskError::Io) } else { Ok(()) };
+            Input::Disk(DiskDone { op, result, data, zeroes: false })
+        };
+        match &flight.work {
+            Work::Read(range, into) => {
+                let content = Payload::read(vol.data.data(), *range);
+                // An operation may outlive the request whose buffers it reads into (a disk that was given up).
+                if !faults.reads && node.buffers.content(into).is_ok() {
+                    node.buffers.fill(into, &content).expect("as long as it is");
+                }
+                disk(faults.reads, Segments::None)
+            }
+            Work::ReadNew(range, detect) => {
+                if faults.reads {
+                    return disk(true, Segments::None);
+                }
+                let content = Payload::read(vol.data.data(), *range);
+                let zeroes = *detect && content.is_zeroes();
+                let data = node.buffers.add(Owner::Core, content);
+                Input::Disk(DiskDone { op, result: Ok(()), data, zeroes })
+            }
+            Work::Write(at, content, fua) => {
+                if faults.writes {
+                    vol.data.write_maybe(*at, content, &mut self.rng);
+                } else {
+                    vol.data.write(*at, content, *fua || write_through);
+                }
+                disk(faults.writes, Segments::None)
+            }
+            // Not failed: after a failed discard both copies stay UpToDate, as with the reference.
+            Work::Zero(range, fua) => {
+                vol.data.zero(*range, *fua || write_through);
+                disk(false, Segments::None)
+            }
+            Work::Flush => {
+                if !faults.flushes {
+                    vol.data.flush(flight.marks.0);
+                }
+                disk(faults.flushes, Segments::None)
+            }
+            Work::Done => disk(false, Segments::None),
+            Work::MetaWrite { at, bytes, flush, fua } => {
+                let failed = faults.metadata || (*flush && faults.flushes);
+                if !failed {
+                    vol.write_meta(*at, bytes, flush.then_some(flight.marks), *fua || write_through);
+                }
+                let result = if failed { Err(DiskError::Io) } else { Ok(Box::default()) };
+                Input::Meta(MetaDone { op, result })
+            }
+            Work::MetaRead { at, len } => {
+                let bytes = vol.meta_disk().read_meta(*at, *len).expect("checked when it was asked for");
+                Input::Meta(MetaDone { op, result: if faults.metadata { Err(DiskError::Io) } else { Ok(bytes) } })
+            }
+        }
+    }
+}
+
+/// A line about an input.
+fn brief(input: &Input) -> String {
+    match input {
+        Input::Packet(_, stream, volume, packet, payload) if payload.0.is_empty() => {
+            format!("{stream:?} volume {volume} {packet:?}")
+        }
+        Input::Packet(_, stream, volume, packet, payload) => {
+            format!("{stream:?} volume {volume} {packet:?} + {:?}", payload.0)
+        }
+        Input::Meta(MetaDone { op, result }) => {
+            format!("Meta {op:?} {:?}", result.as_ref().map(|b| b.len()))
+        }
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,193 @@
+//! After the faults: everything is mended, a patient operator does what is sensible, and the cluster must recover.
+
+use crate::cluster::Cluster;
+use crate::disk::DiskFaults;
+use crate::plan::{node_id, volume_nr};
+use units::Duration;
+use urbd_core::Command;
+use wire::{ConnState, DiskState, Role, StateWord};
+
+/// The operator looks again after this long.
+const ROUND: Duration = Duration::from_secs(5);
+/// So many rounds are enough for anything.
+const ROUNDS: u32 = 60;
+/// How long nothing but pings may be sent when all is well.
+const SILENCE: Duration = Duration::from_secs(30);
+
+impl Cluster {
+    /// Ends all faults and waits until everything is UpToDate.
+    pub(crate) fn recover(&mut self) {
+        for n in 0..2 {
+            self.heal(n);
+            for volume in &mut self.nodes[n].volumes {
+                volume.data.faults = DiskFaults::default();
+            }
+            self.nodes[n].dies_after = None;
+            self.nodes[n].paused = false;
+            self.start(n);
+            self.wake(n);
+        }
+        for round in 0..ROUNDS {
+            self.run_until(self.now + ROUND);
+            if self.failure.is_some() {
+                return;
+            }
+            let volumes = 0..self.setup.volumes.len();
+            let clean = |v: usize| (0..2).all(|n| self.unequal_blocks(n, v) == 0);
+            let busy = self.nodes.iter().any(|n| !n.requests.is_empty() || !n.commands.is_empty());
+            if !busy && volumes.clone().all(|v| self.is_settled(v) && clean(v)) {
+                return self.finish_run();
+            }
+            self.operate(round);
+        }
+        let states = self.describe();
+        self.fail(format!(
+            "not recovered after {} s without faults: {states}",
+            ROUND.0 / 1_000_000_000 * u64::from(ROUNDS)
+        ));
+    }
+
+    fn finish_run(&mut self) {
+        self.check_settled();
+        let before = self.packets;
+        self.run_until(self.now + SILENCE);
+        let sent = self.packets - before;
+        if self.failure.is_none() && sent > 0 {
+            self.fail(format!("{sent} packets were sent although nothing happened"));
+        }
+        if self.failure.is_none() {
+            self.check_leftovers();
+        }
+    }
+
+    fn unequal_blocks(&self, n: usize, v: usize) -> u64 {
+        let size = self.nodes[n].volumes[v].size;
+        let core = self.nodes[n].core.as_ref();
+        core.map_or(1, |c| c.known_different(volume_nr(v), node_id(1 - n), crate::ranges::sectors(0, size)))
+    }
+
+    /// What an operator would do now.
+    fn operate(&mut self, round: u32) {
+        for n in 0..2 {
+            self.start(n);
+            for v in 0..self.setup.volumes.len() {
+                self.mend_volume(n, v);
+            }
+        }
+        let alone = |c: &Cluster, n: usize| c.nodes[n].volumes[0].word.is_some_and(|w| w.conn == ConnState::StandAlone);
+        if (0..2).any(|n| alone(self, n)) {
+            // The first attempts are plain: maybe only the words were missing. Then one side is chosen to give in.
+            let victim = 1 - self.better_node();
+            let discard = round >= 4;
+            if round >= 20 && round.is_multiple_of(4) {
+                return self.create_metadata(victim);
+            }
+            if discard {
+                self.want_open(victim, false);
+                self.command(victim, Command::Secondary { force: true });
+                self.run_until(self.now + Duration::from_secs(1));
+            }
+            for n in 0..2 {
+                if alone(self, n) {
+                    let discard_my_data = discard && n == victim;
+                    self.command(n, Command::Connect { peer: node_id(1 - n), discard_my_data, tentative: false });
+                }
+            }
+        }
+        if round >= 8 && round.is_multiple_of(8) {
+            self.declare_good();
+        }
+        if round % 8 == 6 {
+            self.leave_with_useless_disks();
+        }
+        self.renew_link(round);
+    }
+
+    /// A disk that the peer does not accept can be attached when nobody is asked.
+    fn leave_with_useless_disks(&mut self) {
+        let victim = 1 - self.better_node();
+        let useless = |w: &StateWord| w.disk <= DiskState::Negotiating && w.conn >= ConnState::Connected;
+        if self.nodes[victim].volumes.iter().any(|v| v.word.as_ref().is_some_and(useless)) {
+            self.want_open(victim, false);
+            self.command(victim, Command::Secondary { force: true });
+            self.command(victim, Command::Disconnect { peer: node_id(1 - victim), force: true });
+        }
+    }
+
+    /// The nodes do not know each other's data any more: one begins anew.
+    fn create_metadata(&mut self, n: usize) {
+        self.die(n, false);
+        for v in 0..self.setup.volumes.len() {
+            let layout = self.setup.volumes[v].layout(n);
+            let options = meta::create::CreateOptions::default();
+            let (_, steps) = meta::create::plan(meta::Version::V08, &layout, &options).expect("the layout is good");
+            self.nodes[n].volumes[v].meta_disk().create_meta(&steps);
+            self.nodes[n].volumes[v].worthless = true;
+        }
+        self.start(n);
+    }
+
+    /// Both sides may believe in different things: a new handshake tells.
+    fn renew_link(&mut self, round: u32) {
+        if round % 16 == 13 {
+            self.reset_links();
+        }
+    }
+
+    fn mend_volume(&mut self, n: usize, v: usize) {
+        let Some(word) = self.nodes[n].volumes[v].word else { return };
+        let volume = volume_nr(v);
+        if word.disk == DiskState::Diskless {
+            self.command(n, Command::Attach { volume });
+        }
+        if word.user_isp {
+            self.command(n, Command::ResumeSync { volume });
+        }
+        if word.susp || word.susp_nod || word.susp_fen {
+            self.command(n, Command::ResumeIo { volume });
+        }
+    }
+
+    /// The node whose data shall live on.
+    fn better_node(&self) -> usize {
+        let score = |n: usize| {
+            let words = self.nodes[n].volumes.iter().filter_map(|v| v.word);
+            let score = |w: StateWord| (w.disk as u32) * 2 + u32::from(w.role == Role::Primary);
+            words.map(score).sum::<u32>()
+        };
+        usize::from(score(1) > score(0))
+    }
+
+    /// No copy is good: the operator says which one counts.
+    fn declare_good(&mut self) {
+        let good =
+            |v: usize| self.nodes.iter().any(|n| n.volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate));
+        if (0..self.setup.volumes.len()).any(|v| !good(v)) {
+            let n = self.better_node();
+            self.want_open(n, false);
+            self.command(n, Command::Secondary { force: true });
+            self.run_until(self.now + Duration::from_secs(1));
+            self.command(n, Command::Primary { force: true });
+        }
+    }
+
+    /// The states of all volumes in words.
+    pub(crate) fn describe(&self) -> String {
+        let mut text = String::new();
+        for (n, node) in self.nodes.iter().enumerate() {
+            for (v, volume) in node.volumes.iter().enumerate() {
+                let states = volume
+                    .word
+                    .map_or("down".to_owned(), |w| format!("{:?} {:?} {:?}/{:?}", w.role, w.conn, w.disk, w.pdsk));
+                let differ = self.unequal_blocks(n, v);
+                text += &format!("[node {n} volume {v}: {states}, {differ} blocks differ] ");
+            }
+            let (requests, commands) = (node.requests.len(), node.commands.len());
+            text += &format!(
+                "[node {n}: {requests} requests, {commands} commands, {} disk operations] ",
+                node.flights.len()
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,135 @@
+//! Names of nodes, volumes and data generations.
+
+use std::fmt;
+
+/// A node's number in its resource, 0 to 31.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(u8);
+
+impl NodeId {
+    /// Node ids in a resource: 0 to 31.
+    pub const COUNT: usize = 32;
+
+    /// `None` if `n` is above 31.
+    #[must_use]
+    pub const fn new(n: u8) -> Option<NodeId> {
+        if n < Self::COUNT as u8 { Some(NodeId(n)) } else { None }
+    }
+
+    /// 0 to 31.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A set of nodes, bit n for node n.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct NodeMask(pub u32);
+
+impl NodeMask {
+    /// The set of one node.
+    #[must_use]
+    pub fn of(node: NodeId) -> NodeMask {
+        NodeMask(1 << node.0)
+    }
+
+    /// Is `node` in the set?
+    #[must_use]
+    pub fn contains(self, node: NodeId) -> bool {
+        self.0 >> node.0 & 1 == 1
+    }
+
+    /// Puts `node` into the set.
+    pub fn insert(&mut self, node: NodeId) {
+        self.0 |= 1 << node.0;
+    }
+}
+
+/// A volume's number in its resource, 0 to 65534.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeNr(pub u16);
+
+/// A data generation identifier (UUID): 64 bits, of which bit 0 says "this node was Primary"
+/// (`docs/spec/on-disk-format.md` 5.1). 0 is "none", 4 is "just created".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Generation(pub u64);
+
+impl Generation {
+    /// No generation.
+    pub const NONE: Generation = Generation(0);
+    /// A device that was just created and never had data (`UUID_JUST_CREATED`).
+    pub const JUST_CREATED: Generation = Generation(4);
+
+    /// The generation without its Primary bit: what comparisons look at.
+    #[must_use]
+    pub const fn base(self) -> Generation {
+        Generation(self.0 & !1)
+    }
+
+    /// Is the Primary bit set?
+    #[must_use]
+    pub const fn primary_bit(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// The same generation with the Primary bit as given.
+    #[must_use]
+    pub const fn with_primary_bit(self, on: bool) -> Generation {
+        Generation(if on { self.0 | 1 } else { self.0 & !1 })
+    }
+
+    /// Do both name the same data (Primary bits ignored)?
+    #[must_use]
+    pub const fn same(self, other: Generation) -> bool {
+        self.base().0 == other.base().0
+    }
+
+    /// Is it (but for the Primary bit) 0?
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.base().0 == 0
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node{}", self.0)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for VolumeNr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "vol{}", self.0)
+    }
+}
+
+impl fmt::Display for VolumeNr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for NodeMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nodes{:#x}", self.0)
+    }
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016X}", self.0)
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016X}", self.0)
+    }
+}

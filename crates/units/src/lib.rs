@@ -1,0 +1,24 @@
+//! The quantities and small containers that every other urbd crate speaks in.
+//!
+//! Purpose: one type per unit, so that a sector is never taken for a byte, and a handful of containers (bit sets,
+//! interval sets) that the metadata, the wire code and the replication core all need.
+//!
+//! Invariants: all arithmetic that can overflow is checked (also in release builds); containers are deterministic:
+//! the same calls give the same iteration order.
+//!
+//! Must never: do I/O, read a clock, use an OS random source.
+#![forbid(unsafe_code)]
+
+mod bitset;
+mod ids;
+mod intervals;
+mod rng;
+mod size;
+mod time;
+
+pub use bitset::BitSet;
+pub use ids::{Generation, NodeId, NodeMask, VolumeNr};
+pub use intervals::IntervalSet;
+pub use rng::Rng;
+pub use size::{ByteLen, SECTOR_SIZE, Sector, SectorRange};
+pub use time::{Duration, Instant};

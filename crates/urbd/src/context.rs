@@ -1,0 +1,192 @@
+//! What every verb needs to know: which configuration, which node, which run directory.
+
+use std::cell::OnceCell;
+use std::env;
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ArgMatches;
+use config::{Config, Errors, LocalResource, ThisHost};
+use control::Client;
+use control::client::socket_path;
+
+use crate::problem::{Problem, exit};
+
+/// How long a running resource may take to answer a question or a quick command.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a command that waits for disks or peers may take.
+pub(crate) const LONG_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The general options and the environment, and the configuration once it was needed.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// The configuration file.
+    pub(crate) config_file: PathBuf,
+    /// Our name in the configuration.
+    pub(crate) node: String,
+    /// Where sockets, logs and pid files are.
+    pub(crate) run_dir: PathBuf,
+    /// Say what would be done, do nothing.
+    pub(crate) dry_run: bool,
+    /// How often `--verbose` was given.
+    pub(crate) verbose: u8,
+    /// Act on the stacked resources.
+    pub(crate) stacked: bool,
+    config: OnceCell<Config>,
+}
+
+impl Context {
+    /// From the general options, then the environment, then the defaults.
+    pub(crate) fn new(args: &ArgMatches) -> Context {
+        let option = |name: &str| args.get_one::<String>(name).cloned();
+        Context {
+            config_file: option("config").map_or_else(default_config_file, PathBuf::from),
+            node: option("node").or_else(|| variable("URBD_NODE")).unwrap_or_else(host_name),
+            run_dir: variable("URBD_RUN_DIR").map_or_else(default_run_dir, PathBuf::from),
+            dry_run: args.get_flag("dry-run"),
+            verbose: args.get_count("verbose"),
+            stacked: args.get_flag("stacked"),
+            config: OnceCell::new(),
+        }
+    }
+
+    /// The configuration; read on first use, its warnings then go to stderr.
+    ///
+    /// # Errors
+    /// Exit 10: it is not valid; exit 20: it cannot be read.
+    pub(crate) fn config(&self) -> Result<&Config, Problem> {
+        if let Some(config) = self.config.get() {
+            return Ok(config);
+        }
+        let config = config::load(&self.config_file).map_err(|e| invalid(&e))?;
+        for warning in config.warnings() {
+            eprintln!("urbd: warning: {warning}");
+        }
+        Ok(self.config.get_or_init(|| config))
+    }
+
+    /// Who we are, for the configuration.
+    pub(crate) fn this_host(&self) -> ThisHost {
+        ThisHost { stacked: self.stacked, ..ThisHost::named(&self.node) }.with_addresses(local_addresses())
+    }
+
+    /// One resource as this node sees it.
+    ///
+    /// # Errors
+    /// Exit 1: unknown here; exit 10: the configuration is not valid.
+    pub(crate) fn resource(&self, name: &str) -> Result<LocalResource, Problem> {
+        self.config()?.resource_as_seen_by(name, &self.this_host()).map_err(|e| invalid(&e.into()))
+    }
+
+    /// The resources that this node takes part in, in the order of the configuration.
+    ///
+    /// # Errors
+    /// Exit 10: the configuration is not valid; exit 1: nothing in it is for this node.
+    pub(crate) fn own_resources(&self) -> Result<Vec<LocalResource>, Problem> {
+        self.config()?.resources_for(&self.this_host()).map_err(|e| invalid(&e))
+    }
+
+    /// The names of the resources that have a control socket, sorted.
+    pub(crate) fn running_resources(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.run_dir).into_iter().flatten().flatten();
+        let names = entries.filter_map(|e| Some(e.file_name().to_str()?.strip_suffix(".sock")?.to_owned()));
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// A connection to the process that runs `resource`.
+    ///
+    /// # Errors
+    /// Exit 10: it does not run; exit 20: it does not answer.
+    pub(crate) fn client(&self, resource: &str) -> Result<Client, Problem> {
+        Client::connect(&self.socket(resource), Some(ANSWER_TIMEOUT)).map_err(|e| Problem::client(resource, &e))
+    }
+
+    /// Whether a process runs `resource`.
+    pub(crate) fn is_running(&self, resource: &str) -> bool {
+        std::os::unix::net::UnixStream::connect(self.socket(resource)).is_ok()
+    }
+
+    /// The control socket of `resource`.
+    pub(crate) fn socket(&self, resource: &str) -> PathBuf {
+        socket_path(&self.run_dir, resource)
+    }
+}
+
+fn invalid(errors: &Errors) -> Problem {
+    Problem::new(u8::try_from(errors.exit_code()).unwrap_or(exit::FAILURE), errors.to_string())
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn default_config_file() -> PathBuf {
+    if let Some(file) = variable("URBD_CONF") {
+        return file.into();
+    }
+    let candidates = ["/etc/urbd.conf", "/etc/drbd.conf"];
+    let own = candidates.iter().find(|f| Path::new(f).exists());
+    own.copied().unwrap_or("/etc/urbd.conf").into()
+}
+
+fn default_run_dir() -> PathBuf {
+    let uid = fs::metadata("/proc/self").map_or(0, |m| m.uid());
+    match variable("XDG_RUNTIME_DIR") {
+        Some(dir) if uid != 0 => Path::new(&dir).join("urbd"),
+        None if uid != 0 => env::temp_dir().join(format!("urbd-{uid}")),
+        _ => "/run/urbd".into(),
+    }
+}
+
+fn host_name() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim_end().to_owned()
+}
+
+/// The addresses of our interfaces as the kernel lists them in /proc.
+fn local_addresses() -> Vec<IpAddr> {
+    let v4 = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
+    let v6 = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let mut addresses = parse_fib_trie(&v4);
+    addresses.extend(parse_if_inet6(&v6));
+    addresses
+}
+
+/// An address is local if the line after it says so: `|-- 10.1.1.1` / `/32 host LOCAL`.
+fn parse_fib_trie(text: &str) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    let mut last = None;
+    for line in text.lines().map(str::trim_start) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            last = address.parse().ok();
+        } else if line.starts_with("/32 host LOCAL") {
+            found.extend(last.filter(|a| !found.contains(a)));
+        }
+    }
+    found
+}
+
+/// One interface a line, the address as 32 hex digits at its beginning.
+fn parse_if_inet6(text: &str) -> Vec<IpAddr> {
+    let digits = text.lines().filter_map(|line| line.split_whitespace().next());
+    digits.filter_map(|hex| u128::from_str_radix(hex, 16).ok()).map(|bits| IpAddr::V6(bits.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_addresses_are_read_from_proc() {
+        let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.1.1.0\n        /24 link UNICAST\n     |-- 10.1.1.1\n        \
+                    /32 host LOCAL\n     |-- 10.1.1.255\n        /32 link BROADCAST\n";
+        assert_eq!(parse_fib_trie(trie), ["10.1.1.1".parse::<IpAddr>().unwrap()]);
+        let inet6 = "00000000000000000000000000000001 01 80 10 80       lo\n";
+        assert_eq!(parse_if_inet6(inet6), ["::1".parse::<IpAddr>().unwrap()]);
+        assert!(local_addresses().contains(&"127.0.0.1".parse().unwrap()));
+    }
+}

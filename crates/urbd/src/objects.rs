@@ -1,0 +1,241 @@
+//! The objects of a command line: `RES`, `RES/VOL`, `RES:PEER`, `RES:PEER/VOL`, `minor-N`, `all`
+//! (`docs/spec/config-and-cli.md` 3.1).
+
+use config::{LocalConnection, LocalResource, LocalVolume};
+use units::VolumeNr;
+
+use crate::context::Context;
+use crate::problem::Problem;
+
+/// Which objects a verb takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// None at all.
+    Nothing,
+    /// Whole resources; none means all.
+    OptionalResource,
+    /// Whole resources.
+    Resource,
+    /// Resources or volumes.
+    Volume,
+    /// Resources or connections.
+    Peer,
+    /// Resources, volumes, connections or peer devices.
+    PeerDevice,
+}
+
+impl Takes {
+    /// For the usage line.
+    pub(crate) const fn usage(self) -> &'static str {
+        match self {
+            Takes::Nothing => "",
+            Takes::OptionalResource | Takes::Resource => "RES",
+            Takes::Volume => "RES[/VOL]",
+            Takes::Peer => "RES[:PEER]",
+            Takes::PeerDevice => "RES[:PEER][/VOL]",
+        }
+    }
+}
+
+/// One object as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// The resource.
+    pub(crate) resource: String,
+    /// The peer.
+    pub(crate) peer: Option<String>,
+    /// The volume.
+    pub(crate) volume: Option<u16>,
+}
+
+impl Name {
+    /// Takes it apart.
+    ///
+    /// # Errors
+    /// Exit 1: it has not one of the forms, or has parts that the verb does not take.
+    pub(crate) fn parse(text: &str, takes: Takes) -> Result<Name, Problem> {
+        let (rest, volume) = match text.rsplit_once('/') {
+            Some((rest, volume)) => (rest, Some(volume)),
+            None => (text, None),
+        };
+        let (resource, peer) = match rest.split_once(':') {
+            Some((resource, peer)) => (resource, Some(peer)),
+            None => (rest, None),
+        };
+        let bad = |why: &str| {
+            Problem::usage(format!("'{text}': {why}")).hint(format!("write it as {} or `all`", takes.usage()))
+        };
+        if resource.is_empty() || peer == Some("") {
+            return Err(bad("a name is missing"));
+        }
+        let volume = volume.map(|v| v.parse().map_err(|_| bad("the volume must be a number"))).transpose()?;
+        if volume.is_some() && !matches!(takes, Takes::Volume | Takes::PeerDevice) {
+            return Err(bad("this verb acts on whole resources or connections, not on a volume"));
+        }
+        if peer.is_some() && !matches!(takes, Takes::Peer | Takes::PeerDevice) {
+            return Err(bad("this verb acts on resources or volumes, not on a peer"));
+        }
+        Ok(Name { resource: resource.to_owned(), peer: peer.map(str::to_owned), volume })
+    }
+}
+
+/// An object with what the configuration says about it.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    /// As it is called in messages.
+    pub(crate) name: Name,
+    /// The configured resource; `None` if it runs without being configured (any more).
+    pub(crate) local: Option<LocalResource>,
+}
+
+impl Target {
+    /// Finds the object in the configuration.
+    ///
+    /// # Errors
+    /// Exit 1: unknown resource, volume or peer; exit 10: the configuration is not valid.
+    pub(crate) fn find(context: &Context, text: &str, takes: Takes) -> Result<Target, Problem> {
+        if let Some(minor) = text.strip_prefix("minor-").and_then(|m| m.parse().ok()) {
+            return by_minor(context, minor, takes);
+        }
+        let name = Name::parse(text, takes)?;
+        let local = match context.resource(&name.resource) {
+            Ok(local) => local,
+            // What runs can be commanded, whatever became of the configuration.
+            Err(_) if context.is_running(&name.resource) => return Ok(Target { name, local: None }),
+            Err(problem) => return Err(problem),
+        };
+        let target = Target { name, local: Some(local) };
+        target.check()?;
+        Ok(target)
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        let Some(local) = &self.local else { return Ok(()) };
+        if self.name.volume.is_some() && self.volumes().next().is_none() {
+            let known: Vec<String> = local.volumes.iter().map(|v| v.nr.0.to_string()).collect();
+            return Err(Problem::usage(format!("{self}: no such volume on this host")).hint(format!(
+                "{} has: {}",
+                local.name,
+                known.join(" ")
+            )));
+        }
+        if let Some(peer) = &self.name.peer
+            && self.peers().next().is_none()
+        {
+            let known: Vec<&str> = local.peers.iter().map(|p| p.peer_name.as_str()).collect();
+            let why = if *peer == local.host { "this is the own host" } else { "no such peer" };
+            return Err(Problem::usage(format!("{self}: {why}")).hint(format!(
+                "{} has the peers: {}",
+                local.name,
+                known.join(" ")
+            )));
+        }
+        Ok(())
+    }
+
+    /// The configured resource.
+    ///
+    /// # Errors
+    /// Exit 1: it is not in the configuration.
+    pub(crate) fn local(&self) -> Result<&LocalResource, Problem> {
+        self.local.as_ref().ok_or_else(|| {
+            Problem::usage(format!("{}: runs, but is not in the configuration", self.name.resource))
+                .hint("put it back, or point --config at the right file")
+        })
+    }
+
+    /// The configured volumes that it stands for.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = &LocalVolume> {
+        let wanted = self.name.volume.map(VolumeNr);
+        self.local.iter().flat_map(|l| &l.volumes).filter(move |v| wanted.is_none_or(|nr| v.nr == nr))
+    }
+
+    /// The configured connections that it stands for.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &LocalConnection> {
+        let wanted = self.name.peer.as_deref();
+        self.local.iter().flat_map(|l| &l.peers).filter(move |p| wanted.is_none_or(|name| is_named(p, name)))
+    }
+
+    /// How the control protocol names the peer.
+    pub(crate) fn peer(&self) -> Option<String> {
+        let wanted = self.name.peer.clone()?;
+        Some(self.peers().next().map_or(wanted, |p| p.peer_name.clone()))
+    }
+}
+
+/// A peer may be named by its host name with or without domain.
+fn is_named(connection: &LocalConnection, name: &str) -> bool {
+    let own = &connection.peer_name;
+    own == name || own.split('.').next() == Some(name)
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name.resource)?;
+        if let Some(peer) = &self.name.peer {
+            write!(f, ":{peer}")?;
+        }
+        if let Some(volume) = self.name.volume {
+            write!(f, "/{volume}")?;
+        }
+        Ok(())
+    }
+}
+
+fn by_minor(context: &Context, minor: u32, takes: Takes) -> Result<Target, Problem> {
+    for local in context.own_resources()? {
+        if let Some(volume) = local.volumes.iter().find(|v| v.minor == minor) {
+            let volume = matches!(takes, Takes::Volume | Takes::PeerDevice).then_some(volume.nr.0);
+            let name = Name { resource: local.name.clone(), peer: None, volume };
+            return Ok(Target { name, local: Some(local) });
+        }
+    }
+    Err(Problem::usage(format!("minor {minor} belongs to no resource of this host")))
+}
+
+/// The targets of a command line; `all` means every resource of this host. What cannot be found is reported and left
+/// out: the second value is the greatest exit status of those.
+///
+/// # Errors
+/// The configuration is needed for `all` and is not valid.
+pub(crate) fn targets(context: &Context, texts: &[String], takes: Takes) -> Result<(Vec<Target>, u8), Problem> {
+    let mut found = Vec::new();
+    let mut worst = 0;
+    let all = texts.iter().any(|t| t == "all") || (texts.is_empty() && takes == Takes::OptionalResource);
+    if all {
+        for local in context.own_resources()? {
+            let name = Name { resource: local.name.clone(), peer: None, volume: None };
+            found.push(Target { name, local: Some(local) });
+        }
+        return Ok((found, worst));
+    }
+    for text in texts {
+        match Target::find(context, text, takes) {
+            Ok(target) => found.push(target),
+            Err(problem) => {
+                problem.report();
+                worst = worst.max(problem.exit);
+            }
+        }
+    }
+    Ok((found, worst))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_taken_apart() {
+        let name = |text| Name::parse(text, Takes::PeerDevice).map(|n| (n.resource, n.peer, n.volume));
+        assert_eq!(name("r0"), Ok(("r0".into(), None, None)));
+        assert_eq!(name("r0/3"), Ok(("r0".into(), None, Some(3))));
+        assert_eq!(name("r0:bravo"), Ok(("r0".into(), Some("bravo".into()), None)));
+        assert_eq!(name("r0:ipv4:10.1.1.1:7789/0").unwrap().1.unwrap(), "ipv4:10.1.1.1:7789");
+        for bad in ["", "/0", "r0/x", "r0:", ":b", "r0/99999"] {
+            assert_eq!(name(bad).unwrap_err().exit, 1, "{bad}");
+        }
+        assert!(Name::parse("r0/0", Takes::Resource).is_err());
+        assert!(Name::parse("r0:b", Takes::Volume).is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! What went wrong: one line that says what and why, one that says what to do, and the exit status of the documented
+//! tools (`docs/spec/config-and-cli.md` 3.2, 3.4, 3.5).
+
+use std::fmt;
+
+use control::Failure;
+use control::client::ClientError;
+
+/// Exit statuses that several verbs share.
+pub(crate) mod exit {
+    /// Bad call, unknown object, question answered with no.
+    pub(crate) const USAGE: u8 = 1;
+    /// A `wait-*` ran into its time limit; the data is worse than outdated.
+    pub(crate) const TIMEOUT: u8 = 5;
+    /// The configuration is not valid; refused by the running process.
+    pub(crate) const FAILURE: u8 = 10;
+    /// Bad call of drbdsetup or drbdmeta, device in use, a program could not be started, no answer in time.
+    pub(crate) const BROKEN: u8 = 20;
+    /// `create-md` would destroy a file system.
+    pub(crate) const WOULD_DESTROY: u8 = 40;
+}
+
+/// An error that ends the work on one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// What happened, and why.
+    pub(crate) message: String,
+    /// What to do next.
+    pub(crate) hint: Option<String>,
+    /// Exit status.
+    pub(crate) exit: u8,
+}
+
+impl Problem {
+    /// With this exit status, and no hint yet.
+    pub(crate) fn new(exit: u8, message: impl Into<String>) -> Problem {
+        Problem { message: message.into(), hint: None, exit }
+    }
+
+    /// A bad call or unknown object: exit 1.
+    pub(crate) fn usage(message: impl Into<String>) -> Problem {
+        Problem::new(exit::USAGE, message)
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Problem {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// A refusal by the running process, in the words that other programs match:
+    /// `OBJECT: State change failed: (-N) TEXT`.
+    pub(crate) fn refused(object: &str, failure: &Failure) -> Problem {
+        let mut message = format!("{object}: {}", failure.code);
+        if !failure.message.is_empty() && failure.message != failure.code.text() {
+            message += &format!("\nadditional info: {}", failure.message);
+        }
+        Problem { message, hint: failure.hint.clone(), exit: failure.code.exit_status() }
+    }
+
+    /// What the control socket's client reports, for `resource`.
+    pub(crate) fn client(resource: &str, error: &ClientError) -> Problem {
+        match error {
+            ClientError::NotRunning(_) => Problem::not_running(resource),
+            ClientError::Refused(failure) => Problem::refused(resource, failure),
+            other => Problem::new(exit::BROKEN, format!("{resource}: {other}"))
+                .hint(format!("look at the log of the running process, or restart it: urbd down --force {resource}")),
+        }
+    }
+
+    /// The resource does not run.
+    pub(crate) fn not_running(resource: &str) -> Problem {
+        Problem::new(exit::FAILURE, format!("{resource}: No such resource (it does not run on this node)"))
+            .hint(format!("start it with: urbd up {resource}"))
+    }
+
+    /// Prints it on stderr.
+    pub(crate) fn report(&self) {
+        eprintln!("{self}");
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "urbd: {}", self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nurbd: hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::ErrorCode;
+
+    #[test]
+    fn refusals_keep_the_words_that_programs_match() {
+        let failure = Failure::new(ErrorCode::DEVICE_IN_USE, "pid 17 (mount) holds /dev/ublkb0").with_hint("unmount");
+        let problem = Problem::refused("r0", &failure);
+        assert_eq!(problem.exit, 11);
+        assert_eq!(
+            problem.to_string(),
+            "urbd: r0: State change failed: (-12) Device is held open by someone\n\
+             additional info: pid 17 (mount) holds /dev/ublkb0\nurbd: hint: unmount"
+        );
+    }
+}

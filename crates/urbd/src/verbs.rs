@@ -1,0 +1,264 @@
+//! The table of verbs: names, help, objects and options as data; used for parsing, dispatch, help and completion.
+
+pub(crate) mod adjust;
+pub(crate) mod commands;
+pub(crate) mod completion;
+pub(crate) mod configuration;
+pub(crate) mod drbdmeta;
+pub(crate) mod drbdsetup;
+pub(crate) mod dry_run;
+pub(crate) mod gi;
+pub(crate) mod handlers;
+pub(crate) mod lifecycle;
+pub(crate) mod metadata;
+pub(crate) mod shell;
+pub(crate) mod show;
+pub(crate) mod status;
+pub(crate) mod wait;
+
+use crate::cli::Call;
+use crate::objects::{Takes, Target};
+use crate::problem::Problem;
+
+/// What a verb does; the number is the exit status.
+#[derive(Clone, Copy)]
+pub(crate) enum Action {
+    /// Once for the whole command line.
+    Once(fn(&Call) -> Result<u8, Problem>),
+    /// For one object after the other.
+    Each(fn(&Call, &Target) -> Result<u8, Problem>),
+}
+
+/// One verb.
+pub(crate) struct Verb {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// One line of help.
+    pub(crate) help: &'static str,
+    /// Which objects it takes.
+    pub(crate) takes: Takes,
+    /// Its options.
+    pub(crate) options: &'static [Opt],
+    /// Not shown in help.
+    pub(crate) hidden: bool,
+    /// What it does.
+    pub(crate) action: Action,
+}
+
+/// One option of a verb.
+pub(crate) struct Opt {
+    /// Long name, without dashes.
+    pub(crate) name: &'static str,
+    /// Short name.
+    pub(crate) short: Option<char>,
+    /// Name of its value; `None` for a flag.
+    pub(crate) value: Option<&'static str>,
+    /// An argument instead of an option.
+    pub(crate) positional: bool,
+    /// Not shown in help.
+    pub(crate) hidden: bool,
+    /// One line of help.
+    pub(crate) help: &'static str,
+}
+
+const fn flag(name: &'static str, help: &'static str) -> Opt {
+    Opt { name, short: None, value: None, positional: false, hidden: false, help }
+}
+
+const fn short_flag(name: &'static str, short: char, help: &'static str) -> Opt {
+    Opt { short: Some(short), ..flag(name, help) }
+}
+
+const fn value(name: &'static str, value: &'static str, help: &'static str) -> Opt {
+    Opt { value: Some(value), ..flag(name, help) }
+}
+
+const fn positional(name: &'static str, value_name: &'static str, help: &'static str) -> Opt {
+    Opt { positional: true, ..value(name, value_name, help) }
+}
+
+const fn each(
+    name: &'static str,
+    takes: Takes,
+    help: &'static str,
+    options: &'static [Opt],
+    action: fn(&Call, &Target) -> Result<u8, Problem>,
+) -> Verb {
+    Verb { name, help, takes, options, hidden: false, action: Action::Each(action) }
+}
+
+const fn once(
+    name: &'static str,
+    takes: Takes,
+    help: &'static str,
+    options: &'static [Opt],
+    action: fn(&Call) -> Result<u8, Problem>,
+) -> Verb {
+    Verb { name, help, takes, options, hidden: false, action: Action::Once(action) }
+}
+
+const fn hidden(verb: Verb) -> Verb {
+    Verb { hidden: true, ..verb }
+}
+
+const FORCE: Opt = flag("force", "Do it although it may lose data; answers questions with yes");
+const DISCARD: Opt = flag("discard-my-data", "In a split brain, this node's changes are thrown away");
+const NODE_ID: Opt = value("node-id", "N", "Node id of the peer (v09 metadata)");
+const FORMAT: Opt = value("format", "v08|v09", "Metadata format; default: v08 for two hosts, v09 for more");
+const WAITING: &[Opt] = &[
+    Opt { short: Some('t'), ..value("wfc-timeout", "SECONDS", "How long to wait; 0 is for ever") },
+    value("degr-wfc-timeout", "SECONDS", "The same if this node was degraded"),
+    Opt { short: Some('o'), ..value("outdated-wfc-timeout", "SECONDS", "The same if the data is outdated") },
+    Opt { short: Some('w'), ..flag("wait-after-sb", "Go on waiting after a split brain") },
+];
+const CREATE_MD: &[Opt] = &[
+    FORCE,
+    FORMAT,
+    value("max-peers", "N", "Number of peers with a bitmap, 1 to 31 (v09)"),
+    value("peer-max-bio-size", "BYTES", "Largest request of the peer to start with"),
+    value("al-stripes", "N", "Stripes of the activity log"),
+    value("al-stripe-size-kB", "KIB", "Size of one stripe of the activity log"),
+    value("bitmap-block-size", "BYTES", "Data bytes per bitmap bit (v09)"),
+    value("effective-size", "SECTORS", "Last agreed size to start with"),
+    value("initial-current-uuid", "HEX", "Data generation to start with (v09)"),
+    flag("consistent", "Declare the data consistent (v09)"),
+    flag("uptodate", "Declare the data up to date (v09)"),
+    flag("peers-outdated", "Declare the peers' data outdated (v09)"),
+    flag("ignore-sanity-checks", "Write even over a file system"),
+];
+const ADJUST: &[Opt] = &[
+    flag("skip-disk", "Leave disks alone"),
+    flag("skip-net", "Leave connections alone"),
+    DISCARD,
+    flag("tentative", "Print what would be done, do nothing"),
+];
+const STATUS: &[Opt] = &[
+    short_flag("json", 'j', "As JSON, in the schema of drbdsetup status --json"),
+    short_flag("statistics", 's', "With counters"),
+    COLOR,
+];
+const COLOR: Opt = value("color", "WHEN", "auto, always or never");
+const EVENTS: &[Opt] = &[
+    flag("timestamps", "Begin each line with the time"),
+    short_flag("statistics", 's', "With counters"),
+    flag("now", "Only the present state, then end"),
+    flag("poll", "Print changes again for each `n` on standard input"),
+    flag("full", "Every field on every line"),
+    COLOR,
+];
+const RESIZE: &[Opt] = &[
+    value("size", "SIZE", "Wanted size in sectors, or with a suffix s, K, M, G, T; default: as large as possible"),
+    flag("assume-peer-has-space", "The peer's backing device has grown already"),
+    flag("assume-clean", "The new space is equal on both nodes already"),
+];
+const VERIFY: &[Opt] = &[
+    value("start", "SECTOR", "First sector, or a size with a suffix"),
+    value("stop", "SECTOR", "Where to end"),
+    flag("repair", "Copy what differs from the Primary (or else from here) when it ends"),
+];
+const NEW_UUID: &[Opt] = &[
+    flag("clear-bitmap", "Declare both nodes equal: skips the initial synchronisation"),
+    flag("force-resync", "Make the peers targets of a full resync"),
+];
+
+use Takes::{Nothing, OptionalResource, Peer, PeerDevice, Resource, Volume};
+
+/// All verbs, in the order of the help text.
+pub(crate) static VERBS: &[Verb] = &[
+    once("status", OptionalResource, "Show the state of running resources", STATUS, status::status),
+    each("up", Resource, "Start resources: attach the disks, connect to the peers", &[], lifecycle::up),
+    each("down", Resource, "Stop resources", &[FORCE], lifecycle::down),
+    each("adjust", PeerDevice, "Bring running resources to what the configuration says", ADJUST, adjust::adjust),
+    once("run", Resource, "Run one resource in the foreground", &[], lifecycle::run),
+    each("primary", Resource, "Make this node Primary: the device can be used", &[FORCE], commands::primary),
+    each("secondary", Resource, "Make this node Secondary", &[FORCE], commands::secondary),
+    each("connect", Peer, "Connect to the peers", &[DISCARD, ADJUST_TENTATIVE], commands::connect),
+    each("disconnect", Peer, "Disconnect from the peers", &[FORCE], commands::disconnect),
+    each("attach", Volume, "Attach the backing disk", &[], commands::attach),
+    each("detach", Volume, "Detach the backing disk", &[FORCE], commands::detach),
+    each("create-md", Volume, "Write fresh metadata to the backing disk", CREATE_MD, metadata::create),
+    each("invalidate", Volume, "Throw this node's data away and fetch the peer's", &[], commands::invalidate),
+    each("invalidate-remote", PeerDevice, "Throw the peer's data away and send ours", &[], commands::invalidate_remote),
+    each("pause-sync", PeerDevice, "Pause a resync", &[], commands::pause_sync),
+    each("resume-sync", PeerDevice, "Go on with a paused resync", &[], commands::resume_sync),
+    each("verify", PeerDevice, "Compare the data of both nodes", VERIFY, commands::verify),
+    each("suspend-io", Volume, "Freeze application I/O", &[], commands::suspend_io),
+    each("resume-io", Volume, "Let application I/O go on", &[], commands::resume_io),
+    each("outdate", Volume, "Mark this node's data as outdated", &[], commands::outdate),
+    each("resize", Volume, "Take over the new size of the backing disk", RESIZE, commands::resize),
+    each("new-current-uuid", Volume, "Start a new data generation", NEW_UUID, commands::new_current_uuid),
+    each("wait-connect", PeerDevice, "Wait until connected", WAITING, wait::connect),
+    each("wait-sync", PeerDevice, "Wait until synchronised", WAITING, wait::sync),
+    hidden(each("wait-con-int", Resource, "Wait until connected (boot scripts)", WAITING, wait::connect)),
+    once("events2", OptionalResource, "Print state changes as they happen", EVENTS, status::events),
+    each("role", Resource, "Print our role", &[], status::role),
+    each("cstate", Peer, "Print the state of connections", &[], status::connection_state),
+    each("dstate", Volume, "Print the states of disks", &[], status::disk_state),
+    each("why", Resource, "Explain why everything is in the state it is in", &[], status::why),
+    once("metrics", OptionalResource, "Print counters for Prometheus", &[], status::metrics),
+    each("show", Resource, "Print the running configuration", &[], show::show),
+    each("dump-md", Volume, "Print the metadata as text", &[FORCE], metadata::dump),
+    once("restore-md", Volume, "Write metadata from its text: restore-md RES/VOL FILE", RESTORE_MD, metadata::restore),
+    each("wipe-md", Volume, "Destroy the metadata", &[FORCE], metadata::wipe),
+    each("apply-al", Volume, "Make the metadata clean after a crash", &[], metadata::apply_al),
+    each("check-resize", Volume, "Move the metadata to the end of a disk that has grown", &[], metadata::check_resize),
+    each("show-gi", PeerDevice, "Explain the data generation identifiers", &[NODE_ID, FORCE], gi::show),
+    each("get-gi", PeerDevice, "Print the data generation identifiers", &[NODE_ID, FORCE], gi::get),
+    each("set-gi", PeerDevice, "Overwrite the data generation identifiers", SET_GI, gi::set),
+    once("dump", OptionalResource, "Print the configuration as it was understood", &[], configuration::dump),
+    once("dump-xml", OptionalResource, "Print the configuration as XML", &[], configuration::dump_xml),
+    each("nbd-uri", Volume, "Print the NBD address of volumes", &[], shell::nbd_uri),
+    once("sh-resources", Nothing, "Names of all resources of this host", &[], shell::resources),
+    each("sh-resource", PeerDevice, "Name of the resource", &[], shell::resource),
+    each("sh-dev", Volume, "Device per volume", &[], shell::device),
+    each("sh-minor", Volume, "Minor number per volume", &[], shell::minor),
+    each("sh-ll-dev", Volume, "Backing disk per volume", &[], shell::backing),
+    each("sh-md-dev", Volume, "Metadata disk per volume", &[], shell::metadata_device),
+    each("sh-md-idx", Volume, "Metadata index per volume", &[], shell::metadata_index),
+    each("sh-ip", PeerDevice, "Own address of each path", &[], shell::address),
+    once("sh-nop", OptionalResource, "Only check the configuration", &[], shell::nothing),
+    once("sh-mod-parms", Nothing, "Parameters of the kernel module: none", &[], shell::module_parameters),
+    each("sh-lr-of", Resource, "Lower resource of a stacked one", &[], shell::lower_resource),
+    once("sh-list-adjustable", OptionalResource, "Resources that `adjust` would change", &[], shell::adjustable),
+    each("sh-list-config-file", Resource, "Configuration file of a resource", &[], shell::config_file),
+    each("sh-udev", Volume, "Names and links of a device, for udev", &[], shell::udev),
+    hidden(each("pri-on-incon-degr", PeerDevice, "Run the configured handler", &[], handlers::pri_on_incon_degr)),
+    hidden(each("pri-lost-after-sb", PeerDevice, "Run the configured handler", &[], handlers::pri_lost_after_sb)),
+    hidden(each("pri-lost", PeerDevice, "Run the configured handler", &[], handlers::pri_lost)),
+    hidden(each("local-io-error", PeerDevice, "Run the configured handler", &[], handlers::local_io_error)),
+    hidden(each("initial-split-brain", PeerDevice, "Run the configured handler", &[], handlers::initial_split_brain)),
+    hidden(each("split-brain", PeerDevice, "Run the configured handler", &[], handlers::split_brain)),
+    hidden(each("out-of-sync", PeerDevice, "Run the configured handler", &[], handlers::out_of_sync)),
+    hidden(each("quorum-lost", PeerDevice, "Run the configured handler", &[], handlers::quorum_lost)),
+    hidden(each("disconnected", PeerDevice, "Run the configured handler", &[], handlers::disconnected)),
+    hidden(each("before-resync-target", PeerDevice, "Run the configured handler", &[], handlers::before_resync_target)),
+    hidden(each("before-resync-source", PeerDevice, "Run the configured handler", &[], handlers::before_resync_source)),
+    hidden(each("after-resync-target", PeerDevice, "Run the configured handler", &[], handlers::after_resync_target)),
+    hidden(each("fence-peer", PeerDevice, "Run the configured handler", &[], handlers::fence_peer)),
+    hidden(each("unfence-peer", PeerDevice, "Run the configured handler", &[], handlers::unfence_peer)),
+    once("completion", Nothing, "Print a completion script", COMPLETION, completion::print),
+    once("version", Nothing, "Print version numbers as shell assignments", &[], completion::version),
+];
+
+const ADJUST_TENTATIVE: Opt = Opt { hidden: true, ..flag("tentative", "Accepted for compatibility") };
+const RESTORE_MD: &[Opt] = &[FORCE, value("file", "FILE", "The text; default: standard input")];
+const SET_GI: &[Opt] = &[FORCE, NODE_ID, value("gi", "GI", "As get-gi prints them; empty fields stay")];
+const COMPLETION: &[Opt] = &[positional("shell", "SHELL", "bash, zsh, fish, elvish or powershell")];
+
+/// The verb of that name.
+pub(crate) fn find(name: &str) -> Option<&'static Verb> {
+    VERBS.iter().find(|v| v.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_every_verb_has_help() {
+        for (i, verb) in VERBS.iter().enumerate() {
+            assert!(!verb.help.is_empty() && !verb.help.ends_with('.'), "{}", verb.name);
+            assert!(VERBS[i + 1..].iter().all(|v| v.name != verb.name), "{} twice", verb.name);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `adjust`: what differs between a running resource and its configuration, and taking it over
+//! (`docs/spec/config-and-cli.md` 5.3).
+
+use config::{AdjustScope, Disk, LoadOptions, LocalResource, Plan, Running, Step, shell_line};
+use control::{Command, ConnectionState, DiskState, Request, ResourceStatus};
+
+use crate::cli::Call;
+use crate::objects::Target;
+use crate::problem::{Problem, exit};
+use crate::verbs::{commands, lifecycle, status};
+
+/// Starts what does not run; otherwise the running process takes over the configuration.
+pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let only_show = call.context.dry_run || call.flag("tentative");
+    if !only_show && !call.context.is_running(&target.name.resource) {
+        return lifecycle::up(call, target);
+    }
+    let plan = plan(call, target)?;
+    for note in &plan.notes {
+        eprintln!("urbd: {target}: {note}");
+    }
+    if only_show || call.context.verbose > 0 {
+        print_plan(&plan);
+    }
+    if !only_show {
+        carry_out(call, target, &plan)?;
+    }
+    Ok(0)
+}
+
+/// One command a line, quoted for a shell.
+pub(crate) fn print_plan(plan: &Plan) {
+    for command in plan.steps.iter().flat_map(|step| step.commands(&plan.resource)) {
+        println!("{}", shell_line(&command));
+    }
+}
+
+/// What would have to be done to bring `target` to its configuration.
+pub(crate) fn plan(call: &Call, target: &Target) -> Result<Plan, Problem> {
+    let wanted = target.local()?;
+    let scope = scope(call, target);
+    if !call.context.is_running(&wanted.name) {
+        return Ok(Plan::up(wanted, &scope));
+    }
+    let running = running(call, &wanted.name)?;
+    Ok(Plan::adjust(Some(&running), wanted, &scope))
+}
+
+fn scope(call: &Call, target: &Target) -> AdjustScope {
+    AdjustScope {
+        skip_net: call.flag("skip-net"),
+        skip_disk: call.flag("skip-disk"),
+        only_peer: target.name.peer.as_ref().and_then(|_| target.peers().next()).map(|p| p.peer_node_id),
+        only_volume: target.name.volume.map(units::VolumeNr),
+        discard_my_data: call.flag("discard-my-data"),
+        tentative: false,
+    }
+}
+
+/// The configuration that the running process works by, with the disks and connections as they are now.
+pub(crate) fn running(call: &Call, resource: &str) -> Result<Running, Problem> {
+    let in_force = in_force(call, resource)?;
+    let status = status::one(call.context, resource)?;
+    Ok(as_it_is_now(Running::from_configuration(&in_force), &status))
+}
+
+fn in_force(call: &Call, resource: &str) -> Result<LocalResource, Problem> {
+    let text = status::text(call.context, resource, &Request::Show)?;
+    let unusable = |why: String| {
+        Problem::new(exit::BROKEN, format!("{resource}: the running configuration is not understood: {why}"))
+            .hint(format!("restart the resource: urbd down {resource}; urbd up {resource}"))
+    };
+    let config = config::load_text(&Disk, &call.context.config_file, &text, &LoadOptions::default());
+    let config = config.map_err(|e| unusable(e.to_string()))?;
+    config.resource_as_seen_by(resource, &call.context.this_host()).map_err(|e| unusable(e.to_string()))
+}
+
+fn as_it_is_now(mut running: Running, status: &ResourceStatus) -> Running {
+    for volume in &mut running.volumes {
+        if status.device(volume.nr.0).is_none_or(|d| d.disk == DiskState::Diskless) {
+            volume.backing = None;
+        }
+    }
+    for connection in &mut running.connections {
+        let id = u8::try_from(connection.peer_node_id.index()).ok();
+        let now = status.connections.iter().find(|c| c.peer_node_id == id);
+        connection.standalone = now.is_none_or(|c| c.connection == ConnectionState::StandAlone);
+    }
+    running
+}
+
+/// Lets go of what goes away, hands over the new options, then attaches and connects.
+fn carry_out(call: &Call, target: &Target, plan: &Plan) -> Result<(), Problem> {
+    let (before, after): (Vec<&Step>, Vec<&Step>) =
+        plan.steps.iter().partition(|step| matches!(step, Step::Detach { .. } | Step::Disconnect { .. }));
+    for command in before.into_iter().filter_map(command) {
+        commands::send(call, target, command)?;
+    }
+    if after.iter().any(|step| command(step).is_none()) {
+        let name = &target.name.resource;
+        let new_config = Command::ChangeOptions {
+            config: call.context.config()?.dump(&call.context.this_host(), false, &[name]),
+            skip_disk: call.flag("skip-disk"),
+            skip_net: call.flag("skip-net"),
+            discard_my_data: call.flag("discard-my-data"),
+        };
+        commands::send(call, target, new_config).map_err(|p| {
+            if p.hint.is_some() { p } else { p.hint(format!("restart it: urbd down {name}; urbd up {name}")) }
+        })?;
+    }
+    for command in after.into_iter().filter_map(command) {
+        commands::send(call, target, command)?;
+    }
+    Ok(())
+}
+
+/// The command for a step that is not a change of the configuration.
+fn command(step: &Step) -> Option<Command> {
+    match step {
+        Step::Detach { volume, .. } => Some(Command::Detach { volume: Some(volume.0), force: false }),
+        Step::Attach { volume, .. } => Some(Command::Attach { volume: Some(volume.0) }),
+        Step::Disconnect { peer } => Some(Command::Disconnect { peer: Some(peer.to_string()), force: false }),
+        Step::Connect { peer, discard_my_data, .. } => {
+            Some(Command::Connect { peer: Some(peer.to_string()), discard_my_data: *discard_my_data })
+        }
+        Step::Resize { volume, size, .. } => Some(Command::Resize {
+            volume: Some(volume.0),
+            size_sectors: size.as_ref().and_then(|s| commands::sectors(&s.text).ok()),
+            assume_peer_has_space: false,
+            assume_clean: false,
+        }),
+        _ => None,
+    }
+}

@@ -1,0 +1,155 @@
+//! Verbs that send one command to the running resource (`docs/spec/config-and-cli.md` 3.2).
+
+use control::Command;
+
+use crate::cli::Call;
+use crate::context::LONG_TIMEOUT;
+use crate::objects::Target;
+use crate::problem::Problem;
+use crate::verbs::metadata;
+
+/// Sends a command for `target`; prints the notes that come back.
+pub(crate) fn send(call: &Call, target: &Target, command: Command) -> Result<u8, Problem> {
+    let resource = &target.name.resource;
+    let mut client = call.context.client(resource)?;
+    client.set_timeout(Some(LONG_TIMEOUT)).map_err(|e| Problem::client(resource, &e))?;
+    let notes = client.command(command).map_err(|e| Problem::client(&target.to_string(), &e))?;
+    for note in notes {
+        eprintln!("urbd: {target}: {note}");
+    }
+    Ok(0)
+}
+
+pub(crate) fn primary(call: &Call, target: &Target) -> Result<u8, Problem> {
+    send(call, target, Command::Primary { force: call.flag("force") })
+}
+
+/// A resource that does not run is not Primary: nothing to do.
+pub(crate) fn secondary(call: &Call, target: &Target) -> Result<u8, Problem> {
+    if !call.context.is_running(&target.name.resource) {
+        return Ok(0);
+    }
+    send(call, target, Command::Secondary { force: call.flag("force") })
+}
+
+pub(crate) fn connect(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let discard_my_data = call.flag("discard-my-data");
+    send(call, target, Command::Connect { peer: target.peer(), discard_my_data })
+}
+
+/// A resource that does not run is not connected: nothing to do.
+pub(crate) fn disconnect(call: &Call, target: &Target) -> Result<u8, Problem> {
+    if !call.context.is_running(&target.name.resource) {
+        return Ok(0);
+    }
+    send(call, target, Command::Disconnect { peer: target.peer(), force: call.flag("force") })
+}
+
+pub(crate) fn attach(call: &Call, target: &Target) -> Result<u8, Problem> {
+    send(call, target, Command::Attach { volume: target.name.volume })
+}
+
+/// A resource that does not run has no disk attached: nothing to do.
+pub(crate) fn detach(call: &Call, target: &Target) -> Result<u8, Problem> {
+    if !call.context.is_running(&target.name.resource) {
+        return Ok(0);
+    }
+    send(call, target, Command::Detach { volume: target.name.volume, force: call.flag("force") })
+}
+
+/// On a resource that does not run, the metadata is changed instead.
+pub(crate) fn invalidate(call: &Call, target: &Target) -> Result<u8, Problem> {
+    if !call.context.is_running(&target.name.resource) {
+        return metadata::invalidate(call, target);
+    }
+    send(call, target, Command::Invalidate { volume: target.name.volume })
+}
+
+pub(crate) fn invalidate_remote(call: &Call, target: &Target) -> Result<u8, Problem> {
+    send(call, target, Command::InvalidateRemote { peer: target.peer(), volume: target.name.volume })
+}
+
+pub(crate) fn pause_sync(call: &Call, target: &Target) -> Result<u8, Problem> {
+    send(call, target, Command::PauseSync { peer: target.peer(), volume: target.name.volume })
+}
+
+pub(crate) fn resume_sync(call: &Call, target: &Target) -> Result<u8, Problem> {
+    send(call, target, Command::ResumeSync { peer: target.peer(), volume: target.name.volume })
+}
+
+pub(crate) fn verify(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let start_sector = call.value("start").map(sectors).transpose()?;
+    let stop_sector = call.value("stop").map(sectors).transpose()?;
+    let (peer, volume) = (target.peer(), target.name.volume);
+    let repair = call.flag("repair");
+    send(call, target, Command::Verify { peer, volume, start_sector, stop_sector, repair })
+}
+
+pub(crate) fn suspend_io(call: &Call, target: &Target) -> Result<u8, Problem> {
+    send(call, target, Command::SuspendIo { volume: target.name.volume })
+}
+
+pub(crate) fn resume_io(call: &Call, target: &Target) -> Result<u8, Problem> {
+    send(call, target, Command::ResumeIo { volume: target.name.volume })
+}
+
+/// On a resource that does not run, the metadata is changed instead.
+pub(crate) fn outdate(call: &Call, target: &Target) -> Result<u8, Problem> {
+    if !call.context.is_running(&target.name.resource) {
+        return metadata::outdate(call, target);
+    }
+    send(call, target, Command::Outdate { volume: target.name.volume })
+}
+
+pub(crate) fn resize(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let command = Command::Resize {
+        volume: target.name.volume,
+        size_sectors: call.value("size").map(sectors).transpose()?.filter(|size| *size > 0),
+        assume_peer_has_space: call.flag("assume-peer-has-space"),
+        assume_clean: call.flag("assume-clean"),
+    };
+    send(call, target, command)
+}
+
+pub(crate) fn new_current_uuid(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let command = Command::NewCurrentUuid {
+        volume: target.name.volume,
+        clear_bitmap: call.flag("clear-bitmap"),
+        force_resync: call.flag("force-resync"),
+    };
+    send(call, target, command)
+}
+
+/// A size in sectors: a number of sectors, or a number with a suffix `s` (sectors), `K`, `M`, `G`, `T`, `P` (bytes).
+pub(crate) fn sectors(text: &str) -> Result<u64, Problem> {
+    let bad =
+        || Problem::usage(format!("'{text}' is no size")).hint("write sectors, or K, M, G, T, P behind the number");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    let sectors_per_unit = match &text[digits.len()..] {
+        "" | "s" | "S" => 1,
+        "k" | "K" => 2,
+        "m" | "M" => 2 << 10,
+        "g" | "G" => 2 << 20,
+        "t" | "T" => 2 << 30,
+        "p" | "P" => 2 << 40,
+        _ => return Err(bad()),
+    };
+    number.checked_mul(sectors_per_unit).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_sectors_unless_a_suffix_says_otherwise() {
+        assert_eq!(sectors("100").unwrap(), 100);
+        assert_eq!(sectors("100s").unwrap(), 100);
+        assert_eq!(sectors("1K").unwrap(), 2);
+        assert_eq!(sectors("2G").unwrap(), 4_194_304);
+        for bad in ["", "x", "1x", "-1", "1.5G", "99999999999999999P"] {
+            assert_eq!(sectors(bad).unwrap_err().exit, 1, "{bad}");
+        }
+    }
+}

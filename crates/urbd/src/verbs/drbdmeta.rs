@@ -1,0 +1,278 @@
+//! Called as `drbdmeta`: `[--force] DEVICE FORMAT DEV INDEX COMMAND [ARGUMENTS]`
+//! (`docs/spec/config-and-cli.md` 3.5). Options may stand anywhere.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+
+use meta::create::CreateOptions;
+use meta::{AlShape, Geometry, MetaDisk, Superblock, Version, gi};
+use units::{NodeId, Sector};
+
+use crate::cli::settle;
+use crate::offline::{self, Creation, Place};
+use crate::problem::{Problem, exit};
+use crate::verbs::gi::{node_id, set_one};
+use crate::verbs::status;
+
+/// Runs it; gives the exit status.
+pub(crate) fn run(arguments: &[OsString]) -> u8 {
+    let words: Vec<String> = arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    settle(Request::parse(&words).and_then(|request| request.carry_out()))
+}
+
+/// One call, taken apart.
+#[derive(Debug)]
+struct Request {
+    place: Place,
+    version: Version,
+    command: String,
+    arguments: Vec<String>,
+    options: Vec<(String, Option<String>)>,
+}
+
+/// Options that take a value, as `--name=value` or `--name value`.
+const WITH_VALUE: [&str; 8] = [
+    "node-id",
+    "al-stripes",
+    "al-stripe-size-kB",
+    "peer-max-bio-size",
+    "effective-size",
+    "bitmap-block-size",
+    "initialize-bitmap",
+    "output-format",
+];
+
+fn bad_call(message: impl Into<String>) -> Problem {
+    Problem::new(exit::BROKEN, message.into())
+        .hint("usage: drbdmeta [--force] MINOR v08|v09 DEVICE internal|flex-external|SLOT COMMAND [ARGUMENTS]")
+}
+
+impl Request {
+    fn parse(words: &[String]) -> Result<Request, Problem> {
+        let mut positional = Vec::new();
+        let mut options = Vec::new();
+        let mut words = words.iter().peekable();
+        while let Some(word) = words.next() {
+            match word.strip_prefix("--") {
+                None => positional.push(word.clone()),
+                Some(option) => match option.split_once('=') {
+                    Some((name, value)) => options.push((name.to_owned(), Some(value.to_owned()))),
+                    None if WITH_VALUE.contains(&option) => options.push((option.to_owned(), words.next().cloned())),
+                    None => options.push((option.to_owned(), None)),
+                },
+            }
+        }
+        let [minor, format, device, index, command, arguments @ ..] = positional.as_slice() else {
+            return Err(bad_call("too few arguments"));
+        };
+        let version = match format.as_str() {
+            "v08" => Version::V08,
+            "v09" => Version::V09,
+            other => return Err(bad_call(format!("'{other}' is no metadata format that is known: v08, v09"))),
+        };
+        let kind = match index.as_str() {
+            "internal" | "flex-internal" => MetaDisk::Internal,
+            "flex-external" => MetaDisk::FlexExternal,
+            slot => MetaDisk::Indexed(slot.parse().map_err(|_| bad_call(format!("'{slot}' is no index")))?),
+        };
+        let label = if minor == "-" { device.clone() } else { format!("minor {minor}") };
+        let place = Place { label, path: PathBuf::from(device), kind, version: Some(version) };
+        Ok(Request { place, version, command: command.clone(), arguments: arguments.to_vec(), options })
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.options.iter().any(|(n, _)| n == name)
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, Problem> {
+        let Some((_, value)) = self.options.iter().find(|(n, _)| n == name) else { return Ok(None) };
+        let number = value.as_deref().and_then(|v| v.parse().ok());
+        number.map(Some).ok_or_else(|| Problem::new(exit::FAILURE, format!("--{name} needs a number")))
+    }
+
+    /// The peer that a command is about; v08 has only one.
+    fn peer(&self) -> Result<NodeId, Problem> {
+        match self.number("node-id")? {
+            Some(id) => node_id(id).map_err(|p| Problem { exit: exit::FAILURE, ..p }),
+            None if self.version == Version::V08 => node_id(0),
+            None => Err(Problem::new(exit::FAILURE, "this command needs --node-id for v09 metadata")),
+        }
+    }
+
+    fn superblock(&self) -> Result<Superblock, Problem> {
+        Ok(self.place.find(false)?.found.superblock)
+    }
+
+    fn carry_out(&self) -> Result<u8, Problem> {
+        let (place, force) = (&self.place, self.flag("force"));
+        match self.command.as_str() {
+            "create-md" => self.create(),
+            "wipe-md" => offline::wipe(place, force),
+            "apply-al" => offline::apply_al(place),
+            "check-resize" => offline::check_resize(place),
+            "outdate" => offline::outdate(place),
+            "invalidate" => offline::invalidate(place),
+            "dstate" => say(offline::disk_state(place)?),
+            "get-gi" => {
+                let peer = self.peer()?;
+                say(gi::text(&self.superblock()?, peer))
+            }
+            "show-gi" => {
+                let peer = self.peer()?;
+                status::print(&gi::legend(&self.superblock()?, peer));
+                Ok(0)
+            }
+            "set-gi" => {
+                let [text] = self.arguments.as_slice() else { return Err(bad_call("set-gi needs one argument")) };
+                set_one(place, self.peer()?, text, force).map(|()| 0)
+            }
+            "dump-md" => {
+                let command = format!("drbdmeta {} {} dump-md", self.version, place.path.display());
+                status::print(&offline::dump(place, force, &command, "urbd")?);
+                Ok(0)
+            }
+            "restore-md" => {
+                let [file] = self.arguments.as_slice() else { return Err(bad_call("restore-md needs one file")) };
+                let text = fs::read_to_string(file)
+                    .map_err(|e| Problem::new(exit::FAILURE, format!("cannot read {file}: {e}")))?;
+                offline::restore(place, &text, force)
+            }
+            "read-dev-uuid" => say(format!("{:016X}", self.superblock()?.device_uuid)),
+            "write-dev-uuid" => self.write_device_uuid(),
+            "forget-peer" => self.forget_peer(force),
+            other => Err(bad_call(format!("'{other}' is no command that is known"))),
+        }
+    }
+
+    fn create(&self) -> Result<u8, Problem> {
+        let slots = match (self.version, self.arguments.as_slice()) {
+            (Version::V08, []) => 1,
+            (Version::V09, [peers]) => {
+                let peers: u32 = peers.parse().map_err(|_| bad_call(format!("'{peers}' is no number of peers")))?;
+                if peers == 0 || peers > 31 {
+                    return Err(bad_call(format!("{peers} peers: must be 1 to 31")));
+                }
+                peers
+            }
+            _ => return Err(bad_call("create-md needs the number of peers for v09, nothing for v08")),
+        };
+        let impossible = |e: meta::layout::LayoutError| Problem::new(exit::FAILURE, e.to_string());
+        let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        let stripes = small(self.number("al-stripes")?.unwrap_or(1));
+        let stripe_kib = self.number("al-stripe-size-kB")?.unwrap_or(32);
+        let al = AlShape::new(stripes, small(stripe_kib / 4)).map_err(impossible)?;
+        let bytes_per_bit = small(self.number("bitmap-block-size")?.unwrap_or(4096));
+        let creation = Creation {
+            version: self.version,
+            geometry: Geometry::new(slots, bytes_per_bit, al).map_err(impossible)?,
+            options: CreateOptions {
+                effective_size: Sector(self.number("effective-size")?.unwrap_or(0)),
+                max_bio: small(self.number("peer-max-bio-size")?.unwrap_or(0)),
+                ..CreateOptions::default()
+            },
+            force: self.flag("force"),
+            ignore_sanity_checks: self.flag("ignore-sanity-checks"),
+            keep_device_uuid_zero: true,
+        };
+        // The device may have metadata of the other format: then it is converted.
+        offline::create(&Place { version: None, ..self.place.clone() }, &creation)
+    }
+
+    fn write_device_uuid(&self) -> Result<u8, Problem> {
+        let [hex] = self.arguments.as_slice() else { return Err(bad_call("write-dev-uuid needs one number")) };
+        let digits = hex.strip_prefix("0x").unwrap_or(hex);
+        let opened = self.place.find(true)?;
+        let mut superblock = opened.found.superblock.clone();
+        superblock.device_uuid =
+            u64::from_str_radix(digits, 16).map_err(|_| bad_call(format!("'{hex}' is not hexadecimal")))?;
+        opened.write(&superblock)?;
+        Ok(0)
+    }
+
+    fn forget_peer(&self, force: bool) -> Result<u8, Problem> {
+        if self.version == Version::V08 {
+            return Err(bad_call("v08 metadata knows only one peer, which cannot be forgotten"));
+        }
+        let peer = self.peer()?;
+        let opened = self.place.find(true)?;
+        let mut superblock = opened.found.superblock.clone();
+        if superblock.peers[peer.index()].slot.is_none() {
+            println!("{}: node {} has no bitmap: nothing to forget", self.place.label, peer.index());
+            return Ok(0);
+        }
+        let question = format!("{}: forget node {} and its bitmap?", self.place.label, peer.index());
+        if !offline::confirm(&question, force) {
+            return Ok(exit::USAGE);
+        }
+        superblock.forget_peer(peer);
+        opened.write(&superblock)?;
+        Ok(0)
+    }
+}
+
+fn say(line: String) -> Result<u8, Problem> {
+    println!("{line}");
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(line: &str) -> u8 {
+        run(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn bad_calls_exit_with_20() {
+        for line in [
+            "",
+            "900 v09 /dev/null",
+            "900 v19 /nonexistent internal create-md 1",
+            "900 v09 /nonexistent foo create-md 1",
+            "900 v09 /nonexistent internal nope",
+            "900 v09 /nonexistent internal create-md 99",
+            "900 v09 /nonexistent internal create-md",
+            "900 v09 /nonexistent internal create-md 1",
+        ] {
+            assert_eq!(call(line), 20, "{line}");
+        }
+    }
+
+    /// The session of `vectors/config/drbdmeta/exit-codes.tsv` from step 3 on, on a file of zeroes.
+    #[test]
+    fn a_session_has_the_exit_codes_of_the_real_tool() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+        let device = path.display();
+        for (command, expected) in [
+            ("900 v09 DEV internal create-md 2", 0),
+            ("900 v09 DEV internal create-md 2", 1),
+            ("900 v09 DEV internal create-md 3 --force", 0),
+            ("900 v09 DEV internal get-gi --node-id 1", 0),
+            ("900 v09 DEV internal get-gi", 10),
+            ("900 v09 DEV internal show-gi --node-id 1", 0),
+            ("900 v09 DEV internal dstate", 0),
+            ("900 v09 DEV internal dump-md", 0),
+            ("900 v09 DEV internal apply-al", 0),
+            ("900 v09 DEV internal outdate", 5),
+            ("900 v09 DEV internal invalidate", 0),
+            ("900 v09 DEV internal check-resize", 0),
+            ("900 v09 DEV internal set-gi 1234567890ABCDEF:0:0:0:1:1 --node-id 1", 0),
+            ("900 v09 DEV internal outdate", 5),
+            ("--force 900 v09 DEV internal set-gi 1234567890ABCDEF:0:0:0:1:1 --node-id 1", 0),
+            ("900 v09 DEV internal outdate", 0),
+            ("900 v09 DEV internal read-dev-uuid", 0),
+            ("900 v09 DEV internal write-dev-uuid AABB", 0),
+            ("900 v09 DEV internal forget-peer --node-id 3", 0),
+            ("900 v09 DEV internal wipe-md", 1),
+            ("900 v09 DEV internal wipe-md --force", 0),
+            ("900 v09 DEV internal wipe-md --force", 0),
+            ("900 v09 DEV internal get-gi --node-id 1", 255),
+        ] {
+            assert_eq!(call(&command.replace("DEV", &device.to_string())), expected, "{command}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The metadata verbs of the configuration's volumes; the work is done by [`crate::offline`].
+
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+
+use config::{LocalResource, LocalVolume};
+use control::DiskState;
+use meta::create::CreateOptions;
+use meta::{AlShape, Geometry, MetaDisk, Version};
+use units::{Generation, Sector};
+
+use crate::cli::Call;
+use crate::objects::{Takes, Target};
+use crate::offline::{self, Creation, Place};
+use crate::problem::{Problem, exit};
+use crate::verbs::status;
+
+/// Does `act` for each volume of the target that has a disk here; the greatest exit status wins.
+pub(crate) fn for_each_disk(
+    target: &Target,
+    mut act: impl FnMut(&Place) -> Result<u8, Problem>,
+) -> Result<u8, Problem> {
+    let local = target.local()?;
+    let mut worst = 0;
+    for volume in target.volumes() {
+        match place(local, volume) {
+            Some(place) => worst = worst.max(crate::cli::settle(act(&place))),
+            // A whole resource may have diskless volumes; to name one is a mistake.
+            None if target.name.volume.is_some() => {
+                return Err(Problem::new(exit::FAILURE, format!("{target}: has no disk on this host")));
+            }
+            None => {}
+        }
+    }
+    Ok(worst)
+}
+
+/// The same, refused while the running process has the disk attached.
+pub(crate) fn for_each_free_disk(
+    call: &Call,
+    target: &Target,
+    act: impl FnMut(&Place) -> Result<u8, Problem>,
+) -> Result<u8, Problem> {
+    refuse_attached(call, target)?;
+    for_each_disk(target, act)
+}
+
+fn refuse_attached(call: &Call, target: &Target) -> Result<(), Problem> {
+    let resource = &target.name.resource;
+    if !call.context.is_running(resource) {
+        return Ok(());
+    }
+    let running = status::one(call.context, resource)?;
+    for volume in target.volumes() {
+        let attached = running.device(volume.nr.0).is_some_and(|d| d.disk != DiskState::Diskless);
+        if attached {
+            let message = format!("{resource}/{}: the disk is in use by the running process", volume.nr.0);
+            return Err(Problem::new(exit::BROKEN, message)
+                .hint(format!("run first: urbd detach {resource}/{0} (or: urbd down {resource})", volume.nr.0)));
+        }
+    }
+    Ok(())
+}
+
+/// Where the metadata of a volume is.
+pub(crate) fn place(local: &LocalResource, volume: &LocalVolume) -> Option<Place> {
+    let backing = volume.backing.as_ref()?;
+    let (path, kind) = match &backing.meta_disk {
+        config::MetaDisk::Internal => (&backing.path, MetaDisk::Internal),
+        config::MetaDisk::External { path } => (path, MetaDisk::FlexExternal),
+        config::MetaDisk::Indexed { path, index } => (path, MetaDisk::Indexed(u8::try_from(*index).ok()?)),
+    };
+    let label = format!("{}/{}", local.name, volume.nr.0);
+    Some(Place { label, path: PathBuf::from(path), kind, version: None })
+}
+
+pub(crate) fn create(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let local = target.local()?;
+    let creation = creation(call, local)?;
+    for_each_free_disk(call, target, |place| offline::create(place, &creation))
+}
+
+/// What the options of `create-md` ask for. Two hosts get the metadata of 8.4 unless something needs the newer one.
+pub(crate) fn creation(call: &Call, local: &LocalResource) -> Result<Creation, Problem> {
+    let number = |name: &str, default: u64| call.number(name).map(|n| n.unwrap_or(default));
+    let needs_v09 = ["max-peers", "bitmap-block-size", "initial-current-uuid"].iter().any(|o| call.value(o).is_some())
+        || ["consistent", "uptodate", "peers-outdated"].iter().any(|o| call.flag(o));
+    let version = match call.value("format") {
+        Some("v08") => Version::V08,
+        Some("v09") => Version::V09,
+        Some(other) => return Err(Problem::usage(format!("--format={other}: must be v08 or v09"))),
+        None if needs_v09 || local.host_count > 2 => Version::V09,
+        None => Version::V08,
+    };
+    let slots = match version {
+        Version::V08 => 1,
+        Version::V09 => number("max-peers", local.metadata_slots.into())?,
+    };
+    let stripe_kib = number("al-stripe-size-kB", 32)?;
+    let bad = |e: meta::layout::LayoutError| Problem::usage(e.to_string());
+    let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let shape = AlShape::new(small(number("al-stripes", 1)?), small(stripe_kib / 4)).map_err(bad)?;
+    let geometry = Geometry::new(small(slots), small(number("bitmap-block-size", 4096)?), shape).map_err(bad)?;
+    Ok(Creation {
+        version,
+        geometry,
+        options: create_options(call)?,
+        force: call.flag("force"),
+        ignore_sanity_checks: call.flag("ignore-sanity-checks"),
+        keep_device_uuid_zero: false,
+    })
+}
+
+fn create_options(call: &Call) -> Result<CreateOptions, Problem> {
+    let current = match call.value("initial-current-uuid") {
+        None => None,
+        Some("generate") => Some(Generation(offline::random_number() & !1)),
+        Some(hex) => {
+            let digits = hex.strip_prefix("0x").unwrap_or(hex);
+            let bad = |_| Problem::usage(format!("--initial-current-uuid={hex}: must be hexadecimal, or `generate`"));
+            Some(Generation(u64::from_str_radix(digits, 16).map_err(bad)?))
+        }
+    };
+    // Data that is declared good needs a generation that no other device has.
+    let declared_good = call.flag("consistent") || call.flag("uptodate");
+    let generated = || Generation(offline::random_number() & !1);
+    Ok(CreateOptions {
+        effective_size: Sector(call.number("effective-size")?.unwrap_or(0)),
+        max_bio: u32::try_from(call.number("peer-max-bio-size")?.unwrap_or(0)).unwrap_or(u32::MAX),
+        current: current.or_else(|| declared_good.then(generated)),
+        consistent: call.flag("consistent"),
+        up_to_date: call.flag("uptodate"),
+        peers_outdated: call.flag("peers-outdated"),
+        ..CreateOptions::default()
+    })
+}
+
+pub(crate) fn dump(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let force = call.flag("force");
+    if !force {
+        refuse_attached(call, target)?;
+    }
+    for_each_disk(target, |place| {
+        let command = format!("urbd dump-md {}", place.label);
+        status::print(&offline::dump(place, force, &command, &call.context.node)?);
+        Ok(0)
+    })
+}
+
+/// `restore-md OBJECT [FILE]`; without FILE (or with `-`) from standard input.
+pub(crate) fn restore(call: &Call) -> Result<u8, Problem> {
+    let mut words = call.objects();
+    let file = call.value("file").map(str::to_owned).or_else(|| (words.len() > 1).then(|| words.pop()).flatten());
+    let [object] = words.as_slice() else {
+        return Err(Problem::usage("restore-md needs one volume and one file").hint("urbd restore-md r0/0 FILE"));
+    };
+    let target = Target::find(call.context, object, Takes::Volume)?;
+    if target.volumes().count() != 1 {
+        return Err(Problem::usage(format!("{object} has several volumes")).hint(format!("name one: {object}/0")));
+    }
+    let unreadable = |name: &str, e: std::io::Error| Problem::new(exit::FAILURE, format!("cannot read {name}: {e}"));
+    let mut text = String::new();
+    match file.as_deref() {
+        None | Some("-") => {
+            std::io::stdin().lock().read_to_string(&mut text).map_err(|e| unreadable("standard input", e))?;
+        }
+        Some(name) => text = fs::read_to_string(name).map_err(|e| unreadable(name, e))?,
+    }
+    let force = call.flag("force");
+    for_each_free_disk(call, &target, |place| offline::restore(place, &text, force))
+}
+
+pub(crate) fn wipe(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let force = call.flag("force");
+    for_each_free_disk(call, target, |place| offline::wipe(place, force))
+}
+
+pub(crate) fn apply_al(call: &Call, target: &Target) -> Result<u8, Problem> {
+    for_each_free_disk(call, target, offline::apply_al)
+}
+
+/// On a resource that runs, `resize` takes over the new size; otherwise internal metadata is moved to the new end.
+pub(crate) fn check_resize(call: &Call, target: &Target) -> Result<u8, Problem> {
+    for_each_free_disk(call, target, offline::check_resize)
+}
+
+pub(crate) fn outdate(_: &Call, target: &Target) -> Result<u8, Problem> {
+    for_each_disk(target, offline::outdate)
+}
+
+pub(crate) fn invalidate(_: &Call, target: &Target) -> Result<u8, Problem> {
+    for_each_disk(target, offline::invalidate)
+}
+
+/// `dstate` of a resource that does not run: ours from the metadata, the peers' unknown.
+pub(crate) fn disk_state(_: &Call, target: &Target) -> Result<u8, Problem> {
+    let local = target.local()?;
+    let mut worst = 0;
+    for volume in target.volumes() {
+        let state = match place(local, volume) {
+            None => Ok("Diskless".to_owned()),
+            Some(place) => offline::disk_state(&place),
+        };
+        match state {
+            Ok(own) => println!("{own}{}", "/DUnknown".repeat(local.peers.len())),
+            Err(problem) => worst = worst.max(crate::cli::settle(Err(problem))),
+        }
+    }
+    Ok(worst)
+}

@@ -1,0 +1,146 @@
+//! `show`: the running configuration as `drbdsetup show` prints it (`docs/spec/config-and-cli.md` 4.5).
+
+use std::fmt::Write;
+
+use config::{Backing, Group, Kind, LocalPath, MetaDisk, Running, RunningConnection, RunningVolume};
+use config::{Setting, Settings, Unit, Value};
+
+use crate::cli::Call;
+use crate::objects::Target;
+use crate::problem::Problem;
+use crate::verbs::{adjust, status};
+
+pub(crate) fn show(call: &Call, target: &Target) -> Result<u8, Problem> {
+    status::print(&text(&adjust::running(call, &target.name.resource)?));
+    Ok(0)
+}
+
+fn text(running: &Running) -> String {
+    let mut page = Page::default();
+    page.block(&format!("resource \"{}\"", running.name), |page| {
+        page.options("options", &running.options, |_| true);
+        page.block("_this_host", |page| {
+            if let Some(node_id) = running.node_id {
+                page.line(&format!("node-id\t\t\t{node_id};"));
+            }
+            running.volumes.iter().for_each(|v| volume(page, v));
+        });
+        running.connections.iter().for_each(|c| connection(page, c));
+    });
+    page.text.push('\n');
+    page.text
+}
+
+fn volume(page: &mut Page, volume: &RunningVolume) {
+    page.block(&format!("volume {}", volume.nr), |page| {
+        page.line(&format!("device\t\t\tminor {};", volume.minor));
+        match &volume.backing {
+            None => page.line("disk\t\t\tnone;"),
+            Some(Backing { path, meta_disk }) => {
+                page.line(&format!("disk\t\t\t\"{path}\";"));
+                page.line(&match meta_disk {
+                    MetaDisk::Internal => "meta-disk\t\t\tinternal;".to_owned(),
+                    MetaDisk::External { path } => format!("meta-disk\t\t\t\"{path}\";"),
+                    MetaDisk::Indexed { path, index } => format!("meta-disk\t\t\t\"{path}\" [ {index} ];"),
+                });
+            }
+        }
+        page.options("disk", &volume.options, |s| matches!(s.spec.group, Group::Disk | Group::Device));
+    });
+}
+
+fn connection(page: &mut Page, connection: &RunningConnection) {
+    page.block("connection", |page| {
+        page.line(&format!("_peer_node_id {};", connection.peer_node_id));
+        for LocalPath { local, remote, .. } in &connection.paths {
+            page.block("path", |page| {
+                page.line(&format!("_this_host {local};"));
+                page.line(&format!("_remote_host {remote};"));
+            });
+        }
+        if connection.standalone {
+            page.line("_cstate StandAlone;");
+        }
+        page.options("net", &connection.options, |_| true);
+        for (nr, options) in &connection.peer_devices {
+            let set = |s: &&Setting| s.spec.group == Group::PeerDevice && !s.is_default();
+            if options.iter().any(|s| set(&s)) {
+                page.block(&format!("volume {nr}"), |page| page.options("disk", options, |s| set(&s)));
+            }
+        }
+    });
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+    depth: usize,
+}
+
+impl Page {
+    fn line(&mut self, line: &str) {
+        let indent = self.depth * 4;
+        let _ = writeln!(self.text, "{:indent$}{line}", "");
+    }
+
+    fn block(&mut self, head: &str, inside: impl FnOnce(&mut Page)) {
+        self.line(&format!("{head} {{"));
+        self.depth += 1;
+        inside(self);
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    /// A section with the options that differ from their defaults; nothing if there are none.
+    fn options(&mut self, section: &str, settings: &Settings, wanted: impl Fn(&Setting) -> bool) {
+        let shown: Vec<&Setting> = settings.iter().filter(|s| wanted(s) && !s.is_default()).collect();
+        if shown.is_empty() {
+            return;
+        }
+        self.block(section, |page| {
+            for setting in shown {
+                page.line(&format!("{:<16}\t{};", setting.spec.name, value(setting)));
+            }
+        });
+    }
+}
+
+/// As the language reads it back: texts quoted, numbers with their unit where it is not plain.
+fn value(setting: &Setting) -> String {
+    match &setting.value {
+        Value::Number(n) => match setting.spec.kind {
+            Kind::Number { unit: Unit::Sector, .. } => format!("{n}s"),
+            Kind::Number { unit: Unit::KibPerSecond, .. } => format!("{n}k"),
+            _ => n.to_string(),
+        },
+        Value::Word(word) => (*word).to_owned(),
+        Value::Bool(yes) => if *yes { "yes" } else { "no" }.to_owned(),
+        Value::Text(text) => format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// The words that a parser sees, without comments; order and layout of sections as they are. A state that is not
+    /// StandAlone need not be told.
+    fn words(text: &str) -> Vec<String> {
+        let lines = text.lines().map(|line| line.split(" #").next().unwrap_or_default());
+        let told = lines.filter(|line| !line.contains("_cstate") || line.contains("StandAlone"));
+        told.flat_map(str::split_whitespace).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_the_real_tool_printed_comes_out_again() {
+        let runtime = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/config/runtime");
+        for case in ["options-changed", "three-node-mixed", "two-node-connected"] {
+            let real = fs::read_to_string(runtime.join(case).join("show.txt")).unwrap();
+            let running = Running::parse_show(&real).unwrap();
+            let ours: String = running.iter().map(text).collect();
+            assert_eq!(words(&ours), words(&real), "{case}");
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Verbs that only look: status, events, one-word queries.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use control::client::ClientError;
+use control::{Event, Reply, Request, ResourceStatus, events, human, json, query};
+
+use crate::cli::Call;
+use crate::context::Context;
+use crate::objects::Target;
+use crate::problem::{Problem, exit};
+use crate::verbs::metadata;
+
+/// `status`: all running resources, or those named.
+pub(crate) fn status(call: &Call) -> Result<u8, Problem> {
+    let (resources, worst) = collect(call.context, &call.objects());
+    let text = if call.flag("json") {
+        json::status(&resources)
+    } else if resources.is_empty() && worst != 0 {
+        String::new()
+    } else {
+        human::status(&resources, &human_options(call)?)
+    };
+    print(&text);
+    Ok(worst)
+}
+
+/// The status of the named resources, of all that run if none is named. What does not run or answer is reported.
+fn collect(context: &Context, names: &[String]) -> (Vec<ResourceStatus>, u8) {
+    let all = names.is_empty() || names.iter().any(|n| n == "all");
+    let names = if all { context.running_resources() } else { names.to_vec() };
+    let mut found = Vec::new();
+    let mut worst = 0;
+    for name in &names {
+        match one(context, name) {
+            Ok(status) => found.push(status),
+            // A socket that nobody listens on was left behind by a process that was killed.
+            Err(problem) if all && problem.exit == exit::FAILURE => {}
+            Err(problem) => {
+                problem.report();
+                worst = worst.max(problem.exit);
+            }
+        }
+    }
+    (found, worst)
+}
+
+/// The status of one running resource.
+pub(crate) fn one(context: &Context, resource: &str) -> Result<ResourceStatus, Problem> {
+    context.client(resource)?.status().map_err(|e| Problem::client(resource, &e))
+}
+
+fn human_options(call: &Call) -> Result<human::Options, Problem> {
+    let terminal = io::stdout().is_terminal();
+    Ok(human::Options {
+        verbose: call.context.verbose,
+        statistics: call.flag("statistics"),
+        color: wants_color(call)?,
+        terminal,
+        width: if terminal { columns() } else { 80 },
+    })
+}
+
+fn wants_color(call: &Call) -> Result<bool, Problem> {
+    match call.value("color") {
+        None | Some("auto") => Ok(io::stdout().is_terminal()),
+        Some("always") => Ok(true),
+        Some("never") => Ok(false),
+        Some(other) => Err(Problem::usage(format!("--color={other}: must be auto, always or never"))),
+    }
+}
+
+fn columns() -> usize {
+    terminal_size::terminal_size().map_or(80, |(terminal_size::Width(columns), _)| columns.into())
+}
+
+/// Writes to stdout; a reader that went away (`| head`) is no error.
+pub(crate) fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// `role`: one word.
+pub(crate) fn role(call: &Call, target: &Target) -> Result<u8, Problem> {
+    println!("{}", one(call.context, &target.name.resource)?.role);
+    Ok(0)
+}
+
+/// `cstate`: one word per connection.
+pub(crate) fn connection_state(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let status = one(call.context, &target.name.resource)?;
+    match target.peer() {
+        None => status.connections.iter().for_each(|c| println!("{}", c.connection)),
+        Some(peer) => {
+            let no_such = || Problem::new(exit::FAILURE, format!("{target}: no such connection"));
+            println!("{}", status.connection(&peer).ok_or_else(no_such)?.connection);
+        }
+    }
+    Ok(0)
+}
+
+/// `dstate`: ours and the peers', one line per volume; from the metadata if the resource does not run.
+pub(crate) fn disk_state(call: &Call, target: &Target) -> Result<u8, Problem> {
+    if !call.context.is_running(&target.name.resource) {
+        return metadata::disk_state(call, target);
+    }
+    let status = one(call.context, &target.name.resource)?;
+    let wanted = target.name.volume;
+    for device in status.devices.iter().filter(|d| wanted.is_none_or(|v| d.volume == v)) {
+        println!("{}", query::disk_states(&status, device.volume).unwrap_or_default());
+    }
+    Ok(0)
+}
+
+/// `metrics`: of all running resources, or those named. A metric's `# HELP` and `# TYPE` lines are printed once.
+pub(crate) fn metrics(call: &Call) -> Result<u8, Problem> {
+    let objects = call.objects();
+    let names = if objects.is_empty() { call.context.running_resources() } else { objects };
+    let mut pages = Vec::new();
+    for name in names {
+        pages.push(text(call.context, &name, &Request::Metrics)?);
+    }
+    print(&merge_metrics(&pages));
+    Ok(0)
+}
+
+/// Samples of one metric must stand together, whichever resource they come from.
+fn merge_metrics(pages: &[String]) -> String {
+    let mut families: Vec<(String, Vec<&str>, Vec<&str>)> = Vec::new();
+    for line in pages.iter().flat_map(|page| page.lines()).filter(|line| !line.is_empty()) {
+        let comment = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE "));
+        let name = comment.unwrap_or(line).split([' ', '{']).next().unwrap_or_default();
+        let index = families.iter().position(|(n, ..)| n == name).unwrap_or_else(|| {
+            families.push((name.to_owned(), Vec::new(), Vec::new()));
+            families.len() - 1
+        });
+        let (_, comments, samples) = &mut families[index];
+        if comment.is_none() {
+            samples.push(line);
+        } else if !comments.contains(&line) {
+            comments.push(line);
+        }
+    }
+    let lines = families.iter().flat_map(|(_, comments, samples)| comments.iter().chain(samples));
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// A reply that is a text.
+pub(crate) fn text(context: &Context, resource: &str, request: &Request) -> Result<String, Problem> {
+    match context.client(resource)?.ask(request) {
+        Ok(Reply::Text(text)) => Ok(text),
+        Ok(other) => Err(Problem::new(exit::BROKEN, format!("{resource}: unexpected answer: {other:?}"))),
+        Err(e) => Err(Problem::client(resource, &e)),
+    }
+}
+
+/// `why`: one line per state that has a reason.
+pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let resource = &target.name.resource;
+    match call.context.client(resource)?.ask(&Request::Why) {
+        Ok(Reply::Why(entries)) => {
+            for entry in entries {
+                println!("{} {} because {} [{}]", entry.object, entry.state, entry.text, entry.code);
+            }
+            Ok(0)
+        }
+        Ok(other) => Err(Problem::new(exit::BROKEN, format!("{resource}: unexpected answer: {other:?}"))),
+        Err(e) => Err(Problem::client(resource, &e)),
+    }
+}
+
+/// What the event loop of `events2` wakes up for.
+enum Wake {
+    /// From the resource of that name; `Err` is the end of its stream.
+    From(String, Result<Event, ClientError>),
+    /// A character on standard input; `None` at its end.
+    Input(Option<u8>),
+}
+
+/// How often to look whether another resource was started.
+const LOOK_FOR_NEW: Duration = Duration::from_millis(500);
+
+/// `events2`: the present state, and then each change. Nothing ever goes to stderr: readers restart on any output
+/// there.
+pub(crate) fn events(call: &Call) -> Result<u8, Problem> {
+    let options = events::Options {
+        statistics: call.flag("statistics"),
+        full: call.flag("full"),
+        color: call.value("color").is_some() && wants_color(call)?,
+    };
+    let mut printer = Printer { renderer: events::Renderer::new(options), timestamps: call.flag("timestamps") };
+    let objects = call.objects();
+    let only = objects.first().filter(|name| *name != "all").cloned();
+    let names = only.clone().map_or_else(|| call.context.running_resources(), |name| vec![name]);
+    let statistics = options.statistics || options.full;
+
+    let (sender, receiver) = mpsc::channel();
+    let mut followed: Vec<String> = Vec::new();
+    for name in names {
+        if let Ok(status) = one(call.context, &name) {
+            printer.lines(|r| r.status(&status))?;
+            followed.push(name);
+        }
+    }
+    printer.lines(|r| vec![r.ready()])?;
+    if call.flag("poll") {
+        read_input(sender.clone());
+    } else if call.flag("now") {
+        return Ok(0);
+    }
+    if call.flag("now") {
+        return answer_polls(call, &receiver, &followed, options);
+    }
+    for name in &followed {
+        follow(call.context, name, statistics, &sender);
+    }
+    Follower { call, only, statistics, sender, followed }.run(&receiver, &mut printer)
+}
+
+/// `--now --poll`: each `n` prints everything again.
+fn answer_polls(
+    call: &Call,
+    receiver: &Receiver<Wake>,
+    names: &[String],
+    options: events::Options,
+) -> Result<u8, Problem> {
+    while let Ok(Wake::Input(Some(b'n' | b'\n'))) = receiver.recv() {
+        let mut printer = Printer { renderer: events::Renderer::new(options), timestamps: call.flag("timestamps") };
+        for status in names.iter().filter_map(|name| one(call.context, name).ok()) {
+            printer.lines(|r| r.status(&status))?;
+        }
+        printer.lines(|r| vec![r.ready()])?;
+    }
+    Ok(0)
+}
+
+struct Follower<'a> {
+    call: &'a Call<'a>,
+    only: Option<String>,
+    statistics: bool,
+    sender: Sender<Wake>,
+    followed: Vec<String>,
+}
+
+impl Follower<'_> {
+    fn run(mut self, receiver: &Receiver<Wake>, printer: &mut Printer) -> Result<u8, Problem> {
+        loop {
+            match receiver.recv_timeout(LOOK_FOR_NEW) {
+                Ok(Wake::From(name, Ok(event))) => printer.event(&name, event)?,
+                Ok(Wake::From(name, Err(_))) => {
+                    printer.lines(|r| r.gone(&name))?;
+                    self.followed.retain(|n| *n != name);
+                }
+                Ok(Wake::Input(Some(b'n'))) => {
+                    for status in self.followed.iter().filter_map(|name| one(self.call.context, name).ok()) {
+                        printer.lines(|r| r.status(&status))?;
+                    }
+                }
+                Ok(Wake::Input(Some(b'\n'))) => {}
+                Ok(Wake::Input(_)) => return Ok(0),
+                Err(_) => self.look_for_new(),
+            }
+        }
+    }
+
+    fn look_for_new(&mut self) {
+        let running = self.call.context.running_resources();
+        let wanted = running.into_iter().filter(|name| self.only.as_ref().is_none_or(|only| only == name));
+        for name in wanted.filter(|name| !self.followed.contains(name)).collect::<Vec<_>>() {
+            if self.call.context.is_running(&name) {
+                follow(self.call.context, &name, self.statistics, &self.sender);
+                self.followed.push(name);
+            }
+        }
+    }
+}
+
+struct Printer {
+    renderer: events::Renderer,
+    timestamps: bool,
+}
+
+impl Printer {
+    /// Prints what the renderer gives. An error means that nobody reads any more.
+    fn lines(&mut self, render: impl FnOnce(&mut events::Renderer) -> Vec<String>) -> Result<(), Problem> {
+        let mut out = io::stdout().lock();
+        let mut text = String::new();
+        for line in render(&mut self.renderer) {
+            if self.timestamps {
+                text += &timestamp(SystemTime::now());
+                text.push(' ');
+            }
+            text += &line;
+            text.push('\n');
+        }
+        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        written.map_err(|e| Problem::new(exit::BROKEN, format!("standard output: {e}")))
+    }
+
+    fn event(&mut self, resource: &str, event: Event) -> Result<(), Problem> {
+        match event {
+            Event::Status(status) => self.lines(|r| r.status(&status)),
+            Event::Ready => Ok(()),
+            Event::HelperCalled(call) => self.lines(|r| vec![r.helper(resource, &call, None)]),
+            Event::HelperReturned { call, status } => self.lines(|r| vec![r.helper(resource, &call, Some(status))]),
+            Event::Gone => self.lines(|r| r.gone(resource)),
+        }
+    }
+}
+
+/// Follows one resource from a thread of its own until its stream ends.
+fn follow(context: &Context, name: &str, statistics: bool, sender: &Sender<Wake>) {
+    let (name, sender) = (name.to_owned(), sender.clone());
+    let client = context.client(&name);
+    thread::spawn(move || {
+        let stream = client.ok().and_then(|client| client.subscribe(false, statistics).ok());
+        let Some(mut stream) = stream else {
+            let _ = sender.send(Wake::From(name, Err(ClientError::Closed)));
+            return;
+        };
+        loop {
+            let event = stream.next(None);
+            let ended = event.is_err();
+            if sender.send(Wake::From(name.clone(), event)).is_err() || ended {
+                return;
+            }
+        }
+    });
+}
+
+fn read_input(sender: Sender<Wake>) {
+    thread::spawn(move || {
+        for byte in io::stdin().lock().bytes() {
+            if sender.send(Wake::Input(byte.ok())).is_err() {
+                return;
+            }
+        }
+        let _ = sender.send(Wake::Input(None));
+    });
+}
+
+/// `2026-11-21T00:54:14.418432+00:00`, in UTC.
+fn timestamp(now: SystemTime) -> String {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let text = date_and_time(since.as_secs()).replace(' ', "T");
+    format!("{text}.{:06}+00:00", since.subsec_micros())
+}
+
+/// `2026-11-21 00:54:14` for a number of seconds since 1970, in UTC.
+pub(crate) fn date_and_time(seconds: u64) -> String {
+    let (year, month, day) = civil(seconds / 86400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
+
+/// Year, month and day of a number of days since 1970-01-01 (the proleptic Gregorian calendar, in eras of 400 years).
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_are_iso_8601() {
+        let at = |seconds, micros| UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros);
+        assert_eq!(timestamp(at(0, 0)), "1970-01-01T00:00:00.000000+00:00");
+        assert_eq!(timestamp(at(951_782_400, 0)), "2000-02-29T00:00:00.000000+00:00");
+        assert_eq!(timestamp(at(1_795_222_454, 418_432)), "2026-11-21T00:54:14.418432+00:00");
+    }
+
+    #[test]
+    fn metrics_of_several_resources_are_grouped_by_name() {
+        let page = |resource: &str| {
+            format!(
+                "# HELP urbd_a A.\n# TYPE urbd_a gauge\nurbd_a{{resource=\"{resource}\"}} 1\n# TYPE urbd_b counter\n\
+                 urbd_b{{resource=\"{resource}\"}} 2\n"
+            )
+        };
+        assert_eq!(
+            merge_metrics(&[page("r0"), page("r1")]),
+            "# HELP urbd_a A.\n# TYPE urbd_a gauge\nurbd_a{resource=\"r0\"} 1\nurbd_a{resource=\"r1\"} 1\n\
+             # TYPE urbd_b counter\nurbd_b{resource=\"r0\"} 2\nurbd_b{resource=\"r1\"} 2\n"
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! Our drbdmeta and the real one on the same files: both must write the same bytes, and each must read the other's.
+//! Needs the package drbd-utils.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// A minor number that no kernel device has; the real tool notes sizes under it, which [`Disks`] removes again.
+const MINOR: &str = "1048000";
+const MIB: u64 = 1 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tool {
+    Ours,
+    Real,
+}
+
+/// Runs a drbdmeta; `--force` because the disks are files.
+fn drbdmeta(tool: Tool, format: &str, disk: &Path, index: &str, command: &[&str]) -> Output {
+    let mut process = match tool {
+        Tool::Ours => {
+            let mut process = Command::new(env!("CARGO_BIN_EXE_urbd"));
+            process.arg0("drbdmeta");
+            process
+        }
+        Tool::Real => Command::new("/usr/sbin/drbdmeta"),
+    };
+    process.args(["--force", MINOR, format]).arg(disk).arg(index).args(command).stdin(Stdio::null());
+    process.output().unwrap_or_else(|e| panic!("{tool:?} drbdmeta does not start (is drbd-utils installed?): {e}"))
+}
+
+fn succeed(tool: Tool, format: &str, disk: &Path, index: &str, command: &[&str]) -> String {
+    let output = drbdmeta(tool, format, disk, index, command);
+    assert!(output.status.success(), "{tool:?} {format} {index} {command:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+struct Disks {
+    dir: TempDir,
+}
+
+impl Disks {
+    fn new() -> Disks {
+        Disks { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn zeroes(&self, name: &str, size: u64) -> PathBuf {
+        let path = self.dir.path().join(name);
+        File::create(&path).unwrap().set_len(size).unwrap();
+        path
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(format!("/var/lib/drbd/drbd-minor-{MINOR}.lkbd"));
+    }
+}
+
+/// A dump without the lines that name time, host and command, and without what only one version of the tool prints.
+fn body(dump: &str) -> Vec<&str> {
+    dump.lines().skip(4).filter(|line| !line.trim().is_empty() && !line.contains("flags 0x")).collect()
+}
+
+#[test]
+fn created_metadata_is_the_same_to_the_byte() {
+    let cases: [(&str, &str, u64, &[&str]); 7] = [
+        ("v08", "internal", 64 * MIB, &["create-md"]),
+        ("v08", "internal", 64 * MIB + 3584, &["create-md"]),
+        ("v08", "flex-external", 4 * MIB, &["create-md"]),
+        ("v08", "1", 257 * MIB, &["create-md"]),
+        ("v09", "internal", 64 * MIB, &["create-md", "1"]),
+        ("v09", "internal", 200 * MIB, &["create-md", "7"]),
+        ("v09", "flex-external", 4 * MIB, &["create-md", "3"]),
+    ];
+    for (format, index, size, command) in cases {
+        let disks = Disks::new();
+        let (ours, real) = (disks.zeroes("ours", size), disks.zeroes("real", size));
+        succeed(Tool::Ours, format, &ours, index, command);
+        succeed(Tool::Real, format, &real, index, command);
+        // assert_eq would print both disks.
+        assert!(fs::read(&ours).unwrap() == fs::read(&real).unwrap(), "{format} {index} {size} {command:?}");
+    }
+}
+
+#[test]
+fn each_reads_what_the_other_wrote() {
+    for (writer, reader) in [(Tool::Ours, Tool::Real), (Tool::Real, Tool::Ours)] {
+        for (format, command, peer) in
+            [("v08", &["create-md"][..], &[][..]), ("v09", &["create-md", "3"], &["--node-id", "2"])]
+        {
+            let disks = Disks::new();
+            let disk = disks.zeroes("disk", 64 * MIB);
+            succeed(writer, format, &disk, "internal", command);
+            let gi = "123456789ABCDEF0:0:1111111111111110:2222222222222220:1:1";
+            succeed(writer, format, &disk, "internal", &[&["set-gi", gi][..], peer].concat());
+            for query in [[&["get-gi"][..], peer].concat(), vec!["dstate"]] {
+                let ask = |tool| succeed(tool, format, &disk, "internal", &query);
+                assert_eq!(ask(reader), ask(writer), "{format} {query:?}");
+            }
+            let dump = |tool| succeed(tool, format, &disk, "internal", &["dump-md"]);
+            let (by_reader, by_writer) = (dump(reader), dump(writer));
+            assert_eq!(body(&by_reader), body(&by_writer), "{format}");
+            assert!(by_reader.contains("0x123456789ABCDEF0"), "{by_reader}");
+        }
+    }
+}
+
+#[test]
+fn each_restores_what_the_other_dumped() {
+    for (dumper, restorer) in [(Tool::Ours, Tool::Real), (Tool::Real, Tool::Ours)] {
+        for (format, command) in [("v08", &["create-md"][..]), ("v09", &["create-md", "2"])] {
+            let disks = Disks::new();
+            let (from, to) = (disks.zeroes("from", 64 * MIB), disks.zeroes("to", 64 * MIB));
+            succeed(dumper, format, &from, "internal", command);
+            let set = ["set-gi", "AAAAAAAAAAAAAAA0:0:0:0:1", "--node-id", "1"];
+            succeed(dumper, format, &from, "internal", if format == "v08" { &set[..2] } else { &set });
+            let text = succeed(dumper, format, &from, "internal", &["dump-md"]);
+            let file = disks.dir.path().join("dump");
+            fs::write(&file, &text).unwrap();
+            succeed(restorer, format, &to, "internal", command);
+            succeed(restorer, format, &to, "internal", &["restore-md", file.to_str().unwrap()]);
+            // A v08 dump of the real tool lacks the flags, "clean" among them.
+            succeed(restorer, format, &to, "internal", &["apply-al"]);
+            let restored = succeed(dumper, format, &to, "internal", &["dump-md"]);
+            assert_eq!(body(&restored), body(&text), "{format}: {dumper:?} to {restorer:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_system_is_not_cut_off() {
+    let disks = Disks::new();
+    for tool in [Tool::Ours, Tool::Real] {
+        let disk = disks.zeroes("ext4", 64 * MIB);
+        let made = Command::new("/sbin/mkfs.ext4").args(["-q", "-F"]).arg(&disk).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let before = fs::read(&disk).unwrap();
+        assert_eq!(drbdmeta(tool, "v08", &disk, "internal", &["create-md"]).status.code(), Some(40), "{tool:?}");
+        assert_eq!(drbdmeta(tool, "v08", &disk, "flex-external", &["create-md"]).status.code(), Some(40), "{tool:?}");
+        assert!(fs::read(&disk).unwrap() == before, "{tool:?} changed the disk");
+    }
+}
+
+#[test]
+fn internal_metadata_follows_a_disk_that_grows() {
+    for format in ["v08", "v09"] {
+        let disks = Disks::new();
+        let disk = disks.zeroes("disk", 64 * MIB);
+        let create: &[&str] = if format == "v08" { &["create-md"] } else { &["create-md", "1"] };
+        succeed(Tool::Ours, format, &disk, "internal", create);
+        let peer: &[&str] = if format == "v08" { &[] } else { &["--node-id", "1"] };
+        let set = [&["set-gi", "5555555555555550:0:0:0:1:1"][..], peer].concat();
+        succeed(Tool::Ours, format, &disk, "internal", &set);
+        File::options().write(true).open(&disk).unwrap().set_len(80 * MIB).unwrap();
+        assert_eq!(drbdmeta(Tool::Ours, format, &disk, "internal", &["dump-md"]).status.code(), Some(255));
+        succeed(Tool::Ours, format, &disk, "internal", &["check-resize"]);
+        let gi = succeed(Tool::Real, format, &disk, "internal", &[&["get-gi"][..], peer].concat());
+        assert!(gi.starts_with("5555555555555550:"), "{gi}");
+    }
+}

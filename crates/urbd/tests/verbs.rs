@@ -1,0 +1,370 @@
+//! The binary as it is called: exit statuses, dry runs as the real drbdadm prints them, starting and stopping.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+struct Node {
+    dir: TempDir,
+    config: PathBuf,
+    name: &'static str,
+}
+
+impl Node {
+    fn with_config(config: PathBuf, name: &'static str) -> Node {
+        Node { dir: tempfile::tempdir().unwrap(), config, name }
+    }
+
+    /// One node of a resource whose peer is never there.
+    fn alone(port: u16) -> Node {
+        let mut node = Node::with_config(PathBuf::new(), "alpha");
+        let dir = node.dir.path().to_owned();
+        File::create(dir.join("disk")).unwrap().set_len(16 << 20).unwrap();
+        let text = format!(
+            "resource r0 {{\n  urbd {{ front-end none; }}\n  volume 0 {{ device minor 5; disk {}; meta-disk internal; }}\n\
+             \x20 on alpha {{ node-id 0; address 127.0.0.1:{port}; }}\n\
+             \x20 on bravo {{ node-id 1; address 127.0.0.2:{port}; }}\n}}\n",
+            dir.join("disk").display()
+        );
+        node.config = dir.join("urbd.conf");
+        fs::write(&node.config, text).unwrap();
+        node
+    }
+
+    fn call(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_urbd"));
+        command.env("URBD_CONF", &self.config).env("URBD_NODE", self.name);
+        command.env("URBD_RUN_DIR", self.dir.path().join("run")).stdin(Stdio::null());
+        command.args(arguments).output().unwrap()
+    }
+
+    fn exit(&self, arguments: &[&str]) -> i32 {
+        self.call(arguments).status.code().unwrap()
+    }
+
+    fn lines(&self, arguments: &[&str]) -> Vec<String> {
+        let output = self.call(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    fn complaint(&self, arguments: &[&str]) -> String {
+        String::from_utf8(self.call(arguments).stderr).unwrap()
+    }
+}
+
+/// A resource that a failed test left running must not outlive it.
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.call(&["down", "--force", "r0"]);
+    }
+}
+
+fn good(sample: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/config/good").join(sample)
+}
+
+#[test]
+fn a_process_that_does_not_answer_can_be_killed() {
+    let node = Node::alone(17_805);
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    assert_eq!(node.exit(&["up", "r0"]), 0);
+    let pid = fs::read_to_string(node.dir.path().join("run/r0.pid")).unwrap();
+    let stopped = Command::new("kill").args(["-STOP", pid.trim()]).status().unwrap();
+    assert!(stopped.success());
+    assert_eq!(node.exit(&["down", "--force", "r0"]), 0);
+    assert_eq!(node.exit(&["status", "r0"]), 10);
+    assert_eq!(node.exit(&["apply-al", "r0"]), 0, "the disk is free again");
+}
+
+/// Verbs whose dry runs are compared; with what drbdmeta is called is our own choice of format.
+const DRY_RUNS: [&str; 22] = [
+    "primary",
+    "secondary",
+    "down",
+    "connect",
+    "disconnect",
+    "detach",
+    "wait-connect",
+    "wait-sync",
+    "invalidate-remote",
+    "verify",
+    "role",
+    "cstate",
+    "dstate",
+    "new-current-uuid",
+    "pause-sync",
+    "resume-sync",
+    "suspend-io",
+    "resume-io",
+    "get-gi",
+    "show-gi",
+    "resize",
+    "check-resize",
+];
+
+#[test]
+fn dry_runs_print_what_the_real_tool_prints() {
+    let mut compared = 0;
+    for sample in ["01-classic-84", "02-twonode-v9", "06-multi-volume-override", "07-mesh-3node"] {
+        let expected = fs::read_to_string(good(sample).join("expected.json")).unwrap();
+        let runs: Vec<serde_json::Value> = serde_json::from_str(&expected).unwrap();
+        let node = Node::with_config(good(sample).join("drbd.conf"), "alpha");
+        for run in runs {
+            let words: Vec<&str> = run["argv"].as_array().unwrap().iter().filter_map(|w| w.as_str()).collect();
+            let ["drbdadm", "-d", verb, "all"] = words.as_slice() else { continue };
+            if run["host"] != "alpha" || run["module"] != "9.2.14" || !DRY_RUNS.contains(verb) {
+                continue;
+            }
+            let setup = |lines: Vec<String>| -> Vec<String> {
+                lines.into_iter().filter(|line| line.starts_with("drbdsetup")).collect()
+            };
+            let real = run["stdout"].as_array().unwrap().iter().filter_map(|l| l.as_str()).map(str::to_owned);
+            assert_eq!(setup(node.lines(&["-d", verb, "all"])), setup(real.collect()), "{sample} {verb}");
+            compared += 1;
+        }
+    }
+    assert!(compared >= 4 * DRY_RUNS.len(), "{compared}");
+}
+
+#[test]
+fn shell_verbs_print_plain_values() {
+    let node = Node::with_config(good("02-twonode-v9").join("drbd.conf"), "alpha");
+    let expected = [
+        ("sh-resource", "r0"),
+        ("sh-minor", "10"),
+        ("sh-ll-dev", "/dev/vg0/r0"),
+        ("sh-md-dev", "/dev/vg0/r0"),
+        ("sh-md-idx", "internal"),
+        ("sh-ip", "10.1.1.1"),
+    ];
+    for (verb, value) in expected {
+        assert_eq!(node.lines(&[verb, "all"]), [value], "{verb}");
+    }
+    assert_eq!(node.lines(&["sh-resources"]), ["r0"]);
+    assert_eq!(node.lines(&["sh-mod-parms"]), ["minor_count=32"]);
+    assert!(node.lines(&["sh-nop"]).is_empty());
+    assert_eq!(node.exit(&["sh-lr-of", "r0"]), 1);
+}
+
+#[test]
+fn udev_gets_the_links_that_the_real_tool_gives() {
+    let node = Node::with_config(good("01-classic-84").join("drbd.conf"), "alpha");
+    let expected = [
+        "DEVICE=drbd1",
+        "SYMLINK=drbd/by-res/mail",
+        "SYMLINK_BY_RES=drbd/by-res/mail",
+        "SYMLINK_BY_DISK=drbd/by-disk/sda7",
+    ];
+    assert_eq!(node.lines(&["sh-udev", "minor-1"]), expected);
+    assert_eq!(node.exit(&["sh-udev", "minor-99"]), 1);
+}
+
+#[test]
+fn handlers_are_verbs() {
+    let node = Node::alone(17_804);
+    let config = fs::read_to_string(&node.config).unwrap();
+    let handlers = "resource r0 { handlers { split-brain \"echo $DRBD_RESOURCE $DRBD_MINOR $DRBD_PEERS; exit 7\"; }";
+    fs::write(&node.config, config.replace("resource r0 {", handlers)).unwrap();
+    let output = node.call(&["split-brain", "minor-5"]);
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "r0 5 bravo\n");
+    assert_eq!(node.exit(&["fence-peer", "r0"]), 0, "none is configured");
+}
+
+#[test]
+fn exit_statuses_of_bad_calls_and_files() {
+    let node = Node::with_config(good("02-twonode-v9").join("drbd.conf"), "alpha");
+    for bad in
+        [&["nonsense"][..], &["up"], &["up", "none"], &["attach", "r0/9"], &["connect", "r0:none"], &["up", "r0/0"]]
+    {
+        let output = node.call(bad);
+        assert_eq!(output.status.code(), Some(1), "{bad:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{bad:?}: {output:?}");
+    }
+    assert!(node.complaint(&["up", "none"]).contains("r0"), "the known names are listed");
+    let missing = Node::with_config("/nonexistent.conf".into(), "alpha");
+    assert_eq!(missing.exit(&["up", "all"]), 20);
+    let stranger = Node::with_config(good("02-twonode-v9").join("drbd.conf"), "nobody");
+    assert_eq!(stranger.exit(&["up", "all"]), 1);
+}
+
+#[test]
+fn what_does_not_run_is_said_to_be_so() {
+    let node = Node::alone(17_801);
+    assert_eq!(node.lines(&["status"]), ["# No currently configured DRBD found."]);
+    assert_eq!(node.lines(&["status", "--json"]), ["[]"]);
+    assert_eq!(node.exit(&["status", "r0"]), 10);
+    assert!(node.complaint(&["status", "r0"]).contains("No such resource"));
+    assert_eq!(node.exit(&["role", "r0"]), 10);
+    assert_eq!(node.lines(&["events2", "--now"]), ["exists -"]);
+    for harmless in ["down", "secondary", "disconnect", "detach"] {
+        assert_eq!(node.exit(&[harmless, "r0"]), 0, "{harmless}");
+    }
+}
+
+#[test]
+fn offline_metadata_from_create_to_restore() {
+    let node = Node::alone(17_802);
+    assert_eq!(node.exit(&["dump-md", "r0"]), 255);
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    assert_eq!(node.exit(&["create-md", "r0"]), 1, "no terminal to ask on");
+    assert_eq!(node.exit(&["--", "--force", "create-md", "r0/0"]), 0);
+    assert_eq!(node.lines(&["dstate", "r0"]), ["Inconsistent/DUnknown"]);
+    assert_eq!(node.exit(&["outdate", "r0"]), 5);
+    assert_eq!(node.exit(&["set-gi", "--force", "--gi", "ABCDEF0123456780:0:0:0:1:1", "r0"]), 0);
+    assert!(node.lines(&["get-gi", "r0"])[0].starts_with("ABCDEF0123456780:0000000000000000:"));
+    assert_eq!(node.exit(&["outdate", "r0"]), 0);
+    assert_eq!(node.lines(&["dstate", "r0"]), ["Outdated/DUnknown"]);
+    let dump = node.call(&["dump-md", "r0"]).stdout;
+    let file = node.dir.path().join("dump");
+    fs::write(&file, &dump).unwrap();
+    assert_eq!(node.exit(&["wipe-md", "r0"]), 1);
+    assert_eq!(node.exit(&["wipe-md", "--force", "r0"]), 0);
+    assert_eq!(node.exit(&["get-gi", "r0"]), 255);
+    let file = file.to_str().unwrap();
+    assert_eq!(node.exit(&["restore-md", "r0/0", file]), 1);
+    assert_eq!(node.exit(&["restore-md", "--force", "r0/0", file]), 0);
+    assert_eq!(node.lines(&["dstate", "r0"]), ["Outdated/DUnknown"]);
+}
+
+#[test]
+fn up_tells_why_it_failed_and_down_ends_the_process() {
+    let node = Node::alone(17_803);
+    assert_eq!(node.exit(&["up", "r0"]), 1);
+    assert!(node.complaint(&["up", "r0"]).contains("No valid meta data found"));
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    assert_eq!(node.exit(&["up", "all"]), 0);
+    assert_eq!(node.exit(&["up", "r0"]), 1, "runs already");
+    assert_eq!(node.lines(&["role", "r0"]), ["Secondary"]);
+    assert_eq!(node.lines(&["status"])[0], "r0 role:Secondary");
+    assert_eq!(node.exit(&["dump-md", "r0"]), 20, "in use");
+    assert_eq!(node.exit(&["wipe-md", "--force", "r0"]), 20, "in use");
+    assert_eq!(node.exit(&["primary", "r0"]), 17);
+    assert!(node.complaint(&["primary", "r0"]).contains("State change failed: (-2) Need access to UpToDate data"));
+    assert_eq!(node.exit(&["primary", "--force", "r0"]), 0);
+    assert_eq!(node.lines(&["role", "r0"]), ["Primary"]);
+    assert_eq!(node.exit(&["wait-connect", "--wfc-timeout", "1", "r0"]), 5);
+    assert!(node.lines(&["-d", "adjust", "r0"]).is_empty(), "it runs as configured");
+    let events = node.lines(&["events2", "--now", "r0"]);
+    assert!(events[0].starts_with("exists resource name:r0 role:Primary "), "{events:?}");
+    assert_eq!(events.last().unwrap(), "exists -");
+    assert_eq!(node.exit(&["secondary", "r0"]), 0);
+    assert_eq!(node.exit(&["down", "r0"]), 0);
+    assert_eq!(node.exit(&["status", "r0"]), 10);
+    assert_eq!(node.exit(&["wipe-md", "--force", "r0"]), 0, "nobody holds the disk any more");
+}
+
+/// Everything that drbdadm 9.22 lists in `help` and `hidden-commands`.
+const DRBDADM: &[&str] = &[
+    "adjust",
+    "adjust-with-progress",
+    "apply-al",
+    "attach",
+    "connect",
+    "create-md",
+    "cstate",
+    "del-path",
+    "del-peer",
+    "detach",
+    "disconnect",
+    "disk-options",
+    "down",
+    "dstate",
+    "dump",
+    "dump-md",
+    "dump-xml",
+    "forget-peer",
+    "get-gi",
+    "hidden-commands",
+    "invalidate",
+    "invalidate-remote",
+    "net-options",
+    "new-path",
+    "new-peer",
+    "outdate",
+    "pause-sync",
+    "peer-device-options",
+    "primary",
+    "resize",
+    "resource-options",
+    "resume-sync",
+    "role",
+    "secondary",
+    "show-gi",
+    "status",
+    "up",
+    "verify",
+    "wait-con-int",
+    "wait-connect",
+    "wait-sync",
+    "wipe-md",
+    "new-resource",
+    "proxy-down",
+    "proxy-up",
+    "sh-dev",
+    "sh-ip",
+    "sh-ll-dev",
+    "sh-lr-of",
+    "sh-md-dev",
+    "sh-md-idx",
+    "sh-minor",
+    "sh-mod-parms",
+    "sh-nop",
+    "sh-resource",
+    "sh-resources",
+    "sh-udev",
+    "after-resync-target",
+    "before-resync-source",
+    "before-resync-target",
+    "disconnected",
+    "fence-peer",
+    "initial-split-brain",
+    "local-io-error",
+    "out-of-sync",
+    "pri-lost",
+    "pri-lost-after-sb",
+    "pri-on-incon-degr",
+    "quorum-lost",
+    "split-brain",
+    "unfence-peer",
+    "check-resize",
+    "del-minor",
+    "new-current-uuid",
+    "new-minor",
+    "resume-io",
+    "set-gi",
+    "suspend-io",
+];
+
+#[test]
+fn the_documented_list_of_missing_verbs_is_true() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
+    let text = fs::read_to_string(file).unwrap();
+    let (_, section) = text.split_once("## Verbs of drbdadm that are not there\n").expect("the section begins");
+    let rows = section.split("\n## ").next().unwrap().lines().filter_map(|line| line.strip_prefix("| `"));
+    let cells = rows.map(|row| row.split(" | ").next().unwrap());
+    let mut documented: Vec<&str> =
+        cells.flat_map(|cell| cell.split(['`', ',', ' ']).filter(|w| !w.is_empty())).collect();
+    documented.sort_unstable();
+    let node = Node::alone(7799);
+    let is_missing = |verb: &&str| node.complaint(&[*verb, "--help"]).contains("unrecognized subcommand");
+    let mut missing: Vec<&str> = DRBDADM.iter().copied().filter(is_missing).collect();
+    missing.sort_unstable();
+    assert_eq!(documented, missing);
+}
+
+#[test]
+fn more_than_two_nodes_are_refused_and_not_half_mirrored() {
+    let node = Node::alone(7797);
+    let text = fs::read_to_string(&node.config).unwrap();
+    let third =
+        "  on charlie { node-id 2; address 127.0.0.3:7797; }\n  connection-mesh { hosts alpha bravo charlie; }\n}\n";
+    fs::write(&node.config, text.strip_suffix("}\n").unwrap().to_owned() + third).unwrap();
+    assert!(node.call(&["create-md", "--force", "r0"]).status.success());
+    let complaint = node.complaint(&["up", "r0"]);
+    assert!(complaint.contains("bravo, charlie") && complaint.contains("two nodes"), "{complaint}");
+    assert_ne!(node.exit(&["role", "r0"]), 0);
+}

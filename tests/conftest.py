@@ -1,0 +1,92 @@
+"""Fixtures.  Every test has a time limit of its own; nothing may be left behind by any of them."""
+
+import contextlib
+import os
+import signal
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernel-peer"))
+
+import cluster as C  # noqa: E402
+from kernel_peer import Lab  # noqa: E402
+
+TIME_LIMIT = 150
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "limit(seconds): the test's own time limit")
+
+
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput"):
+        with contextlib.suppress(OSError):
+            os.rmdir("/dev/urbd")  # made as a mount point by the first node
+
+
+@pytest.fixture(autouse=True)
+def time_limit(request):
+    mark = request.node.get_closest_marker("limit")
+    seconds = mark.args[0] if mark else TIME_LIMIT
+
+    def over(*_):
+        raise C.TookTooLong(f"the test took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed and call.when == "call":
+        clusters = {id(v): v for v in item.funcargs.values() if isinstance(v, C.Cluster)}
+        for n in (n for c in clusters.values() for n in c.nodes):
+            report.sections.append((f"log of {n.name}", n.log()[-5000:]))
+
+
+@pytest.fixture
+def cluster():
+    """An empty cluster; the test adds nodes."""
+    with C.Cluster() as c:
+        yield c
+
+
+@pytest.fixture
+def pair(cluster):
+    """Two urbd nodes, configured, not started."""
+    cluster.node("a")
+    cluster.node("b")
+    cluster.configure()
+    return cluster
+
+
+@pytest.fixture
+def synced(pair):
+    """Two urbd nodes, both UpToDate, a is Primary."""
+    pair.up()
+    return pair
+
+
+@pytest.fixture(scope="session")
+def kernel_lab():
+    """A lab with one guest "k" that runs the real kernel DRBD 8.4: data, external metadata, second volume."""
+    with Lab(f"k{os.getpid()}", fresh=True) as lab:
+        lab.add("k", disks=["24M", "4M", "24M"])
+        yield lab
+
+
+@pytest.fixture
+def mixed(kernel_lab):
+    """An urbd node "u" and the kernel node "k", configured, not started."""
+    with C.Cluster(kernel_lab) as c:
+        c.node("u", size=24 * C.MIB)
+        c.kernel(kernel_lab.node("k"))
+        c.configure()
+        yield c

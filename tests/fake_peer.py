@@ -1,0 +1,125 @@
+"""A peer made of a few lines of Python: it shakes hands like DRBD 8.4 and then sends whatever a test wants."""
+
+import ctypes
+import os
+import socket
+import struct
+import threading
+
+from kernel_peer import HOST_IP  # noqa: F401  the host side of a lab's network
+
+H80, H100 = 0x83740267, 0x8620EC20
+INITIAL_META, INITIAL_DATA, FEATURES = 0xFFF1, 0xFFF2, 0xFFFE
+DATA, BARRIER, BITMAP, DATA_REQUEST, PROTOCOL, UUIDS, SIZES, STATE = 0x00, 0x03, 0x04, 0x08, 0x0B, 0x0C, 0x0D, 0x0E
+PING, PING_ACK, WRITE_ACK, BARRIER_ACK, SYNC_PARAM89, COMPRESSED_BITMAP, TRIM, ZEROES = \
+    0x13, 0x14, 0x16, 0x1C, 0x23, 0x24, 0x31, 0x36
+STATE_FRESH = 0x0000C882  # Secondary, WFConnection, Inconsistent, DUnknown: what a just created 8.4 node sends
+UUIDS_FRESH = struct.pack(">6Q", 4, 0, 0, 0, 0, 0)
+
+
+def h80(command, payload=b"", length=None):
+    return struct.pack(">IHH", H80, command, len(payload) if length is None else length) + payload
+
+
+def h100(command, payload=b"", volume=0, length=None, pad=0, magic=H100):
+    return struct.pack(">IHHII", magic, volume, command, len(payload) if length is None else length, pad) + payload
+
+
+def features(low=86, high=101, flags=0xF):
+    return h80(FEATURES, struct.pack(">6I", low, flags, high, 0, 0, 0) + bytes(48))
+
+
+def in_network(node, make):
+    """Calls make() in the network namespace of an urbd node; sockets made there stay there."""
+    result = []
+
+    def work():
+        fd = os.open(f"/proc/{node.holder}/ns/net", os.O_RDONLY)
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(fd, 0x40000000):
+                raise OSError(ctypes.get_errno(), "setns")
+            result.append(make())
+        except Exception as e:  # handed to the caller
+            result.append(e)
+        finally:
+            os.close(fd)
+
+    t = threading.Thread(target=work)
+    t.start()
+    t.join()
+    if isinstance(result[0], Exception):
+        raise result[0]
+    return result[0]
+
+
+class FakePeer:
+    """Lives at the address of `at` (a node that does not run), talks to `to`."""
+
+    def __init__(self, at, to, port=7788):
+        self.at, self.to, self.port = at, to, port
+        self.data = self.meta = None
+
+    def connect(self):
+        """Both TCP connections, as far as the initial packets."""
+        def open_one():
+            s = socket.create_connection((self.to.ip, self.port), 10, (self.at.ip, 0))
+            s.settimeout(10)
+            return s
+
+        self.data = in_network(self.at, open_one)
+        self.data.sendall(h80(INITIAL_DATA))
+        self.meta = in_network(self.at, open_one)
+        self.meta.sendall(h80(INITIAL_META))
+        return self
+
+    def exactly(self, n, sock=None):
+        out = b""
+        while len(out) < n:
+            got = (sock or self.data).recv(n - len(out))
+            if not got:
+                raise ConnectionError(f"closed after {len(out)} of {n} bytes")
+            out += got
+        return out
+
+    def receive(self, sock=None):
+        """(volume, command, payload) of the next packet."""
+        magic, volume, command, length, _ = struct.unpack(">IHHII", self.exactly(16, sock))
+        assert magic == H100, hex(magic)
+        return volume, command, self.exactly(length, sock)
+
+    def handshake(self, sectors, uuids=UUIDS_FRESH, state=STATE_FRESH, protocol=3):
+        """As a node whose disk was just made (by default), of `sectors` sectors; until urbd's P_STATE has come."""
+        self.connect()
+        self.data.sendall(features())
+        assert self.exactly(80)[:8] == h80(FEATURES, bytes(72))[:8]
+        d = self.data
+        d.sendall(h100(PROTOCOL, struct.pack(">6I", protocol, 0, 0, 0, 0, 0) + b"\0"))
+        d.sendall(h100(SYNC_PARAM89, struct.pack(">I", 102400) + bytes(128) + struct.pack(">4I", 0, 0, 0, 0)))
+        d.sendall(h100(SIZES, struct.pack(">QQQIHH", sectors, 0, sectors, 1 << 20, 0, 0)
+                       + struct.pack(">5I4B", 512, 512, 0, 512, 0, 1, 0, 0, 0)))
+        if uuids:
+            d.sendall(h100(UUIDS, uuids))
+        d.sendall(h100(STATE, struct.pack(">I", state)))
+        seen = {}
+        while STATE not in seen:
+            _, command, payload = self.receive()
+            seen[command] = payload
+        return seen
+
+    def closed(self, timeout=15):
+        """Whether urbd ended this connection within the time limit (any packets before that are read and dropped)."""
+        self.data.settimeout(timeout)
+        try:
+            while self.data.recv(65536):
+                pass
+            return True
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+
+    def close(self):
+        for s in (self.data, self.meta):
+            if s:
+                s.close()

@@ -1,0 +1,131 @@
+"""The instruments themselves: they must accept what is right and find what is wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import cluster as C
+import nbdio
+from fake_peer import FakePeer
+from kernel_peer import Lab
+
+
+def serve(tmp_path, *plugin):
+    sock = str(tmp_path / "nbd.sock")
+    p = subprocess.Popen(["nbdkit", "-f", "-U", sock, *plugin], stderr=subprocess.DEVNULL)
+    C.eventually("nbdkit's socket", lambda: os.path.exists(sock), 10)
+    return p, f"nbd+unix:///?socket={sock}"
+
+
+def test_load_remembers_what_was_acknowledged(tmp_path):
+    disk, journal = tmp_path / "disk", str(tmp_path / "journal")
+    disk.write_bytes(bytes(4 << 20))
+    server, uri = serve(tmp_path, "file", str(disk))
+    load = subprocess.Popen([sys.executable, nbdio.__file__, "load", uri, journal, "--seconds", "30", "--overlap"],
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    C.eventually("some acknowledged writes", lambda: os.path.exists(journal) and open(journal).read().count("\na ") > 300)
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    assert load.wait(20) == 3
+    os.unlink(tmp_path / "nbd.sock")
+    server, uri = serve(tmp_path, "file", str(disk))
+    try:
+        assert nbdio.verify(uri, [journal]) == 0
+        # one more life; then an acknowledged write is undone, one is torn
+        later = str(tmp_path / "later")
+        assert nbdio.load(uri, later, seconds=0.5, seed=2) == 0
+        assert nbdio.verify(uri, [journal, later]) == 0
+        allowed, _ = nbdio.acceptable([journal, later])
+        lost = next(s for s, want in allowed.items() if want != {(0, 0)} and (0, 0) not in want)
+        torn = next(s for s, want in allowed.items() if s != lost and (0, 0) not in want)
+        with open(disk, "r+b") as f:
+            f.seek(lost * 512)
+            f.write(nbdio.sector_content(9, 9, lost))
+            f.seek(torn * 512 + 256)
+            f.write(b"\xa5" * 8)
+        assert nbdio.verify(uri, [journal, later]) == 2
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_two_kernels():
+    """The kernel side of the harness, kernel against kernel: states, reads, writes, digests, differences."""
+    with Lab(f"h{os.getpid()}", fresh=True) as lab:
+        for name in "ab":
+            lab.add(name, disks=["24M", "4M"])
+        with C.Cluster(lab) as c:
+            a, b = c.kernel(lab.node("a")), c.kernel(lab.node("b"))
+            c.up()
+            for at, n in ((0, 4096), (512 * 1001, 512 * 37), (7 << 20, 1 << 20), (8 << 20, 65536 * 3)):
+                data = os.urandom(n)
+                a.write(at, data)
+                assert a.read(at, n) == data
+            a.flush()
+            a.discard(7 << 20, 512 << 10)
+            assert c.assert_same() == a.md5()
+            assert a.state()["role"] == "Primary" and b.state()["peer_role"] == "Primary"
+            a.verb("secondary", "r0")
+            assert b.call("primary", "r1").rc == 1
+            b.crash()
+            a.wait(conn="Connecting")
+            a.verb("primary", "r0")
+            a.write(4096, b"z" * 4096)
+            assert a.state()["oos"] == 4
+            b.start()
+            c.wait_synced()
+            c.assert_same()
+            for n in (a, b):
+                n.stop()
+            with open(b.disk_file(), "r+b") as f:
+                f.seek(12345)
+                f.write(b"!")
+            assert "1 blocks of 4 KiB, first [3]" in c.difference(0, 16 << 20)
+
+
+def test_network_of_nodes(cluster):
+    """Namespaces of urbd nodes reach each other, a capture sees it, and a cut is silent."""
+    a, b = cluster.node("a"), cluster.node("b")
+    script = f"import socket; s = socket.create_server(('{b.ip}', 7788)); print('up', flush=True); s.accept()"
+    server = subprocess.Popen(b.prefix() + [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout.readline() == "up\n"
+        connect = [sys.executable, "-c", f"import socket; socket.create_connection(('{b.ip}', 7788), 2)"]
+        b.cut()
+        began = time.monotonic()
+        assert a.run(connect, stderr=subprocess.DEVNULL).returncode == 1
+        assert time.monotonic() - began > 1.5, "a cut link must lose packets silently"
+        b.heal()
+        assert a.run(connect).returncode == 0
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+
+
+def test_fake_peer_is_a_convincing_one(kernel_lab):
+    """The real kernel accepts the fake peer's handshake, answers its ping, and drops it when it misbehaves."""
+    with C.Cluster(kernel_lab) as c:
+        u, k = c.node("u", size=24 * C.MIB), c.kernel(kernel_lab.node("k"))
+        c.configure()
+        k.create_md()
+        k.start()
+        peer = FakePeer(u, k)
+
+        def meet():
+            try:
+                peer.handshake(24 * 2048 - 256)
+                return True
+            except (OSError, AssertionError):
+                peer.close()
+                return False
+
+        C.eventually("the handshake", meet, 40, 0.3)
+        k.wait(conn="Connected", peer_disk="Inconsistent", peer_role="Secondary")
+        peer.data.sendall(bytes(16))
+        assert peer.closed()
+        peer.close()
+        k.wait(conn="Connecting")

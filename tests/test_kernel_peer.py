@@ -1,0 +1,380 @@
+"""urbd and the real in-kernel DRBD 8.4 as peers: both roles, both directions, disks handed over."""
+
+import os
+import random
+import re
+
+import pytest
+
+import cluster as C
+from cluster import MIB, eventually
+from test_two_nodes import Load, verify
+
+DISCONNECTED = "~Connecting|Unconnected|NetworkFailure|Timeout|BrokenPipe|StandAlone"
+
+
+def roles(c, primary):
+    """(primary node, secondary node) for "u" or "k"."""
+    u, k = c.nodes
+    return (u, k) if primary == "u" else (k, u)
+
+
+def switch(old, new):
+    old.verb("secondary", "r0")
+    new.verb("primary", "r0")
+
+
+def scatter(node, seed, size, count=40, biggest=MIB):
+    """Writes of 512 B to 1 MiB at unaligned and overlapping offsets; returns {offset: byte} of what must be there."""
+    rng = random.Random(seed)
+    image = {}
+    for _ in range(count):
+        n = rng.choice((512, 1024, 3 * 512, 4096, 5 * 512, 8192, 65536, 65536 + 512, biggest))
+        at = rng.randrange((size - n) // 512) * 512
+        if node.kind == "kernel" and n > 8192:  # dd wants aligned large blocks to be fast
+            at &= ~4095
+            n &= ~4095
+        data = rng.randbytes(n)
+        node.write(at, data)
+        image[at] = data
+    return image
+
+
+# ---- replication in all combinations ------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", "CBA")
+@pytest.mark.parametrize("primary", "uk")
+def test_sync_write_read(mixed, primary, protocol):
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p, protocol=protocol)
+    size = s.data_size() if s.kind == "kernel" else p.data_size()
+    assert mixed.nodes[1].state()["protocol"] == protocol
+    scatter(p, 1, size)
+    p.flush()
+    p.discard(4 * MIB, 2 * MIB)
+    digest = mixed.assert_same()
+    whole = p.read(0, size & ~4095)
+    import hashlib
+    if size % 4096 == 0:
+        assert hashlib.md5(whole).hexdigest() == digest
+    # a bitmap resync, and the roles change
+    switch(p, s)
+    scatter(s, 2, size, count=15)
+    mixed.assert_same()
+    assert not re.search(r"BUG|Oops|ASSERT|unexpected|BAD!", mixed.nodes[1].dmesg())
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_load_then_failover(mixed, primary):
+    """A parallel load on urbd (or dd streams on the kernel), then the other side serves the same data."""
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p)
+    if p.kind == "urbd":
+        load = Load(p, seconds=3, depth=32, flush=True, overlap=True)
+        load.end(0)
+        verify(p, load.journal)
+    else:
+        p.guest.sh("for i in 1 2 3 4; do dd if=/dev/urandom of=/dev/drbd0 bs=64k count=40 seek=$((i*60)) oflag=direct "
+                   "2>/dev/null & done; wait", timeout=60)
+    mixed.assert_same()
+    before = p.read(0, 8 * MIB)
+    switch(p, s)
+    assert s.read(0, 8 * MIB) == before
+
+
+# ---- outages --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rle", ["yes", "no"])
+@pytest.mark.parametrize("primary", "uk")
+def test_short_outage(mixed, primary, rle):
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p, net=f"use-rle {rle};")
+    s.cut()
+    p.wait(conn=DISCONNECTED, timeout=40)
+    for i in (1, 3, 9):
+        p.write(i * MIB, os.urandom(8192))
+    assert p.state()["oos"] == 24
+    before = s.state()["received"]
+    s.heal()
+    mixed.wait_synced()
+    got = s.state()["received"]
+    assert got - before <= 24 + 8 or got <= 64, f"{got - before} KiB for an outage of 24 KiB"
+    mixed.assert_same()
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_crash_of_the_secondary(mixed, primary):
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p)
+    p.write(0, os.urandom(65536))
+    s.kill()
+    p.wait(conn=DISCONNECTED, timeout=40)
+    p.write(5 * MIB, os.urandom(3 * MIB))
+    s.start()
+    mixed.wait_synced()
+    assert s.state()["received"] <= 4 * 1024 + 256
+    mixed.assert_same()
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_crash_of_the_primary(mixed, primary):
+    """kill -9 under load: the survivor is promoted and written; the activity log limits the resync of the other."""
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p)
+    if p.kind == "urbd":
+        load = Load(p, sectors=4096)
+        load.wait_writes(200)
+        p.kill()
+        load.end(3)
+    else:
+        p.guest.sh("(while :; do dd if=/dev/urandom of=/dev/drbd0 bs=64k count=32 oflag=direct; done) >/dev/null 2>&1 &")
+        eventually("writes", lambda: p.state()["sent"] > 4096, 20)
+        p.kill()
+    s.wait(conn=DISCONNECTED, timeout=40)
+    s.verb("primary", "r0")
+    if p.kind == "urbd":
+        # what was acknowledged is on the kernel's disk; read it there through the file behind it
+        check_journal_on_file(load.journal, s.disk_file())
+    s.write(10 * MIB, os.urandom(MIB))
+    p.start()
+    mixed.wait_synced()
+    got = p.state()["received"]
+    assert 1024 <= got <= 3 * 4096, f"{got} KiB: one or two extents of 4 MiB and 1 MiB were to be resynced"
+    mixed.assert_same()
+
+
+def check_journal_on_file(journal, path):
+    import nbdio
+    allowed, _ = nbdio.acceptable([journal])
+    with open(path, "rb") as f:
+        for s, want in allowed.items():
+            f.seek(s * 512)
+            assert nbdio.identify(f.read(512), s) in want, f"sector {s}"
+
+
+# ---- roles, disks -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_role_changes(mixed, primary):
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p)
+    for i in range(3):
+        assert s.call("primary", "r0").rc != 0, "a second primary"
+        p.write(i * 65536, bytes([i + 1]) * 4096)
+        switch(p, s)
+        p.wait(role="Secondary", peer_role="Primary")
+        assert s.read(i * 65536, 4096) == bytes([i + 1]) * 4096
+        p, s = s, p
+    mixed.assert_same()
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_diskless_primary(mixed, primary):
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p)
+    p.write(MIB, b"\x01" * 65536)
+    p.verb("detach", "r0")
+    p.wait(disk="Diskless", peer_disk="UpToDate")
+    s.wait(peer_disk="Diskless")
+    assert p.read(MIB, 65536) == b"\x01" * 65536
+    p.write(2 * MIB, b"\x02" * 65536)
+    p.write(2 * MIB + 512, b"\x03" * 512)
+    p.flush()
+    with open(s.disk_file(), "rb") as f:
+        f.seek(2 * MIB)
+        assert f.read(1024) == b"\x02" * 512 + b"\x03" * 512
+    assert p.read(2 * MIB, 1024) == b"\x02" * 512 + b"\x03" * 512
+    p.verb("attach", "r0")
+    mixed.wait_synced()
+    mixed.assert_same()
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_secondary_loses_its_disk(mixed, primary):
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p)
+    s.verb("detach", "r0")
+    p.wait(peer_disk="Diskless")
+    p.write(MIB, os.urandom(65536))
+    s.verb("attach", "r0")
+    mixed.wait_synced()
+    mixed.assert_same()
+
+
+# ---- handshake -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alg", ["sha1", "sha256", "md5"])
+def test_right_secret(mixed, alg):
+    mixed.up(net=f'cram-hmac-alg {alg}; shared-secret "between us";')
+    mixed.nodes[0].write(0, os.urandom(4096))
+    mixed.assert_same()
+
+
+def test_wrong_secret(mixed):
+    u, k = mixed.nodes
+    text = mixed.configure(net='cram-hmac-alg sha1; shared-secret "between us";')
+    k.put_res("r0", text.replace("between us", "another"))
+    for n in (u, k):
+        n.create_md()
+        n.start()
+    eventually("refusal", lambda: "StandAlone" in (u.state()["conn"], k.state()["conn"]), 40)
+    assert u.state()["conn"] != "Connected" and k.state()["conn"] != "Connected"
+    assert "secret" in u.log().lower() or "authent" in u.log().lower() or "authent" in k.log().lower()
+
+
+@pytest.mark.parametrize("alg", ["crc32c", "sha1"])
+@pytest.mark.parametrize("primary", "uk")
+def test_data_integrity(mixed, primary, alg):
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p, net=f"data-integrity-alg {alg};")
+    scatter(p, 3, 20 * MIB, count=15)
+    p.discard(4 * MIB, MIB)
+    p.write(6 * MIB, os.urandom(4096))
+    mixed.assert_same()
+    for n in (p, s):
+        n.wait(conn="Connected", timeout=1)
+
+
+@pytest.mark.parametrize("victim", "uk")
+def test_split_brain(mixed, victim):
+    u, k = mixed.nodes
+    mixed.up()
+    k.cut()
+    for n in (u, k):
+        n.wait(conn=DISCONNECTED, timeout=40)
+    k.verb("primary", "r0")
+    u.write(MIB, b"\xaa" * 4096)
+    k.write(8 * MIB, b"\xbb" * 4096)
+    lose, keep = (u, k) if victim == "u" else (k, u)
+    lose.verb("secondary", "r0")
+    k.heal()
+    eventually("split brain ends the connection", lambda: "StandAlone" in (u.state()["conn"], k.state()["conn"]), 60)
+    lose.call("disconnect", "r0")
+    lose.verb("connect", "--discard-my-data", "r0")
+
+    def survivor_connects():
+        # Which of the two came to its decision first, before the other closed the connection, is left to chance.
+        if keep.state()["conn"] == "StandAlone":
+            keep.call("connect", "r0")
+        return keep.state()["conn"] == "Connected"
+
+    eventually("the survivor connects", survivor_connects, 60)
+    mixed.wait_synced()
+    mixed.assert_same()
+    want = b"\xaa" * 4096 if keep is u else b"\xbb" * 4096
+    assert keep.read(MIB if keep is u else 8 * MIB, 4096) == want
+
+
+@pytest.mark.parametrize("policy", ["discard-younger-primary", "discard-least-changes"])
+def test_split_brain_policy(mixed, policy):
+    mixed.up(net=f"after-sb-0pri {policy};")
+    u, k = mixed.nodes
+    k.cut()
+    for n in (u, k):
+        n.wait(conn=DISCONNECTED, timeout=40)
+    k.verb("primary", "r0")
+    u.write(MIB, b"\xaa" * 65536)
+    k.write(8 * MIB, b"\xbb" * 4096)
+    for n in (u, k):
+        n.verb("secondary", "r0")
+    k.heal()
+    mixed.wait_synced()
+    mixed.assert_same()
+    u.verb("primary", "r0")
+    assert u.read(MIB, 65536) == b"\xaa" * 65536
+
+
+@pytest.mark.parametrize("protocol_max", [100, 96, 94, 93, 90, 88, 86])
+def test_older_protocol_versions(kernel_lab, protocol_max):
+    """The kernel pretends, through a proxy, to know only an older protocol: other headers, other limits."""
+    import subprocess
+    import sys
+    with C.Cluster(kernel_lab) as c:
+        u, k = c.node("u", size=24 * MIB), c.kernel(kernel_lab.node("k"))
+        text = c.configure()
+        from kernel_peer import HOST_IP
+        u.put_res("r0", text.replace(k.ip, HOST_IP))
+        k.put_res("r0", text.replace(u.ip, HOST_IP))
+        proxy = kernel_lab.popen([sys.executable, os.path.join(C.TESTS, "kernel-peer", "dialect_proxy.py"),
+                                  "--max", str(protocol_max), "--port", str(C.PORT), u.ip, k.ip],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            for n in (u, k):
+                n.create_md()
+                n.start()
+            for n in (u, k):
+                n.wait(conn="Connected", timeout=60)
+            u.verb("primary", "--force", "r0")
+            c.wait_synced()
+            assert f"Agreed network protocol version {protocol_max}" in k.dmesg()
+            scatter(u, 4, 20 * MIB, count=15)
+            c.assert_same()
+            switch(u, k)
+            k.write(MIB, os.urandom(65536))
+            c.assert_same()
+        finally:
+            proxy.kill()
+            proxy.wait()
+
+
+# ---- disks change hands --------------------------------------------------------------------------
+
+
+def test_disk_from_the_kernel(mixed, kernel_lab):
+    """A disk written under the kernel is attached by urbd, no resync needed, and then by the kernel again."""
+    u, k = mixed.nodes
+    mixed.up(primary=k)
+    k.write(3 * MIB, b"\x33" * 65536)
+    mixed.assert_same()
+    k.verb("secondary", "r0")
+    for n in (u, k):
+        n.stop()
+    # the two disks change places
+    swap(u.disk_file(), k.disk_file())
+    for n in (u, k):
+        n.start()
+    mixed.wait_synced()
+    assert u.state()["received"] == 0 and k.state()["received"] == 0, "nothing was to be resynced"
+    u.verb("primary", "r0")
+    assert u.read(3 * MIB, 65536) == b"\x33" * 65536
+    u.write(4 * MIB, b"\x44" * 65536)
+    u.verb("secondary", "r0")
+    for n in (u, k):
+        n.stop()
+    swap(u.disk_file(), k.disk_file())
+    for n in (u, k):
+        n.start()
+    mixed.wait_synced()
+    assert u.state()["received"] == 0 and k.state()["received"] == 0
+    k.verb("primary", "r0")
+    assert k.read(4 * MIB, 65536) == b"\x44" * 65536
+
+
+def swap(x, y):
+    with open(x, "r+b") as f, open(y, "r+b") as g:
+        one, two = f.read(), g.read()
+        assert len(one) == len(two)
+        for h, data in ((f, two), (g, one)):
+            h.seek(0)
+            h.write(data)
+
+
+def test_crashed_disk_from_the_kernel(mixed):
+    """The kernel node dies as Primary; urbd takes its disk over, applies the activity log and resyncs that much."""
+    u, k = mixed.nodes
+    mixed.up(primary=k)
+    k.write(0, os.urandom(65536))
+    k.kill()
+    u.wait(conn=DISCONNECTED, timeout=40)
+    u.stop()
+    swap(u.disk_file(), k.disk_file())  # u now has the crashed Primary's disk
+    u.start()
+    k.start()
+    mixed.wait_synced()
+    got = max(u.state()["received"], k.state()["received"])
+    assert 4096 <= got <= 3 * 4096, f"{got} KiB, expected the active extents"
+    mixed.assert_same()

@@ -1,0 +1,401 @@
+"""Resync and online verify: by checksums, thin, at a rate, in order, interrupted, over a thin link; both peers."""
+
+import os
+import re
+import time
+
+import pytest
+
+import cluster as C
+from cluster import MIB, eventually
+
+
+def corrupt(node, *offsets, length=4096):
+    """Changes the backing file behind the back of whoever serves it."""
+    with open(node.disk_file(), "r+b", buffering=0) as f:
+        for at in offsets:
+            f.seek(at)
+            f.write(os.urandom(length))
+        os.fsync(f.fileno())
+
+
+def decisions(node, reason):
+    return [line for line in node.log().splitlines() if f"[{reason}]" in line]
+
+
+def sync_again(target, source):
+    """A full resync of `target`; returns what it received, in KiB."""
+    before = target.state()["received"]
+    target.verb("invalidate", "r0")
+    for n in (target, source):
+        n.wait(repl="Established", disk="UpToDate", peer_disk="UpToDate", timeout=90)
+    return target.state()["received"] - before
+
+
+def fill(node, megabytes, first=0):
+    for i in range(first, first + megabytes):
+        node.write(i * MIB, os.urandom(MIB))
+    node.flush()
+
+
+def reconnect(a, b):
+    a.verb("disconnect", "r0")
+    a.verb("connect", "r0")
+    for n in (a, b):
+        n.wait(conn="Connected", timeout=60)
+
+
+# ---- what travels -------------------------------------------------------------------------
+
+
+def test_zeroes_cost_no_payload(pair):
+    a, b = pair.nodes
+    pair.up()
+    assert b.state()["received"] < 1024, "the first sync of an empty device"
+    fill(a, 4)
+    assert sync_again(b, a) <= 4 * 1024 + 64
+    pair.assert_same()
+    allocated = os.stat(b.disk_file()).st_blocks * 512
+    assert allocated < 8 * MIB, f"{allocated} bytes are allocated for 4 MiB of data"
+
+
+@pytest.mark.parametrize("alg", ["crc32c", "md5", "sha1"])
+def test_checksums_save_the_transfer(pair, alg):
+    a, b = pair.nodes
+    pair.up(net=f"csums-alg {alg};")
+    fill(a, 16)
+    corrupt(b, 3 * MIB, 7 * MIB)
+    received = sync_again(b, a)
+    assert received <= 2 * 1024, f"{received} KiB for two blocks that differ"
+    pair.assert_same()
+    assert "were equal" in decisions(b, "resync-done")[-1]
+
+
+def test_checksums_only_after_a_crash(pair):
+    a, b = pair.nodes
+    pair.up(net="csums-alg md5; csums-after-crash-only yes;")
+    fill(a, 8)
+    assert sync_again(b, a) >= 8 * 1024
+    pair.assert_same()
+
+
+# ---- speed and order ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mib", [4, 10])
+def test_fixed_rate_is_held(pair, mib):
+    a, b = pair.nodes
+    pair.up(disk=f"c-plan-ahead 0; resync-rate {mib}M;", fast=False, net=C.FAST_NET)
+    fill(a, 30)
+    b.verb("invalidate", "r0")
+    b.wait(repl="SyncTarget")
+    eventually("the resync is under way", lambda: (b.state()["oos"] or 0) < 30 * 1024)
+    start, left = time.monotonic(), b.state()["oos"]
+    time.sleep(2)
+    rate = (left - b.state()["oos"]) / 1024 / (time.monotonic() - start)
+    # Requests are up to 1 MiB, and the clock of this test is not that of the resync.
+    assert mib * 0.7 < rate < mib * 1.3 + 0.5, f"{rate:.1f} MiB/s"
+
+
+def test_rate_changes_while_it_runs(pair):
+    a, b = pair.nodes
+    pair.up(disk="c-plan-ahead 0; resync-rate 1M;", fast=False, net=C.FAST_NET)
+    fill(a, 24)
+    b.verb("invalidate", "r0")
+    b.wait(repl="SyncTarget")
+    pair.configure(disk="c-plan-ahead 0; resync-rate 400M;")
+    b.verb("adjust", "r0")
+    pair.wait_synced(timeout=10)
+    pair.assert_same()
+
+
+def test_pause_and_resume(pair):
+    a, b = pair.nodes
+    pair.up(disk="c-plan-ahead 0; resync-rate 4M;", fast=False, net=C.FAST_NET)
+    fill(a, 16)
+    b.verb("invalidate", "r0")
+    b.wait(repl="SyncTarget")
+    a.verb("pause-sync", "r0")
+    b.wait(repl="PausedSyncT")
+    a.wait(repl="PausedSyncS")
+    time.sleep(0.5)
+    left = b.state()["oos"]
+    time.sleep(0.7)
+    assert b.state()["oos"] == left > 0
+    a.verb("resume-sync", "r0")
+    pair.wait_synced(timeout=30)
+    pair.assert_same()
+
+
+def test_progress_is_told(pair):
+    a, b = pair.nodes
+    pair.up(disk="c-plan-ahead 0; resync-rate 4M;", fast=False, net=C.FAST_NET)
+    fill(a, 28)
+    b.verb("invalidate", "r0")
+    b.wait(repl="SyncTarget")
+    time.sleep(3)
+
+    def peer_device():
+        return b.status()["connections"][0]["peer_devices"][0]
+
+    eta = peer_device()["estimated-seconds-to-finish"]
+    left = peer_device()["out-of-sync"] / 1024
+    assert abs(eta - left / 4) <= 2, f"{eta} s for {left} MiB at 4 MiB/s"
+    assert 0 < peer_device()["percent-resync-done"] < 100
+    r = b.call("wait-sync", "r0", timeout=30)
+    assert r.rc == 0
+    pair.wait_synced()
+
+
+# ---- interrupted --------------------------------------------------------------------------
+
+
+@pytest.mark.limit(240)
+def test_link_cut_all_the_time(pair):
+    a, b = pair.nodes
+    pair.up(disk="c-plan-ahead 0; resync-rate 12M;", fast=False, net=C.FAST_NET)
+    fill(a, 28)
+    b.verb("invalidate", "r0")
+    b.wait(repl="SyncTarget")
+    for i in range(8):
+        time.sleep(0.2)
+        node = (a, b)[i % 2]
+        with_link = [x for x in node.run(["ss", "-Htn", "state", "established"], capture_output=True,
+                                         text=True).stdout.split("\n") if f":{C.PORT}" in x]
+        # Reset every connection of the pair: both sides notice at once and come back.
+        if with_link:
+            node.run(["ss", "-K", "dst", (b if node is a else a).ip], capture_output=True)
+        a.write(i * MIB, os.urandom(65536))
+    pair.wait_synced(timeout=90)
+    pair.assert_same()
+
+
+def test_target_killed_goes_on_where_it_was(pair):
+    a, b = pair.nodes
+    pair.up(disk="c-plan-ahead 0; resync-rate 8M;", fast=False, net=C.FAST_NET)
+    fill(a, 28)
+    b.verb("invalidate", "r0")
+    b.wait(repl="SyncTarget")
+    eventually("half is done", lambda: (b.state()["oos"] or 1 << 30) < 16 * 1024)
+    # What is written to the bitmap every two seconds counts.
+    time.sleep(0.5)
+    b.kill()
+    b.start()
+    b.wait(repl="SyncTarget", timeout=60)
+    assert b.state()["oos"] < 31 * 1024
+    pair.wait_synced(timeout=60)
+    pair.assert_same()
+
+
+# ---- several volumes ------------------------------------------------------------------------
+
+
+def test_resync_after(cluster):
+    a, b = cluster.node("a", volumes=2), cluster.node("b", volumes=2)
+    cluster.configure(volumes=2, fast=False, net=C.FAST_NET, disk="c-plan-ahead 0; resync-rate 8M;")
+    text = cluster.configure()
+    for n in (a, b):
+        # The second volume of each node waits for the first.
+        n.put_res("r0", re.sub(r"(volume 1 \{)", r"\1 disk { resync-after r0/0; }", text))
+        n.create_md()
+        n.start()
+    for n in (a, b):
+        n.wait(conn="Connected")
+    a.verb("primary", "--force", "r0")
+    for v in (0, 1):
+        cluster.wait_synced(volume=v)
+    for v in (0, 1):
+        for i in range(12):
+            a.write(i * MIB, os.urandom(MIB), volume=v)
+    b.verb("invalidate", "r0/1")
+    b.verb("invalidate", "r0/0")
+    b.wait(volume=0, repl="SyncTarget")
+    b.wait(volume=1, repl="PausedSyncT")
+    b.wait(volume=0, repl="Established", timeout=30)
+    b.wait(volume=1, repl=["SyncTarget", "Established"])
+    for v in (0, 1):
+        b.wait(volume=v, repl="Established", disk="UpToDate", timeout=30)
+        cluster.assert_same(v)
+
+
+# ---- online verify --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", ["primary", "secondary"])
+def test_verify_marks_what_differs_and_a_reconnect_repairs_it(pair, on):
+    a, b = pair.nodes
+    pair.up(net="verify-alg crc32c;")
+    fill(a, 4)
+    at = [MIB, 2 * MIB + 4096, 3 * MIB + 8192]
+    corrupt(b, *at)
+    n = a if on == "primary" else b
+    n.verb("verify", "r0")
+    eventually("verify has ended", lambda: decisions(n, "verify-done"))
+    for x in (a, b):
+        x.wait(repl="Established", disk="UpToDate", oos=12)
+    # Nothing is written in between.
+    reconnect(a, b)
+    pair.wait_synced()
+    for x in (a, b):
+        x.wait(oos=0)
+    pair.assert_same()
+
+
+def test_verify_of_secondaries_is_repaired_too(pair):
+    a, b = pair.nodes
+    pair.up(net="verify-alg md5;")
+    fill(a, 2)
+    a.verb("secondary", "r0")
+    corrupt(b, MIB)
+    a.verb("verify", "r0")
+    for x in (a, b):
+        x.wait(repl="Established", oos=4)
+    reconnect(a, b)
+    for x in (a, b):
+        x.wait(repl="Established", oos=0, disk="UpToDate", peer_disk="UpToDate")
+    pair.assert_same()
+
+
+@pytest.mark.parametrize("primary", [True, False])
+def test_verify_repair(pair, primary):
+    a, b = pair.nodes
+    pair.up(net="verify-alg sha1;")
+    fill(a, 2)
+    corrupt(b, 0, MIB)
+    if not primary:
+        a.verb("secondary", "r0")
+    a.verb("verify", "--repair", "r0")
+    eventually("verify has ended", lambda: decisions(a, "verify-done"))
+    for x in (a, b):
+        x.wait(repl="Established", oos=0, disk="UpToDate", peer_disk="UpToDate")
+    pair.assert_same()
+
+
+def test_verify_from_to(pair):
+    a, b = pair.nodes
+    pair.up(net="verify-alg crc32c;")
+    fill(a, 4)
+    corrupt(b, 0, MIB, 3 * MIB)
+    a.verb("verify", "--start", "2000s", "--stop", "4000s", "r0")
+    eventually("verify has ended", lambda: decisions(a, "verify-done"))
+    for x in (a, b):
+        x.wait(repl="Established", oos=4)
+
+
+def test_verify_under_load_finds_nothing(pair):
+    from test_two_nodes import Load
+    a, b = pair.nodes
+    pair.up(net="verify-alg crc32c;")
+    load = Load(a, seconds=4, depth=16)
+    for _ in range(3):
+        a.verb("verify", "r0")
+        a.wait(repl="Established", timeout=60)
+    load.end(0)
+    assert all(" 0 KiB differ" in line for line in decisions(a, "verify-done")), decisions(a, "verify-done")
+    pair.assert_same()
+
+
+def test_verify_needs_the_same_algorithm(pair):
+    a, b = pair.nodes
+    pair.up()
+    r = a.call("verify", "r0")
+    assert r.rc == 11 and "-14" in r.err and "verify-alg" in r.err
+
+
+# ---- congestion -----------------------------------------------------------------------------
+
+
+def test_pull_ahead_on_congestion(pair):
+    a, b = pair.nodes
+    pair.up(protocol="A", net="on-congestion pull-ahead; congestion-fill 1M; sndbuf-size 512K;")
+    a.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "16mbit", "burst", "32k", "latency", "50ms"],
+          check=True)
+    fill(a, 12)
+    assert decisions(a, "pull-ahead")
+    a.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+    pair.wait_synced(timeout=60)
+    pair.assert_same()
+
+
+def test_disconnect_on_congestion(pair):
+    a, b = pair.nodes
+    pair.up(protocol="A", net="on-congestion disconnect; congestion-fill 1M; sndbuf-size 512K;")
+    a.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "16mbit", "burst", "32k", "latency", "50ms"],
+          check=True)
+    fill(a, 6)
+    a.wait(conn="StandAlone")
+    a.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+    a.verb("connect", "r0")
+    pair.wait_synced(timeout=60)
+    pair.assert_same()
+
+
+# ---- the kernel as the other side -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", "uk")
+def test_checksums_with_the_kernel(mixed, target):
+    u, k = mixed.nodes
+    source, target = (k, u) if target == "u" else (u, k)
+    mixed.up(primary=source, net="csums-alg md5;")
+    fill(source, 8)
+    corrupt(target, 3 * MIB)
+    received = sync_again(target, source)
+    assert received <= 2 * 1024, f"{received} KiB for one block that differs"
+    mixed.assert_same()
+
+
+@pytest.mark.parametrize("on", "uk")
+def test_verify_with_the_kernel(mixed, on):
+    u, k = mixed.nodes
+    mixed.up(primary=u, net="verify-alg md5;")
+    u.write(0, os.urandom(2 * MIB))
+    corrupt(k, MIB, MIB + 65536)
+    (u if on == "u" else k).verb("verify", "r0")
+    for n in mixed.nodes:
+        n.wait(repl="Established", oos=8, timeout=60)
+    reconnect(u, k)
+    mixed.wait_synced()
+    for n in mixed.nodes:
+        n.wait(oos=0)
+    mixed.assert_same()
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_verify_repair_with_the_kernel(mixed, primary):
+    u, k = mixed.nodes
+    p = u if primary == "u" else k
+    mixed.up(primary=p, net="verify-alg md5;")
+    p.write(0, os.urandom(2 * MIB))
+    corrupt(k if p is u else u, MIB)
+    u.verb("verify", "--repair", "r0")
+    eventually("verify has ended", lambda: decisions(u, "verify-done"), 60)
+    for n in mixed.nodes:
+        n.wait(repl="Established", oos=0, disk="UpToDate", peer_disk="UpToDate", timeout=60)
+    mixed.assert_same()
+
+
+def test_verify_repair_of_secondaries_with_the_kernel(mixed):
+    u, k = mixed.nodes
+    mixed.up(primary=u, net="verify-alg md5;")
+    u.write(0, os.urandom(2 * MIB))
+    u.verb("secondary", "r0")
+    corrupt(k, MIB)
+    u.verb("verify", "--repair", "r0")
+    eventually("verify has ended", lambda: decisions(u, "verify-done"), 60)
+    for n in mixed.nodes:
+        n.wait(repl="Established", oos=0, disk="UpToDate", peer_disk="UpToDate", timeout=60)
+    mixed.assert_same()
+
+
+def test_pull_ahead_with_the_kernel(mixed):
+    u, k = mixed.nodes
+    mixed.up(primary=u, protocol="A", net="on-congestion pull-ahead; congestion-fill 512K; sndbuf-size 256K;")
+    u.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "16mbit", "burst", "32k", "latency", "50ms"],
+          check=True)
+    fill(u, 10)
+    u.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+    assert decisions(u, "pull-ahead")
+    mixed.wait_synced(timeout=60)
+    mixed.assert_same()
+    assert re.search(r"conn\( Connected -> Behind \)", k.dmesg())
