@@ -4,11 +4,14 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::frame::{Decoder, FrameError, encode};
 use crate::message::{Command, Event, Failure, Reply, Request, VERSION};
 use crate::status::ResourceStatus;
+
+/// How long a process that hangs up before it greets is taken to be dying rather than broken.
+const DYING: Duration = Duration::from_secs(5);
 
 /// The control socket of a resource: `RUN_DIR/RES.sock`.
 pub fn socket_path(run_dir: &Path, resource: &str) -> PathBuf {
@@ -57,6 +60,17 @@ impl fmt::Display for ClientError {
     }
 }
 
+impl ClientError {
+    /// Whether the other side went away in the middle.
+    fn hung_up(&self) -> bool {
+        match self {
+            ClientError::Closed => true,
+            ClientError::Io(e) => matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe),
+            _ => false,
+        }
+    }
+}
+
 impl std::error::Error for ClientError {}
 
 impl From<io::Error> for ClientError {
@@ -74,9 +88,22 @@ impl From<FrameError> for ClientError {
 impl Client {
     /// Connects and greets. `timeout` holds for this and for each later answer (`None`: for ever).
     ///
+    /// A process that is being killed may still hold its listening socket for a moment: a connection that ends before
+    /// the greeting is tried again for up to [`DYING`], by when the socket refuses and the answer is `NotRunning`.
+    ///
     /// # Errors
     /// [`ClientError::NotRunning`] if there is no socket or nobody listens on it; otherwise as [`Client::ask`].
     pub fn connect(path: &Path, timeout: Option<Duration>) -> Result<Client, ClientError> {
+        let begin = Instant::now();
+        loop {
+            match Client::connect_once(path, timeout) {
+                Err(e) if e.hung_up() && begin.elapsed() < DYING => std::thread::sleep(Duration::from_millis(20)),
+                other => return other,
+            }
+        }
+    }
+
+    fn connect_once(path: &Path, timeout: Option<Duration>) -> Result<Client, ClientError> {
         let stream = UnixStream::connect(path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path.to_owned()),
             _ => ClientError::Io(e),
@@ -229,5 +256,21 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert_eq!(server.join().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_process_that_dies_before_it_greets_is_not_running() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = socket_path(dir.path(), "r0");
+        let listener = UnixListener::bind(&path).unwrap();
+        let dying = thread::spawn(move || {
+            // One that hangs up after the request, one that is still in the backlog when the socket goes.
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1]).unwrap();
+            drop(stream);
+            thread::sleep(Duration::from_millis(100));
+        });
+        assert!(matches!(Client::connect(&path, None), Err(ClientError::NotRunning(_))));
+        dying.join().unwrap();
     }
 }
