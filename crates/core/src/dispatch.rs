@@ -54,8 +54,8 @@ impl Resource {
         let Some(d) = self.device_index(volume) else {
             return self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
         };
-        if let Some(seq) = ack_seq(&packet) {
-            self.saw_seq(i, d, seq);
+        if let Some(ack) = packet.block_ack() {
+            self.saw_seq(i, d, ack.seq);
         }
         let cfg = &self.connections[i].cfg;
         let unasked = match &packet {
@@ -161,22 +161,6 @@ impl Resource {
 
 fn is_resync(ack: &BlockAck) -> bool {
     ack.block_id == BlockId::SYNCER
-}
-
-fn ack_seq(packet: &Packet) -> Option<u32> {
-    match packet {
-        Packet::RecvAck(a)
-        | Packet::WriteAck(a)
-        | Packet::RsWriteAck(a)
-        | Packet::Superseded(a)
-        | Packet::RetryWrite(a)
-        | Packet::NegAck(a)
-        | Packet::NegDreply(a)
-        | Packet::NegRsDreply(a)
-        | Packet::RsIsInSync(a)
-        | Packet::RsCancel(a) => Some(a.seq),
-        _ => None,
-    }
 }
 
 /// The packet's name for messages.

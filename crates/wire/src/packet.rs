@@ -125,6 +125,22 @@ pub enum Packet {
     DelayProbe(DelayProbe),
 }
 
+/// Every packet that is an answer about one block.
+macro_rules! block_acks {
+    ($ack:ident) => {
+        Packet::RecvAck($ack)
+            | Packet::WriteAck($ack)
+            | Packet::RsWriteAck($ack)
+            | Packet::Superseded($ack)
+            | Packet::RetryWrite($ack)
+            | Packet::NegAck($ack)
+            | Packet::NegDreply($ack)
+            | Packet::RsIsInSync($ack)
+            | Packet::NegRsDreply($ack)
+            | Packet::RsCancel($ack)
+    };
+}
+
 /// Why a packet cannot be sent. A fault of the caller, never of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsendable {
@@ -232,6 +248,15 @@ impl Packet {
         }
     }
 
+    /// What an answer about one block carries; `None` for every other packet.
+    #[must_use]
+    pub const fn block_ack(&self) -> Option<&BlockAck> {
+        match self {
+            block_acks!(ack) => Some(ack),
+            _ => None,
+        }
+    }
+
     /// Bytes of block payload that follow the packet on the stream; not part of what [`Packet::emit`] writes.
     #[must_use]
     pub const fn payload_len(&self) -> u64 {
@@ -311,16 +336,7 @@ impl Packet {
             Packet::CsumRsRequest(r) => r.emit(out)?,
             Packet::OvReply(r) => r.emit(out)?,
             Packet::OvResult(r) => r.emit(out)?,
-            Packet::RecvAck(a)
-            | Packet::WriteAck(a)
-            | Packet::RsWriteAck(a)
-            | Packet::Superseded(a)
-            | Packet::RetryWrite(a)
-            | Packet::NegAck(a)
-            | Packet::NegDreply(a)
-            | Packet::RsIsInSync(a)
-            | Packet::NegRsDreply(a)
-            | Packet::RsCancel(a) => a.emit(out)?,
+            block_acks!(a) => a.emit(out)?,
             Packet::RsDeallocated(r) | Packet::OutOfSync(r) => r.emit(out)?,
             Packet::Bitmap(words) => words.iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes())),
             Packet::CompressedBitmap(c) => c.emit(out),
