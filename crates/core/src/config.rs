@@ -4,6 +4,9 @@
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, NodeId, VolumeNr};
 
+pub use crate::decide::split_brain::{Policies, RrConflict};
+pub use wire::ReplicationProtocol as Protocol;
+
 /// A resource as one node sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResourceConfig {
@@ -144,18 +147,6 @@ pub enum Fencing {
     ResourceAndStonith,
 }
 
-/// `protocol`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Protocol {
-    /// Done when the local disk has it and it is handed to the network.
-    A,
-    /// Done when the peer has received it, too.
-    B,
-    /// Done when the peer's disk has it, too.
-    #[default]
-    C,
-}
-
 /// Options of a connection (`docs/spec/config-and-cli.md` 2.2).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectionConfig {
@@ -189,14 +180,10 @@ pub struct ConnectionConfig {
     pub max_epoch_size: u32,
     /// `max-buffers`, pages of 4 KiB: bounds what the peer may have in flight here.
     pub max_buffers: u32,
-    /// `after-sb-0pri`, as the number of `docs/spec/connection-and-state.md` 6.2.
-    pub after_sb_0p: u32,
-    /// `after-sb-1pri`.
-    pub after_sb_1p: u32,
-    /// `after-sb-2pri`.
-    pub after_sb_2p: u32,
+    /// `after-sb-0pri`, `after-sb-1pri`, `after-sb-2pri`.
+    pub after_sb: Policies,
     /// `rr-conflict`.
-    pub rr_conflict: u32,
+    pub rr_conflict: RrConflict,
     /// `always-asbp`.
     pub always_asbp: bool,
     /// `use-rle`.
@@ -272,10 +259,8 @@ impl ConnectionConfig {
             ko_count: 7,
             max_epoch_size: 2048,
             max_buffers: 2048,
-            after_sb_0p: 0,
-            after_sb_1p: 0,
-            after_sb_2p: 0,
-            rr_conflict: 0,
+            after_sb: Policies::default(),
+            rr_conflict: RrConflict::default(),
             always_asbp: false,
             use_rle: true,
             csums: None,

@@ -6,7 +6,6 @@ use crate::api::{Effect, LinkUp, Segments, Severity};
 use crate::connection::{Link, PeerDevice, Phase};
 use crate::decide::handshake84::{self, Decision, Occasion};
 use crate::decide::rules84::Force;
-use crate::decide::split_brain::{Policies, Policy};
 use crate::decide::uuid84::{self, UuidSet};
 use crate::decide::{StateChange, protocol, sizes};
 use crate::state::PEER;
@@ -151,24 +150,7 @@ impl Resource {
 
     /// P_PROTOCOL, then each volume's parameters (`docs/spec/wire-protocol.md` 7.4).
     fn send_parameters(&mut self, i: usize) {
-        let c = &self.connections[i];
-        let (cfg, discard, tentative) = (&c.cfg, c.discard_my_data, c.tentative);
-        let policy =
-            |n: u32| wire::AfterSplitBrain::ALL.get(n as usize).copied().unwrap_or(wire::AfterSplitBrain::Disconnect);
-        let packet = wire::Protocol {
-            protocol: match cfg.protocol {
-                crate::Protocol::A => wire::ReplicationProtocol::A,
-                crate::Protocol::B => wire::ReplicationProtocol::B,
-                crate::Protocol::C => wire::ReplicationProtocol::C,
-            },
-            after_sb_0pri: policy(cfg.after_sb_0p),
-            after_sb_1pri: policy(cfg.after_sb_1p),
-            after_sb_2pri: policy(cfg.after_sb_2p),
-            discard_my_data: discard,
-            dry_run: tentative,
-            two_primaries: cfg.two_primaries,
-            integrity_alg: cfg.integrity.as_deref().and_then(wire::AlgName::new).unwrap_or_default(),
-        };
+        let packet = self.own_protocol(i);
         self.send_connection(i, Socket::Data, Packet::Protocol(packet));
         for pd in &mut self.connections[i].peer_devices {
             let fresh = PeerDevice::new(pd.volume);
@@ -216,34 +198,10 @@ impl Resource {
     }
 
     pub(crate) fn protocol_received(&mut self, i: usize, theirs: &wire::Protocol) {
-        let c = &self.connections[i];
-        let own = protocol::Parameters {
-            wire_protocol: match c.cfg.protocol {
-                crate::Protocol::A => 1,
-                crate::Protocol::B => 2,
-                crate::Protocol::C => 3,
-            },
-            policies: self.policies(i),
-            discard_my_data: c.discard_my_data,
-            dry_run: c.tentative,
-            two_primaries: c.cfg.two_primaries,
-            integrity_alg: c.cfg.integrity.clone().unwrap_or_default(),
-        };
-        let policy = |p: wire::AfterSplitBrain| Policy::from_wire(p as u32).unwrap_or(Policy::Disconnect);
-        let peer = protocol::Parameters {
-            wire_protocol: theirs.protocol as u32,
-            policies: Policies {
-                none: policy(theirs.after_sb_0pri),
-                one: policy(theirs.after_sb_1pri),
-                two: policy(theirs.after_sb_2pri),
-            },
-            discard_my_data: theirs.discard_my_data,
-            dry_run: theirs.dry_run,
-            two_primaries: theirs.two_primaries,
-            integrity_alg: theirs.integrity_alg.as_str().to_owned(),
-        };
-        let supported = own.integrity_alg.is_empty() || wire::digest_len(&own.integrity_alg).is_some();
-        match protocol::compare(&own, &peer, c.version(), supported) {
+        let own = self.own_protocol(i);
+        // A name too long for the packet is none that we know.
+        let supported = self.connections[i].cfg.integrity.as_deref().is_none_or(|a| wire::digest_len(a).is_some());
+        match protocol::compare(&own, theirs, self.connections[i].version(), supported) {
             Ok(()) => {
                 self.connections[i].peer_tentative = theirs.dry_run;
                 self.enter(i, Phase::Running);
@@ -252,10 +210,19 @@ impl Resource {
         }
     }
 
-    fn policies(&self, i: usize) -> Policies {
-        let cfg = &self.connections[i].cfg;
-        let policy = |n| Policy::from_wire(n).unwrap_or(Policy::Disconnect);
-        Policies { none: policy(cfg.after_sb_0p), one: policy(cfg.after_sb_1p), two: policy(cfg.after_sb_2p) }
+    /// What both nodes must share.
+    fn own_protocol(&self, i: usize) -> wire::Protocol {
+        let c = &self.connections[i];
+        wire::Protocol {
+            protocol: c.cfg.protocol,
+            after_sb_0pri: c.cfg.after_sb.none,
+            after_sb_1pri: c.cfg.after_sb.one,
+            after_sb_2pri: c.cfg.after_sb.two,
+            discard_my_data: c.discard_my_data,
+            dry_run: c.tentative,
+            two_primaries: c.cfg.two_primaries,
+            integrity_alg: c.cfg.integrity.as_deref().and_then(wire::AlgName::new).unwrap_or_default(),
+        }
     }
 
     pub(crate) fn sync_param_received(&mut self, i: usize, d: usize, p: &wire::SyncParam) {
@@ -532,9 +499,9 @@ impl Resource {
                 discard_my_data: theirs_uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
                 changes: theirs_uuids.dirty_bits,
             },
-            policies: self.policies(i),
+            policies: c.cfg.after_sb,
             always_asbp: c.cfg.always_asbp,
-            rr_conflict: Policy::from_wire(c.cfg.rr_conflict).unwrap_or(Policy::Disconnect),
+            rr_conflict: c.cfg.rr_conflict,
             dry_run: c.tentative || c.peer_tentative,
             resolve_conflicts: c.resolve_conflicts(),
             demotable: self.demotable(),

@@ -5,15 +5,15 @@ use crate::links::LinkSettings;
 use crate::volumes::Paths;
 use config::{
     AfterSb0Pri, AfterSb1Pri, AfterSb2Pri, LocalConnection, LocalResource, LocalVolume, MetaDisk, PeerDeviceOptions,
-    RrConflict,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use units::{ByteLen, NodeId, VolumeNr};
 use urbd_core::{
-    ConnectionConfig, DiskConfig, Fencing, OnCongestion, OnIoError, OnNoData, Protocol, ResourceConfig, ResyncConfig,
-    ResyncController, VolumeConfig,
+    ConnectionConfig, DiskConfig, Fencing, OnCongestion, OnIoError, OnNoData, Policies, Protocol, ResourceConfig,
+    ResyncConfig, ResyncController, RrConflict, VolumeConfig,
 };
+use wire::AfterSplitBrain;
 
 /// What a resource's configuration means for this node's core.
 ///
@@ -160,8 +160,12 @@ fn connection_config(peer: &LocalConnection) -> Result<ConnectionConfig, String>
     c.ko_count = net.ko_count;
     c.max_epoch_size = net.max_epoch_size;
     c.max_buffers = net.max_buffers;
-    (c.after_sb_0p, c.after_sb_1p) = (after_0p(net.after_sb_0pri), after_1p(net.after_sb_1pri));
-    (c.after_sb_2p, c.rr_conflict) = (after_2p(net.after_sb_2pri), rr_conflict(net.rr_conflict));
+    c.after_sb = Policies {
+        none: after_0p(net.after_sb_0pri),
+        one: after_1p(net.after_sb_1pri),
+        two: after_2p(net.after_sb_2pri),
+    };
+    c.rr_conflict = rr_conflict(net.rr_conflict);
     c.always_asbp = net.always_asbp;
     c.use_rle = net.use_rle;
     c.csums = net.csums_alg.clone();
@@ -190,45 +194,43 @@ fn fencing(f: config::Fencing) -> Fencing {
     }
 }
 
-// The numbers of `docs/spec/connection-and-state.md` 6.2.
-
-fn after_0p(policy: AfterSb0Pri) -> u32 {
+fn after_0p(policy: AfterSb0Pri) -> AfterSplitBrain {
     match policy {
-        AfterSb0Pri::Disconnect => 0,
-        AfterSb0Pri::DiscardYoungerPrimary => 1,
-        AfterSb0Pri::DiscardOlderPrimary => 2,
-        AfterSb0Pri::DiscardZeroChanges => 3,
-        AfterSb0Pri::DiscardLeastChanges => 4,
-        AfterSb0Pri::DiscardLocal => 5,
-        AfterSb0Pri::DiscardRemote => 6,
+        AfterSb0Pri::Disconnect => AfterSplitBrain::Disconnect,
+        AfterSb0Pri::DiscardYoungerPrimary => AfterSplitBrain::DiscardYoungerPrimary,
+        AfterSb0Pri::DiscardOlderPrimary => AfterSplitBrain::DiscardOlderPrimary,
+        AfterSb0Pri::DiscardZeroChanges => AfterSplitBrain::DiscardZeroChanges,
+        AfterSb0Pri::DiscardLeastChanges => AfterSplitBrain::DiscardLeastChanges,
+        AfterSb0Pri::DiscardLocal => AfterSplitBrain::DiscardLocal,
+        AfterSb0Pri::DiscardRemote => AfterSplitBrain::DiscardRemote,
     }
 }
 
-fn after_1p(policy: AfterSb1Pri) -> u32 {
+fn after_1p(policy: AfterSb1Pri) -> AfterSplitBrain {
     match policy {
-        AfterSb1Pri::Disconnect => 0,
-        AfterSb1Pri::Consensus => 7,
-        AfterSb1Pri::DiscardSecondary => 8,
-        AfterSb1Pri::CallPriLostAfterSb => 9,
-        AfterSb1Pri::ViolentlyAs0p => 10,
+        AfterSb1Pri::Disconnect => AfterSplitBrain::Disconnect,
+        AfterSb1Pri::Consensus => AfterSplitBrain::Consensus,
+        AfterSb1Pri::DiscardSecondary => AfterSplitBrain::DiscardSecondary,
+        AfterSb1Pri::CallPriLostAfterSb => AfterSplitBrain::CallPriLost,
+        AfterSb1Pri::ViolentlyAs0p => AfterSplitBrain::ViolentlyAs0pri,
     }
 }
 
-fn after_2p(policy: AfterSb2Pri) -> u32 {
+fn after_2p(policy: AfterSb2Pri) -> AfterSplitBrain {
     match policy {
-        AfterSb2Pri::Disconnect => 0,
-        AfterSb2Pri::CallPriLostAfterSb => 9,
-        AfterSb2Pri::ViolentlyAs0p => 10,
+        AfterSb2Pri::Disconnect => AfterSplitBrain::Disconnect,
+        AfterSb2Pri::CallPriLostAfterSb => AfterSplitBrain::CallPriLost,
+        AfterSb2Pri::ViolentlyAs0p => AfterSplitBrain::ViolentlyAs0pri,
     }
 }
 
-fn rr_conflict(policy: RrConflict) -> u32 {
+fn rr_conflict(policy: config::RrConflict) -> RrConflict {
     match policy {
-        RrConflict::Disconnect => 0,
-        RrConflict::CallPriLost => 9,
-        RrConflict::Violently => 10,
-        RrConflict::RetryConnect => 11,
-        RrConflict::AutoDiscard => 12,
+        config::RrConflict::Disconnect => RrConflict::Disconnect,
+        config::RrConflict::CallPriLost => RrConflict::CallPriLost,
+        config::RrConflict::Violently => RrConflict::Violently,
+        config::RrConflict::RetryConnect => RrConflict::RetryConnect,
+        config::RrConflict::AutoDiscard => RrConflict::AutoDiscard,
     }
 }
 
@@ -261,7 +263,8 @@ mod tests {
         let peer = &c.connections[0];
         assert_eq!((peer.peer_name.as_str(), peer.peer.index()), ("bravo", 1));
         assert_eq!(peer.addresses, ("10.1.1.1:7789".parse().unwrap(), "10.1.1.2:7790".parse().unwrap()));
-        assert_eq!((peer.after_sb_1p, peer.max_buffers, peer.ping_timeout.as_millis()), (8, 4000, 700));
+        assert_eq!((peer.max_buffers, peer.ping_timeout.as_millis()), (4000, 700));
+        assert_eq!(peer.after_sb.one, AfterSplitBrain::DiscardSecondary);
         let disk = c.volumes[1].disk.as_ref().unwrap();
         assert_eq!((disk.meta, disk.al_extents, disk.resync.min_rate), (meta::MetaDisk::Indexed(2), 6007, 4096));
         assert_eq!((disk.on_io_error, disk.resync.plan_ahead), (OnIoError::PassOn, 20));

@@ -385,7 +385,7 @@ fn connection(setup: &Setup, peer: NodeId) -> ConnectionConfig {
     c.ko_count = setup.ko_count;
     c.csums = setup.digests.then(|| "sha1".to_owned());
     c.verify = setup.digests.then(|| "sha1".to_owned());
-    (c.after_sb_0p, c.after_sb_1p, c.after_sb_2p) = setup.after_split_brain;
+    c.after_sb = setup.after_split_brain;
     c
 }
 

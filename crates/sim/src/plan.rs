@@ -2,7 +2,21 @@
 
 use crate::disk::DiskFaults;
 use units::{ByteLen, Duration, Instant, NodeId, Rng, Sector, SectorRange, VolumeNr};
-use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind};
+use urbd_core::{Command, Fencing, OnIoError, OnNoData, Policies, Protocol, RequestKind};
+use wire::AfterSplitBrain::{
+    Consensus, DiscardLeastChanges, DiscardOlderPrimary, DiscardSecondary, DiscardYoungerPrimary, DiscardZeroChanges,
+    Disconnect,
+};
+
+/// Policies to choose from.
+const AFTER_SPLIT_BRAIN: [Policies; 6] = [
+    Policies { none: Disconnect, one: Disconnect, two: Disconnect },
+    Policies { none: Disconnect, one: Disconnect, two: Disconnect },
+    Policies { none: DiscardZeroChanges, one: Disconnect, two: Disconnect },
+    Policies { none: DiscardLeastChanges, one: Consensus, two: Disconnect },
+    Policies { none: DiscardYoungerPrimary, one: DiscardSecondary, two: Disconnect },
+    Policies { none: DiscardOlderPrimary, one: Consensus, two: Disconnect },
+];
 
 /// A cluster and everything that happens to it, in order of time.
 #[derive(Clone, PartialEq, Debug)]
@@ -28,8 +42,8 @@ pub struct Setup {
     pub on_io_error: OnIoError,
     /// `fencing`.
     pub fencing: Fencing,
-    /// `after-sb-0pri`, `after-sb-1pri`, `after-sb-2pri`, by number.
-    pub after_split_brain: (u32, u32, u32),
+    /// `after-sb-0pri`, `after-sb-1pri`, `after-sb-2pri`.
+    pub after_split_brain: Policies,
     /// `max-epoch-size`.
     pub max_epoch_size: u32,
     /// `ko-count`.
@@ -180,7 +194,7 @@ impl Setup {
             on_no_data: *pick(rng, &[OnNoData::IoError, OnNoData::SuspendIo]),
             on_io_error: *pick(rng, &[OnIoError::Detach, OnIoError::Detach, OnIoError::PassOn, OnIoError::CallHandler]),
             fencing: Fencing::DontCare,
-            after_split_brain: *pick(rng, &[(0, 0, 0), (0, 0, 0), (3, 0, 0), (4, 7, 0), (1, 8, 0), (2, 7, 0)]),
+            after_split_brain: *pick(rng, &AFTER_SPLIT_BRAIN),
             max_epoch_size: *pick(rng, &[2048, 2048, 20, 1]),
             ko_count: *pick(rng, &[7, 7, 1, 0]),
             disk_timeout: *pick(rng, &[Duration(0), Duration(0), Duration::from_secs(3)]),

@@ -64,20 +64,21 @@ impl ConnectionFeatures {
 }
 
 /// When a write counts as replicated (`docs/spec/wire-protocol.md` 11.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReplicationProtocol {
     /// When it is handed to the network.
     A = 1,
     /// When the peer received it.
     B = 2,
     /// When the peer wrote it.
+    #[default]
     C = 3,
 }
 
 macro_rules! policies {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $config:literal;)*) => {
         /// A split-brain policy, as numbered in P_PROTOCOL (`docs/spec/wire-protocol.md` 5.11).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum AfterSplitBrain {
             $($(#[$doc])* $name = $number,)*
         }
@@ -99,6 +100,7 @@ macro_rules! policies {
 
 policies! {
     /// Do not resolve; drop the connection.
+    #[default]
     Disconnect = 0, "disconnect";
     /// Keep the data of the node that was Primary before the split.
     DiscardYoungerPrimary = 1, "discard-younger-primary";

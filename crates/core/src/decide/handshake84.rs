@@ -1,7 +1,7 @@
 //! From the comparison of generations to what happens, 8.4 (`docs/spec/connection-and-state.md` 5.4, 5.6, 5.7).
 
 use super::handler::Handler;
-use super::split_brain::{self, Loser, Policies, Policy};
+use super::split_brain::{self, Loser, Policies, RrConflict};
 use super::uuid84::{Comparison, UuidSet, Verdict};
 use super::{ConnState, DiskState, Reason};
 use units::Generation;
@@ -46,7 +46,7 @@ pub struct Input {
     /// always-asbp.
     pub always_asbp: bool,
     /// rr-conflict.
-    pub rr_conflict: Policy,
+    pub rr_conflict: RrConflict,
     /// This node or the peer connects tentatively.
     pub dry_run: bool,
     /// This node has the RESOLVE-CONFLICTS role.
@@ -262,19 +262,19 @@ fn checked(input: &Input, decision: Decision, out: &mut Outcome) -> Result<Decis
     Ok(decision)
 }
 
-fn rr_conflict(policy: Policy, out: &mut Outcome) -> Result<(), Refusal> {
+fn rr_conflict(policy: RrConflict, out: &mut Outcome) -> Result<(), Refusal> {
     out.reason = Reason::PrimaryWouldBeTarget;
     match policy {
-        Policy::Violently => {
+        RrConflict::Violently => {
             out.reason = Reason::PrimaryOverwritten;
             Ok(())
         }
-        Policy::RetryConnect => Err(Refusal::Retry),
-        Policy::CallPriLost => {
+        RrConflict::RetryConnect => Err(Refusal::Retry),
+        RrConflict::CallPriLost => {
             out.handlers.push(Handler::PriLost);
             Err(Refusal::Final)
         }
-        _ => Err(Refusal::Final),
+        RrConflict::Disconnect | RrConflict::AutoDiscard => Err(Refusal::Final),
     }
 }
 

@@ -1,76 +1,29 @@
 //! Who loses its changes after a split brain (`docs/spec/connection-and-state.md` 6.2 to 6.6).
 
 use super::Reason;
+use wire::AfterSplitBrain;
 
-/// The words of the after-sb-* and rr-conflict options, in the order of their wire numbers (spec 6.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// What happens if a Primary would have to take over the peer's data (`rr-conflict`, spec 6.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the variants are the option words of the manual")]
-pub enum Policy {
+pub enum RrConflict {
+    #[default]
     Disconnect,
-    DiscardYoungerPrimary,
-    DiscardOlderPrimary,
-    DiscardZeroChanges,
-    DiscardLeastChanges,
-    DiscardLocal,
-    DiscardRemote,
-    Consensus,
-    DiscardSecondary,
     CallPriLost,
     Violently,
     RetryConnect,
     AutoDiscard,
 }
 
-impl Policy {
-    /// All of them; the index is the wire number.
-    pub const ALL: [Policy; 13] = [
-        Policy::Disconnect,
-        Policy::DiscardYoungerPrimary,
-        Policy::DiscardOlderPrimary,
-        Policy::DiscardZeroChanges,
-        Policy::DiscardLeastChanges,
-        Policy::DiscardLocal,
-        Policy::DiscardRemote,
-        Policy::Consensus,
-        Policy::DiscardSecondary,
-        Policy::CallPriLost,
-        Policy::Violently,
-        Policy::RetryConnect,
-        Policy::AutoDiscard,
-    ];
-
-    /// The policy of a wire number.
-    #[must_use]
-    pub fn from_wire(number: u32) -> Option<Policy> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-
-    /// The wire number.
-    #[must_use]
-    pub const fn to_wire(self) -> u32 {
-        self as u32
-    }
-
-    /// What the peer must have configured if this node has `self`: discard-local and discard-remote change places.
-    #[must_use]
-    pub const fn mirrored(self) -> Policy {
-        match self {
-            Policy::DiscardLocal => Policy::DiscardRemote,
-            Policy::DiscardRemote => Policy::DiscardLocal,
-            other => other,
-        }
-    }
-}
-
 /// The three after-sb policies, by number of Primaries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
     /// after-sb-0pri.
-    pub none: Policy,
+    pub none: AfterSplitBrain,
     /// after-sb-1pri.
-    pub one: Policy,
+    pub one: AfterSplitBrain,
     /// after-sb-2pri.
-    pub two: Policy,
+    pub two: AfterSplitBrain,
 }
 
 /// What the policies look at.
@@ -138,17 +91,17 @@ fn plain((loser, reason): Choice) -> Resolution {
 /// after-sb-0pri (spec 6.3).
 fn no_primary(input: &Input) -> Choice {
     match input.policies.none {
-        Policy::Disconnect => (None, Reason::NoSplitBrainPolicy),
-        Policy::DiscardYoungerPrimary => match (input.me_was_primary, input.peer_was_primary) {
+        AfterSplitBrain::Disconnect => (None, Reason::NoSplitBrainPolicy),
+        AfterSplitBrain::DiscardYoungerPrimary => match (input.me_was_primary, input.peer_was_primary) {
             (false, true) => (Some(Loser::Me), Reason::YoungerPrimaryLost),
             (true, false) => (Some(Loser::Peer), Reason::YoungerPrimaryLost),
             _ => older_primary(input),
         },
-        Policy::DiscardOlderPrimary => older_primary(input),
-        Policy::DiscardZeroChanges => zero_changes(input).unwrap_or((None, Reason::BothChanged)),
-        Policy::DiscardLeastChanges => least_changes(input),
-        Policy::DiscardLocal => (Some(Loser::Me), Reason::LocalLost),
-        Policy::DiscardRemote => (Some(Loser::Peer), Reason::RemoteLost),
+        AfterSplitBrain::DiscardOlderPrimary => older_primary(input),
+        AfterSplitBrain::DiscardZeroChanges => zero_changes(input).unwrap_or((None, Reason::BothChanged)),
+        AfterSplitBrain::DiscardLeastChanges => least_changes(input),
+        AfterSplitBrain::DiscardLocal => (Some(Loser::Me), Reason::LocalLost),
+        AfterSplitBrain::DiscardRemote => (Some(Loser::Peer), Reason::RemoteLost),
         _ => (None, Reason::PolicyNotValidHere),
     }
 }
@@ -186,16 +139,16 @@ fn tie(input: &Input) -> Choice {
 fn one_primary(input: &Input) -> Resolution {
     let primary_loses = |loser| (loser == Loser::Me) == input.me_primary;
     match input.policies.one {
-        Policy::Disconnect => plain((None, Reason::NoSplitBrainPolicy)),
-        Policy::Consensus => plain(match no_primary(input) {
+        AfterSplitBrain::Disconnect => plain((None, Reason::NoSplitBrainPolicy)),
+        AfterSplitBrain::Consensus => plain(match no_primary(input) {
             (Some(loser), _) if primary_loses(loser) => (None, Reason::NoConsensus),
             choice => choice,
         }),
-        Policy::Violently => plain(no_primary(input)),
-        Policy::DiscardSecondary => {
+        AfterSplitBrain::ViolentlyAs0pri => plain(no_primary(input)),
+        AfterSplitBrain::DiscardSecondary => {
             plain((Some(if input.me_primary { Loser::Peer } else { Loser::Me }), Reason::SecondaryLost))
         }
-        Policy::CallPriLost => demote_loser(input),
+        AfterSplitBrain::CallPriLost => demote_loser(input),
         _ => plain((None, Reason::PolicyNotValidHere)),
     }
 }
@@ -203,9 +156,9 @@ fn one_primary(input: &Input) -> Resolution {
 /// after-sb-2pri (spec 6.5).
 fn two_primaries(input: &Input) -> Resolution {
     match input.policies.two {
-        Policy::Disconnect => plain((None, Reason::NoSplitBrainPolicy)),
-        Policy::Violently => plain(no_primary(input)),
-        Policy::CallPriLost => demote_loser(input),
+        AfterSplitBrain::Disconnect => plain((None, Reason::NoSplitBrainPolicy)),
+        AfterSplitBrain::ViolentlyAs0pri => plain(no_primary(input)),
+        AfterSplitBrain::CallPriLost => demote_loser(input),
         _ => plain((None, Reason::PolicyNotValidHere)),
     }
 }

@@ -5,9 +5,10 @@ use urbd_core::decide::handshake84::{
     Decision, Input, Node, Occasion, Outcome, StateReceived, UuidsReceived, UuidsVerdict, decide, occasion, on_uuids,
     peer_disk_counts_as, rebooted_while_suspended,
 };
-use urbd_core::decide::split_brain::{Policies, Policy};
 use urbd_core::decide::uuid84::{Comparison, UuidSet, Verdict};
 use urbd_core::decide::{ConnState, DiskState, Reason};
+use urbd_core::{Policies, RrConflict};
+use wire::AfterSplitBrain;
 
 const SPLIT_AUTO: Verdict = Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true };
 const SPLIT: Verdict = Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true };
@@ -81,7 +82,7 @@ fn decide_row(args: &Args) -> String {
         peer: node("peer", primary.1, discard.1),
         policies: words::policies(args),
         always_asbp: args.flag("always-asbp"),
-        rr_conflict: words::policy(args, "rr"),
+        rr_conflict: words::rr_conflict(args),
         dry_run: args.flag("dry-run"),
         resolve_conflicts: args.flag("R"),
         demotable: !args.flag("in-use"),
@@ -147,7 +148,7 @@ fn table() {
 
 /// The same situation as the peer sees it.
 fn mirrored(i: &Input) -> Input {
-    let policy = |p: Policy| p.mirrored();
+    let policy = |p: AfterSplitBrain| p.from_peers_view();
     Input {
         comparison: Comparison {
             verdict: i.comparison.verdict.mirrored(),
@@ -192,13 +193,19 @@ fn assert_safe(i: &Input) {
 #[test]
 fn both_ends_agree_and_nothing_unsafe_happens() {
     let disks = [DiskState::Inconsistent, DiskState::Outdated, DiskState::Consistent, DiskState::UpToDate];
-    let one = [Policy::Disconnect, Policy::Consensus, Policy::Violently, Policy::DiscardSecondary, Policy::CallPriLost];
-    let two = [Policy::Disconnect, Policy::Violently, Policy::CallPriLost];
-    let rr = [Policy::Disconnect, Policy::Violently, Policy::CallPriLost, Policy::RetryConnect];
+    let one = [
+        AfterSplitBrain::Disconnect,
+        AfterSplitBrain::Consensus,
+        AfterSplitBrain::ViolentlyAs0pri,
+        AfterSplitBrain::DiscardSecondary,
+        AfterSplitBrain::CallPriLost,
+    ];
+    let two = [AfterSplitBrain::Disconnect, AfterSplitBrain::ViolentlyAs0pri, AfterSplitBrain::CallPriLost];
+    let rr = [RrConflict::Disconnect, RrConflict::Violently, RrConflict::CallPriLost, RrConflict::RetryConnect];
     for (n, (_, verdict)) in VERDICTS.iter().enumerate() {
         for bits in 0..1u32 << 10 {
             let bit = |k: u32| bits >> k & 1 == 1;
-            for (p, none) in Policy::ALL.into_iter().take(7).enumerate() {
+            for (p, none) in AfterSplitBrain::ALL.iter().copied().take(7).enumerate() {
                 for disk in 0..16usize {
                     let changes = [(0, 0), (0, 5), (3, 0), (3, 5), (5, 5)][(p + disk + bits as usize) % 5];
                     let node =

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use units::{Generation, Rng};
 use urbd_core::decide::DiskState;
 use urbd_core::decide::handshake84::{self, Decision, Occasion};
-use urbd_core::decide::split_brain::{Policies, Policy};
 use urbd_core::decide::uuid84::{self, Comparison, Input, UuidSet, Verdict};
+use urbd_core::{Policies, RrConflict};
+use wire::AfterSplitBrain;
 
 const BLOCKS: usize = 6;
 
@@ -202,7 +203,7 @@ impl World {
             discard_my_data: discard == Some(n),
             changes: self.nodes[n].dirty.iter().filter(|d| **d).count() as u64,
         };
-        let none = Policy::Disconnect;
+        let none = AfterSplitBrain::Disconnect;
         handshake84::decide(&handshake84::Input {
             comparison,
             occasion: Occasion::Connect,
@@ -210,7 +211,7 @@ impl World {
             peer: side(1),
             policies: Policies { none, one: none, two: none },
             always_asbp: false,
-            rr_conflict: none,
+            rr_conflict: RrConflict::default(),
             dry_run: false,
             resolve_conflicts,
             demotable: true,

@@ -1,6 +1,6 @@
 use crate::{table, words};
-use urbd_core::decide::protocol::{Parameters, compare};
-use urbd_core::decide::split_brain::{Policies, Policy};
+use urbd_core::decide::protocol::compare;
+use wire::{AfterSplitBrain, AlgName, Protocol, ReplicationProtocol};
 
 /// `mine/theirs`, or one word for both.
 fn pair(text: Option<String>, default: &str) -> (String, String) {
@@ -11,8 +11,17 @@ fn pair(text: Option<String>, default: &str) -> (String, String) {
     }
 }
 
-fn policy(name: &str) -> Policy {
-    words::POLICIES.iter().find(|(n, _)| *n == name).expect("a policy").1
+fn policy(name: &str) -> AfterSplitBrain {
+    AfterSplitBrain::ALL.iter().copied().find(|p| p.name() == name).expect("a policy")
+}
+
+fn protocol(letter: &str) -> ReplicationProtocol {
+    match letter {
+        "A" => ReplicationProtocol::A,
+        "B" => ReplicationProtocol::B,
+        "C" => ReplicationProtocol::C,
+        other => panic!("no protocol: {other}"),
+    }
 }
 
 #[test]
@@ -27,17 +36,15 @@ fn table() {
         let side = |first: bool| {
             let of = |p: &(String, String)| if first { p.0.clone() } else { p.1.clone() };
             let one = |p: (bool, bool)| if first { p.0 } else { p.1 };
-            Parameters {
-                wire_protocol: u32::from(of(&wire).as_bytes()[0] - b'A' + 1),
-                policies: Policies {
-                    none: policy(&of(&policies[0])),
-                    one: policy(&of(&policies[1])),
-                    two: policy(&of(&policies[2])),
-                },
+            Protocol {
+                protocol: protocol(&of(&wire)),
+                after_sb_0pri: policy(&of(&policies[0])),
+                after_sb_1pri: policy(&of(&policies[1])),
+                after_sb_2pri: policy(&of(&policies[2])),
                 discard_my_data: one(discard),
                 dry_run: one(dry),
                 two_primaries: one(two),
-                integrity_alg: of(&alg),
+                integrity_alg: AlgName::new(&of(&alg)).expect("short"),
             }
         };
         let supported = !args.flag("unsupported");

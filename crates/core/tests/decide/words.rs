@@ -2,29 +2,23 @@
 
 use crate::table::Args;
 use units::Sector;
-use urbd_core::decide::split_brain::{Policies, Policy};
 use urbd_core::decide::{ConnState, DiskState, Role};
+use urbd_core::{Policies, RrConflict};
+use wire::AfterSplitBrain;
 
-pub(crate) const POLICIES: [(&str, Policy); 15] = [
-    ("disconnect", Policy::Disconnect),
-    ("discard-younger-primary", Policy::DiscardYoungerPrimary),
-    ("discard-older-primary", Policy::DiscardOlderPrimary),
-    ("discard-zero-changes", Policy::DiscardZeroChanges),
-    ("discard-least-changes", Policy::DiscardLeastChanges),
-    ("discard-local", Policy::DiscardLocal),
-    ("discard-remote", Policy::DiscardRemote),
-    ("consensus", Policy::Consensus),
-    ("discard-secondary", Policy::DiscardSecondary),
-    ("call-pri-lost-after-sb", Policy::CallPriLost),
-    ("call-pri-lost", Policy::CallPriLost),
-    ("violently-as0p", Policy::Violently),
-    ("violently", Policy::Violently),
-    ("retry-connect", Policy::RetryConnect),
-    ("auto-discard", Policy::AutoDiscard),
-];
+pub(crate) fn policy(args: &Args, key: &str) -> AfterSplitBrain {
+    args.pick(key, &named(AfterSplitBrain::ALL, AfterSplitBrain::name), AfterSplitBrain::Disconnect)
+}
 
-pub(crate) fn policy(args: &Args, key: &str) -> Policy {
-    args.pick(key, &POLICIES, Policy::Disconnect)
+pub(crate) fn rr_conflict(args: &Args) -> RrConflict {
+    let words = [
+        ("disconnect", RrConflict::Disconnect),
+        ("call-pri-lost", RrConflict::CallPriLost),
+        ("violently", RrConflict::Violently),
+        ("retry-connect", RrConflict::RetryConnect),
+        ("auto-discard", RrConflict::AutoDiscard),
+    ];
+    args.pick("rr", &words, RrConflict::Disconnect)
 }
 
 pub(crate) fn policies(args: &Args) -> Policies {

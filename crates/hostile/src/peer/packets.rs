@@ -79,16 +79,11 @@ pub(super) fn features(rig: &Rig, input: &mut Input<'_>) -> Packet {
 
 pub(super) fn protocol(rig: &Rig, input: &mut Input<'_>) -> Packet {
     let cfg = &rig.cfg.connections[0];
-    let policy = |n: u32| AfterSplitBrain::ALL[n as usize % AfterSplitBrain::ALL.len()].from_peers_view();
     let mut p = Protocol {
-        protocol: match cfg.protocol {
-            urbd_core::Protocol::A => ReplicationProtocol::A,
-            urbd_core::Protocol::B => ReplicationProtocol::B,
-            urbd_core::Protocol::C => ReplicationProtocol::C,
-        },
-        after_sb_0pri: policy(cfg.after_sb_0p),
-        after_sb_1pri: policy(cfg.after_sb_1p),
-        after_sb_2pri: policy(cfg.after_sb_2p),
+        protocol: cfg.protocol,
+        after_sb_0pri: cfg.after_sb.none.from_peers_view(),
+        after_sb_1pri: cfg.after_sb.one.from_peers_view(),
+        after_sb_2pri: cfg.after_sb.two.from_peers_view(),
         discard_my_data: input.one_in(8),
         dry_run: input.one_in(32),
         two_primaries: cfg.two_primaries,
@@ -97,7 +92,7 @@ pub(super) fn protocol(rig: &Rig, input: &mut Input<'_>) -> Packet {
     match input.u8() % 32 {
         0 => p.two_primaries = !p.two_primaries,
         1 => p.integrity_alg = AlgName::new("md5").unwrap_or_default(),
-        2 => p.after_sb_0pri = policy(input.u32()),
+        2 => p.after_sb_0pri = input.pick(AfterSplitBrain::ALL),
         3 => p.protocol = ReplicationProtocol::A,
         _ => {}
     }

@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use units::{ByteLen, Duration, Generation, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{
     BlockRequest, Command, ConnectionConfig, DiskConfig, DiskDone, DiskError, DiskOp, Effect, Fencing, LinkDown,
-    LinkUp, MetaDone, OnIoError, OnNoData, OpId, OpenedDisk, Protocol, RequestKind, Resource, ResourceConfig, Segments,
-    Snapshot, VolumeConfig,
+    LinkUp, MetaDone, OnIoError, OnNoData, OpId, OpenedDisk, Policies, Protocol, RequestKind, Resource, ResourceConfig,
+    Segments, Snapshot, VolumeConfig,
 };
-use wire::{ConnState, Dialect, Packet, Role, Socket, Step, StreamDecoder};
+use wire::{AfterSplitBrain, ConnState, Dialect, Packet, Role, Socket, Step, StreamDecoder};
 
 /// Pages of `max-buffers`: small, so that its limit is met.
 const MAX_BUFFERS: u32 = 64;
@@ -466,11 +466,12 @@ fn config(input: &mut Input<'_>, peer: NodeId, volumes: u16, role: Role) -> Reso
     c.max_buffers = MAX_BUFFERS;
     c.max_epoch_size = 20;
     c.use_rle = !input.one_in(3);
-    (c.after_sb_0p, c.after_sb_1p, c.after_sb_2p) = match input.u8() % 4 {
-        0 => (2, 4, 0),
-        1 => (3, 2, 5),
-        _ => (0, 0, 0),
+    let (none, one, two) = match input.u8() % 4 {
+        0 => (AfterSplitBrain::DiscardOlderPrimary, AfterSplitBrain::DiscardLeastChanges, AfterSplitBrain::Disconnect),
+        1 => (AfterSplitBrain::DiscardZeroChanges, AfterSplitBrain::DiscardOlderPrimary, AfterSplitBrain::DiscardLocal),
+        _ => Default::default(),
     };
+    c.after_sb = Policies { none, one, two };
     let disk = |input: &mut Input<'_>| DiskConfig {
         on_io_error: input.pick(&[OnIoError::Detach, OnIoError::PassOn, OnIoError::CallHandler]),
         fencing: input.pick(&[
