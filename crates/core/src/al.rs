@@ -5,6 +5,7 @@ mod streams;
 
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
+use crate::mutant::{Mutant, mutant};
 use crate::request::{EXTENT_SECTORS, Request, Write, extents};
 use crate::resource::Op;
 use meta::ExtentRange;
@@ -66,6 +67,10 @@ impl Resource {
                 write.al_held = true;
                 self.submit_write(write);
             }
+            Some(Acquire::Pending(_)) if mutant(Mutant::WriteBeforeLog) => {
+                write.al_held = true;
+                self.submit_write(write);
+            }
             // Only who must wait is worth an allocation.
             Some(waits) => self.wait_for_al(d, waits, AlJob::Local(Box::new(write))),
         }
@@ -87,7 +92,8 @@ impl Resource {
     /// `None`: this disk keeps no activity log, or there is none.
     fn acquire_al(&mut self, d: usize, range: SectorRange) -> Option<Acquire> {
         let dev = &mut self.devices[d];
-        if !dev.usable() || !dev.cfg.as_ref().is_some_and(|c| c.al_updates) {
+        let kept = dev.cfg.as_ref().is_some_and(|c| c.al_updates) && !mutant(Mutant::SkipActivityLog);
+        if !dev.usable() || !kept {
             return None;
         }
         let extents = ExtentRange::of(range).expect("requests are not empty and lie in the device");
@@ -185,7 +191,7 @@ impl Resource {
         }
         pages.sort_unstable();
         pages.dedup();
-        if !clean {
+        if !clean && !mutant(Mutant::LogBeforeBitmap) {
             for page in pages {
                 self.write_bitmap_page(d, page);
             }

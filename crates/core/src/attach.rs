@@ -8,6 +8,7 @@ use crate::decide::rules84::{Force, MetadataFlags};
 use crate::decide::{StateChange, io_error};
 use crate::device::{Backing, Flushing};
 use crate::metadata::MdWriter;
+use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
 use crate::resource::Op;
 use crate::state::PEER;
@@ -220,6 +221,9 @@ impl Resource {
         let area = BitmapArea::new(md.geometry, md.effective_size);
         let mut bitmaps: Vec<BitSet> = (0..area.slots()).map(|_| BitSet::new(area.bits())).collect();
         for (page, bytes) in bitmap.chunks_exact(meta::BLOCK_LEN).enumerate() {
+            if mutant(Mutant::ForgetOwnBits) {
+                continue;
+            }
             area.load(page as u64, bytes.first_chunk().expect("a whole page"), &mut bitmaps);
         }
         let mut dirty = DirtyPages::new(area.pages());
@@ -353,7 +357,7 @@ impl Resource {
             let bytes = empty_ring(&layout);
             MetaOp::Write { offset: layout.al_at().0, bytes, flush_before: true, fua: true }
         });
-        if ops.is_empty() {
+        if ops.is_empty() || mutant(Mutant::LogResetBeforeBitmap) {
             ops.extend(then.take());
         }
         let writes = ops.len() as u32;

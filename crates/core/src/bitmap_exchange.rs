@@ -6,6 +6,7 @@ use crate::api::{Segments, Severity};
 use crate::decide::StateChange;
 use crate::decide::rules84::Force;
 use crate::decide::uuid84::UuidSet;
+use crate::mutant::{Mutant, mutant};
 use crate::state::PEER;
 use units::Generation;
 use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, StateWord};
@@ -37,10 +38,12 @@ impl Resource {
         let dev = &mut self.devices[d];
         let Some(b) = dev.backing.as_mut() else { return };
         let bits = b.bitmaps[slot].len();
-        let mut receiver = self.connections[i].peer_devices[d]
-            .receiving_bitmap
-            .take()
-            .unwrap_or_else(|| BitmapReceiver::new(&dialect, bits));
+        let mut receiver = self.connections[i].peer_devices[d].receiving_bitmap.take().unwrap_or_else(|| {
+            if mutant(Mutant::BitmapReplaced) {
+                b.bitmaps[slot].clear_all();
+            }
+            BitmapReceiver::new(&dialect, bits)
+        });
         let area = b.area();
         let mut set = |from: u64, to: u64| {
             if b.bitmaps[slot].set_range(from, to) > 0 {
@@ -99,6 +102,9 @@ impl Resource {
         let sync = set.start_sync_source(random);
         self.put_uuids(d, &set);
         self.connections[PEER].peer_devices[d].sync_uuid_due = Some(sync);
+        if mutant(Mutant::SyncUuidEarly) {
+            self.send_due_sync_uuid(d);
+        }
     }
 
     /// The present generations are on disk.
@@ -144,7 +150,9 @@ impl Resource {
             if let Some(u) = self.connections[i].peer_devices[d].uuids {
                 let source = UuidSet { current: u.current, bitmap: u.bitmap, history: u.history };
                 let mut set = self.uuids(d);
-                set.finish_sync_target(&source);
+                if !mutant(Mutant::KeepSyncGeneration) {
+                    set.finish_sync_target(&source);
+                }
                 set.current = if set.current == Generation::JUST_CREATED {
                     set.current
                 } else {

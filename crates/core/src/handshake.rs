@@ -8,6 +8,7 @@ use crate::decide::handshake84::{self, Decision, Occasion};
 use crate::decide::rules84::Force;
 use crate::decide::uuid84::{self, UuidSet};
 use crate::decide::{StateChange, protocol, sizes};
+use crate::mutant::{Mutant, mutant};
 use crate::state::PEER;
 use units::Sector;
 use wire::{ConnState, DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
@@ -552,7 +553,7 @@ impl Resource {
             }
             Decision::TreatPeerAsDiskless => change.pdsk = Some(DiskState::Diskless),
             Decision::Source { full } | Decision::Target { full } => {
-                if full {
+                if full && !mutant(Mutant::FullSyncByBitmap) {
                     self.mark_all(i, d);
                 }
                 if negotiating && matches!(decision, Decision::Source { .. }) {

@@ -36,6 +36,7 @@ mod handshake;
 mod liveness;
 mod merging;
 mod metadata;
+mod mutant;
 mod peer_write;
 mod replicate;
 mod request;
@@ -47,4 +48,6 @@ mod state;
 
 pub use api::*;
 pub use config::*;
+#[cfg(feature = "mutants")]
+pub use mutant::{Layer, Mutant, choose_mutant};
 pub use resource::Resource;

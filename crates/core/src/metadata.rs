@@ -4,6 +4,7 @@
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::device::{Backing, Device};
+use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, PeerFlags};
@@ -107,7 +108,8 @@ impl Backing {
 impl Device {
     /// Is a new data generation on its way to the disk?
     pub(crate) fn generation_in_flight(&self) -> bool {
-        self.backing.as_ref().is_some_and(|b| b.writer.written < b.writer.generation)
+        let in_flight = self.backing.as_ref().is_some_and(|b| b.writer.written < b.writer.generation);
+        in_flight && !mutant(Mutant::WriteBeforeGeneration)
     }
 }
 
@@ -162,7 +164,7 @@ impl Resource {
         b.writer.writing = Some(b.writer.wanted);
         let bytes: Box<[u8]> = b.md.emit();
         let offset = b.layout.superblock_at().0;
-        let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
+        let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes) && !mutant(Mutant::SuperblockBeforeData);
         self.meta(d, Op::Superblock(d), MetaOp::Write { offset, bytes, flush_before: flush, fua: flush });
     }
 
@@ -302,7 +304,7 @@ impl Resource {
             flags.put(PeerFlags::OUTDATED, (DiskState::Inconsistent..=DiskState::Outdated).contains(&pdsk));
             changed |= before != *flags;
         }
-        if becomes_primary {
+        if becomes_primary && !mutant(Mutant::LatePrimaryMark) {
             // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which
             // writes may be on one side only: writes and transactions wait for it.
             self.generation_changed(d);

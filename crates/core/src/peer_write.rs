@@ -6,6 +6,7 @@
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use units::{SectorRange, VolumeNr};
 use wire::{BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, ConnState, DiskState, DpFlags, Packet, Socket};
@@ -107,12 +108,15 @@ impl Resource {
         // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
         let unsettled = dev.generation_in_flight();
         match packet {
+            Packet::Data(w) if mutant(Mutant::PeerWritesOverlap) => {
+                unsettled || self.must_wait_for_local(i, d, w.range(), w.seq)
+            }
             Packet::Data(w) => unsettled || overlaps(w.range()) || self.must_wait_for_local(i, d, w.range(), w.seq),
             Packet::Trim(w) | Packet::Zeroes(w) => {
                 unsettled || overlaps(w.range()) || self.must_wait_for_local(i, d, w.range(), w.seq)
             }
             // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
-            Packet::DataRequest(r) => overlaps(r.range()),
+            Packet::DataRequest(r) => overlaps(r.range()) && !mutant(Mutant::ReadBeforeWrite),
             Packet::OutOfSync(r) => overlaps(r.range()),
             Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.peer_writing.is_empty(),
             _ => false,
@@ -230,6 +234,10 @@ impl Resource {
         if flags.contains(DpFlags::SEND_RECEIVE_ACK) {
             self.send_ack(i, d, Packet::RecvAck, range, block_id);
         }
+        if mutant(Mutant::AckOnReceive) && flags.contains(DpFlags::SEND_WRITE_ACK) {
+            self.send_ack(i, d, Packet::WriteAck, range, block_id);
+            flags = DpFlags::NONE;
+        }
         let session = self.connections[i].session;
         let interval = self.devices[d].interval_id();
         self.devices[d].peer_writing.insert(range, interval, ());
@@ -250,7 +258,9 @@ impl Resource {
             started: self.now,
         });
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
-        if self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent && !range.is_empty() {
+        let keeps_bitmap = self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent
+            && !mutant(Mutant::DisklessWithoutBitmap);
+        if keeps_bitmap && !range.is_empty() {
             self.mark_out_of_sync(i, d, range);
             self.take_al_for_peer(d, key, range);
         } else {
@@ -380,7 +390,7 @@ impl Resource {
             let c = &self.connections[i];
             let Some(first) = c.epochs.front() else { return };
             let Some(barrier) = first.barrier else { return };
-            if first.active > 0 || c.epoch_flushing {
+            if (first.active > 0 && !mutant(Mutant::BarrierBeforeWrites)) || c.epoch_flushing {
                 return;
             }
             if self.start_epoch_flush(i) {
@@ -405,6 +415,7 @@ impl Resource {
             let wanted = dev.cfg.as_ref().is_some_and(|c| c.disk_flushes);
             let usable = dev.usable();
             let Some(b) = &mut dev.backing else { continue };
+            let wanted = wanted && !mutant(Mutant::BarrierBeforeFlush);
             if wanted && usable && b.flushing.is_needed() && !b.opened.write_through {
                 let mark = b.flushing.mark();
                 flushes += 1;

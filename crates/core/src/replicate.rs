@@ -6,6 +6,7 @@ use crate::api::{Effect, Segments};
 use crate::config::Protocol;
 use crate::connection::Sent;
 use crate::device::Device;
+use crate::mutant::{Mutant, mutant};
 use crate::request::{Request, WriteKind};
 use units::{SectorRange, VolumeNr};
 use wire::{
@@ -158,8 +159,12 @@ impl Resource {
         let bit = 1 << i;
         match self.requests.get_mut(key) {
             Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.sent & bit != 0 => {
-                w.ok &= !bit;
-                w.sis &= !bit;
+                if !mutant(Mutant::IgnoreRefusal) {
+                    w.ok &= !bit;
+                    w.sis &= !bit;
+                } else {
+                    w.ok |= bit;
+                }
                 self.no_longer_pending(i, d, key);
                 self.try_finish(key);
             }

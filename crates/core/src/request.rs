@@ -4,6 +4,7 @@
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, MAX_DATA, MAX_DISCARD, RequestKind, Segments};
 use crate::decide::routing::{self, ReadContext, ReadRoute, ToPeer};
+use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use crate::state::PEER;
 use std::collections::VecDeque;
@@ -361,10 +362,9 @@ impl Resource {
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
     fn admit(&mut self, d: usize, mut write: Write) {
         let dev = &mut self.devices[d];
-        let busy = dev.writing.overlapping(write.range).next().is_some()
-            || dev.peer_writing.overlapping(write.range).next().is_some()
-            || dev.resyncing.overlapping(write.range).next().is_some();
-        if busy {
+        let own = dev.writing.overlapping(write.range).next().is_some() && !mutant(Mutant::OverlapWrites);
+        let resync = dev.resyncing.overlapping(write.range).next().is_some() && !mutant(Mutant::WriteIntoResync);
+        if own || resync || dev.peer_writing.overlapping(write.range).next().is_some() {
             dev.blocked.push_back(write);
             return;
         }
@@ -457,7 +457,9 @@ impl Resource {
     pub(crate) fn try_finish(&mut self, key: u64) {
         let resuming = !self.suspended.any();
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        if !w.completed && w.local != Local::Pending && w.pending == 0 {
+        let here = w.local != Local::Pending || mutant(Mutant::CompleteBeforeDisk);
+        let there = w.pending == 0 || mutant(Mutant::CompleteBeforePeer);
+        if !w.completed && here && there {
             if w.held && !resuming {
                 return;
             }
@@ -494,7 +496,7 @@ impl Resource {
             (w.epoch, self.epoch)
         };
         // The application may now send a write that depends on this one: it must be in a later epoch (spec 1.7).
-        if epoch == current && self.epoch_writes > 0 {
+        if epoch == current && self.epoch_writes > 0 && !mutant(Mutant::EpochsMerge) {
             self.close_epoch();
         }
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
@@ -504,6 +506,7 @@ impl Resource {
             Local::Ok => Ok(()),
             _ if w.ok != 0 => Ok(()),
             Local::Failed(e) => Err(e),
+            Local::Pending if mutant(Mutant::CompleteBeforeDisk) => Ok(()),
             Local::None | Local::Pending => Err(IoError::Io),
         };
         let elsewhere = result.is_ok() && w.local != Local::Ok;
@@ -516,6 +519,9 @@ impl Resource {
         self.devices[d].recheck = true;
         for owner in owners.into_iter() {
             self.end_owner(d, owner, result);
+        }
+        if mutant(Mutant::ReleaseExtentEarly) {
+            self.release_extent_early(key);
         }
     }
 
@@ -530,11 +536,20 @@ impl Resource {
                 if w.sis & bit != 0 {
                     self.clear_out_of_sync(i, d, w.range);
                 }
-            } else {
+            } else if !mutant(Mutant::ForgetInFlight) {
                 self.mark_out_of_sync(i, d, w.range);
             }
         }
         self.drop_al(d, &mut w);
+    }
+
+    /// Only a [`Mutant`] does this.
+    fn release_extent_early(&mut self, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        let (d, range) = (w.device, w.range);
+        if std::mem::take(&mut w.al_held) {
+            self.release_al(d, range);
+        }
     }
 
     /// Ends the current epoch; the barrier goes out before the next write, or by itself if none comes soon.
@@ -651,6 +666,7 @@ impl Resource {
         let mut waiting = Vec::new();
         for (i, c) in self.connections.iter().enumerate() {
             let counts = !local || c.cfg.protocol == crate::config::Protocol::C;
+            let counts = counts && !mutant(Mutant::FlushWithoutPeer);
             if let (true, Some(last)) = (counts, c.last_unconfirmed_epoch()) {
                 waiting.push((i, last));
             }
@@ -675,6 +691,7 @@ impl Resource {
     pub(crate) fn local_flush_done(&mut self, key: u64, result: Result<(), IoError>) {
         let Some(Request::Flush(f)) = self.requests.get_mut(key) else { return };
         f.local_pending = false;
+        let result = if mutant(Mutant::TrustFailedFlush) { Ok(()) } else { result };
         f.failed |= result.is_err();
         f.covered &= result.is_ok();
         let (d, mark) = (f.device, f.mark);

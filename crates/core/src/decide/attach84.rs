@@ -4,6 +4,7 @@
 use super::rules84::MetadataFlags;
 use super::{DiskState as D, Reason};
 use crate::config::Fencing;
+use crate::mutant::{Mutant, mutant};
 use units::Generation;
 
 /// What the decision looks at.
@@ -83,6 +84,7 @@ pub struct Attach {
 /// lacks writes that were completed.
 pub fn decide(input: &Input) -> Result<Attach, Reason> {
     let others = input.outrun || (!input.exposed.is_none() && !input.exposed.same(input.current));
+    let others = others && !mutant(Mutant::AttachStaleDisk);
     if input.peer_disk != D::UpToDate && (input.primary || input.peer_primary) && others {
         return Err(Reason::DataNotCurrent);
     }
@@ -95,6 +97,7 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
         activity_log: match (input.al_clean, input.flags.primary_ind) {
             (true, _) => ActivityLog::Keep,
             (false, false) => ActivityLog::Discard,
+            (false, true) if mutant(Mutant::DiscardActivityLog) => ActivityLog::Discard,
             (false, true) => ActivityLog::Apply,
         },
         bitmap: if input.full_sync || unlogged_crash { Bitmap::SetAll } else { Bitmap::Load },
@@ -109,9 +112,9 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
 fn disk_state(input: &Input) -> (D, Reason) {
     if !input.flags.consistent {
         (D::Inconsistent, Reason::WasInconsistent)
-    } else if !input.flags.was_up_to_date {
+    } else if !input.flags.was_up_to_date && !mutant(Mutant::AttachOutdatedAsGood) {
         (D::Outdated, Reason::WasOutdated)
-    } else if input.flags.peer_outdated {
+    } else if input.flags.peer_outdated && !mutant(Mutant::PeerOutdatedForgotten) {
         (D::UpToDate, Reason::PeerWasOutdatedBefore)
     } else if input.fencing == Fencing::DontCare {
         (D::UpToDate, Reason::NoFencingToWaitFor)

@@ -2,6 +2,7 @@
 
 use super::rules84::lacks_data;
 use super::{ConnState as C, DiskState as D, Handler, Role, StateWord};
+use crate::mutant::{Mutant, mutant};
 
 /// Something to do because the state changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,7 +159,7 @@ fn needs_generation(old: &StateWord, new: &StateWord, facts: &Facts) -> bool {
     // A target may have finished without this node's knowledge: then it has the current generation.
     let interrupted = is_source(old) && new.conn < C::Connected && new.role == Role::Primary;
     let due = ((lost && written) || diskless_peer_rises) && facts.bitmap_uuid_zero;
-    (due || interrupted) && new.disk == D::UpToDate
+    (due || interrupted) && new.disk == D::UpToDate && !mutant(Mutant::KeepGeneration)
 }
 
 fn disk_and_resync(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Vec<Effect>) {
@@ -207,7 +208,7 @@ fn disk_lost(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Vec<Effe
     }
     let gone = new.disk == D::Diskless && old.disk != D::Diskless;
     let spoiled = old.disk == D::UpToDate && new.disk == D::Inconsistent;
-    if (failed || gone || spoiled) && connected {
+    if (failed || gone || spoiled) && connected && !mutant(Mutant::SilentDiskLoss) {
         out.push(Effect::SendState);
     }
 }

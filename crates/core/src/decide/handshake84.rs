@@ -4,6 +4,7 @@ use super::handler::Handler;
 use super::split_brain::{self, Loser, Policies, RrConflict};
 use super::uuid84::{Comparison, UuidSet, Verdict};
 use super::{ConnState, DiskState, Reason};
+use crate::mutant::{Mutant, mutant};
 use units::Generation;
 
 /// Why a comparison takes place.
@@ -167,6 +168,9 @@ fn by_disk(input: &Input, verdict: Verdict) -> Option<Decision> {
             | Verdict::Target { full: true }
     );
     let (mine, peers) = (input.me.disk, input.peer.disk);
+    if mutant(Mutant::InconsistentMayWin) {
+        return None;
+    }
     match (mine == DiskState::Inconsistent, peers == DiskState::Inconsistent) {
         (true, false) if peers > DiskState::Inconsistent => Some(Decision::Target { full }),
         (false, true) if mine > DiskState::Inconsistent => Some(Decision::Source { full }),
@@ -246,7 +250,8 @@ fn policy_input(input: &Input) -> split_brain::Input {
 
 /// Steps 7 to 9: may the direction be taken?
 fn checked(input: &Input, decision: Decision, out: &mut Outcome) -> Result<Decision, Refusal> {
-    if matches!(decision, Decision::Source { .. }) && input.me.disk <= DiskState::Inconsistent {
+    let worthless = input.me.disk <= DiskState::Inconsistent && !mutant(Mutant::InconsistentMayWin);
+    if matches!(decision, Decision::Source { .. }) && worthless {
         out.reason = Reason::SourceIsInconsistent;
         return Err(Refusal::Final);
     }
@@ -265,6 +270,7 @@ fn checked(input: &Input, decision: Decision, out: &mut Outcome) -> Result<Decis
 fn rr_conflict(policy: RrConflict, out: &mut Outcome) -> Result<(), Refusal> {
     out.reason = Reason::PrimaryWouldBeTarget;
     match policy {
+        _ if mutant(Mutant::PrimaryOverwritten) => Ok(()),
         RrConflict::Violently => {
             out.reason = Reason::PrimaryOverwritten;
             Ok(())
@@ -387,7 +393,8 @@ pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
     let diskless = input.disk < DiskState::Inconsistent;
     let connected = input.conn >= ConnState::Connected;
     let differs = !input.exposed.is_none() && !input.exposed.same(input.peer_current);
-    if input.primary && diskless && (!connected || input.peer_attaching) && differs {
+    let protects = input.primary && diskless && !mutant(Mutant::ExposedDataIgnored);
+    if protects && (!connected || input.peer_attaching) && differs {
         return (UuidsVerdict::Disconnect, Reason::ExposedDataDiffers);
     }
     let fresh = input.own_current.same(Generation::JUST_CREATED);

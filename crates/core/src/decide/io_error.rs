@@ -3,6 +3,7 @@
 
 use super::{DiskState as D, Reason};
 use crate::config::OnIoError;
+use crate::mutant::{Mutant, mutant};
 
 /// What failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +52,8 @@ pub fn decide(failure: Failure, policy: OnIoError, disk: D) -> Outcome {
         abort_outstanding: failure == Failure::Forced,
         reason: Reason::ErrorReported,
     };
-    if matches!(failure, Failure::ReadAhead | Failure::Discard) {
+    let ignored = failure == Failure::Flush && mutant(Mutant::KeepFailedDisk);
+    if matches!(failure, Failure::ReadAhead | Failure::Discard) || ignored {
         return Outcome { mark_out_of_sync: failure == Failure::Discard, ..nothing };
     }
     let data = matches!(failure, Failure::Read | Failure::Write);

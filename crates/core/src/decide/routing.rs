@@ -2,6 +2,7 @@
 //! 1.1, 1.4, 4.1).
 
 use super::{ConnState as C, DiskState as D, Reason, Role, StateWord};
+use crate::mutant::{Mutant, mutant};
 use units::Sector;
 
 /// May a new request proceed?
@@ -117,8 +118,10 @@ pub enum ReadRoute {
 /// Routes an admitted read.
 #[must_use]
 pub fn read(s: &StateWord, context: &ReadContext) -> ReadRoute {
-    let local = s.disk == D::UpToDate || (s.disk == D::Inconsistent && context.range_clean);
-    let remote = s.pdsk == D::UpToDate && s.conn >= C::Connected;
+    let clean = context.range_clean || mutant(Mutant::ReadInconsistent);
+    let local = s.disk == D::UpToDate || (s.disk == D::Inconsistent && clean);
+    let good = s.pdsk == D::UpToDate || (s.pdsk == D::Inconsistent && mutant(Mutant::ReadWithoutPeer));
+    let remote = good && s.conn >= C::Connected;
     match (local, remote) {
         (true, true) if prefers_remote(context) => ReadRoute::Remote,
         (true, _) => ReadRoute::Local,

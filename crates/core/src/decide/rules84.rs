@@ -2,6 +2,7 @@
 
 use super::{ConnState as C, DiskState as D, Role, StateChange, StateChangeResult as Code, StateWord};
 use crate::config::{Fencing, OnNoData};
+use crate::mutant::{Mutant, mutant};
 
 /// What the rules look at besides the state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +119,9 @@ pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord
         }
     }
     let ((disk_min, disk_max), (pdsk_min, pdsk_max)) = disk_ranges(new.conn);
-    new.disk = new.disk.clamp(disk_min, disk_max);
+    if new.conn != C::SyncTarget || !mutant(Mutant::SourceStaysUpToDate) {
+        new.disk = new.disk.clamp(disk_min, disk_max);
+    }
     new.pdsk = new.pdsk.clamp(pdsk_min, pdsk_max);
     suspend(old, &mut new, ctx);
     pause(&mut new);
@@ -144,7 +147,8 @@ const fn disk_ranges(conn: C) -> ((D, D), (D, D)) {
 /// Sanitising rules 7 and 8: I/O freezes when the condition begins, not as long as it lasts.
 fn suspend(old: &StateWord, new: &mut StateWord, ctx: &Context) {
     let unfenced = |s: &StateWord| s.role == Role::Primary && s.conn < C::Connected && s.pdsk > D::Outdated;
-    if ctx.fencing == Fencing::ResourceAndStonith && unfenced(new) && !unfenced(old) {
+    let freezes = ctx.fencing == Fencing::ResourceAndStonith && !mutant(Mutant::NoFreezeForFencing);
+    if freezes && unfenced(new) && !unfenced(old) {
         new.susp_fen = true;
     }
     if ctx.on_no_data == OnNoData::SuspendIo && lacks_data(new) && !lacks_data(old) {
@@ -166,7 +170,7 @@ fn pause(new: &mut StateWord) {
         (C::PausedSyncT, false) => C::SyncTarget,
         (conn, _) => conn,
     };
-    if new.conn == C::SyncTarget {
+    if new.conn == C::SyncTarget && !mutant(Mutant::SourceStaysUpToDate) {
         new.disk = D::Inconsistent;
     }
     if new.conn == C::SyncSource {
@@ -210,24 +214,26 @@ const fn refuses_outdated(conn: C) -> bool {
 /// The row's code.
 pub fn valid(s: &StateWord, ctx: &Context) -> Result<(), Code> {
     let primary = s.role == Role::Primary;
+    let needs_data = primary && !mutant(Mutant::PrimaryWithoutData);
+    let two_primaries = ctx.two_primaries || mutant(Mutant::TwoPrimaries);
     let connected = s.conn >= C::Connected;
     let beyond = s.conn > C::Connected;
     let no_good_disk = s.disk < D::UpToDate && s.pdsk < D::UpToDate;
     let verify = matches!(s.conn, C::VerifyS | C::VerifyT);
     let rows = [
-        (!ctx.two_primaries && primary && s.peer == Role::Primary, Code::TwoPrimaries),
-        (!ctx.two_primaries && primary && ctx.other_volume_peer_primary, Code::OtherVolumePeerPrimary),
-        (s.role == Role::Secondary && ctx.open, Code::DeviceInUse),
-        (primary && !connected && s.disk < D::UpToDate, Code::NoUpToDateDisk),
+        (!two_primaries && primary && s.peer == Role::Primary, Code::TwoPrimaries),
+        (!two_primaries && primary && ctx.other_volume_peer_primary, Code::OtherVolumePeerPrimary),
+        (s.role == Role::Secondary && ctx.open && !mutant(Mutant::DemoteInUse), Code::DeviceInUse),
+        (needs_data && !connected && s.disk < D::UpToDate, Code::NoUpToDateDisk),
         (ctx.fencing >= Fencing::ResourceOnly && primary && !connected && s.pdsk >= D::DUnknown, Code::PrimaryNop),
-        (primary && s.disk <= D::Inconsistent && s.pdsk <= D::Inconsistent, Code::NoUpToDateDisk),
+        (needs_data && s.disk <= D::Inconsistent && s.pdsk <= D::Inconsistent, Code::NoUpToDateDisk),
         (beyond && s.disk < D::Inconsistent, Code::NoLocalDisk),
         (beyond && s.pdsk < D::Inconsistent, Code::NoRemoteDisk),
         (beyond && no_good_disk, Code::NoUpToDateDisk),
         (refuses_outdated(s.conn) && s.disk == D::Outdated, Code::ConnectedOutdates),
         (verify && !ctx.verify_alg, Code::NoVerifyAlg),
         (verify && ctx.protocol < 88, Code::NotSupported),
-        (primary && no_good_disk, Code::NoUpToDateDisk),
+        (needs_data && no_good_disk, Code::NoUpToDateDisk),
         (matches!(s.conn, C::StartingSyncS | C::StartingSyncT) && s.pdsk == D::DUnknown, Code::NeedConnection),
         (connected && s.pdsk == D::DUnknown, Code::ConnectedOutdates),
     ];

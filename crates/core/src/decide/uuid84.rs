@@ -1,6 +1,7 @@
 //! Comparison of two nodes' data generations, 8.4 rules (`docs/spec/connection-and-state.md` 5.7).
 
 use super::Reason;
+use crate::mutant::{Mutant, mutant};
 use units::Generation;
 
 /// Added to a bitmap UUID to derive the sync UUID (protocol 96 to 109; spec 1.9).
@@ -72,6 +73,9 @@ impl UuidSet {
     }
 
     fn undo_sync_start(&mut self) {
+        if mutant(Mutant::KeepSyncStart) {
+            return;
+        }
         self.bitmap = self.history[0];
         self.history[0] = self.history[1];
     }
@@ -270,7 +274,7 @@ fn same_current(input: &Input) -> Comparison {
 /// Rules 40 and 41: equal generations, only a crash can make a difference.
 fn crashed(input: &Input) -> Decided {
     let (me, peer) = (&input.me, &input.peer);
-    if !me.crashed_primary && !peer.crashed_primary {
+    if (!me.crashed_primary && !peer.crashed_primary) || mutant(Mutant::IgnoreCrashedPrimary) {
         return (40, Verdict::NoSync, Reason::SameGeneration);
     }
     if me.primary || peer.primary {
@@ -285,7 +289,7 @@ fn crashed(input: &Input) -> Decided {
         return (41, verdict, Reason::CrashedPrimaryBesidePrimary);
     }
     let source = match (me.crashed_primary, peer.crashed_primary) {
-        (true, true) => !input.resolve_conflicts,
+        (true, true) => !input.resolve_conflicts || mutant(Mutant::BothCrashedSameWay),
         (mine, _) => mine,
     };
     (40, if source { SOURCE } else { TARGET }, Reason::CrashedPrimary)
@@ -293,8 +297,8 @@ fn crashed(input: &Input) -> Decided {
 
 fn different_current(input: &Input) -> Comparison {
     let (mut own, mut peer) = (input.me.uuids, input.peer.uuids);
-    let full_target = Verdict::Target { full: true };
-    let full_source = Verdict::Source { full: true };
+    let full = !mutant(Mutant::HistoryWithoutFullSync);
+    let (full_target, full_source) = (Verdict::Target { full }, Verdict::Source { full });
     let (rule, verdict, reason) = if own.current.same(peer.bitmap) {
         (50, TARGET, Reason::BitmapPeer)
     } else if peer.lost_sync_start(&own, input.protocol) {
@@ -307,6 +311,8 @@ fn different_current(input: &Input) -> Comparison {
         (71, SOURCE, Reason::SourceMissedStart)
     } else if own.in_history(peer.current) {
         (80, full_source, Reason::HistorySelf)
+    } else if own.bitmap.same(peer.bitmap) && !own.bitmap.is_none() && mutant(Mutant::SplitBrainBySource) {
+        (90, if input.resolve_conflicts { SOURCE } else { TARGET }, Reason::BitmapBoth)
     } else if own.bitmap.same(peer.bitmap) && !own.bitmap.is_none() {
         (90, Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true }, Reason::BitmapBoth)
     } else {

@@ -3,6 +3,7 @@
 use super::Step;
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::mutant::{Mutant, mutant};
 use units::SectorRange;
 use wire::{
     BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ConnState, Digest, DiskState, Packet, Socket, VerifyReply,
@@ -85,7 +86,7 @@ impl Resource {
             let busy = dev.writing.overlapping(range).next().is_some()
                 || dev.peer_writing.overlapping(range).next().is_some()
                 || dev.resyncing.overlapping(range).next().is_some();
-            if busy {
+            if busy && !mutant(Mutant::ResyncReadsUnderWrite) {
                 later.push_back(ask);
                 continue;
             }

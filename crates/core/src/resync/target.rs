@@ -4,6 +4,7 @@ use super::controller::{BLOCK, Controller};
 use super::{RETRY, Step};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, OpId, Segments};
+use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use units::{Sector, SectorRange};
 use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, ConnState, Digest, Features, Packet, Socket};
@@ -179,13 +180,18 @@ impl Resource {
     pub(super) fn write_arrived(&mut self, i: usize, d: usize) {
         for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
             let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
-            if self.devices[d].peer_writing.overlapping(block.range).next().is_some() {
+            let busy = self.devices[d].peer_writing.overlapping(block.range).next().is_some();
+            if busy && !mutant(Mutant::ResyncOverwrites) {
                 self.connections[i].peer_devices[d].resync.arrived.push(id);
                 continue;
             }
             let range = block.range;
             let Step::Arrived(data) = std::mem::replace(&mut block.step, Step::Requested) else { continue };
             block.step = Step::Writing(data.clone());
+            if mutant(Mutant::ClearBeforeWritten) {
+                self.clear_out_of_sync(i, d, range);
+                self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
+            }
             if !self.devices[d].usable() {
                 self.resync_write_done(i, d, id, Err(IoError::Io));
                 continue;
@@ -218,10 +224,15 @@ impl Resource {
                 if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
                     c.completed(now, range.len().0, since);
                 }
-                self.clear_out_of_sync(i, d, range);
-                self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
+                if !mutant(Mutant::ClearBeforeWritten) {
+                    self.clear_out_of_sync(i, d, range);
+                    self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
+                }
             }
             Err(e) => {
+                if mutant(Mutant::FailedBlockCleared) {
+                    self.clear_out_of_sync(i, d, range);
+                }
                 self.block_failed(i, d, range);
                 self.send_ack(i, d, Packet::NegAck, range, BlockId::SYNCER);
                 self.data_error(d, "resync write", range, e);
@@ -262,7 +273,9 @@ impl Resource {
 
     pub(super) fn check_resync_end(&mut self, i: usize, d: usize) {
         let rs = &self.connections[i].peer_devices[d].resync;
-        if rs.finishing.is_some() || !rs.blocks.is_empty() || self.bits_left(i, d) > self.bits_failed(i, d) {
+        let all_asked = rs.next_pass.is_some() && mutant(Mutant::FinishTooEarly);
+        let copied = rs.blocks.is_empty() && self.bits_left(i, d) <= self.bits_failed(i, d);
+        if rs.finishing.is_some() || !(copied || all_asked) {
             return;
         }
         // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them. The
@@ -282,7 +295,9 @@ impl Resource {
                 continue;
             }
             pd.resync.finishing = None;
-            if pd.repl == ConnState::SyncTarget && self.bits_left(i, d) <= self.bits_failed(i, d) {
+            let target = pd.repl == ConnState::SyncTarget;
+            let copied = self.bits_left(i, d) <= self.bits_failed(i, d) || mutant(Mutant::FinishTooEarly);
+            if target && copied {
                 self.resync_finished_as_target(i, d);
             }
         }

@@ -25,7 +25,7 @@ fn attach_text(result: Result<Attach, Reason>) -> String {
 }
 
 #[test]
-fn attach() {
+pub(crate) fn attach() {
     table::check("attach84", |command, args| {
         assert_eq!(command, "attach");
         let raw = args.word("flags").expect("flags");
@@ -71,7 +71,7 @@ const ON_IO_ERROR: [(&str, OnIoError); 3] =
     [("pass-on", OnIoError::PassOn), ("detach", OnIoError::Detach), ("call-local-io-error", OnIoError::CallHandler)];
 
 #[test]
-fn io_errors() {
+pub(crate) fn io_errors() {
     table::check("io_error", |command, args| {
         assert_eq!(command, "error");
         let failure = args.pick("of", &FAILURES, Failure::Read);
@@ -98,7 +98,7 @@ fn situation(args: &Args) -> Situation {
 }
 
 #[test]
-fn fencing() {
+pub(crate) fn fencing() {
     table::check("fencing", |command, args| match command {
         "before" => match fencing::before_call(&situation(args)) {
             Call::Handler => "call=fence-peer".to_string(),

@@ -125,7 +125,7 @@ fn uuids_row(args: &Args) -> String {
 }
 
 #[test]
-fn table() {
+pub(crate) fn table() {
     table::check("handshake84", |command, args| match command {
         "decide" => decide_row(args),
         "occasion" => occasion_row(args),
@@ -191,7 +191,7 @@ fn assert_safe(i: &Input) {
 }
 
 #[test]
-fn both_ends_agree_and_nothing_unsafe_happens() {
+pub(crate) fn both_ends_agree_and_nothing_unsafe_happens() {
     let disks = [DiskState::Inconsistent, DiskState::Outdated, DiskState::Consistent, DiskState::UpToDate];
     let one = [
         AfterSplitBrain::Disconnect,

@@ -27,7 +27,7 @@ fn same(ours: &UuidSet, step: &str) {
 }
 
 #[test]
-fn rotation_follows_the_kernel() {
+pub(crate) fn rotation_follows_the_kernel() {
     let (mut a, mut b) = (kernel("b_connected_inconsistent.A"), kernel("b_connected_inconsistent.B"));
     // primary --force, then the initial sync.
     let golden = kernel("c_primary_syncing.A");

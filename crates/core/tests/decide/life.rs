@@ -312,7 +312,7 @@ impl World {
 }
 
 #[test]
-fn no_history_loses_an_acknowledged_write() {
+pub(crate) fn no_history_loses_an_acknowledged_write() {
     let mut rules = BTreeSet::new();
     for seed in 0..20_000 {
         let mut world = World::new(seed);

@@ -7,6 +7,8 @@ mod disks;
 mod handshake84;
 mod kernel_trace;
 mod life;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod protocol;
 mod requests;
 mod rules84;

@@ -25,7 +25,7 @@ fn protocol(letter: &str) -> ReplicationProtocol {
 }
 
 #[test]
-fn table() {
+pub(crate) fn table() {
     table::check("protocol", |command, args| {
         assert_eq!(command, "protocol");
         let wire = pair(args.word("wire"), "C");

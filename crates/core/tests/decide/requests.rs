@@ -45,7 +45,7 @@ fn read_context(args: &Args) -> ReadContext {
 }
 
 #[test]
-fn routing() {
+pub(crate) fn routing() {
     table::check("routing", |command, args| match command {
         "admit" => match routing::admit(&word(args, ""), args.number("proto", 101)) {
             Admission::Go => "go".to_string(),
@@ -69,7 +69,7 @@ fn routing() {
 /// No admitted write is lost from sight: it goes to an UpToDate disk, and what a connected peer with data does not get
 /// is recorded or announced.
 #[test]
-fn every_admitted_write_reaches_good_data() {
+pub(crate) fn every_admitted_write_reaches_good_data() {
     for &conn in ConnState::ALL {
         for &disk in DiskState::ALL {
             for &pdsk in DiskState::ALL {
@@ -153,7 +153,7 @@ fn effects_text(e: RoleEffects) -> String {
 }
 
 #[test]
-fn role_changes() {
+pub(crate) fn role_changes() {
     table::check("roles", |command, args| match command {
         "promote" => promote(args),
         "promoted" => {

@@ -121,7 +121,7 @@ fn code(text: &str) -> StateChangeResult {
 }
 
 #[test]
-fn table() {
+pub(crate) fn table() {
     table::check("rules84", |command, args| {
         let word = |key: &str| args.word(key).unwrap_or_else(|| panic!("{key} is missing"));
         match command {
@@ -229,7 +229,7 @@ fn plain() -> Context {
 
 /// To sanitise twice is to sanitise once: the rules do not fight each other.
 #[test]
-fn sanitising_is_stable() {
+pub(crate) fn sanitising_is_stable() {
     for fencing in FENCING.map(|f| f.1) {
         let ctx = Context { fencing, on_no_data: OnNoData::SuspendIo, ..plain() };
         all_states(|s| {
@@ -242,7 +242,7 @@ fn sanitising_is_stable() {
 
 /// A wish never leads from a legal state to an illegal one, and never leaves a Primary without data.
 #[test]
-fn wishes_keep_the_state_legal() {
+pub(crate) fn wishes_keep_the_state_legal() {
     let changes: Vec<StateChange> = [
         "role:Primary",
         "role:Secondary",
@@ -284,7 +284,7 @@ fn wishes_keep_the_state_legal() {
 /// S4 of the specification's appendix B: a Primary that goes on alone starts a generation or cannot write. (An
 /// Inconsistent peer disk needs none: it is recognised by its state.)
 #[test]
-fn a_primary_that_loses_a_peers_data_starts_a_generation() {
+pub(crate) fn a_primary_that_loses_a_peers_data_starts_a_generation() {
     let lost = [ConnState::Timeout, ConnState::BrokenPipe, ConnState::NetworkFailure, ConnState::TearDown];
     for fencing in FENCING.map(|f| f.1) {
         let ctx = Context { fencing, on_no_data: OnNoData::SuspendIo, ..plain() };

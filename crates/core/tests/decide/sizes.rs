@@ -44,7 +44,7 @@ fn sizes_row(args: &Args) -> String {
 }
 
 #[test]
-fn table() {
+pub(crate) fn table() {
     table::check("sizes", |command, args| match command {
         "usable" => {
             let (size, ignored) = usable(&limits(args));

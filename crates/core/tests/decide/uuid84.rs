@@ -76,7 +76,7 @@ fn text(input: &Input, c: &Comparison) -> String {
 }
 
 #[test]
-fn table() {
+pub(crate) fn table() {
     table::check("uuid84", |command, args| match command {
         "compare" => {
             let input = input(args);
@@ -114,7 +114,7 @@ fn assert_mirrored(i: &Input) {
 
 /// Every pair of sets over five generations (0, 4, A, A+offset, B; currents also C) mirrors.
 #[test]
-fn all_small_pairs_mirror() {
+pub(crate) fn all_small_pairs_mirror() {
     let slots = ["0", "4", "A", "A+", "B"].map(generation);
     let mut sets = Vec::new();
     for current in ["0", "4", "A", "A+", "B", "C"].map(generation) {
@@ -138,7 +138,7 @@ fn all_small_pairs_mirror() {
 }
 
 #[test]
-fn all_crash_and_role_combinations_mirror() {
+pub(crate) fn all_crash_and_role_combinations_mirror() {
     for bits in 0..64u32 {
         let bit = |n: u32| bits >> n & 1 == 1;
         let node = |n: u32| Node { uuids: set("A:0:B:C"), crashed_primary: bit(n), primary: bit(n + 1) };
@@ -149,7 +149,7 @@ fn all_crash_and_role_combinations_mirror() {
 
 /// Bit 0 of a UUID tells who was Primary, not which data: it changes no verdict.
 #[test]
-fn primary_bits_never_matter() {
+pub(crate) fn primary_bits_never_matter() {
     let sets = ["A:B:C:D", "B:0:C:D", "A:B+:B:C", "B+:0:C:D", "A:0:B:C", "C:B:D:0", "4:0:0:0"];
     for me in sets {
         for peer in sets {

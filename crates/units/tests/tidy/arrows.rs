@@ -62,3 +62,19 @@ fn every_crate_says_what_it_is_for_and_what_it_must_never_do() {
     }
     expect_none(complaints);
 }
+
+/// Rules can be broken on purpose, but only in tests of the core and in the simulator.
+#[test]
+fn the_product_has_no_mutants() {
+    let may = ["core", "sim"];
+    let mut complaints = Vec::new();
+    for (name, _) in ARROWS.iter().filter(|(name, _)| !may.contains(name)) {
+        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        complaints.extend(manifest.contains("mutants").then(|| format!("{name} must not know of mutants")));
+    }
+    for name in may {
+        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        complaints.extend(manifest.contains("default =").then(|| format!("{name} has features by default")));
+    }
+    expect_none(complaints);
+}

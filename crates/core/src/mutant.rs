@@ -1,0 +1,145 @@
+//! Deliberately wrong versions of rules, to try the tests: a test suite that does not object to one lacks a check.
+//!
+//! Without the feature `mutants` [`mutant`] is a constant `false`, and nothing of this is in a program; with it, a
+//! program cannot be built without debug assertions, so that no release has it. `docs/testing.md` says how to add one.
+
+#[cfg(all(feature = "mutants", not(debug_assertions)))]
+compile_error!("the feature `mutants` is for tests: it must not be in a program that is built for use");
+
+/// Who must object to a mutant.
+#[cfg(feature = "mutants")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layer {
+    /// Tables, properties and model worlds of decisions (`crates/core/tests/decide`).
+    Decision,
+    /// Scenarios and seeds of the simulator (`crates/sim/tests/`).
+    Cluster,
+}
+
+macro_rules! mutants {
+    ($($variant:ident $name:literal $layer:ident $rule:literal;)*) => {
+        /// A rule that can be broken.
+        #[cfg_attr(not(feature = "mutants"), allow(unreachable_pub, reason = "it is public for tests only"))]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Mutant {
+            $(#[doc = $rule] $variant,)*
+        }
+
+        #[cfg(feature = "mutants")]
+        impl Mutant {
+            /// All of them.
+            pub const ALL: &[Mutant] = &[$(Mutant::$variant,)*];
+
+            /// What it does wrong, lower case with hyphens.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Mutant::$variant => $name,)* }
+            }
+
+            /// The rule that it breaks, with its section of `docs/spec/`.
+            #[must_use]
+            pub const fn rule(self) -> &'static str {
+                match self { $(Mutant::$variant => $rule,)* }
+            }
+
+            /// Whose tests must notice.
+            #[must_use]
+            pub const fn layer(self) -> Layer {
+                match self { $(Mutant::$variant => Layer::$layer,)* }
+            }
+        }
+    };
+}
+
+mutants! {
+    // Comparison of generations and the handshake (connection-and-state 5, 6).
+    IgnoreCrashedPrimary "ignore-crashed-primary" Decision "a crashed Primary's last writes are copied (state 5.7, rule 40)";
+    BothCrashedSameWay "both-crashed-both-source" Decision "both crashed: one side is the source (state 5.7, rule 40)";
+    SplitBrainBySource "split-brain-resolved-silently" Decision "rule 90 is a split brain (state 5.7)";
+    HistoryWithoutFullSync "history-by-bitmap" Decision "rules 60 and 80 need a full sync (state 5.7)";
+    KeepSyncStart "sync-start-not-undone" Decision "a resync whose start was missed is undone (state 5.7, rules 51, 71)";
+    InconsistentMayWin "inconsistent-source" Decision "an Inconsistent disk never wins (state 5.7 step 2)";
+    PrimaryOverwritten "primary-overwritten" Decision "a Primary with good data is no target (state 5.7 step 8)";
+    WrongVictim "wrong-victim" Decision "discard-least-changes: fewer changes are lost (state 6.3)";
+    NoConsensus "consensus-overwrites-primary" Decision "consensus never chooses the Primary (state 6.4)";
+    UndemotedVictim "victim-not-demoted" Decision "a Primary loses only after it was demoted (state 6.5)";
+    ExposedDataIgnored "exposed-data-ignored" Decision "a diskless Primary takes no other generation (state 5.4)";
+    // State rules (connection-and-state 2).
+    TwoPrimaries "two-primaries" Decision "one Primary unless configured (state 2.8)";
+    DemoteInUse "demote-in-use" Decision "a device that is open is not demoted (state 2.8)";
+    PrimaryWithoutData "primary-without-data" Decision "a Primary needs good data (state 2.8)";
+    SourceStaysUpToDate "sync-target-stays-up-to-date" Decision "a SyncTarget is Inconsistent (state 2.8 clamps)";
+    NoFreezeForFencing "no-freeze-for-fencing" Decision "resource-and-stonith freezes I/O (state 2.8, rule 7)";
+    HandlerIgnored "fencing-handler-ignored" Decision "exit 6 of fence-peer: the peer is Primary (state 8.5)";
+    SilentDiskLoss "silent-disk-loss" Decision "the peer is told of a lost disk (state 2.8 effects)";
+    KeepGeneration "keep-generation-on-peer-loss" Decision "a Primary that loses its peer starts a generation (state 2.8)";
+    // Disks (connection-and-state 11).
+    AttachStaleDisk "attach-stale-disk" Decision "a disk older than what users saw is refused (state 11.3)";
+    AttachOutdatedAsGood "attach-outdated-as-good" Decision "an Outdated disk stays so (state 11.3)";
+    DiscardActivityLog "discard-activity-log" Decision "after a crash of a Primary the log is applied (disk 3.10)";
+    PeerOutdatedForgotten "peer-outdated-forgotten" Decision "who outdated the peer has the newest data (state 11.3)";
+    KeepFailedDisk "keep-failed-disk" Decision "a disk whose flush failed is given up (state 11.5)";
+    ReadInconsistent "read-inconsistent-disk" Decision "reads of blocks that differ go to the good disk (data 4.1)";
+    ReadWithoutPeer "read-from-bad-peer" Decision "only an UpToDate peer answers reads (data 4.1)";
+    // Activity log and metadata (on-disk-format 2, 3, 4; data path 1.2).
+    SkipActivityLog "skip-activity-log" Cluster "a write's extents are in the activity log first (disk 3.7)";
+    WriteBeforeLog "write-before-log-commit" Cluster "a write waits for its transaction (disk 3.7)";
+    LogBeforeBitmap "log-before-bitmap" Cluster "bits of an evicted extent are on disk first (disk 3.7)";
+    ReleaseExtentEarly "release-extent-early" Cluster "the bit is set before the extent is let go of (data 1.8)";
+    LogResetBeforeBitmap "log-reset-before-bitmap" Cluster "a replayed log is emptied after the bitmap is down (disk 3.10)";
+    WriteBeforeGeneration "write-before-generation" Cluster "no write of a generation that is not durable (state 7.11)";
+    LatePrimaryMark "late-primary-mark" Cluster "the Primary mark is durable before the first write (disk 2.9)";
+    SuperblockBeforeData "superblock-before-data" Cluster "data is flushed before the superblock calls it good (disk 2.8)";
+    SyncUuidEarly "sync-uuid-early" Cluster "P_SYNC_UUID after its superblock (state 7.4)";
+    BitmapReplaced "bitmap-replaced" Cluster "both bitmaps become one (wire 9)";
+    FullSyncByBitmap "full-sync-by-bitmap" Cluster "a full sync sets all bits (state 5.7)";
+    KeepSyncGeneration "keep-sync-generation" Cluster "a target takes over the source's generations (state 7.4)";
+    ForgetOwnBits "bitmap-not-loaded" Cluster "an attach loads the bitmap (disk 4.3)";
+    // Writes (data-path-and-resync 1).
+    CompleteBeforePeer "complete-before-peer" Cluster "protocol C: complete when the peer has it (data 1.7)";
+    CompleteBeforeDisk "complete-before-disk" Cluster "complete when the own disk has it (data 1.7)";
+    IgnoreRefusal "ignore-neg-ack" Cluster "P_NEG_ACK: the peer lacks the write (data 1.8)";
+    ForgetInFlight "forget-in-flight" Cluster "writes in flight at a loss of the link are marked (data 1.12)";
+    OverlapWrites "overlapping-writes" Cluster "overlapping writes follow each other (data 1.3)";
+    EpochsMerge "epochs-merge" Cluster "a write after a completed one is in a later epoch (data 1.7)";
+    FlushWithoutPeer "flush-without-peer" Cluster "a flush waits for the peer's barrier ack (data 1.10)";
+    TrustFailedFlush "trust-failed-flush" Cluster "a failed flush is an error (data 1.10)";
+    // The peer's side (data-path-and-resync 2).
+    AckOnReceive "ack-on-receive" Cluster "P_WRITE_ACK when the disk has it (data 2.5)";
+    BarrierBeforeFlush "barrier-ack-before-flush" Cluster "P_BARRIER_ACK after the flush (data 1.11)";
+    BarrierBeforeWrites "barrier-ack-before-writes" Cluster "P_BARRIER_ACK when all writes are down (data 2.6)";
+    PeerWritesOverlap "peer-writes-overlap" Cluster "overlapping writes of the peer follow each other (data 2.2)";
+    ReadBeforeWrite "read-before-write" Cluster "a peer's read waits for its writes (data 4.2)";
+    DisklessWithoutBitmap "diskless-without-bitmap" Cluster "the bitmap for a diskless writer is kept here (data 2.3)";
+    // Resync (data-path-and-resync 7).
+    ResyncReadsUnderWrite "resync-reads-under-write" Cluster "a resync read waits for writes to the block (data 7.4)";
+    ResyncOverwrites "resync-overwrites-newer" Cluster "resync data waits for the peer's write (data 7.5)";
+    WriteIntoResync "write-into-resync" Cluster "a write waits for the resync of its blocks (data 7.4)";
+    FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
+    ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";
+    FailedBlockCleared "failed-block-cleared" Cluster "a block that could not be copied stays marked (data 7.6)";
+}
+
+/// Is this rule to be broken now?
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub(crate) const fn mutant(_: Mutant) -> bool {
+    false
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static CHOSEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Is this rule to be broken now?
+#[cfg(feature = "mutants")]
+pub(crate) fn mutant(mutant: Mutant) -> bool {
+    CHOSEN.get() == Some(mutant)
+}
+
+/// Breaks a rule for everything that this thread does from now on; `None` = none.
+#[cfg(feature = "mutants")]
+pub fn choose_mutant(mutant: Option<Mutant>) {
+    CHOSEN.set(mutant);
+}
