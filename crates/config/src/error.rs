@@ -16,6 +16,13 @@ pub struct Span {
     pub length: u32,
 }
 
+impl Span {
+    /// The place of what stands in no file.
+    pub(crate) fn outside() -> Span {
+        Span { file: Arc::from("(command line)"), line: 1, column: 1, length: 1 }
+    }
+}
+
 /// Which rule was broken. The names are those of `vectors/config/bad/expected.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {

@@ -120,14 +120,16 @@ impl<'a> Lexer<'a> {
     }
 
     fn is_word_char(&self, c: char) -> bool {
-        // The scope of an IPv6 address is the only place for `%`.
+        // The scope of an IPv6 address is the only place for `%` inside a word.
         c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '_' | '-') || (c == '%' && self.in_bracket)
     }
 
     fn bare(&mut self, start: &Span) -> Result<Lexeme, Error> {
         let mut text = String::new();
         while let Some(&c) = self.chars.peek() {
-            if !self.is_word_char(c) {
+            // `20%`: a number may end with it.
+            let percent = c == '%' && !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            if !self.is_word_char(c) && !percent {
                 break;
             }
             if text.len() == MAX_WORD {

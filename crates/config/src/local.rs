@@ -127,6 +127,7 @@ impl Config {
             startup: resource.startup.clone(),
             handlers: resource.handlers.clone(),
             urbd: resource.urbd.clone(),
+            resync_goal: resource.resync_goal.clone(),
             volumes: volumes.collect(),
             peers: peers.collect(),
             settings: resource.settings.clone(),

@@ -9,8 +9,8 @@ use crate::address::Address;
 use crate::document::Document;
 use crate::error::{Span, Warning};
 use crate::options::{
-    DeviceOptions, DiskOptions, GlobalOptions, Handlers, NetOptions, PeerDeviceOptions, ResourceOptions, Settings,
-    StartupOptions, UrbdOptions,
+    DeviceOptions, DiskOptions, GlobalOptions, Handlers, NetOptions, PeerDeviceOptions, ResourceOptions, ResyncGoal,
+    Settings, StartupOptions, UrbdOptions,
 };
 
 /// A checked configuration of any number of resources, seen from no particular host.
@@ -45,6 +45,8 @@ pub struct Resource {
     pub handlers: Handlers,
     /// Merged `urbd`.
     pub urbd: UrbdOptions,
+    /// What a resync shall achieve.
+    pub resync_goal: ResyncGoal,
     /// What `options` was made from.
     pub settings: Settings,
 }
@@ -196,6 +198,8 @@ pub struct LocalResource {
     pub handlers: Handlers,
     /// Merged options of urbd's own section.
     pub urbd: UrbdOptions,
+    /// What a resync shall achieve.
+    pub resync_goal: ResyncGoal,
     /// This host's volumes, in order of their numbers.
     pub volumes: Vec<LocalVolume>,
     /// One entry per peer that this host has a connection with, in the order of the file.

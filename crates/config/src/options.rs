@@ -11,7 +11,7 @@ use crate::choices::{
 };
 use crate::error::Span;
 use crate::table::{Group, Kind, OptionSpec, Unit, option};
-use crate::value::Value;
+use crate::value::{BadValue, Value};
 
 /// One option that was set in a file.
 #[derive(Clone)]
@@ -43,6 +43,29 @@ pub(crate) struct Clash {
 }
 
 impl Setting {
+    /// What `text` says for `spec`, given outside of a file, for example on a command line.
+    ///
+    /// # Errors
+    /// As [`Value::parse`].
+    pub fn parse(spec: &'static OptionSpec, text: &str) -> Result<Setting, BadValue> {
+        Ok(Setting::new(spec, text.to_owned(), Value::parse(spec, text)?, Span::outside()))
+    }
+
+    /// The default of `spec`, said aloud.
+    #[must_use]
+    pub fn default_of(spec: &'static OptionSpec) -> Setting {
+        let value = Value::default_of(spec);
+        let text = match (&value, spec.kind) {
+            // An empty name is no value of this one.
+            (_, Kind::ResyncAfter { .. }) => "-1".to_owned(),
+            (Value::Number(n), _) => n.to_string(),
+            (Value::Word(word), _) => (*word).to_owned(),
+            (Value::Bool(yes), _) => if *yes { "yes" } else { "no" }.to_owned(),
+            (Value::Text(text), _) => text.clone(),
+        };
+        Setting::new(spec, text, value, Span::outside())
+    }
+
     pub(crate) fn new(spec: &'static OptionSpec, text: String, value: Value, span: Span) -> Setting {
         Setting { spec, text, value, span, inherited: false }
     }
@@ -202,7 +225,7 @@ impl Field for Duration {
     fn from_value(spec: &OptionSpec, value: &Value) -> Duration {
         let millis = match unit(spec) {
             Unit::Decisecond => 100,
-            Unit::Second => 1000,
+            Unit::Second | Unit::TimeSpan => 1000,
             _ => 1,
         };
         Duration::from_millis(numeric(value).saturating_mul(millis))
@@ -531,10 +554,14 @@ option_structs! {
         front_end: FrontEnd = "front-end",
         /// What decides on the speed of a resync.
         resync_controller: ResyncController = "resync-controller",
-        /// Seconds from its start in which a resync shall be finished; 0 = no goal.
-        resync_finish_within: Duration = "resync-finish-within",
-        /// Percent that applications' requests may take longer during a resync.
-        resync_latency_budget: u32 = "resync-latency-budget",
+    }
+
+    /// What the adaptive controller shall achieve: `resync-goal { }` in the `urbd` section.
+    ResyncGoal from ResyncGoal {
+        /// A resync shall be finished so long after its start; 0 = no goal.
+        finish_within: Duration = "finish-within",
+        /// Percent that applications' requests may take longer during a resync, 1 to 1000, default 20.
+        latency_budget: u32 = "latency-budget",
     }
 }
 
@@ -582,6 +609,7 @@ mod tests {
             (Group::Startup, StartupOptions::NAMES),
             (Group::Global, GlobalOptions::NAMES),
             (Group::Urbd, UrbdOptions::NAMES),
+            (Group::ResyncGoal, ResyncGoal::NAMES),
         ];
         for (group, names) in groups {
             let table: Vec<&str> = options().filter(|o| o.group == *group).map(|o| o.name).collect();
@@ -595,6 +623,7 @@ mod tests {
         assert_eq!(ResourceOptions::default().quorum, Quorum::Off);
         assert_eq!(GlobalOptions::default().usage_count, UsageCount::Ask);
         assert_eq!(UrbdOptions::default().front_end, FrontEnd::Auto);
+        assert_eq!(ResyncGoal::default().latency_budget, 20);
         assert!(!StartupOptions::default().wait_after_sb);
     }
 }

@@ -30,6 +30,8 @@ pub enum Group {
     Proxy,
     /// urbd's own: `urbd { }`.
     Urbd,
+    /// What a resync shall achieve: `resync-goal { }` in `urbd { }`.
+    ResyncGoal,
 }
 
 /// The unit of a number without a suffix.
@@ -49,6 +51,10 @@ pub enum Unit {
     Second,
     /// Milliseconds.
     Millisecond,
+    /// Seconds; suffixes are s, m, h, d (also `days`).
+    TimeSpan,
+    /// Hundredths, with or without `%`.
+    Percent,
 }
 
 /// Which values an option takes.
@@ -181,6 +187,8 @@ impl Unit {
             Unit::Decisecond => " tenths of a second",
             Unit::Second => " seconds",
             Unit::Millisecond => " milliseconds",
+            Unit::TimeSpan => " seconds",
+            Unit::Percent => " %",
         }
     }
 }
@@ -362,7 +370,9 @@ table! {
     Urbd {
         "front-end": choice::<FrontEnd>("auto"), honoured();
         "resync-controller": choice::<ResyncController>("adaptive"), honoured();
-        "resync-finish-within": number(Unit::Second, 0, 0, 31_536_000), honoured();
-        "resync-latency-budget": number(Unit::One, 20, 1, 1000), honoured();
+    }
+    ResyncGoal {
+        "finish-within": number(Unit::TimeSpan, 0, 0, 31_536_000), honoured();
+        "latency-budget": number(Unit::Percent, 20, 1, 1000), honoured();
     }
 }

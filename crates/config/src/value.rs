@@ -105,10 +105,15 @@ fn limited(spec: &OptionSpec, text: &str, max: usize) -> Result<Value, BadValue>
 }
 
 fn number(spec: &OptionSpec, text: &str, unit: Unit, min: u64, max: u64) -> Result<u64, BadValue> {
-    let Some(value) = parse_number(text, unit.factor()) else {
+    let (value, suffixes) = match unit {
+        Unit::TimeSpan => (parse_suffixed(text, SPANS), "s, m, h, d"),
+        Unit::Percent => (parse_suffixed(text, &[("", 1), ("%", 1)]), "%"),
+        _ => (parse_number(text, unit.factor()), "s (512 bytes), K, M, G"),
+    };
+    let Some(value) = value else {
         return Err(BadValue {
             message: format!("`{text}` is not a number (option `{}`)", spec.name),
-            help: "write digits and at most one of the suffixes s (512 bytes), K, M, G".to_owned(),
+            help: format!("write digits and at most one of the suffixes {suffixes}"),
         });
     };
     if spec.limited {
@@ -143,9 +148,31 @@ pub(crate) fn parse_number(text: &str, factor: u64) -> Option<u64> {
     u64::try_from(bytes.div_ceil(u128::from(factor))).ok()
 }
 
+/// Suffixes of time spans, in seconds.
+const SPANS: &[(&str, u64)] =
+    &[("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400), ("day", 86_400), ("days", 86_400)];
+
+/// A number with one of these suffixes, times what that stands for.
+fn parse_suffixed(text: &str, suffixes: &[(&str, u64)]) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let (_, factor) = suffixes.iter().find(|(suffix, _)| *suffix == &text[digits.len()..])?;
+    let bare = digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse::<u64>().ok().filter(|_| bare)?.checked_mul(*factor)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse_number;
+    use super::{SPANS, parse_number, parse_suffixed};
+
+    #[test]
+    fn time_spans() {
+        for (text, seconds) in [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200), ("3d", 259_200), ("1day", 86_400)] {
+            assert_eq!(parse_suffixed(text, SPANS), Some(seconds), "{text}");
+        }
+        for bad in ["", "h", "2H", "1.5h", "-1h", "2 h", "2w", "+2h", "99999999999999999999d", "999999999999999999d"] {
+            assert_eq!(parse_suffixed(bad, SPANS), None, "{bad}");
+        }
+    }
 
     #[test]
     fn suffixes_and_rounding() {

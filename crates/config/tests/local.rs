@@ -4,7 +4,8 @@ use std::path::Path;
 
 use units::{ByteLen, Duration, NodeId, VolumeNr};
 use urbd_config::{
-    Config, ErrorKind, FrontEnd, LoadOptions, Memory, Protocol, ResyncController, Running, ThisHost, load_text,
+    Config, ErrorKind, FrontEnd, Group, LoadOptions, Memory, OnNoData, OverlayScope, Protocol, ResyncController,
+    Running, Setting, Settings, ThisHost, load_text, option,
 };
 
 fn load(text: &str) -> Config {
@@ -175,4 +176,72 @@ fn every_recorded_running_state_can_be_read() {
         }
     }
     assert!(read >= 5, "only {read} resources read");
+}
+
+#[test]
+fn the_goal_of_a_resync_is_a_block_with_units() {
+    let goal = |inside: &str| {
+        let config = two_nodes(&format!("urbd {{ front-end none; resync-goal {{ {inside} }} }}"));
+        let text = config.dump(&ThisHost::named("alpha"), false, &[]);
+        let goal = config.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap().resync_goal;
+        let again = load(&text).resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap().resync_goal;
+        assert_eq!(again, goal, "dump is read back");
+        (goal.finish_within, goal.latency_budget, text)
+    };
+    let (within, budget, text) = goal("finish-within 2h; latency-budget 50%;");
+    assert_eq!((within, budget), (Duration::from_secs(7200), 50));
+    assert!(text.contains("resync-goal {") && text.contains("2h;") && text.contains("50%;"), "{text}");
+    assert_eq!(goal("finish-within 3days;").0, Duration::from_secs(3 * 86_400));
+    assert_eq!((goal("").0, goal("").1), (Duration(0), 20));
+    for bad in
+        ["finish-within 2x;", "latency-budget 0%;", "latency-budget 20h;", "front-end none;", "finish-within 366d;"]
+    {
+        let text = format!("resource r0 {{ urbd {{ resync-goal {{ {bad} }} }} }}");
+        let error = load_text(&Memory::default(), Path::new("f"), &text, &LoadOptions::default()).unwrap_err();
+        assert_eq!(error.exit_code(), 10, "{bad}: {error}");
+    }
+}
+
+/// Options given to what runs win, wherever the file has them, and only there.
+#[test]
+fn an_overlay_wins_over_what_is_written() {
+    let setting = |group, name: &str, text: &str| Setting::parse(option(&[group], name).unwrap(), text).unwrap();
+    let change: Settings = [
+        setting(Group::Net, "max-buffers", "8000"),
+        setting(Group::Disk, "al-extents", "3001"),
+        setting(Group::PeerDevice, "c-max-rate", "300M"),
+        setting(Group::Resource, "on-no-data-accessible", "suspend-io"),
+    ]
+    .into_iter()
+    .collect();
+    for (sample, resource, peer) in [
+        ("01-classic-84", "mail", None),
+        ("02-twonode-v9", "r0", Some("bravo")),
+        ("06-multi-volume-override", "", None),
+        ("07-mesh-3node", "", None),
+        ("13-options-levels", "lv", Some("bravo")),
+    ] {
+        let mut config = self::sample(sample);
+        let host = ThisHost::named("alpha");
+        let all = config.resources_for(&host).unwrap();
+        let before = all.iter().find(|r| resource.is_empty() || r.name == resource).unwrap().clone();
+        let peer = peer.map(|name| before.peers.iter().find(|p| p.peer_name == name).unwrap().peer_node_id);
+        let volume = Some(before.volumes[0].nr);
+        config.overlay(OverlayScope { resource: &before.name, volume, peer }, &host, &change).unwrap();
+        let after = load(&config.dump(&host, false, &[])).resource_as_seen_by(&before.name, &host).unwrap();
+        assert_eq!(after.options.on_no_data_accessible, OnNoData::SuspendIo, "{sample}");
+        for (was, is) in before.volumes.iter().zip(&after.volumes) {
+            let wanted = if Some(was.nr) == volume { 3001 } else { was.disk.al_extents };
+            assert_eq!((is.nr, is.disk.al_extents, &is.backing), (was.nr, wanted, &was.backing), "{sample}");
+        }
+        for (was, is) in before.peers.iter().zip(&after.peers) {
+            let meant = peer.is_none_or(|p| p == was.peer_node_id);
+            assert_eq!(is.net.max_buffers, if meant { 8000 } else { was.net.max_buffers }, "{sample}");
+            for (was, is) in was.peer_devices.iter().zip(&is.peer_devices) {
+                let meant = meant && Some(was.volume) == volume;
+                let wanted = if meant { ByteLen(300 << 20) } else { was.options.c_max_rate };
+                assert_eq!(is.options.c_max_rate, wanted, "{sample} volume {}", was.volume);
+            }
+        }
+    }
 }

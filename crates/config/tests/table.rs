@@ -164,6 +164,7 @@ fn idle_options() -> String {
         (Group::Handlers, "handlers"),
         (Group::Proxy, "proxy"),
         (Group::Urbd, "urbd"),
+        (Group::ResyncGoal, "resync-goal"),
     ];
     let mut list = String::from("| section | options |\n|---|---|\n");
     for (group, section) in sections {

@@ -133,8 +133,8 @@ fn resync_config(local: &LocalResource, volume: &LocalVolume) -> ResyncConfig {
             config::ResyncController::Drbd => ResyncController::Drbd,
             config::ResyncController::Adaptive => ResyncController::Adaptive,
         },
-        finish_within: Some(local.urbd.resync_finish_within).filter(|d| d.0 > 0),
-        latency_budget: local.urbd.resync_latency_budget,
+        finish_within: Some(local.resync_goal.finish_within).filter(|d| d.0 > 0),
+        latency_budget: local.resync_goal.latency_budget,
         discard_granularity: u32::try_from(volume.disk.rs_discard_granularity.0).unwrap_or(0),
     }
 }

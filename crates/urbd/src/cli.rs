@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use config::{Kind, OptionSpec};
 
 use crate::context::Context;
 use crate::objects::{self, Takes, Target};
 use crate::problem::{Problem, exit};
-use crate::verbs::{self, Action, Opt, Verb};
+use crate::verbs::{self, Action, Opt, Verb, options};
 
 /// One call of a verb.
 pub(crate) struct Call<'a> {
@@ -148,6 +149,7 @@ fn general_options() -> Vec<Arg> {
 
 fn subcommand(verb: &'static Verb) -> Command {
     let mut command = Command::new(verb.name).about(verb.help).hide(verb.hidden).args(verb.options.iter().map(option));
+    command = command.args(options::settable(verb.settings).map(setting));
     let objects = Arg::new("object").value_name(verb.takes.usage()).action(ArgAction::Append);
     command = match verb.takes {
         Takes::Nothing => command,
@@ -167,6 +169,15 @@ fn option(option: &'static Opt) -> Arg {
         Some(value) if option.positional => arg.value_name(value).required(true),
         Some(value) => arg.long(option.name).value_name(value).action(ArgAction::Set),
         None => arg.long(option.name).action(ArgAction::SetTrue),
+    }
+}
+
+/// An option of the configuration; a boolean one without a value means yes.
+fn setting(spec: &'static OptionSpec) -> Arg {
+    let arg = Arg::new(spec.name).long(spec.name).value_name("VALUE").help(options::describe(spec));
+    match spec.kind {
+        Kind::Bool { .. } => arg.num_args(0..=1).require_equals(true).default_missing_value("yes"),
+        _ => arg.allow_hyphen_values(matches!(spec.kind, Kind::ResyncAfter { .. })),
     }
 }
 

@@ -11,10 +11,13 @@ pub(crate) mod gi;
 pub(crate) mod handlers;
 pub(crate) mod lifecycle;
 pub(crate) mod metadata;
+pub(crate) mod options;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod status;
 pub(crate) mod wait;
+
+use config::Group;
 
 use crate::cli::Call;
 use crate::objects::{Takes, Target};
@@ -39,6 +42,8 @@ pub(crate) struct Verb {
     pub(crate) takes: Takes,
     /// Its options.
     pub(crate) options: &'static [Opt],
+    /// Configuration options that it takes on its command line.
+    pub(crate) settings: &'static [Group],
     /// Not shown in help.
     pub(crate) hidden: bool,
     /// What it does.
@@ -84,7 +89,7 @@ const fn each(
     options: &'static [Opt],
     action: fn(&Call, &Target) -> Result<u8, Problem>,
 ) -> Verb {
-    Verb { name, help, takes, options, hidden: false, action: Action::Each(action) }
+    Verb { name, help, takes, options, settings: &[], hidden: false, action: Action::Each(action) }
 }
 
 const fn once(
@@ -94,7 +99,11 @@ const fn once(
     options: &'static [Opt],
     action: fn(&Call) -> Result<u8, Problem>,
 ) -> Verb {
-    Verb { name, help, takes, options, hidden: false, action: Action::Once(action) }
+    Verb { name, help, takes, options, settings: &[], hidden: false, action: Action::Once(action) }
+}
+
+const fn setting(settings: &'static [Group], verb: Verb) -> Verb {
+    Verb { settings, ..verb }
 }
 
 const fn hidden(verb: Verb) -> Verb {
@@ -156,6 +165,11 @@ const VERIFY: &[Opt] = &[
     value("stop", "SECTOR", "Where to end"),
     flag("repair", "Copy what differs from the Primary (or else from here) when it ends"),
 ];
+const OPTIONS: &[Opt] = &[flag("set-defaults", "First reset all of them to their defaults")];
+const DISK_HELP: &str = "Change options of disks and their resync until the next adjust; none given: as configured";
+const NET_HELP: &str = "Change options of connections until the next adjust; none given: as configured";
+const PD_HELP: &str = "Change the speed of resyncs until the next adjust; none given: as configured";
+const RESOURCE_HELP: &str = "Change options of the resource until the next adjust; none given: as configured";
 const NEW_UUID: &[Opt] = &[
     flag("clear-bitmap", "Declare both nodes equal: skips the initial synchronisation"),
     flag("force-resync", "Make the peers targets of a full resync"),
@@ -185,6 +199,10 @@ pub(crate) static VERBS: &[Verb] = &[
     each("suspend-io", Volume, "Freeze application I/O", &[], commands::suspend_io),
     each("resume-io", Volume, "Let application I/O go on", &[], commands::resume_io),
     each("outdate", Volume, "Mark this node's data as outdated", &[], commands::outdate),
+    setting(options::DISK, each("disk-options", Volume, DISK_HELP, OPTIONS, options::disk)),
+    setting(options::NET, each("net-options", Peer, NET_HELP, OPTIONS, options::net)),
+    setting(options::PEER_DEVICE, each("peer-device-options", PeerDevice, PD_HELP, OPTIONS, options::peer_device)),
+    setting(options::RESOURCE, each("resource-options", Resource, RESOURCE_HELP, OPTIONS, options::resource)),
     each("resize", Volume, "Take over the new size of the backing disk", RESIZE, commands::resize),
     each("new-current-uuid", Volume, "Start a new data generation", NEW_UUID, commands::new_current_uuid),
     each("wait-connect", PeerDevice, "Wait until connected", WAITING, wait::connect),

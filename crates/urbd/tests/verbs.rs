@@ -257,6 +257,62 @@ fn up_tells_why_it_failed_and_down_ends_the_process() {
     assert_eq!(node.exit(&["wipe-md", "--force", "r0"]), 0, "nobody holds the disk any more");
 }
 
+/// The line of an option in the running configuration.
+fn shown(node: &Node, option: &str) -> Option<String> {
+    let lines = node.lines(&["show", "r0"]);
+    lines.iter().find(|line| line.trim_start().starts_with(option)).map(|line| line.trim().replace('\t', " "))
+}
+
+#[test]
+fn options_of_what_runs_are_changed_until_the_next_adjust() {
+    let node = Node::alone(17_806);
+    let config = fs::read_to_string(&node.config).unwrap();
+    fs::write(&node.config, config.replace("resource r0 {", "resource r0 { disk { c-min-rate 4M; } ")).unwrap();
+    assert_eq!(node.exit(&["disk-options", "--al-extents=3001", "r0"]), 10, "it does not run");
+    assert_eq!(node.exit(&["create-md", "r0"]), 0);
+    assert_eq!(node.exit(&["up", "r0"]), 0);
+    for call in [
+        &["disk-options", "r0/0", "--al-extents=3001", "--c-max-rate", "200M", "--no-such=1"][..],
+        &["disk-options", "r0", "--al-extents=1"],
+        &["disk-options", "r0", "--c-min-rate=4X"],
+        &["disk-options", "r0/7", "--al-extents=3001"],
+        &["net-options", "r0/0", "--max-buffers=80k"],
+    ] {
+        let output = node.call(call);
+        let limited = call[2] == "--al-extents=1";
+        assert_eq!(output.status.code(), Some(if limited { 0 } else { 1 }), "{call:?} {output:?}");
+    }
+    assert_eq!(node.exit(&["disk-options", "r0/0", "--al-extents=3001", "--disk-flushes=no", "--md-flushes"]), 0);
+    assert_eq!(node.exit(&["net-options", "r0:bravo", "--max-buffers=80k", "--protocol", "A"]), 0);
+    assert_eq!(node.exit(&["peer-device-options", "r0:bravo/0", "--c-max-rate=200M"]), 0);
+    assert_eq!(node.exit(&["resource-options", "r0", "--on-no-data-accessible=suspend-io"]), 0);
+    for (option, line) in [
+        ("al-extents", "al-extents       3001;"),
+        ("disk-flushes", "disk-flushes     no;"),
+        ("max-buffers", "max-buffers      81920;"),
+        ("protocol", "protocol         A;"),
+        ("c-max-rate", "c-max-rate       204800k;"),
+        ("c-min-rate", "c-min-rate       4096k;"),
+        ("on-no-data", "on-no-data-accessible suspend-io;"),
+    ] {
+        assert_eq!(shown(&node, option).as_deref(), Some(line));
+    }
+    let plan = node.lines(&["-d", "adjust", "r0"]);
+    assert_eq!(plan.len(), 4, "adjust takes all of it back: {plan:?}");
+    assert_eq!(
+        node.lines(&["-d", "peer-device-options", "r0", "--c-max-rate=1M"]),
+        ["drbdsetup peer-device-options r0 1 0 --c-max-rate=1M"]
+    );
+    assert_eq!(node.exit(&["peer-device-options", "r0", "--set-defaults", "--c-max-rate=300M"]), 0);
+    assert_eq!(shown(&node, "c-min-rate"), None, "its default again");
+    assert_eq!(shown(&node, "c-max-rate").unwrap(), "c-max-rate       307200k;");
+    assert_eq!(node.exit(&["disk-options", "r0"]), 0);
+    assert_eq!(shown(&node, "c-min-rate").unwrap(), "c-min-rate       4096k;", "as configured again");
+    assert_eq!((shown(&node, "al-extents"), shown(&node, "c-max-rate")), (None, None));
+    assert_eq!(node.exit(&["adjust", "r0"]), 0);
+    assert!(node.lines(&["-d", "adjust", "r0"]).is_empty());
+}
+
 /// Everything that drbdadm 9.22 lists in `help` and `hidden-commands`.
 const DRBDADM: &[&str] = &[
     "adjust",

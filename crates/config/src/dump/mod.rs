@@ -145,7 +145,12 @@ fn sections(out: &mut Printer, sections: &Sections) {
         out.block("proxy", |out| proxy_options(out, &sections.proxy));
     }
     out.section("handlers", &sections.handlers);
-    out.section("urbd", &sections.urbd);
+    if !sections.urbd.is_empty() {
+        out.block("urbd", |out| {
+            out.settings(&sections.urbd.of(Group::Urbd));
+            out.section("resync-goal", &sections.urbd.of(Group::ResyncGoal));
+        });
+    }
 }
 
 /// What stands in `disk { }`, in the order of the real tools.
@@ -342,7 +347,8 @@ fn proxy_body(out: &mut Printer, proxy: &ProxyNode) {
 /// A value as it must be written: bare if it can be.
 pub(crate) fn quoted(value: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '_' | '-');
-    if !value.is_empty() && value.len() <= 80 && value.chars().all(bare) {
+    let percentage = value.strip_suffix('%').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    if !value.is_empty() && value.len() <= 80 && (value.chars().all(bare) || percentage) {
         return value.to_owned();
     }
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))

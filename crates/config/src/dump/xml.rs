@@ -7,7 +7,7 @@ use crate::error::Findings;
 use crate::model::{Config, Connection, Host, HostMatch, MetaDisk, Resource};
 use crate::options::{Setting, Settings};
 use crate::resolve::merged_volumes;
-use crate::table::Kind;
+use crate::table::{Group, Kind};
 
 impl Config {
     /// The configuration as XML, in the form of the real drbdadm: hosts complete, connections generated, options as
@@ -160,7 +160,8 @@ fn sections(out: &mut Printer, sections: &Sections) {
     options(out, "startup", &sections.startup);
     options(out, "proxy", &sections.proxy.settings);
     options(out, "handlers", &sections.handlers);
-    options(out, "urbd", &sections.urbd);
+    options(out, "urbd", &sections.urbd.of(Group::Urbd));
+    options(out, "resync-goal", &sections.urbd.of(Group::ResyncGoal));
 }
 
 fn options(out: &mut Printer, name: &str, settings: &Settings) {

@@ -28,7 +28,6 @@ impl Grammar<'_> {
             "options" => ("options", &[Group::Resource], &mut into.options),
             "startup" => ("startup", &[Group::Startup], &mut into.startup),
             "handlers" => ("handlers", &[Group::Handlers], &mut into.handlers),
-            "urbd" => ("urbd", &[Group::Urbd], &mut into.urbd),
             "disk" if cursor.has_body() => {
                 once(&mut into.seen, "disk", st.span())?;
                 self.disk_section(into, cursor.body()?);
@@ -38,6 +37,10 @@ impl Grammar<'_> {
                 once(&mut into.seen, "syncer", st.span())?;
                 self.syncer(into, cursor.body()?);
                 return Ok(true);
+            }
+            "urbd" => {
+                once(&mut into.seen, "urbd", st.span())?;
+                return self.urbd_section(into, cursor.body()?).map(|()| true);
             }
             "proxy" => {
                 once(&mut into.seen, "proxy", st.span())?;
@@ -91,6 +94,19 @@ impl Grammar<'_> {
                 self.setting(&mut into.disk, DISK, "disk", st);
             }
         }
+    }
+
+    /// `urbd { option… resync-goal { … } }`.
+    fn urbd_section(&mut self, into: &mut Sections, body: &Body) -> Result<(), Error> {
+        for st in &body.statements {
+            if st.keyword() != "resync-goal" {
+                self.setting(&mut into.urbd, &[Group::Urbd], "urbd", st);
+                continue;
+            }
+            once(&mut into.seen, "resync-goal", st.span())?;
+            self.settings(&mut into.urbd, &[Group::ResyncGoal], "resync-goal", Cursor::after_keyword(st).body()?);
+        }
+        Ok(())
     }
 
     /// The deprecated `syncer { }` hands its options to the sections where they belong now.
@@ -173,6 +189,7 @@ fn home(group: Group) -> Option<&'static str> {
         Group::Startup => "startup",
         Group::Handlers => "handlers",
         Group::Urbd => "urbd",
+        Group::ResyncGoal => "resync-goal",
         Group::Proxy => return None,
     })
 }

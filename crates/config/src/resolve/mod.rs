@@ -88,6 +88,7 @@ fn resource(document: &Document, node: &ResourceNode, findings: &mut Findings) -
         startup: startup(&sections.startup, findings),
         handlers: (&sections.handlers).into(),
         urbd: (&sections.urbd).into(),
+        resync_goal: (&sections.urbd).into(),
         settings: sections.options,
     })
 }

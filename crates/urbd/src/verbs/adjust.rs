@@ -1,7 +1,7 @@
 //! `adjust`: what differs between a running resource and its configuration, and taking it over
 //! (`docs/spec/config-and-cli.md` 5.3).
 
-use config::{AdjustScope, Disk, LoadOptions, LocalResource, Plan, Running, Step, shell_line};
+use config::{AdjustScope, Config, Disk, LoadOptions, Plan, Running, Step, shell_line};
 use control::{Command, ConnectionState, DiskState, Request, ResourceStatus};
 
 use crate::cli::Call;
@@ -60,19 +60,21 @@ fn scope(call: &Call, target: &Target) -> AdjustScope {
 /// The configuration that the running process works by, with the disks and connections as they are now.
 pub(crate) fn running(call: &Call, resource: &str) -> Result<Running, Problem> {
     let in_force = in_force(call, resource)?;
+    let in_force = in_force.resource_as_seen_by(resource, &call.context.this_host());
+    let in_force = in_force.map_err(|e| Problem::new(exit::BROKEN, e.to_string()))?;
     let status = status::one(call.context, resource)?;
     Ok(as_it_is_now(Running::from_configuration(&in_force), &status))
 }
 
-fn in_force(call: &Call, resource: &str) -> Result<LocalResource, Problem> {
+/// The configuration that the running process works by.
+pub(crate) fn in_force(call: &Call, resource: &str) -> Result<Config, Problem> {
     let text = status::text(call.context, resource, &Request::Show)?;
     let unusable = |why: String| {
         Problem::new(exit::BROKEN, format!("{resource}: the running configuration is not understood: {why}"))
             .hint(format!("restart the resource: urbd down {resource}; urbd up {resource}"))
     };
     let config = config::load_text(&Disk, &call.context.config_file, &text, &LoadOptions::default());
-    let config = config.map_err(|e| unusable(e.to_string()))?;
-    config.resource_as_seen_by(resource, &call.context.this_host()).map_err(|e| unusable(e.to_string()))
+    config.map_err(|e| unusable(e.to_string()))
 }
 
 fn as_it_is_now(mut running: Running, status: &ResourceStatus) -> Running {

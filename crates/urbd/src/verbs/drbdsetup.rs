@@ -7,7 +7,7 @@ use crate::cli;
 use crate::problem::{Problem, exit};
 
 /// `drbdsetup` commands and the verbs that do the same for a resource; peers and volumes become part of the object.
-const COMMANDS: [(&str, &str, usize); 20] = [
+const COMMANDS: [(&str, &str, usize); 23] = [
     ("status", "status", 1),
     ("events2", "events2", 1),
     ("show", "show", 1),
@@ -22,6 +22,9 @@ const COMMANDS: [(&str, &str, usize); 20] = [
     ("verify", "verify", 3),
     ("pause-sync", "pause-sync", 3),
     ("resume-sync", "resume-sync", 3),
+    ("resource-options", "resource-options", 1),
+    ("net-options", "net-options", 2),
+    ("peer-device-options", "peer-device-options", 3),
     ("get-gi", "get-gi", 3),
     ("show-gi", "show-gi", 3),
     ("wait-connect-resource", "wait-connect", 1),
@@ -30,7 +33,8 @@ const COMMANDS: [(&str, &str, usize); 20] = [
     ("wait-sync-connection", "wait-sync", 2),
 ];
 /// Commands whose only argument is a minor number or a device.
-const ON_A_MINOR: [&str; 10] = [
+const ON_A_MINOR: [&str; 11] = [
+    "disk-options",
     "dstate",
     "attach",
     "detach",
@@ -110,6 +114,11 @@ mod tests {
             ("get-gi r0 1 0", "urbd get-gi r0:1/0"),
             ("dstate 10", "urbd dstate minor-10"),
             ("detach /dev/drbd/10 --force", "urbd detach minor-10 --force"),
+            (
+                "disk-options 10 --set-defaults --al-extents=6007",
+                "urbd disk-options minor-10 --set-defaults --al-extents=6007",
+            ),
+            ("peer-device-options r0 1 0 --c-min-rate=4M", "urbd peer-device-options r0:1/0 --c-min-rate=4M"),
             ("wait-connect-resource -d5 -t10 r0", "urbd wait-connect r0 --degr-wfc-timeout=5 -t10"),
             ("nonsense", "20"),
             ("primary", "20"),

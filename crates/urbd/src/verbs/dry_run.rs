@@ -1,12 +1,12 @@
 //! `--dry-run`: the commands that drbdadm would run, one a line and quoted for a shell; other programs do run them
 //! (`docs/spec/config-and-cli.md` 3.1, 7.3).
 
-use config::{AdjustScope, LocalVolume, Plan, Step, shell_line};
+use config::{AdjustScope, Group, LocalVolume, PeerDevice, Plan, Step, shell_line};
 
 use crate::cli::Call;
 use crate::objects::Target;
 use crate::problem::Problem;
-use crate::verbs::{Verb, metadata};
+use crate::verbs::{Verb, metadata, options};
 
 /// What a verb is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,10 +35,10 @@ enum Shape {
 
 fn shape(verb: &str) -> Option<Shape> {
     Some(match verb {
-        "primary" | "secondary" | "down" | "role" | "show" => Shape::Resource,
-        "detach" | "suspend-io" | "resume-io" | "new-current-uuid" => Shape::Minor,
-        "connect" | "disconnect" | "cstate" => Shape::Peer,
-        "invalidate-remote" | "verify" | "pause-sync" | "resume-sync" => Shape::PeerDevice,
+        "primary" | "secondary" | "down" | "role" | "show" | "resource-options" => Shape::Resource,
+        "detach" | "disk-options" | "suspend-io" | "resume-io" | "new-current-uuid" => Shape::Minor,
+        "connect" | "disconnect" | "cstate" | "net-options" => Shape::Peer,
+        "invalidate-remote" | "verify" | "pause-sync" | "resume-sync" | "peer-device-options" => Shape::PeerDevice,
         "dump-md" | "wipe-md" | "apply-al" | "create-md" => Shape::Metadata,
         "invalidate" | "outdate" | "dstate" => Shape::MinorElseMetadata,
         "get-gi" | "show-gi" => Shape::PeerDeviceElseMetadata,
@@ -55,6 +55,9 @@ pub(crate) fn lines(verb: &Verb, call: &Call, target: &Target) -> Result<Option<
     let local = target.local()?;
     let resource = local.name.as_str();
     let options = given_options(verb, call);
+    if options.is_empty() && !verb.settings.is_empty() {
+        return Ok(Some(as_configured(verb, target)?));
+    }
     let setup = |verb: &str, arguments: &[&str]| {
         let words = ["drbdsetup", verb].into_iter().chain(arguments.iter().copied()).map(str::to_owned);
         shell_line(&words.chain(options.iter().cloned()).collect::<Vec<_>>())
@@ -88,6 +91,34 @@ pub(crate) fn lines(verb: &Verb, call: &Call, target: &Target) -> Result<Option<
         Shape::Wait => vec![setup(&format!("{}-resource", verb.name), &[resource])],
         Shape::Attach => attach_lines(target)?,
     }))
+}
+
+/// Option verbs without options: everything as configured again.
+fn as_configured(verb: &Verb, target: &Target) -> Result<Vec<String>, Problem> {
+    let local = target.local()?;
+    let steps: Vec<Step> = match verb.name {
+        "disk-options" => {
+            let step = |v: &LocalVolume| {
+                let options = v.settings.iter().filter(|s| s.spec.group == Group::Disk && s.spec.name != "size");
+                Step::DiskOptions { volume: v.nr, minor: v.minor, options: options.cloned().collect() }
+            };
+            target.volumes().map(step).collect()
+        }
+        "net-options" => {
+            target.peers().map(|p| Step::NetOptions { peer: p.peer_node_id, options: p.named_settings() }).collect()
+        }
+        "peer-device-options" => {
+            let devices = target.peers().flat_map(|p| p.peer_devices.iter().map(move |d| (p.peer_node_id, d)));
+            let meant = devices.filter(|(_, d)| target.volumes().any(|v| v.nr == d.volume));
+            let step = |(peer, d): (_, &PeerDevice)| {
+                let (volume, options) = (d.volume, d.settings.clone());
+                Step::PeerDeviceOptions { peer, volume, options, reset: true }
+            };
+            meant.map(step).collect()
+        }
+        _ => vec![Step::ResourceOptions { options: local.settings.clone() }],
+    };
+    Ok(steps.iter().flat_map(|s| s.commands(&local.name)).map(|c| shell_line(&c)).collect())
 }
 
 fn attach_lines(target: &Target) -> Result<Vec<String>, Problem> {
@@ -131,5 +162,6 @@ fn given_options(verb: &Verb, call: &Call) -> Vec<String> {
         None => None,
         Some(_) => call.value(option.name).map(|value| format!("--{}={value}", option.name)),
     });
-    given.collect()
+    let settings = options::settable(verb.settings).map(|spec| spec.name);
+    given.chain(settings.filter_map(|name| Some(format!("--{name}={}", call.value(name)?)))).collect()
 }
