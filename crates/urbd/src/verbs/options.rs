@@ -1,5 +1,5 @@
-//! `disk-options`, `net-options`, `peer-device-options`, `resource-options`: other options for what runs, until the next
-//! `adjust` (`docs/spec/config-and-cli.md` 2.10, 3.2).
+//! `disk-options`, `net-options`, `peer-device-options`, `resource-options`: other options for what runs, until the
+//! next `adjust` (`docs/spec/config-and-cli.md` 2.10, 3.2).
 
 use config::{Config, Group, Kind, LocalResource, LocalVolume, OptionSpec, OverlayScope, Setting, Settings, Unit};
 use control::Command;
