@@ -260,6 +260,7 @@ class UrbdNode(Node):
                 f.truncate(size)
         self.processes = {}  # resource -> Popen of `urbd run`
         self.mounts = []
+        self.disks = []  # those that can fail: faulty_disk.py
         self.ip = self._join_network()
 
     # ---- network -----------------------------------------------------------
@@ -476,6 +477,9 @@ class UrbdNode(Node):
         left = []
         for path in reversed(self.mounts):  # mounted by tests, on the outside
             subprocess.run(["umount", "-l", path], stderr=subprocess.DEVNULL)
+        for disk in self.disks:  # a process with requests on a hanging disk cannot be killed
+            with contextlib.suppress(OSError, AssertionError):
+                disk.heal()
         loops = self.loops()  # only now do their backing files have names
         for res in list(self.processes):
             self.kill(res)
@@ -483,6 +487,8 @@ class UrbdNode(Node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         eventually("the node's processes are gone", lambda: not self.pids(), 20)
+        for disk in self.disks:
+            disk.close()
         pid = _read_pidfile(self.pidfile)
         if pid:
             _kill_group(pid)  # and with it the namespace, and every mount in it
