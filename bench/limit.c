@@ -5,12 +5,14 @@
  * header; the second receives it, writes it to its file and answers with 16 bytes. All writes and messages of a batch
  * of `depth` go with one system call each where the interface allows it. No protocol, no metadata, no front end.
  *
- * Usage: limit FILE_A FILE_B BLOCK_BYTES DEPTH WRITES MODE    MODE: unpinned | pinned (one core each) | one (one core) | spin
- * Prints one line: IOPS, CPU microseconds per write of both processes, MiB/s.
+ * Usage: limit FILE_A FILE_B BLOCK_BYTES DEPTH WRITES MODE    WRITES: a number, or a time in milliseconds like 1000ms
+ *     MODE: unpinned | pinned (one core each) | one (one core) | spin
+ * Prints one line: IOPS, CPU microseconds per write of both processes and of each, MiB/s.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -121,8 +123,8 @@ static double cpu(int who) {
     return u.ru_utime.tv_sec + u.ru_stime.tv_sec + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
-/* The first node: keeps `depth` writes in flight. */
-static void primary(int fd, int file, size_t block, int depth, long writes, uint64_t blocks) {
+/* The first node: keeps `depth` writes in flight, until so many are done or the time has come. */
+static long primary(int fd, int file, size_t block, int depth, long writes, double end, uint64_t blocks) {
     char *data = aligned_alloc(4096, block), *acks = malloc(depth * ACK);
     struct header *headers = calloc(depth, sizeof *headers);
     struct iovec *iov = malloc(2 * depth * sizeof *iov);
@@ -132,28 +134,34 @@ static void primary(int fd, int file, size_t block, int depth, long writes, uint
     size_t partial = 0;
     while (answered < writes) {
         int n = 0;
+        if (end > 0 && seconds() >= end) writes = asked, end = 0;
         for (; asked - answered < depth && asked < writes; asked++, n++) {
             random ^= random << 13, random ^= random >> 7, random ^= random << 17;
             headers[n] = (struct header){.offset = random % blocks * block, .id = asked};
             iov[2 * n] = (struct iovec){&headers[n], HEADER};
             iov[2 * n + 1] = (struct iovec){data, block};
         }
+        if (asked == answered) break;
         if (n > 0) send_all(fd, iov, 2 * n);
         for (int i = 0; i < n; i++) write_block(file, data, block, headers[i].offset);
         size_t got = receive(fd, acks, ACK - partial, depth * ACK) + partial;
         answered += got / ACK;
         partial = got % ACK;
     }
+    return answered;
 }
 
 int main(int argc, char **argv) {
     if (argc != 7) {
-        fprintf(stderr, "usage: %s FILE_A FILE_B BLOCK_BYTES DEPTH WRITES unpinned|pinned|one|spin\n", argv[0]);
+        fprintf(stderr, "usage: %s FILE_A FILE_B BLOCK_BYTES DEPTH WRITES|MILLISms unpinned|pinned|one|spin\n", argv[0]);
         return 2;
     }
     size_t block = atol(argv[3]);
     int depth = atoi(argv[4]);
-    long writes = atol(argv[5]);
+    char *unit;
+    long writes = strtol(argv[5], &unit, 10);
+    double lasts = strcmp(unit, "ms") ? 0 : writes * 1e-3;
+    if (lasts > 0) writes = LONG_MAX;
     const char *mode = argv[6];
     int pinned = !strcmp(mode, "pinned") || !strcmp(mode, "spin"), one = !strcmp(mode, "one");
     spin = !strcmp(mode, "spin");
@@ -180,13 +188,13 @@ int main(int argc, char **argv) {
     check(connect(fd, (void *)&address, len) == 0, "connect");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     double start = seconds(), used = cpu(RUSAGE_SELF);
-    primary(fd, open_file(argv[1]), block, depth, writes, st.st_size / block);
+    writes = primary(fd, open_file(argv[1]), block, depth, writes, lasts > 0 ? start + lasts : 0, st.st_size / block);
     double took = seconds() - start;
     used = cpu(RUSAGE_SELF) - used;
     shutdown(fd, SHUT_RDWR);
     waitpid(child, 0, 0);
-    used += cpu(RUSAGE_CHILDREN);
-    printf("%.0f IOPS, %.2f us CPU per write, %.0f MiB/s\n", writes / took, used * 1e6 / writes,
+    double first = used * 1e6 / writes, second = cpu(RUSAGE_CHILDREN) * 1e6 / writes;
+    printf("%.0f IOPS, %.2f us CPU per write (%.2f + %.2f), %.1f MiB/s\n", writes / took, first + second, first, second,
            writes / took * block / (1 << 20));
     return 0;
 }

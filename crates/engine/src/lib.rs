@@ -10,6 +10,7 @@
 //! Must never: decide anything about replication. The only `unsafe` code is in `buffers`, `ring` and `sys`.
 #![deny(unsafe_code)]
 
+mod application;
 pub mod buffers;
 pub mod connector;
 mod control_server;
@@ -32,5 +33,7 @@ mod sys;
 mod token;
 mod volumes;
 
-pub use resource::{Error, Options, clear_leftovers, run};
+pub use application::Application;
+pub use frontends::{Errno, Kind, Request};
+pub use resource::{Error, Options, clear_leftovers, run, run_with};
 pub use setup::resource_config;

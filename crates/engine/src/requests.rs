@@ -14,6 +14,8 @@ pub(crate) enum Asker {
     /// A piece of one of the client's long writes.
     NbdPiece(ClientId, LongWrite),
     Fuse,
+    /// The application inside the process.
+    Application,
 }
 
 /// A client's write that is longer than any buffer: its pieces are requests of their own. Counted per client.

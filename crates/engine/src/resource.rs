@@ -3,6 +3,7 @@
 mod commands;
 mod effects;
 
+use crate::application::{Application, Inside};
 use crate::buffers::Pool;
 use crate::control_server::ControlServer;
 use crate::fuse_server::FuseServer;
@@ -67,8 +68,20 @@ pub enum Error {
 /// # Errors
 /// If it cannot be started, or the kernel interface fails.
 pub fn run(options: Options) -> Result<(), Error> {
+    run_with(options, None)
+}
+
+/// As [`run`], with an application inside the process.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(options: Options, application: Option<Box<dyn Application>>) -> Result<(), Error> {
     let bring_up = options.bring_up;
     let mut runner = Runner::start(options)?;
+    runner.inside = application
+        .map(|application| Inside::start(&mut runner.ring, runner.pool, application))
+        .transpose()
+        .map_err(|error| Error::Io { what: "starting the application inside".into(), error })?;
     if bring_up {
         runner.bring_up();
     } else {
@@ -119,6 +132,7 @@ struct Runner {
     links: Links,
     nbd: NbdServer,
     fuse: Option<FuseServer>,
+    inside: Option<Inside>,
     requests: Requests,
     control: ControlServer,
     handlers: Handlers,
@@ -180,6 +194,7 @@ impl Runner {
             pool,
             nbd,
             fuse,
+            inside: None,
             requests: Requests::new(pool),
             checking: None,
             control,
@@ -226,9 +241,12 @@ impl Runner {
     /// One turn of the loop: wait, take in what happened, let the core decide, carry it out.
     fn turn(&mut self) -> Result<(), Error> {
         let deadline = self.core.poll_timeout().into_iter().chain(self.links.deadline()).min();
+        let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
+        let deadline = if hungry { Some(Instant(0)) } else { deadline };
         let turned = self.ring.turn(deadline, &mut self.done);
         turned.map_err(kernel_failed)?;
         self.now = sys::now();
+        self.inside.iter_mut().for_each(Inside::begin_turn);
         self.dispatch_done();
         self.links.on_timer(&mut self.ring, self.now);
         if self.core.poll_timeout().is_some_and(|at| at <= self.now) {
@@ -270,6 +288,7 @@ impl Runner {
             if let Some(fuse) = &mut self.fuse {
                 fuse.pump(&mut self.ring, &mut self.requests);
             }
+            self.inside.iter_mut().for_each(|inside| inside.pump(&mut self.requests));
             if !quiet || !self.outcomes.is_empty() || self.nbd.has_events() || self.requests.has_ready() {
                 continue;
             }
@@ -301,6 +320,7 @@ impl Runner {
                     fuse.on_readable(ring, &mut self.requests);
                 }
             }
+            Token::Application => self.inside.iter_mut().for_each(|inside| inside.on_readable(ring)),
             Token::FuseWork(volume) => self.on_fuse_work(volume),
             Token::UseCheck => self.on_use_checked(),
             Token::Signal => self.on_signal(),

@@ -24,6 +24,8 @@ pub(crate) enum Token {
     Control(ClientId),
     /// A handler's process has ended.
     Handler(u64),
+    /// The application inside the process has something to say.
+    Application,
     /// The kernel has FUSE messages for us.
     Fuse,
     /// A volume's block device was attached, resized or detached.

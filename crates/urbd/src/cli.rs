@@ -71,6 +71,9 @@ fn run_verb(argv: &[OsString]) -> u8 {
         }
     };
     let Some((name, args)) = matches.subcommand() else { return exit::USAGE };
+    if name == "bench" {
+        return settle(verbs::bench::run(&Context::new(args), args));
+    }
     let Some(verb) = verbs::find(name) else { return exit::USAGE };
     let context = Context::new(args);
     let call = Call { context: &context, args };
@@ -118,7 +121,7 @@ pub(crate) fn parser() -> Command {
         .arg_required_else_help(true)
         .args(general_options())
         .after_help("Objects: RES, RES/VOL, RES:PEER, RES:PEER/VOL, minor-N, or all.");
-    root.subcommands(verbs::VERBS.iter().map(subcommand))
+    root.subcommands(verbs::VERBS.iter().map(subcommand)).subcommand(verbs::bench::command())
 }
 
 fn general_options() -> Vec<Arg> {

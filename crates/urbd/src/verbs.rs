@@ -1,6 +1,8 @@
 //! The table of verbs: names, help, objects and options as data; used for parsing, dispatch, help and completion.
 
 pub(crate) mod adjust;
+pub(crate) mod bench;
+mod bench_run;
 pub(crate) mod commands;
 pub(crate) mod completion;
 pub(crate) mod configuration;

@@ -53,6 +53,9 @@ impl Runner {
             Effect::CommandDone { id, result } => self.commands.on_done(id, result),
             Effect::Device { volume, size, access, discard } => {
                 self.nbd.set_device(volume, size, access, discard);
+                if let Some(inside) = &mut self.inside {
+                    inside.set_device(volume, size, access == urbd_core::Access::ReadWrite);
+                }
                 if let Some(fuse) = &mut self.fuse {
                     fuse.set_device(volume, size, access, discard);
                 }
@@ -71,6 +74,11 @@ impl Runner {
             (Asker::NbdPiece(client, long), _) => self.nbd.piece_done(client, long, answer.result),
             (Asker::Fuse, Some(fuse)) => fuse.answer(&answer.request, answer.result, answer.data),
             (Asker::Fuse, None) => {}
+            (Asker::Application, _) => {
+                if let Some(inside) = &mut self.inside {
+                    inside.answer(&answer.request, answer.result, &answer.data);
+                }
+            }
         }
     }
 

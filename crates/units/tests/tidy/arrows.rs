@@ -16,7 +16,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sim", &["units", "wire", "meta", "core"]),
     ("hostile", &["units", "wire", "meta", "config", "core", "frontends", "control"]),
     ("engine", &["units", "wire", "meta", "config", "core", "frontends", "control"]),
-    ("urbd", &["units", "meta", "config", "core", "control", "engine", "sim"]),
+    ("bench", &["units", "frontends", "control", "engine"]),
+    ("urbd", &["units", "meta", "config", "core", "control", "engine", "sim", "bench"]),
 ];
 
 #[test]

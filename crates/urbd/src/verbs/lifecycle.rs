@@ -35,18 +35,38 @@ pub(crate) fn run(call: &Call) -> Result<u8, Problem> {
             worst => Ok(worst),
         };
     };
-    let local = target.local()?;
-    check_startable(call.context, local)?;
-    if call.context.is_running(&local.name) {
+    start(call.context, target.local()?, None)
+}
+
+/// As `run`, with an application inside the process.
+pub(crate) fn run_inside(
+    context: &Context,
+    resource: &str,
+    application: Box<dyn engine::Application>,
+) -> Result<u8, Problem> {
+    start(context, &context.resource(resource)?, Some(application))
+}
+
+fn start(
+    context: &Context,
+    local: &LocalResource,
+    application: Option<Box<dyn engine::Application>>,
+) -> Result<u8, Problem> {
+    check_startable(context, local)?;
+    if context.is_running(&local.name) {
         return Err(runs_already(&local.name));
     }
-    prepare_run_dir(&call.context.run_dir)?;
+    prepare_run_dir(&context.run_dir)?;
     make_clean(local)?;
-    serve(call.context, local)
+    serve(context, local, application)
 }
 
 /// Hands the resource to the engine; comes back when it was taken down.
-fn serve(context: &Context, local: &LocalResource) -> Result<u8, Problem> {
+fn serve(
+    context: &Context,
+    local: &LocalResource,
+    application: Option<Box<dyn engine::Application>>,
+) -> Result<u8, Problem> {
     let options = engine::Options {
         resource: local.clone(),
         config_file: context.config_file.clone(),
@@ -54,7 +74,7 @@ fn serve(context: &Context, local: &LocalResource) -> Result<u8, Problem> {
         bring_up: true,
         show: context.config()?.dump(&context.this_host(), false, &[&local.name]),
     };
-    engine::run(options).map(|()| 0).map_err(|e| Problem::usage(format!("{}: {e}", local.name)))
+    engine::run_with(options, application).map(|()| 0).map_err(|e| Problem::usage(format!("{}: {e}", local.name)))
 }
 
 fn check_startable(context: &Context, local: &LocalResource) -> Result<(), Problem> {

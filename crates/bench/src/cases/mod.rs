@@ -1,0 +1,184 @@
+//! The cases: which contenders do which jobs, and which bars follow.
+
+mod in_process;
+
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::pair::filled_file;
+use crate::results::{CaseReport, Report, VERSION};
+use crate::sys::Foreign;
+use crate::target::Target;
+use crate::workload::Workload;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How thoroughly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scale {
+    /// For tests of the benchmark itself: figures mean nothing.
+    Tiny,
+    /// A first impression, in minutes.
+    Quick,
+    /// What may be quoted.
+    Full,
+}
+
+impl Scale {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Scale::Tiny => "tiny",
+            Scale::Quick => "quick",
+            Scale::Full => "full",
+        }
+    }
+
+    /// One of three values.
+    pub(crate) fn choose<T>(self, tiny: T, quick: T, full: T) -> T {
+        match self {
+            Scale::Tiny => tiny,
+            Scale::Quick => quick,
+            Scale::Full => full,
+        }
+    }
+}
+
+/// Which set a case belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Set {
+    /// The measurements of DRBD that urbd starts from.
+    Seeds,
+    /// What urbd asks of itself.
+    Bars,
+}
+
+/// One case of the table.
+pub struct Case {
+    /// Its name for `--only`.
+    pub name: &'static str,
+    /// Where it belongs.
+    pub set: Set,
+    /// A heading.
+    pub title: &'static str,
+    /// What is compared, on what.
+    pub about: &'static str,
+    run: fn(&Setting, &mut CaseReport) -> Result<()>,
+}
+
+/// All cases, in the order in which they run.
+pub const CASES: &[Case] = &[in_process::CASE];
+
+/// What every case needs.
+pub struct Setting<'a> {
+    /// The program that nodes run.
+    pub program: &'a Path,
+    /// Where files of the measurement are made, e.g. in memory.
+    pub dir: &'a Path,
+    /// How thoroughly.
+    pub scale: Scale,
+    /// Rounds; each contender has one turn per job in each.
+    pub rounds: u32,
+    /// Is told what is done, and which part of the case is done (0 to 1).
+    pub progress: &'a dyn Fn(&str, f64),
+    /// Numbers for names of files.
+    pub next: Cell<u32>,
+}
+
+/// A job with what it is called.
+pub(crate) type Job = (String, Workload);
+/// Someone who takes part.
+pub(crate) type Contender<'a> = (&'a str, &'a mut dyn Target);
+
+impl Setting<'_> {
+    /// How long one job lasts.
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_millis(self.scale.choose(60, 400, 2000))
+    }
+
+    /// Bytes of a backing file.
+    pub(crate) fn size(&self) -> u64 {
+        self.scale.choose(24 << 20, 128 << 20, 512 << 20)
+    }
+
+    /// A job of the usual length.
+    pub(crate) fn job(&self, workload: Workload) -> Job {
+        (workload.title(), workload.lasting(self.duration()))
+    }
+
+    /// A folder that nobody else uses.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
+        let number = self.next.replace(self.next.get() + 1);
+        let path = self.dir.join(format!("{number}-{name}"));
+        std::fs::create_dir_all(&path).map_err(Error::io(path.display()))?;
+        Ok(path)
+    }
+
+    /// Two backing files of [`Setting::size`] in `folder`.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub(crate) fn two_files(&self, folder: &Path) -> Result<[PathBuf; 2]> {
+        let file = |name| filled_file(&folder.join(name), self.size());
+        Ok([file("first.disk")?, file("second.disk")?])
+    }
+
+    /// Every contender does every job once per round. Who begins changes from round to round.
+    ///
+    /// # Errors
+    /// The first that failed.
+    pub(crate) fn interleave(
+        &self,
+        report: &mut CaseReport,
+        jobs: &[Job],
+        contenders: &mut [Contender<'_>],
+    ) -> Result<()> {
+        let steps = self.rounds as usize * jobs.len() * contenders.len();
+        let mut done = 0;
+        for round in 0..self.rounds as usize {
+            for (job, workload) in jobs {
+                let workload = Workload { seed: workload.seed + round as u64, ..workload.clone() };
+                for turn in 0..contenders.len() {
+                    let who = (turn + round) % contenders.len();
+                    let (name, target) = &mut contenders[who];
+                    (self.progress)(&format!("{job}: {name}"), done as f64 / steps as f64);
+                    let outcome = target.run(&workload).map_err(|e| Error::new(format!("{name}, {job}: {e}")))?;
+                    report.outcome(job, name, &outcome)?;
+                    done += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs cases one after the other. One that fails is reported as absent and does not keep the others from being run.
+pub fn run(setting: &Setting<'_>, cases: &[&Case]) -> Report {
+    let mut report = Report {
+        version: VERSION,
+        machine: Machine::this(),
+        scale: setting.scale.name().into(),
+        rounds: setting.rounds,
+        cases: Vec::new(),
+    };
+    for case in cases {
+        let (start, foreign) = (Instant::now(), Foreign::start());
+        let mut part = CaseReport {
+            name: case.name.into(),
+            title: case.title.into(),
+            about: case.about.into(),
+            ..CaseReport::default()
+        };
+        if let Err(e) = (case.run)(setting, &mut part) {
+            part.absent("the whole case", e);
+        }
+        part.foreign_cpus = foreign.cpus();
+        part.took = start.elapsed().as_secs_f64();
+        report.cases.push(part);
+    }
+    report
+}

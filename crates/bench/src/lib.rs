@@ -1,0 +1,29 @@
+//! Measures urbd on this machine, beside its alternatives and beside the bare work.
+//!
+//! Purpose: workloads, what they are done to (a node's own loop, NBD, files), the alternatives, the cases that put them
+//! side by side, and what is printed of it. `urbd bench` is a command line for this.
+//!
+//! Invariants: contenders take turns within every round, and only ratios within a round are judged; whatever was
+//! started is ended, also after an error; nothing is written to but files made for the purpose, or what the user named.
+//!
+//! Must never: be on the data path of a node that was not started to be measured; judge where nothing was measured.
+#![deny(unsafe_code)]
+
+pub mod cases;
+pub mod error;
+pub mod file;
+pub mod in_process;
+pub mod latency;
+pub mod limit;
+pub mod machine;
+pub mod nbd;
+pub mod pair;
+pub mod pattern;
+pub mod process;
+pub mod report;
+pub mod results;
+mod sys;
+pub mod target;
+pub mod workload;
+
+pub use error::{Error, Result};

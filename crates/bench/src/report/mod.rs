@@ -1,0 +1,13 @@
+//! What people and programs are shown of a report.
+
+mod text;
+
+use crate::results::Report;
+
+pub use text::text;
+
+/// For programs, and for [`Report::from_json`].
+#[must_use]
+pub fn json(report: &Report) -> String {
+    serde_json::to_string_pretty(report).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,126 @@
+//! The few system calls that the standard library does not have.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Nanoseconds since the first call, never 0.
+#[must_use]
+pub(crate) fn now() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
+}
+
+/// CPU seconds that a process with all its threads, ended ones included, has used; `None` if there is no such process.
+#[must_use]
+pub(crate) fn cpu_seconds(pid: u32) -> Option<f64> {
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: `clock` is a place for the result.
+    if unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) } != 0 {
+        return None;
+    }
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a place for the result.
+    let r = unsafe { libc::clock_gettime(clock, &raw mut t) };
+    (r == 0).then(|| t.tv_sec as f64 + t.tv_nsec as f64 / 1e9)
+}
+
+/// Waits until the descriptor can be read (or written, if that is wanted), at most that long; false: time is up.
+pub(crate) fn wait(fd: BorrowedFd<'_>, write: bool, at_most: Duration) -> io::Result<bool> {
+    let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
+    let mut entry = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events, revents: 0 };
+    // SAFETY: one entry, valid for the length of the call.
+    let n = unsafe { libc::poll(&raw mut entry, 1, at_most.as_millis().min(1 << 30) as i32) };
+    match n {
+        -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(true),
+        -1 => Err(io::Error::last_os_error()),
+        n => Ok(n > 0),
+    }
+}
+
+/// Bytes that may be written to the file system at `path`.
+#[must_use]
+pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: statvfs is plain data for which all zeroes is valid.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a C string and a place for the result, both valid for the length of the call.
+    let r = unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) };
+    (r == 0).then(|| stat.f_bavail * stat.f_frsize)
+}
+
+/// Asks a process that we started to end.
+pub(crate) fn terminate(pid: u32) {
+    // SAFETY: no memory is involved; the process is our child and not waited for, so the number is still its own.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) };
+}
+
+/// Memory whose start is a multiple of 4096, as direct I/O wants it.
+pub(crate) struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    pub(crate) fn new(len: usize) -> Aligned {
+        let bytes = vec![0x5a; len + 4096];
+        let start = bytes.as_ptr().align_offset(4096);
+        Aligned { bytes, start, len }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..][..self.len]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..][..self.len]
+    }
+}
+
+/// How much of the machine others use. What we and our ended children used is ours; children that still run are counted
+/// as others only until they end, so end them before asking.
+pub(crate) struct Foreign {
+    start: Instant,
+    busy: f64,
+    own: f64,
+}
+
+impl Foreign {
+    pub(crate) fn start() -> Foreign {
+        Foreign { start: Instant::now(), busy: busy_seconds(), own: own_seconds() }
+    }
+
+    /// CPUs, on average since the start.
+    pub(crate) fn cpus(&self) -> f64 {
+        let others = (busy_seconds() - self.busy) - (own_seconds() - self.own);
+        (others / self.start.elapsed().as_secs_f64().max(1e-3)).max(0.0)
+    }
+}
+
+/// CPU seconds that all processes have used.
+fn busy_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let words = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<f64> = words.filter_map(|w| w.parse().ok()).collect();
+    // user, nice, system; idle and iowait are no use; irq, softirq, steal.
+    let used = [0, 1, 2, 5, 6, 7].iter().filter_map(|i| ticks.get(*i)).sum::<f64>();
+    used / TICKS_PER_SECOND
+}
+
+/// CPU seconds that we and our ended children have used.
+fn own_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let words = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let fields: Vec<f64> = words.map(|w| w.parse().unwrap_or_default()).collect();
+    // utime, stime, cutime, cstime: fields 14 to 17, counted from 1; what is before the name's `)` is two fields.
+    fields.get(11..15).map_or(0.0, |f| f.iter().sum::<f64>() / TICKS_PER_SECOND)
+}
+
+/// As the kernel tells it to programs: the same on all Linux machines.
+const TICKS_PER_SECOND: f64 = 100.0;

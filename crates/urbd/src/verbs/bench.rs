@@ -1,0 +1,191 @@
+//! `bench`: a command line for the crate `bench`, which does the measuring.
+
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use bench::cases::{self, CASES, Case, Scale, Set, Setting};
+use bench::in_process::Inside;
+use bench::report;
+use bench::results::Report;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::context::Context;
+use crate::problem::{Problem, exit};
+use crate::verbs::{bench_run, lifecycle};
+
+/// The parser of `bench` and everything below it.
+pub(crate) fn command() -> Command {
+    let set = |name, about| Command::new(name).about(about).args(case_options());
+    let node = Command::new("node")
+        .about("Run one resource with the load inside; standard input is a socket")
+        .hide(true)
+        .arg(Arg::new("object").value_name("RESOURCE").required(true));
+    Command::new("bench")
+        .about("Measure urbd and its alternatives on this machine")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(bench_run::command())
+        .subcommand(set("seeds", "The measurements of DRBD that urbd starts from, on this machine"))
+        .subcommand(set("bars", "What urbd asks of itself: beside the bare work, and beside its alternatives"))
+        .subcommand(set("all", "Both"))
+        .subcommand(node)
+}
+
+fn case_options() -> Vec<Arg> {
+    let flag = |name: &'static str, help| Arg::new(name).long(name).help(help).action(ArgAction::SetTrue);
+    let value = |name: &'static str, value, help| Arg::new(name).long(name).value_name(value).help(help);
+    vec![
+        flag("quick", "A first impression, in minutes (the default)").conflicts_with("full"),
+        flag("full", "What may be quoted: longer jobs, at least 5 rounds"),
+        flag("tiny", "Only whether it works at all: figures mean nothing").hide(true),
+        value("only", "NAME", "Only this case; may be repeated").action(ArgAction::Append),
+        value("rounds", "N", "Rounds; every contender has one turn per job in each"),
+        value("dir", "DIR", "Where files are made; default: in memory (/dev/shm) if there is room"),
+        value("json", "FILE", "Store the figures"),
+        value("html", "FILE", "Store a page with plots"),
+        value("markdown", "FILE", "Renew what stands between the markers of this file"),
+        flag("list", "Print the names of the cases"),
+    ]
+}
+
+/// `bench …`; gives the exit status.
+///
+/// # Errors
+/// A bad call, or nothing could be measured.
+pub(crate) fn run(context: &Context, args: &ArgMatches) -> Result<u8, Problem> {
+    match args.subcommand() {
+        Some(("node", args)) => node(context, args),
+        Some(("run", args)) => bench_run::run(args),
+        Some((set, args)) => {
+            let set = [("seeds", Set::Seeds), ("bars", Set::Bars)].into_iter().find(|(name, _)| *name == set);
+            measure(args, set.map(|(_, set)| set))
+        }
+        None => Err(Problem::usage("bench: what?").hint("urbd bench --help")),
+    }
+}
+
+/// The hidden half of a measurement in process: a node whose application is the load.
+fn node(context: &Context, args: &ArgMatches) -> Result<u8, Problem> {
+    use std::os::fd::AsFd;
+    let stdin = io::stdin().as_fd().try_clone_to_owned();
+    let socket = stdin.map_err(|e| Problem::new(exit::BROKEN, format!("standard input: {e}")))?;
+    let name = args.get_one::<String>("object").map_or("", String::as_str);
+    lifecycle::run_inside(context, name, Box::new(Inside::new(socket)))
+}
+
+fn measure(args: &ArgMatches, set: Option<Set>) -> Result<u8, Problem> {
+    let of_set = |case: &&Case| set.is_none_or(|set| case.set == set);
+    let wanted: Vec<&String> = args.get_many("only").into_iter().flatten().collect();
+    let all: Vec<&Case> = CASES.iter().filter(of_set).collect();
+    if args.get_flag("list") {
+        all.iter().for_each(|case| println!("{:20} {}", case.name, case.title));
+        return Ok(0);
+    }
+    if let Some(unknown) = wanted.iter().find(|name| all.iter().all(|case| case.name != name.as_str())) {
+        let names: Vec<&str> = all.iter().map(|case| case.name).collect();
+        return Err(Problem::usage(format!("no case `{unknown}`")).hint(format!("cases: {}", names.join(", "))));
+    }
+    let chosen: Vec<&Case> =
+        all.into_iter().filter(|case| wanted.is_empty() || wanted.iter().any(|name| *name == case.name)).collect();
+    let scale = match (args.get_flag("full"), args.get_flag("tiny")) {
+        (true, _) => Scale::Full,
+        (_, true) => Scale::Tiny,
+        _ => Scale::Quick,
+    };
+    let rounds = number(args, "rounds")?.unwrap_or(if scale == Scale::Full { 5 } else { 3 });
+    let place = Place::new(args.get_one::<String>("dir").map(Path::new))?;
+    let program =
+        std::env::current_exe().map_err(|e| Problem::new(exit::BROKEN, format!("where is this program? {e}")))?;
+    let bar = Bar::default();
+    let setting = Setting {
+        program: &program,
+        dir: place.dir.path(),
+        scale,
+        rounds,
+        progress: &|what, part| bar.draw(what, part),
+        next: Cell::new(0),
+    };
+    let report = cases::run(&setting, &chosen);
+    bar.clear();
+    print!("{}", report::text(&report));
+    store(args, &report)?;
+    let measured = report.cases.iter().any(|case| !case.rows.is_empty());
+    if measured { Ok(0) } else { Err(Problem::new(exit::FAILURE, "nothing could be measured; reasons are above")) }
+}
+
+fn store(args: &ArgMatches, report: &Report) -> Result<(), Problem> {
+    let failed = |file: &str, e: &dyn std::fmt::Display| Problem::new(exit::BROKEN, format!("{file}: {e}"));
+    let write = |file: &String, text: String| fs::write(file, text).map_err(|e| failed(file, &e));
+    if let Some(file) = args.get_one::<String>("json") {
+        write(file, report::json(report))?;
+    }
+    Ok(())
+}
+
+/// A number that an option gives.
+///
+/// # Errors
+/// Exit 1: it is none.
+pub(super) fn number<T: FromStr>(args: &ArgMatches, name: &str) -> Result<Option<T>, Problem> {
+    let Some(text) = args.get_one::<String>(name) else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| Problem::usage(format!("--{name}={text}: must be a number")))
+}
+
+/// A folder that goes away with this value.
+pub(super) struct Place {
+    /// The folder.
+    pub(super) dir: tempfile::TempDir,
+}
+
+impl Place {
+    /// In `parent`; by default in memory if there is room, else where temporary files are.
+    ///
+    /// # Errors
+    /// Exit 20: it cannot be made.
+    pub(super) fn new(parent: Option<&Path>) -> Result<Place, Problem> {
+        let memory = Path::new("/dev/shm");
+        let default = || if bench::process::has_room(memory, 4 << 30) { memory.into() } else { std::env::temp_dir() };
+        let parent: PathBuf = parent.map_or_else(default, Path::to_owned);
+        let dir = tempfile::Builder::new().prefix("urbd-bench-").tempdir_in(&parent);
+        let dir = dir.map_err(|e| {
+            Problem::new(exit::BROKEN, format!("cannot make a folder in {}: {e}", parent.display()))
+                .hint("name another with --dir")
+        })?;
+        Ok(Place { dir })
+    }
+}
+
+/// What is being done, on a terminal.
+#[derive(Default)]
+pub(super) struct Bar {
+    drawn: Cell<bool>,
+    last: RefCell<String>,
+}
+
+impl Bar {
+    /// Draws it, if there is a terminal and something has changed.
+    pub(super) fn draw(&self, what: &str, part: f64) {
+        const WIDTH: usize = 30;
+        if !io::stderr().is_terminal() {
+            return;
+        }
+        let full = ((part.clamp(0.0, 1.0) * WIDTH as f64).round() as usize).min(WIDTH);
+        let line = format!("[{}{}] {:3.0} % {what}", "#".repeat(full), ".".repeat(WIDTH - full), part * 100.0);
+        if *self.last.borrow() != line {
+            eprint!("\r\x1b[K{line}");
+            let _ = io::stderr().flush();
+            self.drawn.set(true);
+            self.last.replace(line);
+        }
+    }
+
+    /// Takes it away.
+    pub(super) fn clear(&self) {
+        if self.drawn.replace(false) {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
