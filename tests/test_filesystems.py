@@ -217,3 +217,54 @@ def test_a_stop_waits_for_who_uses_the_device(cluster):
     a.urbd("down", "r0")
     assert not os.path.islink(dev)
     assert not [f for f in os.listdir(a.run_dir) if f.endswith((".sock", ".nbd"))]
+
+
+@contextlib.contextmanager
+def fuse_over_io_uring():
+    """Switches the kernel's FUSE over io_uring on for file systems mounted in here; yields whether it has that at all."""
+    switch = "/sys/module/fuse/parameters/enable_uring"
+    if not os.path.exists(switch):
+        yield False
+        return
+    with open(switch) as f:
+        before = f.read().strip()
+    with open(switch, "w") as f:
+        f.write("Y")
+    try:
+        yield True
+    finally:
+        with open(switch, "w") as f:
+            f.write(before)
+
+
+def test_requests_through_the_ring(cluster):
+    """FUSE over io_uring where the kernel has it, messages elsewhere; the same data either way, also through a kill."""
+    with fuse_over_io_uring() as has_it:
+        a, b = two_nodes(cluster)
+        for n in (a, b):
+            assert ("FUSE over io_uring" if has_it else "FUSE with messages") in n.log()
+        # more at once, and longer, than there are slots and slots are long
+        sh("fio", "--name=t", "--ioengine=libaio", "--direct=1", f"--filename={a.device()}", "--rw=randrw",
+           "--bsrange=512-1m", "--blockalign=512", "--bs_unaligned=0", "--iodepth=256", "--size=64M", "--verify=crc32c",
+           "--do_verify=1", "--verify_fatal=1", "--verify_state_save=0")
+        sh("blkdiscard", "-z", "-o", MIB, "-l", MIB, a.device())
+        cluster.assert_same()
+        sh(*MKFS["ext4"], a.device())
+        with mounted(a, a.device(), "ext4") as m:
+            want = put(m, "f", os.urandom(5 * MIB))
+            a.kill()
+        b.wait(conn="~Connecting|Unconnected|NetworkFailure|Timeout")
+        b.urbd("primary", "r0")
+        with mounted(b, b.device(), "ext4") as m:
+            assert digest(os.path.join(m, "f")) == want
+        b.urbd("secondary", "r0")
+
+
+def test_the_ring_is_not_used_if_not_wanted(cluster):
+    with fuse_over_io_uring():
+        a = cluster.node("a", size=SIZE)
+        cluster.node("b", size=SIZE)
+        cluster.configure(extra="urbd { fuse-io-uring no; }")
+        a.create_md()
+        a.start()
+        assert "FUSE with messages" in a.log()

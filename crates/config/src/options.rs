@@ -552,6 +552,8 @@ option_structs! {
     UrbdOptions from Urbd {
         /// How the block device is presented.
         front_end: FrontEnd = "front-end",
+        /// Use FUSE over io_uring where the kernel offers it.
+        fuse_io_uring: bool = "fuse-io-uring",
         /// What decides on the speed of a resync.
         resync_controller: ResyncController = "resync-controller",
     }

@@ -369,6 +369,7 @@ table! {
     }
     Urbd {
         "front-end": choice::<FrontEnd>("auto"), honoured();
+        "fuse-io-uring": YES, honoured();
         "resync-controller": choice::<ResyncController>("adaptive"), honoured();
     }
     ResyncGoal {

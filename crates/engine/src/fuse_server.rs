@@ -4,27 +4,29 @@
 //! Nothing of this outlives the process: the file system is taken out of the directory tree at once and lives on an
 //! open descriptor of its root; the loop devices have keepers ([`loopdev::keep`]).
 //!
-//! The kernel's messages are read and answered with plain calls that do not block: io_uring would hand them to worker
-//! threads, as `/dev/fuse` has no way to be tried. What touches the files (attaching, resizing and detaching loop
-//! devices) runs on helper threads, because this thread serves the files.
+//! Requests come in one of two ways. Where the kernel has FUSE over io_uring and it is switched on, in *slots* that are
+//! part of the loop's ring: no system call of their own. Else as messages, read and answered with plain calls that do
+//! not block: io_uring would hand them to worker threads, as `/dev/fuse` has no way to be tried. What touches the
+//! files (attaching, resizing and detaching loop devices) runs on helper threads, because this thread serves the files.
 
 use crate::buffers::{Buf, Pool};
 use crate::requests::{Asker, Requests};
-use crate::ring::{Fd, Op, Ring};
+use crate::ring::{Done, Fd, FuseSlot, Interface, Op, Ring};
 use crate::sys;
 use crate::token::Token;
 use frontends::device_link::DeviceLinks;
 use frontends::fuse::{self, Event, MESSAGE_MAX, Session};
 use frontends::loopdev::{self, Background, Kept, in_background};
 use frontends::{Errno, Export, Request};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
-use units::{ByteLen, VolumeNr};
+use units::{ByteLen, Instant, VolumeNr};
 use urbd_core::{Access, BufRef, Segments};
 
 /// The file system and the loop devices on its files.
@@ -37,11 +39,22 @@ pub(crate) struct FuseServer {
     resource: String,
     volumes: BTreeMap<VolumeNr, Node>,
     message: Vec<u8>,
-    /// A write for whose payload the pool has no buffer; nothing more is read before it is admitted.
-    starved: Option<(VolumeNr, Request, std::ops::Range<usize>)>,
+    /// Slots whose requests are being worked on, by the kernel's number of the request.
+    slots: HashMap<u64, Box<FuseSlot>>,
+    /// Writes for whose payload the pool has no buffer, oldest first.
+    starved: VecDeque<Received>,
     out: Vec<u8>,
     armed: bool,
     gone: bool,
+}
+
+/// A request, and where its payload is.
+struct Received {
+    volume: VolumeNr,
+    request: Request,
+    payload: Range<usize>,
+    /// `None`: it came as a message. Nothing more is read before that is admitted.
+    slot: Option<Box<FuseSlot>>,
 }
 
 /// A volume's block device.
@@ -71,24 +84,49 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(50);
 /// Messages taken before others get their turn.
 const BATCH: usize = 128;
 
+/// Memory for all slots, and how many a queue has. There is a queue for each processor.
+const SLOT_MEMORY: usize = 32 << 20;
+const SLOTS_PER_QUEUE: std::ops::RangeInclusive<usize> = 2..=64;
+
 impl FuseServer {
-    /// Mounts on `RUN_DIR/RES.fuse`, for a moment. What a dead process left there is cleared away.
+    /// Mounts on `RUN_DIR/RES.fuse`, for a moment. What a dead process left there is cleared away. Requests come
+    /// through the ring if `slots` and the kernel agrees. What else the ring completes meanwhile is appended to `done`.
     ///
     /// # Errors
     /// If the host has no FUSE or no loop devices, or we may not use them.
     pub(crate) fn start(
         ring: &mut Ring<Token>,
+        done: &mut Vec<Done<Token>>,
         pool: &'static Pool,
         resource: &str,
         volumes: &[VolumeNr],
         run_dir: &Path,
+        slots: bool,
     ) -> io::Result<FuseServer> {
+        let mut server = FuseServer::mount(pool, resource, volumes, run_dir)?;
+        if slots && ring.interface() == Interface::IoUring {
+            server.session = server.session.wanting_slots();
+            server.greet()?;
+        }
+        if server.session.has_slots() {
+            server.give_slots(ring, done)?;
+        }
+        server.arm(ring);
+        Ok(server)
+    }
+
+    /// Do requests come through the ring?
+    pub(crate) fn has_slots(&self) -> bool {
+        self.session.has_slots()
+    }
+
+    fn mount(pool: &'static Pool, resource: &str, volumes: &[VolumeNr], run_dir: &Path) -> io::Result<FuseServer> {
         std::fs::File::options().read(true).write(true).open("/dev/loop-control")?;
         let mount = run_dir.join(format!("{resource}.fuse"));
         let (fd, root) = mount_aside(&mount)?;
         sys::set_nonblocking(fd.as_raw_fd());
         let export = |v: &VolumeNr| Export::new(u32::from(v.0), format!("{resource}/{}", v.0), 0).read_only();
-        let mut server = FuseServer {
+        let server = FuseServer {
             pool,
             fd,
             root,
@@ -97,7 +135,8 @@ impl FuseServer {
             resource: resource.to_owned(),
             volumes: volumes.iter().map(|v| (*v, Node::default())).collect(),
             message: vec![0; MESSAGE_MAX],
-            starved: None,
+            slots: HashMap::new(),
+            starved: VecDeque::new(),
             out: Vec::with_capacity(4096),
             armed: false,
             gone: false,
@@ -106,8 +145,32 @@ impl FuseServer {
             // A dead process's; it would lead nowhere, or to somebody else's loop device.
             let _ = server.links.remove(resource, u32::from(volume.0));
         }
-        server.arm(ring);
         Ok(server)
+    }
+
+    /// Answers the kernel's first message, which is there as soon as it has mounted.
+    fn greet(&mut self) -> io::Result<()> {
+        let n = sys::read_into(self.fd.as_raw_fd(), &mut self.message);
+        let message = usize::try_from(n).map_err(|_| io::Error::from_raw_os_error(-n))?;
+        self.out.clear();
+        self.session.parse(&self.message[..message], &mut self.out);
+        sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
+        Ok(())
+    }
+
+    /// Registers slots, the same number for each queue.
+    fn give_slots(&mut self, ring: &mut Ring<Token>, done: &mut Vec<Done<Token>>) -> io::Result<()> {
+        let queues = sys::possible_processors()?;
+        let each = SLOT_MEMORY / FuseSlot::SIZE / usize::from(queues);
+        let each = each.clamp(*SLOTS_PER_QUEUE.start(), *SLOTS_PER_QUEUE.end());
+        self.slots.reserve(each * usize::from(queues));
+        for queue in (0..queues).flat_map(|queue| std::iter::repeat_n(queue, each)) {
+            let slot = Box::new(FuseSlot::new(queue));
+            ring.push(Op::FuseFetch { fd: self.fd.clone(), slot }, Token::FuseSlot);
+        }
+        ring.turn(Some(Instant(0)), done)?;
+        let refused = done.iter().filter(|d| d.token == Token::FuseSlot).find_map(|d| d.result().err());
+        refused.map_or(Ok(()), Err)
     }
 
     /// What the volume's device is to be from now on.
@@ -182,15 +245,18 @@ impl FuseServer {
 
     /// Takes in messages, and starts what has to be done about the devices.
     pub(crate) fn pump(&mut self, ring: &mut Ring<Token>, requests: &mut Requests) {
-        if let Some((volume, request, payload)) = self.starved.take() {
-            self.admit(volume, request, payload, requests);
+        while let Some(received) = self.starved.pop_front() {
+            if let Err(received) = self.admit(received, requests) {
+                self.starved.push_front(received);
+                break;
+            }
         }
         if !self.armed {
             let mut taken = 0;
-            while self.starved.is_none() && taken < BATCH && self.take_message(requests) {
+            while !self.is_blocked() && taken < BATCH && self.take_message(requests) {
                 taken += 1;
             }
-            if self.starved.is_none() {
+            if !self.is_blocked() {
                 self.arm(ring);
             }
         }
@@ -232,9 +298,36 @@ impl FuseServer {
         }
     }
 
+    /// The kernel has put a request into a slot, or the slot is of no use any more.
+    pub(crate) fn on_slot(&mut self, done: Done<Token>, ring: &mut Ring<Token>, requests: &mut Requests) {
+        let filled = done.result().is_ok();
+        let Some(Op::FuseFetch { mut slot, .. }) = done.op.filter(|_| filled) else { return };
+        let (header, payload) = slot.contents();
+        self.out.clear();
+        match self.session.parse_slot(header, payload, &mut self.out) {
+            Event::Request { volume, request, payload } => {
+                let volume = volume_nr(volume);
+                let received = Received { volume, request, payload, slot: Some(slot) };
+                if let Err(received) = self.admit(received, requests) {
+                    self.starved.push_back(received);
+                }
+            }
+            Event::None | Event::Reply | Event::Destroyed => commit(ring, &self.fd, slot, &self.out, &[]),
+        }
+    }
+
     /// Answers a request; `data` is what a read brought.
-    pub(crate) fn answer(&mut self, request: &Request, result: Result<(), Errno>, data: Vec<(Buf, u32)>) {
+    pub(crate) fn answer(
+        &mut self,
+        ring: &mut Ring<Token>,
+        request: &Request,
+        result: Result<(), Errno>,
+        data: Vec<(Buf, u32)>,
+    ) {
         let header = Session::reply(request, result);
+        if let Some(slot) = self.slots.remove(&request.tag) {
+            return commit(ring, &self.fd, slot, &header, &data);
+        }
         let pieces = data.iter().map(|(buf, len)| IoSlice::new(&buf.bytes()[..*len as usize]));
         let parts: Vec<IoSlice<'_>> = std::iter::once(IoSlice::new(&header)).chain(pieces).collect();
         // ENOENT: the caller was interrupted and does not wait any more.
@@ -263,24 +356,38 @@ impl FuseServer {
                 sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
             }
             Event::Request { volume, request, payload } => {
-                let volume = VolumeNr(u16::try_from(volume).unwrap_or(u16::MAX));
-                self.admit(volume, request, payload, requests);
+                let received = Received { volume: volume_nr(volume), request, payload, slot: None };
+                if let Err(received) = self.admit(received, requests) {
+                    self.starved.push_back(received);
+                }
             }
         }
         true
     }
 
-    fn admit(&mut self, volume: VolumeNr, request: Request, payload: std::ops::Range<usize>, requests: &mut Requests) {
+    /// Does a message wait that the next one would overwrite?
+    fn is_blocked(&self) -> bool {
+        self.starved.iter().any(|received| received.slot.is_none())
+    }
+
+    /// Gives it back if there is no buffer for its payload.
+    fn admit(&mut self, mut received: Received, requests: &mut Requests) -> Result<(), Received> {
         let mut data = Segments::None;
+        let payload = received.payload.clone();
         if !payload.is_empty() {
-            let Some(mut buf) = self.pool.take(payload.len()) else {
-                self.starved = Some((volume, request, payload));
-                return;
+            let Some(mut buf) = self.pool.take(payload.len()) else { return Err(received) };
+            let bytes = match &mut received.slot {
+                Some(slot) => &slot.contents().1[payload.clone()],
+                None => &self.message[payload.clone()],
             };
-            buf.bytes_mut()[..payload.len()].copy_from_slice(&self.message[payload.clone()]);
+            buf.bytes_mut()[..payload.len()].copy_from_slice(bytes);
             data = Segments::One(BufRef { id: buf.into_id().0, offset: 0, len: payload.len() as u32 });
         }
-        requests.admit(Asker::Fuse, volume, request, data);
+        if let Some(slot) = received.slot {
+            self.slots.insert(received.request.tag, slot);
+        }
+        requests.admit(Asker::Fuse, received.volume, received.request, data);
+        Ok(())
     }
 
     fn start_work(&mut self, ring: &mut Ring<Token>, volume: VolumeNr) {
@@ -304,6 +411,19 @@ impl FuseServer {
             Err(_) => node.failed = true,
         }
     }
+}
+
+/// Gives a slot back to the kernel, with the answer to the request that came in it.
+fn commit(ring: &mut Ring<Token>, fd: &Fd, mut slot: Box<FuseSlot>, answer: &[u8], data: &[(Buf, u32)]) {
+    let (header, payload) = slot.contents();
+    let pieces = data.iter().map(|(buf, len)| &buf.bytes()[..*len as usize]);
+    let id = fuse::commit(header, payload, answer, pieces);
+    slot.set_answers(id);
+    ring.push(Op::FuseFetch { fd: fd.clone(), slot }, Token::FuseSlot);
+}
+
+fn volume_nr(id: u32) -> VolumeNr {
+    VolumeNr(u16::try_from(id).unwrap_or(u16::MAX))
 }
 
 impl Node {

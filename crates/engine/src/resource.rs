@@ -180,7 +180,8 @@ impl Runner {
             let path = nbd_path(&run_dir, &local.name, volume.nr);
             nbd.listen(&mut ring, volume.nr, &path).map_err(io(&format!("listening on {}", path.display())))?;
         }
-        let fuse = start_fuse(&mut ring, pool, &local, &run_dir);
+        let mut done = Vec::new();
+        let fuse = start_fuse(&mut ring, &mut done, pool, &local, &run_dir);
         let path = socket_path(&run_dir, &local.name);
         let control = ControlServer::listen(&mut ring, pool, &local.name, &path)
             .map_err(io(&format!("listening on {}", path.display())))?;
@@ -204,7 +205,7 @@ impl Runner {
             local,
             config_file,
             show,
-            done: Vec::new(),
+            done,
             outcomes: Vec::new(),
             now: sys::now(),
             status_changed: false,
@@ -321,6 +322,11 @@ impl Runner {
                 }
             }
             Token::Application => self.inside.iter_mut().for_each(|inside| inside.on_readable(ring)),
+            Token::FuseSlot => {
+                if let Some(fuse) = &mut self.fuse {
+                    fuse.on_slot(done, ring, &mut self.requests);
+                }
+            }
             Token::FuseWork(volume) => self.on_fuse_work(volume),
             Token::UseCheck => self.on_use_checked(),
             Token::Signal => self.on_signal(),
@@ -444,6 +450,7 @@ impl std::error::Error for Error {}
 /// The kernel's front end, if it is wanted and this host offers it; the NBD sockets are there in any case.
 fn start_fuse(
     ring: &mut Ring<Token>,
+    done: &mut Vec<Done<Token>>,
     pool: &'static Pool,
     local: &LocalResource,
     run_dir: &Path,
@@ -453,8 +460,18 @@ fn start_fuse(
         return None;
     }
     let volumes: Vec<VolumeNr> = local.volumes.iter().map(|v| v.nr).collect();
-    match FuseServer::start(ring, pool, &local.name, &volumes, run_dir) {
-        Ok(fuse) => Some(fuse),
+    let mut start = |slots| FuseServer::start(ring, done, pool, &local.name, &volumes, run_dir, slots);
+    let started = start(local.urbd.fuse_io_uring).or_else(|e| {
+        // The kernel offers it and then refuses: slots beyond some limit of its, perhaps.
+        log("info", &format!("FUSE over io_uring is not to be had: {e}"));
+        start(false)
+    });
+    match started {
+        Ok(fuse) => {
+            let way = if fuse.has_slots() { "over io_uring" } else { "with messages" };
+            log("info", &format!("block devices by loop and FUSE {way}"));
+            Some(fuse)
+        }
         Err(e) => {
             let severity = if wanted == FrontEnd::Fuse { "error" } else { "info" };
             log(severity, &format!("no block devices on this host (FUSE with loop: {e}); use the NBD sockets"));

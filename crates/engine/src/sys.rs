@@ -259,6 +259,24 @@ pub(crate) fn harden_memory() -> Vec<&'static str> {
     refused
 }
 
+/// How many processors the machine may ever have.
+///
+/// # Errors
+/// If the kernel does not say.
+pub(crate) fn possible_processors() -> io::Result<u16> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    count_of_ranges(text.trim()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, text))
+}
+
+/// How many numbers a list such as `0-3,8` has.
+fn count_of_ranges(list: &str) -> Option<u16> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        last.parse::<u16>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
+    };
+    list.split(',').try_fold(0u16, |sum, part| sum.checked_add(range(part)?))
+}
+
 /// Ends both directions of a socket, so that operations in flight on it complete.
 pub(crate) fn shutdown(fd: RawFd) {
     // SAFETY: no memory involved; failure means that it is not connected any more.
@@ -309,4 +327,16 @@ fn check(result: i32) -> io::Result<i32> {
 pub(crate) fn user_and_group() -> (u32, u32) {
     // SAFETY: these calls cannot fail and take nothing.
     unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted() {
+        let counts = ["0", "0-3", "0-3,8", "0,2-3", "", "3-1", "x"].map(count_of_ranges);
+        assert_eq!(counts, [Some(1), Some(4), Some(5), Some(3), None, None, None]);
+        assert!(possible_processors().unwrap() >= 1);
+    }
 }

@@ -28,6 +28,8 @@ pub(crate) enum Token {
     Application,
     /// The kernel has FUSE messages for us.
     Fuse,
+    /// The kernel has put a FUSE request into a slot.
+    FuseSlot,
     /// A volume's block device was attached, resized or detached.
     FuseWork(VolumeNr),
     /// It is known who uses the block devices.

@@ -8,6 +8,11 @@
 //! A write's payload starts [`WRITE_HEADER`] bytes into the message, always. An owner that reads messages to an address
 //! that many bytes below a page boundary gets every payload page-aligned without copying it.
 //!
+//! Where the kernel has FUSE over io_uring (Linux 6.14, if its parameter `enable_uring` is set), requests need no read
+//! and no write: kernel and server share *slots*, a header of [`SLOT_HEADER`] bytes and a payload buffer each. A
+//! session that was made [`Session::wanting_slots`] and whose `INIT` found a kernel that agrees is given each filled
+//! slot by [`Session::parse_slot`]; [`commit`] puts the answer there.
+//!
 //! The files behave like block devices opened with `O_DIRECT`: no page cache, fixed size, several requests at once,
 //! whole sectors only, and memory aligned to sectors (else the kernel cuts long requests in the middle of one).
 //! `FALLOC_FL_PUNCH_HOLE` becomes [`Kind::WriteZeroes`](crate::Kind::WriteZeroes) that may unmap, and not a discard:
@@ -22,13 +27,17 @@ mod mount;
 mod session;
 #[cfg(test)]
 mod session_tests;
+mod slot;
 
-pub use abi::ReplyHeader;
+pub use abi::{ReplyHeader, SLOT_HEADER};
 pub use mount::{is_mounted, mount, unmount};
 pub use session::{Event, Session};
+pub use slot::commit;
 
 /// Longest payload of one read or write in bytes.
 pub const PAYLOAD_MAX: usize = 1 << 20;
+/// The same where requests come in slots: each slot has a payload buffer of this size.
+pub const SLOT_PAYLOAD_MAX: usize = 128 << 10;
 /// Bytes in front of a write's payload.
 pub const WRITE_HEADER: usize = abi::IN_HEADER + abi::WRITE_IN;
 /// The read buffer must be this large in bytes; with a smaller one the kernel refuses to deliver a long write.

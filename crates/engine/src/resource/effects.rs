@@ -72,7 +72,7 @@ impl Runner {
         match (answer.asker, &mut self.fuse) {
             (Asker::Nbd(client), _) => self.nbd.answer(client, &answer.request, answer.result, answer.data),
             (Asker::NbdPiece(client, long), _) => self.nbd.piece_done(client, long, answer.result),
-            (Asker::Fuse, Some(fuse)) => fuse.answer(&answer.request, answer.result, answer.data),
+            (Asker::Fuse, Some(fuse)) => fuse.answer(&mut self.ring, &answer.request, answer.result, answer.data),
             (Asker::Fuse, None) => {}
             (Asker::Application, _) => {
                 if let Some(inside) = &mut self.inside {

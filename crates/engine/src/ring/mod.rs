@@ -10,10 +10,12 @@
 mod message;
 mod op;
 mod poll;
+mod slot;
 mod uring;
 
 pub use message::Message;
 pub use op::{Done, FallocateMode, Fd, NO_OFFSET, Op, OpId, PeerAddress, QUIET_WAIT};
+pub use slot::FuseSlot;
 
 use std::io;
 use units::Instant;

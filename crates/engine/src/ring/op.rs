@@ -1,6 +1,6 @@
 //! The operations that a ring knows, and how they come back.
 
-use super::Message;
+use super::{FuseSlot, Message};
 use crate::buffers::Span;
 use std::io;
 use std::net::SocketAddr;
@@ -40,6 +40,9 @@ pub enum Op {
     Send { fd: Fd, message: Box<Message>, quiet: bool },
     /// Wait until the file is readable (one shot).
     Readable { fd: Fd },
+    /// Give a slot to a FUSE connection, with the answer to the request that it holds, if any; completes when the
+    /// kernel has put a request there. Needs io_uring.
+    FuseFetch { fd: Fd, slot: Box<FuseSlot> },
 }
 
 /// A turn in which a quiet send is pushed waits for one more completion than that, but not longer than this.
@@ -123,7 +126,8 @@ impl Op {
             | Op::Accept { fd }
             | Op::Recv { fd, .. }
             | Op::Send { fd, .. }
-            | Op::Readable { fd } => fd,
+            | Op::Readable { fd }
+            | Op::FuseFetch { fd, .. } => fd,
         }
     }
 

@@ -114,6 +114,7 @@ fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
         Op::Accept { fd } => sys::accept_nonblocking(fd.as_raw_fd()),
         Op::Readable { .. } if attempt == Attempt::First => return None,
         Op::Readable { .. } => i32::from(libc::POLLIN),
+        Op::FuseFetch { .. } => -libc::EOPNOTSUPP,
         Op::Read { .. } if attempt == Attempt::First => return None,
         Op::Read { fd, into, .. } => {
             // SAFETY: as for Recv.
@@ -130,9 +131,11 @@ fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
 
 fn interest(op: &Op) -> (RawFd, i16) {
     match op {
-        Op::Read { fd, .. } | Op::Recv { fd, .. } | Op::Accept { fd } | Op::Readable { fd } => {
-            (fd.as_raw_fd(), libc::POLLIN)
-        }
+        Op::Read { fd, .. }
+        | Op::Recv { fd, .. }
+        | Op::Accept { fd }
+        | Op::Readable { fd }
+        | Op::FuseFetch { fd, .. } => (fd.as_raw_fd(), libc::POLLIN),
         Op::Write { fd, .. }
         | Op::WriteParts { fd, .. }
         | Op::Flush { fd }

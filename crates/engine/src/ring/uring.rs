@@ -8,8 +8,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use units::Instant;
 
+/// Long entries: the arguments of FUSE's commands do not fit into short ones.
+type Entry = squeue::Entry128;
+
 pub(super) struct Uring {
-    ring: IoUring,
+    ring: IoUring<Entry>,
     /// Quiet sends pushed since the last submission: their completions come at once and shall wake nobody.
     quiet: usize,
 }
@@ -19,7 +22,7 @@ const CANCEL: u64 = u64::MAX;
 
 impl Uring {
     pub(super) fn new(depth: u32) -> io::Result<Uring> {
-        let modern = IoUring::builder()
+        let modern = IoUring::<Entry>::builder()
             .dontfork()
             .setup_cqsize(depth * 4)
             .setup_submit_all()
@@ -28,7 +31,7 @@ impl Uring {
             .setup_taskrun_flag()
             .build(depth);
         // Kernels before 6.1 know fewer flags.
-        let ring = modern.or_else(|_| IoUring::builder().dontfork().setup_cqsize(depth * 4).build(depth))?;
+        let ring = modern.or_else(|_| IoUring::<Entry>::builder().dontfork().setup_cqsize(depth * 4).build(depth))?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old (before 5.11)"));
         }
@@ -37,13 +40,17 @@ impl Uring {
 
     pub(super) fn push(&mut self, id: OpId, op: &mut Op) {
         self.quiet += usize::from(matches!(op, Op::Send { quiet: true, .. }));
-        let entry = entry(op).user_data(id.to_user_data());
+        let entry = match op {
+            Op::FuseFetch { fd, slot } => fuse_fetch(fd, slot),
+            other => Entry::from(entry(other)),
+        };
+        let entry = entry.user_data(id.to_user_data());
         self.push_entry(&entry);
     }
 
     pub(super) fn cancel(&mut self, id: OpId) {
         let entry = opcode::AsyncCancel::new(id.to_user_data()).build().user_data(CANCEL);
-        self.push_entry(&entry);
+        self.push_entry(&entry.into());
     }
 
     pub(super) fn turn(&mut self, deadline: Option<Instant>, finished: &mut Vec<Finished>) -> io::Result<()> {
@@ -89,7 +96,7 @@ impl Uring {
         }
     }
 
-    fn push_entry(&mut self, entry: &squeue::Entry) {
+    fn push_entry(&mut self, entry: &Entry) {
         loop {
             // SAFETY: everything an entry points at is owned by the operation, which the slab holds until the kernel
             // has completed it (boxed parts and pool buffers do not move with it).
@@ -130,7 +137,19 @@ fn entry(op: &mut Op) -> squeue::Entry {
             opcode::SendMsg::new(raw(fd), message.prepare()).flags(libc::MSG_NOSIGNAL as u32).build()
         }
         Op::Readable { fd } => opcode::PollAdd::new(raw(fd), libc::POLLIN as u32).build(),
+        Op::FuseFetch { .. } => unreachable!("needs a long entry"),
     }
+}
+
+fn fuse_fetch(fd: &super::Fd, slot: &super::FuseSlot) -> Entry {
+    let (command, arguments, parts) = slot.command();
+    let entry = opcode::UringCmd80::new(raw(fd), command).cmd(arguments).addr(Some(parts.as_ptr() as u64));
+    let mut entry = entry.build();
+    // The crate has no word for the number of iovecs, the field `len` of the submission.
+    const LEN: usize = 24;
+    // SAFETY: an entry is a `struct io_uring_sqe`, 128 plain bytes, and `len` are four of them.
+    unsafe { (&raw mut entry).cast::<u8>().add(LEN).cast::<u32>().write(parts.len() as u32) };
+    entry
 }
 
 fn raw(fd: &super::Fd) -> RingFd {

@@ -1,5 +1,7 @@
 //! The kernel's FUSE ABI (`<linux/fuse.h>`, version 7): numbers, and structures to and from bytes in native order.
 
+use std::ops::Range;
+
 use crate::{Errno, Kind, Request};
 
 pub(super) const MAJOR: u32 = 7;
@@ -52,6 +54,10 @@ const BIG_WRITES: u32 = 1 << 5;
 const ASYNC_DIO: u32 = 1 << 15;
 const PARALLEL_DIROPS: u32 = 1 << 18;
 pub(super) const MAX_PAGES: u32 = 1 << 22;
+/// There are more flags than fit into 32 bits.
+pub(super) const INIT_EXT: u32 = 1 << 30;
+/// Requests may travel through an io_uring (Linux 6.14). Of the second word of flags.
+pub(super) const OVER_IO_URING: u32 = 1 << (41 - 32);
 /// What we accept if the kernel offers it. Without `WRITEBACK_CACHE`: no data may sit where we do not see it.
 pub(super) const WANTED: u32 = ASYNC_READ | BIG_WRITES | ASYNC_DIO | PARALLEL_DIROPS | MAX_PAGES;
 
@@ -72,18 +78,29 @@ pub(super) struct Message<'a> {
     pub(super) opcode: u32,
     pub(super) unique: u64,
     pub(super) node: u64,
+    /// The operation's own header and, unless there is a `payload`, what follows it.
     body: &'a [u8],
+    /// What follows the operation's header, of a message in a slot.
+    payload: Option<&'a [u8]>,
 }
 
 impl<'a> Message<'a> {
     /// `None` if there is no complete header, or if it lies about the length.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Message<'a>> {
         let (header, body) = bytes.split_at_checked(IN_HEADER)?;
-        let header = Message { opcode: 0, unique: 0, node: 0, body: header };
-        if header.u32(0).ok()? as usize != bytes.len() {
-            return None;
-        }
-        Some(Message { opcode: header.u32(4).ok()?, unique: header.u64(8).ok()?, node: header.u64(16).ok()?, body })
+        let message = Message::of_header(header, body, None);
+        (u32_at(header, 0) as usize == bytes.len()).then_some(message)
+    }
+
+    /// A request in a slot: the headers have places of their own there, and the header's length is not to be used.
+    pub(super) fn in_slot(header: &'a [u8; SLOT_HEADER], payload: &'a [u8]) -> Message<'a> {
+        let (own, operation) = (&header[..IN_HEADER], &header[SLOT_OPERATION..SLOT_ENTRY]);
+        Message::of_header(own, operation, Some(payload))
+    }
+
+    fn of_header(header: &[u8], body: &'a [u8], payload: Option<&'a [u8]>) -> Message<'a> {
+        let (opcode, unique, node) = (u32_at(header, 4), u64_at(header, 8), u64_at(header, 16));
+        Message { opcode, unique, node, body, payload }
     }
 
     /// The 32-bit field `at` bytes into the body.
@@ -100,13 +117,41 @@ impl<'a> Message<'a> {
 
     /// The body as a name that ends with a zero byte.
     pub(super) fn name(&self) -> Result<&'a [u8], Errno> {
-        self.body.split(|byte| *byte == 0).next().ok_or(Errno::EIO)
+        self.payload.unwrap_or(self.body).split(|byte| *byte == 0).next().ok_or(Errno::EIO)
     }
 
-    /// Bytes behind the header.
-    pub(super) fn body_len(&self) -> usize {
-        self.body.len()
+    /// Where the data of a write is: in the payload, if there is one, else in the whole message.
+    pub(super) fn written(&self) -> Option<Range<usize>> {
+        match self.payload {
+            Some(payload) => Some(0..payload.len()),
+            None => Some(IN_HEADER + WRITE_IN..IN_HEADER + self.body.len()).filter(|r| r.start <= r.end),
+        }
     }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(*bytes[at..].first_chunk().expect("inside a header of fixed size"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(*bytes[at..].first_chunk().expect("inside a header of fixed size"))
+}
+
+/// The headers of a slot, `struct fuse_uring_req_header`: the message's, the operation's, and the slot's own.
+pub const SLOT_HEADER: usize = SLOT_ENTRY + 32;
+const SLOT_OPERATION: usize = 128;
+const SLOT_ENTRY: usize = 256;
+
+/// What the kernel says about the request in a slot: its name in a commit, and its payload's length.
+pub(super) fn slot_entry(header: &[u8; SLOT_HEADER]) -> (u64, usize) {
+    (u64_at(header, SLOT_ENTRY + 8), u32_at(header, SLOT_ENTRY + 16) as usize)
+}
+
+/// Puts the header of an answer into a slot, and how many bytes of payload go with it.
+pub(super) fn answer_slot(header: &mut [u8; SLOT_HEADER], answer: &[u8], payload: usize) {
+    header[..OUT_HEADER].copy_from_slice(answer);
+    header[..4].copy_from_slice(&((OUT_HEADER + payload) as u32).to_ne_bytes());
+    header[SLOT_ENTRY + 16..SLOT_ENTRY + 20].copy_from_slice(&(payload as u32).to_ne_bytes());
 }
 
 /// The bytes in front of an answer's payload; dereferences to them.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::abi::*;
-use super::{PAYLOAD_MAX, WRITE_HEADER};
+use super::{PAYLOAD_MAX, SLOT_PAYLOAD_MAX};
 use crate::{Errno, Export, Kind, Request};
 
 /// Requests that the kernel may have in flight in the background: direct I/O of a loop device is such.
@@ -23,7 +23,7 @@ pub enum Event {
         volume: u32,
         /// Admitted by the volume's export; the tag is the kernel's unique number.
         request: Request,
-        /// Where in the message a write's payload is; else empty.
+        /// Where a write's payload is, in the message or in the slot's payload; else empty.
         payload: Range<usize>,
     },
     /// The kernel is unmounting; the answer was appended to `out`.
@@ -35,6 +35,15 @@ pub enum Event {
 pub struct Session {
     exports: Vec<Export>,
     owner: (u32, u32),
+    slots: Slots,
+}
+
+/// Whether requests travel in slots, through an io_uring, rather than as messages on the descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slots {
+    Unwanted,
+    Wanted,
+    Agreed,
 }
 
 /// How a message is answered at once.
@@ -48,7 +57,20 @@ impl Session {
     /// A file system with one file per export, named by what follows the last `/` of the export's name (its volume
     /// number). The files belong to user and group `owner`, who alone may open them.
     pub fn new(exports: Vec<Export>, owner: (u32, u32)) -> Session {
-        Session { exports, owner }
+        Session { exports, owner, slots: Slots::Unwanted }
+    }
+
+    /// Asks the kernel, when it greets, to hand over requests in slots ([`Session::parse_slot`]).
+    #[must_use]
+    pub fn wanting_slots(mut self) -> Session {
+        self.slots = Slots::Wanted;
+        self
+    }
+
+    /// Has the kernel agreed to slots? Then it waits until each of its queues has one (`FUSE_IO_URING_CMD_REGISTER`);
+    /// what is not a request (`FORGET`, `INTERRUPT`) still comes as a message.
+    pub fn has_slots(&self) -> bool {
+        self.slots == Slots::Agreed
     }
 
     /// The export of volume `id`, to change its size or to make it read-only or writable. That takes effect for the
@@ -60,9 +82,24 @@ impl Session {
     /// Handles one complete message. `out` is appended to.
     pub fn parse(&mut self, message: &[u8], out: &mut Vec<u8>) -> Event {
         let Some(message) = Message::parse(message) else { return Event::None };
+        self.handle(&message, out)
+    }
+
+    /// Handles the request that the kernel has put into a slot: its headers, and its payload of at least
+    /// [`SLOT_PAYLOAD_MAX`] bytes. `out` is appended to. Every event but a request is answered at once, with
+    /// [`commit`](super::commit).
+    pub fn parse_slot(&mut self, header: &[u8; SLOT_HEADER], payload: &[u8], out: &mut Vec<u8>) -> Event {
+        let Some(payload) = payload.get(..slot_entry(header).1) else { return Event::None };
+        self.handle(&Message::in_slot(header, payload), out)
+    }
+
+    fn handle(&mut self, message: &Message<'_>, out: &mut Vec<u8>) -> Event {
         let start = out.len();
         out.extend_from_slice(&[0; OUT_HEADER]);
-        let answer = self.answer(&message, out);
+        if message.opcode == opcode::INIT && self.slots != Slots::Unwanted {
+            self.slots = if offers_slots(message) { Slots::Agreed } else { Slots::Wanted };
+        }
+        let answer = self.answer(message, out);
         let error = match answer {
             Ok(Answer::Body) => None,
             Ok(Answer::Silence) => {
@@ -92,7 +129,7 @@ impl Session {
     fn answer(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<Answer, Errno> {
         let mut body = Body(out);
         match message.opcode {
-            opcode::INIT => init(message, &mut body)?,
+            opcode::INIT => self.init(message, &mut body)?,
             opcode::DESTROY | opcode::RELEASE | opcode::RELEASEDIR => (),
             opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::NOTIFY_REPLY => {
                 return Ok(Answer::Silence);
@@ -119,6 +156,26 @@ impl Session {
             _ => return Err(Errno::from_raw(libc::ENOSYS)),
         }
         Ok(Answer::Body)
+    }
+
+    fn payload_max(&self) -> usize {
+        if self.has_slots() { SLOT_PAYLOAD_MAX } else { PAYLOAD_MAX }
+    }
+
+    fn init(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
+        let (major, minor, readahead, offered) = (message.u32(0)?, message.u32(4)?, message.u32(8)?, message.u32(12)?);
+        if major < MAJOR || (major == MAJOR && minor < MINOR_OLDEST) || offered & MAX_PAGES == 0 {
+            return Err(Errno::from_raw(libc::EPROTO));
+        }
+        // A newer major answers our version by asking again in it.
+        let minor = if major == MAJOR { minor.min(MINOR) } else { MINOR };
+        let (extended, more) = if self.has_slots() { (INIT_EXT, OVER_IO_URING) } else { (0, 0) };
+        body.u32(&[MAJOR, minor, readahead, offered & WANTED | extended]);
+        body.u16(&[MAX_BACKGROUND, MAX_BACKGROUND / 4 * 3]);
+        const TIME_GRANULARITY: u32 = 1;
+        let payload = self.payload_max();
+        body.u32(&[payload as u32, TIME_GRANULARITY]).u16(&[(payload / 4096) as u16, 0]).u32(&[more, 0]).u32(&[0; 6]);
+        Ok(())
     }
 
     fn index(&self, message: &Message<'_>) -> Result<usize, Errno> {
@@ -197,7 +254,7 @@ impl Session {
         let start = body.0.len();
         let skip = usize::try_from(offset).unwrap_or(usize::MAX);
         for (next, (node, kind, name)) in (1..).zip(entries).skip(skip) {
-            let room = size.min(PAYLOAD_MAX).saturating_sub(body.0.len() - start);
+            let room = size.min(self.payload_max()).saturating_sub(body.0.len() - start);
             let Some(entry) = dirent(node, next, kind, name.as_bytes(), room) else { break };
             body.0.extend_from_slice(&entry);
         }
@@ -214,7 +271,7 @@ impl Session {
     fn read(&self, message: &Message<'_>) -> Result<Answer, Errno> {
         let export = self.export(message)?;
         let (offset, len) = (message.u64(8)?, u64::from(message.u32(16)?));
-        let len = len.min(export.size.saturating_sub(offset)).min(PAYLOAD_MAX as u64);
+        let len = len.min(export.size.saturating_sub(offset)).min(self.payload_max() as u64);
         if len == 0 {
             return Ok(Answer::Body);
         }
@@ -223,10 +280,7 @@ impl Session {
 
     fn write(&self, message: &Message<'_>) -> Result<Answer, Errno> {
         let (offset, len, flags) = (message.u64(8)?, message.u32(16)?, message.u32(32)?);
-        let payload = WRITE_HEADER..WRITE_HEADER + len as usize;
-        if message.body_len() != payload.end - IN_HEADER {
-            return Err(Errno::EIO);
-        }
+        let payload = message.written().filter(|p| p.len() == len as usize).ok_or(Errno::EIO)?;
         let export = self.export(message)?;
         let fua = flags as i32 & libc::O_DSYNC != 0 && export.can_fua;
         let request = export.admit(message.unique, Kind::Write, offset, u64::from(len), fua)?;
@@ -271,16 +325,8 @@ fn file_name(export: &Export) -> &str {
     export.name.rsplit('/').next().unwrap_or_default()
 }
 
-fn init(message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
-    let (major, minor, readahead, offered) = (message.u32(0)?, message.u32(4)?, message.u32(8)?, message.u32(12)?);
-    if major < MAJOR || (major == MAJOR && minor < MINOR_OLDEST) || offered & MAX_PAGES == 0 {
-        return Err(Errno::from_raw(libc::EPROTO));
-    }
-    // A newer major answers our version by asking again in it.
-    let minor = if major == MAJOR { minor.min(MINOR) } else { MINOR };
-    body.u32(&[MAJOR, minor, readahead, offered & WANTED]);
-    body.u16(&[MAX_BACKGROUND, MAX_BACKGROUND / 4 * 3]);
-    const TIME_GRANULARITY: u32 = 1;
-    body.u32(&[PAYLOAD_MAX as u32, TIME_GRANULARITY]).u16(&[(PAYLOAD_MAX / 4096) as u16, 0]).u32(&[0; 8]);
-    Ok(())
+/// Does this `INIT` offer to hand requests over in slots?
+fn offers_slots(message: &Message<'_>) -> bool {
+    let extended = message.u32(12).is_ok_and(|flags| flags & INIT_EXT != 0);
+    extended && message.u32(16).is_ok_and(|more| more & OVER_IO_URING != 0)
 }

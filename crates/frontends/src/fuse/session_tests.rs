@@ -227,3 +227,89 @@ proptest::proptest! {
         assert_eq!(session.parse(&bytes[..bytes.len() - 1], &mut Vec::new()), Event::None);
     }
 }
+
+/// A slot as the kernel fills it: the message's header says nothing of its length.
+fn slot(opcode: u32, node: u64, operation: &[u8], payload: &[u8]) -> ([u8; SLOT_HEADER], Vec<u8>) {
+    let mut header = [0; SLOT_HEADER];
+    header[4..8].copy_from_slice(&opcode.to_ne_bytes());
+    header[8..24].copy_from_slice(&words(&[UNIQUE, node]));
+    header[128..128 + operation.len()].copy_from_slice(operation);
+    header[264..280].copy_from_slice(&words(&[UNIQUE, pair(payload.len() as u32, 0)]));
+    let mut buffer = payload.to_vec();
+    buffer.resize(SLOT_PAYLOAD_MAX, 0);
+    (header, buffer)
+}
+
+fn session_with_slots() -> Session {
+    let mut session = session().wanting_slots();
+    let flags = u32::MAX;
+    let body = words(&[pair(7, 45), pair(131072, flags), pair(flags, 0), 0, 0, 0, 0, 0]);
+    let answer = ask(&mut session, opcode::INIT, 0, &body).unwrap();
+    assert_eq!((u32_at(&answer, 12), u32_at(&answer, 32)), (WANTED | INIT_EXT, OVER_IO_URING));
+    assert_eq!((u32_at(&answer, 20), u32_at(&answer, 28) & 0xffff), (SLOT_PAYLOAD_MAX as u32, 32));
+    assert!(session.has_slots());
+    session
+}
+
+#[test]
+fn slots_only_where_both_sides_have_them() {
+    let offered = words(&[pair(7, 45), pair(0, u32::MAX), pair(u32::MAX, 0), 0, 0, 0, 0, 0]);
+    for (wanted, flags, more) in
+        [(false, u32::MAX, u32::MAX), (true, u32::MAX, !OVER_IO_URING), (true, !INIT_EXT, u32::MAX)]
+    {
+        let mut session = if wanted { session().wanting_slots() } else { session() };
+        let mut body = offered.clone();
+        body[12..16].copy_from_slice(&flags.to_ne_bytes());
+        body[16..20].copy_from_slice(&more.to_ne_bytes());
+        let answer = ask(&mut session, opcode::INIT, 0, &body).unwrap();
+        assert_eq!((u32_at(&answer, 12) & INIT_EXT, u32_at(&answer, 32), session.has_slots()), (0, 0, false));
+    }
+}
+
+#[test]
+fn requests_in_slots() {
+    let (mut session, mut out) = (session_with_slots(), Vec::new());
+    let data = [7; 1024];
+    let operation = words(&[0, 4096, pair(1024, 0), 0, 0]);
+    let (mut header, mut payload) = slot(opcode::WRITE, VOLUME_0, &operation, &data);
+    let event = session.parse_slot(&header, &payload, &mut out);
+    let Event::Request { volume: 7, request, payload: at } = event else { panic!("{event:?}") };
+    assert_eq!((request.kind, request.offset, request.len, at.clone()), (Kind::Write, 4096, 1024, 0..1024));
+    assert_eq!(payload[at], data);
+    assert_eq!(commit(&mut header, &mut payload, &Session::reply(&request, Ok(())), []), UNIQUE);
+    assert_eq!((u32_at(&header, 0), u32_at(&header, 4), u64_at(&header, 8)), (24, 0, UNIQUE));
+    assert_eq!((u32_at(&header, 272), u32_at(&payload, 0)), (8, 1024));
+
+    // The name of a lookup is its payload, and so is the answer to it.
+    let (mut header, mut payload) = slot(opcode::LOOKUP, ROOT, &[], b"0\0");
+    assert_eq!(session.parse_slot(&header, &payload, &mut out), Event::Reply);
+    assert_eq!(commit(&mut header, &mut payload, &out, []), UNIQUE);
+    assert_eq!((u32_at(&header, 4), u32_at(&header, 272), u64_at(&payload, 0)), (0, 128, VOLUME_0));
+}
+
+#[test]
+fn a_read_in_a_slot_brings_its_data() {
+    let (mut session, mut out) = (session_with_slots(), Vec::new());
+    let operation = words(&[0, 0, pair(1024, 0), 0, 0]);
+    let (mut header, mut payload) = slot(opcode::READ, VOLUME_0, &operation, &[]);
+    let event = session.parse_slot(&header, &payload, &mut out);
+    let Event::Request { request, .. } = event else { panic!("{event:?}") };
+    commit(&mut header, &mut payload, &Session::reply(&request, Ok(())), [&[1; 512][..], &[2; 512]]);
+    assert_eq!((u32_at(&header, 0), u32_at(&header, 272)), (16 + 1024, 1024));
+    assert_eq!((payload[..512] == [1; 512], payload[512..1024] == [2; 512]), (true, true));
+    commit(&mut header, &mut payload, &Session::reply(&request, Err(Errno::EIO)), []);
+    assert_eq!((u32_at(&header, 4) as i32, u32_at(&header, 272)), (-libc::EIO, 0));
+}
+
+#[test]
+fn a_slot_that_lies_is_answered_with_an_error() {
+    let (mut session, mut out) = (session_with_slots(), Vec::new());
+    let (mut header, mut payload) = slot(opcode::WRITE, VOLUME_0, &words(&[0, 0, pair(1024, 0), 0, 0]), &[0; 512]);
+    assert_eq!(session.parse_slot(&header, &payload, &mut out), Event::Reply);
+    assert_eq!(u32_at(&out, 4) as i32, -libc::EIO);
+    header[272..276].copy_from_slice(&u32::MAX.to_ne_bytes());
+    out.clear();
+    assert_eq!(session.parse_slot(&header, &payload, &mut out), Event::None);
+    assert_eq!(commit(&mut header, &mut payload, &out, []), UNIQUE);
+    assert_eq!((u32_at(&header, 4) as i32, u32_at(&header, 272)), (-libc::EIO, 0));
+}

@@ -16,6 +16,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engine/src/ring/message.rs",
     "crates/engine/src/ring/op.rs",
     "crates/engine/src/ring/poll.rs",
+    "crates/engine/src/ring/slot.rs",
     "crates/engine/src/ring/uring.rs",
     "crates/engine/src/sys.rs",
     "crates/frontends/src/fuse/mount.rs",
