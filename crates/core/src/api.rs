@@ -350,7 +350,8 @@ pub enum Effect {
         /// Whom it concerns.
         peer: NodeId,
     },
-    /// Digest `data` with `algorithm` and answer with [`Resource::on_digest`](crate::Resource::on_digest).
+    /// Digest each piece of `data` with `algorithm` and answer with
+    /// [`Resource::on_digests`](crate::Resource::on_digests).
     Digest {
         /// To be given back.
         op: OpId,
@@ -358,6 +359,8 @@ pub enum Effect {
         algorithm: String,
         /// What to digest; stays owned by the core.
         data: Segments,
+        /// Bytes of one piece; the last one may be shorter. One digest each, in order.
+        piece: u64,
     },
     /// Open a volume's disks (exclusively) and answer with
     /// [`Resource::on_disk_opened`](crate::Resource::on_disk_opened).

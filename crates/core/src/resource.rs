@@ -159,11 +159,11 @@ impl Resource {
         }
     }
 
-    /// The answer to [`Effect::Digest`].
-    pub fn on_digest(&mut self, now: Instant, op: OpId, digest: wire::Digest) {
+    /// The answer to [`Effect::Digest`]: as many as there are pieces.
+    pub fn on_digests(&mut self, now: Instant, op: OpId, digests: &[wire::Digest]) {
         self.now = now;
         if let Some(Op::ResyncDigest { connection, device, key }) = self.ops.remove(op.0) {
-            self.resync_digested(connection, device, key, digest);
+            self.resync_digested(connection, device, key, digests);
         }
     }
 

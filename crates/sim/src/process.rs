@@ -157,9 +157,11 @@ impl Cluster {
             Effect::CloseLink { .. } => self.close_link(n, true),
             Effect::Dialect { .. } | Effect::StatusChanged => {}
             Effect::Hmac { peer, token, message, .. } => core.on_hmac(self.now, peer, token, Some(message)),
-            Effect::Digest { op, data, .. } => {
-                let digest = node.buffers.content(&data)?.digest();
-                core.on_digest(self.now, op, digest);
+            Effect::Digest { op, data, piece, .. } => {
+                let (content, sectors) = (node.buffers.content(&data)?, (piece / 512).max(1));
+                let starts = (0..content.sectors()).step_by(sectors as usize);
+                let digest = |at: u64| content.slice(at, sectors.min(content.sectors() - at)).digest();
+                core.on_digests(self.now, op, &starts.map(digest).collect::<Vec<_>>());
             }
             Effect::OpenDisk { volume } => {
                 let v = usize::from(volume.0);

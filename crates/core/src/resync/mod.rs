@@ -21,8 +21,8 @@ use progress::Marks;
 use source::Ask;
 use std::collections::{BTreeMap, VecDeque};
 use units::{BitSet, ByteLen, Duration, Instant, SectorRange};
-use verify::Verify;
-use wire::{ConnState, Digest};
+use verify::{Chunk, Verify};
+use wire::ConnState;
 
 /// What could not be done now is tried again after this time.
 const RETRY: Duration = Duration::from_millis(100);
@@ -70,6 +70,8 @@ struct Block {
     since: Instant,
     /// When its present disk operation began.
     on_disk: Option<Instant>,
+    /// Neighbours that the same disk operation is about.
+    with: Vec<u64>,
     step: Step,
 }
 
@@ -89,18 +91,18 @@ enum Step {
     Abandoned(Segments),
     /// Source (of a resync or the answering side of a verify): being read.
     Reading(Ask),
-    /// The same: a digest is being computed.
+    /// The same: its digests are being computed.
     Digesting(Ask, Segments),
-    /// Source: sent, not acknowledged. Verify: the digest was sent, the result is awaited.
+    /// Source: sent, not acknowledged.
     Sent,
-    /// Verify, asking side: asked for a digest.
-    DigestWanted,
-    /// Verify, asking side: the peer's digest is here, but an older write of the peer is not on disk yet.
-    DigestHere(Digest),
+    /// Verify, answering side: its digests were sent; the results of so many bytes are awaited.
+    ResultsAwaited(u64),
+    /// Verify, asking side: asked for digests.
+    Verifying(Chunk),
     /// Verify, asking side: our own content is being read.
-    Checking(Digest),
-    /// Verify, asking side: our own digest is being computed.
-    CheckSumming(Digest, Segments),
+    Checking(Chunk),
+    /// Verify, asking side: our own digests are being computed.
+    CheckSumming(Chunk, Segments),
 }
 
 impl Block {
@@ -233,11 +235,10 @@ impl Resource {
                     self.check_resync_end(i, d);
                 }
                 ConnState::PausedSyncT => self.write_arrived(i, d),
-                ConnState::SyncSource | ConnState::PausedSyncS => self.serve_waiting(i, d),
                 ConnState::VerifyS => self.pump_verify_source(i, d),
-                ConnState::VerifyT => self.serve_waiting(i, d),
                 _ => {}
             }
+            self.serve_waiting(i, d);
         }
     }
 
@@ -287,7 +288,7 @@ impl Resource {
         self.devices[d].resyncing.insert(range, id, ());
         let since = self.now;
         let rs = &mut self.connections[i].peer_devices[d].resync;
-        rs.blocks.insert(id, Block { range, since, on_disk: None, step });
+        rs.blocks.insert(id, Block { range, since, on_disk: None, with: Vec::new(), step });
         rs.in_flight += range.len().0;
         id
     }
@@ -298,13 +299,16 @@ impl Resource {
 
     /// The block that an answer of the peer is about.
     fn find_block(&self, i: usize, d: usize, range: Option<SectorRange>, wanted: fn(&Step) -> bool) -> Option<u64> {
+        let id = self.find_around(i, d, range, wanted)?;
+        (Some(self.connections[i].peer_devices[d].resync.blocks.get(&id)?.range) == range).then_some(id)
+    }
+
+    /// The block that contains what an answer of the peer is about.
+    fn find_around(&self, i: usize, d: usize, range: Option<SectorRange>, wanted: fn(&Step) -> bool) -> Option<u64> {
         let range = range?;
         let blocks = &self.connections[i].peer_devices[d].resync.blocks;
-        self.devices[d]
-            .resyncing
-            .overlapping(range)
-            .find(|(r, id, ())| *r == range && blocks.get(id).is_some_and(|b| wanted(&b.step)))
-            .map(|(_, id, ())| id)
+        let fits = |r: SectorRange, id: u64| r.contains(range) && blocks.get(&id).is_some_and(|b| wanted(&b.step));
+        self.devices[d].resyncing.overlapping(range).find(|(r, id, ())| fits(*r, *id)).map(|(_, id, ())| id)
     }
 
     /// Ends a block; its data, if it has any, is the caller's to release.
@@ -350,7 +354,9 @@ impl Resource {
     /// awaited.
     pub(crate) fn resync_deadline(&self, i: usize, patience: Duration) -> Option<Instant> {
         let oldest = |rs: &Resync| {
-            let awaited = |b: &&Block| matches!(b.step, Step::Requested | Step::Sent | Step::DigestWanted);
+            let awaited = |b: &&Block| {
+                matches!(b.step, Step::Requested | Step::Sent | Step::ResultsAwaited(_) | Step::Verifying(_))
+            };
             rs.blocks.values().filter(awaited).map(|b| b.since.max(rs.heard)).min()
         };
         let pds = self.connections[i].peer_devices.iter();

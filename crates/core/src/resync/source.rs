@@ -1,10 +1,11 @@
 //! The resync's source, and the answering side of a verify: reads and answers (spec 7.4, 9.2).
 
 use super::Step;
+use super::controller::MAX_REQUEST;
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::mutant::{Mutant, mutant};
-use units::SectorRange;
+use units::{Sector, SectorRange};
 use wire::{
     BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ConnState, Digest, DiskState, Packet, Socket, VerifyReply,
 };
@@ -17,6 +18,8 @@ const MOST_WAITING: usize = 131_072;
 pub(crate) struct Ask {
     pub(crate) block: BlockRequest,
     pub(crate) want: Want,
+    /// Bytes of one answer: all, or for a verify what one request asked for.
+    piece: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +45,7 @@ impl Ask {
 impl Resource {
     /// A resync request of the target, or a verify request.
     pub(crate) fn resync_requested(&mut self, i: usize, d: usize, block: BlockRequest, want: Want) {
-        let ask = Ask { block, want };
+        let ask = Ask { block, want, piece: block.size.0 };
         let range = ask.range();
         if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
             let text = format!("resync request for {range:?} beyond the device or too long");
@@ -65,14 +68,13 @@ impl Resource {
             return self.protocol_error(i, "too-many-requests", text);
         }
         rs.waiting.push_back(ask);
-        self.serve_waiting(i, d);
     }
 
-    /// Reads for the requests that wait, as far as applications' writes, memory and the brake permit.
+    /// Once a turn: reads for the requests that wait, as far as applications' writes, memory and the brake permit.
     pub(super) fn serve_waiting(&mut self, i: usize, d: usize) {
         let most = self.resync_cap(i).max(4 << 20);
         let now = self.now;
-        let mut later = std::collections::VecDeque::new();
+        let mut later = Vec::new();
         while let Some(ask) = self.connections[i].peer_devices[d].resync.waiting.pop_front() {
             let range = ask.range();
             let rs = &mut self.connections[i].peer_devices[d].resync;
@@ -82,19 +84,40 @@ impl Resource {
                 rs.waiting.push_front(ask);
                 break;
             }
-            let dev = &self.devices[d];
-            let busy = dev.writing.overlapping(range).next().is_some()
-                || dev.peer_writing.overlapping(range).next().is_some()
-                || dev.resyncing.overlapping(range).next().is_some();
-            if busy && !mutant(Mutant::ResyncReadsUnderWrite) {
-                later.push_back(ask);
+            if self.occupied(d, range) && !mutant(Mutant::ResyncReadsUnderWrite) {
+                later.push(ask);
                 continue;
             }
+            let ask = if ask.want == Want::Verify { self.with_neighbours(i, d, ask) } else { ask };
             self.serve(i, d, ask);
         }
         let rs = &mut self.connections[i].peer_devices[d].resync;
-        later.append(&mut rs.waiting);
-        rs.waiting = later;
+        later.into_iter().rev().for_each(|ask| rs.waiting.push_front(ask));
+    }
+
+    /// Verify requests for one block after the other are read and digested in one go.
+    fn with_neighbours(&mut self, i: usize, d: usize, first: Ask) -> Ask {
+        let mut ask = first;
+        while let Some(next) = self.connections[i].peer_devices[d].resync.waiting.front() {
+            let range = next.range();
+            let (all, last) = (ask.block.size.0 + next.block.size.0, next.block.size.0);
+            let fits = next.want == Want::Verify && range.start == ask.range().end && all <= MAX_REQUEST;
+            // A shorter one can only be the last: the pieces are told apart by their length.
+            if !fits || last > ask.piece || !ask.block.size.0.is_multiple_of(ask.piece) || self.occupied(d, range) {
+                break;
+            }
+            ask.block.size.0 = all;
+            self.connections[i].peer_devices[d].resync.waiting.pop_front();
+        }
+        ask
+    }
+
+    /// Something unfinished lies on these blocks.
+    fn occupied(&self, d: usize, range: SectorRange) -> bool {
+        let dev = &self.devices[d];
+        dev.writing.overlapping(range).next().is_some()
+            || dev.peer_writing.overlapping(range).next().is_some()
+            || dev.resyncing.overlapping(range).next().is_some()
     }
 
     fn serve(&mut self, i: usize, d: usize, ask: Ask) {
@@ -138,12 +161,14 @@ impl Resource {
             Some(algorithm) => {
                 let block = self.block_mut(i, d, id).expect("just seen");
                 block.step = Step::Digesting(ask, data.clone());
-                self.digest_block(i, d, id, algorithm, data);
+                self.digest_block(i, d, id, algorithm, data, ask.piece);
             }
             None if ask.want == Want::Verify => {
                 self.release(data);
                 self.take_block(i, d, id);
-                self.send_ack(i, d, Packet::NegRsDreply, ask.range(), BlockId::SYNCER);
+                for range in pieces(ask.range(), ask.piece) {
+                    self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
+                }
             }
             None if zeroes && ask.want == Want::Thin => {
                 self.release(data);
@@ -157,9 +182,19 @@ impl Resource {
     }
 
     fn read_for_peer_failed(&mut self, i: usize, d: usize, id: u64, e: IoError) {
-        let range = self.take_block(i, d, id).expect("being read").range;
-        self.block_failed(i, d, range);
-        self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
+        let block = self.take_block(i, d, id).expect("being read");
+        let range = block.range;
+        match block.step {
+            Step::Reading(ask) if ask.want == Want::Verify => {
+                for range in pieces(range, ask.piece) {
+                    self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
+                }
+            }
+            _ => {
+                self.block_failed(i, d, range);
+                self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
+            }
+        }
         self.data_error(d, "resync read", range, e);
     }
 
@@ -174,22 +209,27 @@ impl Resource {
         self.release(data);
     }
 
-    /// The answer to a digest of any block.
-    pub(crate) fn resync_digested(&mut self, i: usize, d: usize, id: u64, digest: Digest) {
+    /// The digests of any block are here.
+    pub(crate) fn resync_digested(&mut self, i: usize, d: usize, id: u64, digests: &[Digest]) {
         let Some(block) = self.block_mut(i, d, id) else { return };
+        let digest = digests.first().copied().unwrap_or(Digest::EMPTY);
         match std::mem::replace(&mut block.step, Step::Sent) {
             Step::Summing(data) => {
                 block.step = Step::Summing(data);
                 self.own_content_summed(i, d, id, digest);
             }
-            Step::CheckSumming(theirs, data) => {
+            Step::CheckSumming(chunk, data) => {
                 self.release(data);
-                self.verify_compared(i, d, id, theirs == digest);
+                self.verify_compared(i, d, id, &chunk, digests);
             }
             Step::Digesting(ask, data) if ask.want == Want::Verify => {
+                block.step = Step::ResultsAwaited(ask.block.size.0);
                 self.release(data);
-                let reply = VerifyReply { block: BlockRequest { block_id: BlockId::SYNCER, ..ask.block }, digest };
-                self.send(i, Socket::Data, d, Packet::OvReply(reply), Segments::None);
+                for (range, digest) in pieces(ask.range(), ask.piece).zip(digests) {
+                    let block = BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
+                    let reply = VerifyReply { block, digest: *digest };
+                    self.send(i, Socket::Data, d, Packet::OvReply(reply), Segments::None);
+                }
             }
             Step::Digesting(ask, data) if ask.want == Want::Unless(digest) => {
                 self.release(data);
@@ -221,6 +261,13 @@ impl Resource {
             self.block_failed(i, d, range);
         }
         self.note_progress(i, d);
-        self.serve_waiting(i, d);
     }
+}
+
+/// A range in pieces of so many bytes; the last one may be shorter.
+pub(super) fn pieces(range: SectorRange, piece: u64) -> impl Iterator<Item = SectorRange> {
+    let sectors = (piece / 512).max(1);
+    let start = move |n: u64| Sector(range.start.0 + n * sectors);
+    let count = (range.end.0 - range.start.0).div_ceil(sectors);
+    (0..count).map(move |n| SectorRange { start: start(n), end: start(n + 1).min(range.end) })
 }

@@ -3,7 +3,7 @@
 use super::controller::{BLOCK, Controller};
 use super::{RETRY, Step};
 use crate::Resource;
-use crate::api::{DiskOp, Effect, IoError, OpId, Segments};
+use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
 use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use units::{Sector, SectorRange};
@@ -125,12 +125,13 @@ impl Resource {
         }
         block.step = Step::Summing(data.clone());
         let algorithm = self.connections[i].cfg.csums.clone().unwrap_or_default();
-        self.digest_block(i, d, id, algorithm, data);
+        self.digest_block(i, d, id, algorithm, data, range.len().0);
     }
 
-    pub(super) fn digest_block(&mut self, i: usize, d: usize, id: u64, algorithm: String, data: Segments) {
+    /// Has each `piece` bytes of a block's content digested.
+    pub(super) fn digest_block(&mut self, i: usize, d: usize, id: u64, algorithm: String, data: Segments, piece: u64) {
         let op = OpId(self.ops.insert(Op::ResyncDigest { connection: i, device: d, key: id }));
-        self.emit(Effect::Digest { op, algorithm, data });
+        self.emit(Effect::Digest { op, algorithm, data, piece });
     }
 
     pub(super) fn own_content_summed(&mut self, i: usize, d: usize, id: u64, digest: Digest) {
@@ -154,7 +155,6 @@ impl Resource {
         pd.received_bytes += data.len();
         pd.resync.blocks.get_mut(&id).expect("found").step = Step::Arrived(data);
         pd.resync.arrived.push(id);
-        self.write_arrived(i, d);
     }
 
     /// P_RS_DEALLOCATED: the block is all zeroes at the source.
@@ -167,7 +167,6 @@ impl Resource {
         let rs = &mut self.connections[i].peer_devices[d].resync;
         rs.blocks.get_mut(&id).expect("found").step = Step::Arrived(Segments::None);
         rs.arrived.push(id);
-        self.write_arrived(i, d);
     }
 
     fn count_answer(&mut self, i: usize, d: usize, bytes: u64) {
@@ -176,8 +175,10 @@ impl Resource {
         }
     }
 
-    /// Writes what has arrived and is not in the way of an older application write.
+    /// Once a turn: writes what has arrived and is not in the way of an older application write. Neighbours that are
+    /// all zeroes at the source are deallocated in one go.
     pub(super) fn write_arrived(&mut self, i: usize, d: usize) {
+        let mut zeroes: Vec<(SectorRange, u64)> = Vec::new();
         for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
             let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
             let busy = self.devices[d].peer_writing.overlapping(block.range).next().is_some();
@@ -194,20 +195,40 @@ impl Resource {
             }
             if !self.devices[d].usable() {
                 self.resync_write_done(i, d, id, Err(IoError::Io));
-                continue;
-            }
-            let dev = &mut self.devices[d];
-            dev.written_bytes += data.len();
-            let action = if data == Segments::None {
-                DiskOp::Discard { sector: range.start, len: range.len(), zeroes: true }
+            } else if data == Segments::None {
+                zeroes.push((range, id));
             } else {
-                DiskOp::Write { sector: range.start, data, fua: false }
-            };
-            self.resync_disk(i, d, id, true, action);
+                self.devices[d].written_bytes += data.len();
+                let write = DiskOp::Write { sector: range.start, data, fua: false };
+                self.resync_disk(i, d, id, true, write);
+            }
+        }
+        zeroes.sort_unstable_by_key(|(range, _)| range.start);
+        let joins = |a: &(SectorRange, u64), b: &(SectorRange, u64)| {
+            // Requests are aligned to their length, so that runs of them meet here.
+            a.0.end == b.0.start && a.0.start.0 * 512 / MAX_DISCARD == b.0.start.0 * 512 / MAX_DISCARD
+        };
+        for run in zeroes.chunk_by(joins) {
+            let (Some((first, id)), Some((last, _))) = (run.first(), run.last()) else { continue };
+            let len = SectorRange { start: first.start, end: last.end }.len();
+            if let Some(block) = self.block_mut(i, d, *id) {
+                block.with = run[1..].iter().map(|(_, id)| *id).collect();
+            }
+            let discard = DiskOp::Discard { sector: first.start, len, zeroes: true };
+            self.resync_disk(i, d, *id, true, discard);
         }
     }
 
+    /// The disk operation of a block (and of its neighbours) ended.
     pub(crate) fn resync_write_done(&mut self, i: usize, d: usize, id: u64, result: Result<(), IoError>) {
+        let with = self.block_mut(i, d, id).map(|b| std::mem::take(&mut b.with)).unwrap_or_default();
+        self.block_written(i, d, id, result);
+        for id in with {
+            self.block_written(i, d, id, result);
+        }
+    }
+
+    fn block_written(&mut self, i: usize, d: usize, id: u64, result: Result<(), IoError>) {
         let Some(block) = self.take_block(i, d, id) else { return };
         let (range, since) = (block.range, block.since);
         let abandoned = matches!(block.step, Step::Abandoned(_));

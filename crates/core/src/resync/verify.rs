@@ -4,8 +4,9 @@
 //! moment: writes of applications wait, and writes of the peer that came before its digest are on disk before ours is
 //! taken. No block is skipped because it was written to.
 
-use super::controller::{BLOCK, Controller};
+use super::controller::{BLOCK, Controller, MAX_REQUEST};
 use super::progress::Marks;
+use super::source::pieces;
 use super::{Resync, Step};
 use crate::Resource;
 use crate::api::{CommandError, DiskOp, IoError, Segments, Severity};
@@ -33,6 +34,31 @@ pub(crate) struct VerifyRange {
     pub(crate) start: Option<Sector>,
     pub(crate) stop: Option<Sector>,
     pub(crate) repair: bool,
+}
+
+/// A run of blocks that the asking side compares in one go: each is a request on the wire, as the protocol wants it,
+/// but the disk is read once.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    /// The peer's digest of each block: not here yet, refused, or here.
+    theirs: Vec<Option<Result<Digest, ()>>>,
+    missing: usize,
+}
+
+impl Chunk {
+    fn new(blocks: usize) -> Chunk {
+        Chunk { theirs: vec![None; blocks], missing: blocks }
+    }
+
+    /// Notes the answer for block number `n`; `false` if there was one already, or no such block.
+    fn answered(&mut self, n: usize, answer: Result<Digest, ()>) -> bool {
+        match self.theirs.get_mut(n) {
+            Some(place @ None) => *place = Some(answer),
+            _ => return false,
+        }
+        self.missing -= 1;
+        true
+    }
 }
 
 /// A running verify. Positions and amounts are bits of the bitmap.
@@ -134,26 +160,29 @@ impl Resource {
             let work = self.work(i, d);
             let rs = &mut self.connections[i].peer_devices[d].resync;
             let (Some(controller), Some(v)) = (&mut rs.controller, &mut rs.verify) else { return };
-            if (v.position >= v.end && (v.later.is_empty() || patient)) || controller.allowance(now, work) < BLOCK {
+            let allowed = controller.allowance(now, work).min(MAX_REQUEST) / BLOCK;
+            if (v.position >= v.end && (v.later.is_empty() || patient)) || allowed == 0 {
                 break;
             }
-            let (bit, tries) = if v.position < v.end {
-                v.position += 1;
-                (v.position - 1, 0)
-            } else {
-                v.later.pop_front().expect("checked")
-            };
-            let range = self.block_of(d, bit);
-            if !self.resync_must_avoid(i, d, range) {
-                self.ask_digest(i, d, range);
+            if v.position < v.end {
+                let bit = v.position;
+                let blocks = self.free_run(i, d, bit, allowed);
+                let v = self.connections[i].peer_devices[d].resync.verify.as_mut().expect("running");
+                v.position += blocks.max(1);
+                match blocks {
+                    0 => v.later.push_back((bit, 1)),
+                    _ => self.ask_digests(i, d, self.blocks_of(d, bit, blocks)),
+                }
+                continue;
+            }
+            let (bit, tries) = v.later.pop_front().expect("checked");
+            if self.free_run(i, d, bit, 1) > 0 {
+                self.ask_digests(i, d, self.blocks_of(d, bit, 1));
             } else if tries < TRIES {
                 let rs = &mut self.connections[i].peer_devices[d].resync;
-                let v = rs.verify.as_mut().expect("running");
-                v.later.push_back((bit, tries + 1));
+                rs.verify.as_mut().expect("running").later.push_back((bit, tries + 1));
                 rs.next_pass = Some(now + BUSY);
-                if v.position >= v.end {
-                    break;
-                }
+                break;
             } else {
                 self.verified(i, d, 1, VerifyOutcome::Skipped);
             }
@@ -161,35 +190,62 @@ impl Resource {
         self.check_verify_end(i, d);
     }
 
-    fn block_of(&self, d: usize, bit: u64) -> SectorRange {
-        SectorRange { start: Sector(bit * 8), end: Sector((bit * 8 + 8).min(self.devices[d].size.0)) }
+    fn blocks_of(&self, d: usize, bit: u64, blocks: u64) -> SectorRange {
+        SectorRange { start: Sector(bit * 8), end: Sector(((bit + blocks) * 8).min(self.devices[d].size.0)) }
     }
 
-    fn ask_digest(&mut self, i: usize, d: usize, range: SectorRange) {
-        self.begin_block(i, d, range, Step::DigestWanted);
+    /// How many blocks from `bit` on, at most `most` and none behind the end, are in nobody's way: a power-of-two
+    /// fraction of them, or none.
+    fn free_run(&self, i: usize, d: usize, bit: u64, most: u64) -> u64 {
+        let end = self.connections[i].peer_devices[d].resync.verify.as_ref().map_or(0, |v| v.end);
+        let mut blocks = most.min(end.saturating_sub(bit));
+        while blocks > 0 && self.resync_must_avoid(i, d, self.blocks_of(d, bit, blocks)) {
+            blocks /= 2;
+        }
+        blocks
+    }
+
+    fn ask_digests(&mut self, i: usize, d: usize, range: SectorRange) {
+        let blocks = range.len().0.div_ceil(BLOCK) as usize;
+        self.begin_block(i, d, range, Step::Verifying(Chunk::new(blocks)));
         if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
             c.asked(range.len().0);
         }
-        let request = BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
-        self.send(i, Socket::Data, d, Packet::OvRequest(request), Segments::None);
+        for piece in pieces(range, BLOCK) {
+            let request = BlockRequest { sector: piece.start, block_id: BlockId::SYNCER, size: piece.len() };
+            self.send(i, Socket::Data, d, Packet::OvRequest(request), Segments::None);
+        }
+    }
+
+    /// The answer for one block of a chunk; `false` if it was not asked for.
+    fn block_answered(&mut self, i: usize, d: usize, range: Option<SectorRange>, answer: Result<Digest, ()>) -> bool {
+        let Some(id) = self.find_around(i, d, range, |s| matches!(s, Step::Verifying(_))) else { return false };
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let block = rs.blocks.get_mut(&id).expect("found");
+        let (Some(range), Step::Verifying(chunk)) = (range, &mut block.step) else { return false };
+        let offset = range.start.0 - block.range.start.0;
+        let whole = range.len().0 == BLOCK || range.end == block.range.end;
+        if !offset.is_multiple_of(BLOCK / 512) || !whole || !chunk.answered((offset * 512 / BLOCK) as usize, answer) {
+            return false;
+        }
+        if chunk.missing == 0 {
+            rs.arrived.push(id);
+        }
+        if let Some(c) = &mut rs.controller {
+            c.answered(range.len().0);
+        }
+        true
     }
 
     /// P_OV_REPLY.
     pub(crate) fn verify_answered(&mut self, i: usize, d: usize, reply: &VerifyReply) {
-        let Some(id) = self.find_block(i, d, reply.block.range(), |s| matches!(s, Step::DigestWanted)) else {
+        if !self.block_answered(i, d, reply.block.range(), Ok(reply.digest)) {
             let text = format!("digest for {} that was not asked for", reply.block.sector);
-            return self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
-        };
-        let rs = &mut self.connections[i].peer_devices[d].resync;
-        rs.blocks.get_mut(&id).expect("found").step = Step::DigestHere(reply.digest);
-        rs.arrived.push(id);
-        if let Some(c) = &mut rs.controller {
-            c.answered(reply.block.size.0);
+            self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
         }
-        self.check_blocks(i, d);
     }
 
-    /// Reads our own content where the peer's digest is here and its older writes are on disk.
+    /// Once a turn: reads our own content where the peer's digests are here and its older writes are on disk.
     fn check_blocks(&mut self, i: usize, d: usize) {
         for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
             let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
@@ -197,9 +253,14 @@ impl Resource {
                 self.connections[i].peer_devices[d].resync.arrived.push(id);
                 continue;
             }
-            let Step::DigestHere(theirs) = block.step else { continue };
-            block.step = Step::Checking(theirs);
             let range = block.range;
+            match std::mem::replace(&mut block.step, Step::Requested) {
+                Step::Verifying(chunk) => block.step = Step::Checking(chunk),
+                other => {
+                    block.step = other;
+                    continue;
+                }
+            }
             self.devices[d].read_bytes += range.len().0;
             let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
             self.resync_disk(i, d, id, false, read);
@@ -217,47 +278,48 @@ impl Resource {
         let algorithm = self.connections[i].cfg.verify.clone().unwrap_or_default();
         let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
         let range = block.range;
+        let Step::Checking(chunk) = std::mem::replace(&mut block.step, Step::Requested) else {
+            return self.release(data);
+        };
         if let Err(e) = result {
             self.release(data);
-            self.verify_compared(i, d, id, false);
+            self.verify_compared(i, d, id, &chunk, &[]);
             return self.data_error(d, "read for verify", range, e);
         }
-        let theirs = match block.step {
-            Step::Checking(theirs) => theirs,
-            _ => Digest::EMPTY,
-        };
-        block.step = Step::CheckSumming(theirs, data.clone());
-        self.digest_block(i, d, id, algorithm, data);
+        block.step = Step::CheckSumming(chunk, data.clone());
+        self.digest_block(i, d, id, algorithm, data, BLOCK);
     }
 
-    pub(super) fn verify_compared(&mut self, i: usize, d: usize, id: u64, equal: bool) {
+    /// Our own digests are here; what is missing could not be read.
+    pub(super) fn verify_compared(&mut self, i: usize, d: usize, id: u64, chunk: &Chunk, ours: &[Digest]) {
         let Some(block) = self.take_block(i, d, id) else { return };
         let (range, since, now) = (block.range, block.since, self.now);
-        self.release(block.into_data());
         if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
             c.completed(now, range.len().0, since);
         }
-        let outcome = if equal { VerifyOutcome::InSync } else { VerifyOutcome::OutOfSync };
-        if !equal {
-            self.mark_out_of_sync(i, d, range);
+        for (n, piece) in pieces(range, BLOCK).enumerate() {
+            let Some(Ok(theirs)) = chunk.theirs.get(n).copied().flatten() else {
+                self.verified(i, d, 1, VerifyOutcome::Skipped);
+                continue;
+            };
+            let equal = ours.get(n).is_some_and(|own| *own == theirs);
+            let outcome = if equal { VerifyOutcome::InSync } else { VerifyOutcome::OutOfSync };
+            if !equal {
+                self.mark_out_of_sync(i, d, piece);
+            }
+            let seq = self.connections[i].peer_devices[d].next_seq();
+            let result = VerifyResult { sector: piece.start, size: piece.len(), seq, outcome };
+            self.send(i, Socket::Control, d, Packet::OvResult(result), Segments::None);
+            self.verified(i, d, 1, outcome);
         }
-        let seq = self.connections[i].peer_devices[d].next_seq();
-        let result = VerifyResult { sector: range.start, size: range.len(), seq, outcome };
-        self.send(i, Socket::Control, d, Packet::OvResult(result), Segments::None);
-        self.verified(i, d, range.len().0.div_ceil(BLOCK), outcome);
     }
 
     /// The peer cannot give a digest.
     pub(super) fn verify_refused(&mut self, i: usize, d: usize, ack: &BlockAck) {
-        let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::DigestWanted)) else {
+        if !self.block_answered(i, d, ack.range(), Err(())) {
             let text = format!("answer for {} that was not asked for", ack.sector);
-            return self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
-        };
-        let block = self.take_block(i, d, id).expect("found");
-        if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
-            c.answered(block.range.len().0);
+            self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
         }
-        self.verified(i, d, block.range.len().0.div_ceil(BLOCK), VerifyOutcome::Skipped);
     }
 
     // -- the answering side -------------------------------------------------------------------------------------------
@@ -282,10 +344,18 @@ impl Resource {
             self.mark_out_of_sync(i, d, range);
         }
         // After the end was announced on the other stream there is nothing left to count.
-        if let Some(id) = self.find_block(i, d, Some(range), |s| matches!(s, Step::Sent))
+        if let Some(id) = self.find_around(i, d, Some(range), |s| matches!(s, Step::ResultsAwaited(_)))
             && self.connections[i].peer_devices[d].repl == ConnState::VerifyT
         {
-            self.take_block(i, d, id);
+            let now = self.now;
+            let rs = &mut self.connections[i].peer_devices[d].resync;
+            rs.heard = now;
+            if let Some(Step::ResultsAwaited(bytes)) = rs.blocks.get_mut(&id).map(|b| &mut b.step) {
+                *bytes = bytes.saturating_sub(range.len().0);
+                if *bytes == 0 {
+                    self.take_block(i, d, id);
+                }
+            }
             self.verified(i, d, range.len().0.div_ceil(BLOCK), result.outcome);
             self.check_verify_end(i, d);
         }

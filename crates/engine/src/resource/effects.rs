@@ -35,9 +35,9 @@ impl Runner {
                 self.core.on_hmac(now, peer, token, mac);
             }
             Effect::CloseLink { peer } => self.links.close(ring, peer, now),
-            Effect::Digest { op, algorithm, data } => {
-                let digest = self.digest(&algorithm, &data);
-                self.core.on_digest(now, op, digest);
+            Effect::Digest { op, algorithm, data, piece } => {
+                let digests = self.digests(&algorithm, &data, piece as usize);
+                self.core.on_digests(now, op, &digests);
             }
             Effect::OpenDisk { volume } => self.outcomes.extend(self.volumes.open(volume)),
             Effect::CloseDisk { volume } => self.volumes.close(volume),
@@ -97,20 +97,21 @@ impl Runner {
 
     /// Digests are only asked for with algorithms that both nodes know; an unknown one gives an empty digest, which
     /// equals no other.
-    fn digest(&self, algorithm: &str, data: &Segments) -> wire::Digest {
-        let Some(algorithm) = Algorithm::parse(algorithm) else { return wire::Digest::default() };
-        let value = match data.as_slice() {
-            [one] => {
-                let buf = self.pool.share(BufId(one.id));
-                algorithm.digest(&buf.bytes()[one.offset as usize..][..one.len as usize])
-            }
+    fn digests(&self, algorithm: &str, data: &Segments, piece: usize) -> Vec<wire::Digest> {
+        let algorithm = Algorithm::parse(algorithm);
+        let digest = |bytes: &[u8]| {
+            let value = algorithm.map(|a| a.digest(bytes));
+            value.and_then(|v| wire::Digest::new(v.as_bytes())).unwrap_or_default()
+        };
+        let each = |bytes: &[u8]| bytes.chunks(piece.max(1)).map(digest).collect();
+        match data.as_slice() {
+            [one] => each(&self.pool.share(BufId(one.id)).bytes()[one.offset as usize..][..one.len as usize]),
             _ => {
                 let mut all = Vec::with_capacity(data.len() as usize);
                 self.volumes.each_piece(data, |bytes| all.extend_from_slice(bytes));
-                algorithm.digest(&all)
+                each(&all)
             }
-        };
-        wire::Digest::new(value.as_bytes()).unwrap_or_default()
+        }
     }
 
     fn run_handler(&mut self, id: u64, call: &HandlerCall) {

@@ -27,7 +27,7 @@ const TURN_MOST: u32 = 20_000;
 enum Answer {
     Hmac(u32),
     Opened(VolumeNr, OpenedDisk),
-    Digest(OpId),
+    Digest(OpId, usize),
 }
 
 /// An engine in memory around one core.
@@ -131,10 +131,10 @@ impl Rig {
             for answer in std::mem::take(&mut self.answers) {
                 match answer {
                     Answer::Hmac(token) => self.core.on_hmac(self.now, self.peer, token, Some(vec![7; 16])),
-                    Answer::Digest(op) => {
+                    Answer::Digest(op, n) => {
                         // Every other block is what the peer says it is.
                         let digest = wire::Digest::new(&[if op.0 % 2 == 0 { 9 } else { 8 }; 20]).expect("20 bytes");
-                        self.core.on_digest(self.now, op, digest);
+                        self.core.on_digests(self.now, op, &vec![digest; n]);
                     }
                     Answer::Opened(volume, disk) => self.core.on_disk_opened(self.now, volume, Ok(disk)),
                 }
@@ -183,9 +183,9 @@ impl Rig {
                 self.wants_link = false;
                 self.cut();
             }
-            Effect::Digest { op, data, .. } => {
+            Effect::Digest { op, data, piece, .. } => {
                 self.buffers.check(&data);
-                self.answers.push(Answer::Digest(op));
+                self.answers.push(Answer::Digest(op, data.len().div_ceil(piece.max(1)) as usize));
             }
             Effect::OpenDisk { volume } => {
                 let disk = &mut self.disks[self.cfg.volumes.iter().position(|v| v.volume == volume).expect("known")];
