@@ -208,6 +208,8 @@ class Cluster:
 class Node:
     """What urbd nodes and kernel nodes have in common: waiting, digests, cut links."""
 
+    disks = ()  # those that can be made to fail: faulty_disk.py
+
     def wait(self, volume=0, timeout=30.0, res="r0", **want):
         """Waits until the fields of state() match; returns the state."""
         state = {}
@@ -260,7 +262,7 @@ class UrbdNode(Node):
                 f.truncate(size)
         self.processes = {}  # resource -> Popen of `urbd run`
         self.mounts = []
-        self.disks = []  # those that can fail: faulty_disk.py
+        self.disks = []
         self.ip = self._join_network()
 
     # ---- network -----------------------------------------------------------
@@ -297,6 +299,15 @@ class UrbdNode(Node):
 
     def heal(self):
         self.cluster.lab.ip(f"link set dev {self.port} state 3", tool="bridge")
+
+    def lose_packets_to(self, other):
+        """Silently lose every packet from this node to `other`, in this direction only: nobody has that address."""
+        self.run(["ip", "neigh", "replace", other.ip, "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent"],
+                 check=True)
+
+    def find_packets(self):
+        """The end of lose_packets_to()."""
+        self.run(["ip", "neigh", "flush", "dev", "eth0", "nud", "permanent"], check=True)
 
     # ---- config and disks ----------------------------------------------------
     def put_res(self, name, text):

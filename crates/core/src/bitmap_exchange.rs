@@ -192,7 +192,13 @@ impl Resource {
             set.retire_bitmap();
             self.put_uuids(d, &set);
         }
-        self.report_end(i, d, failed);
+        if peer_disk < DiskState::Inconsistent {
+            let left = self.bits_left(i, d) * 4;
+            let text = format!("resync given up: the peer's disk is {peer_disk}, {left} KiB are left");
+            self.note(Severity::Error, Some(d), Some(i), "resync-given-up", text);
+        } else {
+            self.report_end(i, d, failed);
+        }
         let change = StateChange {
             conn: Some(ConnState::Connected),
             peer: Some(theirs.role),

@@ -430,8 +430,16 @@ impl Resource {
         if let Some(occasion) = occasion {
             let Some(decided) = self.decide_sync(i, d, occasion, theirs, peer_disk, &mut change) else { return };
             conn = decided;
-        } else if old.disk == DiskState::Negotiating && old.conn == ConnState::WFReportParams {
+        } else if old.disk == DiskState::Negotiating
+            && (old.conn == ConnState::WFReportParams || theirs.disk < DiskState::Negotiating)
+        {
+            // There is no second disk to compare with.
             change.disk = Some(self.devices[d].attach_state);
+        }
+        if theirs.disk == DiskState::Negotiating && (conn > ConnState::Connected || old.disk < DiskState::Negotiating) {
+            // As the kernel does: the resync begins with the decision, its bitmap follows before the peer's next state;
+            // and without an own disk there is nothing to negotiate.
+            change.pdsk = Some(peer_disk);
         }
         change.conn = Some(conn);
         let first = old.conn < ConnState::Connected;
@@ -447,8 +455,10 @@ impl Resource {
         // The peer does not know of the resync yet: help it to the same conclusion.
         let undecided = conn > ConnState::Connected && theirs.conn <= ConnState::Connected;
         let waits = theirs.disk == DiskState::Negotiating;
-        if occasion.is_some() && !first && (undecided || waits) {
-            self.send_uuids(d, UuidFlags::NONE);
+        if !first && (waits || (occasion.is_some() && undecided)) {
+            if occasion.is_some() {
+                self.send_uuids(d, UuidFlags::NONE);
+            }
             self.send_state(d);
         }
     }

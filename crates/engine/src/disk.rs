@@ -1,13 +1,14 @@
 //! Backing devices: a block device or a file, opened for direct I/O, owned exclusively.
 //!
 //! A file on a filesystem that refuses O_DIRECT (or wants more than 512-byte alignment) is used through the page cache;
-//! that is a disk with a volatile write cache, which [`Op::Flush`] (fdatasync) and durable writes make safe. Files that
-//! cannot be read without blocking (RWF_NOWAIT) would be handed to io_uring's worker threads; their operations run
-//! inline instead, which is faster there (tmpfs).
+//! that is a disk with a volatile write cache, which [`Op::Flush`] (fdatasync) and durable writes make safe.
+//!
+//! No disk may keep the loop waiting: what hangs is then seen by `disk-timeout`, and the peer's pings are answered.
+//! [`Way`] says how each kind of file is spoken to.
 
 use crate::buffers::Span;
 use crate::ring::{FallocateMode, Fd, Message, Op, Ring};
-use crate::sys;
+use crate::sys::{self, FileHome};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -20,9 +21,21 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct Disk {
     fd: Fd,
-    inline: bool,
+    way: Way,
     /// What was found when it was opened.
     pub traits: Traits,
+}
+
+/// How operations reach a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Through the ring: the kernel takes them without waiting, or hands them to a worker thread by itself.
+    Ring,
+    /// On the loop's own thread: memory (tmpfs), which the ring would hand to a worker for nothing.
+    Inline,
+    /// By a worker thread of the ring: a file system that another process or machine serves may wait when an operation
+    /// is only handed over (FUSE does, with 12 unanswered ones).
+    Worker,
 }
 
 /// What a backing device is and can do.
@@ -80,11 +93,15 @@ impl Disk {
         } else {
             // Every filesystem that punches holes reads them as zeroes; the others report it at the first discard.
             // A file in memory has no cache below it: its fdatasync does nothing.
-            let write_through = sys::is_memory_file(file.as_raw_fd());
+            let write_through = sys::file_home(file.as_raw_fd()) == FileHome::Memory;
             Traits { size, block_size: 512, direct, discard: true, write_through }
         };
-        let inline = !sys::supports_nowait(file.as_raw_fd());
-        Ok(Disk { fd: Rc::new(file.into()), inline, traits })
+        let way = match sys::file_home(file.as_raw_fd()) {
+            FileHome::Memory if !sys::supports_nowait(file.as_raw_fd()) => Way::Inline,
+            FileHome::Elsewhere => Way::Worker,
+            FileHome::Memory | FileHome::Device => Way::Ring,
+        };
+        Ok(Disk { fd: Rc::new(file.into()), way, traits })
     }
 
     /// Its present size in bytes (it may have grown since it was opened).
@@ -139,11 +156,11 @@ impl Disk {
 
     /// Queues one of its operations.
     pub fn submit<T: Copy>(&self, ring: &mut Ring<T>, op: Op, token: T) {
-        if self.inline {
-            ring.push_inline(op, token);
-        } else {
-            ring.push(op, token);
-        }
+        match self.way {
+            Way::Ring => ring.push(op, token),
+            Way::Worker => ring.push_to_worker(op, token),
+            Way::Inline => return ring.push_inline(op, token),
+        };
     }
 }
 

@@ -38,14 +38,33 @@ pub(crate) fn supports_nowait(fd: RawFd) -> bool {
     n >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP)
 }
 
-/// Does the file live in memory only (tmpfs, ramfs)? False where the kernel does not tell.
-pub(crate) fn is_memory_file(fd: RawFd) -> bool {
-    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+/// What is behind a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileHome {
+    /// Memory only (tmpfs, ramfs).
+    Memory,
+    /// A device of this machine, as far as the kernel tells.
+    Device,
+    /// Another process (FUSE) or machine (network file systems).
+    Elsewhere,
+}
+
+/// Where the file lives.
+pub(crate) fn file_home(fd: RawFd) -> FileHome {
+    const RAMFS: i64 = 0x8584_58f6;
+    const CIFS: i64 = 0xff53_4d42;
+    const SMB2: i64 = 0xfe53_4d42;
+    const CEPH: i64 = 0x00c3_6400;
+    const NINE_P: i64 = 0x0102_1997;
     // SAFETY: statfs is plain data for which all zeroes is valid.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is a place for the result.
     let r = unsafe { libc::fstatfs(fd, &raw mut stat) };
-    r == 0 && [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&stat.f_type)
+    match stat.f_type {
+        libc::TMPFS_MAGIC | RAMFS if r == 0 => FileHome::Memory,
+        libc::FUSE_SUPER_MAGIC | libc::NFS_SUPER_MAGIC | CIFS | SMB2 | CEPH | NINE_P if r == 0 => FileHome::Elsewhere,
+        _ => FileHome::Device,
+    }
 }
 
 /// The file offset alignment that direct I/O needs, in bytes (STATX_DIOALIGN); 512 where the kernel does not tell,

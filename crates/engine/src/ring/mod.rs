@@ -108,11 +108,21 @@ impl<T: Copy> Ring<T> {
 
     /// Queues `op` for the next turn. Its completion carries `token`. Panics if `op` reads into a shared buffer.
     pub fn push(&mut self, op: Op, token: T) -> OpId {
+        self.enqueue(op, token, false)
+    }
+
+    /// The same for a file whose operations may wait already when they are handed over: a worker thread of the kernel
+    /// does that. Without io_uring it is [`Ring::push`].
+    pub fn push_to_worker(&mut self, op: Op, token: T) -> OpId {
+        self.enqueue(op, token, true)
+    }
+
+    fn enqueue(&mut self, op: Op, token: T, by_worker: bool) -> OpId {
         op.assert_exclusive();
         let id = self.slab.insert(op, token);
         let op = self.slab.operation(id).expect("just inserted");
         match &mut self.backend {
-            Backend::Uring(uring) => uring.push(id, op),
+            Backend::Uring(uring) => uring.push(id, op, by_worker),
             Backend::Poll(poller) => poller.push(id, op),
         }
         id

@@ -38,11 +38,12 @@ impl Uring {
         Ok(Uring { ring, quiet: 0 })
     }
 
-    pub(super) fn push(&mut self, id: OpId, op: &mut Op) {
+    pub(super) fn push(&mut self, id: OpId, op: &mut Op, by_worker: bool) {
         self.quiet += usize::from(matches!(op, Op::Send { quiet: true, .. }));
+        let flags = if by_worker { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         let entry = match op {
             Op::FuseFetch { fd, slot } => fuse_fetch(fd, slot),
-            other => Entry::from(entry(other)),
+            other => Entry::from(entry(other).flags(flags)),
         };
         let entry = entry.user_data(id.to_user_data());
         self.push_entry(&entry);
