@@ -157,10 +157,14 @@ impl Disk {
     /// Queues one of its operations.
     pub fn submit<T: Copy>(&self, ring: &mut Ring<T>, op: Op, token: T) {
         match self.way {
-            Way::Ring => ring.push(op, token),
-            Way::Worker => ring.push_to_worker(op, token),
-            Way::Inline => return ring.push_inline(op, token),
-        };
+            Way::Ring => {
+                ring.push(op, token);
+            }
+            Way::Worker => {
+                ring.push_to_worker(op, token);
+            }
+            Way::Inline => ring.push_inline(op, token),
+        }
     }
 }
 
