@@ -448,6 +448,7 @@ impl Resource {
         self.resync_disk_closed(d);
         self.emit(Effect::CloseDisk { volume });
         self.abandon_al(d);
+        self.finish_held();
         let change = StateChange { disk: Some(DiskState::Diskless), ..StateChange::default() };
         let _ = self.change(d, &change, Force::Hard);
         self.devices[d].disk = DiskState::Diskless;

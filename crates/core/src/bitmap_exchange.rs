@@ -159,9 +159,7 @@ impl Resource {
                     set.current.with_primary_bit(self.role == wire::Role::Primary)
                 };
                 self.put_uuids(d, &set);
-                if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
-                    (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
-                }
+                self.peer_has_our_generations(i, d);
             }
             change.disk = Some(DiskState::UpToDate);
             change.pdsk = Some(DiskState::UpToDate);
@@ -171,6 +169,14 @@ impl Resource {
         }
         self.report_end(i, d, failed);
         let _ = self.change(d, &change, Force::Hard);
+    }
+
+    /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
+    pub(crate) fn peer_has_our_generations(&mut self, i: usize, d: usize) {
+        let set = self.uuids(d);
+        if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
+            (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
+        }
     }
 
     /// The target said that it is done. True if that was what its packet meant.
@@ -191,6 +197,7 @@ impl Resource {
             let mut set = self.uuids(d);
             set.retire_bitmap();
             self.put_uuids(d, &set);
+            self.peer_has_our_generations(i, d);
         }
         if peer_disk < DiskState::Inconsistent {
             let left = self.bits_left(i, d) * 4;

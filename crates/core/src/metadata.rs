@@ -246,11 +246,15 @@ impl Resource {
         if result.is_err() {
             return self.meta_error(d, "superblock");
         }
+        let generation_was_due = b.writer.written < b.writer.generation;
         b.writer.written = version;
         let generation_written = b.writer.written >= b.writer.generation;
         self.devices[d].recheck_al = true;
         if generation_written {
             self.send_due_sync_uuid(d);
+        }
+        if generation_written && generation_was_due {
+            self.finish_held();
         }
     }
 

@@ -376,6 +376,14 @@ impl Resource {
     /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
     pub(crate) fn submit_write(&mut self, mut write: Write) {
         let d = write.device;
+        if self.devices[d].generation_in_flight() {
+            // It waited for the activity log, and meanwhile a generation began.
+            return self.put_back(write);
+        }
+        if self.role != wire::Role::Primary {
+            // I/O was frozen when the node was demoted: what had not begun does not begin any more.
+            return self.fail_write(write, IoError::NotPrimary);
+        }
         self.check_congestion(PEER, d);
         let word = self.word(d);
         let protocol = self.connections.get(PEER).map_or(101, crate::connection::Connection::version);
@@ -412,18 +420,33 @@ impl Resource {
     }
 
     /// Neither side can take it: fail, or freeze (`on-no-data-accessible`).
-    fn refuse_write(&mut self, mut write: Write) {
+    fn refuse_write(&mut self, write: Write) {
+        if self.suspended.any() {
+            return self.put_back(write);
+        }
+        self.fail_write(write, IoError::Io);
+    }
+
+    fn fail_write(&mut self, mut write: Write, error: IoError) {
         let d = write.device;
-        self.drop_al(d, &mut write);
+        self.leave(&mut write);
+        for owner in write.owners.into_iter() {
+            self.end_owner(d, owner, Err(error));
+        }
+    }
+
+    /// Back to those that wait for admission.
+    fn put_back(&mut self, mut write: Write) {
+        self.leave(&mut write);
+        self.devices[write.device].blocked.push_back(write);
+    }
+
+    /// A write that was admitted goes no further.
+    fn leave(&mut self, write: &mut Write) {
+        let d = write.device;
+        self.drop_al(d, write);
         self.devices[d].writing.remove(write.range.start, write.interval);
         self.devices[d].recheck = true;
-        if self.suspended.any() {
-            self.devices[d].blocked.push_back(write);
-            return;
-        }
-        for owner in write.owners.into_iter() {
-            self.end_owner(d, owner, Err(IoError::Io));
-        }
     }
 
     fn submit_local(&mut self, d: usize, key: u64) {
@@ -463,6 +486,11 @@ impl Resource {
             if w.held && !resuming {
                 return;
             }
+            if w.ok == 0 && self.devices[w.device].generation_in_flight() {
+                // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
+                // when the new one is on disk.
+                return;
+            }
             if w.repeat {
                 return self.start_again(key);
             }
@@ -471,6 +499,15 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         if w.is_done() {
             self.retire_write(key);
+        }
+    }
+
+    /// What kept writes from being completed is gone.
+    pub(crate) fn finish_held(&mut self) {
+        let open = |r: &Request| matches!(r, Request::Write(w) if !w.completed);
+        let held: Vec<u64> = self.requests.iter().filter(|(_, r)| open(r)).map(|(k, _)| k).collect();
+        for key in held {
+            self.try_finish(key);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::Resource;
 use crate::api::{ConnectionSnapshot, DeviceSnapshot, PeerDeviceSnapshot, Snapshot};
 use crate::resync::bytes_of_bits;
-use units::{ByteLen, NodeId, SectorRange, VolumeNr};
+use units::{ByteLen, Generation, NodeId, SectorRange, VolumeNr};
 use wire::{ConnState, StateWord};
 
 impl Resource {
@@ -25,6 +25,14 @@ impl Resource {
     #[must_use]
     pub fn state_word(&self, volume: VolumeNr) -> Option<StateWord> {
         self.device_index(volume).map(|d| self.word(d))
+    }
+
+    /// A volume's generations: current, bitmap, history. `None` if there is no such volume, or no disk.
+    #[must_use]
+    pub fn generations(&self, volume: VolumeNr) -> Option<[Generation; 4]> {
+        let d = self.device_index(volume).filter(|d| self.devices[*d].backing.is_some())?;
+        let set = self.uuids(d);
+        Some([set.current, set.bitmap, set.history[0], set.history[1]])
     }
 
     /// How many blocks of a range are recorded as different from the peer's. 0 without a disk.

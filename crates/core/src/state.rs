@@ -296,15 +296,7 @@ impl Resource {
             dev.recheck = true;
         }
         if !self.suspended.any() {
-            let held: Vec<u64> = self
-                .requests
-                .iter()
-                .filter(|(_, r)| matches!(r, crate::request::Request::Write(w) if !w.completed))
-                .map(|(k, _)| k)
-                .collect();
-            for key in held {
-                self.try_finish(key);
-            }
+            self.finish_held();
         }
     }
 
@@ -352,6 +344,10 @@ impl Resource {
     pub(crate) fn create_pending_generation(&mut self, d: usize) {
         if std::mem::take(&mut self.devices[d].new_generation_pending) {
             self.new_generation(d);
+            if self.connections.get(PEER).is_some_and(|c| c.replicating(d)) {
+                // The peer may be behind, and will catch up with this generation.
+                self.send_uuids(d, UuidFlags::NONE);
+            }
         }
     }
 

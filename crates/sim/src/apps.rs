@@ -62,9 +62,12 @@ impl Cluster {
     /// Writes to this range go out to the peer.
     pub(crate) fn mirrored(&mut self, n: usize, v: usize, range: SectorRange, connection: u64) {
         let mut sent = Vec::new();
+        let epoch = self.nodes[n].epochs.present();
         for request in self.nodes[n].requests.values_mut() {
             if request.volume == v && is_write(request.kind) && request.written.range.overlaps(range) {
-                request.sent = Some(connection);
+                // A later packet for the same place may be another request's.
+                let first = request.sent.filter(|(before, _)| *before == connection);
+                request.sent = first.or(Some((connection, epoch)));
                 sent.push(request.written);
             }
         }
@@ -114,6 +117,9 @@ impl Cluster {
         let acknowledged = result.is_ok();
         let written = request.written;
         let reading = self.oldest_read(n, now);
+        if let Some((connection, epoch)) = request.sent {
+            self.nodes[n].epochs.note_completed(connection, epoch, now);
+        }
         if acknowledged {
             self.acknowledged[n] += 1;
         }
@@ -146,7 +152,7 @@ impl Cluster {
 
     /// Does the peer certainly have a write that is complete here?
     fn is_mirrored(&mut self, n: usize, word: &StateWord, request: &Request) -> bool {
-        let connected = matches!(self.net.wishes[n], Wish::Connected(number) if request.sent == Some(number));
+        let connected = matches!(self.net.wishes[n], Wish::Connected(number) if request.sent.is_some_and(|(sent, _)| sent == number));
         connected
             && self.peer_listens(n)
             && word.conn >= ConnState::Connected

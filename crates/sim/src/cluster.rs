@@ -1,6 +1,7 @@
 //! The cluster: its nodes, its network, and the queue of everything that is going to happen.
 
 use crate::disk::Disk;
+use crate::epochs::Epochs;
 use crate::net::Net;
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{Buffers, Payload};
@@ -93,6 +94,7 @@ pub(crate) struct Node {
     /// Commands that have not ended.
     pub(crate) commands: BTreeMap<u64, Command>,
     pub(crate) dies_after: Option<(u32, bool)>,
+    pub(crate) epochs: Epochs,
     /// The applications want their devices open.
     pub(crate) wants_open: bool,
 }
@@ -107,6 +109,8 @@ pub(crate) struct Volume {
     pub(crate) left_at: Option<[u64; 2]>,
     /// The node was Primary without its peer since both were last equal.
     pub(crate) alone: bool,
+    /// The core said that a new generation began, which is not on the disk yet.
+    pub(crate) generation_began: bool,
     /// The operator gave this copy up.
     pub(crate) worthless: bool,
     /// Front end: size and writability.
@@ -160,8 +164,8 @@ pub(crate) struct Request {
     pub(crate) kind: RequestKind,
     pub(crate) written: Written,
     pub(crate) data: Segments,
-    /// The connection by which it was sent to the peer.
-    pub(crate) sent: Option<u64>,
+    /// The connection by which it was sent to the peer, and in which epoch.
+    pub(crate) sent: Option<(u64, u64)>,
 }
 
 impl Cluster {
@@ -303,6 +307,7 @@ impl Node {
             requests: BTreeMap::new(),
             commands: BTreeMap::new(),
             dies_after: None,
+            epochs: Epochs::default(),
             wants_open: false,
         }
     }
@@ -329,6 +334,7 @@ impl Volume {
             word: None,
             left_at: None,
             alone: false,
+            generation_began: false,
             worthless: false,
             size: 0,
             writable: false,

@@ -118,6 +118,7 @@ impl Cluster {
         }
         for volume in &mut self.nodes[n].volumes {
             volume.word = None;
+            volume.generation_began = false;
             (volume.size, volume.writable, volume.open, volume.opening) = (0, false, false, false);
         }
         if self.net.wishes[n] != Wish::Nothing {

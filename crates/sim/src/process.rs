@@ -89,6 +89,7 @@ impl Cluster {
                     return true;
                 }
                 let features = matches!(packet, Packet::ConnectionFeatures(_));
+                self.note_heard(n, &packet);
                 let data = self.nodes[n].buffers.add(Owner::Core, payload);
                 core.on_packet(now, peer, stream, volume, packet, data);
                 if features {
@@ -97,7 +98,10 @@ impl Cluster {
                 }
             }
             Input::Disk(done) => core.on_disk_done(now, done),
-            Input::Meta(done) => core.on_meta_done(now, done),
+            Input::Meta(done) => {
+                core.on_meta_done(now, done);
+                self.note_generations(n, core);
+            }
             Input::Opened(volume, disk) => core.on_disk_opened(now, volume, Ok(disk)),
             Input::Handler(id, status) => core.on_handler_exit(now, id, status),
             Input::Command(id, command) => core.on_command(now, id, command),
@@ -173,8 +177,8 @@ impl Cluster {
                 node.volumes[v].opening = false;
                 node.flights.values_mut().filter(|f| f.volume == v).for_each(|f| f.orphan = true);
             }
-            Effect::Disk { op, volume, action } => self.disk_effect(n, op, usize::from(volume.0), action)?,
-            Effect::Meta { op, volume, action } => self.meta_effect(n, op, usize::from(volume.0), action)?,
+            Effect::Disk { op, volume, action } => self.disk_effect(n, core, op, usize::from(volume.0), action)?,
+            Effect::Meta { op, volume, action } => self.meta_effect(n, core, op, usize::from(volume.0), action)?,
             Effect::Deliver { from, to } => {
                 let content = node.buffers.content(&from)?;
                 node.buffers.fill(&to, &content)?;
@@ -192,6 +196,9 @@ impl Cluster {
             Effect::Log(notice) => {
                 if notice.severity == Severity::Error {
                     self.trace.mix(1);
+                }
+                if let (Some(volume), "new-generation") = (notice.volume, notice.reason) {
+                    self.nodes[n].volumes[usize::from(volume.0)].generation_began = true;
                 }
             }
             Effect::Stopped => self.nodes[n].paused = false,
@@ -219,7 +226,7 @@ impl Cluster {
         self.input(n, self.setup.latency.0, Input::Opened(crate::plan::volume_nr(v), opened));
     }
 
-    fn disk_effect(&mut self, n: usize, op: OpId, v: usize, action: DiskOp) -> Result<(), String> {
+    fn disk_effect(&mut self, n: usize, core: &Resource, op: OpId, v: usize, action: DiskOp) -> Result<(), String> {
         let size = self.setup.volumes[v].sectors[n];
         let limit = if self.setup.volumes[v].external { size } else { self.setup.volumes[v].layout(n).capacity().0 };
         let place = |sector: units::Sector, len: units::ByteLen| {
@@ -245,18 +252,22 @@ impl Cluster {
         if application && let Work::Write(at, content, _) = &work {
             let range = SectorRange::new(*at, crate::plan::bytes(content.sectors())).expect("checked");
             self.check_activity_log(n, v, range)?;
+            self.check_generation(n, v, core)?;
         }
         self.submit(n, v, op, work);
         Ok(())
     }
 
-    fn meta_effect(&mut self, n: usize, op: OpId, v: usize, action: MetaOp) -> Result<(), String> {
+    fn meta_effect(&mut self, n: usize, core: &Resource, op: OpId, v: usize, action: MetaOp) -> Result<(), String> {
         let (at, len) = match &action {
             MetaOp::Write { offset, bytes, .. } => (*offset, bytes.len() as u64),
             MetaOp::Read { offset, len } => (*offset, *len),
         };
         if !self.nodes[n].volumes[v].meta_disk().holds_meta(at, len) {
             return Err(format!("metadata operation at {at} + {len} is not in the metadata area"));
+        }
+        if let MetaOp::Write { offset, bytes, .. } = &action {
+            self.check_forgotten_extents(n, v, core, *offset, bytes.as_ref())?;
         }
         let work = match action {
             MetaOp::Write { offset, bytes, flush_before, fua } => {

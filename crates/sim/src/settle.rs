@@ -57,6 +57,7 @@ impl Cluster {
         }
         if self.failure.is_none() {
             self.check_leftovers();
+            self.check_settled_metadata();
         }
     }
 

@@ -145,6 +145,7 @@ impl Resource {
         self.devices[d].exposed = set.current;
         if skip {
             self.send_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
+            self.peer_has_our_generations(PEER, d);
             let change = StateChange {
                 disk: Some(DiskState::UpToDate),
                 pdsk: Some(DiskState::UpToDate),

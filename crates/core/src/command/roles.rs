@@ -154,7 +154,8 @@ impl Resource {
         // Everything on its way must be settled on both sides (spec 8.2).
         self.close_epoch();
         self.send_due_barriers();
-        let busy = self.requests.len() > 0 && !self.suspended.any();
+        let under_way = self.requests.len() > 0 || self.devices.iter().any(|d| d.upper_pending > 0);
+        let busy = under_way && !self.suspended.any();
         let unconfirmed = self.connections.iter().any(|c| c.is_connected() && !c.log.is_empty());
         if busy || unconfirmed {
             return (Some(Waiting::Demote { force }), None);

@@ -1,0 +1,143 @@
+//! What must be on a disk before something else goes there (`docs/spec/on-disk-format.md` 2.8, 2.9, 3.7, 4.3).
+
+use crate::cluster::Cluster;
+use crate::plan::{node_id, volume_nr};
+use crate::ranges::sectors;
+use meta::activity_log::replay::replay;
+use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, Format, Superblock};
+use std::collections::BTreeSet;
+use units::{BitSet, SectorRange};
+use urbd_core::Resource;
+
+/// Sectors of an activity-log extent: 4 MiB.
+const EXTENT: u64 = 1 << 13;
+
+impl Cluster {
+    /// The superblock as reads of the disk return it.
+    pub(crate) fn superblock(&mut self, n: usize, v: usize) -> Result<Superblock, String> {
+        let at = self.setup.volumes[v].layout(n).superblock_at().0;
+        let disk = self.nodes[n].volumes[v].meta_disk();
+        let bytes = disk.read_meta(at, BLOCK_LEN as u64).ok_or("there is no superblock")?;
+        Superblock::parse(bytes.first_chunk().ok_or("half a superblock")?).map_err(|e| format!("superblock: {e}"))
+    }
+
+    /// An application's write goes to the disk: its generation and the Primary mark must be there (spec 2.9 and
+    /// `docs/spec/connection-and-state.md` 7.11).
+    pub(crate) fn check_generation(&mut self, n: usize, v: usize, core: &Resource) -> Result<(), String> {
+        let superblock = self.superblock(n, v)?;
+        if self.nodes[n].volumes[v].generation_began {
+            // Only now: effects of the same turn from before it began are about the old one.
+            let current = core.generations(volume_nr(v)).map_or(superblock.current, |g| g[0]);
+            if !superblock.current.same(current) {
+                return Err(format!("a write of generation {current}, but the disk says {}", superblock.current));
+            }
+        }
+        if !superblock.flags.contains(DeviceFlags::PRIMARY_IND) {
+            return Err("a write of a Primary, but its disk does not say that it is one".to_owned());
+        }
+        Ok(())
+    }
+
+    /// A metadata operation has ended: is the new generation on the disk?
+    pub(crate) fn note_generations(&mut self, n: usize, core: &Resource) {
+        for v in 0..self.nodes[n].volumes.len() {
+            if self.nodes[n].volumes[v].generation_began {
+                let stored = self.superblock(n, v).map(|s| s.current).unwrap_or_default();
+                let there = core.generations(volume_nr(v)).is_none_or(|g| g[0].same(stored));
+                self.nodes[n].volumes[v].generation_began = !there;
+            }
+        }
+    }
+
+    /// Metadata are about to be written. If that makes the activity log forget extents, what is known of them must be
+    /// in the bitmap on the disk, and nothing in them may be in doubt.
+    pub(crate) fn check_forgotten_extents(
+        &mut self,
+        n: usize,
+        v: usize,
+        core: &Resource,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let layout = self.setup.volumes[v].layout(n);
+        let shape = layout.geometry().al();
+        let Some(from) = at.checked_sub(layout.al_at().0).filter(|from| *from < shape.bytes().0) else { return Ok(()) };
+        let disk = self.nodes[n].volumes[v].meta_disk();
+        let mut ring = disk.read_meta(layout.al_at().0, shape.bytes().0).expect("the ring is in the metadata");
+        let hot = |ring: &[u8]| replay(ring, shape, Format::V08, 67).map(|r| r.hot).unwrap_or_default();
+        let before = hot(&ring);
+        ring[from as usize..from as usize + bytes.len()].copy_from_slice(bytes);
+        let forgotten: BTreeSet<u32> = before.difference(&hot(&ring)).copied().collect();
+        forgotten.into_iter().try_for_each(|extent| self.check_forgotten(n, v, core, extent))
+    }
+
+    fn check_forgotten(&mut self, n: usize, v: usize, core: &Resource, extent: u32) -> Result<(), String> {
+        let start = u64::from(extent) * EXTENT;
+        let range = sectors(start, start + EXTENT);
+        let unconfirmed = self.unconfirmed(n, v, range);
+        let size = self.superblock(n, v)?.effective_size;
+        let known = self.nodes[n].volumes[v].size;
+        if known != 0 && known != size.0 {
+            // It is just being resized.
+            return Ok(());
+        }
+        let in_memory = core.known_different(volume_nr(v), node_id(1 - n), sectors(start, range.end.0.min(size.0)));
+        let (area, bits) = self.bitmap_on_disk(n, v, extent)?;
+        let on_disk = area.extent_bits(extent).filter(|bit| bits.contains(*bit)).count() as u64;
+        if on_disk < in_memory {
+            return Err(format!(
+                "extent {extent} leaves the activity log with {in_memory} blocks marked, of which {on_disk} on the disk"
+            ));
+        }
+        let marked = |r: &SectorRange| area.touched(*r).all(|bit| bits.contains(bit) || bit >= area.bits());
+        match unconfirmed.into_iter().find(|r| !marked(r)) {
+            Some(r) => Err(format!("{r:?} leaves the activity log before the peer has confirmed the write there")),
+            None => Ok(()),
+        }
+    }
+
+    /// What the bitmap on the disk says of an extent.
+    fn bitmap_on_disk(&mut self, n: usize, v: usize, extent: u32) -> Result<(BitmapArea, BitSet), String> {
+        let superblock = self.superblock(n, v)?;
+        let layout = self.setup.volumes[v].layout(n);
+        let area = BitmapArea::new(superblock.geometry, superblock.effective_size);
+        let bits = area.extent_bits(extent);
+        let mut slots: Vec<BitSet> = (0..area.slots()).map(|_| BitSet::new(area.bits())).collect();
+        let disk = self.nodes[n].volumes[v].meta_disk();
+        for page in area.pages_of(bits) {
+            let at = layout.bitmap_page_at(page).0;
+            let bytes = disk.read_meta(at, BLOCK_LEN as u64).expect("the bitmap is in the metadata");
+            area.load(page, bytes.first_chunk().expect("a page"), &mut slots);
+        }
+        Ok((area, slots.swap_remove(0)))
+    }
+
+    /// All is well and quiet: both disks say so (S2 and S12 of `docs/spec/connection-and-state.md` B.1).
+    pub(crate) fn check_settled_metadata(&mut self) {
+        for v in 0..self.setup.volumes.len() {
+            let judged = (0..2).map(|n| self.superblock(n, v)).collect::<Result<Vec<_>, _>>().and_then(|s| agree(&s));
+            if let Err(text) = judged {
+                self.fail(format!("volume {v} is UpToDate on both nodes and idle, but {text}"));
+            }
+        }
+    }
+}
+
+/// Is this what the metadata of two equal copies look like?
+fn agree(superblocks: &[Superblock]) -> Result<(), String> {
+    let generations: Vec<_> = superblocks.iter().map(|s| s.current).collect();
+    if !generations[0].same(generations[1]) {
+        return Err(format!("their generations are {} and {}", generations[0], generations[1]));
+    }
+    for s in superblocks {
+        let good = DeviceFlags::CONSISTENT | DeviceFlags::WAS_UP_TO_DATE;
+        if !s.flags.contains(good) || s.flags.contains(DeviceFlags::CRASHED_PRIMARY) {
+            return Err(format!("a superblock has the flags {:?}", s.flags));
+        }
+        let peer = &s.peers[Superblock::V08_PEER];
+        if !peer.bitmap_uuid.is_none() {
+            return Err(format!("a bitmap counts from {}", peer.bitmap_uuid));
+        }
+    }
+    Ok(())
+}
