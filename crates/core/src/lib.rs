@@ -32,6 +32,7 @@ mod connection;
 pub mod decide;
 mod device;
 mod dispatch;
+mod flush;
 mod handshake;
 mod liveness;
 mod merging;

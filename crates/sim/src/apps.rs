@@ -152,7 +152,8 @@ impl Cluster {
 
     /// Does the peer certainly have a write that is complete here?
     fn is_mirrored(&mut self, n: usize, word: &StateWord, request: &Request) -> bool {
-        let connected = matches!(self.net.wishes[n], Wish::Connected(number) if request.sent.is_some_and(|(sent, _)| sent == number));
+        let by = |number| request.sent.is_some_and(|(sent, _)| sent == number);
+        let connected = matches!(self.net.wishes[n], Wish::Connected(number) if by(number));
         connected
             && self.peer_listens(n)
             && word.conn >= ConnState::Connected

@@ -1,0 +1,83 @@
+//! Flushes of applications: what fsync says is true on both machines (`docs/spec/data-path-and-resync.md` 1.10).
+
+use crate::Resource;
+use crate::api::{DiskOp, IoError};
+use crate::mutant::{Mutant, mutant};
+use crate::request::{Flush, Owner, Request};
+use crate::resource::Op;
+use wire::DiskState;
+
+impl Resource {
+    /// A strict flush (spec 1.10): done when the local disk has flushed and every epoch with a completed write is
+    /// confirmed by the peers that count.
+    pub(crate) fn start_flush(&mut self, d: usize, tag: u64) {
+        self.close_epoch();
+        self.send_due_barriers();
+        let local = self.devices[d].usable();
+        let mut waiting = Vec::new();
+        for (i, c) in self.connections.iter().enumerate() {
+            let counts = !local || c.cfg.protocol == crate::config::Protocol::C;
+            let counts = counts && !mutant(Mutant::FlushWithoutPeer);
+            if let (true, Some(last)) = (counts, c.last_unconfirmed_epoch()) {
+                waiting.push((i, last));
+            }
+        }
+        let peer_good = self.connections.iter().any(|c| c.peer_devices[d].pdsk == DiskState::UpToDate);
+        if !local && !peer_good {
+            return self.end_owner(d, Owner::Tag(tag), Err(IoError::Io));
+        }
+        let clean = self.devices[d].backing.as_ref().is_none_or(|b| !b.flushing.is_needed());
+        let started = self.now;
+        let mark = self.devices[d].backing.as_ref().map_or(0, |b| b.flushing.mark());
+        let local_pending = local && !clean;
+        let flush = Flush { device: d, started, tag, local_pending, mark, failed: false, waiting, covered: local };
+        let key = self.requests.insert(Request::Flush(flush));
+        self.flushes.push(key);
+        if local_pending {
+            self.disk(d, Op::LocalFlush(key), DiskOp::Flush);
+        }
+        self.try_finish_flush(key);
+    }
+
+    pub(crate) fn local_flush_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let Some(Request::Flush(f)) = self.requests.get_mut(key) else { return };
+        f.local_pending = false;
+        let result = if mutant(Mutant::TrustFailedFlush) { Ok(()) } else { result };
+        f.failed |= result.is_err();
+        f.covered &= result.is_ok();
+        let (d, mark) = (f.device, f.mark);
+        if let (Ok(()), Some(b)) = (result, &mut self.devices[d].backing) {
+            b.flushing.note_flushed(mark);
+        }
+        if result.is_err() {
+            // A disk that failed to flush may have lost anything: it is never trusted again (fsync semantics).
+            self.flush_error(d);
+        }
+        self.try_finish_flush(key);
+    }
+
+    /// `epoch` and all before it are confirmed by connection `i` (or it is gone: `lost`).
+    pub(crate) fn flushes_confirmed(&mut self, i: usize, epoch: Option<u32>) {
+        for key in self.flushes.clone() {
+            let Some(Request::Flush(f)) = self.requests.get_mut(key) else { continue };
+            let before = f.waiting.len();
+            f.waiting.retain(|&(c, e)| c != i || epoch.is_some_and(|done| (e.wrapping_sub(done) as i32) > 0));
+            if f.waiting.len() != before && epoch.is_some() {
+                f.covered = true;
+            }
+            self.try_finish_flush(key);
+        }
+    }
+
+    fn try_finish_flush(&mut self, key: u64) {
+        let Some(Request::Flush(f)) = self.requests.get(key) else { return };
+        if f.local_pending || !f.waiting.is_empty() {
+            return;
+        }
+        let Some(Request::Flush(f)) = self.requests.remove(key) else { return };
+        self.flushes.retain(|k| *k != key);
+        let connected_good = self.connections.iter().any(|c| c.peer_devices[f.device].pdsk == DiskState::UpToDate);
+        let result = if f.covered || (connected_good && !f.failed) { Ok(()) } else { Err(IoError::Io) };
+        self.end_owner(f.device, Owner::Tag(f.tag), result);
+    }
+}
