@@ -223,12 +223,13 @@ impl Field for Sector {
 
 impl Field for Duration {
     fn from_value(spec: &OptionSpec, value: &Value) -> Duration {
-        let millis = match unit(spec) {
-            Unit::Decisecond => 100,
-            Unit::Second | Unit::TimeSpan => 1000,
-            _ => 1,
+        let micros = match unit(spec) {
+            Unit::Microsecond => 1,
+            Unit::Decisecond => 100_000,
+            Unit::Second | Unit::TimeSpan => 1_000_000,
+            _ => 1000,
         };
-        Duration::from_millis(numeric(value).saturating_mul(millis))
+        Duration(numeric(value).saturating_mul(micros).saturating_mul(1000))
     }
 }
 
@@ -556,6 +557,8 @@ option_structs! {
         fuse_io_uring: bool = "fuse-io-uring",
         /// What decides on the speed of a resync.
         resync_controller: ResyncController = "resync-controller",
+        /// How long a wait for the next event stays awake at most, 0 to 1 ms; 0 = it sleeps at once. Default 100 us.
+        busy_poll: Duration = "busy-poll",
     }
 
     /// What the adaptive controller shall achieve: `resync-goal { }` in the `urbd` section.

@@ -51,6 +51,8 @@ pub enum Unit {
     Second,
     /// Milliseconds.
     Millisecond,
+    /// Microseconds; suffixes are us, ms.
+    Microsecond,
     /// Seconds; suffixes are s, m, h, d (also `days`).
     TimeSpan,
     /// Hundredths, with or without `%`.
@@ -187,6 +189,7 @@ impl Unit {
             Unit::Decisecond => " tenths of a second",
             Unit::Second => " seconds",
             Unit::Millisecond => " milliseconds",
+            Unit::Microsecond => " microseconds",
             Unit::TimeSpan => " seconds",
             Unit::Percent => " %",
         }
@@ -371,6 +374,7 @@ table! {
         "front-end": choice::<FrontEnd>("auto"), honoured();
         "fuse-io-uring": YES, honoured();
         "resync-controller": choice::<ResyncController>("adaptive"), honoured();
+        "busy-poll": number(Unit::Microsecond, 100, 0, 1000), honoured();
     }
     ResyncGoal {
         "finish-within": number(Unit::TimeSpan, 0, 0, 31_536_000), honoured();

@@ -107,6 +107,7 @@ fn limited(spec: &OptionSpec, text: &str, max: usize) -> Result<Value, BadValue>
 fn number(spec: &OptionSpec, text: &str, unit: Unit, min: u64, max: u64) -> Result<u64, BadValue> {
     let (value, suffixes) = match unit {
         Unit::TimeSpan => (parse_suffixed(text, SPANS), "s, m, h, d"),
+        Unit::Microsecond => (parse_suffixed(text, MICROSECONDS), "us, ms"),
         Unit::Percent => (parse_suffixed(text, &[("", 1), ("%", 1)]), "%"),
         _ => (parse_number(text, unit.factor()), "s (512 bytes), K, M, G"),
     };
@@ -147,6 +148,8 @@ pub(crate) fn parse_number(text: &str, factor: u64) -> Option<u64> {
     let bytes = digits.parse::<u128>().ok()?.checked_mul(multiplier)?;
     u64::try_from(bytes.div_ceil(u128::from(factor))).ok()
 }
+
+const MICROSECONDS: &[(&str, u64)] = &[("", 1), ("us", 1), ("ms", 1000)];
 
 /// Suffixes of time spans, in seconds.
 const SPANS: &[(&str, u64)] =

@@ -202,6 +202,21 @@ fn the_goal_of_a_resync_is_a_block_with_units() {
     }
 }
 
+#[test]
+fn busy_poll_is_in_microseconds() {
+    let busy_poll = |text: &str| {
+        let config = two_nodes(&format!("urbd {{ {text} }}"));
+        config.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap().urbd.busy_poll
+    };
+    let cases = [("", 100_000), ("busy-poll 0;", 0), ("busy-poll 50us;", 50_000), ("busy-poll 1ms;", 1_000_000)];
+    for (text, nanoseconds) in cases {
+        assert_eq!(busy_poll(text), Duration(nanoseconds), "{text}");
+    }
+    let text = "resource r0 { urbd { busy-poll 1001; } }";
+    let error = load_text(&Memory::default(), Path::new("f"), text, &LoadOptions::default()).unwrap_err();
+    assert!(error.exit_code() == 10 && error.to_string().contains("the range is 0 to 1000 microseconds"), "{error}");
+}
+
 /// Options given to what runs win, wherever the file has them, and only there.
 #[test]
 fn an_overlay_wins_over_what_is_written() {

@@ -12,7 +12,7 @@ use units::{ByteLen, Duration, Instant, Sector, SectorRange};
 use wire::{ConnState, DiskState};
 
 /// A barrier waits so long for a write to travel with (spec 12.4 #14).
-const BARRIER_WAIT: Duration = Duration(50_000);
+const BARRIER_WAIT: Duration = Duration(1_000_000);
 
 /// A set of connections of a resource, by their index.
 pub(crate) type ConnMask = u32;

@@ -314,7 +314,7 @@ fn at_depth_one_barriers_travel_with_writes() {
     assert_eq!((a.flushes, b.flushes), (0, 0), "no volatile cache, no flush");
     // The last barrier leaves by itself when nothing follows.
     let before = pair.nodes[0].counts.barriers;
-    pair.run(200);
+    pair.run(1_100);
     assert_eq!(pair.nodes[0].counts.barriers, before + 1);
 }
 

@@ -4,12 +4,17 @@
 //! `None` is back-pressure: the caller stops receiving until a buffer comes back.
 #![allow(unsafe_code)]
 
+use crate::sys;
 use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
 /// Alignment of every buffer, in bytes: what O_DIRECT needs at most on the disks we know.
 pub const ALIGNMENT: usize = 4096;
+
+/// A large pool begins at a multiple of this, in bytes, and is made of pages of this size where the kernel has them:
+/// few entries of the translation cache then cover all of it.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// How many buffers of which size a pool holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,12 +73,14 @@ impl Pool {
     pub fn leak(plan: &[ClassPlan]) -> &'static Pool {
         assert!(plan.windows(2).all(|w| w[0].size < w[1].size), "buffer sizes must ascend: {plan:?}");
         let total: usize = plan.iter().map(|c| c.size * c.count).sum();
-        let layout = Layout::from_size_align(total.max(ALIGNMENT), ALIGNMENT).expect("pool size fits");
+        let align = if total < HUGE_PAGE { ALIGNMENT } else { HUGE_PAGE };
+        let layout = Layout::from_size_align(total.max(ALIGNMENT), align).expect("pool size fits");
         // SAFETY: the layout's size is not zero.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
         if base.is_null() {
             std::alloc::handle_alloc_error(layout);
         }
+        sys::prefer_huge_pages(base, layout.size());
         let (mut slots, mut classes, mut offset) = (Vec::new(), Vec::new(), 0);
         for (class, c) in plan.iter().enumerate() {
             assert!(c.size > 0 && c.size.is_multiple_of(ALIGNMENT), "buffer size {} is not aligned", c.size);

@@ -186,7 +186,7 @@ impl Links {
             let Phase::Up(up) = &mut link.phase else { continue };
             for stream in [&mut up.data, &mut up.control] {
                 let token = Token::Link(*peer, stream.id);
-                if stream.ended.is_none() && stream.outbox.flush(ring, &stream.fd, token).is_some() {
+                if stream.ended.is_none() && stream.outbox.flush(ring, &stream.fd, token) {
                     stream.progress = now;
                 }
             }

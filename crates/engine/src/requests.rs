@@ -111,6 +111,11 @@ impl Requests {
         !self.ready.is_empty()
     }
 
+    /// Requests that the core works on.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.table.len() - self.free.len()
+    }
+
     /// The core has done a part. `Some`: with it the whole request is done.
     pub(crate) fn complete(&mut self, tag: u64, result: Result<(), IoError>) -> Option<Answer> {
         let slot = tag as u32;

@@ -11,7 +11,7 @@ use crate::handlers::Handlers;
 use crate::links::{LinkEvent, Links};
 use crate::nbd_server::{FrontEvent, MAX_REQUEST, NbdServer};
 use crate::requests::Requests;
-use crate::ring::{Done, Fd, Op, Ring};
+use crate::ring::{BusyPoll, Done, Fd, Op, Ring};
 use crate::token::Token;
 use crate::volumes::{Outcome, Volumes};
 use crate::{digests, setup, sys};
@@ -117,9 +117,8 @@ fn nbd_path(run_dir: &Path, resource: &str, volume: VolumeNr) -> PathBuf {
     run_dir.join(format!("{resource}-{volume}.nbd"))
 }
 
-/// A turn that writes more than this many bytes on this thread first hands its sends over, so that the peer's work
-/// overlaps these writes; for fewer bytes that system call costs more than it gains.
-const OVERLAP: usize = 128 << 10;
+/// Requests in flight up to which staying awake for the next event serves better than a bigger batch later.
+const SHALLOW: usize = 8;
 
 /// Submissions that fit one turn; more are handed over in between.
 const RING_DEPTH: u32 = 1024;
@@ -146,6 +145,10 @@ struct Runner {
     done: Vec<Done<Token>>,
     outcomes: Vec<Outcome>,
     now: Instant,
+    /// The core was given inputs since its turn ended.
+    told: bool,
+    /// Requests and packets since the last wait.
+    taken_in: usize,
     status_changed: bool,
     stopped: bool,
     signals: Fd,
@@ -172,6 +175,7 @@ impl Runner {
         let max_buffers = core_config.connections.iter().map(|c| c.max_buffers as usize).max().unwrap_or(2048);
         let pool = Pool::leak(&Pool::plan(max_buffers, 2 * links.len() + 48, MAX_REQUEST as usize));
         let mut ring = Ring::new(RING_DEPTH).map_err(io("setting up io_uring or poll"))?;
+        *ring.busy_poll() = BusyPoll::at_most(local.urbd.busy_poll);
         log("info", &format!("{} MiB of buffers, {:?}", pool.bytes() >> 20, ring.interface()));
         let signals: Fd = Rc::new(sys::stop_signals().map_err(io("blocking signals"))?);
         ring.push(Op::Readable { fd: signals.clone() }, Token::Signal);
@@ -208,6 +212,8 @@ impl Runner {
             done,
             outcomes: Vec::new(),
             now: sys::now(),
+            told: false,
+            taken_in: 0,
             status_changed: false,
             stopped: false,
             signals,
@@ -220,13 +226,13 @@ impl Runner {
     fn bring_up(&mut self) {
         let attach: Vec<_> = self.volumes_with_disk().map(|volume| Command::Attach { volume }).collect();
         for (id, command) in self.commands.start_with(attach.len()).into_iter().zip(attach) {
-            self.core.on_command(self.now, id, command);
+            self.tell(|core, now| core.on_command(now, id, command));
         }
         let peers = self.local.peers.iter().map(|p| p.peer_node_id);
         let connect = peers.map(|peer| Command::Connect { peer, discard_my_data: false, tentative: false });
         for command in connect.collect::<Vec<_>>() {
             let id = self.commands.unattended();
-            self.core.on_command(self.now, id, command);
+            self.tell(|core, now| core.on_command(now, id, command));
         }
         self.settle();
     }
@@ -241,26 +247,22 @@ impl Runner {
 
     /// One turn of the loop: wait, take in what happened, let the core decide, carry it out.
     fn turn(&mut self) -> Result<(), Error> {
-        let deadline = self.core.poll_timeout().into_iter().chain(self.links.deadline()).min();
+        let due = self.core.poll_timeout();
+        let deadline = due.into_iter().chain(self.links.deadline()).min();
         let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
         let deadline = if hungry { Some(Instant(0)) } else { deadline };
+        let shallow = self.requests.in_flight() <= SHALLOW && std::mem::take(&mut self.taken_in) <= SHALLOW;
+        self.ring.busy_poll().allow(shallow);
         let turned = self.ring.turn(deadline, &mut self.done);
         turned.map_err(kernel_failed)?;
         self.now = sys::now();
         self.inside.iter_mut().for_each(Inside::begin_turn);
         self.dispatch_done();
         self.links.on_timer(&mut self.ring, self.now);
-        if self.core.poll_timeout().is_some_and(|at| at <= self.now) {
-            self.core.on_time(self.now);
+        if due.is_some_and(|at| at <= self.now) {
+            self.tell(|core, now| core.on_time(now));
         }
         self.settle();
-        // What is written on this thread and was too much to hold back the sends for.
-        while self.ring.inline_bytes().is_some() {
-            self.ring.submit().map_err(kernel_failed)?;
-            self.ring.perform_inline(&mut self.done);
-            self.dispatch_done();
-            self.settle();
-        }
         Ok(())
     }
 
@@ -277,12 +279,10 @@ impl Runner {
     fn settle(&mut self) {
         loop {
             self.feed();
-            self.core.on_turn_end(self.now);
-            let quiet = !self.carry_out();
-            if self.ring.inline_bytes().is_some_and(|n| n <= OVERLAP) {
-                self.ring.perform_inline(&mut self.done);
-                self.dispatch_done();
+            if std::mem::take(&mut self.told) {
+                self.core.on_turn_end(self.now);
             }
+            let quiet = !self.carry_out();
             self.volumes.feed_starved(&mut self.ring);
             self.requests.feed_starved();
             self.nbd.go_on();
@@ -290,7 +290,7 @@ impl Runner {
                 fuse.pump(&mut self.ring, &mut self.requests);
             }
             self.inside.iter_mut().for_each(|inside| inside.pump(&mut self.requests));
-            if !quiet || !self.outcomes.is_empty() || self.nbd.has_events() || self.requests.has_ready() {
+            if !quiet || self.told || !self.outcomes.is_empty() || self.nbd.has_events() || self.requests.has_ready() {
                 continue;
             }
             let (core, limit) = (&self.core, self.receive_limit());
@@ -302,6 +302,12 @@ impl Runner {
         }
         self.answer_clients();
         self.control.pump(&mut self.ring);
+    }
+
+    /// Gives the core an input.
+    fn tell(&mut self, input: impl FnOnce(&mut Resource, Instant)) {
+        self.told = true;
+        input(&mut self.core, self.now);
     }
 
     fn dispatch(&mut self, done: Done<Token>) {
@@ -349,6 +355,7 @@ impl Runner {
     /// Hands everything that has come in to the core.
     fn feed(&mut self) {
         // The core only queues effects: nothing is added meanwhile.
+        self.told |= !self.outcomes.is_empty();
         for outcome in self.outcomes.drain(..) {
             match outcome {
                 Outcome::Disk(done) => self.core.on_disk_done(self.now, done),
@@ -363,16 +370,18 @@ impl Runner {
                 }
                 FrontEvent::Openers(volume) => {
                     let openers = self.openers(volume);
-                    self.core.on_openers(self.now, volume, openers);
+                    self.tell(|core, now| core.on_openers(now, volume, openers));
                     self.status_changed = true;
                 }
                 FrontEvent::Log(text) => log("warning", &text),
             }
         }
         while let Some(request) = self.requests.next() {
-            self.core.on_request(self.now, request);
+            self.taken_in += 1;
+            self.tell(|core, now| core.on_request(now, request));
         }
         while let Some(event) = self.links.next_event() {
+            self.taken_in += 1;
             self.on_link(event);
         }
         while let Some((client, request)) = self.control.next_request() {
@@ -387,13 +396,13 @@ impl Runner {
                 if let Err(e) = digests::os_random(&mut challenge) {
                     log("error", &format!("no random numbers for the authentication of peer {peer}: {e}"));
                     self.links.close(&mut self.ring, peer, self.now);
-                    return self.core.on_link_down(self.now, peer, LinkDown::Closed);
+                    return self.tell(|core, now| core.on_link_down(now, peer, LinkDown::Closed));
                 }
-                self.core.on_link_up(self.now, peer, LinkUp { resolve_conflicts, challenge });
+                self.tell(|core, now| core.on_link_up(now, peer, LinkUp { resolve_conflicts, challenge }));
             }
             LinkEvent::Packet { peer, stream, volume, packet, payload } => {
                 let features = matches!(packet, wire::Packet::ConnectionFeatures(_));
-                self.core.on_packet(self.now, peer, stream, volume, packet, payload);
+                self.tell(|core, now| core.on_packet(now, peer, stream, volume, packet, payload));
                 if features {
                     // What follows can only be decoded after the core has said how.
                     self.core.on_turn_end(self.now);
@@ -402,7 +411,7 @@ impl Runner {
             }
             LinkEvent::Down { peer, why, detail } => {
                 log("info", &format!("link to peer {peer} is down: {detail}"));
-                self.core.on_link_down(self.now, peer, why);
+                self.tell(|core, now| core.on_link_down(now, peer, why));
             }
             LinkEvent::Log { peer, text } => log("warning", &format!("peer {peer}: {text}")),
         }

@@ -45,9 +45,6 @@ pub struct Outbox {
 /// Bytes of a staging buffer. It must hold the largest packet (4 KiB) plus what arrives in one go.
 pub const STAGING: usize = 128 << 10;
 
-/// A message of at most so many bytes finds room in the socket's buffer, unless the peer does not keep up.
-const QUIET: usize = 32 << 10;
-
 impl Inbox {
     /// An inbox with a staging buffer from `pool`; `None` if the pool has none.
     #[must_use]
@@ -167,19 +164,24 @@ impl Outbox {
         self.queue.back_mut().expect("just filled")
     }
 
-    /// Sends what is queued, unless a send is in flight.
-    pub fn flush<T: Copy>(&mut self, ring: &mut Ring<T>, fd: &Fd, token: T) -> Option<OpId> {
-        if self.in_flight {
-            return None;
+    /// Sends what is queued, unless a send is in flight. True: the socket did not take all of it, and a send of the
+    /// rest is in flight now.
+    pub fn flush<T: Copy>(&mut self, ring: &mut Ring<T>, fd: &Fd, token: T) -> bool {
+        while !self.in_flight
+            && let Some(mut message) = self.queue.pop_front()
+        {
+            if !message.is_empty() {
+                self.sent += ring.send_now(fd, &mut message) as u64;
+            }
+            if message.is_empty() {
+                self.recycle(message);
+            } else {
+                ring.push(Op::Send { fd: fd.clone(), message }, token);
+                self.in_flight = true;
+                return true;
+            }
         }
-        let message = self.queue.pop_front()?;
-        if message.is_empty() {
-            self.recycle(message);
-            return None;
-        }
-        self.in_flight = true;
-        let quiet = self.queue.is_empty() && message.remaining() <= QUIET;
-        Some(ring.push(Op::Send { fd: fd.clone(), message, quiet }, token))
+        false
     }
 
     /// A send has completed with `n` bytes; what is left of its message goes first with the next flush.

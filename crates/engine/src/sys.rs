@@ -14,6 +14,12 @@ pub(crate) fn now() -> Instant {
     Instant(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
+/// Lets other processes of this processor run, if any waits to.
+pub(crate) fn let_others_run() {
+    // SAFETY: no memory involved; it cannot fail.
+    unsafe { libc::sched_yield() };
+}
+
 /// # Safety
 /// `to` must be valid for `len` bytes of writes and not be in use elsewhere.
 pub(crate) unsafe fn pread(fd: RawFd, to: *mut u8, len: usize, offset: u64) -> i32 {
@@ -294,6 +300,12 @@ fn count_of_ranges(list: &str) -> Option<u16> {
         last.parse::<u16>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
     };
     list.split(',').try_fold(0u16, |sum, part| sum.checked_add(range(part)?))
+}
+
+/// Asks for large pages for the memory of `len` bytes at `from`, from the next page that is touched on. A hint.
+pub(crate) fn prefer_huge_pages(from: *mut u8, len: usize) {
+    // SAFETY: the advice changes no contents, and fails on what is not mapped.
+    unsafe { libc::madvise(from.cast(), len, libc::MADV_HUGEPAGE) };
 }
 
 /// Ends both directions of a socket, so that operations in flight on it complete.

@@ -2,6 +2,7 @@
 
 use super::{Runner, log};
 use crate::fuse_server::FuseServer;
+use crate::ring::BusyPoll;
 use crate::status::{self, Surroundings};
 use crate::token::ClientId;
 use crate::{metrics, notify, setup};
@@ -154,7 +155,7 @@ impl Runner {
             Ok(commands) => {
                 let ids = self.commands.ask(client, commands.len());
                 for (id, command) in ids.into_iter().zip(commands) {
-                    self.core.on_command(self.now, id, command);
+                    self.tell(|core, now| core.on_command(now, id, command));
                 }
                 return;
             }
@@ -193,6 +194,7 @@ impl Runner {
             let openers = self.openers(volume);
             self.core.on_openers(self.now, volume, openers);
         }
+        self.told = true;
         for (client, asked) in check.waiting {
             self.command(client, asked);
         }
@@ -332,6 +334,7 @@ impl Runner {
         let core_config = setup::resource_config(&local).map_err(invalid)?;
         self.links.reconfigure(setup::link_settings(&local).map_err(invalid)?);
         self.volumes.reconfigure(setup::disk_paths(&local));
+        *self.ring.busy_poll() = BusyPoll::at_most(local.urbd.busy_poll);
         self.minors = local.volumes.iter().map(|v| (v.nr, v.minor)).collect();
         self.local = local;
         self.show = text.to_owned();

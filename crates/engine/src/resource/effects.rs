@@ -32,12 +32,12 @@ impl Runner {
             }
             Effect::Hmac { peer, token, algorithm, message } => {
                 let mac = self.hmac(peer, &algorithm, &message);
-                self.core.on_hmac(now, peer, token, mac);
+                self.tell(|core, now| core.on_hmac(now, peer, token, mac));
             }
             Effect::CloseLink { peer } => self.links.close(ring, peer, now),
             Effect::Digest { op, algorithm, data, piece } => {
                 let digests = self.digests(&algorithm, &data, piece as usize);
-                self.core.on_digests(now, op, &digests);
+                self.tell(|core, now| core.on_digests(now, op, &digests));
             }
             Effect::OpenDisk { volume } => self.outcomes.extend(self.volumes.open(volume)),
             Effect::CloseDisk { volume } => self.volumes.close(volume),
@@ -151,7 +151,7 @@ impl Runner {
         }
         // A handler that a signal ended has not agreed to anything.
         let exit_code = if status & 0x7f == 0 { status >> 8 & 0xff } else { 255 };
-        self.core.on_handler_exit(self.now, id, exit_code);
+        self.tell(|core, now| core.on_handler_exit(now, id, exit_code));
     }
 
     /// `docs/spec/config-and-cli.md` 6.1.

@@ -7,16 +7,19 @@
 //! Two backends: io_uring, and where that is forbidden `poll(2)` with plain system calls.
 #![allow(unsafe_code)]
 
+mod busy_poll;
 mod message;
 mod op;
 mod poll;
 mod slot;
 mod uring;
 
+pub use busy_poll::BusyPoll;
 pub use message::Message;
-pub use op::{Done, FallocateMode, Fd, NO_OFFSET, Op, OpId, PeerAddress, QUIET_WAIT};
+pub use op::{Done, FallocateMode, Fd, NO_OFFSET, Op, OpId, PeerAddress};
 pub use slot::FuseSlot;
 
+use std::collections::VecDeque;
 use std::io;
 use units::Instant;
 
@@ -24,12 +27,17 @@ use units::Instant;
 pub struct Ring<T> {
     backend: Backend,
     slab: Slab<T>,
-    /// Operations that wait for [`Ring::perform_inline`], and the payload bytes that they write.
-    inline: Vec<(Op, T)>,
-    inline_bytes: usize,
+    /// Operations that the next turns do on this thread.
+    inline: VecDeque<(Op, T)>,
+    /// The last turn did not enter the kernel.
+    put_off: bool,
+    busy_poll: BusyPoll,
     /// Kept to reuse its memory.
     finished: Vec<Finished>,
 }
+
+/// Bytes that a turn reads and writes on this thread before it looks after the sockets again.
+const INLINE_BATCH: usize = 1 << 20;
 
 /// Set to `1` in the environment, this variable makes [`Ring::new`] do without io_uring.
 pub const NO_IO_URING: &str = "URBD_NO_IO_URING";
@@ -94,7 +102,14 @@ impl<T: Copy> Ring<T> {
             Interface::Poll => Backend::Poll(poll::Poller::default()),
         };
         let slab = Slab::with_capacity(depth as usize);
-        Ok(Ring { backend, slab, inline: Vec::new(), inline_bytes: 0, finished: Vec::new() })
+        Ok(Ring {
+            backend,
+            slab,
+            inline: VecDeque::new(),
+            put_off: false,
+            busy_poll: BusyPoll::default(),
+            finished: Vec::new(),
+        })
     }
 
     /// Which kernel interface it uses.
@@ -128,38 +143,36 @@ impl<T: Copy> Ring<T> {
         id
     }
 
-    /// Queues `op` for [`Ring::perform_inline`], for files on which io_uring would only hand it to a worker thread.
+    /// Queues `op` for the next turn to do on this thread: for files on which io_uring would only hand it to a worker
+    /// thread.
     pub fn push_inline(&mut self, op: Op, token: T) {
         op.assert_exclusive();
-        self.inline_bytes += op.written_bytes();
-        self.inline.push((op, token));
+        self.inline.push_back((op, token));
     }
 
-    /// Bytes that the queued inline operations will write; `None` if none is queued.
-    #[must_use]
-    pub fn inline_bytes(&self) -> Option<usize> {
-        (!self.inline.is_empty()).then_some(self.inline_bytes)
+    /// Sends what the socket takes of `message` at once, and advances it by that. What is left goes with an
+    /// [`Op::Send`], which also reports what is wrong with the socket.
+    pub fn send_now(&mut self, fd: &Fd, message: &mut Message) -> usize {
+        let sent = usize::try_from(poll::try_send(fd, message)).unwrap_or(0);
+        message.advance(sent);
+        sent
     }
 
-    /// Does the queued inline operations on this thread and appends their completions to `done`. Panics if one is not
-    /// a file operation.
-    pub fn perform_inline(&mut self, done: &mut Vec<Done<T>>) {
-        self.inline_bytes = 0;
-        done.extend(self.inline.drain(..).map(|(mut op, token)| {
+    /// Decides how long a wait looks for completions before it sleeps.
+    pub fn busy_poll(&mut self) -> &mut BusyPoll {
+        &mut self.busy_poll
+    }
+
+    /// Does queued inline operations on this thread, oldest first, until `most` bytes are moved (at least one), and
+    /// appends their completions to `done`. Panics if one is not a file operation.
+    fn perform_inline(&mut self, most: usize, done: &mut Vec<Done<T>>) {
+        let mut moved = 0;
+        while moved < most
+            && let Some((mut op, token)) = self.inline.pop_front()
+        {
+            moved += op.moved_bytes();
             let result = poll::perform_file(&mut op).expect("only file operations run inline");
-            Done { id: OpId::INLINE, token, result, op: Some(op) }
-        }));
-    }
-
-    /// Hands what was pushed to the kernel without waiting, where a turn would be too late.
-    ///
-    /// # Errors
-    /// Only if the kernel interface itself fails.
-    pub fn submit(&mut self) -> io::Result<()> {
-        match &mut self.backend {
-            Backend::Uring(uring) => uring.submit(),
-            // Operations are tried when they are pushed.
-            Backend::Poll(_) => Ok(()),
+            done.push(Done { id: OpId::INLINE, token, result, op: Some(op) });
         }
     }
 
@@ -169,7 +182,7 @@ impl<T: Copy> Ring<T> {
             return;
         }
         match &mut self.backend {
-            Backend::Uring(uring) => uring.cancel(id),
+            Backend::Uring(uring) => uring.cancel(id, &mut self.slab),
             Backend::Poll(poller) => poller.cancel(id),
         }
     }
@@ -181,10 +194,17 @@ impl<T: Copy> Ring<T> {
     /// # Errors
     /// Only if the kernel interface itself fails.
     pub fn turn(&mut self, deadline: Option<Instant>, done: &mut Vec<Done<T>>) -> io::Result<()> {
-        self.perform_inline(done);
+        self.perform_inline(INLINE_BATCH, done);
+        // What was done here leads to more to hand over: the kernel is entered with all of that, but not put off twice.
+        self.put_off = !done.is_empty() && self.inline.is_empty() && !self.put_off;
+        if self.put_off {
+            return Ok(());
+        }
         let deadline = if done.is_empty() { deadline } else { Some(Instant(0)) };
         match &mut self.backend {
-            Backend::Uring(uring) => uring.turn(deadline, &mut self.finished)?,
+            Backend::Uring(uring) => {
+                uring.turn(deadline, &mut self.busy_poll, &mut self.slab, &mut self.finished)?;
+            }
             Backend::Poll(poller) => poller.turn(deadline, &mut self.slab, &mut self.finished)?,
         }
         for f in self.finished.drain(..) {

@@ -6,7 +6,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
-use units::Duration;
 
 /// A file that operations share; it closes when its last user is gone.
 pub type Fd = Rc<OwnedFd>;
@@ -35,18 +34,14 @@ pub enum Op {
     /// Receive at most the span's length; completes with 0 at the end of the stream. `whole`: it need not complete
     /// before the span is full or the stream ends.
     Recv { fd: Fd, into: Span, whole: bool },
-    /// Send the message; completes with the number of bytes sent, maybe fewer than all. `quiet`: nothing depends on
-    /// its completion, so that it alone need not end the turn's wait (it does after [`QUIET_WAIT`]).
-    Send { fd: Fd, message: Box<Message>, quiet: bool },
+    /// Send the message; completes with the number of bytes sent, maybe fewer than all.
+    Send { fd: Fd, message: Box<Message> },
     /// Wait until the file is readable (one shot).
     Readable { fd: Fd },
     /// Give a slot to a FUSE connection, with the answer to the request that it holds, if any; completes when the
     /// kernel has put a request there. Needs io_uring.
     FuseFetch { fd: Fd, slot: Box<FuseSlot> },
 }
-
-/// A turn in which a quiet send is pushed waits for one more completion than that, but not longer than this.
-pub const QUIET_WAIT: Duration = Duration::from_millis(1);
 
 /// What [`Op::Fallocate`] does to the range; the file's length never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,9 +126,10 @@ impl Op {
         }
     }
 
-    /// Payload bytes that it writes to a file.
-    pub(super) fn written_bytes(&self) -> usize {
+    /// Payload bytes that it moves to or from a file.
+    pub(super) fn moved_bytes(&self) -> usize {
         match self {
+            Op::Read { into, .. } => into.len(),
             Op::Write { from, .. } => from.len(),
             Op::WriteParts { parts, .. } => parts.remaining(),
             _ => 0,

@@ -1,6 +1,6 @@
 //! The backend for systems that forbid io_uring: files synchronously, sockets when `poll(2)` says so.
 
-use super::{Finished, Op, OpId, Operations};
+use super::{Fd, Finished, Message, Op, OpId, Operations};
 use crate::sys;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -64,7 +64,7 @@ impl Poller {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Attempt {
+pub(super) enum Attempt {
     First,
     Ready,
 }
@@ -94,15 +94,11 @@ pub(super) fn perform_file(op: &mut Op) -> Option<i32> {
 }
 
 /// Tries a socket operation without blocking; `None` if it must wait.
-fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
+pub(super) fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
     let result = match op {
         // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
         Op::Recv { fd, into, .. } => unsafe { sys::recv(fd.as_raw_fd(), into.address(), into.len()) },
-        Op::Send { fd, message, .. } => {
-            let header = message.prepare();
-            // SAFETY: the header was just built from pieces that the message owns.
-            unsafe { sys::sendmsg(fd.as_raw_fd(), header) }
-        }
+        Op::Send { fd, message, .. } => try_send(fd, message),
         Op::Connect { fd, to } if attempt == Attempt::First => {
             // SAFETY: the address is a valid sockaddr of that length.
             match unsafe { sys::connect_nonblocking(fd.as_raw_fd(), (&raw const *to.storage).cast(), to.len) } {
@@ -127,6 +123,13 @@ fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
         Op::WriteParts { .. } | Op::Flush { .. } | Op::Fallocate { .. } => return None,
     };
     (result != -libc::EAGAIN).then_some(result)
+}
+
+/// Sends what the socket takes at once: bytes, or a negative errno.
+pub(super) fn try_send(fd: &Fd, message: &mut Message) -> i32 {
+    let header = message.prepare();
+    // SAFETY: the header was just built from pieces that the message owns.
+    unsafe { sys::sendmsg(fd.as_raw_fd(), header) }
 }
 
 fn interest(op: &Op) -> (RawFd, i16) {

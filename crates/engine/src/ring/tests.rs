@@ -102,7 +102,7 @@ fn tcp_streams_connect_send_and_receive() {
         body.bytes_mut().fill(9);
         message.share(body.span(0, 4096));
         ring.push(Op::Recv { fd: server.clone(), into: pool.take(8192).unwrap().span(0, 8192), whole: false }, 'r');
-        ring.push(Op::Send { fd: client.clone(), message, quiet: false }, 's');
+        ring.push(Op::Send { fd: client.clone(), message }, 's');
         for done in complete(&mut ring, 2) {
             assert_eq!(done.result().unwrap(), 4100);
             if let Some(Op::Recv { into, .. }) = &done.op {
@@ -140,7 +140,7 @@ fn a_partly_sent_message_goes_on_where_it_stopped() {
         });
         let sender = fd(sender);
         while !message.is_empty() {
-            ring.push(Op::Send { fd: sender.clone(), message, quiet: false }, ());
+            ring.push(Op::Send { fd: sender.clone(), message }, ());
             let done = complete(&mut ring, 1).remove(0);
             let n = done.result().unwrap() as usize;
             let Some(Op::Send { message: m, .. }) = done.op else { panic!("a send comes back as a send") };
@@ -168,6 +168,68 @@ fn a_deadline_ends_the_wait() {
         ring.turn(Some(units::Instant(0)), &mut done).unwrap();
         assert!(done.is_empty());
     }
+}
+
+/// Waits of all lengths end at their time, also where one timer serves several of them.
+#[test]
+fn short_deadlines_in_a_row() {
+    for interface in interfaces() {
+        let mut ring: Ring<()> = Ring::with_interface(8, interface).unwrap();
+        let (mut done, began) = (Vec::new(), sys::now());
+        for ms in [3, 1, 2, 5, 4, 8, 6, 7] {
+            let deadline = began + Duration::from_millis(ms);
+            while sys::now() < deadline {
+                ring.turn(Some(deadline), &mut done).unwrap();
+            }
+        }
+        assert!(done.is_empty() && ring.in_flight() == 0);
+    }
+}
+
+/// A ring that stays awake finds the same things, and lets go of receives that are cancelled.
+#[test]
+fn staying_awake_changes_nothing() {
+    let (pool, mut ring) = (pool(), Ring::new(8).unwrap());
+    *ring.busy_poll() = BusyPoll::at_most(Duration::from_millis(1));
+    let (mut writer, reader) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (reader, file) = (fd(reader), fd(tempfile::tempfile().unwrap()));
+    let recv = |n: usize| Op::Recv { fd: reader.clone(), into: pool.take(n).unwrap().span(0, n), whole: false };
+    for i in 0..200u32 {
+        ring.push(recv(4), 'r');
+        ring.push(Op::Flush { fd: file.clone() }, 'f');
+        writer.write_all(&i.to_le_bytes()).unwrap();
+        for done in complete(&mut ring, 2) {
+            if let Some(Op::Recv { into, .. }) = &done.op {
+                assert_eq!(into.bytes(), i.to_le_bytes());
+            }
+        }
+    }
+    let id = ring.push(recv(4), 'r');
+    ring.cancel(id);
+    assert!(complete(&mut ring, 1)[0].cancelled());
+    ring.push(recv(4), 'r');
+    drop(writer);
+    assert_eq!(complete(&mut ring, 1)[0].result().unwrap(), 0, "the end of the stream");
+    drop(reader);
+    assert_eq!((pool.in_use(), ring.in_flight()), (0, 0));
+}
+
+#[test]
+fn what_a_socket_does_not_take_at_once_is_left() {
+    let mut ring: Ring<()> = Ring::new(8).unwrap();
+    let (writer, mut reader) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (writer, mut message) = (fd(writer), Message::new());
+    message.copy(&vec![7; 4 << 20]);
+    let sent = ring.send_now(&writer, &mut message);
+    assert!(sent > 0 && message.remaining() == (4 << 20) - sent);
+    assert_eq!(ring.send_now(&writer, &mut message), 0, "it is full");
+    let mut got = vec![0; sent];
+    reader.read_exact(&mut got).unwrap();
+    assert!(got.iter().all(|b| *b == 7));
+    drop(reader);
+    assert_eq!(ring.send_now(&writer, &mut message), 0, "nobody reads");
+    ring.push(Op::Send { fd: writer, message: Box::new(message) }, ());
+    assert_eq!(complete(&mut ring, 1)[0].result().unwrap_err().raw_os_error(), Some(libc::EPIPE));
 }
 
 #[test]

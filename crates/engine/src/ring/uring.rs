@@ -1,24 +1,40 @@
 //! The io_uring backend.
 
-use super::{Finished, Op, OpId, QUIET_WAIT};
+use super::busy_poll::BusyPoll;
+use super::{Finished, Op, OpId, Operations};
 use crate::sys;
-use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, TimeoutFlags, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::io;
 use std::os::fd::AsRawFd;
-use units::Instant;
+use units::{Duration, Instant};
 
 /// Long entries: the arguments of FUSE's commands do not fit into short ones.
 type Entry = squeue::Entry128;
 
 pub(super) struct Uring {
     ring: IoUring<Entry>,
-    /// Quiet sends pushed since the last submission: their completions come at once and shall wake nobody.
-    quiet: usize,
+    timers: Timers,
+    /// Receives that the kernel does not have yet: while a wait stays awake they are tried here, which takes less than
+    /// handing them over and back.
+    receives: Vec<OpId>,
 }
 
 /// User data of cancel requests, whose own completions nobody waits for.
 const CANCEL: u64 = u64::MAX;
+/// User data of the first of our timers, which count down from here. No operation's id is as large.
+const TIMER: u64 = u64::MAX - 1;
+/// Timers that may run at a time.
+const TIMERS: usize = 4;
+/// A wait that is to end earlier than this from now uses a timer that outlives it: where waits are short, arming one
+/// for each costs more than they do.
+const SHORT: Duration = Duration::from_millis(4);
+
+/// Timers that run, in the kernel's hands. The places are boxed, as the kernel reads them when a timer is submitted.
+struct Timers {
+    places: Box<[Timespec; TIMERS]>,
+    running: [Option<Instant>; TIMERS],
+}
 
 impl Uring {
     pub(super) fn new(depth: u32) -> io::Result<Uring> {
@@ -35,66 +51,130 @@ impl Uring {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old (before 5.11)"));
         }
-        Ok(Uring { ring, quiet: 0 })
+        Ok(Uring { ring, timers: Timers::default(), receives: Vec::new() })
     }
 
     pub(super) fn push(&mut self, id: OpId, op: &mut Op, by_worker: bool) {
-        self.quiet += usize::from(matches!(op, Op::Send { quiet: true, .. }));
         let flags = if by_worker { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         let entry = match op {
+            Op::Recv { .. } => return self.receives.push(id),
             Op::FuseFetch { fd, slot } => fuse_fetch(fd, slot),
             other => Entry::from(entry(other).flags(flags)),
         };
-        let entry = entry.user_data(id.to_user_data());
-        self.push_entry(&entry);
+        self.push_entry(&entry.user_data(id.to_user_data()));
     }
 
-    pub(super) fn cancel(&mut self, id: OpId) {
+    pub(super) fn cancel(&mut self, id: OpId, operations: &mut dyn Operations) {
+        self.hand_over_receives(operations);
         let entry = opcode::AsyncCancel::new(id.to_user_data()).build().user_data(CANCEL);
         self.push_entry(&entry.into());
     }
 
-    pub(super) fn turn(&mut self, deadline: Option<Instant>, finished: &mut Vec<Finished>) -> io::Result<()> {
-        let quiet = std::mem::take(&mut self.quiet);
-        let deadline = match (quiet, deadline) {
-            (0, deadline) => deadline,
-            // A send that cannot leave yet is not to keep other completions waiting.
-            (_, deadline) => Some(deadline.unwrap_or(Instant(u64::MAX)).min(sys::now() + QUIET_WAIT)),
-        };
-        let waiting = match deadline {
-            _ if !self.ring.completion().is_empty() => self.ring.submit(),
-            None => self.ring.submit_and_wait(1),
-            Some(at) => {
-                let left = at.since(sys::now()).0;
-                if left == 0 {
-                    self.ring.submit()
-                } else {
-                    let time = Timespec::new().sec(left / 1_000_000_000).nsec((left % 1_000_000_000) as u32);
-                    self.ring.submitter().submit_with_args(1 + quiet, &SubmitArgs::new().timespec(&time))
-                }
-            }
-        };
-        match waiting {
-            Ok(_) => {}
-            // The deadline has come; a signal arrived; completions must be reaped before more can be submitted.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
-            Err(e) => return Err(e),
+    /// Submits, and waits for a completion until `deadline`, the first part of that awake for as long as `poll` says.
+    pub(super) fn turn(
+        &mut self,
+        deadline: Option<Instant>,
+        poll: &mut BusyPoll,
+        operations: &mut dyn Operations,
+        finished: &mut Vec<Finished>,
+    ) -> io::Result<()> {
+        let now = sys::now();
+        let at_once = !self.ring.completion().is_empty() || deadline.is_some_and(|at| at <= now);
+        if !at_once && let Some(until) = poll.begin(now) {
+            let until = deadline.map_or(until, |at| at.min(until));
+            self.poll(until, poll, operations, finished)?;
         }
-        finished.extend(self.ring.completion().filter(|c| c.user_data() != CANCEL).map(|c| Finished {
-            id: OpId::from_user_data(c.user_data()),
-            result: c.result(),
-            more: cqueue::more(c.flags()),
-        }));
+        if at_once || finished.is_empty() && self.ring.completion().is_empty() {
+            self.hand_over_receives(operations);
+            tolerate(if at_once { self.ring.submit() } else { self.wait(deadline, poll) })?;
+        }
+        for c in self.ring.completion() {
+            match c.user_data() {
+                CANCEL => {}
+                data if data > TIMER - TIMERS as u64 => self.timers.running[(TIMER - data) as usize] = None,
+                data => finished.push(Finished {
+                    id: OpId::from_user_data(data),
+                    result: c.result(),
+                    more: cqueue::more(c.flags()),
+                }),
+            }
+        }
         Ok(())
     }
 
-    pub(super) fn submit(&mut self) -> io::Result<()> {
-        self.quiet = 0;
-        match self.ring.submit() {
-            // What could not be submitted now goes with the next turn.
-            Err(e) if !matches!(e.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Err(e),
-            _ => Ok(()),
+    /// Looks for something to do until `until`, without sleeping.
+    fn poll(
+        &mut self,
+        until: Instant,
+        poll: &mut BusyPoll,
+        operations: &mut dyn Operations,
+        finished: &mut Vec<Finished>,
+    ) -> io::Result<()> {
+        loop {
+            if self.must_enter() {
+                tolerate(self.ring.submit())?;
+            }
+            self.receives.retain(|&id| {
+                let op = operations.operation(id).expect("a receive is in flight");
+                let result = super::poll::perform_socket(op, super::poll::Attempt::First);
+                finished.extend(result.map(|result| Finished { id, result, more: false }));
+                result.is_none()
+            });
+            if !finished.is_empty() || !self.ring.completion().is_empty() {
+                poll.found();
+                return Ok(());
+            }
+            let before = sys::now();
+            if before >= until {
+                return Ok(());
+            }
+            sys::let_others_run();
+            if poll.others_ran(before, sys::now()) {
+                return Ok(());
+            }
         }
+    }
+
+    /// Is there something for the kernel to take, or something that it only gives to who enters it?
+    fn must_enter(&mut self) -> bool {
+        let submission = self.ring.submission();
+        !submission.is_empty() || submission.taskrun()
+    }
+
+    fn hand_over_receives(&mut self, operations: &mut dyn Operations) {
+        let mut receives = std::mem::take(&mut self.receives);
+        for id in receives.drain(..) {
+            let op = operations.operation(id).expect("a receive is in flight");
+            self.push_entry(&entry(op).user_data(id.to_user_data()).into());
+        }
+        self.receives = receives;
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>, poll: &mut BusyPoll) -> io::Result<usize> {
+        let left = deadline.map(|at| (at, at.since(sys::now())));
+        let result = match left {
+            Some((at, left)) if left > SHORT || !self.run_timer(at) => {
+                let time = Timespec::new().sec(left.0 / 1_000_000_000).nsec((left.0 % 1_000_000_000) as u32);
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+            _ => self.ring.submit_and_wait(1),
+        };
+        poll.slept(sys::now());
+        result
+    }
+
+    /// Makes sure that a timer ends the wait at `at` at the latest. False if there are too many.
+    fn run_timer(&mut self, at: Instant) -> bool {
+        if self.timers.running.iter().flatten().any(|t| *t <= at) {
+            return true;
+        }
+        let Some(place) = self.timers.running.iter().position(Option::is_none) else { return false };
+        self.timers.running[place] = Some(at);
+        self.timers.places[place] = Timespec::new().sec(at.0 / 1_000_000_000).nsec((at.0 % 1_000_000_000) as u32);
+        let time = &raw const self.timers.places[place];
+        let timer = opcode::Timeout::new(time).flags(TimeoutFlags::ABS).build().user_data(TIMER - place as u64);
+        self.push_entry(&timer.into());
+        true
     }
 
     fn push_entry(&mut self, entry: &Entry) {
@@ -107,6 +187,21 @@ impl Uring {
             // The queue is full: hand it over now. EBUSY cannot last, as the kernel never drops completions (NODROP).
             let _ = self.ring.submit();
         }
+    }
+}
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers { places: Box::new([Timespec::new(); TIMERS]), running: [None; TIMERS] }
+    }
+}
+
+/// The deadline has come; a signal arrived; completions must be reaped before more can be submitted: all of that is in
+/// order.
+fn tolerate(result: io::Result<usize>) -> io::Result<()> {
+    match result {
+        Err(e) if !matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)) => Err(e),
+        _ => Ok(()),
     }
 }
 

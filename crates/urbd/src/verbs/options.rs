@@ -39,6 +39,7 @@ pub(crate) fn describe(spec: &OptionSpec) -> String {
         Unit::Decisecond => " tenths of a second",
         Unit::Second | Unit::TimeSpan => " seconds",
         Unit::Millisecond => " milliseconds",
+        Unit::Microsecond => " us",
         Unit::Percent => " %",
         Unit::One => "",
     };
