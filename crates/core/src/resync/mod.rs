@@ -132,8 +132,7 @@ impl Resource {
             total: left,
             started: Some(now),
             controller: (!is_source).then(|| Controller::new(&cfg, cap, now)),
-            brake: (is_source && cfg.plan_ahead != 0 && cfg.controller == crate::ResyncController::Adaptive)
-                .then(|| SourceBrake::new(&cfg, now)),
+            brake: if is_source { SourceBrake::new(&cfg, now) } else { None },
             csums,
             marks: Marks::new(now, left),
             blocks: std::mem::take(&mut rs.blocks),
@@ -152,12 +151,13 @@ impl Resource {
         for i in 0..self.connections.len() {
             for d in 0..self.devices.len() {
                 let (cfg, cap) = (self.resync_config(d), self.resync_cap(i));
-                let rs = &mut self.connections[i].peer_devices[d].resync;
+                let pd = &mut self.connections[i].peer_devices[d];
+                let (rs, repl) = (&mut pd.resync, pd.repl);
                 if let Some(c) = &mut rs.controller {
                     c.configure(&cfg, cap, now);
                 }
-                if let Some(b) = &mut rs.brake {
-                    b.configure(&cfg);
+                if matches!(repl, ConnState::SyncSource | ConnState::PausedSyncS) {
+                    SourceBrake::configure(&mut rs.brake, &cfg, now);
                 }
             }
         }
@@ -251,7 +251,7 @@ impl Resource {
                 controller.application(now, now.since(started), bytes.0);
             }
             if let Some(brake) = &mut rs.brake {
-                brake.application(now, now.since(started));
+                brake.application(now, now.since(started), bytes.0);
             }
         }
     }

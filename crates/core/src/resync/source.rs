@@ -1,13 +1,14 @@
 //! The resync's source, and the answering side of a verify: reads and answers (spec 7.4, 9.2).
 
 use super::Step;
-use super::controller::MAX_REQUEST;
+use super::controller::{MAX_REQUEST, Serving};
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::mutant::{Mutant, mutant};
 use units::{Sector, SectorRange};
 use wire::{
-    BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ConnState, Digest, DiskState, Packet, Socket, VerifyReply,
+    BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ConnState, Digest, DiskState, Packet, Role, Socket,
+    VerifyReply,
 };
 
 /// More requests than any peer may have waiting (8.4's largest `max-buffers`).
@@ -74,12 +75,15 @@ impl Resource {
     pub(super) fn serve_waiting(&mut self, i: usize, d: usize) {
         let most = self.resync_cap(i).max(4 << 20);
         let now = self.now;
+        let peer_primary = self.connections[i].peer_role == Role::Primary;
         let mut later = Vec::new();
         while let Some(ask) = self.connections[i].peer_devices[d].resync.waiting.pop_front() {
             let range = ask.range();
+            let left = self.work(i, d).left;
             let rs = &mut self.connections[i].peer_devices[d].resync;
+            let work = Serving { in_service: rs.in_flight, left, peer_primary };
             let full = rs.in_flight > 0 && rs.in_flight + range.len().0 > most;
-            let held = rs.brake.as_mut().is_some_and(|b| !b.permits(now, rs.in_flight));
+            let held = !full && rs.brake.as_mut().is_some_and(|b| !b.permits(now, work));
             if full || held {
                 rs.waiting.push_front(ask);
                 break;

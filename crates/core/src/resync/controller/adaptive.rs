@@ -47,6 +47,8 @@ pub(crate) struct Adaptive {
     guard: Guard,
     pace: Bucket,
     paced: bool,
+    /// The part of what the bottleneck delivers that is taken.
+    part: f64,
     /// `finish-within` counts from here.
     started: Instant,
 }
@@ -70,6 +72,7 @@ impl Adaptive {
             guard: Guard::new(cfg, now),
             pace: Bucket::new(u64::MAX >> 20, now),
             paced: false,
+            part: 1.0,
             started: now,
         }
     }
@@ -89,13 +92,14 @@ impl Adaptive {
         self.set_pace(now, share, work.left);
         let mut window = if self.measuring.is_some() { self.window.min(SMALL as f64) } else { self.window };
         if self.paced {
-            window = (window * share).max(64.0 * 1024.0);
+            window = (window * self.part).max(64.0 * 1024.0);
         }
         let room = (window as u64).min(self.cap).saturating_sub(work.in_flight);
         // Several requests in the window, so that disk and link work at the same time; small ones beside applications.
         let piece = if share < 1.0 { 64 << 10 } else { (window as u64 / 4).clamp(64 << 10, MAX_REQUEST) };
         if room < piece / 2 && work.in_flight > 0 {
-            self.limited = true;
+            // Beside applications the whole window is not in use: nothing is known about a larger one.
+            self.limited = !self.paced;
             return 0;
         }
         let room = room.min(piece / BLOCK * BLOCK);
@@ -185,6 +189,7 @@ impl Adaptive {
             rate = rate.min(f64::from(self.cfg.max_rate) * 1024.0);
         }
         self.paced = rate.is_finite();
+        self.part = if share < 1.0 && self.best > 0.0 { (rate / self.best).clamp(share, 1.0) } else { 1.0 };
         if self.paced {
             self.pace.set_rate(rate as u64, now);
         }

@@ -1,7 +1,5 @@
 //! Stepping aside for applications: how much of the bandwidth a resync may take without making their requests slow.
 
-use super::fixed::Bucket;
-use super::{BLOCK, MAX_REQUEST};
 use crate::config::ResyncConfig;
 use units::{Duration, Instant};
 
@@ -107,7 +105,7 @@ impl Guard {
         self.ended = 0;
         if !self.active(now) {
             self.probing = None;
-            self.share = (self.share * 1.3f64.powi(windows.min(64) as i32)).min(1.0);
+            self.share = (self.share * 2.2f64.powi(windows.min(64) as i32)).min(1.0);
         } else if now >= self.next_probe {
             self.probing = Some(now);
             self.next_probe = now + PROBE;
@@ -142,77 +140,4 @@ impl Guard {
 
 fn budget(cfg: &ResyncConfig) -> f64 {
     1.0 + f64::from(cfg.latency_budget) / 100.0
-}
-
-/// The source's side: answers wait here, never the stream (spec 8.9, 4), so that the target sees a slower source and
-/// asks less.
-#[derive(Debug)]
-pub(crate) struct SourceBrake {
-    guard: Guard,
-    bucket: Bucket,
-    /// Bytes acknowledged in this second, and the best of the last ones, in bytes per second.
-    served: u64,
-    since: Instant,
-    best: f64,
-    active: bool,
-}
-
-impl SourceBrake {
-    pub(crate) fn new(cfg: &ResyncConfig, now: Instant) -> SourceBrake {
-        SourceBrake {
-            guard: Guard::new(cfg, now),
-            bucket: Bucket::new(1 << 40, now),
-            served: 0,
-            since: now,
-            best: 0.0,
-            active: false,
-        }
-    }
-
-    pub(crate) fn configure(&mut self, cfg: &ResyncConfig) {
-        self.guard.configure(cfg);
-    }
-
-    /// An application's request took `latency` here.
-    pub(crate) fn application(&mut self, now: Instant, latency: Duration) {
-        self.guard.sample(now, latency);
-    }
-
-    /// The target has so many bytes on disk.
-    pub(crate) fn acknowledged(&mut self, now: Instant, bytes: u64) {
-        self.served += bytes;
-        let elapsed = now.since(self.since).0;
-        if elapsed >= 200_000_000 {
-            let rate = self.served as f64 * 1e9 / elapsed as f64;
-            self.best = if self.active { self.best.max(rate) } else { (self.best * 0.98).max(rate) };
-            (self.served, self.since) = (0, now);
-        }
-    }
-
-    /// May another block be read now?
-    pub(crate) fn permits(&mut self, now: Instant, in_service: u64) -> bool {
-        let share = self.guard.share(now);
-        self.active = share < 1.0 && self.best > 0.0;
-        if self.guard.holds() {
-            return false;
-        }
-        if !self.active {
-            return true;
-        }
-        self.bucket.set_rate((share * self.best) as u64, now);
-        in_service <= ((share * 4.0 * MAX_REQUEST as f64) as u64).max(BLOCK) && self.bucket.available(now) > 0
-    }
-
-    /// A block of so many bytes is being read.
-    pub(crate) fn serving(&mut self, bytes: u64) {
-        if self.active {
-            self.bucket.take(bytes);
-        }
-    }
-
-    /// When it may permit more.
-    pub(crate) fn wake(&self) -> Option<Instant> {
-        let paced = self.active.then(|| self.bucket.ready_at()).flatten();
-        paced.into_iter().chain(self.guard.wake()).min()
-    }
 }

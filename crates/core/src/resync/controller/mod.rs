@@ -5,6 +5,7 @@
 //! act whenever they are asked for an allowance, and name the time at which that is worth while again.
 
 mod adaptive;
+mod brake;
 mod fixed;
 mod guard;
 mod planner;
@@ -12,8 +13,8 @@ mod planner;
 mod plant;
 
 pub(crate) use adaptive::Adaptive;
+pub(crate) use brake::{Serving, SourceBrake};
 pub(crate) use fixed::Fixed;
-pub(crate) use guard::SourceBrake;
 pub(crate) use planner::Planner;
 
 use crate::config::{ResyncConfig, ResyncController};

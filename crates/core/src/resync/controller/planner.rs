@@ -1,9 +1,9 @@
 //! DRBD's dynamic controller: plans the amount in flight some ticks ahead
 //! (`docs/spec/data-path-and-resync.md` 8.2 to 8.6).
 //!
-//! Deviations: what counts as foreign activity for `c-min-rate` is this volume's application I/O, as far as this node
-//! sees it, not everything that happens on the disk (the reference brakes for its own bitmap writes).
+//! Its brake, `c-min-rate`, is that of the source, too ([`MinRate`]).
 
+use super::brake::MinRate;
 use super::{BLOCK, MAX_REQUEST, Work};
 use crate::config::ResyncConfig;
 use std::collections::VecDeque;
@@ -11,10 +11,6 @@ use units::{Duration, Instant};
 
 /// One step of the plan.
 const TICK: Duration = Duration::from_millis(100);
-/// Foreign sectors that count as activity.
-const ACTIVE: u64 = 64;
-/// Distance of the marks that the brake measures by.
-const MARK: Duration = Duration::from_secs(3);
 
 /// The planner of one resync. Amounts are sectors of 512 bytes.
 #[derive(Debug)]
@@ -30,8 +26,7 @@ pub(crate) struct Planner {
     next_round: Instant,
     /// Bytes that this round may still ask for.
     quota: u64,
-    foreign: u64,
-    marks: VecDeque<(Instant, u64)>,
+    min: MinRate,
 }
 
 impl Planner {
@@ -46,8 +41,7 @@ impl Planner {
             last_round: None,
             next_round: now,
             quota: 0,
-            foreign: 0,
-            marks: VecDeque::new(),
+            min: MinRate::new(cfg),
         }
     }
 
@@ -56,16 +50,17 @@ impl Planner {
             self.plan = VecDeque::from(vec![0; cfg.plan_ahead as usize]);
             self.planned = 0;
         }
+        self.min.configure(cfg);
         self.cfg = cfg.clone();
         self.cap = cap;
     }
 
     pub(crate) fn allowance(&mut self, now: Instant, work: Work) -> u64 {
-        self.mark(now, work.left);
+        self.min.mark(now, work.left);
         if now >= self.next_round || self.all_back_early(now) {
             self.round(now);
         }
-        if self.quota > 0 && self.braked(now, work.left) {
+        if self.quota > 0 && self.min.brakes(now, work.left) {
             self.quota = 0;
         }
         self.quota.min(self.cap.saturating_sub(work.in_flight))
@@ -81,7 +76,7 @@ impl Planner {
     }
 
     pub(crate) fn application(&mut self, bytes: u64) {
-        self.foreign += bytes / 512;
+        self.min.application(bytes);
     }
 
     pub(crate) fn wake(&self) -> Instant {
@@ -139,25 +134,5 @@ impl Planner {
             self.next_round = self.next_round.min(last + pace);
         }
         latency >= pace
-    }
-
-    /// `c-min-rate` (spec 8.6): with foreign activity only so much.
-    fn braked(&mut self, now: Instant, left: u64) -> bool {
-        if self.cfg.min_rate == 0 || self.foreign <= ACTIVE {
-            return false;
-        }
-        self.foreign = 0;
-        let Some(&(then, before)) = self.marks.iter().rev().nth(1).or(self.marks.front()) else { return false };
-        let seconds = (now.since(then).0 / 1_000_000_000).max(1);
-        before.saturating_sub(left) / 1024 / seconds > u64::from(self.cfg.min_rate)
-    }
-
-    fn mark(&mut self, now: Instant, left: u64) {
-        if self.marks.back().is_none_or(|(t, _)| now.since(*t) >= MARK) {
-            self.marks.push_back((now, left));
-            if self.marks.len() > 3 {
-                self.marks.pop_front();
-            }
-        }
     }
 }
