@@ -53,6 +53,8 @@ pub(crate) struct Resync {
     brake: Option<SourceBrake>,
     /// Ask with checksums.
     csums: bool,
+    /// What this one computes digests with, whatever is configured meanwhile: both nodes began with the same.
+    algorithm: Option<String>,
     /// A resync ends when so many more pings are answered: they flush the acknowledgements on the other stream.
     finishing: Option<u32>,
     /// The peer answered or acknowledged something last.
@@ -125,6 +127,7 @@ impl Resource {
         let left = self.bits_left(i, d);
         let csums = self.wants_checksums(i, d);
         let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
+        let algorithm = self.connections[i].cfg.csums.clone();
         let is_source =
             matches!(self.connections[i].peer_devices[d].repl, ConnState::SyncSource | ConnState::PausedSyncS);
         let rs = &mut self.connections[i].peer_devices[d].resync;
@@ -134,6 +137,7 @@ impl Resource {
             controller: (!is_source).then(|| Controller::new(&cfg, cap, now)),
             brake: if is_source { SourceBrake::new(&cfg, now) } else { None },
             csums,
+            algorithm,
             marks: Marks::new(now, left),
             blocks: std::mem::take(&mut rs.blocks),
             wish: std::mem::take(&mut rs.wish),

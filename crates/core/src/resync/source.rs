@@ -157,8 +157,7 @@ impl Resource {
             return self.read_for_peer_failed(i, d, id, e);
         }
         let algorithm = match ask.want {
-            Want::Unless(_) => self.connections[i].cfg.csums.clone(),
-            Want::Verify => self.connections[i].cfg.verify.clone(),
+            Want::Unless(_) | Want::Verify => self.connections[i].peer_devices[d].resync.algorithm.clone(),
             Want::Data | Want::Thin => None,
         };
         match algorithm {

@@ -124,7 +124,7 @@ impl Resource {
             return self.data_error(d, "read for a checksum", range, e);
         }
         block.step = Step::Summing(data.clone());
-        let algorithm = self.connections[i].cfg.csums.clone().unwrap_or_default();
+        let algorithm = self.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
         self.digest_block(i, d, id, algorithm, data, range.len().0);
     }
 

@@ -112,6 +112,7 @@ impl Resource {
     pub(crate) fn start_verify(&mut self, i: usize, d: usize) {
         let bits = self.devices[d].size.0.div_ceil(8);
         let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
+        let algorithm = self.connections[i].cfg.verify.clone();
         let pd = &mut self.connections[i].peer_devices[d];
         let source = pd.repl == ConnState::VerifyS;
         let wish = if source { std::mem::take(&mut pd.resync.wish) } else { VerifyRange::default() };
@@ -139,6 +140,7 @@ impl Resource {
             marks: Marks::new(now, verify.left),
             blocks: std::mem::take(&mut pd.resync.blocks),
             verify: Some(verify),
+            algorithm,
             ..Resync::default()
         };
         let role = if source { "asking" } else { "answering" };
@@ -275,7 +277,7 @@ impl Resource {
         result: Result<(), IoError>,
         data: Segments,
     ) {
-        let algorithm = self.connections[i].cfg.verify.clone().unwrap_or_default();
+        let algorithm = self.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
         let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
         let range = block.range;
         let Step::Checking(chunk) = std::mem::replace(&mut block.step, Step::Requested) else {

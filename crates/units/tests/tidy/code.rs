@@ -11,7 +11,7 @@ const SAFE: &[&str] = &["config", "control", "core", "hostile", "meta", "sim", "
 /// The only files where it may be.
 const UNSAFE_FILES: &[&str] = &[
     "crates/bench/src/sys.rs",
-    "crates/core/tests/write_cost.rs",
+    "crates/core/tests/pair/rig.rs",
     "crates/engine/src/buffers.rs",
     "crates/engine/src/ring/message.rs",
     "crates/engine/src/ring/op.rs",

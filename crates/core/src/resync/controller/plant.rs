@@ -335,8 +335,8 @@ fn tuned() -> ResyncConfig {
     ResyncConfig { max_rate: 3123 << 10, min_rate: 0, ..cfg }
 }
 
-/// No oscillation, settled within a second, bounded queues: the figures in `docs/resync.md`. DRBD's planner runs without
-/// its brake here: that one alternates between all and nothing by its nature (spec 8.6).
+/// No oscillation, settled within a second, bounded queues: the figures in `docs/resync.md`. DRBD's planner runs
+/// without its brake here: that one alternates between all and nothing by its nature (spec 8.6).
 #[test]
 fn every_controller_settles_after_a_step() {
     let fixed = ResyncConfig { plan_ahead: 0, rate: 40 << 10, ..ResyncConfig::default() };

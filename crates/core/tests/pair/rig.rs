@@ -1,11 +1,11 @@
-//! What a write costs the core, in things that can be counted: allocations, packets, disk operations, metadata
-//! writes. Two cores talk to each other in memory; a turn of one is everything that waits for it at that time.
+//! Two cores that talk to each other in memory, and what that costs in things that can be counted: allocations,
+//! packets, disk operations, metadata writes. A turn of one is everything that waits for it at that time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use units::{ByteLen, Duration, Generation, Instant, NodeId, Rng, Sector, VolumeNr};
+use units::{ByteLen, Duration, Generation, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{
     BlockRequest, BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkUp, MetaDone, MetaOp,
     OpenedDisk, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
@@ -35,27 +35,34 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-const VOLUME: VolumeNr = VolumeNr(0);
+pub(crate) const VOLUME: VolumeNr = VolumeNr(0);
 /// Of the backing disks.
 const SIZE: ByteLen = ByteLen(4 << 30);
 
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-struct Counts {
-    data_packets: u64,
-    barriers: u64,
-    acks: u64,
-    disk_writes: u64,
-    flushes: u64,
-    meta_writes: u64,
-    meta_bytes: u64,
-    completed: u64,
+pub(crate) struct Counts {
+    pub(crate) data_packets: u64,
+    pub(crate) barriers: u64,
+    pub(crate) acks: u64,
+    pub(crate) disk_writes: u64,
+    pub(crate) flushes: u64,
+    pub(crate) meta_writes: u64,
+    pub(crate) meta_bytes: u64,
+    pub(crate) completed: u64,
+    /// Resync requests, by checksum or not.
+    pub(crate) requests: u64,
+    /// Verify requests.
+    pub(crate) comparisons: u64,
+    pub(crate) disk_reads: u64,
+    pub(crate) discards: u64,
     /// Made inside the core.
-    allocations: u64,
+    pub(crate) allocations: u64,
 }
 
-struct Node {
-    core: Resource,
-    peer: NodeId,
+pub(crate) struct Node {
+    pub(crate) core: Resource,
+    pub(crate) cfg: ResourceConfig,
+    pub(crate) peer: NodeId,
     layout: meta::Layout,
     /// From the first byte of the bitmap on.
     metadata: Vec<u8>,
@@ -64,17 +71,27 @@ struct Node {
     meta_done: Vec<MetaDone>,
     inbox: VecDeque<(Socket, VolumeNr, Packet, Segments)>,
     link_wanted: bool,
-    counts: Counts,
+    pub(crate) counts: Counts,
+    /// What this node sends and is lost.
+    pub(crate) lost: fn(&Packet) -> bool,
+    /// The disk does not answer any more.
+    pub(crate) hangs: bool,
+    /// All that is read is zeroes.
+    pub(crate) empty: bool,
+    /// The first byte of every digest that is computed here.
+    pub(crate) digest: u8,
+    /// Reasons of what was decided.
+    pub(crate) notes: Vec<&'static str>,
 }
 
-struct Pair {
-    now: Instant,
-    nodes: [Node; 2],
+pub(crate) struct Pair {
+    pub(crate) now: Instant,
+    pub(crate) nodes: [Node; 2],
     in_flight: u64,
     next_tag: u64,
 }
 
-fn node(n: u8, write_through: bool) -> Node {
+fn node(n: u8, write_through: bool, change: fn(&mut ResourceConfig)) -> Node {
     let (own, peer) = (NodeId::new(n).unwrap(), NodeId::new(1 - n).unwrap());
     let geometry = meta::Geometry::new(1, 4096, meta::AlShape::DEFAULT).unwrap();
     let layout = meta::Layout::new(meta::MetaDisk::Internal, geometry, SIZE).unwrap();
@@ -89,7 +106,7 @@ fn node(n: u8, write_through: bool) -> Node {
     let at = (layout.superblock_at().0 - from) as usize;
     metadata[at..at + meta::BLOCK_LEN].copy_from_slice(&sb.emit()[..]);
     let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-    let cfg = ResourceConfig {
+    let mut cfg = ResourceConfig {
         name: "r0".to_owned(),
         node: own,
         on_no_data: urbd_core::OnNoData::IoError,
@@ -97,8 +114,10 @@ fn node(n: u8, write_through: bool) -> Node {
         volumes: vec![VolumeConfig { volume: VOLUME, disk: Some(DiskConfig::default()) }],
         connections: vec![ConnectionConfig::new(peer, "other", (address(7788), address(7789)))],
     };
+    change(&mut cfg);
     Node {
-        core: Resource::new(cfg, u64::from(n) + 7),
+        core: Resource::new(cfg.clone(), u64::from(n) + 7),
+        cfg,
         peer,
         layout,
         metadata,
@@ -108,12 +127,17 @@ fn node(n: u8, write_through: bool) -> Node {
         inbox: VecDeque::new(),
         link_wanted: false,
         counts: Counts::default(),
+        lost: |_| false,
+        hangs: false,
+        empty: false,
+        digest: 0,
+        notes: Vec::new(),
     }
 }
 
 impl Node {
     /// Runs a part of the core and counts what it allocates.
-    fn count<R>(&mut self, f: impl FnOnce(&mut Resource) -> R) -> R {
+    pub(crate) fn count<R>(&mut self, f: impl FnOnce(&mut Resource) -> R) -> R {
         let before = ALLOCATIONS.with(Cell::get);
         let result = f(&mut self.core);
         self.counts.allocations += ALLOCATIONS.with(Cell::get) - before;
@@ -146,9 +170,15 @@ impl Node {
                     Packet::Data(_) => self.counts.data_packets += 1,
                     Packet::Barrier(_) => self.counts.barriers += 1,
                     Packet::WriteAck(_) => self.counts.acks += 1,
+                    Packet::RsDataRequest(_) | Packet::RsThinReq(_) | Packet::CsumRsRequest(_) => {
+                        self.counts.requests += 1;
+                    }
+                    Packet::OvRequest(_) => self.counts.comparisons += 1,
                     _ => {}
                 }
-                to.push_back((stream, volume, packet, payload));
+                if !(self.lost)(&packet) {
+                    to.push_back((stream, volume, packet, payload));
+                }
             }
             Effect::Connect { .. } => self.link_wanted = true,
             Effect::OpenDisk { volume } => {
@@ -164,13 +194,27 @@ impl Node {
                 self.core.on_turn_end(now);
             }
             Effect::Disk { op, action, .. } => {
+                let mut data = Segments::None;
                 match action {
                     DiskOp::Write { .. } => self.counts.disk_writes += 1,
                     DiskOp::Flush => self.counts.flushes += 1,
-                    other => panic!("{other:?} in a run of writes"),
+                    DiskOp::ReadNew { len, .. } => {
+                        self.counts.disk_reads += 1;
+                        data = Segments::One(BufRef { id: 0, offset: 0, len: len.0 as u32 });
+                    }
+                    DiskOp::Discard { .. } => self.counts.discards += 1,
+                    other => panic!("{other:?} is not expected"),
                 }
-                self.disk_done.push(DiskDone { op, result: Ok(()), data: Segments::None, zeroes: false });
+                if !self.hangs {
+                    self.disk_done.push(DiskDone { op, result: Ok(()), data, zeroes: self.empty });
+                }
             }
+            Effect::Digest { op, data, piece, .. } => {
+                let digest = wire::Digest::new(&[self.digest; 4]).expect("short");
+                self.core.on_digests(now, op, &vec![digest; data.len().div_ceil(piece) as usize]);
+                self.core.on_turn_end(now);
+            }
+            Effect::Log(notice) => self.notes.push(notice.reason),
             Effect::Meta { op, action, .. } => {
                 let result = Ok(self.metadata(action));
                 self.meta_done.push(MetaDone { op, result });
@@ -182,6 +226,7 @@ impl Node {
             Effect::CommandDone { result, .. } => {
                 result.expect("commands succeed");
             }
+            Effect::CloseLink { .. } => self.notes.push("link closed"),
             _ => {}
         }
     }
@@ -203,10 +248,15 @@ impl Node {
 
 impl Pair {
     /// Connected, both UpToDate, the first one Primary.
-    fn new(write_through: bool) -> Pair {
+    pub(crate) fn new(write_through: bool) -> Pair {
+        Pair::with(write_through, |_| {})
+    }
+
+    /// The same with other options.
+    pub(crate) fn with(write_through: bool, change: fn(&mut ResourceConfig)) -> Pair {
         let mut pair = Pair {
             now: Instant(1_000_000_000),
-            nodes: [node(0, write_through), node(1, write_through)],
+            nodes: [node(0, write_through, change), node(1, write_through, change)],
             in_flight: 0,
             next_tag: 0,
         };
@@ -230,13 +280,44 @@ impl Pair {
     }
 
     /// Turns of both nodes, one microsecond each.
-    fn run(&mut self, turns: usize) {
+    pub(crate) fn run(&mut self, turns: usize) {
         for _ in 0..turns {
             self.now = self.now + Duration(1000);
             let [a, b] = &mut self.nodes;
             a.turn(self.now, &mut b.inbox);
             b.turn(self.now, &mut a.inbox);
         }
+    }
+
+    /// Until `there`, with the time that the cores' timers want to pass; virtual seconds until then.
+    pub(crate) fn until(&mut self, limit: Duration, there: impl Fn(&Pair) -> bool) -> f64 {
+        let start = self.now;
+        while !there(self) {
+            assert!(self.now.since(start) < limit, "not within {limit:?}: {:?}", self.nodes[1].notes);
+            self.run(1);
+            let idle =
+                self.nodes.iter().all(|n| n.inbox.is_empty() && n.disk_done.is_empty() && n.meta_done.is_empty());
+            if idle {
+                let timer = self.nodes.iter().filter_map(|n| n.core.poll_timeout()).min();
+                self.now = self.now.max(timer.unwrap_or(self.now));
+            }
+        }
+        self.now.since(start).0 as f64 / 1e9
+    }
+
+    /// So much time, and what happens in it.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.until(time + time, |p| p.now >= end || p.states() == [wire::ConnState::Connected; 2]);
+    }
+
+    pub(crate) fn command(&mut self, node: usize, command: Command) {
+        self.nodes[node].core.on_command(self.now, 9, command);
+    }
+
+    /// What both nodes say of their volume.
+    pub(crate) fn states(&self) -> [wire::ConnState; 2] {
+        [0, 1].map(|i| self.nodes[i].core.snapshot().connections[0].peer_devices[0].replication)
     }
 
     fn write(&mut self, block: u64) {
@@ -251,7 +332,7 @@ impl Pair {
     }
 
     /// `n` writes of 4 KiB, `depth` in flight, to the blocks that `next` names. What they cost both nodes.
-    fn writes(&mut self, n: u64, depth: u64, mut next: impl FnMut() -> u64) -> [Counts; 2] {
+    pub(crate) fn writes(&mut self, n: u64, depth: u64, mut next: impl FnMut() -> u64) -> [Counts; 2] {
         let before = [self.nodes[0].counts, self.nodes[1].counts];
         let first = self.nodes[0].counts.completed;
         let (mut asked, mut turns) = (0, 0);
@@ -281,77 +362,11 @@ impl std::ops::Sub for Counts {
             meta_writes: self.meta_writes - o.meta_writes,
             meta_bytes: self.meta_bytes - o.meta_bytes,
             completed: self.completed - o.completed,
+            requests: self.requests - o.requests,
+            comparisons: self.comparisons - o.comparisons,
+            disk_reads: self.disk_reads - o.disk_reads,
+            discards: self.discards - o.discards,
             allocations: self.allocations - o.allocations,
         }
     }
-}
-
-/// Random blocks in 64 extents, never neighbours.
-fn random_blocks() -> impl FnMut() -> u64 {
-    let mut rng = Rng::new(5);
-    move || rng.next_u64() % (32 * 1024) * 2
-}
-
-#[test]
-fn a_random_write_allocates_nothing() {
-    for depth in [1, 64] {
-        let mut pair = Pair::new(true);
-        // Extents become hot and containers grow to their size.
-        pair.writes(20_000, 2 * depth, random_blocks());
-        let [a, b] = pair.writes(5_000, depth, random_blocks());
-        assert_eq!((a.allocations, b.allocations), (0, 0), "at depth {depth}: {a:?} {b:?}");
-        assert_eq!((a.meta_writes, b.meta_writes), (0, 0), "hot extents need no metadata");
-        assert_eq!((a.disk_writes, b.disk_writes), (a.data_packets, a.data_packets));
-    }
-}
-
-#[test]
-fn at_depth_one_barriers_travel_with_writes() {
-    let mut pair = Pair::new(true);
-    pair.writes(100, 1, random_blocks());
-    let [a, b] = pair.writes(1_000, 1, random_blocks());
-    assert!((999..=1_001).contains(&a.barriers) && b.acks == 1_000, "{a:?} {b:?}");
-    assert_eq!((a.flushes, b.flushes), (0, 0), "no volatile cache, no flush");
-    // The last barrier leaves by itself when nothing follows.
-    let before = pair.nodes[0].counts.barriers;
-    pair.run(1_100);
-    assert_eq!(pair.nodes[0].counts.barriers, before + 1);
-}
-
-#[test]
-fn deep_queues_share_epochs() {
-    let mut pair = Pair::new(false);
-    pair.writes(1_000, 64, random_blocks());
-    let [a, b] = pair.writes(6_400, 64, random_blocks());
-    assert!(a.barriers <= 200 && b.flushes <= 200, "{a:?} {b:?}");
-}
-
-#[test]
-fn sequential_writes_are_merged() {
-    let mut pair = Pair::new(true);
-    let mut block = 0..;
-    let [a, b] = pair.writes(16_384, 64, || block.next().unwrap());
-    assert!(a.data_packets * 10 < 3 * a.completed, "packets per write: {a:?}");
-    assert_eq!((a.disk_writes, b.disk_writes, b.acks), (a.data_packets, a.data_packets, a.data_packets));
-}
-
-#[test]
-fn interleaved_streams_are_merged() {
-    let mut pair = Pair::new(true);
-    // Four writers of one sequential stream each, their requests mixed.
-    let mut n = 0;
-    let [a, _] = pair.writes(16_384, 64, || {
-        n += 1;
-        (n % 4) * (1 << 16) + n / 4
-    });
-    assert!(a.data_packets * 10 < 3 * a.completed, "packets per write: {a:?}");
-}
-
-#[test]
-fn a_sequential_stream_needs_few_metadata_writes() {
-    let mut pair = Pair::new(true);
-    let mut block = 0..;
-    let [a, b] = pair.writes(1 << 18, 64, || block.next().unwrap());
-    assert!(a.meta_writes <= 24, "for one GiB: {a:?}");
-    assert_eq!(b.meta_writes, 0, "{b:?}");
 }

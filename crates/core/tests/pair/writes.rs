@@ -1,0 +1,74 @@
+//! What a write costs the core.
+
+use crate::rig::Pair;
+use units::Rng;
+
+/// Random blocks in 64 extents, never neighbours.
+fn random_blocks() -> impl FnMut() -> u64 {
+    let mut rng = Rng::new(5);
+    move || rng.next_u64() % (32 * 1024) * 2
+}
+
+#[test]
+fn a_random_write_allocates_nothing() {
+    for depth in [1, 64] {
+        let mut pair = Pair::new(true);
+        // Extents become hot and containers grow to their size.
+        pair.writes(20_000, 2 * depth, random_blocks());
+        let [a, b] = pair.writes(5_000, depth, random_blocks());
+        assert_eq!((a.allocations, b.allocations), (0, 0), "at depth {depth}: {a:?} {b:?}");
+        assert_eq!((a.meta_writes, b.meta_writes), (0, 0), "hot extents need no metadata");
+        assert_eq!((a.disk_writes, b.disk_writes), (a.data_packets, a.data_packets));
+    }
+}
+
+#[test]
+fn at_depth_one_barriers_travel_with_writes() {
+    let mut pair = Pair::new(true);
+    pair.writes(100, 1, random_blocks());
+    let [a, b] = pair.writes(1_000, 1, random_blocks());
+    assert!((999..=1_001).contains(&a.barriers) && b.acks == 1_000, "{a:?} {b:?}");
+    assert_eq!((a.flushes, b.flushes), (0, 0), "no volatile cache, no flush");
+    // The last barrier leaves by itself when nothing follows.
+    let before = pair.nodes[0].counts.barriers;
+    pair.run(1_100);
+    assert_eq!(pair.nodes[0].counts.barriers, before + 1);
+}
+
+#[test]
+fn deep_queues_share_epochs() {
+    let mut pair = Pair::new(false);
+    pair.writes(1_000, 64, random_blocks());
+    let [a, b] = pair.writes(6_400, 64, random_blocks());
+    assert!(a.barriers <= 200 && b.flushes <= 200, "{a:?} {b:?}");
+}
+
+#[test]
+fn sequential_writes_are_merged() {
+    let mut pair = Pair::new(true);
+    let mut block = 0..;
+    let [a, b] = pair.writes(16_384, 64, || block.next().unwrap());
+    assert!(a.data_packets * 10 < 3 * a.completed, "packets per write: {a:?}");
+    assert_eq!((a.disk_writes, b.disk_writes, b.acks), (a.data_packets, a.data_packets, a.data_packets));
+}
+
+#[test]
+fn interleaved_streams_are_merged() {
+    let mut pair = Pair::new(true);
+    // Four writers of one sequential stream each, their requests mixed.
+    let mut n = 0;
+    let [a, _] = pair.writes(16_384, 64, || {
+        n += 1;
+        (n % 4) * (1 << 16) + n / 4
+    });
+    assert!(a.data_packets * 10 < 3 * a.completed, "packets per write: {a:?}");
+}
+
+#[test]
+fn a_sequential_stream_needs_few_metadata_writes() {
+    let mut pair = Pair::new(true);
+    let mut block = 0..;
+    let [a, b] = pair.writes(1 << 18, 64, || block.next().unwrap());
+    assert!(a.meta_writes <= 24, "for one GiB: {a:?}");
+    assert_eq!(b.meta_writes, 0, "{b:?}");
+}
