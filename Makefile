@@ -11,7 +11,7 @@ help:
 	@echo 'make build   optimised program: target/release/urbd'
 	@echo 'make install build, then install the program, its service unit and shell completion; DESTDIR=/somewhere'
 	@echo 'make bench   measure urbd and its alternatives side by side'
-	@echo 'make bench-resync   measure resync: idle, at a rate, beside applications, over a thin link'
+	@echo 'make bench-resync   measure resync: idle, at a rate, beside applications, thin link, slow disk; ARGS=--quick'
 	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many'
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
 	@echo 'make doc     reference documentation: target/doc'
@@ -55,7 +55,7 @@ bench:
 
 bench-resync:
 	$(CARGO) build --release --locked -p urbd
-	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd tests/bench-resync
+	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd tests/bench-resync $(ARGS)
 
 sim:
 	$(CARGO) run --profile sim --locked -p urbd-sim -- $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),2000))

@@ -23,6 +23,13 @@ const REMEASURE: Duration = Duration::from_secs(10);
 const MEASURE: Duration = Duration::from_millis(300);
 /// A short window of requests, while measuring and at the start.
 const SMALL: u64 = 2 * MAX_REQUEST;
+/// No window is smaller.
+const LEAST: u64 = SMALL / 8;
+/// A window as small as that has no queue of its own: if round trips are long all the same, they are longer than they
+/// were. The base is measured anew then after this time already.
+const DOUBT: Duration = Duration::from_secs(1);
+/// Smallest request of which several are on their way.
+const PIECE: u64 = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Adaptive {
@@ -90,13 +97,17 @@ impl Adaptive {
         }
         self.remeasure(now);
         self.set_pace(now, share, work.left);
-        let mut window = if self.measuring.is_some() { self.window.min(SMALL as f64) } else { self.window };
+        let mut window = match self.measuring {
+            Some(_) if self.window <= SMALL as f64 => PIECE as f64,
+            Some(_) => SMALL as f64,
+            None => self.window,
+        };
         if self.paced {
-            window = (window * self.part).max(64.0 * 1024.0);
+            window = (window * self.part).max(PIECE as f64);
         }
         let room = (window as u64).min(self.cap).saturating_sub(work.in_flight);
         // Several requests in the window, so that disk and link work at the same time; small ones beside applications.
-        let piece = if share < 1.0 { 64 << 10 } else { (window as u64 / 4).clamp(64 << 10, MAX_REQUEST) };
+        let piece = if share < 1.0 { PIECE } else { (window as u64 / 4).clamp(PIECE, MAX_REQUEST) };
         if room < piece / 2 && work.in_flight > 0 {
             // Beside applications the whole window is not in use: nothing is known about a larger one.
             self.limited = !self.paced;
@@ -159,7 +170,7 @@ impl Adaptive {
             let (least, most) = if self.starting { (1.0, 2.0) } else { (0.7, 1.3) };
             let factor = (1.0 + if self.starting { 1.0 } else { 0.5 } * (wanted - 1.0)).clamp(least, most);
             if factor < 1.0 || self.limited {
-                self.window = (self.window * factor).clamp(SMALL as f64 / 8.0, self.cap as f64);
+                self.window = (self.window * factor).clamp(LEAST as f64, self.cap as f64);
             }
         }
         (self.done, self.trips, self.count, self.since, self.limited) = (0, 0.0, 0, now, false);
@@ -175,8 +186,12 @@ impl Adaptive {
                 self.measuring = None;
                 self.measured = now;
             }
-            None if !self.starting && now.since(self.measured) >= REMEASURE && self.window as u64 > SMALL => {
-                self.measuring = Some((now, f64::INFINITY, 0));
+            None if !self.starting => {
+                let doubtful = self.window as u64 <= LEAST && now.since(self.measured) >= DOUBT;
+                let due = self.window as u64 > SMALL && now.since(self.measured) >= REMEASURE;
+                if doubtful || due {
+                    self.measuring = Some((now, f64::INFINITY, 0));
+                }
             }
             _ => {}
         }

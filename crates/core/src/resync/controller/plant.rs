@@ -21,8 +21,8 @@ struct Load {
 struct Plant {
     /// Bytes per second from that time (ns) on; ascending.
     bandwidth: Vec<(u64, u64)>,
-    /// There and back, without service, in ns.
-    delay: u64,
+    /// There and back, without service, in ns, from that time on.
+    delay: Vec<(u64, u64)>,
     /// Relative spread of service times.
     noise: f64,
     /// From that time on.
@@ -51,7 +51,7 @@ impl Plant {
     fn new(bandwidth: u64, delay: u64) -> Plant {
         Plant {
             bandwidth: vec![(0, bandwidth)],
-            delay,
+            delay: vec![(0, delay)],
             noise: 0.1,
             load: Vec::new(),
             cap: 64 << 20,
@@ -98,12 +98,13 @@ impl Plant {
                     break;
                 }
                 controller.asked(bytes);
-                let arrives = now + self.delay / 2;
+                let delay = at(&self.delay, now).expect("a delay from the start");
+                let arrives = now + delay / 2;
                 let start = arrives.max(free);
                 let slot = (now / (100 * MS)) as usize;
                 trace.queue[slot] = trace.queue[slot].max(start - arrives);
                 free = start + self.service(start, bytes);
-                flying.push_back((free + self.delay / 2, bytes, now));
+                flying.push_back((free + delay / 2, bytes, now));
                 in_flight += bytes;
             }
             if let Some(Some(load)) = at(&self.load, now)
@@ -221,6 +222,18 @@ fn adaptive_settles_within_a_second_of_a_bandwidth_step() {
         assert!(trace.queue(6000, 9000) < 40.0, "settled {:.1} ms", trace.queue(6000, 9000));
         assert!(trace.unrest(6000, 9000) < 0.15, "unrest {:.2}", trace.unrest(6000, 9000));
     }
+}
+
+#[test]
+fn adaptive_finds_a_longer_way() {
+    // The link is rerouted: what was a round trip in the queue is now the way itself, and no queue to be avoided.
+    let mut plant = Plant::new(500 << 20, 200_000);
+    plant.bandwidth.push((5 * SECOND, 100 << 20));
+    plant.delay.push((5 * SECOND, 30 * MS));
+    let trace = run(&mut plant, &cfg(ResyncController::Adaptive), 20);
+    let got = trace.rate(8000, 20_000) / (100 << 20) as f64;
+    assert!(got > 0.85, "only {got:.2} of the new link");
+    assert!(trace.queue(8000, 20_000) < 120.0, "queue {:.1} ms", trace.queue(8000, 20_000));
 }
 
 /// Applications' p99 without a resync, beside one, and what the resync got, for a load that begins at 5 s.
