@@ -147,6 +147,96 @@ def test_progress_is_told(pair):
     pair.wait_synced()
 
 
+# ---- options --------------------------------------------------------------------------------
+
+LINBIT = {"net": "max-buffers 80k; sndbuf-size 10M; rcvbuf-size 10M;",
+          "disk": "resync-rate 3123M; c-plan-ahead 20; c-delay-target 10; c-fill-target 1M; c-max-rate 3123M; "
+                  "c-min-rate 250k;"}
+
+
+def socket_buffers(node):
+    """(receive, send) of the established sockets, in bytes, as the kernel counts them (twice what was asked for)."""
+    out = node.run(["ss", "-Htnm", "state", "established", f"( sport = :{C.PORT} or dport = :{C.PORT} )"],
+                   capture_output=True, text=True).stdout
+    return [(int(r), int(s)) for r, s in re.findall(r"rb(\d+),t\d+,tb(\d+)", out)]
+
+
+@pytest.mark.parametrize("how", ["start", "adjust", "verbs"])
+def test_the_tuning_that_linbit_recommends(pair, how):
+    a, b = pair.nodes
+    pair.up(fast=False, net=C.FAST_NET + (LINBIT["net"] if how == "start" else ""),
+            disk=LINBIT["disk"] if how == "start" else "", extra="urbd { resync-controller drbd; }")
+    if how == "adjust":
+        pair.configure(net=C.FAST_NET + LINBIT["net"], disk=LINBIT["disk"])
+    for n in (a, b):
+        if how == "adjust":
+            n.verb("adjust", "r0")
+        if how == "verbs":
+            n.verb("net-options", "r0", *(f"--{x.strip().replace(' ', '=')}" for x in LINBIT["net"].split(";") if x.strip()))
+            n.verb("disk-options", "r0/0",
+                   *(f"--{x.strip().replace(' ', '=')}" for x in LINBIT["disk"].split(";") if x.strip()))
+        shown = n.verb("show", "r0").out
+        for name, value in (("max-buffers", "81920"), ("sndbuf-size", "10485760"), ("rcvbuf-size", "10485760"),
+                            ("resync-rate", "3197952k"), ("c-fill-target", "2048s"), ("c-max-rate", "3197952k")):
+            assert re.search(rf"\b{name}\s+{value};", shown), f"{name} is not {value}:\n{shown}"
+        buffers = socket_buffers(n)
+        assert len(buffers) == 2 and all(min(x) >= 10 * MIB for x in buffers), buffers
+    fill(a, 24)
+    sync_again(b, a)
+    pair.assert_same()
+
+
+def left_after(node, seconds):
+    time.sleep(seconds)
+    return node.state()["oos"] or 0
+
+
+# Of options without a figure of their own: (verb, option, other value); each is taken over, shown, and lets go on.
+OTHERS = [("disk-options", "resync-rate", "1M"), ("disk-options", "c-delay-target", "20"),
+          ("disk-options", "rs-discard-granularity", "65536"), ("disk-options", "discard-zeroes-if-aligned", "no"),
+          ("disk-options", "disk-timeout", "600"), ("disk-options", "al-extents", "67"),
+          ("disk-options", "al-updates", "no"), ("disk-options", "disk-flushes", "no"),
+          ("disk-options", "md-flushes", "no"), ("disk-options", "disk-drain", "no"),
+          ("net-options", "on-congestion", "pull-ahead"), ("net-options", "congestion-fill", "1M"),
+          ("net-options", "congestion-extents", "67"), ("net-options", "csums-alg", "md5"),
+          ("net-options", "csums-after-crash-only", "yes"), ("net-options", "verify-alg", "sha1"),
+          ("net-options", "use-rle", "no"), ("peer-device-options", "c-min-rate", "4M"),
+          ("peer-device-options", "c-fill-target", "1M"), ("peer-device-options", "c-max-rate", "1G")]
+
+
+def test_options_change_while_a_resync_and_an_application_run(pair):
+    from test_two_nodes import Load
+    a, b = pair.nodes
+    pair.up(disk="c-plan-ahead 0; resync-rate 2M;", fast=False, net=C.FAST_NET)
+    fill(a, 24)
+    b.verb("invalidate", "r0")
+    b.wait(repl="SyncTarget")
+    load = Load(a, seconds=6, depth=8)
+    for verb, name, value in OTHERS:
+        for n in (a, b):
+            n.verb(verb, f"--{name}={value}", "r0")
+            assert re.search(rf"\b{name}\s", n.verb("show", "r0").out), f"{name} is not shown"
+    # A rate of 1 MiB/s is held, whatever else was changed.
+    before, start = b.state()["oos"], time.monotonic()
+    after = left_after(b, 2)
+    assert 0.5 < (before - after) / 1024 / (time.monotonic() - start) < 1.9
+    load.end(0)
+    for n in (a, b):
+        n.verb("adjust", "r0")
+        assert not n.verb("-d", "adjust", "r0").out.strip()
+        n.verb("disk-options", "r0", "--resync-rate=400M")
+    pair.wait_synced(timeout=30)
+    pair.assert_same()
+    # What has been changed back and forth holds for the next ones: verify by another algorithm, resync by checksums.
+    pair.configure(net=C.FAST_NET + "verify-alg md5; csums-alg md5;", disk="c-plan-ahead 0; resync-rate 400M;")
+    for n in (a, b):
+        n.verb("adjust", "r0")
+    a.verb("verify", "r0")
+    eventually("verify has ended", lambda: decisions(a, "verify-done"))
+    assert sync_again(b, a) <= 1024
+    assert "were equal" in decisions(b, "resync-done")[-1]
+
+
 # ---- interrupted --------------------------------------------------------------------------
 
 
@@ -386,6 +476,32 @@ def test_verify_repair_of_secondaries_with_the_kernel(mixed):
     for n in mixed.nodes:
         n.wait(repl="Established", oos=0, disk="UpToDate", peer_disk="UpToDate", timeout=60)
     mixed.assert_same()
+
+
+@pytest.mark.parametrize("target", "uk")
+def test_the_tuning_that_linbit_recommends_with_the_kernel(mixed, target):
+    u, k = mixed.nodes
+    source, target = (k, u) if target == "u" else (u, k)
+    mixed.up(primary=source, fast=False, **LINBIT)
+    assert all(min(x) >= 10 * MIB for x in socket_buffers(u))
+    fill(source, 16)
+    sync_again(target, source)
+    mixed.assert_same()
+
+
+def test_the_kernels_rates_do_not_count(mixed):
+    u, k = mixed.nodes
+    mixed.up(primary=k, fast=False, disk="c-plan-ahead 0; resync-rate 4M;")
+    fill(k, 16)
+    # The kernel announces its new rate with P_SYNC_PARAM; the target goes by its own.
+    k.guest.sh("drbdsetup disk-options 0 --c-plan-ahead=0 --resync-rate=400M")
+    u.verb("invalidate", "r0")
+    u.wait(repl="SyncTarget")
+    start, before = time.monotonic(), u.state()["oos"]
+    after = left_after(u, 1.5)
+    assert (before - after) / 1024 / (time.monotonic() - start) < 6
+    u.verb("disk-options", "r0", "--resync-rate=400M")
+    mixed.wait_synced()
 
 
 def test_pull_ahead_with_the_kernel(mixed):

@@ -110,7 +110,14 @@ impl Links {
     pub(crate) fn reconfigure(&mut self, settings: BTreeMap<NodeId, LinkSettings>) {
         for (peer, settings) in settings {
             match self.links.get_mut(&peer) {
-                Some(link) => link.settings = settings,
+                Some(link) => {
+                    link.settings = settings;
+                    if let Phase::Up(up) = &link.phase {
+                        [&up.data, &up.control]
+                            .iter()
+                            .for_each(|s| opening::configure(s.fd.as_raw_fd(), &link.settings));
+                    }
+                }
                 None => {
                     self.links.insert(peer, Link { settings, phase: Phase::Idle });
                 }

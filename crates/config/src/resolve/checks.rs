@@ -111,11 +111,23 @@ impl Taken<'_> {
 
 /// Unknown targets are not fatal: a boot must not fail for an order of resyncs.
 fn resync_after(resources: &[Resource], findings: &mut Findings) {
-    for volume in resources.iter().flat_map(|r| &r.hosts).flat_map(|h| &h.volumes) {
-        let Some(setting) = volume.settings.find("resync-after") else { continue };
-        if !setting.is_default() && target(resources, &setting.text).is_none() {
-            let message = format!("there is no `{}` to resync after: the dependency is ignored", setting.text);
-            findings.warn(&setting.span, message);
+    let volumes = |r: &'_ Resource| r.hosts.iter().flat_map(|h| h.volumes.clone()).collect::<Vec<_>>();
+    for (resource, volume) in resources.iter().flat_map(|r| volumes(r).into_iter().map(move |v| (r, v))) {
+        let Some(setting) = volume.settings.find("resync-after").filter(|s| !s.is_default()) else { continue };
+        let text = &setting.text;
+        match target(resources, text) {
+            None => {
+                let message = format!("there is no `{text}` to resync after: the dependency is ignored");
+                findings.warn(&setting.span, message);
+            }
+            Some((other, _)) if other.name != resource.name => {
+                let message = format!(
+                    "`resync-after {text}` is ignored: resources run in processes of their own, and only volumes of one \
+                     resource wait for each other"
+                );
+                findings.warn(&setting.span, message);
+            }
+            Some(_) => {}
         }
     }
 }

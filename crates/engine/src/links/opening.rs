@@ -234,8 +234,9 @@ impl Opening {
     }
 }
 
-/// Buffer sizes must be set before connecting or listening, to have an effect on window scaling.
-fn configure(fd: i32, settings: &LinkSettings) {
+/// Buffer sizes must be set before connecting or listening, to have an effect on window scaling; on a connected socket
+/// they still bound what may be queued.
+pub(super) fn configure(fd: i32, settings: &LinkSettings) {
     let force = |bytes: u32, forced, plain| {
         let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
         if bytes > 0 && sys::set_option(fd, libc::SOL_SOCKET, forced, bytes).is_err() {
