@@ -90,7 +90,7 @@ def with_policy(c, policy):
 @pytest.mark.parametrize("fault", ["reads", "writes"])
 @pytest.mark.parametrize("policy", ["detach", "call-local-io-error"])
 def test_primary_whose_disk_fails(faulty, policy, fault):
-    """The peer serves: nothing that an application sees changes; the disk is given up, or Inconsistent with pass_on."""
+    """The peer serves: nothing that an application sees changes, and the disk is given up."""
     a, b = faulty.nodes
     disk = FaultyDisk(a)
     section, handlers, handler_was_called = with_policy(faulty, policy)
@@ -103,10 +103,9 @@ def test_primary_whose_disk_fails(faulty, policy, fault):
             h.write(MIB, more)
             data = more + data[len(more):]
         assert h.read(MIB, len(data)) == data
-    bad = "Inconsistent" if policy == "pass_on" else "Diskless"
-    a.wait(disk=bad, role="Primary", conn="Connected", peer_disk="UpToDate")
-    b.wait(peer_disk=bad, disk="UpToDate")
-    assert decisions(a, "error-passed-on" if policy == "pass_on" else "disk-given-up")
+    a.wait(disk="Diskless", role="Primary", conn="Connected", peer_disk="UpToDate")
+    b.wait(peer_disk="Diskless", disk="UpToDate")
+    assert decisions(a, "disk-given-up")
     handler_was_called()
     a.write(4 * MIB, data)
     mend(faulty)

@@ -85,6 +85,25 @@ fn named_tests_exist() {
     expect_none(complaints);
 }
 
+/// A promise without a test is none: the last cell of each row of the contract's tables names one.
+#[test]
+fn promises_are_held_by_tests() {
+    let contract = fs::read_to_string(root().join("docs/contract.md")).unwrap();
+    let rows = contract.lines().filter(|line| line.starts_with("| ") && !line.ends_with("| held by |"));
+    let mut complaints = Vec::new();
+    for row in rows {
+        let cell = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap_or_default();
+        let names_one = cell.split('`').skip(1).step_by(2).any(|word| {
+            let test = word.split_once("::").map(|(path, test)| (path.ends_with(".py"), test));
+            test.is_some_and(|(python, test)| !python || test.starts_with("test_"))
+        });
+        if !names_one && cell != "the same" {
+            complaints.push(format!("docs/contract.md: no test holds {row}"));
+        }
+    }
+    expect_none(complaints);
+}
+
 #[test]
 fn nothing_depends_on_one_machine() {
     let mut complaints = Vec::new();

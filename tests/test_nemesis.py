@@ -1,0 +1,64 @@
+"""Short rounds of faults on two real processes; `make nemesis ROUNDS=n SEED=s` plays long ones. See nemesis.py."""
+
+import os
+
+import pytest
+
+import nemesis
+from application import Model
+from nbdio import payload
+
+PROCESSES_AND_LINKS = ["kill", "freeze", "cut", "mute", "slow link", "slow disk"]
+
+
+@pytest.mark.limit(300)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_round(seed):
+    """10,000 acknowledged writes, every read checked; then both nodes are whole and hold what was promised."""
+    r = nemesis.one_round(seed, faults=PROCESSES_AND_LINKS, rate=3000)
+    assert r.app.written >= nemesis.WRITES and r.app.read > 1000
+    assert sum(" end of " in x for x in r.history) >= 3, r.history
+
+
+def held(seed, number, first, count):
+    return bytes(payload(seed, number, first, count))
+
+
+def test_model_accepts_what_may_be_read():
+    m = Model(64)
+    assert not m.check(m.expect(0, 8), 0, bytes(4096), 1)
+    one = m.begin((1, 1), 0, 8)
+    for data in (bytes(4096), held(1, 1, 0, 8)):  # under way: either
+        assert not m.check(m.expect(0, 8), 0, data, 1)
+    m.acknowledged(one)
+    two, three = m.begin((1, 2), 0, 4), m.begin((1, 3), 0, 4)
+    m.acknowledged(two)
+    m.acknowledged(three)
+    for number in (2, 3):  # at the same time: either may be the last
+        m.seen.clear()
+        assert not m.check(m.expect(0, 4), 0, held(1, number, 0, 4), 1)
+    during = m.expect(0, 4)
+    m.acknowledged(m.begin((1, 4), 0, 4))
+    for number in (3, 4):  # the read began before the write
+        assert not m.check(during, 0, held(1, number, 0, 4), 1)
+    lost = m.begin((1, 5), 0, 4)
+    m.server_gone()
+    for number in (4, 5):  # nobody knows
+        m.seen.clear()
+        assert not m.check(m.expect(0, 4), 0, held(1, number, 0, 4), 2)
+    assert lost.over is not None
+
+
+def test_model_finds_what_must_not_be_read():
+    m = Model(64)
+    m.acknowledged(m.begin((1, 1), 0, 8))
+    m.acknowledged(m.begin((1, 2), 0, 8))
+    assert m.check(m.expect(0, 8), 0, held(1, 1, 0, 8), 1), "a lost write"
+    assert m.check(m.expect(0, 8), 0, held(1, 2, 0, 4) + held(1, 1, 4, 4), 1), "half of it"
+    assert m.check(m.expect(0, 8), 0, held(1, 2, 8, 8), 1), "misplaced"
+    assert m.check(m.expect(0, 8), 0, os.urandom(4096), 1), "garbage"
+    m.begin((1, 3), 0, 8)
+    m.server_gone()
+    assert not m.check(m.expect(0, 8), 0, held(1, 3, 0, 8), 2)
+    assert m.check(m.expect(0, 8), 0, held(1, 2, 0, 8), 2), "it was there, and went away by itself"
+    assert not m.check(m.expect(0, 8), 0, held(1, 2, 0, 8), 3), "another node may not have it"
