@@ -16,7 +16,6 @@ from faulty_disk import FaultyDisk
 from test_resync import decisions, fill
 
 POLICIES = ["detach", "pass_on", "call-local-io-error"]
-SLOWLY = "c-plan-ahead 0; resync-rate 8M;"
 FILLED = 14  # MiB
 
 
@@ -31,12 +30,12 @@ def faulty(cluster):
     return cluster
 
 
-def resyncing(c, disk="", net="", **options):
+def resyncing(c, disk="", net="", rate="8M", **options):
     """The first node is Primary and source, the second target of a full resync that is under way."""
     source, target = c.nodes
     c.up(disk=disk, net=net, **options)
     fill(source, FILLED)
-    c.configure(fast=False, disk=f"{SLOWLY} {disk}", net=C.FAST_NET + net)
+    c.configure(fast=False, disk=f"c-plan-ahead 0; resync-rate {rate}; {disk}", net=C.FAST_NET + net)
     for n in c.nodes:
         n.verb("adjust", "r0")
     target.verb("invalidate", "r0")
@@ -327,7 +326,7 @@ def test_kernels_disk_fails_during_a_resync(mixed, fault, policy):
     if fault == "reads":
         mixed.nodes.reverse()  # the kernel is the source
     k.create_md = lambda res="r0": k.guest.sh(f"drbdadm create-md --force {res}")
-    source, target = resyncing(mixed, disk=f"on-io-error {policy};", meta=meta)
+    source, target = resyncing(mixed, rate="2M", disk=f"on-io-error {policy};", meta=meta)  # guests take their time
     k.guest.dm_error("faulty")
     ended_with_the_kernel(source, target, k if policy == "detach" else None)
     k.guest.dm_linear("faulty", "/dev/ubda")
