@@ -5,16 +5,11 @@
 #![allow(unsafe_code)]
 
 use crate::sys;
-use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
 /// Alignment of every buffer, in bytes: what O_DIRECT needs at most on the disks we know.
 pub const ALIGNMENT: usize = 4096;
-
-/// A large pool begins at a multiple of this, in bytes, and is made of pages of this size where the kernel has them:
-/// few entries of the translation cache then cover all of it.
-const HUGE_PAGE: usize = 2 << 20;
 
 /// How many buffers of which size a pool holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +24,7 @@ pub struct ClassPlan {
 /// writes into is never given back to the allocator.
 pub struct Pool {
     base: *mut u8,
-    layout: Layout,
+    bytes: usize,
     classes: Box<[Class]>,
     slots: Box<[Slot]>,
 }
@@ -73,14 +68,7 @@ impl Pool {
     pub fn leak(plan: &[ClassPlan]) -> &'static Pool {
         assert!(plan.windows(2).all(|w| w[0].size < w[1].size), "buffer sizes must ascend: {plan:?}");
         let total: usize = plan.iter().map(|c| c.size * c.count).sum();
-        let align = if total < HUGE_PAGE { ALIGNMENT } else { HUGE_PAGE };
-        let layout = Layout::from_size_align(total.max(ALIGNMENT), align).expect("pool size fits");
-        // SAFETY: the layout's size is not zero.
-        let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        if base.is_null() {
-            std::alloc::handle_alloc_error(layout);
-        }
-        sys::prefer_huge_pages(base, layout.size());
+        let base = sys::map_memory(total).expect("memory for the buffers");
         let (mut slots, mut classes, mut offset) = (Vec::new(), Vec::new(), 0);
         for (class, c) in plan.iter().enumerate() {
             assert!(c.size > 0 && c.size.is_multiple_of(ALIGNMENT), "buffer size {} is not aligned", c.size);
@@ -92,7 +80,7 @@ impl Pool {
             let free = (first..slots.len() as u32).rev().collect();
             classes.push(Class { size: c.size, free: RefCell::new(free) });
         }
-        Box::leak(Box::new(Pool { base, layout, classes: classes.into(), slots: slots.into() }))
+        Box::leak(Box::new(Pool { base, bytes: total, classes: classes.into(), slots: slots.into() }))
     }
 
     /// The plan for a resource: `max_buffers` pages of 4 KiB (DRBD's unit) for small writes, and bigger buffers for
@@ -154,7 +142,7 @@ impl Pool {
     /// Bytes set aside.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.layout.size()
+        self.bytes
     }
 
     fn add_reference(&'static self, slot: u32) -> Buf {

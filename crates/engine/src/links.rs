@@ -187,13 +187,20 @@ impl Links {
         }
     }
 
-    /// Sends what is queued and receives more; `paused` says from which peers no more data shall be taken now.
-    pub(crate) fn pump(&mut self, ring: &mut Ring<Token>, now: Instant, paused: impl Fn(NodeId) -> bool) {
+    /// Sends what is queued, answers only if they need not wait for more, and receives more; `paused` says from which
+    /// peers no more data shall be taken now.
+    pub(crate) fn pump(
+        &mut self,
+        ring: &mut Ring<Token>,
+        now: Instant,
+        answers_wait: bool,
+        paused: impl Fn(NodeId) -> bool,
+    ) {
         for (peer, link) in &mut self.links {
             let Phase::Up(up) = &mut link.phase else { continue };
-            for stream in [&mut up.data, &mut up.control] {
+            for (stream, waits) in [(&mut up.data, false), (&mut up.control, answers_wait)] {
                 let token = Token::Link(*peer, stream.id);
-                if stream.ended.is_none() && stream.outbox.flush(ring, &stream.fd, token) {
+                if !waits && stream.ended.is_none() && stream.outbox.flush(ring, &stream.fd, token) {
                     stream.progress = now;
                 }
             }

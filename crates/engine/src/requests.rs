@@ -130,12 +130,15 @@ impl Requests {
         }
         let front = place.take()?;
         self.free.push(slot);
-        let buffers = front.buffers.as_slice().iter().map(|b| (self.pool.reclaim(BufId(b.id)), b.len));
-        let mut data: Vec<(Buf, u32)> = buffers.collect();
         let result = front.error.map_or(Ok(()), Err);
-        if front.request.kind != Kind::Read || result.is_err() {
-            data.clear();
-        }
+        let brought = front.request.kind == Kind::Read && result.is_ok();
+        let buffers = front.buffers.as_slice().iter().map(|b| (self.pool.reclaim(BufId(b.id)), b.len));
+        let data = if brought {
+            buffers.collect()
+        } else {
+            buffers.for_each(drop);
+            Vec::new()
+        };
         Some(Answer { asker: front.asker, request: front.request, result, data })
     }
 

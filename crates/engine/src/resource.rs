@@ -119,6 +119,11 @@ fn nbd_path(run_dir: &Path, resource: &str, volume: VolumeNr) -> PathBuf {
 
 /// Requests in flight up to which staying awake for the next event serves better than a bigger batch later.
 const SHALLOW: usize = 8;
+/// Requests and packets in one turn up to which the same is true of a node that does not know the depth.
+const SMALL_BATCH: usize = 4;
+
+/// Bytes that are written so soon that answers of the same turn wait for them, to leave in one message.
+const SOON_WRITTEN: usize = 128 << 10;
 
 /// Submissions that fit one turn; more are handed over in between.
 const RING_DEPTH: u32 = 1024;
@@ -145,6 +150,8 @@ struct Runner {
     done: Vec<Done<Token>>,
     outcomes: Vec<Outcome>,
     now: Instant,
+    /// Answers to peers were held back in the last turn.
+    answers_wait: bool,
     /// The core was given inputs since its turn ended.
     told: bool,
     /// Requests and packets since the last wait.
@@ -212,6 +219,7 @@ impl Runner {
             done,
             outcomes: Vec::new(),
             now: sys::now(),
+            answers_wait: false,
             told: false,
             taken_in: 0,
             status_changed: false,
@@ -251,8 +259,8 @@ impl Runner {
         let deadline = due.into_iter().chain(self.links.deadline()).min();
         let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
         let deadline = if hungry { Some(Instant(0)) } else { deadline };
-        let shallow = self.requests.in_flight() <= SHALLOW && std::mem::take(&mut self.taken_in) <= SHALLOW;
-        self.ring.busy_poll().allow(shallow);
+        let taken_in = std::mem::take(&mut self.taken_in);
+        self.ring.busy_poll().allow(self.requests.in_flight() <= SHALLOW && taken_in <= SMALL_BATCH);
         let turned = self.ring.turn(deadline, &mut self.done);
         turned.map_err(kernel_failed)?;
         self.now = sys::now();
@@ -293,8 +301,12 @@ impl Runner {
             if !quiet || self.told || !self.outcomes.is_empty() || self.nbd.has_events() || self.requests.has_ready() {
                 continue;
             }
+            // Answers wait for those that this node's own writes are about to bring, but not for long.
+            let soon = self.ring.inline_bytes().is_some_and(|n| n <= SOON_WRITTEN);
+            self.answers_wait = soon && !self.answers_wait;
             let (core, limit) = (&self.core, self.receive_limit());
-            self.links.pump(&mut self.ring, self.now, |peer| core.held_back(peer) > limit);
+            let paused = |peer| core.held_back(peer) > limit;
+            self.links.pump(&mut self.ring, self.now, self.answers_wait, paused);
             self.nbd.pump(&mut self.ring);
             if !self.nbd.has_events() {
                 break;

@@ -302,10 +302,28 @@ fn count_of_ranges(list: &str) -> Option<u16> {
     list.split(',').try_fold(0u16, |sum, part| sum.checked_add(range(part)?))
 }
 
-/// Asks for large pages for the memory of `len` bytes at `from`, from the next page that is touched on. A hint.
-pub(crate) fn prefer_huge_pages(from: *mut u8, len: usize) {
-    // SAFETY: the advice changes no contents, and fails on what is not mapped.
-    unsafe { libc::madvise(from.cast(), len, libc::MADV_HUGEPAGE) };
+/// Memory of `len` bytes for the rest of the process's life, all zeroes and present from now on, in large pages where
+/// the kernel has them: few entries of the processor's translation cache then cover all of it.
+///
+/// # Errors
+/// If there is not so much.
+pub(crate) fn map_memory(len: usize) -> io::Result<*mut u8> {
+    const HUGE_PAGE: usize = 2 << 20;
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len + HUGE_PAGE, access, kind, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let unaligned = mapped.cast::<u8>();
+    // SAFETY: less than the mapping is long by at least `len`.
+    let base = unsafe { unaligned.add(unaligned.align_offset(HUGE_PAGE)) };
+    // SAFETY: inside the mapping. Both are hints: without them pages come when they are touched.
+    unsafe {
+        libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
+        libc::madvise(base.cast(), len, libc::MADV_POPULATE_WRITE);
+    }
+    Ok(base)
 }
 
 /// Ends both directions of a socket, so that operations in flight on it complete.

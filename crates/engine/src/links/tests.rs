@@ -38,7 +38,7 @@ impl Node {
     }
 
     fn turn(&mut self) {
-        self.links.pump(&mut self.ring, sys::now(), |_| false);
+        self.links.pump(&mut self.ring, sys::now(), false, |_| false);
         let wake = sys::now() + Duration::from_millis(1);
         let mut done = Vec::new();
         self.ring.turn(Some(wake), &mut done).unwrap();

@@ -19,9 +19,39 @@ pub use message::Message;
 pub use op::{Done, FallocateMode, Fd, NO_OFFSET, Op, OpId, PeerAddress};
 pub use slot::FuseSlot;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use units::Instant;
+
+/// System calls that a thread's rings have made.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Calls {
+    /// Entries into io_uring, or calls of `poll`.
+    pub turns: u64,
+    /// Tries to send or receive at once, besides what io_uring does.
+    pub sockets: u64,
+    /// Operations on files, besides what io_uring does.
+    pub files: u64,
+    /// Others of the processor were let run while a wait stayed awake.
+    pub yields: u64,
+}
+
+thread_local! {
+    static CALLS: Cell<Calls> = const { Cell::new(Calls { turns: 0, sockets: 0, files: 0, yields: 0 }) };
+}
+
+/// System calls that the rings of this thread have made since it began.
+#[must_use]
+pub fn calls() -> Calls {
+    CALLS.get()
+}
+
+fn count(call: impl FnOnce(&mut Calls)) {
+    let mut calls = CALLS.get();
+    call(&mut calls);
+    CALLS.set(calls);
+}
 
 /// Operations in flight on the kernel's behalf, each with a token `T` that says to its owner what it was for.
 pub struct Ring<T> {
@@ -153,6 +183,7 @@ impl<T: Copy> Ring<T> {
     /// Sends what the socket takes of `message` at once, and advances it by that. What is left goes with an
     /// [`Op::Send`], which also reports what is wrong with the socket.
     pub fn send_now(&mut self, fd: &Fd, message: &mut Message) -> usize {
+        count(|calls| calls.sockets += 1);
         let sent = usize::try_from(poll::try_send(fd, message)).unwrap_or(0);
         message.advance(sent);
         sent
@@ -161,6 +192,12 @@ impl<T: Copy> Ring<T> {
     /// Decides how long a wait looks for completions before it sleeps.
     pub fn busy_poll(&mut self) -> &mut BusyPoll {
         &mut self.busy_poll
+    }
+
+    /// Bytes that the queued inline operations read and write; `None` if none is queued.
+    #[must_use]
+    pub fn inline_bytes(&self) -> Option<usize> {
+        (!self.inline.is_empty()).then(|| self.inline.iter().map(|(op, _)| op.moved_bytes()).sum())
     }
 
     /// Does queued inline operations on this thread, oldest first, until `most` bytes are moved (at least one), and

@@ -46,6 +46,7 @@ impl Poller {
             // Rounded up, so that a deadline has come when the wait for it ends.
             Some(at) => i32::try_from(at.since(sys::now()).0.div_ceil(1_000_000)).unwrap_or(i32::MAX),
         };
+        super::count(|calls| calls.turns += 1);
         sys::poll(&mut self.fds, timeout)?;
         finished.append(&mut self.finished);
         let mut ready = self.fds.iter();
@@ -71,6 +72,7 @@ pub(super) enum Attempt {
 
 /// Does a file operation; `None` if `op` is not one.
 pub(super) fn perform_file(op: &mut Op) -> Option<i32> {
+    super::count(|calls| calls.files += 1);
     Some(match op {
         Op::Read { fd, offset, into } if *offset != super::NO_OFFSET => {
             // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
@@ -95,6 +97,7 @@ pub(super) fn perform_file(op: &mut Op) -> Option<i32> {
 
 /// Tries a socket operation without blocking; `None` if it must wait.
 pub(super) fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
+    super::count(|calls| calls.sockets += 1);
     let result = match op {
         // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
         Op::Recv { fd, into, .. } => unsafe { sys::recv(fd.as_raw_fd(), into.address(), into.len()) },

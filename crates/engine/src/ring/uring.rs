@@ -86,7 +86,7 @@ impl Uring {
         }
         if at_once || finished.is_empty() && self.ring.completion().is_empty() {
             self.hand_over_receives(operations);
-            tolerate(if at_once { self.ring.submit() } else { self.wait(deadline, poll) })?;
+            tolerate(if at_once { self.submit() } else { self.wait(deadline, poll) })?;
         }
         for c in self.ring.completion() {
             match c.user_data() {
@@ -112,7 +112,7 @@ impl Uring {
     ) -> io::Result<()> {
         loop {
             if self.must_enter() {
-                tolerate(self.ring.submit())?;
+                tolerate(self.submit())?;
             }
             self.receives.retain(|&id| {
                 let op = operations.operation(id).expect("a receive is in flight");
@@ -128,6 +128,7 @@ impl Uring {
             if before >= until {
                 return Ok(());
             }
+            super::count(|calls| calls.yields += 1);
             sys::let_others_run();
             if poll.others_ran(before, sys::now()) {
                 return Ok(());
@@ -150,7 +151,13 @@ impl Uring {
         self.receives = receives;
     }
 
+    fn submit(&mut self) -> io::Result<usize> {
+        super::count(|calls| calls.turns += 1);
+        self.ring.submit()
+    }
+
     fn wait(&mut self, deadline: Option<Instant>, poll: &mut BusyPoll) -> io::Result<usize> {
+        super::count(|calls| calls.turns += 1);
         let left = deadline.map(|at| (at, at.since(sys::now())));
         let result = match left {
             Some((at, left)) if left > SHORT || !self.run_timer(at) => {
@@ -185,7 +192,7 @@ impl Uring {
                 return;
             }
             // The queue is full: hand it over now. EBUSY cannot last, as the kernel never drops completions (NODROP).
-            let _ = self.ring.submit();
+            let _ = self.submit();
         }
     }
 }

@@ -19,6 +19,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engine/src/ring/slot.rs",
     "crates/engine/src/ring/uring.rs",
     "crates/engine/src/sys.rs",
+    "crates/engine/tests/write_cost.rs",
     "crates/frontends/src/fuse/mount.rs",
     "crates/frontends/src/loopdev.rs",
     "crates/frontends/src/loopdev/keeper.rs",

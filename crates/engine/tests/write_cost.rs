@@ -1,0 +1,250 @@
+//! What a write costs a whole node, in things that can be counted: system calls and allocations of its loop. Two nodes,
+//! each on a thread of its own, mirror files in memory over loopback TCP; the load is inside the first one's loop.
+
+use config::{LoadOptions, Memory, ThisHost};
+use control::client::{Client, socket_path};
+use control::{Command, DiskState};
+use engine::ring::Calls;
+use engine::{Application, Errno, Kind, Request};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+use units::{ByteLen, Generation, Rng, VolumeNr};
+use urbd_engine as engine;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: all work is the system allocator's; the counter is a plain cell of this thread that does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const SIZE: u64 = 64 << 20;
+const BLOCK: u64 = 4096;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a node's thread has used since it began.
+#[derive(Clone, Copy, Default, Debug)]
+struct Counts {
+    calls: Calls,
+    allocations: u64,
+}
+
+/// For each byte on its socket it makes a run of writes and then tells what was counted; without writes at once.
+struct Load {
+    socket: UnixStream,
+    report: SyncSender<Counts>,
+    size: u64,
+    depth: u64,
+    run: u64,
+    left: u64,
+    in_flight: u64,
+    rng: Rng,
+}
+
+impl Load {
+    fn tell(&self) {
+        self.report.send(Counts { calls: engine::ring::calls(), allocations: ALLOCATIONS.get() }).unwrap();
+    }
+}
+
+impl Application for Load {
+    fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
+    }
+
+    fn on_readable(&mut self) {
+        let mut byte = [0];
+        assert!(matches!(self.socket.read(&mut byte), Ok(1)), "the test has ended");
+        self.left = self.run;
+        if self.run == 0 {
+            self.tell();
+        }
+    }
+
+    fn on_device(&mut self, _: VolumeNr, size: u64) {
+        self.size = size;
+    }
+
+    fn next(&mut self) -> Option<(VolumeNr, Request)> {
+        if self.left == 0 || self.size == 0 || self.in_flight == self.depth {
+            return None;
+        }
+        (self.left, self.in_flight) = (self.left - 1, self.in_flight + 1);
+        // Every other block, so that nothing is merged.
+        let offset = self.rng.next_u64() % (self.size / BLOCK / 2) * 2 * BLOCK;
+        Some((VolumeNr(0), Request { tag: 0, kind: Kind::Write, offset, len: BLOCK as u32, fua: false }))
+    }
+
+    fn fill(&mut self, request: &Request, payload: &mut [u8]) {
+        payload.fill((request.offset / BLOCK) as u8);
+    }
+
+    fn on_done(&mut self, _: &Request, result: Result<(), Errno>, _: &[u8]) {
+        result.unwrap();
+        self.in_flight -= 1;
+        if self.left == 0 && self.in_flight == 0 {
+            self.tell();
+        }
+    }
+}
+
+struct Node {
+    run_dir: PathBuf,
+    poke: UnixStream,
+    reports: Receiver<Counts>,
+}
+
+impl Node {
+    fn start(dir: &Path, name: &str, text: &str, (depth, run): (u64, u64)) -> Node {
+        let run_dir = dir.join(name);
+        let config = config::load_text(&Memory::default(), Path::new("test"), text, &LoadOptions::default()).unwrap();
+        let options = engine::Options {
+            resource: config.resource_as_seen_by("r0", &ThisHost::named(name)).unwrap(),
+            config_file: "test".into(),
+            run_dir: run_dir.clone(),
+            bring_up: true,
+            show: String::new(),
+        };
+        let ((poke, socket), (report, reports)) = (UnixStream::pair().unwrap(), sync_channel(4));
+        let rng = Rng::new(5);
+        let load = Load { socket, report, size: 0, depth, run, left: 0, in_flight: 0, rng };
+        std::thread::spawn(move || engine::run_with(options, Some(Box::new(load))).unwrap());
+        Node { run_dir, poke, reports }
+    }
+
+    fn client(&self) -> Client {
+        let path = socket_path(&self.run_dir, "r0");
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match Client::connect(&path, Some(PATIENCE)) {
+                Ok(client) => return client,
+                Err(e) => assert!(Instant::now() < end, "{e}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_for_peer(&self) {
+        let end = Instant::now() + PATIENCE;
+        let synced = || {
+            let status = self.client().status().unwrap();
+            status.connections.iter().flat_map(|c| &c.peer_devices).any(|d| d.peer_disk == DiskState::UpToDate)
+        };
+        while !synced() {
+            assert!(Instant::now() < end, "the nodes do not connect");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Makes it work, and gives what was counted until it was done.
+    fn counts(&mut self) -> Counts {
+        self.poke.write_all(b"x").unwrap();
+        self.reports.recv_timeout(PATIENCE).unwrap()
+    }
+}
+
+/// A disk with UpToDate data of a certain generation.
+fn disk(path: &Path) {
+    let geometry = meta::Geometry::new(1, 4096, meta::AlShape::DEFAULT).unwrap();
+    let layout = meta::Layout::new(meta::MetaDisk::Internal, geometry, ByteLen(SIZE)).unwrap();
+    let mut sb = meta::Superblock::fresh(meta::Version::V08, &layout);
+    sb.peers[meta::Superblock::V08_PEER].slot = Some(0);
+    sb.current = Generation(0x1000);
+    sb.flags.put(meta::DeviceFlags::CONSISTENT, true);
+    sb.flags.put(meta::DeviceFlags::WAS_UP_TO_DATE, true);
+    sb.effective_size = layout.capacity();
+    let file = File::create(path).unwrap();
+    file.write_all_at(&vec![0; SIZE as usize], 0).unwrap();
+    file.write_all_at(&sb.emit()[..], layout.superblock_at().0).unwrap();
+}
+
+/// What each node used for one run of `writes`, after a run that made its extents hot and its containers large.
+fn cost(depth: u64, writes: u64, busy_poll: &str) -> [Counts; 2] {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    let ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [a, b] = ports.map(|listener| listener.local_addr().unwrap().port());
+    let host = |name: &str, port: u16| {
+        let path = dir.path().join(format!("disk-{name}"));
+        disk(&path);
+        let volume = format!("volume 0 {{ device minor 0; disk {}; meta-disk internal; }}", path.display());
+        format!("on {name} {{ address ipv4 127.0.0.1:{port}; {volume} }}")
+    };
+    let text = format!(
+        "resource r0 {{ urbd {{ front-end nbd; busy-poll {busy_poll}; }} {} {} }}",
+        host("alpha", a),
+        host("beta", b)
+    );
+    let mut primary = Node::start(dir.path(), "alpha", &text, (depth, writes));
+    let mut secondary = Node::start(dir.path(), "beta", &text, (depth, 0));
+    primary.wait_for_peer();
+    primary.client().command(Command::Primary { force: false }).unwrap();
+    let before = [primary.counts(), secondary.counts()];
+    let after = [primary.counts(), secondary.counts()];
+    [0, 1].map(|i| {
+        let (from, to) = (before[i], after[i]);
+        let calls = Calls {
+            turns: to.calls.turns - from.calls.turns,
+            sockets: to.calls.sockets - from.calls.sockets,
+            files: to.calls.files - from.calls.files,
+            yields: to.calls.yields - from.calls.yields,
+        };
+        Counts { calls, allocations: to.allocations - from.allocations }
+    })
+}
+
+/// A few are allowed for pings, reports and lists that still grow: none per write.
+const FEW: u64 = 100;
+
+#[test]
+fn a_deep_queue_needs_few_calls_and_no_memory() {
+    let writes = 20_000;
+    let [a, b] = cost(64, writes, "0");
+    for used in [a, b] {
+        assert_eq!(used.calls.yields, 0, "without busy-poll it sleeps: {used:?}");
+        assert!(used.calls.turns + used.calls.sockets < writes, "fewer than one per write: {used:?}");
+        assert!(used.allocations < FEW, "{used:?}");
+    }
+}
+
+#[test]
+fn a_single_write_needs_one_send_each_way_and_no_memory() {
+    let writes = 2_000;
+    let [a, b] = cost(1, writes, "0");
+    for used in [a, b] {
+        assert!(used.calls.sockets < writes + FEW, "one send per write: {used:?}");
+        assert!(used.calls.turns < writes + writes / 4, "one wait per write: {used:?}");
+        assert!(used.allocations < FEW, "{used:?}");
+    }
+}
+
+#[test]
+fn staying_awake_needs_no_memory() {
+    let [a, b] = cost(1, 2_000, "100us");
+    assert!(a.allocations < FEW && b.allocations < FEW, "{a:?} {b:?}");
+}
