@@ -9,13 +9,17 @@
 //! Must never: be on the data path of a node that was not started to be measured; judge where nothing was measured.
 #![deny(unsafe_code)]
 
+pub mod alternatives;
 pub mod cases;
 pub mod error;
 pub mod file;
+pub mod fio;
 pub mod in_process;
 pub mod latency;
 pub mod limit;
 pub mod machine;
+pub mod modelled_disk;
+pub mod mounted;
 pub mod nbd;
 pub mod pair;
 pub mod pattern;

@@ -65,7 +65,7 @@ impl Address {
 }
 
 /// A connection to a server.
-trait Stream: Read + Write {
+trait Stream: Read + Write + Send {
     fn descriptor(&self) -> BorrowedFd<'_>;
     fn set_blocking(&self, blocking: bool) -> io::Result<()>;
 }
@@ -115,13 +115,30 @@ impl NbdTarget {
 
 impl Target for NbdTarget {
     fn run(&mut self, workload: &Workload) -> Result<Outcome> {
-        let mut session = Session::open(&self.address)?;
-        if !session.can_flush && (workload.flush_at_end || workload.flush_every > 0) {
-            return Err(Error::new("the server does not offer to flush"));
-        }
-        let load = Load::new(workload.clone(), session.size)?;
-        Loop::new(&mut session, load).run()
+        let first = Session::open(&self.address)?;
+        workload.check(first.size)?;
+        let mut parts = workload.split(first.size);
+        let others = parts.split_off(1).into_iter().map(|part| Ok((Session::open(&self.address)?, part)));
+        let others = others.collect::<Result<Vec<_>>>()?;
+        std::thread::scope(|scope| {
+            let threads = others.into_iter().map(|(session, part)| scope.spawn(|| run_on(session, part)));
+            let threads: Vec<_> = threads.collect();
+            let mut all = run_on(first, parts.swap_remove(0));
+            for thread in threads {
+                let other = thread.join().unwrap_or_else(|_| Err(Error::new("a connection's thread failed")));
+                all = all.and_then(|mut sum| other.map(|o| sum.add(o)).map(|()| sum));
+            }
+            all
+        })
     }
+}
+
+fn run_on(mut session: Session, workload: Workload) -> Result<Outcome> {
+    if !session.can_flush && (workload.flush_at_end || workload.flush_every > 0) {
+        return Err(Error::new("the server does not offer to flush"));
+    }
+    let load = Load::new(workload, session.size)?;
+    Loop::new(&mut session, load).run()
 }
 
 /// A connection after its handshake.

@@ -231,6 +231,16 @@ impl Pair {
         Ok(statistics.map_or(0, |s| s.size_sectors * 512))
     }
 
+    /// Metadata blocks of 4 KiB that the first node has written: activity log and bitmap.
+    ///
+    /// # Errors
+    /// If the node does not answer.
+    pub fn metadata_writes(&self) -> Result<u64> {
+        let [first, _] = self.status()?;
+        let statistics = first.devices.first().and_then(|d| d.statistics.as_ref());
+        Ok(statistics.map_or(0, |s| s.al_writes + s.bm_writes))
+    }
+
     /// The processes.
     #[must_use]
     pub fn watched(&self) -> Vec<Watched> {
@@ -311,7 +321,7 @@ fn write_config(dir: &Path, plan: &Plan, resource: &str, ports: [u16; 2]) -> Res
 }
 
 /// A TCP port that nobody uses. Somebody may take it before we do: then the node says so.
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
     Ok(listener.map_err(Error::io("looking for a free port"))?.port())
 }

@@ -52,6 +52,9 @@ pub struct CaseReport {
     pub bars: Vec<Bar>,
     /// Contenders that could not be measured here, and why.
     pub absent: Vec<Absent>,
+    /// What else is to be known.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// CPUs that other programs used meanwhile: the larger, the less the figures mean.
     pub foreign_cpus: f64,
     /// Seconds that it took.
@@ -198,6 +201,13 @@ impl CaseReport {
     pub fn absent(&mut self, contender: &str, why: impl ToString) {
         if !self.absent.iter().any(|a| a.contender == contender) {
             self.absent.push(Absent { contender: contender.to_owned(), why: why.to_string() });
+        }
+    }
+
+    /// Something to be known, once.
+    pub fn note(&mut self, text: &str) {
+        if !self.notes.iter().any(|n| n == text) {
+            self.notes.push(text.to_owned());
         }
     }
 

@@ -57,3 +57,9 @@ impl<T: Target + ?Sized> Target for &mut T {
         (**self).run(workload)
     }
 }
+
+impl<T: Target + ?Sized> Target for Box<T> {
+    fn run(&mut self, workload: &Workload) -> Result<Outcome> {
+        (**self).run(workload)
+    }
+}

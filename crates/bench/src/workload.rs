@@ -35,6 +35,9 @@ pub struct Workload {
     pub block: u32,
     /// Requests in flight, at least 1.
     pub depth: u32,
+    /// Connections that share the requests in flight, where the target knows connections; each has its own part of the
+    /// device.
+    pub connections: u32,
     /// How many of 100 requests are reads.
     pub read_percent: u8,
     /// A flush after so many writes, waited for before the next; 0: never.
@@ -61,6 +64,7 @@ impl Workload {
             pattern,
             block,
             depth,
+            connections: 1,
             read_percent: 0,
             flush_every: 0,
             flush_at_end: false,
@@ -107,7 +111,11 @@ impl Workload {
             1 => ", flush each".into(),
             n => format!(", flush every {n}"),
         };
-        format!("{} {pattern} {kind} QD{}{flush}", short_bytes(u64::from(self.block)), self.depth)
+        let depth = match self.connections {
+            0 | 1 => self.depth.to_string(),
+            n => format!("{n}x{}", self.depth / n),
+        };
+        format!("{} {pattern} {kind} QD{depth}{flush}", short_bytes(u64::from(self.block)))
     }
 
     /// What is wrong with it for a device of `size` bytes.
@@ -131,6 +139,27 @@ impl Workload {
             return Err(format!("the device of {size} bytes has no room for one block of {} bytes there", self.block));
         }
         Ok(())
+    }
+
+    /// The parts of this that each connection does on a device of `size` bytes.
+    #[must_use]
+    pub fn split(&self, size: u64) -> Vec<Workload> {
+        let n = self.connections.clamp(1, self.depth.max(1));
+        let blocks = self.blocks(size) / u64::from(n);
+        let span = blocks * u64::from(self.block);
+        let part = |i: u32| Workload {
+            depth: self.depth / n,
+            connections: 1,
+            offset: self.offset + u64::from(i) * span,
+            span: if n == 1 { self.span } else { span },
+            until: match self.until {
+                Until::Requests(all) => Until::Requests(all / u64::from(n)),
+                time => time,
+            },
+            seed: self.seed + u64::from(i),
+            ..self.clone()
+        };
+        (0..n).map(part).collect()
     }
 
     fn blocks(&self, size: u64) -> u64 {
@@ -207,6 +236,18 @@ impl Outcome {
     #[must_use]
     pub fn mib_per_second(&self) -> f64 {
         self.bytes as f64 / f64::from(1 << 20) / self.seconds.max(1e-9)
+    }
+
+    /// Takes in what another connection did at the same time.
+    pub fn add(&mut self, other: Outcome) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.seconds = self.seconds.max(other.seconds);
+        self.errors += other.errors;
+        self.verified += other.verified;
+        self.first_error = self.first_error.take().or(other.first_error);
+        self.latencies.add(&other.latencies);
+        self.cpu.extend(other.cpu);
     }
 
     /// CPU microseconds per request of the process with that role.

@@ -1,9 +1,14 @@
 //! The cases: which contenders do which jobs, and which bars follow.
 
+mod client;
+mod disks;
 mod in_process;
+mod nbd;
 
 use crate::error::{Error, Result};
+use crate::fio::Fio;
 use crate::machine::Machine;
+use crate::nbd::NbdTarget;
 use crate::pair::filled_file;
 use crate::results::{CaseReport, Report, VERSION};
 use crate::sys::Foreign;
@@ -68,7 +73,8 @@ pub struct Case {
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: &[Case] = &[in_process::CASE];
+pub const CASES: &[Case] =
+    &[disks::MIRRORING, disks::PROTOCOLS, disks::ACTIVITY_LOG, client::CASE, in_process::CASE, nbd::CASE];
 
 /// What every case needs.
 pub struct Setting<'a> {
@@ -125,6 +131,36 @@ impl Setting<'_> {
     pub(crate) fn two_files(&self, folder: &Path) -> Result<[PathBuf; 2]> {
         let file = |name| filled_file(&folder.join(name), self.size());
         Ok([file("first.disk")?, file("second.disk")?])
+    }
+
+    /// Two files for one who competes; its own, so that nobody finds the other's blocks.
+    pub(crate) fn rival_files(&self, name: &str) -> Result<[PathBuf; 2]> {
+        self.two_files(&self.folder(name)?)
+    }
+
+    /// The client program for an NBD server: fio if it is installed, else our own.
+    ///
+    /// # Errors
+    /// If the address is not understood.
+    pub(crate) fn client(&self, uri: &str, report: &mut CaseReport) -> Result<Box<dyn Target>> {
+        if self.scale == Scale::Tiny {
+            return Ok(Box::new(NbdTarget::new(uri)?));
+        }
+        match Fio::new(uri) {
+            Ok(fio) => {
+                report.note("client: fio");
+                Ok(Box::new(fio))
+            }
+            Err(e) => {
+                report.note(&format!("client: urbd's own, as {e}"));
+                Ok(Box::new(NbdTarget::new(uri)?))
+            }
+        }
+    }
+
+    /// The same setting, to change a part of.
+    pub(crate) fn again(&self) -> Setting<'_> {
+        Setting { next: Cell::new(0), progress: &|_, _| {}, ..*self }
     }
 
     /// Every contender does every job once per round. Who begins changes from round to round.

@@ -39,6 +39,9 @@ fn case(out: &mut String, case: &CaseReport) {
     for bar in &case.bars {
         let _ = writeln!(out, "  {}", self::bar(bar));
     }
+    for note in &case.notes {
+        let _ = writeln!(out, "  {note}");
+    }
     for absent in &case.absent {
         let _ = writeln!(out, "  absent: {}: {}", absent.contender, absent.why);
     }

@@ -5,9 +5,11 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use bench::cases::{self, CASES, Case, Scale, Set, Setting};
 use bench::in_process::Inside;
+use bench::modelled_disk::{self, Model};
 use bench::report;
 use bench::results::Report;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -23,6 +25,11 @@ pub(crate) fn command() -> Command {
         .about("Run one resource with the load inside; standard input is a socket")
         .hide(true)
         .arg(Arg::new("object").value_name("RESOURCE").required(true));
+    let argument = |name: &'static str| Arg::new(name).required(true);
+    let disk = Command::new("disk")
+        .about("Serve a file as a disk of known speed, until standard input ends")
+        .hide(true)
+        .args(["mount", "file", "rate", "seek"].map(argument));
     Command::new("bench")
         .about("Measure urbd and its alternatives on this machine")
         .subcommand_required(true)
@@ -32,6 +39,7 @@ pub(crate) fn command() -> Command {
         .subcommand(set("bars", "What urbd asks of itself: beside the bare work, and beside its alternatives"))
         .subcommand(set("all", "Both"))
         .subcommand(node)
+        .subcommand(disk)
 }
 
 fn case_options() -> Vec<Arg> {
@@ -58,6 +66,7 @@ fn case_options() -> Vec<Arg> {
 pub(crate) fn run(context: &Context, args: &ArgMatches) -> Result<u8, Problem> {
     match args.subcommand() {
         Some(("node", args)) => node(context, args),
+        Some(("disk", args)) => disk(args),
         Some(("run", args)) => bench_run::run(args),
         Some((set, args)) => {
             let set = [("seeds", Set::Seeds), ("bars", Set::Bars)].into_iter().find(|(name, _)| *name == set);
@@ -74,6 +83,17 @@ fn node(context: &Context, args: &ArgMatches) -> Result<u8, Problem> {
     let socket = stdin.map_err(|e| Problem::new(exit::BROKEN, format!("standard input: {e}")))?;
     let name = args.get_one::<String>("object").map_or("", String::as_str);
     lifecycle::run_inside(context, name, Box::new(Inside::new(socket)))
+}
+
+/// A disk of known speed, for a measurement.
+fn disk(args: &ArgMatches) -> Result<u8, Problem> {
+    let text = |name: &str| args.get_one::<String>(name).map_or("", String::as_str);
+    let model = Model {
+        rate: number(args, "rate")?.filter(|rate| *rate > 0).ok_or_else(|| Problem::usage("a rate above 0"))?,
+        seek: Duration::from_micros(number(args, "seek")?.unwrap_or_default()),
+    };
+    let served = modelled_disk::serve(Path::new(text("mount")), Path::new(text("file")), model, io::stdin());
+    served.map(|()| 0).map_err(|e| Problem::new(exit::BROKEN, e.to_string()))
 }
 
 fn measure(args: &ArgMatches, set: Option<Set>) -> Result<u8, Problem> {

@@ -1,0 +1,34 @@
+//! What else one could use. Each is found if it is installed, else named as absent; each is a file with its start, and
+//! ends when it is dropped.
+
+mod bindfs;
+mod nbdkit;
+mod qemu;
+mod tgt;
+
+pub use bindfs::Bindfs;
+pub use nbdkit::Nbdkit;
+pub use qemu::{Exported, Iscsi, Mirror, Quorum};
+pub use tgt::Tgt;
+
+use crate::error::{Error, Result};
+use crate::process::find_program;
+use crate::target::Watched;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long one may take until it serves.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Something that serves NBD.
+pub trait Server {
+    /// Its address.
+    fn uri(&self) -> String;
+    /// The processes that work for it.
+    fn watched(&self) -> Vec<Watched>;
+}
+
+/// The file of a program, or which package would bring it.
+fn program(name: &str, package: &str) -> Result<PathBuf> {
+    find_program(name).ok_or_else(|| Error::new(format!("{name} is not installed (Debian's package {package})")))
+}

@@ -1,0 +1,271 @@
+//! A disk whose speed is known: a file in memory behind FUSE, served at the pace of a head that moves.
+//!
+//! What a write costs on a disk that seeks, or how much is lost when the disk is the limit, cannot be measured on a disk
+//! that others use at the same time, nor in memory. This one transfers at a fixed rate, pays for every jump, and has no
+//! write cache: a write is done when it is on the platter. Its time is counted, not waited for request by request, so a
+//! queue that is never empty is served at the modelled rate however late this process is woken.
+
+use crate::error::{Error, Result};
+use crate::process::Process;
+use frontends::fuse::{self, Event, MESSAGE_MAX, Session};
+use frontends::loopdev::{self, LoopDevice};
+use frontends::{Errno, Export, Kind, Request};
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{IoSlice, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How fast a disk is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Model {
+    /// Bytes per second at the platter.
+    pub rate: u64,
+    /// For a jump, rotation included.
+    pub seek: Duration,
+}
+
+/// A jump forward over no more than this only waits until the platter has turned so far.
+const NEAR: u64 = 512 << 10;
+/// What has waited for so long is next, wherever the head is.
+const OLD: Duration = Duration::from_millis(30);
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A modelled disk as a block device. Gone when this is dropped.
+pub struct ModelledDisk {
+    device: LoopDevice,
+    mount: PathBuf,
+    _server: Process,
+}
+
+impl ModelledDisk {
+    /// A disk of `size` bytes; `program` is urbd. Needs FUSE and loop devices, so mostly root.
+    ///
+    /// # Errors
+    /// If this host has none; with the reason.
+    pub fn start(program: &Path, dir: &Path, name: &str, size: u64, model: Model) -> Result<ModelledDisk> {
+        let (mount, backing) = (dir.join(name), dir.join(format!("{name}.platter")));
+        std::fs::create_dir_all(&mount).map_err(Error::io(mount.display()))?;
+        let file = File::create(&backing).and_then(|f| f.set_len(size));
+        file.map_err(Error::io(backing.display()))?;
+        let mut command = Command::new(program);
+        command.args(["bench", "disk"]).arg(&mount).arg(&backing);
+        command.arg(model.rate.to_string()).arg(model.seek.as_micros().to_string());
+        let mut server = Process::start_with(&format!("{name}-disk"), dir, command, Stdio::piped())?;
+        let file = mount.join("0");
+        server.wait_until("serves", PATIENCE, || file.metadata().is_ok_and(|m| m.len() == size))?;
+        let device = loopdev::attach(&file, loopdev::Options::default());
+        let device = device.map_err(Error::io("a loop device for a modelled disk"))?;
+        Ok(ModelledDisk { device, mount, _server: server })
+    }
+
+    /// Its block device.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.device.path()
+    }
+}
+
+impl Drop for ModelledDisk {
+    fn drop(&mut self) {
+        let _ = self.device.detach();
+        // The server ends with its mount.
+        let _ = fuse::unmount(&self.mount);
+    }
+}
+
+/// A request with a write's payload, and when it came.
+struct Job {
+    request: Request,
+    payload: Vec<u8>,
+    came: Instant,
+}
+
+/// The serving process: mounts `backing` as the file `0` in `mount`, until it is unmounted or `alive` ends.
+///
+/// # Errors
+/// If it may not mount, or the file cannot be opened.
+pub fn serve(mount: &Path, backing: &Path, model: Model, alive: impl Read + Send + 'static) -> Result<()> {
+    let platter = OpenOptions::new().read(true).write(true).open(backing).map_err(Error::io(backing.display()))?;
+    let metadata = platter.metadata().map_err(Error::io(backing.display()))?;
+    let device = File::from(fuse::mount(mount).map_err(Error::io(format!("mounting on {}", mount.display())))?);
+    let place = mount.to_owned();
+    std::thread::spawn(move || {
+        let mut alive = alive;
+        let _ = std::io::copy(&mut alive, &mut std::io::sink());
+        // Whoever started us is gone.
+        let _ = fuse::unmount(&place);
+    });
+    let mut export = Export::new(0, "disk/0", metadata.len());
+    export.can_trim = false;
+    export.can_zero = false;
+    let session = Session::new(vec![export], (metadata.uid(), metadata.gid()));
+    let queue = Queue::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| Head::new(model).work(&queue, &platter, &device));
+        take_messages(&device, session, &queue);
+        queue.close();
+    });
+    Ok(())
+}
+
+/// Reads the kernel's messages until it unmounts.
+fn take_messages(device: &File, mut session: Session, queue: &Queue) {
+    let mut message = vec![0; MESSAGE_MAX];
+    let mut out = Vec::new();
+    loop {
+        let n = match (&*device).read(&mut message) {
+            Ok(n) => n,
+            // Taken back by an interrupt while it was read.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => continue,
+            Err(_) => return,
+        };
+        out.clear();
+        match session.parse(&message[..n], &mut out) {
+            Event::None => {}
+            Event::Reply | Event::Destroyed => drop((&*device).write(&out)),
+            Event::Request { request, payload, .. } => {
+                queue.push(Job { request, payload: message[payload].to_vec(), came: Instant::now() });
+            }
+        }
+    }
+}
+
+/// What waits for the head.
+#[derive(Default)]
+struct Queue {
+    jobs: Mutex<(VecDeque<Job>, bool)>,
+    changed: Condvar,
+}
+
+impl Queue {
+    fn push(&self, job: Job) {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).0.push_back(job);
+        self.changed.notify_one();
+    }
+
+    fn close(&self) {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.changed.notify_one();
+    }
+
+    /// What the head at byte `at` does next; waits until there is something. `None`: the end.
+    fn take(&self, at: u64) -> Option<Job> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let (waiting, closed) = &mut *jobs;
+            if let Some(next) = choose(waiting, at) {
+                return waiting.remove(next);
+            }
+            if *closed {
+                return None;
+            }
+            jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The next one behind the head if there is one nearby, but never at the cost of one that has waited for long.
+fn choose(waiting: &VecDeque<Job>, at: u64) -> Option<usize> {
+    let oldest = waiting.front()?;
+    if oldest.came.elapsed() > OLD || oldest.request.kind == Kind::Flush {
+        return Some(0);
+    }
+    let until_flush = waiting.iter().take_while(|job| job.request.kind != Kind::Flush);
+    let ahead = until_flush.enumerate().filter(|(_, job)| (at..=at + NEAR).contains(&job.request.offset));
+    Some(ahead.min_by_key(|(_, job)| job.request.offset).map_or(0, |(i, _)| i))
+}
+
+/// The head: where it is, and until when it is busy.
+struct Head {
+    model: Model,
+    at: u64,
+    busy_until: Instant,
+}
+
+impl Head {
+    fn new(model: Model) -> Head {
+        Head { model, at: 0, busy_until: Instant::now() }
+    }
+
+    fn work(mut self, queue: &Queue, platter: &File, device: &File) {
+        while let Some(mut job) = queue.take(self.at) {
+            let busy = self.cost(&job.request);
+            self.busy_until = self.busy_until.max(job.came) + busy;
+            let result = perform(&mut job, platter);
+            std::thread::sleep(self.busy_until.saturating_duration_since(Instant::now()));
+            let header = Session::reply(&job.request, result);
+            let data: &[u8] = if job.request.kind == Kind::Read && result.is_ok() { &job.payload } else { &[] };
+            // Nobody waits for it any more if this fails.
+            let _ = (&*device).write_vectored(&[IoSlice::new(&header), IoSlice::new(data)]);
+        }
+    }
+
+    /// How long the request takes; the head is behind it then.
+    fn cost(&mut self, request: &Request) -> Duration {
+        if request.kind == Kind::Flush {
+            return Duration::ZERO;
+        }
+        let transfer = |bytes: u64| Duration::from_nanos(bytes * 1_000_000_000 / self.model.rate);
+        let way = match request.offset.checked_sub(self.at) {
+            Some(gap) if gap <= NEAR => transfer(gap),
+            _ => self.model.seek,
+        };
+        let cost = way + transfer(u64::from(request.len));
+        self.at = request.offset + u64::from(request.len);
+        cost
+    }
+}
+
+fn perform(job: &mut Job, platter: &File) -> Result<(), Errno> {
+    let done = match job.request.kind {
+        Kind::Read => {
+            job.payload.resize(job.request.len as usize, 0);
+            platter.read_exact_at(&mut job.payload, job.request.offset)
+        }
+        Kind::Write => platter.write_all_at(&job.payload, job.request.offset),
+        Kind::Flush => Ok(()),
+        Kind::Discard | Kind::WriteZeroes { .. } => return Err(Errno::ENOTSUP),
+    };
+    done.map_err(|e| Errno::from(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: Model = Model { rate: 100 << 20, seek: Duration::from_millis(8) };
+
+    fn job(kind: Kind, offset: u64, len: u32) -> Job {
+        let request = Request { tag: offset, kind, offset, len, fua: false };
+        Job { request, payload: Vec::new(), came: Instant::now() }
+    }
+
+    #[test]
+    fn streams_pay_for_the_transfer_and_jumps_for_the_seek() {
+        let mut head = Head::new(MODEL);
+        let mut cost = |offset, len| head.cost(&job(Kind::Write, offset, len).request).as_micros();
+        assert_eq!(cost(0, 1 << 20), 10_000);
+        assert_eq!(cost(1 << 20, 1 << 20), 10_000);
+        assert_eq!(cost(1 << 30, 1 << 20), 18_000);
+        assert_eq!(cost(0, 0), 8_000);
+        assert_eq!(cost(256 << 10, 256 << 10), 5_000, "the platter turns on over the gap");
+    }
+
+    #[test]
+    fn the_head_goes_on_before_it_jumps() {
+        let mut queue: VecDeque<Job> =
+            [900 << 20, 3 << 20, 2 << 20].map(|offset| job(Kind::Write, offset, 1 << 20)).into();
+        assert_eq!(choose(&queue, 2 << 20), Some(2));
+        assert_eq!(choose(&queue, 400 << 20), Some(0));
+        queue.push_front(job(Kind::Flush, 0, 0));
+        assert_eq!(choose(&queue, 2 << 20), Some(0), "what came after a flush waits");
+        queue.pop_front();
+        queue[0].came = Instant::now().checked_sub(OLD * 2).unwrap();
+        assert_eq!(choose(&queue, 2 << 20), Some(0), "it has waited for too long");
+        assert_eq!(choose(&VecDeque::new(), 0), None);
+    }
+}
