@@ -11,6 +11,7 @@
 
 pub mod alternatives;
 pub mod cases;
+pub mod counters;
 pub mod error;
 pub mod file;
 pub mod fio;

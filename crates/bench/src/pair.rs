@@ -13,6 +13,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How long a node may take to start, to connect, to answer.
@@ -115,7 +116,9 @@ impl Pair {
     pub fn start(program: &Path, dir: &Path, plan: Plan) -> Result<Pair> {
         fs::create_dir_all(dir).map_err(Error::io(dir.display()))?;
         let dir = dir.canonicalize().map_err(Error::io(dir.display()))?;
-        let resource = format!("bench-{}", std::process::id());
+        // Its own: names of devices are one machine's.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let resource = format!("bench-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let ports = [free_port()?, free_port()?];
         let config = Config { program, dir: &dir, resource: &resource };
         write_config(&dir, &plan, &resource, ports)?;
@@ -153,12 +156,12 @@ impl Pair {
     /// # Errors
     /// If it takes too long.
     pub fn wait_synced(&mut self) -> Result<()> {
-        let diskless = self.plan.first.is_none();
-        self.wait("up to date", |s| {
-            let mut peers = s.connections.iter().flat_map(|c| &c.peer_devices);
-            let peers =
-                peers.all(|p| p.replication == ReplicationState::Established && p.peer_disk == DiskState::UpToDate);
-            peers && s.devices.iter().all(|d| diskless || d.disk == DiskState::UpToDate)
+        let diskless = [self.plan.first.is_none(), false];
+        let sockets = NODES.map(|node| socket_path(&self.dir.join(node), &self.resource));
+        self.primary.wait_until("up to date on both nodes", PATIENCE, || {
+            let status = |socket: &PathBuf| Client::connect(socket, Some(ANSWER)).and_then(|mut c| c.status());
+            let mut nodes = sockets.iter().zip(diskless);
+            nodes.all(|(socket, diskless)| status(socket).is_ok_and(|s| is_synced(&s, diskless)))
         })
     }
 
@@ -284,6 +287,14 @@ impl Pair {
     fn urbd(&self, node: &str) -> Command {
         Config { program: &self.program, dir: &self.dir, resource: &self.resource }.urbd(node)
     }
+}
+
+/// Connected, and nothing left to copy, as this node sees it.
+fn is_synced(s: &ResourceStatus, diskless: bool) -> bool {
+    let mut peers = s.connections.iter().flat_map(|c| &c.peer_devices).peekable();
+    peers.peek().is_some()
+        && peers.all(|p| p.replication == ReplicationState::Established)
+        && s.devices.iter().all(|d| diskless || d.disk == DiskState::UpToDate)
 }
 
 /// What starts the program for a node.

@@ -75,8 +75,18 @@ impl Process {
         lines[lines.len().saturating_sub(6)..].join(" | ")
     }
 
+    /// Asks it to end as somebody at a terminal would, and waits for that.
+    pub fn interrupt(mut self) {
+        sys::interrupt(self.child.id());
+        self.wait_for_end();
+    }
+
     fn end(&mut self) {
         sys::terminate(self.child.id());
+        self.wait_for_end();
+    }
+
+    fn wait_for_end(&mut self) {
         let start = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
             if start.elapsed() > END {

@@ -56,8 +56,17 @@ pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
 
 /// Asks a process that we started to end.
 pub(crate) fn terminate(pid: u32) {
+    signal(pid, libc::SIGTERM);
+}
+
+/// As somebody at a terminal would.
+pub(crate) fn interrupt(pid: u32) {
+    signal(pid, libc::SIGINT);
+}
+
+fn signal(pid: u32, number: i32) {
     // SAFETY: no memory is involved; the process is our child and not waited for, so the number is still its own.
-    unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) };
+    unsafe { libc::kill(pid as libc::pid_t, number) };
 }
 
 /// Memory whose start is a multiple of 4096, as direct I/O wants it.

@@ -23,7 +23,7 @@ impl Bindfs {
         let probe = from.join("probe");
         let _ = std::fs::write(&probe, "");
         let mut command = Command::new(program("bindfs", "bindfs")?);
-        command.args(["-f", "--multithreaded", "--direct-io", "--no-allow-other"]).arg(from).arg(&mount);
+        command.args(["-f", "--multithreaded", "--no-allow-other", "-o", "direct_io"]).arg(from).arg(&mount);
         let mut process = Process::start("bindfs", dir, command)?;
         process.wait_until("mounts", PATIENCE, || mount.join("probe").exists())?;
         Ok(Bindfs { process, mount })

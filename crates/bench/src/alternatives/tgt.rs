@@ -24,8 +24,8 @@ impl Tgt {
     pub fn start(dir: &Path, file: &Path) -> Result<Tgt> {
         let (daemon, admin) = (program("tgtd", "tgt")?, program("tgtadm", "tgt")?);
         let port = free_port()?;
-        // Its control port is a number in the name of a socket.
-        let control = port.to_string();
+        // Its control port is a number in the name of a socket, below 2^15.
+        let control = (port / 2).to_string();
         let portal = format!("127.0.0.1:{port}");
         let sockets = Path::new("/run/tgtd");
         std::fs::create_dir_all(sockets).map_err(Error::io("tgtd's folder /run/tgtd"))?;

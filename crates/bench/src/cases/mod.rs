@@ -1,9 +1,12 @@
 //! The cases: which contenders do which jobs, and which bars follow.
 
 mod client;
+mod counts;
 mod disks;
+mod fuse;
 mod in_process;
 mod nbd;
+mod resync;
 
 use crate::error::{Error, Result};
 use crate::fio::Fio;
@@ -73,8 +76,17 @@ pub struct Case {
 }
 
 /// All cases, in the order in which they run.
-pub const CASES: &[Case] =
-    &[disks::MIRRORING, disks::PROTOCOLS, disks::ACTIVITY_LOG, client::CASE, in_process::CASE, nbd::CASE];
+pub const CASES: &[Case] = &[
+    disks::MIRRORING,
+    disks::PROTOCOLS,
+    disks::ACTIVITY_LOG,
+    resync::CASE,
+    client::CASE,
+    in_process::CASE,
+    counts::CASE,
+    nbd::CASE,
+    fuse::CASE,
+];
 
 /// What every case needs.
 pub struct Setting<'a> {

@@ -29,7 +29,6 @@ fn case(out: &mut String, case: &CaseReport) {
         let _ = writeln!(out, "  {job}");
         let rows: Vec<&Row> = case.rows.iter().filter(|r| r.job == job).collect();
         let mut contenders: Vec<&str> = rows.iter().map(|r| r.contender.as_str()).collect();
-        contenders.dedup();
         contenders.sort_unstable();
         contenders.dedup();
         for contender in contenders {
@@ -71,10 +70,7 @@ fn figures(rows: &[&Row], contender: &str) -> String {
 
 /// One line about a bar.
 pub(super) fn bar(bar: &Bar) -> String {
-    let want = match bar.relation {
-        Relation::AtLeast => format!(">= {}", number(bar.want)),
-        Relation::AtMost => format!("<= {}", number(bar.want)),
-    };
+    let want = want(bar);
     match (bar.measured(), bar.is_met()) {
         (Some(value), Some(met)) => {
             let (least, most) = spread(&bar.values).unwrap_or_default();
@@ -83,6 +79,14 @@ pub(super) fn bar(bar: &Bar) -> String {
             format!("{verdict} {}: {} {range}, bar {want}", bar.what, number(value))
         }
         _ => format!("not measured: {}, bar {want}", bar.what),
+    }
+}
+
+/// Where the bar is, with its direction.
+pub(super) fn want(bar: &Bar) -> String {
+    match bar.relation {
+        Relation::AtLeast => format!(">= {}", number(bar.want)),
+        Relation::AtMost => format!("<= {}", number(bar.want)),
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) fn command() -> Command {
         .hide(true)
         .arg(Arg::new("object").value_name("RESOURCE").required(true));
     let argument = |name: &'static str| Arg::new(name).required(true);
+    let stored = Arg::new("file").value_name("FILE").required(true).help("What --json stored");
+    let show = Command::new("show").about("Show stored figures again").arg(stored).args(outputs());
     let disk = Command::new("disk")
         .about("Serve a file as a disk of known speed, until standard input ends")
         .hide(true)
@@ -38,6 +40,7 @@ pub(crate) fn command() -> Command {
         .subcommand(set("seeds", "The measurements of DRBD that urbd starts from, on this machine"))
         .subcommand(set("bars", "What urbd asks of itself: beside the bare work, and beside its alternatives"))
         .subcommand(set("all", "Both"))
+        .subcommand(show)
         .subcommand(node)
         .subcommand(disk)
 }
@@ -52,11 +55,30 @@ fn case_options() -> Vec<Arg> {
         value("only", "NAME", "Only this case; may be repeated").action(ArgAction::Append),
         value("rounds", "N", "Rounds; every contender has one turn per job in each"),
         value("dir", "DIR", "Where files are made; default: in memory (/dev/shm) if there is room"),
-        value("json", "FILE", "Store the figures"),
-        value("html", "FILE", "Store a page with plots"),
-        value("markdown", "FILE", "Renew what stands between the markers of this file"),
         flag("list", "Print the names of the cases"),
     ]
+    .into_iter()
+    .chain(outputs())
+    .collect()
+}
+
+/// What becomes of the figures, besides their being printed.
+fn outputs() -> Vec<Arg> {
+    let value = |name: &'static str, help| Arg::new(name).long(name).value_name("FILE").help(help);
+    vec![
+        value("json", "Store the figures"),
+        value("html", "Store a page with plots"),
+        value("markdown", "Renew what stands between the markers of this file"),
+    ]
+}
+
+/// Prints and stores figures of an earlier call.
+fn show(args: &ArgMatches) -> Result<u8, Problem> {
+    let file = args.get_one::<String>("file").map_or("", String::as_str);
+    let text = fs::read_to_string(file).map_err(|e| Problem::new(exit::BROKEN, format!("{file}: {e}")))?;
+    let report = Report::from_json(&text).map_err(|e| Problem::usage(format!("{file}: {e}")))?;
+    print!("{}", report::text(&report));
+    store(args, &report).map(|()| 0)
 }
 
 /// `bench …`; gives the exit status.
@@ -66,6 +88,7 @@ fn case_options() -> Vec<Arg> {
 pub(crate) fn run(context: &Context, args: &ArgMatches) -> Result<u8, Problem> {
     match args.subcommand() {
         Some(("node", args)) => node(context, args),
+        Some(("show", args)) => show(args),
         Some(("disk", args)) => disk(args),
         Some(("run", args)) => bench_run::run(args),
         Some((set, args)) => {
@@ -141,6 +164,13 @@ fn store(args: &ArgMatches, report: &Report) -> Result<(), Problem> {
     let write = |file: &String, text: String| fs::write(file, text).map_err(|e| failed(file, &e));
     if let Some(file) = args.get_one::<String>("json") {
         write(file, report::json(report))?;
+    }
+    if let Some(file) = args.get_one::<String>("html") {
+        write(file, report::html(report))?;
+    }
+    if let Some(file) = args.get_one::<String>("markdown") {
+        let old = fs::read_to_string(file).map_err(|e| failed(file, &e))?;
+        write(file, report::renew(&old, report).map_err(|e| failed(file, &e))?)?;
     }
     Ok(())
 }

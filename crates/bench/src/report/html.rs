@@ -1,0 +1,204 @@
+//! One page with everything in it: nothing is fetched from elsewhere.
+
+use super::plot::{self, Column, escape};
+use super::text::{number, want};
+use crate::results::{Bar, CPU, CaseReport, IOPS, LATENCY, MIB_S, P99, Report, median, spread};
+use std::fmt::Write;
+
+const STYLE: &str = "
+:root{--ink:#1b1f24;--soft:#5b6570;--line:#d9dee4;--paper:#fff;--card:#f6f8fa;--good:#1a7f4b;--bad:#b3261e}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ed;--soft:#9aa4af;--line:#343b43;--paper:#14181c;--card:#1c2127;--good:#5ecb94;--bad:#ff8a80}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1180px;margin:2em auto;padding:0 1.2em}
+h1{font-size:1.7em;margin-bottom:.1em}h2{font-size:1.2em;margin:2.2em 0 .2em;border-top:1px solid var(--line);padding-top:1em}
+p{margin:.4em 0;max-width:80ch}.soft{color:var(--soft)}
+.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(460px,1fr));gap:1em;margin:1em 0}
+.plots>div{background:var(--card);border-radius:8px;padding:.9em 1em}
+svg{width:100%;height:auto;font:12px system-ui,sans-serif;fill:var(--ink)}svg .t{font-weight:600}svg .u{fill:var(--soft);font-size:11px}
+svg .n{font-variant-numeric:tabular-nums}svg .w{stroke:var(--ink);fill:none;opacity:.55}svg .g{stroke:var(--line);fill:none}
+table{border-collapse:collapse;width:100%;margin:.8em 0}th,td{text-align:left;padding:.3em .7em;border-bottom:1px solid var(--line);vertical-align:top}
+td.r,th.r{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}th{font-weight:600;color:var(--soft)}
+.met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}
+.tiles{display:flex;gap:1em;flex-wrap:wrap;margin:1.2em 0}.tiles div{background:var(--card);border-radius:8px;padding:.7em 1.2em}
+.tiles b{display:block;font-size:1.6em;line-height:1.2}details{margin:.6em 0}summary{cursor:pointer;color:var(--soft)}
+.scroll{overflow-x:auto}
+";
+
+/// The whole page.
+#[must_use]
+pub fn html(report: &Report) -> String {
+    let mut out = String::from("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        "<meta name=\"viewport\" content=\"width=device-width\"><title>urbd bench</title><style>{STYLE}</style></head><body>"
+    );
+    head(&mut out, report);
+    for case in &report.cases {
+        section(&mut out, case);
+    }
+    out + "</body></html>\n"
+}
+
+fn head(out: &mut String, report: &Report) {
+    let m = &report.machine;
+    let bars: Vec<&Bar> = report.cases.iter().flat_map(|c| &c.bars).collect();
+    let count = |is: Option<bool>| bars.iter().filter(|b| b.is_met() == is).count();
+    let took: f64 = report.cases.iter().map(|c| c.took).sum();
+    let _ = write!(
+        out,
+        "<h1>urbd, measured</h1><p class=\"soft\">{} x {}, {} MiB, Linux {}; urbd {}; {}; load {:.1} when it began</p>",
+        m.cpus,
+        escape(&m.processor),
+        m.memory_mib,
+        escape(&m.kernel),
+        escape(&m.urbd),
+        m.time,
+        m.load
+    );
+    let _ = write!(
+        out,
+        "<div class=\"tiles\"><div><b class=\"met\">{}</b>bars met</div><div><b class=\"missed\">{}</b>missed</div>\
+         <div><b>{}</b>not measured here</div><div><b>{}</b>interleaved rounds ({})</div><div><b>{:.0} s</b>in all</div></div>",
+        count(Some(true)),
+        count(Some(false)),
+        count(None),
+        report.rounds,
+        escape(&report.scale),
+        took
+    );
+    out.push_str(
+        "<p>Every contender has its turn in every round. Bars of the plots are medians over the rounds, the thin lines \
+         go from the least to the most. What is judged are ratios within a round: they do not depend on how busy the \
+         machine was.</p>",
+    );
+    if bars.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Bars</h2>");
+    bar_table(out, &bars);
+}
+
+fn bar_table(out: &mut String, bars: &[&Bar]) {
+    out.push_str(
+        "<div class=\"scroll\"><table><tr><th>what</th><th class=\"r\">bar</th><th class=\"r\">measured</th>\
+         <th class=\"r\">spread</th><th></th></tr>",
+    );
+    for bar in bars {
+        let (class, verdict) = match bar.is_met() {
+            Some(true) => ("met", "met"),
+            Some(false) => ("missed", "missed"),
+            None => ("soft", "not measured"),
+        };
+        let measured = bar.measured().map(number).unwrap_or_default();
+        let range = spread(&bar.values).map(|(a, b)| format!("{} … {}", number(a), number(b))).unwrap_or_default();
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{measured}</td><td class=\"r soft\">{range}</td>\
+             <td class=\"{class}\">{verdict}</td></tr>",
+            escape(&bar.what),
+            escape(&want(bar)),
+        );
+    }
+    out.push_str("</table></div>");
+}
+
+fn section(out: &mut String, case: &CaseReport) {
+    let _ = write!(
+        out,
+        "<h2 id=\"{}\">{}</h2><p class=\"soft\">{}</p>",
+        case.name,
+        escape(&case.title),
+        escape(&case.about)
+    );
+    for absent in &case.absent {
+        let _ = write!(out, "<p>Absent: <b>{}</b>: {}</p>", escape(&absent.contender), escape(&absent.why));
+    }
+    for note in &case.notes {
+        let _ = write!(out, "<p>{}</p>", escape(note));
+    }
+    if case.foreign_cpus > 0.2 {
+        let cpus = case.foreign_cpus;
+        let _ = write!(out, "<p class=\"soft\">Other programs used {cpus:.1} CPUs meanwhile.</p>");
+    }
+    let contenders = contenders(case);
+    out.push_str("<div class=\"plots\">");
+    for job in case.jobs() {
+        job_plots(out, case, job, &contenders);
+    }
+    out.push_str("</div>");
+    figures(out, case);
+}
+
+/// All who took part, in the order in which they appear: each has a colour of its own.
+fn contenders(case: &CaseReport) -> Vec<&str> {
+    let mut all: Vec<&str> = Vec::new();
+    for row in &case.rows {
+        if !all.contains(&row.contender.as_str()) {
+            all.push(&row.contender);
+        }
+    }
+    // Ours has the first colour.
+    all.sort_by_key(|name| !name.starts_with("urbd"));
+    all
+}
+
+fn job_plots(out: &mut String, case: &CaseReport, job: &str, contenders: &[&str]) {
+    let columns = |metric: &str| -> Vec<Column<'_>> {
+        let of = |(colour, label): (usize, &&'_ str)| {
+            let values = case.values(job, label, metric);
+            let (median, spread) = (median(values)?, spread(values)?);
+            let label = contenders[colour];
+            Some(Column { label, median, spread, colour })
+        };
+        contenders.iter().enumerate().filter_map(of).collect()
+    };
+    // Large requests are told by throughput, small ones by number.
+    let metric = if job.starts_with("1M") || job.contains("MiB") { MIB_S } else { IOPS };
+    let mut drawn: Vec<String> = vec![plot::bars(job, metric, &columns(metric))];
+    let cpu = columns(CPU);
+    if !cpu.is_empty() {
+        drawn.push(plot::bars("CPU, all processes that serve it", "us per request", &cpu));
+    }
+    for metric in ["metadata writes/GiB", "packets/write", "syscalls/write, primary", "syscalls/write, secondary"] {
+        let columns = columns(metric);
+        if !columns.is_empty() {
+            drawn.push(plot::bars("", metric, &columns));
+        }
+    }
+    let curves: Vec<_> = case.latencies.iter().filter(|l| l.job == job && l.latencies.count() > 200).collect();
+    let colour_of = |name: &str| contenders.iter().position(|c| *c == name).unwrap_or_default();
+    let curves: Vec<_> = curves.iter().map(|l| (l.contender.as_str(), colour_of(&l.contender), &l.latencies)).collect();
+    if !curves.is_empty() {
+        drawn.push(plot::latencies("", &curves));
+    }
+    let _ = write!(out, "<div>{}</div>", drawn.join(""));
+}
+
+fn figures(out: &mut String, case: &CaseReport) {
+    if case.rows.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<details><summary>all figures</summary><div class=\"scroll\"><table><tr><th>job</th><th>contender</th><th>metric</th>\
+         <th class=\"r\">median</th><th class=\"r\">least</th><th class=\"r\">most</th></tr>",
+    );
+    let order = [IOPS, MIB_S, LATENCY, P99, CPU];
+    let mut rows: Vec<_> = case.rows.iter().collect();
+    rows.sort_by_key(|r| order.iter().position(|m| *m == r.metric).unwrap_or(order.len()));
+    for job in case.jobs() {
+        for row in rows.iter().filter(|r| r.job == job) {
+            let (least, most) = spread(&row.values).unwrap_or_default();
+            let _ = write!(
+                out,
+                "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td></tr>",
+                escape(&row.job),
+                escape(&row.contender),
+                escape(&row.metric),
+                median(&row.values).map(number).unwrap_or_default(),
+                number(least),
+                number(most)
+            );
+        }
+    }
+    out.push_str("</table></div></details>");
+}
