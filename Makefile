@@ -10,7 +10,7 @@ help:
 	@echo 'make test    install what is missing (Debian packages by name), then run every test'
 	@echo 'make build   optimised program: target/release/urbd'
 	@echo 'make install build, then install the program, its service unit and shell completion; DESTDIR=/somewhere'
-	@echo 'make bench   measure urbd and its alternatives side by side'
+	@echo 'make bench   measure urbd and its alternatives side by side; renews docs/performance.md'
 	@echo 'make bench-resync   measure resync: idle, at a rate, beside applications, thin link, slow disk; ARGS=--quick'
 	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many'
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
@@ -52,7 +52,10 @@ packages:
 
 bench:
 	$(CARGO) build --release --locked -p urbd
-	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd tests/bench
+	tests/install bench
+	mkdir -p target/bench
+	$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd bench all --full --json docs/performance.json \
+	  --html target/bench/bench.html --markdown docs/performance.md
 
 bench-resync:
 	$(CARGO) build --release --locked -p urbd

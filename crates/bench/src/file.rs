@@ -1,20 +1,25 @@
-//! A file or block device without anything around it: each request in flight is a thread with one system call.
+//! A file or block device without anything around it, on the engine's own ring: requests are handed to the kernel in
+//! the order in which they are made.
 
 use crate::error::{Error, Result};
-use crate::sys::{self, Aligned};
+use crate::sys;
 use crate::target::Target;
 use crate::workload::{Act, Load, Outcome, Request, Workload};
-use std::fs::{File, OpenOptions};
+use engine::buffers::{ALIGNMENT, ClassPlan, Pool};
+use engine::ring::{Done, Fd, Op, Ring};
+use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex};
+use std::rc::Rc;
 
 /// The file, opened for direct I/O where its file system has that.
 pub struct FileTarget {
-    file: File,
+    fd: Fd,
     path: PathBuf,
     size: u64,
+    /// The memory of all runs with the same block size and depth, as pools live as long as the process.
+    pool: Option<(ClassPlan, &'static Pool)>,
 }
 
 impl FileTarget {
@@ -27,7 +32,7 @@ impl FileTarget {
         let direct = if buffered { open(0) } else { open(libc::O_DIRECT).or_else(|_| open(0)) };
         let mut file = direct.map_err(Error::io(path.display()))?;
         let size = file.seek(SeekFrom::End(0)).map_err(Error::io(path.display()))?;
-        Ok(FileTarget { file, path: path.to_owned(), size })
+        Ok(FileTarget { fd: Rc::new(file.into()), path: path.to_owned(), size, pool: None })
     }
 
     /// Its bytes.
@@ -35,64 +40,61 @@ impl FileTarget {
     pub fn size(&self) -> u64 {
         self.size
     }
-}
 
-struct Shared {
-    load: Mutex<Load>,
-    /// Something ended: there may be something to do again.
-    ended: Condvar,
+    fn pool(&mut self, workload: &Workload) -> &'static Pool {
+        let plan =
+            ClassPlan { size: (workload.block as usize).next_multiple_of(ALIGNMENT), count: workload.depth as usize };
+        match self.pool {
+            Some((has, pool)) if has == plan => pool,
+            _ => self.pool.insert((plan, Pool::leak(&[plan]))).1,
+        }
+    }
+
+    fn operation(&self, pool: &'static Pool, load: &Load, request: &Request) -> Option<Op> {
+        let (fd, offset, len) = (self.fd.clone(), request.offset, request.len as usize);
+        Some(match request.act {
+            Act::Flush => Op::Flush { fd },
+            Act::Read => Op::Read { fd, offset, into: pool.take(len)?.span(0, len) },
+            Act::Write => {
+                let mut buf = pool.take(len)?;
+                load.fill(request, &mut buf.bytes_mut()[..len]);
+                Op::Write { fd, offset, from: buf.span(0, len), durable: false }
+            }
+        })
+    }
+
+    fn take_in(&self, load: &mut Load, done: Done<(u32, u32)>) {
+        let (tag, len) = done.token;
+        let result = match done.result() {
+            Ok(n) if n == len => Ok(()),
+            Ok(n) => Err(format!("{}: {n} bytes instead of {len}", self.path.display())),
+            Err(e) => Err(format!("{}: {e}", self.path.display())),
+        };
+        let data = match &done.op {
+            Some(Op::Read { into, .. }) => into.bytes(),
+            _ => &[],
+        };
+        load.done(sys::now(), tag, result, data);
+    }
 }
 
 impl Target for FileTarget {
     fn run(&mut self, workload: &Workload) -> Result<Outcome> {
-        let load = Load::new(workload.clone(), self.size)?;
-        let shared = Shared { load: Mutex::new(load), ended: Condvar::new() };
-        std::thread::scope(|scope| {
-            for _ in 0..workload.depth {
-                scope.spawn(|| self.work(&shared, workload.block));
-            }
-        });
-        let load = shared.load.into_inner();
-        Ok(load.map_err(|_| Error::new(format!("{}: a thread failed", self.path.display())))?.into_outcome())
-    }
-}
-
-impl FileTarget {
-    fn work(&self, shared: &Shared, block: u32) {
-        let mut memory = Aligned::new(block as usize);
-        let Ok(mut load) = shared.load.lock() else { return };
+        let mut load = Load::new(workload.clone(), self.size)?;
+        let pool = self.pool(workload);
+        let mut ring = Ring::new(workload.depth.next_power_of_two().max(8)).map_err(Error::io("io_uring"))?;
+        let mut done = Vec::new();
         loop {
-            let Some(request) = load.next(sys::now()) else {
-                if load.is_over() {
-                    shared.ended.notify_all();
-                    return;
-                }
-                match shared.ended.wait(load) {
-                    Ok(again) => load = again,
-                    Err(_) => return,
-                }
-                continue;
-            };
-            if request.act == Act::Write {
-                load.fill(&request, memory.bytes_mut());
+            while let Some(request) = load.next(sys::now()) {
+                let operation = self.operation(pool, &load, &request);
+                let operation = operation.ok_or_else(|| Error::new("more requests than buffers"))?;
+                ring.push(operation, (request.tag, request.len));
             }
-            drop(load);
-            let result = self.perform(&request, memory.bytes_mut());
-            match shared.load.lock() {
-                Ok(again) => load = again,
-                Err(_) => return,
+            if load.is_over() {
+                return Ok(load.into_outcome());
             }
-            load.done(sys::now(), request.tag, result, memory.bytes());
-            shared.ended.notify_one();
+            ring.turn(None, &mut done).map_err(Error::io("io_uring"))?;
+            done.drain(..).for_each(|completion| self.take_in(&mut load, completion));
         }
-    }
-
-    fn perform(&self, request: &Request, memory: &mut [u8]) -> Result<(), String> {
-        let done = match request.act {
-            Act::Read => self.file.read_exact_at(memory, request.offset),
-            Act::Write => self.file.write_all_at(memory, request.offset),
-            Act::Flush => self.file.sync_data(),
-        };
-        done.map_err(|e| format!("{} at byte {}: {e}", self.path.display(), request.offset))
     }
 }

@@ -37,6 +37,7 @@ impl Process {
         let log = dir.join(format!("{name}.log"));
         let out = File::create(&log).map_err(Error::io(log.display()))?;
         let also = out.try_clone().map_err(Error::io(log.display()))?;
+        sys::die_with_us(&mut command);
         let child = command.stdin(input).stdout(out).stderr(also).spawn();
         let child = child.map_err(Error::io(format!("starting {}", command.get_program().display())))?;
         Ok(Process { child, name: name.into(), log })

@@ -5,8 +5,11 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Nanoseconds since the first call, never 0.
@@ -69,27 +72,36 @@ fn signal(pid: u32, number: i32) {
     unsafe { libc::kill(pid as libc::pid_t, number) };
 }
 
-/// Memory whose start is a multiple of 4096, as direct I/O wants it.
-pub(crate) struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-    len: usize,
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on a signal that asks us to end is only noted, so that what was started is ended and what was made removed.
+pub fn note_signals() {
+    extern "C" fn note(_: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic, which a handler may do.
+        unsafe { libc::signal(number, note as *const () as libc::sighandler_t) };
+    }
 }
 
-impl Aligned {
-    pub(crate) fn new(len: usize) -> Aligned {
-        let bytes = vec![0x5a; len + 4096];
-        let start = bytes.as_ptr().align_offset(4096);
-        Aligned { bytes, start, len }
-    }
+/// Did such a signal come?
+#[must_use]
+pub(crate) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[self.start..][..self.len]
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..][..self.len]
-    }
+/// The program is killed when the thread that starts it ends, even if that is killed itself.
+pub(crate) fn die_with_us(command: &mut Command) {
+    let ask = || {
+        // SAFETY: no memory is involved; it may be called between fork and exec.
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: the closure allocates nothing and takes no lock, as is required between fork and exec.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// How much of the machine others use. What we and our ended children used is ours; children that still run are counted

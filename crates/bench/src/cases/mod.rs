@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::nbd::NbdTarget;
 use crate::pair::filled_file;
 use crate::results::{CaseReport, Report, VERSION};
-use crate::sys::Foreign;
+use crate::sys::{self, Foreign};
 use crate::target::Target;
 use crate::workload::Workload;
 use std::cell::Cell;
@@ -191,6 +191,9 @@ impl Setting<'_> {
             for (job, workload) in jobs {
                 let workload = Workload { seed: workload.seed + round as u64, ..workload.clone() };
                 for turn in 0..contenders.len() {
+                    if sys::is_interrupted() {
+                        return Err(Error::new("interrupted"));
+                    }
                     let who = (turn + round) % contenders.len();
                     let (name, target) = &mut contenders[who];
                     (self.progress)(&format!("{job}: {name}"), done as f64 / steps as f64);
@@ -213,7 +216,7 @@ pub fn run(setting: &Setting<'_>, cases: &[&Case]) -> Report {
         rounds: setting.rounds,
         cases: Vec::new(),
     };
-    for case in cases {
+    for case in cases.iter().take_while(|_| !sys::is_interrupted()) {
         let (start, foreign) = (Instant::now(), Foreign::start());
         let mut part = CaseReport {
             name: case.name.into(),

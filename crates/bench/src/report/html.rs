@@ -153,7 +153,7 @@ fn job_plots(out: &mut String, case: &CaseReport, job: &str, contenders: &[&str]
         contenders.iter().enumerate().filter_map(of).collect()
     };
     // Large requests are told by throughput, small ones by number.
-    let metric = if job.starts_with("1M") || job.contains("MiB") { MIB_S } else { IOPS };
+    let metric = if job.contains("1M ") || job.contains("MiB") { MIB_S } else { IOPS };
     let mut drawn: Vec<String> = vec![plot::bars(job, metric, &columns(metric))];
     let cpu = columns(CPU);
     if !cpu.is_empty() {

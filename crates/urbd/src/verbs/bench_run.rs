@@ -51,6 +51,8 @@ pub(crate) fn command() -> Command {
 /// A bad call; requests failed; what was read back is not what was written.
 pub(crate) fn run(args: &ArgMatches) -> Result<u8, Problem> {
     let workload = workload(args)?;
+    // Whether it fits the target is known later.
+    workload.check(u64::MAX / 2).map_err(Problem::usage)?;
     let target = args.get_one::<String>("target").map_or("pair", String::as_str);
     let overwrite = args.get_flag("overwrite");
     if target != "pair" && workload.read_percent < 100 && !overwrite {
@@ -131,6 +133,7 @@ fn bytes(args: &ArgMatches, name: &str) -> Result<Option<u64>, Problem> {
 }
 
 fn on_pair(args: &ArgMatches, workload: &Workload) -> Result<Outcome, Problem> {
+    bench::note_signals();
     let place = Place::new(args.get_one::<String>("dir").map(Path::new))?;
     let size = bytes(args, "size")?.unwrap_or(256 << 20);
     let dir = place.dir.path();
