@@ -1,6 +1,6 @@
 //! One page with everything in it: nothing is fetched from elsewhere.
 
-use super::plot::{self, Column, escape};
+use super::plot::{self, Colour, Column, escape};
 use super::text::{number, want};
 use crate::results::{Bar, CPU, CaseReport, IOPS, LATENCY, MIB_S, P99, Report, median, spread};
 use std::fmt::Write;
@@ -20,7 +20,7 @@ td.r,th.r{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}
 .tiles{display:flex;gap:1em;flex-wrap:wrap;margin:1.2em 0}.tiles div{background:var(--card);border-radius:8px;padding:.7em 1.2em}
 .tiles b{display:block;font-size:1.6em;line-height:1.2}details{margin:.6em 0}summary{cursor:pointer;color:var(--soft)}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto}a{color:inherit}
 ";
 
 /// The whole page.
@@ -68,22 +68,28 @@ fn head(out: &mut String, report: &Report) {
     );
     out.push_str(
         "<p>Every contender has its turn in every round. Bars of the plots are medians over the rounds, the thin lines \
-         go from the least to the most. What is judged are ratios within a round: they do not depend on how busy the \
-         machine was.</p>",
+         go from the least to the most. What is judged is the median of the ratios within rounds.</p>",
     );
-    if bars.is_empty() {
-        return;
+    let foreign = report.cases.iter().map(|c| c.foreign_cpus).fold(0.0, f64::max);
+    if foreign > 0.2 {
+        let _ = write!(
+            out,
+            "<p class=\"missed\">The machine was busy: other programs used up to {foreign:.1} of its {} CPUs. Repeat \
+             this when it is idle.</p>",
+            m.cpus
+        );
     }
-    out.push_str("<h2>Bars</h2>");
-    bar_table(out, &bars);
+    if !bars.is_empty() {
+        bar_table(out, report);
+    }
 }
 
-fn bar_table(out: &mut String, bars: &[&Bar]) {
+fn bar_table(out: &mut String, report: &Report) {
     out.push_str(
-        "<div class=\"scroll\"><table><tr><th>what</th><th class=\"r\">bar</th><th class=\"r\">measured</th>\
+        "<h2>Bars</h2><div class=\"scroll\"><table><tr><th>case</th><th>what</th><th class=\"r\">bar</th><th class=\"r\">measured</th>\
          <th class=\"r\">spread</th><th></th></tr>",
     );
-    for bar in bars {
+    for (case, bar) in report.cases.iter().flat_map(|c| c.bars.iter().map(move |b| (c, b))) {
         let (class, verdict) = match bar.is_met() {
             Some(true) => ("met", "met"),
             Some(false) => ("missed", "missed"),
@@ -93,8 +99,9 @@ fn bar_table(out: &mut String, bars: &[&Bar]) {
         let range = spread(&bar.values).map(|(a, b)| format!("{} … {}", number(a), number(b))).unwrap_or_default();
         let _ = write!(
             out,
-            "<tr><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{measured}</td><td class=\"r soft\">{range}</td>\
-             <td class=\"{class}\">{verdict}</td></tr>",
+            "<tr><td><a href=\"#{0}\">{0}</a></td><td>{1}</td><td class=\"r\">{2}</td><td class=\"r\">{measured}</td>\
+             <td class=\"r soft\">{range}</td><td class=\"{class}\">{verdict}</td></tr>",
+            escape(&case.name),
             escape(&bar.what),
             escape(&want(bar)),
         );
@@ -129,29 +136,37 @@ fn section(out: &mut String, case: &CaseReport) {
     figures(out, case);
 }
 
-/// All who took part, in the order in which they appear: each has a colour of its own.
-fn contenders(case: &CaseReport) -> Vec<&str> {
+/// All who took part, ours first: each has a colour of its own.
+fn contenders(case: &CaseReport) -> Vec<(&str, Colour)> {
     let mut all: Vec<&str> = Vec::new();
     for row in &case.rows {
         if !all.contains(&row.contender.as_str()) {
             all.push(&row.contender);
         }
     }
-    // Ours has the first colour.
-    all.sort_by_key(|name| !name.starts_with("urbd"));
-    all
+    let (ours, others): (Vec<&str>, Vec<&str>) = all.into_iter().partition(|name| is_ours(name));
+    let ours = ours.into_iter().enumerate().map(|(i, name)| (name, Colour::Ours(i)));
+    ours.chain(others.into_iter().enumerate().map(|(i, name)| (name, Colour::Others(i)))).collect()
 }
 
-fn job_plots(out: &mut String, case: &CaseReport, job: &str, contenders: &[&str]) {
-    let columns = |metric: &str| -> Vec<Column<'_>> {
-        let of = |(colour, label): (usize, &&'_ str)| {
-            let values = case.values(job, label, metric);
-            let (median, spread) = (median(values)?, spread(values)?);
-            let label = contenders[colour];
-            Some(Column { label, median, spread, colour })
-        };
-        contenders.iter().enumerate().filter_map(of).collect()
-    };
+fn is_ours(contender: &str) -> bool {
+    ["urbd", "resync", "application during"].iter().any(|start| contender.starts_with(start))
+}
+
+/// A bar for everybody for whom this was measured.
+fn columns<'a>(case: &CaseReport, job: &str, contenders: &[(&'a str, Colour)], metric: &str) -> Vec<Column<'a>> {
+    let mut found = Vec::new();
+    for (label, colour) in contenders {
+        let values = case.values(job, label, metric);
+        if let (Some(median), Some(spread)) = (median(values), spread(values)) {
+            found.push(Column { label, median, spread, colour: *colour });
+        }
+    }
+    found
+}
+
+fn job_plots(out: &mut String, case: &CaseReport, job: &str, contenders: &[(&str, Colour)]) {
+    let columns = |metric: &str| columns(case, job, contenders, metric);
     // Large requests are told by throughput, small ones by number.
     let metric = if job.contains("1M ") || job.contains("MiB") { MIB_S } else { IOPS };
     let mut drawn: Vec<String> = vec![plot::bars(job, metric, &columns(metric))];
@@ -165,9 +180,10 @@ fn job_plots(out: &mut String, case: &CaseReport, job: &str, contenders: &[&str]
             drawn.push(plot::bars("", metric, &columns));
         }
     }
-    let curves: Vec<_> = case.latencies.iter().filter(|l| l.job == job && l.latencies.count() > 200).collect();
-    let colour_of = |name: &str| contenders.iter().position(|c| *c == name).unwrap_or_default();
-    let curves: Vec<_> = curves.iter().map(|l| (l.contender.as_str(), colour_of(&l.contender), &l.latencies)).collect();
+    let told = case.latencies.iter().filter(|l| l.job == job && l.latencies.count() > 200);
+    let curves: Vec<_> = told
+        .filter_map(|l| Some((contenders.iter().find(|(name, _)| *name == l.contender)?.1, &l.latencies)))
+        .collect();
     if !curves.is_empty() {
         drawn.push(plot::latencies("", &curves));
     }

@@ -27,8 +27,8 @@ pub fn markdown(report: &Report) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(out, "\n{}, {} rounds, {}.\n", report.machine.line(), report.rounds, report.scale);
-    out.push_str("| bar | wanted | measured | spread | |\n|---|---|---|---|---|\n");
-    for bar in report.cases.iter().flat_map(|c| &c.bars) {
+    out.push_str("| case | bar | wanted | measured | spread | |\n|---|---|---|---|---|---|\n");
+    for (case, bar) in report.cases.iter().flat_map(|c| c.bars.iter().map(move |b| (c, b))) {
         let (a, b) = spread(&bar.values).unwrap_or_default();
         let (measured, verdict) = match (bar.measured(), bar.is_met()) {
             (Some(value), Some(true)) => (number(value), "met"),
@@ -36,7 +36,7 @@ pub fn markdown(report: &Report) -> String {
             _ => (String::new(), "not measured"),
         };
         let range = if bar.values.is_empty() { String::new() } else { format!("{} to {}", number(a), number(b)) };
-        let _ = writeln!(out, "| {} | {} | {measured} | {range} | {verdict} |", bar.what, want(bar));
+        let _ = writeln!(out, "| {} | {} | {} | {measured} | {range} | {verdict} |", case.name, bar.what, want(bar));
     }
     for case in &report.cases {
         figures(&mut out, case);
@@ -72,7 +72,7 @@ mod tests {
     use crate::results::Relation;
 
     fn report() -> Report {
-        let mut case = CaseReport { title: "T".into(), about: "A".into(), ..CaseReport::default() };
+        let mut case = CaseReport { name: "c".into(), title: "T".into(), about: "A".into(), ..CaseReport::default() };
         case.record("job", "urbd", IOPS, 100.0);
         case.bar("x / y", Relation::AtLeast, 0.6, vec![0.5]);
         Report { cases: vec![case], ..Report::default() }
@@ -83,7 +83,7 @@ mod tests {
         let document = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
         let new = renew(&document, &report()).unwrap();
         assert!(new.starts_with("before\n") && new.ends_with("\nafter\n") && !new.contains("old"));
-        assert!(new.contains("| x / y | >= 0.60 | 0.50 | 0.50 to 0.50 | **missed** |"), "{new}");
+        assert!(new.contains("| c | x / y | >= 0.60 | 0.50 | 0.50 to 0.50 | **missed** |"), "{new}");
         assert!(new.contains("| job | urbd | 100 |"));
         assert_eq!(renew(&new, &report()).unwrap(), new, "making it twice changes nothing");
         assert!(renew("no markers", &report()).is_err());

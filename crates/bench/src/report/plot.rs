@@ -13,20 +13,34 @@ pub(super) struct Column<'a> {
     /// From the least to the most.
     pub(super) spread: (f64, f64),
     /// Which colour.
-    pub(super) colour: usize,
+    pub(super) colour: Colour,
 }
 
-/// Colours that also people with the common colour blindnesses tell apart (Okabe and Ito), ours first.
-const COLOURS: [&str; 7] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999"];
+/// Colours that also people with the common colour blindnesses tell apart (Okabe and Ito): ours, then the others'.
+const OURS: [&str; 4] = ["#0072b2", "#56b4e9", "#009e73", "#cc79a7"];
+const OTHERS: [&str; 3] = ["#999999", "#e69f00", "#d55e00"];
 
 const WIDTH: f64 = 520.0;
 const LABELS: f64 = 165.0;
 const FIGURES: f64 = 70.0;
 const ROW: f64 = 22.0;
 
-/// The colour number `n`.
-pub(super) fn colour(n: usize) -> &'static str {
-    COLOURS[n % COLOURS.len()]
+/// Whose colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Colour {
+    /// One of ours.
+    Ours(usize),
+    /// Somebody else's.
+    Others(usize),
+}
+
+impl Colour {
+    fn name(self) -> &'static str {
+        match self {
+            Colour::Ours(n) => OURS[n % OURS.len()],
+            Colour::Others(n) => OTHERS[n % OTHERS.len()],
+        }
+    }
 }
 
 /// Horizontal bars, one below the other, of one unit.
@@ -50,22 +64,22 @@ pub(super) fn bars(title: &str, unit: &str, columns: &[Column<'_>]) -> String {
             r#"<text x="{0:.0}" y="{text:.0}" text-anchor="end">{1}</text><rect x="{LABELS}" y="{y:.0}" width="{width:.1}" height="18" rx="2" fill="{2}"/><path d="M{least:.1} {middle:.0}H{most:.1}M{least:.1} {y1:.0}v8M{most:.1} {y1:.0}v8" class="w"/><text x="{WIDTH}" y="{text:.0}" text-anchor="end" class="n">{figures}</text>"#,
             LABELS - 8.0,
             escape(c.label),
-            colour(c.colour),
+            c.colour.name(),
             y1 = middle - 4.0,
         );
     }
     out + "</svg>"
 }
 
-/// How many requests took no longer than that, on a logarithmic axis.
-pub(super) fn latencies(title: &str, curves: &[(&str, usize, &Latencies)]) -> String {
-    const HEIGHT: f64 = 190.0;
+/// How many requests took no longer than that, on a logarithmic axis. The colours are told by the bars beside it.
+pub(super) fn latencies(title: &str, curves: &[(Colour, &Latencies)]) -> String {
+    const HEIGHT: f64 = 172.0;
     const LEFT: f64 = 46.0;
     const BOTTOM: f64 = 150.0;
     const TOP: f64 = 24.0;
     // From half to all but one in ten thousand; in between, by orders of magnitude of what is left.
     let percents = [50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
-    let all = || curves.iter().flat_map(|(_, _, l)| percents.map(|p| l.percentile(p)));
+    let all = || curves.iter().flat_map(|(_, l)| percents.map(|p| l.percentile(p)));
     let least = all().fold(f64::INFINITY, f64::min).max(0.1).log10().floor();
     let most = all().fold(1.0, f64::max).log10().ceil().max(least + 1.0);
     let x = |p: f64| LEFT + (WIDTH - LEFT - 8.0) * (((100.0 - p) / 50.0).log10() / (0.01f64 / 50.0).log10());
@@ -94,23 +108,14 @@ pub(super) fn latencies(title: &str, curves: &[(&str, usize, &Latencies)]) -> St
             out,
             r#"<text x="{:.1}" y="{:.0}" text-anchor="middle" class="u">{p}</text>"#,
             x(p).min(WIDTH - 14.0),
-            BOTTOM + 14.0
+            BOTTOM + 17.0
         );
     }
-    let step = (WIDTH - LEFT) / curves.len().max(1) as f64;
-    for (i, (label, number, latencies)) in curves.iter().enumerate() {
+    for (colour, latencies) in curves {
         let points: Vec<String> =
             percents.iter().map(|p| format!("{:.1},{:.1}", x(*p), y(latencies.percentile(*p)))).collect();
-        let (at, colour) = (LEFT + step * i as f64, colour(*number));
-        let _ = write!(
-            out,
-            r#"<polyline points="{0}" fill="none" stroke="{colour}" stroke-width="2"/><rect x="{at:.0}" y="{1:.0}" width="10" height="10" fill="{colour}"/><text x="{2:.0}" y="{3:.0}" class="u">{4}</text>"#,
-            points.join(" "),
-            BOTTOM + 24.0,
-            at + 14.0,
-            BOTTOM + 33.0,
-            escape(label)
-        );
+        let (points, colour) = (points.join(" "), colour.name());
+        let _ = write!(out, r#"<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>"#);
     }
     out + "</svg>"
 }
@@ -126,14 +131,14 @@ mod tests {
 
     #[test]
     fn markup_in_names_is_harmless() {
-        let column = Column { label: "<b> & \"", median: 1.0, spread: (1.0, 1.0), colour: 0 };
+        let column = Column { label: "<b> & \"", median: 1.0, spread: (1.0, 1.0), colour: Colour::Ours(0) };
         let drawn = bars("a < b", "x", &[column]);
         assert!(drawn.contains("&lt;b&gt; &amp; &quot;") && drawn.contains("a &lt; b") && !drawn.contains("<b>"));
     }
 
     #[test]
     fn longer_bars_are_longer() {
-        let column = |median| Column { label: "x", median, spread: (median, median), colour: 0 };
+        let column = |median| Column { label: "x", median, spread: (median, median), colour: Colour::Ours(0) };
         let drawn = bars("t", "u", &[column(1.0), column(2.0)]);
         let widths: Vec<f64> =
             drawn.split("width=\"").skip(1).map(|s| s.split('"').next().unwrap().parse().unwrap()).collect();
@@ -145,7 +150,7 @@ mod tests {
     fn curves_stay_inside() {
         let mut l = Latencies::default();
         [10_000, 20_000, 5_000_000].into_iter().for_each(|v| l.record(v));
-        let drawn = latencies("t", &[("a", 0, &l), ("empty", 1, &Latencies::default())]);
+        let drawn = latencies("t", &[(Colour::Ours(0), &l), (Colour::Others(1), &Latencies::default())]);
         assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
         assert_eq!(drawn.matches("<polyline").count(), 2);
     }
