@@ -51,6 +51,21 @@ impl Latencies {
         self.0.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect()
     }
 
+    /// The same with a few buckets only: enough for the percentiles that are shown, and little to store.
+    #[must_use]
+    pub fn thinned(&self) -> Latencies {
+        const PERCENTS: [f64; 14] =
+            [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 100.0];
+        let up_to = |percent: f64| (self.count() as f64 * percent / 100.0).ceil() as u64;
+        let mut before = 0;
+        let buckets = PERCENTS.map(|percent| {
+            let count = up_to(percent) - before;
+            before += count;
+            (self.0.value_at_percentile(percent), count)
+        });
+        Latencies::from_buckets(&buckets)
+    }
+
     /// From pairs of nanoseconds and count.
     #[must_use]
     pub fn from_buckets(buckets: &[(u64, u64)]) -> Latencies {
@@ -85,6 +100,18 @@ mod tests {
             assert!((got - want).abs() <= want * 0.01, "{percent}: {got} instead of {want}");
         }
         assert_eq!(l.count(), 1000);
+    }
+
+    #[test]
+    fn thinned_ones_have_the_same_percentiles() {
+        let mut l = Latencies::default();
+        (1..=20_000).for_each(|i| l.record(i * 1000));
+        let thin = l.thinned();
+        assert!(thin.buckets().len() <= 14 && thin.count() == l.count());
+        for percent in [50.0, 90.0, 99.0, 99.9, 99.99] {
+            assert_eq!(thin.percentile(percent), l.percentile(percent), "{percent}");
+        }
+        assert_eq!(Latencies::default().thinned().count(), 0);
     }
 
     #[test]

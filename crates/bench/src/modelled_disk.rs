@@ -1,9 +1,9 @@
 //! A disk whose speed is known: a file in memory behind FUSE, served at the pace of a head that moves.
 //!
-//! What a write costs on a disk that seeks, or how much is lost when the disk is the limit, cannot be measured on a disk
-//! that others use at the same time, nor in memory. This one transfers at a fixed rate, pays for every jump, and has no
-//! write cache: a write is done when it is on the platter. Its time is counted, not waited for request by request, so a
-//! queue that is never empty is served at the modelled rate however late this process is woken.
+//! What a write costs on a disk that seeks, or how much is lost when the disk is the limit, cannot be measured on a
+//! disk that others use at the same time, nor in memory. This one transfers at a fixed rate, pays for every jump, and
+//! has no write cache: a write is done when it is on the platter. Its time is counted, not waited for request by
+//! request, so a queue that is never empty is served at the modelled rate however late this process is woken.
 
 use crate::error::{Error, Result};
 use crate::process::Process;

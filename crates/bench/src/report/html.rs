@@ -5,23 +5,7 @@ use super::text::{number, want};
 use crate::results::{Bar, CPU, CaseReport, IOPS, LATENCY, MIB_S, P99, Report, median, spread};
 use std::fmt::Write;
 
-const STYLE: &str = "
-:root{--ink:#1b1f24;--soft:#5b6570;--line:#d9dee4;--paper:#fff;--card:#f6f8fa;--good:#1a7f4b;--bad:#b3261e}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e9ed;--soft:#9aa4af;--line:#343b43;--paper:#14181c;--card:#1c2127;--good:#5ecb94;--bad:#ff8a80}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1180px;margin:2em auto;padding:0 1.2em}
-h1{font-size:1.7em;margin-bottom:.1em}h2{font-size:1.2em;margin:2.2em 0 .2em;border-top:1px solid var(--line);padding-top:1em}
-p{margin:.4em 0;max-width:80ch}.soft{color:var(--soft)}
-.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(460px,1fr));gap:1em;margin:1em 0}
-.plots>div{background:var(--card);border-radius:8px;padding:.9em 1em}
-svg{width:100%;height:auto;font:12px system-ui,sans-serif;fill:var(--ink)}svg .t{font-weight:600}svg .u{fill:var(--soft);font-size:11px}
-svg .n{font-variant-numeric:tabular-nums}svg .w{stroke:var(--ink);fill:none;opacity:.55}svg .g{stroke:var(--line);fill:none}
-table{border-collapse:collapse;width:100%;margin:.8em 0}th,td{text-align:left;padding:.3em .7em;border-bottom:1px solid var(--line);vertical-align:top}
-td.r,th.r{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}th{font-weight:600;color:var(--soft)}
-.met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}
-.tiles{display:flex;gap:1em;flex-wrap:wrap;margin:1.2em 0}.tiles div{background:var(--card);border-radius:8px;padding:.7em 1.2em}
-.tiles b{display:block;font-size:1.6em;line-height:1.2}details{margin:.6em 0}summary{cursor:pointer;color:var(--soft)}
-.scroll{overflow-x:auto}a{color:inherit}
-";
+const STYLE: &str = include_str!("page.css");
 
 /// The whole page.
 #[must_use]

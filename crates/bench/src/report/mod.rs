@@ -14,5 +14,5 @@ pub use text::text;
 /// For programs, and for [`Report::from_json`].
 #[must_use]
 pub fn json(report: &Report) -> String {
-    serde_json::to_string_pretty(report).unwrap_or_default() + "\n"
+    serde_json::to_string(report).unwrap_or_default() + "\n"
 }
