@@ -1,5 +1,6 @@
 """Resync and online verify: by checksums, thin, at a rate, in order, interrupted, over a thin link; both peers."""
 
+import contextlib
 import os
 import re
 import time
@@ -36,6 +37,31 @@ def fill(node, megabytes, first=0):
     for i in range(first, first + megabytes):
         node.write(i * MIB, os.urandom(MIB))
     node.flush()
+
+
+def resyncing(pair, rate, megabytes):
+    """The second node fetches so much from the first one, at a fixed rate in MiB/s; returns both."""
+    a, b = pair.nodes
+    pair.up(disk=f"c-plan-ahead 0; resync-rate {rate}M;", fast=False, net=C.FAST_NET)
+    fill(a, megabytes)
+    b.verb("invalidate", "r0")
+    b.wait(repl="SyncTarget")
+    return a, b
+
+
+def verify(node, *options, timeout=30.0):
+    """A whole online verify, started on `node`."""
+    node.verb("verify", *options, "r0")
+    eventually("verify has ended", lambda: decisions(node, "verify-done"), timeout)
+
+
+@contextlib.contextmanager
+def thin_link(node):
+    """16 Mbit/s from this node to the other."""
+    node.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "16mbit", "burst", "32k", "latency", "50ms"],
+             check=True)
+    yield
+    node.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
 
 
 def reconnect(a, b):
@@ -84,11 +110,7 @@ def test_checksums_only_after_a_crash(pair):
 
 @pytest.mark.parametrize("mib", [4, 10])
 def test_fixed_rate_is_held(pair, mib):
-    a, b = pair.nodes
-    pair.up(disk=f"c-plan-ahead 0; resync-rate {mib}M;", fast=False, net=C.FAST_NET)
-    fill(a, 30)
-    b.verb("invalidate", "r0")
-    b.wait(repl="SyncTarget")
+    a, b = resyncing(pair, rate=mib, megabytes=30)
     eventually("the resync is under way", lambda: (b.state()["oos"] or 0) < 30 * 1024)
     start, left = time.monotonic(), b.state()["oos"]
     time.sleep(2)
@@ -98,11 +120,7 @@ def test_fixed_rate_is_held(pair, mib):
 
 
 def test_rate_changes_while_it_runs(pair):
-    a, b = pair.nodes
-    pair.up(disk="c-plan-ahead 0; resync-rate 1M;", fast=False, net=C.FAST_NET)
-    fill(a, 24)
-    b.verb("invalidate", "r0")
-    b.wait(repl="SyncTarget")
+    a, b = resyncing(pair, rate=1, megabytes=24)
     pair.configure(disk="c-plan-ahead 0; resync-rate 400M;")
     b.verb("adjust", "r0")
     pair.wait_synced(timeout=10)
@@ -110,11 +128,7 @@ def test_rate_changes_while_it_runs(pair):
 
 
 def test_pause_and_resume(pair):
-    a, b = pair.nodes
-    pair.up(disk="c-plan-ahead 0; resync-rate 4M;", fast=False, net=C.FAST_NET)
-    fill(a, 16)
-    b.verb("invalidate", "r0")
-    b.wait(repl="SyncTarget")
+    a, b = resyncing(pair, rate=4, megabytes=16)
     a.verb("pause-sync", "r0")
     b.wait(repl="PausedSyncT")
     a.wait(repl="PausedSyncS")
@@ -128,11 +142,7 @@ def test_pause_and_resume(pair):
 
 
 def test_progress_is_told(pair):
-    a, b = pair.nodes
-    pair.up(disk="c-plan-ahead 0; resync-rate 4M;", fast=False, net=C.FAST_NET)
-    fill(a, 28)
-    b.verb("invalidate", "r0")
-    b.wait(repl="SyncTarget")
+    a, b = resyncing(pair, rate=4, megabytes=28)
     time.sleep(3)
 
     def peer_device():
@@ -154,6 +164,11 @@ LINBIT = {"net": "max-buffers 80k; sndbuf-size 10M; rcvbuf-size 10M;",
                   "c-min-rate 250k;"}
 
 
+def as_options(section):
+    """What stands in a section, for a command line."""
+    return [f"--{x.strip().replace(' ', '=')}" for x in section.split(";") if x.strip()]
+
+
 def socket_buffers(node):
     """(receive, send) of the established sockets, in bytes, as the kernel counts them (twice what was asked for)."""
     out = node.run(["ss", "-Htnm", "state", "established", f"( sport = :{C.PORT} or dport = :{C.PORT} )"],
@@ -172,9 +187,8 @@ def test_the_tuning_that_linbit_recommends(pair, how):
         if how == "adjust":
             n.verb("adjust", "r0")
         if how == "verbs":
-            n.verb("net-options", "r0", *(f"--{x.strip().replace(' ', '=')}" for x in LINBIT["net"].split(";") if x.strip()))
-            n.verb("disk-options", "r0/0",
-                   *(f"--{x.strip().replace(' ', '=')}" for x in LINBIT["disk"].split(";") if x.strip()))
+            n.verb("net-options", "r0", *as_options(LINBIT["net"]))
+            n.verb("disk-options", "r0/0", *as_options(LINBIT["disk"]))
         shown = n.verb("show", "r0").out
         for name, value in (("max-buffers", "81920"), ("sndbuf-size", "10485760"), ("rcvbuf-size", "10485760"),
                             ("resync-rate", "3197952k"), ("c-fill-target", "2048s"), ("c-max-rate", "3197952k")):
@@ -206,11 +220,7 @@ OTHERS = [("disk-options", "resync-rate", "1M"), ("disk-options", "c-delay-targe
 
 def test_options_change_while_a_resync_and_an_application_run(pair):
     from test_two_nodes import Load
-    a, b = pair.nodes
-    pair.up(disk="c-plan-ahead 0; resync-rate 2M;", fast=False, net=C.FAST_NET)
-    fill(a, 24)
-    b.verb("invalidate", "r0")
-    b.wait(repl="SyncTarget")
+    a, b = resyncing(pair, rate=2, megabytes=24)
     load = Load(a, seconds=6, depth=8)
     for verb, name, value in OTHERS:
         for n in (a, b):
@@ -231,8 +241,7 @@ def test_options_change_while_a_resync_and_an_application_run(pair):
     pair.configure(net=C.FAST_NET + "verify-alg md5; csums-alg md5;", disk="c-plan-ahead 0; resync-rate 400M;")
     for n in (a, b):
         n.verb("adjust", "r0")
-    a.verb("verify", "r0")
-    eventually("verify has ended", lambda: decisions(a, "verify-done"))
+    verify(a)
     assert sync_again(b, a) <= 1024
     assert "were equal" in decisions(b, "resync-done")[-1]
 
@@ -242,11 +251,7 @@ def test_options_change_while_a_resync_and_an_application_run(pair):
 
 @pytest.mark.limit(240)
 def test_link_cut_all_the_time(pair):
-    a, b = pair.nodes
-    pair.up(disk="c-plan-ahead 0; resync-rate 12M;", fast=False, net=C.FAST_NET)
-    fill(a, 28)
-    b.verb("invalidate", "r0")
-    b.wait(repl="SyncTarget")
+    a, b = resyncing(pair, rate=12, megabytes=28)
     for i in range(8):
         time.sleep(0.2)
         node = (a, b)[i % 2]
@@ -261,11 +266,7 @@ def test_link_cut_all_the_time(pair):
 
 
 def test_target_killed_goes_on_where_it_was(pair):
-    a, b = pair.nodes
-    pair.up(disk="c-plan-ahead 0; resync-rate 8M;", fast=False, net=C.FAST_NET)
-    fill(a, 28)
-    b.verb("invalidate", "r0")
-    b.wait(repl="SyncTarget")
+    a, b = resyncing(pair, rate=8, megabytes=28)
     eventually("half is done", lambda: (b.state()["oos"] or 1 << 30) < 16 * 1024)
     # What is written to the bitmap every two seconds counts.
     time.sleep(0.5)
@@ -319,8 +320,7 @@ def test_verify_marks_what_differs_and_a_reconnect_repairs_it(pair, on):
     at = [MIB, 2 * MIB + 4096, 3 * MIB + 8192]
     corrupt(b, *at)
     n = a if on == "primary" else b
-    n.verb("verify", "r0")
-    eventually("verify has ended", lambda: decisions(n, "verify-done"))
+    verify(n)
     for x in (a, b):
         x.wait(repl="Established", disk="UpToDate", oos=12)
     # Nothing is written in between.
@@ -354,8 +354,7 @@ def test_verify_repair(pair, primary):
     corrupt(b, 0, MIB)
     if not primary:
         a.verb("secondary", "r0")
-    a.verb("verify", "--repair", "r0")
-    eventually("verify has ended", lambda: decisions(a, "verify-done"))
+    verify(a, "--repair")
     for x in (a, b):
         x.wait(repl="Established", oos=0, disk="UpToDate", peer_disk="UpToDate")
     pair.assert_same()
@@ -366,8 +365,7 @@ def test_verify_from_to(pair):
     pair.up(net="verify-alg crc32c;")
     fill(a, 4)
     corrupt(b, 0, MIB, 3 * MIB)
-    a.verb("verify", "--start", "2000s", "--stop", "4000s", "r0")
-    eventually("verify has ended", lambda: decisions(a, "verify-done"))
+    verify(a, "--start", "2000s", "--stop", "4000s")
     for x in (a, b):
         x.wait(repl="Established", oos=4)
 
@@ -398,11 +396,9 @@ def test_verify_needs_the_same_algorithm(pair):
 def test_pull_ahead_on_congestion(pair):
     a, b = pair.nodes
     pair.up(protocol="A", net="on-congestion pull-ahead; congestion-fill 1M; sndbuf-size 512K;")
-    a.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "16mbit", "burst", "32k", "latency", "50ms"],
-          check=True)
-    fill(a, 12)
-    assert decisions(a, "pull-ahead")
-    a.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+    with thin_link(a):
+        fill(a, 12)
+        assert decisions(a, "pull-ahead")
     pair.wait_synced(timeout=60)
     pair.assert_same()
 
@@ -410,11 +406,9 @@ def test_pull_ahead_on_congestion(pair):
 def test_disconnect_on_congestion(pair):
     a, b = pair.nodes
     pair.up(protocol="A", net="on-congestion disconnect; congestion-fill 1M; sndbuf-size 512K;")
-    a.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "16mbit", "burst", "32k", "latency", "50ms"],
-          check=True)
-    fill(a, 6)
-    a.wait(conn="StandAlone")
-    a.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+    with thin_link(a):
+        fill(a, 6)
+        a.wait(conn="StandAlone")
     a.verb("connect", "r0")
     pair.wait_synced(timeout=60)
     pair.assert_same()
@@ -458,8 +452,7 @@ def test_verify_repair_with_the_kernel(mixed, primary):
     mixed.up(primary=p, net="verify-alg md5;")
     p.write(0, os.urandom(2 * MIB))
     corrupt(k if p is u else u, MIB)
-    u.verb("verify", "--repair", "r0")
-    eventually("verify has ended", lambda: decisions(u, "verify-done"), 60)
+    verify(u, "--repair", timeout=60)
     for n in mixed.nodes:
         n.wait(repl="Established", oos=0, disk="UpToDate", peer_disk="UpToDate", timeout=60)
     mixed.assert_same()
@@ -471,8 +464,7 @@ def test_verify_repair_of_secondaries_with_the_kernel(mixed):
     u.write(0, os.urandom(2 * MIB))
     u.verb("secondary", "r0")
     corrupt(k, MIB)
-    u.verb("verify", "--repair", "r0")
-    eventually("verify has ended", lambda: decisions(u, "verify-done"), 60)
+    verify(u, "--repair", timeout=60)
     for n in mixed.nodes:
         n.wait(repl="Established", oos=0, disk="UpToDate", peer_disk="UpToDate", timeout=60)
     mixed.assert_same()
@@ -507,10 +499,8 @@ def test_the_kernels_rates_do_not_count(mixed):
 def test_pull_ahead_with_the_kernel(mixed):
     u, k = mixed.nodes
     mixed.up(primary=u, protocol="A", net="on-congestion pull-ahead; congestion-fill 512K; sndbuf-size 256K;")
-    u.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "16mbit", "burst", "32k", "latency", "50ms"],
-          check=True)
-    fill(u, 10)
-    u.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+    with thin_link(u):
+        fill(u, 10)
     assert decisions(u, "pull-ahead")
     mixed.wait_synced(timeout=60)
     mixed.assert_same()
