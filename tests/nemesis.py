@@ -125,6 +125,7 @@ class Round:
                 self.say(f"attach {n.name}")
                 self.try_verb(n, "attach")
             if s and s["conn"] == "StandAlone":
+                assert "SplitBrain" not in n.log(), f"{n.name}: split brain, and there never were two Primaries"
                 self.say(f"connect {n.name}")
                 self.try_verb(n, "connect")
         if all(s and s["conn"] == "Connected" and s["repl"] == "Established" and s["disk"] == s["peer_disk"] == "UpToDate"
