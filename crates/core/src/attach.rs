@@ -567,6 +567,7 @@ impl Resource {
             .collect();
         for key in mine {
             // What is about metadata ends with the disk's backing.
+            self.devices[d].meta_pending = 0;
             if let Some(op) = self.ops.remove(key) {
                 self.data_op_done(op, Err(IoError::Io), (Segments::None, false));
             }
@@ -583,6 +584,8 @@ impl Resource {
             }
             _ => false,
         });
+        let dev = &self.devices[d];
+        let stuck = stuck || (dev.usable() && dev.meta_pending > 0 && now.since(dev.meta_since) >= limit);
         if (stuck || self.resync_stuck_on_disk(d, limit)) && !self.devices[d].forced_detach {
             self.devices[d].forced_detach = true;
             self.disk_error(

@@ -62,7 +62,7 @@ impl Resource {
         }
     }
 
-    fn bitmap_complete(&mut self, i: usize, d: usize) {
+    pub(crate) fn bitmap_complete(&mut self, i: usize, d: usize) {
         self.write_bitmap(d);
         let next = match self.connections[i].peer_devices[d].repl {
             ConnState::WFBitMapT => {
@@ -77,6 +77,8 @@ impl Resource {
                 ConnState::SyncSource
             }
             other => {
+                // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
+                self.connections[i].peer_devices[d].early_bitmap = other == ConnState::Connected;
                 return self.note(
                     Severity::Info,
                     Some(d),

@@ -115,6 +115,8 @@ pub(crate) struct PeerDevice {
     pub(crate) peer_seq: u32,
     pub(crate) receiving_bitmap: Option<wire::BitmapReceiver>,
     pub(crate) early_sync_uuid: Option<units::Generation>,
+    /// The peer's bitmap came before we knew of the resync that it belongs to: its bits are in ours.
+    pub(crate) early_bitmap: bool,
     /// To be sent when our superblock names it.
     pub(crate) sync_uuid_due: Option<units::Generation>,
     pub(crate) resync: Resync,
@@ -265,6 +267,7 @@ impl PeerDevice {
             peer_seq: 0,
             receiving_bitmap: None,
             early_sync_uuid: None,
+            early_bitmap: false,
             sync_uuid_due: None,
             resync: Resync::default(),
             consider_resync: false,

@@ -62,6 +62,9 @@ pub(crate) struct Device {
     /// Disk operations in flight on the data area, with when they began.
     pub(crate) local_pending: u32,
     pub(crate) upper_pending: u32,
+    /// Metadata operations in flight, and since when none of them has ended.
+    pub(crate) meta_pending: u32,
+    pub(crate) meta_since: Instant,
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
     pub(crate) al_writes: u64,
@@ -158,6 +161,8 @@ impl Device {
             al_queue: AlQueue::default(),
             local_pending: 0,
             upper_pending: 0,
+            meta_pending: 0,
+            meta_since: Instant(0),
             read_bytes: 0,
             written_bytes: 0,
             al_writes: 0,
@@ -170,6 +175,11 @@ impl Device {
     /// The disk takes reads and writes (whatever the quality of its data).
     pub(crate) fn usable(&self) -> bool {
         self.backing.is_some() && self.disk >= DiskState::Inconsistent && self.disk != DiskState::DUnknown
+    }
+
+    /// Is something under way on the disk that must end within `disk-timeout`?
+    pub(crate) fn is_busy(&self) -> bool {
+        self.local_pending > 0 || self.meta_pending > 0 || !self.resyncing.is_empty()
     }
 
     pub(crate) fn interval_id(&mut self) -> u64 {

@@ -92,6 +92,7 @@ impl Resource {
             pd.uuids = None;
             pd.sizes = None;
             pd.receiving_bitmap = None;
+            pd.early_bitmap = false;
             pd.sync_uuid_due = None;
             self.write_bitmap(d);
         }
@@ -279,7 +280,7 @@ impl Resource {
             }
         }
         for dev in &self.devices {
-            if let (Some(limit), true) = (dev.disk_timeout(), dev.local_pending > 0 || !dev.resyncing.is_empty()) {
+            if let (Some(limit), true) = (dev.disk_timeout(), dev.is_busy()) {
                 // Coarse: looked at twice per limit.
                 at(Some(self.now + Duration(limit.0 / 2 + 1)));
             }

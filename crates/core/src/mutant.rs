@@ -113,7 +113,6 @@ mutants! {
     DisklessWithoutBitmap "diskless-without-bitmap" Cluster "the bitmap for a diskless writer is kept here (data 2.3)";
     // Resync (data-path-and-resync 7).
     ResyncReadsUnderWrite "resync-reads-under-write" Cluster "a resync read waits for writes to the block (data 7.4)";
-    ResyncOverwrites "resync-overwrites-newer" Cluster "resync data waits for the peer's write (data 7.5)";
     WriteIntoResync "write-into-resync" Cluster "a write waits for the resync of its blocks (data 7.4)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
     ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";

@@ -236,6 +236,10 @@ impl Resource {
     pub fn on_meta_done(&mut self, now: Instant, done: MetaDone) {
         self.now = now;
         let Some(op) = self.ops.remove(done.op.0) else { return };
+        if let Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) = op {
+            self.devices[d].meta_pending -= 1;
+            self.devices[d].meta_since = now;
+        }
         match op {
             Op::AlBlock(d) => self.al_block_done(d, done.result.map(drop)),
             Op::BitmapPage(d, page) => self.bitmap_page_done(d, page, done.result.map(drop)),
@@ -343,7 +347,12 @@ impl Resource {
     }
 
     pub(crate) fn meta(&mut self, d: usize, op: Op, action: MetaOp) {
-        let volume = self.devices[d].volume;
+        let dev = &mut self.devices[d];
+        if dev.meta_pending == 0 {
+            dev.meta_since = self.now;
+        }
+        dev.meta_pending += 1;
+        let volume = dev.volume;
         let op = OpId(self.ops.insert(op));
         self.emit(Effect::Meta { op, volume, action });
     }

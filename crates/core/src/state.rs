@@ -274,6 +274,10 @@ impl Resource {
                 self.handler(Handler::BeforeResyncSource.name(), Some(d), Some(PEER));
             }
         }
+        let wants_bitmap = new.conn == ConnState::WFBitMapT && old.conn != ConnState::WFBitMapT;
+        if wants_bitmap && std::mem::take(&mut self.connections[PEER].peer_devices[d].early_bitmap) {
+            self.bitmap_complete(PEER, d);
+        }
         if new.conn == ConnState::WFSyncUUID
             && let Some(generation) = self.connections[PEER].peer_devices[d].early_sync_uuid.take()
         {

@@ -135,7 +135,8 @@ impl Cluster {
             holders.push(n);
         }
         if self.is_mirrored(n, word, request) {
-            let reading = self.oldest_read(1 - n, now);
+            // A flush of ours that is under way asks what the peer held when it began.
+            let reading = self.oldest_read(1 - n, now).min(self.oldest_read(n, now));
             let volume = &mut self.nodes[1 - n].volumes[v];
             volume.view.ended(&written, true, now, reading);
             volume.view.includes[n] = count;

@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use units::{ByteLen, Duration, Instant, NodeId, Rng, SectorRange, VolumeNr};
 use urbd_core::{
-    BlockRequest, Command, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone, OpId, OpenedDisk,
-    Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
+    BlockRequest, Command, CommandError, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone, OpId,
+    OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
 };
 use wire::{Packet, Socket, StateWord};
 
@@ -30,6 +30,8 @@ pub(crate) struct Cluster {
     pub(crate) failure: Option<String>,
     pub(crate) events: u64,
     pub(crate) packets: u64,
+    /// What the cores said to whom it concerns, if it is kept.
+    pub(crate) notices: Option<Vec<(usize, String)>>,
     /// Counts everything that the oracle orders.
     pub(crate) moment: Moment,
     pub(crate) serial: u64,
@@ -95,6 +97,8 @@ pub(crate) struct Node {
     pub(crate) commands: BTreeMap<u64, Command>,
     pub(crate) dies_after: Option<(u32, bool)>,
     pub(crate) epochs: Epochs,
+    /// How the last command ended.
+    pub(crate) last_result: Option<Result<(), CommandError>>,
     /// The applications want their devices open.
     pub(crate) wants_open: bool,
 }
@@ -181,6 +185,7 @@ impl Cluster {
             failure: None,
             events: 0,
             packets: 0,
+            notices: None,
             moment: 2,
             serial: 0,
             acknowledged: [0; 2],
@@ -308,6 +313,7 @@ impl Node {
             commands: BTreeMap::new(),
             dies_after: None,
             epochs: Epochs::default(),
+            last_result: None,
             wants_open: false,
         }
     }

@@ -59,6 +59,7 @@ impl Cluster {
                 epochs.completed = None;
                 return Ok(());
             }
+            Packet::SyncUuid(sync) => return self.check_sync_generation(n, v, *sync),
             Packet::Data(w) => SectorRange::new(w.sector, w.size),
             Packet::Trim(w) | Packet::Zeroes(w) => SectorRange::new(w.sector, w.size),
             _ => None,

@@ -28,12 +28,14 @@ mod payload;
 mod plan;
 mod process;
 mod ranges;
+mod scenario;
 mod settle;
 mod shrink;
 mod trace;
 
 pub use disk::DiskFaults;
 pub use plan::{Plan, Setup, Step, VolumeSetup};
+pub use scenario::{Scenario, parse as parse_scenarios, run_scenario};
 pub use shrink::shrink;
 
 use cluster::Cluster;
@@ -72,14 +74,19 @@ pub fn run_seed(seed: u64, options: Options) -> Outcome {
 /// Runs a plan. A panic of the core is a failure (where panics unwind).
 #[must_use]
 pub fn run_plan(plan: &Plan, options: Options) -> Outcome {
-    let mut cluster = Cluster::new(plan, Trace::new(options.trace));
-    let ran = catch_unwind(AssertUnwindSafe(|| {
+    observed(plan, options, |cluster| {
         let end = plan.steps.last().map_or(Instant(0), |(at, _)| *at);
         cluster.run_with_checks(end);
         if cluster.failure.is_none() {
             cluster.recover();
         }
-    }));
+    })
+}
+
+/// Lets something happen to the cluster of a plan, and tells what became of it.
+fn observed(plan: &Plan, options: Options, what: impl FnOnce(&mut Cluster)) -> Outcome {
+    let mut cluster = Cluster::new(plan, Trace::new(options.trace));
+    let ran = catch_unwind(AssertUnwindSafe(|| what(&mut cluster)));
     if let Err(panic) = ran {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));

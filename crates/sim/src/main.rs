@@ -2,29 +2,32 @@
 
 use std::io::Write;
 use std::time::Instant;
-use urbd_sim::{Options, Plan, run_plan, run_seed, shrink};
+use urbd_sim::{Options, Plan, parse_scenarios, run_plan, run_scenario, run_seed, shrink};
 
 const USAGE: &str = "usage: urbd-sim [--seeds N] [--first SEED]   run N seeds
-       urbd-sim --seed SEED [--trace] [--shrink]   run one, show what happens or a shorter plan";
+       urbd-sim --seed SEED [--trace] [--shrink]   run one, show what happens or a shorter plan
+       urbd-sim --scenario NAME [--seed SEED] [--trace]   run those of scenarios.txt whose name begins so";
 
 fn main() {
     let mut args = std::env::args().skip(1);
     let (mut first, mut count, mut single) = (1, 1000, None);
-    let (mut trace, mut short) = (false, false);
+    let (mut trace, mut short, mut scenario) = (false, false, None);
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| usage());
         match arg.as_str() {
             "--seeds" => count = number(),
             "--first" => first = number(),
             "--seed" => single = Some(number()),
+            "--scenario" => scenario = Some(args.next().unwrap_or_else(|| usage())),
             "--trace" => trace = true,
             "--shrink" => short = true,
             _ => usage(),
         }
     }
-    let failed = match single {
-        Some(seed) => one(seed, trace, short),
-        None => many(first, count),
+    let failed = match (scenario, single) {
+        (Some(name), seed) => scenarios(&name, seed, trace),
+        (None, Some(seed)) => one(seed, trace, short),
+        (None, None) => many(first, count),
     };
     std::process::exit(i32::from(failed));
 }
@@ -54,6 +57,20 @@ fn one(seed: u64, trace: bool, short: bool) -> bool {
         ),
     }
     outcome.failure.is_some()
+}
+
+fn scenarios(name: &str, seed: Option<u64>, trace: bool) -> bool {
+    let mut failed = false;
+    let all = parse_scenarios(include_str!("../scenarios.txt"));
+    for scenario in all.iter().filter(|s| s.name.starts_with(name)) {
+        for seed in seed.map_or(0..8, |seed| seed..seed + 1) {
+            let outcome = run_scenario(scenario, seed, Options { trace });
+            outcome.trace.iter().for_each(|line| println!("{line}"));
+            println!("{}, seed {seed}: {}", scenario.name, outcome.failure.as_deref().unwrap_or("passed"));
+            failed |= outcome.failure.is_some();
+        }
+    }
+    failed
 }
 
 fn many(first: u64, count: u64) -> bool {

@@ -6,7 +6,7 @@ use crate::ranges::sectors;
 use meta::activity_log::replay::replay;
 use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, Format, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, SectorRange};
+use units::{BitSet, Generation, SectorRange};
 use urbd_core::Resource;
 
 /// Sectors of an activity-log extent: 4 MiB.
@@ -36,6 +36,13 @@ impl Cluster {
             return Err("a write of a Primary, but its disk does not say that it is one".to_owned());
         }
         Ok(())
+    }
+
+    /// The target of a resync is told its generation: a source that crashes must still know it
+    /// (`docs/spec/connection-and-state.md` 7.4).
+    pub(crate) fn check_sync_generation(&mut self, n: usize, v: usize, sync: Generation) -> Result<(), String> {
+        let stored = self.superblock(n, v)?.peers[Superblock::V08_PEER].bitmap_uuid;
+        if stored.same(sync) { Ok(()) } else { Err(format!("P_SYNC_UUID {sync}, but the disk says {stored}")) }
     }
 
     /// A metadata operation has ended: is the new generation on the disk?

@@ -9,7 +9,7 @@ use wire::AfterSplitBrain::{
 };
 
 /// Policies to choose from.
-const AFTER_SPLIT_BRAIN: [Policies; 6] = [
+pub(crate) const AFTER_SPLIT_BRAIN: [Policies; 6] = [
     Policies { none: Disconnect, one: Disconnect, two: Disconnect },
     Policies { none: Disconnect, one: Disconnect, two: Disconnect },
     Policies { none: DiscardZeroChanges, one: Disconnect, two: Disconnect },

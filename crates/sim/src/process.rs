@@ -189,13 +189,17 @@ impl Cluster {
             Effect::RunHandler { id, .. } => {
                 self.input(n, Duration::from_millis(50), Input::Handler(id, 0));
             }
-            Effect::CommandDone { id, .. } => {
+            Effect::CommandDone { id, result } => {
                 node.commands.remove(&id).ok_or_else(|| format!("command {id} ended twice or was never given"))?;
+                node.last_result = Some(result);
             }
             Effect::Device { volume, size, access, .. } => self.device_changed(n, usize::from(volume.0), size, access),
             Effect::Log(notice) => {
                 if notice.severity == Severity::Error {
                     self.trace.mix(1);
+                }
+                if let Some(notices) = &mut self.notices {
+                    notices.push((n, format!("{}: {}", notice.reason, notice.text)));
                 }
                 if let (Some(volume), "new-generation") = (notice.volume, notice.reason) {
                     self.nodes[n].volumes[usize::from(volume.0)].generation_began = true;

@@ -116,7 +116,7 @@ impl Cluster {
     }
 
     /// The nodes do not know each other's data any more: one begins anew.
-    fn create_metadata(&mut self, n: usize) {
+    pub(crate) fn create_metadata(&mut self, n: usize) {
         self.die(n, false);
         for v in 0..self.setup.volumes.len() {
             let layout = self.setup.volumes[v].layout(n);

@@ -1,67 +1,98 @@
-//! The tests of the simulator: every wrong version of a rule must be noticed, within a bound of seeds.
+//! The tests of the simulator: every wrong version of a rule must be noticed, by a scenario or within a bound of seeds.
 //!
-//! A seed counts only if it passes without the mutant.
+//! A run counts only if it passes without the mutant.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use urbd_core::{Layer, Mutant, choose_mutant};
-use urbd_sim::{Options, Outcome, run_seed};
+use urbd_sim::{Options, Outcome, Scenario, parse_scenarios, run_scenario, run_seed};
 
-/// Seeds that a mutant may survive.
-const SEEDS: u64 = 400;
+/// Latencies that each scenario is tried with.
+const LATENCIES: u64 = 6;
+/// Seeds that a mutant may survive after that.
+const SEEDS: u64 = 60;
+
+/// A run, by which a mutant may be noticed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Trial {
+    /// Number of the scenario, and its seed.
+    Scenario(usize, u64),
+    /// A whole plan.
+    Seed(u64),
+}
 
 /// How a mutant was noticed.
 struct Caught {
-    seed: u64,
+    by: String,
+    runs: usize,
     events: u64,
     text: String,
 }
 
-/// Which seeds pass without a mutant; shared by all threads.
-#[derive(Default)]
-struct Baseline(Mutex<BTreeMap<u64, bool>>);
-
-impl Baseline {
-    fn passes(&self, seed: u64) -> bool {
-        if let Some(known) = self.0.lock().expect("no thread dies holding it").get(&seed) {
-            return *known;
-        }
-        let passes = run(seed, None).failure.is_none();
-        self.0.lock().expect("no thread dies holding it").insert(seed, passes);
-        passes
-    }
+/// The runs, and which of them pass without a mutant; shared by all threads.
+struct Trials {
+    scenarios: Vec<Scenario>,
+    passes: Mutex<BTreeMap<Trial, bool>>,
 }
 
-fn run(seed: u64, mutant: Option<Mutant>) -> Outcome {
-    choose_mutant(mutant);
-    let outcome = run_seed(seed, Options::default());
-    choose_mutant(None);
-    outcome
-}
+impl Trials {
+    fn all(&self) -> impl Iterator<Item = Trial> {
+        let numbers = 0..self.scenarios.len();
+        let scenarios = (0..LATENCIES).flat_map(move |seed| numbers.clone().map(move |n| Trial::Scenario(n, seed)));
+        scenarios.chain((1..=SEEDS).map(Trial::Seed))
+    }
 
-fn hunt(mutant: Mutant, baseline: &Baseline) -> Option<Caught> {
-    let mut events = 0;
-    for seed in 1..=SEEDS {
-        let outcome = run(seed, Some(mutant));
-        events += outcome.events;
-        if let Some(text) = outcome.failure.filter(|_| baseline.passes(seed)) {
-            return Some(Caught { seed, events, text });
+    fn run(&self, trial: Trial, mutant: Option<Mutant>) -> Outcome {
+        choose_mutant(mutant);
+        let outcome = match trial {
+            Trial::Scenario(n, seed) => run_scenario(&self.scenarios[n], seed, Options::default()),
+            Trial::Seed(seed) => run_seed(seed, Options::default()),
+        };
+        choose_mutant(None);
+        outcome
+    }
+
+    fn passes(&self, trial: Trial) -> bool {
+        let known = self.passes.lock().expect("no thread dies holding it").get(&trial).copied();
+        known.unwrap_or_else(|| {
+            let passes = self.run(trial, None).failure.is_none();
+            self.passes.lock().expect("no thread dies holding it").insert(trial, passes);
+            passes
+        })
+    }
+
+    fn name(&self, trial: Trial) -> String {
+        match trial {
+            Trial::Scenario(n, seed) => format!("{} with {seed}", self.scenarios[n].name),
+            Trial::Seed(seed) => format!("seed {seed}"),
         }
     }
-    None
+
+    fn hunt(&self, mutant: Mutant) -> Option<Caught> {
+        let mut events = 0;
+        for (n, trial) in self.all().enumerate() {
+            let outcome = self.run(trial, Some(mutant));
+            events += outcome.events;
+            if let Some(text) = outcome.failure.filter(|_| self.passes(trial)) {
+                return Some(Caught { by: self.name(trial), runs: n + 1, events, text });
+            }
+        }
+        None
+    }
 }
 
 #[test]
 fn every_wrong_rule_is_caught() {
     std::panic::set_hook(Box::new(|_| {}));
     let mutants: Vec<Mutant> = Mutant::ALL.iter().copied().filter(|m| m.layer() == Layer::Cluster).collect();
-    let (next, baseline) = (AtomicUsize::new(0), Baseline::default());
-    let found = Mutex::new(BTreeMap::new());
+    let scenarios = parse_scenarios(include_str!("../scenarios.txt"));
+    let trials = Trials { scenarios, passes: Mutex::default() };
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let hunter = || {
         while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let caught = hunt(*mutant, &baseline);
+            let caught = trials.hunt(*mutant);
             found.lock().expect("no hunter dies holding it").insert(mutant.name(), (mutant.rule(), caught));
         }
     };
@@ -69,13 +100,13 @@ fn every_wrong_rule_is_caught() {
     let mut survivors = Vec::new();
     for (name, (rule, caught)) in found.into_inner().expect("no hunter died") {
         match caught {
-            Some(Caught { seed, events, text }) => {
-                let text: String = text.chars().take(90).collect();
-                println!("{name:26} seed {seed:3} {events:9} events  {text}");
+            Some(Caught { by, runs, events, text }) => {
+                let (by, text): (String, String) = (by.chars().take(40).collect(), text.chars().take(70).collect());
+                println!("{name:26} {by:40} run {runs:3} {events:8} events  {}", text.replace('\n', " "));
             }
             None => survivors.push(format!("{name}: {rule}")),
         }
     }
     let _ = std::panic::take_hook();
-    assert!(survivors.is_empty(), "after {SEEDS} seeds nothing has noticed: {survivors:#?}");
+    assert!(survivors.is_empty(), "nothing has noticed: {survivors:#?}");
 }

@@ -181,8 +181,7 @@ impl Resource {
         let mut zeroes: Vec<(SectorRange, u64)> = Vec::new();
         for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
             let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
-            let busy = self.devices[d].peer_writing.overlapping(block.range).next().is_some();
-            if busy && !mutant(Mutant::ResyncOverwrites) {
+            if self.devices[d].peer_writing.overlapping(block.range).next().is_some() {
                 self.connections[i].peer_devices[d].resync.arrived.push(id);
                 continue;
             }
@@ -250,10 +249,12 @@ impl Resource {
                     self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
                 }
             }
+            Err(e) if mutant(Mutant::FailedBlockCleared) => {
+                self.clear_out_of_sync(i, d, range);
+                self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
+                self.data_error(d, "resync write", range, e);
+            }
             Err(e) => {
-                if mutant(Mutant::FailedBlockCleared) {
-                    self.clear_out_of_sync(i, d, range);
-                }
                 self.block_failed(i, d, range);
                 self.send_ack(i, d, Packet::NegAck, range, BlockId::SYNCER);
                 self.data_error(d, "resync write", range, e);

@@ -1,0 +1,340 @@
+//! Named scenarios: a script of steps and expectations for two nodes, A and B. `scenarios.txt` has them and says what
+//! its words mean.
+
+use crate::cluster::Cluster;
+use crate::disk::DiskFaults;
+use crate::plan::{Plan, Setup, Step, VolumeSetup, node_id, volume_nr};
+use crate::ranges::sectors;
+use crate::{Options, Outcome};
+use units::Duration;
+use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind};
+use wire::{ConnState, DiskState, Role, StateWord};
+
+/// What one step has to take effect, unless its line ends with `&`.
+const STEP: Duration = Duration::from_secs(2);
+/// When the copies must be equal at the end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A script with its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scenario {
+    /// Its name, with the section of the specification's appendix A that it comes from.
+    pub name: String,
+    /// Lines with their numbers in the file.
+    lines: Vec<(usize, String)>,
+}
+
+/// The scenarios of a file.
+#[must_use]
+pub fn parse(text: &str) -> Vec<Scenario> {
+    let mut all: Vec<Scenario> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if let Some(name) = line.strip_prefix("scenario ") {
+            all.push(Scenario { name: name.to_owned(), lines: Vec::new() });
+        } else if let (false, Some(last)) = (line.is_empty(), all.last_mut()) {
+            last.lines.push((number + 1, line.to_owned()));
+        }
+    }
+    all
+}
+
+/// Runs a script; `seed` decides how long everything takes.
+#[must_use]
+pub fn run_scenario(scenario: &Scenario, seed: u64, options: Options) -> Outcome {
+    let mut setup = Setup::plain(seed);
+    let mut lines = scenario.lines.iter().peekable();
+    let mut failure = None;
+    while let Some((number, line)) = lines.next_if(|(_, line)| line.starts_with("set ")) {
+        failure = failure.or(set(&mut setup, line).err().map(|e| format!("line {number}: {e}")));
+    }
+    let plan = Plan { seed, setup, steps: Vec::new() };
+    crate::observed(&plan, options, |cluster| {
+        if let Some(text) = failure {
+            return cluster.fail(text);
+        }
+        let fresh = lines.next_if(|(_, line)| line == "fresh").is_some();
+        cluster.come_up(fresh);
+        let mut stays = false;
+        for (number, line) in lines {
+            stays = line == "stays";
+            if let Err(text) = cluster.play(line) {
+                let states = cluster.describe();
+                cluster.fail(format!("line {number}, \"{line}\": {text}; {states}"));
+            }
+            if cluster.failure.is_some() {
+                return;
+            }
+        }
+        if !stays {
+            cluster.must_settle();
+        }
+    })
+}
+
+impl Setup {
+    /// One small volume, protocol C, everything as it is by default; times depend on the seed.
+    fn plain(seed: u64) -> Setup {
+        let slow = Duration(20_000 << (seed % 8));
+        Setup {
+            volumes: vec![VolumeSetup { sectors: [16 * 2048; 2], external: false }],
+            protocol: Protocol::C,
+            on_no_data: OnNoData::IoError,
+            on_io_error: OnIoError::Detach,
+            fencing: Fencing::DontCare,
+            after_split_brain: crate::plan::AFTER_SPLIT_BRAIN[0],
+            max_epoch_size: 2048,
+            ko_count: 7,
+            disk_timeout: Duration(0),
+            digests: false,
+            same_content: true,
+            write_through: false,
+            latency: (slow, Duration(slow.0 * 2), Duration(10_000)),
+        }
+    }
+}
+
+fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
+    let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+    match *words.as_slice() {
+        ["protocol", "A"] => setup.protocol = Protocol::A,
+        ["protocol", "B"] => setup.protocol = Protocol::B,
+        ["on-no-data", "suspend-io"] => setup.on_no_data = OnNoData::SuspendIo,
+        ["on-io-error", "pass_on"] => setup.on_io_error = OnIoError::PassOn,
+        ["disk-timeout", n] => setup.disk_timeout = Duration::from_secs(number(n)?),
+        ["mib", n] => setup.volumes[0].sectors = [number(n)? * 2048; 2],
+        ["mib", a, b] => setup.volumes[0].sectors = [number(a)? * 2048, number(b)? * 2048],
+        ["after-sb-0pri", word] => setup.after_split_brain.none = policy(word)?,
+        ["after-sb-1pri", word] => setup.after_split_brain.one = policy(word)?,
+        ["checksums"] => setup.digests = true,
+        ["fencing"] => setup.fencing = Fencing::ResourceAndStonith,
+        ["unequal"] => setup.same_content = false,
+        ["slow-disks"] => setup.latency.0 = Duration(setup.latency.0.0 * 20),
+        _ => return Err("an unknown setting".to_owned()),
+    }
+    Ok(())
+}
+
+fn policy(word: &str) -> Result<wire::AfterSplitBrain, String> {
+    let all = wire::AfterSplitBrain::ALL.iter().copied();
+    all.into_iter().find(|p| p.name() == word).ok_or_else(|| format!("{word} is no policy"))
+}
+
+fn number(word: &str) -> Result<u64, String> {
+    word.parse().map_err(|_| format!("{word} is no number"))
+}
+
+fn node(word: &str) -> Result<usize, String> {
+    match word {
+        "A" => Ok(0),
+        "B" => Ok(1),
+        _ => Err(format!("{word} is neither A nor B")),
+    }
+}
+
+impl Cluster {
+    /// Both nodes run and are connected; without `fresh` both hold the same, and A's applications may open its device.
+    fn come_up(&mut self, fresh: bool) {
+        (0..2).for_each(|n| self.start(n));
+        self.run_until(self.now + STEP);
+        if !fresh {
+            self.command(0, Command::NewCurrentUuid { volume: volume_nr(0), clear_bitmap: true });
+            self.run_until(self.now + STEP);
+        }
+        self.notices = Some(Vec::new());
+    }
+
+    fn play(&mut self, line: &str) -> Result<(), String> {
+        let (line, wait) = match line.strip_suffix('&') {
+            Some(rest) => (rest.trim(), Duration(self.rng.below(2_000_000))),
+            None => (line, STEP),
+        };
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match *words.as_slice() {
+            ["stays"] => return Ok(()),
+            ["settled"] => {
+                self.must_settle();
+                return Ok(());
+            }
+            ["wait", n] => self.run_until(self.now + Duration::from_secs(number(n)?)),
+            [n, "is", ref states @ ..] => return self.expect_state(node(n)?, states),
+            [n, "says", ..] | [n, "never", "says", ..] => return self.expect_words(node(n)?, line),
+            [n, "obeys"] => return self.expect_result(node(n)?, true),
+            [n, "refuses"] => return self.expect_result(node(n)?, false),
+            [n, "waits"] if self.nodes[node(n)?].requests.is_empty() => return Err("nothing waits".to_owned()),
+            [n, "waits"] => return node(n).map(drop),
+            [n, "has", "nothing", "waiting"] if !self.nodes[node(n)?].requests.is_empty() => {
+                return Err(format!("{} requests wait", self.nodes[node(n)?].requests.len()));
+            }
+            [n, "has", "nothing", "waiting"] => return node(n).map(drop),
+            _ => {
+                // What is said and answered from here on is about this step.
+                self.notices = Some(Vec::new());
+                self.perform(&words)?;
+            }
+        }
+        self.run_until(self.now + wait);
+        Ok(())
+    }
+
+    fn perform(&mut self, words: &[&str]) -> Result<(), String> {
+        match *words {
+            ["cut"] => self.net.cut = [true; 2],
+            ["heal"] => (0..2).for_each(|n| self.heal(n)),
+            ["reset"] => self.reset_links(),
+            ["connect"] => (0..2).for_each(|n| self.connect(n, false)),
+            [verb, n] => self.act(verb, node(n)?)?,
+            ["write", n, block] => self.request(node(n)?, RequestKind::Write { fua: false }, number(block)?, 1),
+            ["write", n, block, count] => {
+                self.request(node(n)?, RequestKind::Write { fua: false }, number(block)?, number(count)?);
+            }
+            ["read", n, block, count] => self.request(node(n)?, RequestKind::Read, number(block)?, number(count)?),
+            ["busy", n, count] => self.keep_busy(node(n)?, number(count)?, 8),
+            ["busy", n, count, blocks] => self.keep_busy(node(n)?, number(count)?, number(blocks)?),
+            ["disk", n, fault] => self.spoil(node(n)?, fault)?,
+            ["kill", n, "after", effects] => self.step(die_after(node(n)?, number(effects)?, false)),
+            ["power-loss", n, "after", effects] => self.step(die_after(node(n)?, number(effects)?, true)),
+            _ => return Err("an unknown step".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// A step that is about one node.
+    fn act(&mut self, verb: &str, n: usize) -> Result<(), String> {
+        let (volume, peer) = (volume_nr(0), node_id(1 - n));
+        let command = match verb {
+            "start" => return Ok(self.start(n)),
+            "kill" => return Ok(self.die(n, false)),
+            "power-loss" => return Ok(self.die(n, true)),
+            "pause" => return Ok(self.step(Step::Pause(n))),
+            "resume" => return Ok(self.step(Step::Resume(n))),
+            "cut" => return Ok(self.net.cut[n] = true),
+            "open" => return Ok(self.want_open(n, true)),
+            "close" => return Ok(self.want_open(n, false)),
+            "create-md" => return Ok(self.create_metadata(n)),
+            "flush" => return Ok(self.request(n, RequestKind::Flush, 0, 1)),
+            "connect" => return Ok(self.connect(n, false)),
+            "connect-discarding" => return Ok(self.connect(n, true)),
+            "primary" | "primary!" => {
+                self.want_open(n, true);
+                Command::Primary { force: verb.ends_with('!') }
+            }
+            "secondary" | "secondary!" => {
+                self.want_open(n, false);
+                self.run_until(self.now + Duration::from_millis(10));
+                Command::Secondary { force: verb.ends_with('!') }
+            }
+            "demote-in-use" => Command::Secondary { force: false },
+            "disconnect" | "disconnect!" => Command::Disconnect { peer, force: verb.ends_with('!') },
+            "attach" => Command::Attach { volume },
+            "detach" | "detach!" => Command::Detach { volume, force: verb.ends_with('!') },
+            "invalidate" => Command::Invalidate { volume },
+            "invalidate-remote" => Command::InvalidateRemote { volume, peer },
+            "outdate" => Command::Outdate { volume },
+            "pause-sync" => Command::PauseSync { volume },
+            "resume-sync" => Command::ResumeSync { volume },
+            "suspend-io" => Command::SuspendIo { volume },
+            "resume-io" => Command::ResumeIo { volume },
+            "verify" => Command::Verify { volume, start: None, stop: None, repair: false },
+            _ => return Err("an unknown step".to_owned()),
+        };
+        self.command(n, command);
+        Ok(())
+    }
+
+    fn connect(&mut self, n: usize, discard_my_data: bool) {
+        self.command(n, Command::Connect { peer: node_id(1 - n), discard_my_data, tentative: false });
+    }
+
+    fn request(&mut self, n: usize, kind: RequestKind, block: u64, blocks: u64) {
+        self.io(0, kind, sectors(block * 8, (block + blocks) * 8), n);
+    }
+
+    /// Many small requests to few blocks, one shortly after the other.
+    fn keep_busy(&mut self, n: usize, count: u64, blocks: u64) {
+        for _ in 0..count {
+            let (block, len) = (self.rng.below(blocks), 1 + self.rng.below(3));
+            let kind = match self.rng.below(8) {
+                0 => RequestKind::Read,
+                1 => RequestKind::Flush,
+                _ => RequestKind::Write { fua: false },
+            };
+            self.request(n, kind, block, len.min(blocks - block));
+            let wait = self.rng.below(200_000);
+            self.run_until(self.now + Duration(wait));
+        }
+    }
+
+    fn spoil(&mut self, n: usize, fault: &str) -> Result<(), String> {
+        let mut faults = DiskFaults::default();
+        match fault {
+            "reads-fail" => faults.reads = true,
+            "writes-fail" => faults.writes = true,
+            "flushes-fail" => faults.flushes = true,
+            "metadata-fails" => faults.metadata = true,
+            "hangs" => faults.stalled = true,
+            "good" => {}
+            _ => return Err(format!("{fault} is no fault of a disk")),
+        }
+        self.nodes[n].volumes[0].data.faults = faults;
+        Ok(())
+    }
+
+    // -- expectations -------------------------------------------------------------------------------------------------
+
+    fn expect_state(&self, n: usize, states: &[&str]) -> Result<(), String> {
+        let Some(word) = self.nodes[n].volumes[0].word else {
+            return if states == ["down"] { Ok(()) } else { Err("it is down".to_owned()) };
+        };
+        states.iter().try_for_each(|state| match fits(&word, state) {
+            true => Ok(()),
+            false => Err(format!("not {state}")),
+        })
+    }
+
+    fn expect_words(&self, n: usize, line: &str) -> Result<(), String> {
+        let wanted = line.split_once(" says ").map_or("", |(_, text)| text);
+        let never = line.contains(" never says ");
+        let notices = self.notices.iter().flatten().filter(|(of, _)| *of == n);
+        match (notices.clone().any(|(_, text)| text.contains(wanted)), never) {
+            (true, false) | (false, true) => Ok(()),
+            _ => Err(format!("it said {:#?}", notices.map(|(_, text)| text).collect::<Vec<_>>())),
+        }
+    }
+
+    fn expect_result(&self, n: usize, good: bool) -> Result<(), String> {
+        match &self.nodes[n].last_result {
+            Some(result) if result.is_ok() == good => Ok(()),
+            other => Err(format!("the last command's result: {other:?}")),
+        }
+    }
+
+    /// Both copies become UpToDate, equal, and quiet, without anybody's help.
+    fn must_settle(&mut self) {
+        let until = self.now + PATIENCE;
+        while self.now < until && self.failure.is_none() {
+            self.run_until(self.now + STEP);
+            if self.is_settled(0) {
+                self.check_settled();
+                return self.check_settled_metadata();
+            }
+        }
+        let states = self.describe();
+        self.fail(format!("not settled: {states}"));
+    }
+}
+
+fn die_after(node: usize, effects: u64, power: bool) -> Step {
+    Step::DieAfter { node, effects: effects as u32, power }
+}
+
+/// Is this a word for the state, a disk as `own/peer`?
+fn fits(word: &StateWord, state: &str) -> bool {
+    let disk = |name: &str, disk: DiskState| name == "-" || disk.name() == name;
+    match state.split_once('/') {
+        Some((own, peer)) => disk(own, word.disk) && disk(peer, word.pdsk),
+        None if Role::ALL.iter().any(|r| r.name() == state) => word.role.name() == state,
+        None if ConnState::ALL.iter().any(|c| c.name() == state) => word.conn.name() == state,
+        None => state == "frozen" && (word.susp || word.susp_nod || word.susp_fen),
+    }
+}
