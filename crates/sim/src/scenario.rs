@@ -161,12 +161,8 @@ impl Cluster {
             [n, "says", ..] | [n, "never", "says", ..] => return self.expect_words(node(n)?, line),
             [n, "obeys"] => return self.expect_result(node(n)?, true),
             [n, "refuses"] => return self.expect_result(node(n)?, false),
-            [n, "waits"] if self.nodes[node(n)?].requests.is_empty() => return Err("nothing waits".to_owned()),
-            [n, "waits"] => return node(n).map(drop),
-            [n, "has", "nothing", "waiting"] if !self.nodes[node(n)?].requests.is_empty() => {
-                return Err(format!("{} requests wait", self.nodes[node(n)?].requests.len()));
-            }
-            [n, "has", "nothing", "waiting"] => return node(n).map(drop),
+            [n, "waits"] => return self.expect_waiting(node(n)?, true),
+            [n, "has", "nothing", "waiting"] => return self.expect_waiting(node(n)?, false),
             _ => {
                 // What is said and answered from here on is about this step.
                 self.notices = Some(Vec::new());
@@ -201,44 +197,32 @@ impl Cluster {
 
     /// A step that is about one node.
     fn act(&mut self, verb: &str, n: usize) -> Result<(), String> {
-        let (volume, peer) = (volume_nr(0), node_id(1 - n));
-        let command = match verb {
-            "start" => return Ok(self.start(n)),
-            "kill" => return Ok(self.die(n, false)),
-            "power-loss" => return Ok(self.die(n, true)),
-            "pause" => return Ok(self.step(Step::Pause(n))),
-            "resume" => return Ok(self.step(Step::Resume(n))),
-            "cut" => return Ok(self.net.cut[n] = true),
-            "open" => return Ok(self.want_open(n, true)),
-            "close" => return Ok(self.want_open(n, false)),
-            "create-md" => return Ok(self.create_metadata(n)),
-            "flush" => return Ok(self.request(n, RequestKind::Flush, 0, 1)),
-            "connect" => return Ok(self.connect(n, false)),
-            "connect-discarding" => return Ok(self.connect(n, true)),
-            "primary" | "primary!" => {
-                self.want_open(n, true);
-                Command::Primary { force: verb.ends_with('!') }
+        match verb {
+            "start" => self.start(n),
+            "kill" => self.die(n, false),
+            "power-loss" => self.die(n, true),
+            "pause" => self.step(Step::Pause(n)),
+            "resume" => self.step(Step::Resume(n)),
+            "cut" => self.net.cut[n] = true,
+            "open" => self.want_open(n, true),
+            "close" => self.want_open(n, false),
+            "create-md" => self.create_metadata(n),
+            "flush" => self.request(n, RequestKind::Flush, 0, 1),
+            "connect" => self.connect(n, false),
+            "connect-discarding" => self.connect(n, true),
+            _ => {
+                let command = command(verb, n).ok_or("an unknown step")?;
+                match command {
+                    Command::Primary { .. } => self.want_open(n, true),
+                    Command::Secondary { .. } if verb != "demote-in-use" => {
+                        self.want_open(n, false);
+                        self.run_until(self.now + Duration::from_millis(10));
+                    }
+                    _ => {}
+                }
+                self.command(n, command);
             }
-            "secondary" | "secondary!" => {
-                self.want_open(n, false);
-                self.run_until(self.now + Duration::from_millis(10));
-                Command::Secondary { force: verb.ends_with('!') }
-            }
-            "demote-in-use" => Command::Secondary { force: false },
-            "disconnect" | "disconnect!" => Command::Disconnect { peer, force: verb.ends_with('!') },
-            "attach" => Command::Attach { volume },
-            "detach" | "detach!" => Command::Detach { volume, force: verb.ends_with('!') },
-            "invalidate" => Command::Invalidate { volume },
-            "invalidate-remote" => Command::InvalidateRemote { volume, peer },
-            "outdate" => Command::Outdate { volume },
-            "pause-sync" => Command::PauseSync { volume },
-            "resume-sync" => Command::ResumeSync { volume },
-            "suspend-io" => Command::SuspendIo { volume },
-            "resume-io" => Command::ResumeIo { volume },
-            "verify" => Command::Verify { volume, start: None, stop: None, repair: false },
-            _ => return Err("an unknown step".to_owned()),
-        };
-        self.command(n, command);
+        }
         Ok(())
     }
 
@@ -302,6 +286,11 @@ impl Cluster {
         }
     }
 
+    fn expect_waiting(&self, n: usize, some: bool) -> Result<(), String> {
+        let waiting = self.nodes[n].requests.len();
+        if (waiting > 0) == some { Ok(()) } else { Err(format!("{waiting} requests wait")) }
+    }
+
     fn expect_result(&self, n: usize, good: bool) -> Result<(), String> {
         match &self.nodes[n].last_result {
             Some(result) if result.is_ok() == good => Ok(()),
@@ -322,6 +311,28 @@ impl Cluster {
         let states = self.describe();
         self.fail(format!("not settled: {states}"));
     }
+}
+
+/// The administrator's command of this name; with an exclamation mark it is forced.
+fn command(verb: &str, n: usize) -> Option<Command> {
+    let (volume, peer) = (volume_nr(0), node_id(1 - n));
+    let (name, force) = verb.strip_suffix('!').map_or((verb, false), |name| (name, true));
+    Some(match name {
+        "primary" => Command::Primary { force },
+        "secondary" | "demote-in-use" => Command::Secondary { force },
+        "disconnect" => Command::Disconnect { peer, force },
+        "attach" => Command::Attach { volume },
+        "detach" => Command::Detach { volume, force },
+        "invalidate" => Command::Invalidate { volume },
+        "invalidate-remote" => Command::InvalidateRemote { volume, peer },
+        "outdate" => Command::Outdate { volume },
+        "pause-sync" => Command::PauseSync { volume },
+        "resume-sync" => Command::ResumeSync { volume },
+        "suspend-io" => Command::SuspendIo { volume },
+        "resume-io" => Command::ResumeIo { volume },
+        "verify" => Command::Verify { volume, start: None, stop: None, repair: false },
+        _ => return None,
+    })
 }
 
 fn die_after(node: usize, effects: u64, power: bool) -> Step {
