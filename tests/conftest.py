@@ -1,9 +1,11 @@
 """Fixtures.  Every test has a time limit of its own; nothing may be left behind by any of them."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -34,11 +36,32 @@ def time_limit(request):
     def over(*_):
         raise C.TookTooLong(f"the test took more than {seconds} s")
 
+    with alarm(seconds, over):
+        yield
+
+
+@contextlib.contextmanager
+def alarm(seconds, over):
+    """Calls over() in this thread after that time. A worker of xdist does not always run its tests in its main thread,
+    and then there are no signals: the exception is raised as soon as the interpreter gets to it."""
+    if threading.current_thread() is not threading.main_thread():
+        ident = ctypes.c_ulong(threading.get_ident())
+        timer = threading.Timer(seconds, ctypes.pythonapi.PyThreadState_SetAsyncExc,
+                                (ident, ctypes.py_object(C.TookTooLong)))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+        return
     before = signal.signal(signal.SIGALRM, over)
     signal.alarm(seconds)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.hookimpl(hookwrapper=True)
