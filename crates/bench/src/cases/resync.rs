@@ -20,8 +20,8 @@ pub(super) const CASE: Case = Case {
 
 const ALONE: &str = "resync, alone";
 const COPY: &str = "copy of the file";
-const WITHOUT: &str = "application, no resync";
-const DURING: &str = "application during a resync";
+const WITHOUT: &str = "no resync";
+const DURING: &str = "during a resync";
 
 fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("resync")?;

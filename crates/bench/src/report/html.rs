@@ -134,7 +134,7 @@ fn contenders(case: &CaseReport) -> Vec<(&str, Colour)> {
 }
 
 fn is_ours(contender: &str) -> bool {
-    ["urbd", "resync", "application during"].iter().any(|start| contender.starts_with(start))
+    ["urbd", "resync", "during"].iter().any(|start| contender.starts_with(start))
 }
 
 /// A bar for everybody for whom this was measured.
