@@ -45,6 +45,9 @@ enum Step {
         /// What follows when they are all down: the log may forget only what the bitmap knows by then.
         then: Option<MetaOp>,
     },
+    /// All is in order, but the volume is shaking hands and has told the peer that there is no disk yet: what that
+    /// ends in must be known, as from then on the disk is negotiated.
+    Handshake,
 }
 
 impl Resource {
@@ -103,7 +106,7 @@ impl Resource {
         };
         let Some(attaching) = &mut self.devices[d].attaching else { return };
         match std::mem::replace(&mut attaching.step, Step::Opening) {
-            Step::Opening => {}
+            Step::Opening | Step::Handshake => {}
             Step::Superblock { at } => self.superblock_read(d, at, &bytes),
             Step::Log { layout, md } => {
                 let area = BitmapArea::new(md.geometry, md.effective_size);
@@ -371,7 +374,18 @@ impl Resource {
         }
     }
 
+    /// Once a turn: an attach that waits for the end of a handshake goes on.
+    pub(crate) fn pump_attach(&mut self, d: usize) {
+        if matches!(self.devices[d].attaching, Some(Attaching { step: Step::Handshake, .. })) {
+            self.attach_settled(d);
+        }
+    }
+
     fn attach_settled(&mut self, d: usize) {
+        if self.connections.get(PEER).is_some_and(|c| c.is_connected() && !c.replicating(d)) {
+            self.devices[d].attaching.as_mut().expect("attaching").step = Step::Handshake;
+            return;
+        }
         let (capacity, size) = (self.capacity(d), self.devices[d].size);
         let used = self.role == wire::Role::Primary || self.in_use(d);
         if capacity < size && (used || self.connections.iter().any(|c| c.replicating(d))) {
@@ -549,7 +563,9 @@ impl Resource {
 
     fn disk_error(&mut self, d: usize, failure: io_error::Failure, text: String) {
         let policy = self.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
-        let outcome = io_error::decide(failure, policy, self.devices[d].disk);
+        let word = self.word(d);
+        let peer_good = word.conn >= wire::ConnState::Connected && word.pdsk == DiskState::UpToDate;
+        let outcome = io_error::decide(failure, policy, word.disk, peer_good);
         self.note(Severity::Error, Some(d), None, outcome.reason.name(), format!("{text}: {}", outcome.reason));
         if outcome.disk.is_some() && self.devices[d].backing.is_some() {
             let change = StateChange { disk: outcome.disk, ..StateChange::default() };

@@ -228,6 +228,8 @@ impl Resource {
         let Some(asked) = self.connections[i].asked.take() else { return };
         let outcome = if result.is_success() {
             match asked.volume {
+                // By force meanwhile; what is being attached now is another matter.
+                Some(d) if asked.change.disk == Some(DiskState::Failed) && !self.can_detach(d) => Ok(()),
                 // Meanwhile something else may have been agreed that this would contradict (a second Primary).
                 Some(d) => self.change(d, &asked.change, Force::Soft).inspect_err(|_| self.send_state(d)),
                 None => self.change_all(&asked.change, Force::Hard),
@@ -255,6 +257,7 @@ impl Resource {
             }
             Waiting::Disconnect { peer, step, sent: true } if peer == i => self.disconnect_result(peer, step, outcome),
             Waiting::Detach { volume, sent: true } => match outcome {
+                Ok(()) if !self.devices[volume].closing => (None, Some(Ok(()))),
                 Ok(()) => {
                     self.devices[volume].detach_commands.push(id);
                     (None, None)

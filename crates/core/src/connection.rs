@@ -121,6 +121,8 @@ pub(crate) struct PeerDevice {
     pub(crate) sync_uuid_due: Option<units::Generation>,
     pub(crate) resync: Resync,
     pub(crate) consider_resync: bool,
+    /// The generations of both sides were compared since the peer has its disk.
+    pub(crate) compared: bool,
     /// The next verify goes on from this bit.
     pub(crate) verify_from: u64,
     /// A verify found differences that no resync has repaired yet.
@@ -271,6 +273,7 @@ impl PeerDevice {
             sync_uuid_due: None,
             resync: Resync::default(),
             consider_resync: false,
+            compared: false,
             verify_from: 0,
             differences_found: false,
             repair_at: None,

@@ -417,7 +417,9 @@ impl Resource {
             disk: old.disk,
             peer_disk: theirs.disk,
             consider_resync: std::mem::take(&mut self.connections[i].peer_devices[d].consider_resync),
+            compared: self.connections[i].peer_devices[d].compared,
         });
+        self.connections[i].peer_devices[d].compared &= theirs.disk >= DiskState::Negotiating;
         let mut conn = if old.conn == ConnState::WFReportParams { ConnState::Connected } else { old.conn };
         if theirs.conn == ConnState::Ahead {
             conn = ConnState::Behind;
@@ -475,6 +477,7 @@ impl Resource {
         change: &mut StateChange,
     ) -> Option<ConnState> {
         let theirs_uuids = self.connections[i].peer_devices[d].uuids?;
+        self.connections[i].peer_devices[d].compared = true;
         let c = &self.connections[i];
         let dev = &self.devices[d];
         let peer_set =

@@ -290,6 +290,15 @@ impl Resource {
     }
 
     pub(crate) fn peer_write_done(&mut self, key: u64, result: Result<(), IoError>) {
+        if let (Err(_), Some(w)) = (result, self.peer_writes.get_mut(key))
+            && matches!(w.action, PeerAction::Discard { .. })
+            && self.devices[w.device].usable()
+        {
+            // Both copies must read the same afterwards: what cannot be given back is overwritten.
+            w.action = PeerAction::Zeroes { unmap: false };
+            let held = w.al_held;
+            return self.peer_write_granted(key, held);
+        }
         let Some(mut w) = self.peer_writes.remove(key) else { return };
         let (i, d) = (w.connection, w.device);
         self.connections[i].working -= w.data.len() + PACKET_COST;

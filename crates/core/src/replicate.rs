@@ -7,7 +7,7 @@ use crate::config::Protocol;
 use crate::connection::Sent;
 use crate::device::Device;
 use crate::mutant::{Mutant, mutant};
-use crate::request::{Request, WriteKind};
+use crate::request::{ConnMask, Local, Request, WriteKind};
 use units::{SectorRange, VolumeNr};
 use wire::{
     BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, BlockRange, ConnState, DpFlags, Features, Packet, Socket,
@@ -40,6 +40,7 @@ impl Resource {
     pub(crate) fn send_write(&mut self, i: usize, d: usize, key: u64) {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let (epoch, range, kind, fua, data) = (w.epoch, w.range, w.kind, w.fua, w.data.clone());
+        let sole = w.sole;
         if kind != WriteKind::Data && !self.connections[i].takes_discards() {
             // It waited for another peer, or for another software there.
             self.mark_out_of_sync(i, d, range);
@@ -52,13 +53,14 @@ impl Resource {
         let c = &mut self.connections[i];
         c.sent_in_epoch += 1;
         c.log.push_back(Sent { request: key, epoch, at: self.now });
-        let flags = write_flags(c.version(), c.cfg.protocol, c.peer_devices[d].repl, fua);
+        let protocol = if sole { Protocol::C } else { c.cfg.protocol };
+        let flags = write_flags(c.version(), protocol, c.peer_devices[d].repl, fua);
         let zeroes = c.has(Features::WRITE_ZEROES);
         let pd = &mut c.peer_devices[d];
         let seq = pd.next_seq();
         pd.sent_bytes += if kind == WriteKind::Data { range.len().0 } else { 0 };
         pd.sectors_in_flight += congestion_weight(kind, range);
-        let waits = c.cfg.protocol != Protocol::A;
+        let waits = protocol != Protocol::A;
         if waits {
             pd.pending += 1;
         }
@@ -149,8 +151,32 @@ impl Resource {
         if in_sync {
             w.sis |= bit;
         }
+        // Protocols A and B: it was completed before this was known.
+        let late = in_sync && w.completed && !w.superseded && w.local == Local::Ok;
+        let range = w.range;
+        if late {
+            self.clear_out_of_sync(i, d, range);
+        }
         self.no_longer_pending(i, d, key);
         self.try_finish(key);
+    }
+
+    /// A write to these blocks is being submitted: what the peer says of older ones does not count for their bits.
+    pub(crate) fn supersede_unconfirmed(&mut self, d: usize, range: SectorRange, data_to: ConnMask) {
+        for (i, c) in self.connections.iter().enumerate() {
+            let syncing = (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&c.peer_devices[d].repl);
+            if data_to >> i & 1 == 1 && (!syncing || c.cfg.protocol == Protocol::C) {
+                continue;
+            }
+            for sent in &c.log {
+                if let Some(Request::Write(w)) = self.requests.get_mut(sent.request)
+                    && w.device == d
+                    && w.range.overlaps(range)
+                {
+                    w.superseded = true;
+                }
+            }
+        }
     }
 
     /// P_NEG_ACK of an application's write: the peer does not have it.
@@ -162,6 +188,8 @@ impl Resource {
                 if !mutant(Mutant::IgnoreRefusal) {
                     w.ok &= !bit;
                     w.sis &= !bit;
+                    let range = w.range;
+                    self.mark_out_of_sync(i, d, range);
                 } else {
                     w.ok |= bit;
                 }
@@ -224,6 +252,9 @@ impl Resource {
             if let Some(Request::Write(w)) = self.requests.get_mut(sent.request) {
                 let (d, weight) = (w.device, congestion_weight(w.kind, w.range));
                 w.done |= 1 << i;
+                if w.sole && w.pending >> i & 1 == 1 {
+                    w.ok |= 1 << i;
+                }
                 let pd = &mut self.connections[i].peer_devices[d];
                 pd.sectors_in_flight = pd.sectors_in_flight.saturating_sub(weight);
                 self.note_drained(i, d);
@@ -295,11 +326,7 @@ impl Resource {
                 self.connections[i].frozen.push_back(sent.request);
                 continue;
             }
-            w.pending &= !bit;
-            w.ok &= !bit;
-            w.sis &= !bit;
-            w.done |= bit;
-            self.try_finish(sent.request);
+            self.lost_on_peer(i, sent.request);
         }
         self.flushes_confirmed(i, None);
         let reads: Vec<u64> = self
@@ -315,35 +342,37 @@ impl Resource {
         }
     }
 
-    /// The peer is back with the same data: what it had not confirmed is sent again (spec 1.13).
-    pub(crate) fn resend_frozen(&mut self, i: usize) {
+    /// A peer that is gone does not count as having a write. Its bits are set at once: bitmaps may be exchanged before
+    /// the own disk has answered.
+    fn lost_on_peer(&mut self, i: usize, key: u64) {
+        let bit = 1 << i;
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        w.pending &= !bit;
+        w.ok &= !bit;
+        w.sis &= !bit;
+        w.done |= bit;
+        w.held = false;
+        let (d, range) = (w.device, w.range);
+        if !mutant(Mutant::ForgetInFlight) {
+            self.mark_out_of_sync(i, d, range);
+        }
+        self.try_finish(key);
+    }
+
+    /// I/O thaws: what was kept while it was frozen, and is not complete, goes again to wherever the state says by now
+    /// (spec 1.13).
+    pub(crate) fn restart_frozen(&mut self, i: usize) {
         for key in std::mem::take(&mut self.connections[i].frozen) {
             let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
-            let d = w.device;
-            w.held = false;
-            if w.pending >> i & 1 == 0 {
-                w.done |= 1 << i;
-                self.try_finish(key);
-                continue;
-            }
-            w.epoch = self.epoch;
-            w.pending &= !(1 << i);
-            self.epoch_writes += 1;
-            self.send_write(i, d, key);
+            w.repeat |= !w.completed;
+            self.lost_on_peer(i, key);
         }
     }
 
     /// I/O goes on without the peer: what was kept for it counts as lost.
     pub(crate) fn give_up_frozen(&mut self, i: usize) {
-        let bit = 1 << i;
         for key in std::mem::take(&mut self.connections[i].frozen) {
-            let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
-            w.pending &= !bit;
-            w.ok &= !bit;
-            w.sis &= !bit;
-            w.done |= bit;
-            w.held = false;
-            self.try_finish(key);
+            self.lost_on_peer(i, key);
         }
     }
 }

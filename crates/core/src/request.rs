@@ -79,8 +79,12 @@ pub(crate) struct Write {
     pub(crate) sis: ConnMask,
     /// Nothing more can change towards these.
     pub(crate) done: ConnMask,
+    /// This node has no good copy: the peer's is the only one, so that it must be on its disk, whatever the protocol.
+    pub(crate) sole: bool,
     /// Completed to the application; the data is gone.
     pub(crate) completed: bool,
+    /// Completed, and a later write to the same blocks was submitted: their bits are that one's business.
+    pub(crate) superseded: bool,
     /// The peer's overlapping write comes first: when this one is settled here it starts again (spec 3.2).
     pub(crate) repeat: bool,
     /// Frozen: completion waits for the end of a suspension.
@@ -316,7 +320,9 @@ impl Resource {
             ok: 0,
             sis: 0,
             done: 0,
+            sole: false,
             completed: false,
+            superseded: false,
             repeat: false,
             held: false,
         }
@@ -398,19 +404,27 @@ impl Resource {
         }
         write.epoch = self.epoch;
         write.started = self.now;
+        write.sole = !local || word.disk != DiskState::UpToDate;
         let max_epoch = self.smallest_max_epoch();
         if data_to != 0 {
             self.epoch_writes += 1;
         }
+        let (range, sole) = (write.range, write.sole);
+        self.supersede_unconfirmed(d, range, data_to);
         let key = self.requests.insert(Request::Write(write));
         for i in 0..self.connections.len() {
             if data_to >> i & 1 == 1 {
                 self.send_write(i, d, key);
             } else if notice_to >> i & 1 == 1 {
                 self.send_out_of_sync(i, d, key);
+            } else {
+                // At once: bitmaps may be exchanged before the disk has answered.
+                self.mark_out_of_sync(i, d, range);
             }
         }
-        if self.epoch_writes >= max_epoch {
+        // With protocol A before 100 nothing but the barrier ack says that the peer has it.
+        let mute = sole && self.smallest_version() < 100;
+        if self.epoch_writes >= max_epoch || mute {
             self.close_epoch();
         }
         if local {
@@ -466,11 +480,19 @@ impl Resource {
     pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let (d, kind, range) = (w.device, w.kind, w.range);
+        if result.is_err() && kind == WriteKind::Discard && self.devices[d].usable() {
+            // Both copies must read the same afterwards: what cannot be given back is overwritten.
+            w.kind = WriteKind::Zeroes { unmap: false };
+            return self.submit_local(d, key);
+        }
         w.local = match result {
             Ok(()) => Local::Ok,
             Err(e) => Local::Failed(e),
         };
-        if let (Err(e), WriteKind::Data) = (result, kind) {
+        if let Err(e) = result {
+            for i in 0..self.connections.len() {
+                self.mark_out_of_sync(i, d, range);
+            }
             self.data_error(d, "write", range, e);
         }
         self.try_finish(key);
@@ -539,19 +561,33 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         w.completed = true;
         let d = w.device;
+        // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
+        let own_good = self.devices[d].disk == DiskState::UpToDate;
+        let peers = self.connections.iter().enumerate();
+        let peer_has = peers
+            .filter(|(_, c)| c.peer_devices[d].pdsk == DiskState::UpToDate)
+            .any(|(i, _)| w.ok >> i & 1 == 1);
         let result = match w.local {
-            Local::Ok => Ok(()),
-            _ if w.ok != 0 => Ok(()),
+            Local::Ok if own_good => Ok(()),
+            // The disk goes on as a good copy (on-io-error pass-on): what it lacks is not complete.
+            Local::Failed(e) if own_good => Err(e),
+            _ if peer_has => Ok(()),
             Local::Failed(e) => Err(e),
             Local::Pending if mutant(Mutant::CompleteBeforeDisk) => Ok(()),
-            Local::None | Local::Pending => Err(IoError::Io),
+            Local::Ok | Local::None | Local::Pending => Err(IoError::Io),
         };
         let elsewhere = result.is_ok() && w.local != Local::Ok;
+        // Later a newer write may have marked these blocks again.
+        let equal_on = if w.local == Local::Ok { w.ok & w.sis } else { 0 };
+        let range = w.range;
         let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
         w.data = Segments::None;
         let (start, interval, began, len) = (w.range.start, w.interval, w.started, w.range.len());
         self.application_done(d, began, len);
         self.devices[d].outrun |= elsewhere && self.devices[d].disk < DiskState::Inconsistent;
+        for i in (0..self.connections.len()).filter(|i| equal_on >> i & 1 == 1) {
+            self.clear_out_of_sync(i, d, range);
+        }
         self.devices[d].writing.remove(start, interval);
         self.devices[d].recheck = true;
         for owner in owners.into_iter() {
@@ -567,13 +603,8 @@ impl Resource {
         let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
         let d = w.device;
         for i in 0..self.connections.len() {
-            let bit = 1 << i;
-            let local_ok = w.local == Local::Ok;
-            if w.ok & bit != 0 && local_ok {
-                if w.sis & bit != 0 {
-                    self.clear_out_of_sync(i, d, w.range);
-                }
-            } else if !mutant(Mutant::ForgetInFlight) {
+            let forgotten = mutant(Mutant::ForgetInFlight);
+            if (w.ok >> i & 1 == 0 || w.local != Local::Ok) && !forgotten {
                 self.mark_out_of_sync(i, d, w.range);
             }
         }
@@ -726,6 +757,10 @@ impl Resource {
     fn max_discard(&self, _d: usize) -> u64 {
         let peers = self.connections.iter().filter(|c| c.is_connected());
         peers.map(|c| c.max_discard()).min().unwrap_or(MAX_DISCARD)
+    }
+
+    fn smallest_version(&self) -> u32 {
+        self.connections.iter().map(crate::connection::Connection::version).min().unwrap_or(u32::MAX)
     }
 
     fn smallest_max_epoch(&self) -> u32 {

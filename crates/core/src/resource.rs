@@ -286,6 +286,9 @@ impl Resource {
             self.repair_after_reconnect(i);
             self.pump_resync(i);
         }
+        for d in 0..self.devices.len() {
+            self.pump_attach(d);
+        }
         self.pump_commands();
         for d in 0..self.devices.len() {
             self.pump_al(d);

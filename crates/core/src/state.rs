@@ -218,8 +218,7 @@ impl Resource {
             }
             E::ClearCrashedPrimary => self.devices[d].crashed_primary = false,
             E::Call(handler) => self.handler(handler.name(), Some(d), None),
-            E::ResendRequests => self.resend_frozen(PEER),
-            E::RestartLocalIo => {}
+            E::ResendRequests | E::RestartLocalIo => self.restart_frozen(PEER),
             E::LiftNoData => self.lift(|s| s.no_data = false),
             E::LiftFencing => self.lift(|s| s.fencing = false),
             E::DropPendingGeneration => self.devices[d].new_generation_pending = false,
@@ -299,9 +298,27 @@ impl Resource {
         for dev in &mut self.devices {
             dev.recheck = true;
         }
-        if !self.suspended.any() {
-            self.finish_held();
+        if self.suspended.any() {
+            return;
         }
+        for d in 0..self.devices.len() {
+            self.settle_pending_generation(d);
+        }
+        for i in 0..self.connections.len() {
+            self.restart_frozen(i);
+        }
+        self.finish_held();
+    }
+
+    /// A generation was put off while I/O was frozen: is it still due? Not if a peer with data came back meanwhile, as
+    /// nothing was written without it.
+    fn settle_pending_generation(&mut self, d: usize) {
+        let word = self.word(d);
+        let together = word.conn >= ConnState::Connected && word.pdsk >= DiskState::Inconsistent;
+        if together || word.disk != DiskState::UpToDate {
+            self.devices[d].new_generation_pending = false;
+        }
+        self.create_pending_generation(d);
     }
 
     // -- data generations ---------------------------------------------------------------------------------------------

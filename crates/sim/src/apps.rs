@@ -272,8 +272,8 @@ impl Cluster {
             }
             let volume = &mut self.nodes[n].volumes[v];
             let targets = (ConnState::WFBitMapT..=ConnState::PausedSyncT).contains(&word.conn);
-            if was_good && word.disk == DiskState::Inconsistent && !targets {
-                // `on-io-error pass_on`: whatever the other copy is, it counts from now on.
+            if was_good && word.disk == DiskState::Inconsistent && !targets && word.pdsk == DiskState::UpToDate {
+                // `on-io-error pass_on` beside a good copy: that one counts from now on.
                 volume.worthless = true;
             }
             if was_good && !good(&word) {
@@ -290,6 +290,9 @@ impl Cluster {
         if old.is_some_and(targets) && word.conn == ConnState::Connected {
             return self.resynced(n, v);
         }
+        if old.is_some_and(|w| w.disk == DiskState::Inconsistent) {
+            return self.declared_good(n, v);
+        }
         let under_way = self.under_way(n, v);
         let volume = &mut self.nodes[n].volumes[v];
         if let Some(includes) = volume.left_at.take()
@@ -299,6 +302,19 @@ impl Cluster {
             volume.view.includes = includes;
             under_way.iter().for_each(|w| volume.view.may_get(w));
         }
+    }
+
+    /// What was Inconsistent is UpToDate without a resync: what it holds is what the operator wants.
+    fn declared_good(&mut self, n: usize, v: usize) {
+        let under_way = self.under_way(n, v);
+        let volume = &mut self.nodes[n].volumes[v];
+        if !std::mem::take(&mut volume.declared) {
+            return self.fail(format!("volume {v} of node {n} went from Inconsistent to UpToDate without a resync"));
+        }
+        volume.view.rebase(volume.data.data());
+        under_way.iter().for_each(|w| volume.view.may_get(w));
+        volume.left_at = None;
+        self.nodes[1 - n].volumes[v].worthless = true;
     }
 
     /// A Primary without good data of its own works on its peer's.

@@ -117,6 +117,8 @@ pub(crate) struct Volume {
     pub(crate) generation_began: bool,
     /// The operator gave this copy up.
     pub(crate) worthless: bool,
+    /// The operator has said (by a promotion with force and the like) that this copy counts, whatever it holds.
+    pub(crate) declared: bool,
     /// Front end: size and writability.
     pub(crate) size: u64,
     pub(crate) writable: bool,
@@ -342,6 +344,7 @@ impl Volume {
             alone: false,
             generation_began: false,
             worthless: false,
+            declared: false,
             size: 0,
             writable: false,
             open: false,

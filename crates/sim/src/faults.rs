@@ -6,7 +6,6 @@ use crate::payload::Buffers;
 use crate::plan::{Step, node_id, volume_nr};
 use units::Duration;
 use urbd_core::{Command, Resource};
-use wire::DiskState;
 
 impl Cluster {
     pub(crate) fn step(&mut self, step: Step) {
@@ -44,23 +43,16 @@ impl Cluster {
             Command::Invalidate { volume } => self.nodes[n].volumes[usize::from(volume.0)].worthless = true,
             Command::InvalidateRemote { volume, .. } => {
                 self.nodes[1 - n].volumes[usize::from(volume.0)].worthless = true;
+                self.nodes[n].volumes[usize::from(volume.0)].declared = true;
+            }
+            Command::NewCurrentUuid { volume, clear_bitmap: true } => {
+                self.nodes.iter_mut().for_each(|node| node.volumes[usize::from(volume.0)].declared = true);
             }
             Command::Connect { discard_my_data: true, .. } => {
                 self.nodes[n].volumes.iter_mut().for_each(|v| v.worthless = true);
             }
             Command::Primary { force: true } => {
-                for v in 0..self.nodes[n].volumes.len() {
-                    let good = self.nodes[n].volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate);
-                    self.nodes[1 - n].volumes[v].worthless = true;
-                    if !good {
-                        // What it holds is what the operator wants.
-                        let under_way = self.under_way(n, v);
-                        let volume = &mut self.nodes[n].volumes[v];
-                        volume.view.rebase(volume.data.data());
-                        under_way.iter().for_each(|w| volume.view.may_get(w));
-                        volume.left_at = None;
-                    }
-                }
+                self.nodes[n].volumes.iter_mut().for_each(|v| v.declared = true);
             }
             _ => {}
         }
@@ -117,6 +109,11 @@ impl Cluster {
             self.lose_power(n);
         }
         for volume in &mut self.nodes[n].volumes {
+            if let Some(includes) = volume.left_at.take() {
+                // The process had gone on without this disk, and only it knew: what comes up next is what the disk was.
+                volume.view.rebase(volume.data.data());
+                volume.view.includes = includes;
+            }
             volume.word = None;
             volume.generation_began = false;
             (volume.size, volume.writable, volume.open, volume.opening) = (0, false, false, false);

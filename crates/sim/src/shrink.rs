@@ -36,5 +36,5 @@ pub fn shrink(plan: &Plan, attempts: u32) -> Plan {
 
 /// What kind of failure it is: its words, without numbers.
 fn kind(text: String) -> String {
-    text.chars().filter(|c| !c.is_ascii_digit()).take(30).collect()
+    text.chars().filter(|c| !c.is_ascii_digit()).take(130).collect()
 }

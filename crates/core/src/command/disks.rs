@@ -33,6 +33,11 @@ impl Resource {
         self.wait_for(id, Waiting::Detach { volume: d, sent: false });
     }
 
+    /// Is there a disk in use that a detach would let go of?
+    pub(super) fn can_detach(&self, d: usize) -> bool {
+        self.devices[d].backing.is_some() && self.devices[d].attaching.is_none()
+    }
+
     pub(super) fn step_detach(
         &mut self,
         id: u64,
@@ -41,6 +46,9 @@ impl Resource {
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
         if sent {
             return (Some(Waiting::Detach { volume: d, sent }), None);
+        }
+        if !self.can_detach(d) {
+            return (None, Some(Ok(())));
         }
         let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
         match self.agree(id, d, &change) {

@@ -4,7 +4,7 @@ use super::{Pending, Stage, Waiting};
 use crate::Resource;
 use crate::api::CommandError;
 use crate::decide::roles::{self, Promotion, Step};
-use crate::decide::rules84::Force;
+use crate::decide::rules84::{self, Force};
 use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
 use crate::state::PEER;
@@ -27,6 +27,11 @@ impl Resource {
                 if self.devices.iter().any(|d| d.attaching.is_some()) {
                     return (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None);
                 }
+                if volume == 0
+                    && let Some((other, code)) = self.promotion_hopeless(promotion)
+                {
+                    return (None, Some(Err(self.refusal(other, code))));
+                }
                 match self.agree(id, volume, &promotion.request()) {
                     Ok(true) => self.promotion_result(promotion, force, volume, Ok(())),
                     Ok(false) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Answer }), None),
@@ -38,6 +43,19 @@ impl Resource {
                 }
             }
         }
+    }
+
+    /// A volume that cannot be promoted, whatever is tried. Looked at before the first one is: a promotion that is taken
+    /// back would leave a generation of its own behind, and a split brain that nobody wanted.
+    fn promotion_hopeless(&self, promotion: Promotion) -> Option<(usize, Code)> {
+        (0..self.devices.len()).find_map(|d| {
+            let judged = rules84::judge(&self.word(d), &promotion.request(), Force::Soft, &self.context(d));
+            let code = judged.err().filter(|code| !matches!(code, Code::NothingToDo | Code::InTransientState))?;
+            match promotion.clone().next(code, self.devices[d].disk) {
+                Step::Failed(code) => Some((d, code)),
+                _ => None,
+            }
+        })
     }
 
     pub(super) fn promotion_result(

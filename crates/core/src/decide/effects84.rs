@@ -117,6 +117,9 @@ fn before_packets(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Vec
             out.extend([Effect::ResendRequests, Effect::LiftNoData]);
         } else if attached && facts.all_disks_up_to_date {
             out.extend([Effect::RestartLocalIo, Effect::LiftNoData]);
+        } else if new.role == Role::Secondary && old.role == Role::Primary {
+            // Nobody waits for data here any more; what does is failed.
+            out.push(Effect::LiftNoData);
         }
     }
     if new.susp_fen && came_back && facts.all_volumes_connected {
@@ -136,7 +139,9 @@ fn packets_and_generations(old: &StateWord, new: &StateWord, facts: &Facts, out:
         out.push(Effect::SendBitmap);
     }
     if needs_generation(old, new, facts) {
-        if new.susp || new.susp_nod || new.susp_fen {
+        // Frozen is what applications of this node do: a Primary peer without a disk goes on writing to this one.
+        let frozen = (new.susp || new.susp_nod || new.susp_fen) && new.role == Role::Primary;
+        if frozen {
             out.push(Effect::MarkGenerationPending);
         } else {
             out.push(Effect::NewGeneration);

@@ -309,6 +309,8 @@ pub struct StateReceived {
     pub peer_disk: DiskState,
     /// The "consider resync" mark: the peer was forced to Primary.
     pub consider_resync: bool,
+    /// The generations were compared since the peer has its disk.
+    pub compared: bool,
 }
 
 /// Must the generations be compared now, and as what (spec 5.6)?
@@ -324,7 +326,8 @@ pub fn occasion(state: &StateReceived) -> Option<Occasion> {
         Some(Occasion::Connect)
     } else if rest && state.disk == DiskState::Negotiating {
         Some(Occasion::OwnAttach)
-    } else if rest && state.peer_disk == DiskState::Negotiating {
+    } else if rest && (state.peer_disk == DiskState::Negotiating || !state.compared) {
+        // Also without having said that it negotiates: no disk is trusted that was not compared.
         Some(Occasion::PeerAttach)
     } else if rest && peer_starts {
         Some(Occasion::Connect)

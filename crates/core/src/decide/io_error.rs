@@ -41,9 +41,12 @@ pub struct Outcome {
     pub reason: Reason,
 }
 
-/// Judges a failure. `disk` is the disk's state now.
+/// Judges a failure. `disk` is the disk's state now; `peer_good`: the peer is connected and its disk is UpToDate.
+///
+/// Differs from DRBD 8.4 (`docs/compatibility.md`): with pass-on the only good copy stays what it is. Were it
+/// Inconsistent, a peer with older data would overwrite it.
 #[must_use]
-pub fn decide(failure: Failure, policy: OnIoError, disk: D) -> Outcome {
+pub fn decide(failure: Failure, policy: OnIoError, disk: D, peer_good: bool) -> Outcome {
     let nothing = Outcome {
         disk: None,
         call_handler: false,
@@ -59,7 +62,7 @@ pub fn decide(failure: Failure, policy: OnIoError, disk: D) -> Outcome {
     let data = matches!(failure, Failure::Read | Failure::Write);
     let marked = Outcome { mark_out_of_sync: data, ..nothing };
     if data && policy == OnIoError::PassOn && disk != D::Attaching {
-        let spoiled = disk > D::Inconsistent;
+        let spoiled = disk > D::Inconsistent && peer_good;
         return Outcome { disk: spoiled.then_some(D::Inconsistent), reason: Reason::ErrorPassedOn, ..marked };
     }
     let gone = disk <= D::Failed && disk != D::Attaching;

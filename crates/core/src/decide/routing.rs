@@ -118,7 +118,9 @@ pub enum ReadRoute {
 /// Routes an admitted read.
 #[must_use]
 pub fn read(s: &StateWord, context: &ReadContext) -> ReadRoute {
-    let clean = context.range_clean || mutant(Mutant::ReadInconsistent);
+    // Clear bits of an Inconsistent disk mean something once both bitmaps have become one, and while that resync lasts.
+    let syncing = matches!(s.conn, C::SyncTarget | C::PausedSyncT);
+    let clean = (syncing && context.range_clean) || mutant(Mutant::ReadInconsistent);
     let local = s.disk == D::UpToDate || (s.disk == D::Inconsistent && clean);
     let good = s.pdsk == D::UpToDate || (s.pdsk == D::Inconsistent && mutant(Mutant::ReadWithoutPeer));
     let remote = good && s.conn >= C::Connected;

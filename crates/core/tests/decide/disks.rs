@@ -76,7 +76,7 @@ pub(crate) fn io_errors() {
         assert_eq!(command, "error");
         let failure = args.pick("of", &FAILURES, Failure::Read);
         let policy = args.pick("on-io-error", &ON_IO_ERROR, OnIoError::Detach);
-        let o = io_error::decide(failure, policy, disk(args, "disk", DiskState::UpToDate));
+        let o = io_error::decide(failure, policy, disk(args, "disk", DiskState::UpToDate), !args.flag("alone"));
         let flags = [
             (o.call_handler, " call=local-io-error"),
             (o.mark_out_of_sync, " mark-out-of-sync"),

@@ -98,6 +98,7 @@ fn occasion_row(args: &Args) -> String {
         disk: words::disk(args, "me", DiskState::UpToDate),
         peer_disk: words::disk(args, "peer", DiskState::UpToDate),
         consider_resync: args.flag("consider-resync"),
+        compared: !args.flag("not-compared"),
     });
     found.map_or("none", |o| OCCASIONS.iter().find(|(_, v)| *v == o).expect("listed").0).to_string()
 }
