@@ -287,7 +287,11 @@ impl Resource {
             self.note(Severity::Warning, d, Some(i), "change-refused", text);
             return self.refuse_change(i, d, Code::NotSupported);
         }
+        let attaching = |d: &crate::device::Device| d.attaching.is_some();
         let result = match d {
+            // What a disk that is being attached is worth comes out when that has ended.
+            Some(d) if change.disk.is_some() && attaching(&self.devices[d]) => Err(Code::InTransientState),
+            None if change.disk.is_some() && self.devices.iter().any(attaching) => Err(Code::InTransientState),
             Some(d) => self.change(d, &change, Force::Soft),
             None => self.change_all(&change, Force::SoftIgnoreOutdate),
         };

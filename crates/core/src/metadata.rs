@@ -27,6 +27,8 @@ pub(crate) struct MdWriter {
     in_use: u64,
     /// Bitmap pages being written.
     pages: BTreeSet<u64>,
+    /// One of them is preceded by a flush of the data; so much of it is covered.
+    flushing: Option<(u64, u64)>,
     /// All dirty pages shall be written.
     all_pages: bool,
 }
@@ -161,6 +163,11 @@ impl Resource {
         if b.writer.writing.is_some() || b.writer.written >= b.writer.wanted {
             return;
         }
+        // A generation names what its bitmap says: that goes first (but for a bitmap that is all set, which a flag says).
+        let bitmap_due = b.writer.all_pages || !b.writer.pages.is_empty();
+        if bitmap_due && !b.full_sync && b.writer.written < b.writer.generation {
+            return;
+        }
         b.writer.writing = Some(b.writer.wanted);
         let bytes: Box<[u8]> = b.md.emit();
         let offset = b.layout.superblock_at().0;
@@ -173,6 +180,15 @@ impl Resource {
         // The superblock's "all differs" goes first.
         let flagged = b.full_sync && b.writer.written < b.writer.wanted;
         if !b.writer.all_pages || flagged {
+            return;
+        }
+        if let Some(page) = b.dirty.next_cleared().filter(|_| b.flushing.is_needed()) {
+            // A bit that is clear on disk says that the data is there, too. One page goes with the flush, the others when
+            // that is over.
+            if b.writer.flushing.is_none() && !b.writer.pages.contains(&page) {
+                b.dirty.take(page);
+                self.emit_bitmap_page(d, page, true);
+            }
             return;
         }
         let mut pages = Vec::new();
@@ -191,7 +207,7 @@ impl Resource {
         }
         b.writer.all_pages = !later.is_empty();
         for page in pages {
-            self.emit_bitmap_page(d, page);
+            self.emit_bitmap_page(d, page, false);
         }
     }
 
@@ -214,20 +230,26 @@ impl Resource {
     /// Writes a page that the activity log wants down.
     pub(crate) fn write_bitmap_page(&mut self, d: usize, page: u64) {
         let Some(b) = &mut self.devices[d].backing else { return };
+        let flush = b.dirty.is_cleared(page) && b.flushing.is_needed();
         if b.dirty.take_set(page, page + 1).is_some() {
-            self.emit_bitmap_page(d, page);
+            self.emit_bitmap_page(d, page, flush);
         }
     }
 
-    fn emit_bitmap_page(&mut self, d: usize, page: u64) {
+    /// `flush`: the page may call blocks equal whose data is in the disk's cache yet.
+    fn emit_bitmap_page(&mut self, d: usize, page: u64, flush: bool) {
         let dev = &mut self.devices[d];
+        let flush = flush && dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
         let Some(b) = &mut dev.backing else { return };
+        if flush {
+            b.writer.flushing = Some((page, b.flushing.mark()));
+        }
         let mut bytes = Box::new([0; meta::BLOCK_LEN]);
         b.area().store(page, &b.bitmaps, &mut bytes);
         b.writer.pages.insert(page);
         dev.bm_writes += 1;
         let offset = b.layout.bitmap_page_at(page).0;
-        self.meta(d, Op::BitmapPage(d, page), MetaOp::Write { offset, bytes, flush_before: false, fua: false });
+        self.meta(d, Op::BitmapPage(d, page), MetaOp::Write { offset, bytes, flush_before: flush, fua: false });
     }
 
     pub(crate) fn bitmap_page_done(&mut self, d: usize, page: u64, result: Result<(), DiskError>) {
@@ -236,6 +258,9 @@ impl Resource {
         if result.is_err() {
             b.dirty.note_set(page..page + 1);
             return self.meta_error(d, "bitmap");
+        }
+        if let Some((_, mark)) = b.writer.flushing.take_if(|(with, _)| *with == page) {
+            b.flushing.note_flushed(mark);
         }
         self.advance_transaction(d);
     }

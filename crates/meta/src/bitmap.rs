@@ -251,6 +251,18 @@ impl DirtyPages {
         self.cleared.set_range(pages.start, pages.end);
     }
 
+    /// Were bits of this page cleared since it was last taken?
+    #[must_use]
+    pub fn is_cleared(&self, page: u64) -> bool {
+        self.cleared.contains(page)
+    }
+
+    /// Some page that [`take_any`](Self::take_any) would take has bits that were cleared.
+    #[must_use]
+    pub fn next_cleared(&self) -> Option<u64> {
+        self.cleared.next_set(0)
+    }
+
     /// Every page must be written.
     pub fn note_all(&mut self) {
         self.set.set_all();
@@ -303,6 +315,11 @@ impl DirtyPages {
     pub fn resize(&mut self, pages: u64) {
         self.set.resize(pages, false);
         self.cleared.resize(pages, false);
+    }
+
+    /// Takes this page.
+    pub fn take(&mut self, page: u64) {
+        self.clean(page);
     }
 
     fn clean(&mut self, page: u64) {

@@ -118,6 +118,10 @@ impl Resource {
     }
 
     pub(super) fn outdate(&mut self, id: u64, d: usize) {
+        if self.devices[d].attaching.is_some() {
+            let text = "the disk is just being attached: try again when that has ended";
+            return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
+        }
         let change = StateChange { disk: Some(DiskState::Outdated), ..StateChange::default() };
         let result = self.change(d, &change, Force::Soft).map_err(|code| self.refusal(d, code));
         self.end(Some(id), result);

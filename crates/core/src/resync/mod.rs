@@ -401,7 +401,7 @@ impl Resource {
         };
         let soon = Instant(self.now.0 + 1);
         let pds = self.connections[i].peer_devices.iter();
-        let usable = pds.zip(&self.devices).filter(|(_, dev)| dev.usable());
+        let usable = pds.zip(&self.devices).filter(|(_, dev)| dev.usable() && !dev.generation_in_flight());
         usable.filter_map(|(p, _)| timer(&p.resync, p.repl)).map(|at| at.max(soon)).min()
     }
 

@@ -39,6 +39,10 @@ impl Resource {
         if rs.finishing.is_some() || rs.next_pass.is_some_and(|t| t > now) || !self.devices[d].usable() {
             return;
         }
+        if self.devices[d].generation_in_flight() {
+            // The source forgets what we have acknowledged: that it differed must be on our disk before.
+            return;
+        }
         self.connections[i].peer_devices[d].resync.next_pass = None;
         let limit = self.largest_request(i, d) / BLOCK;
         loop {
