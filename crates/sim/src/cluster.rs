@@ -322,7 +322,7 @@ impl Node {
 }
 
 impl Volume {
-    fn new(setup: &VolumeSetup, n: usize, same: bool) -> Volume {
+    pub(crate) fn new(setup: &VolumeSetup, n: usize, same: bool) -> Volume {
         let sectors = setup.sectors[n];
         let garbage = if same { 1 } else { 1 + n as u32 };
         let layout = setup.layout(n);

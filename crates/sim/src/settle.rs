@@ -1,6 +1,6 @@
 //! After the faults: everything is mended, a patient operator does what is sensible, and the cluster must recover.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Volume};
 use crate::disk::DiskFaults;
 use crate::plan::{node_id, volume_nr};
 use units::Duration;
@@ -115,10 +115,19 @@ impl Cluster {
         }
     }
 
-    /// The nodes do not know each other's data any more: one begins anew.
+    /// The nodes do not know each other's data any more, or one node's data has no room on the other's disk: that one
+    /// begins anew, with a disk that is large enough.
     pub(crate) fn create_metadata(&mut self, n: usize) {
         self.die(n, false);
         for v in 0..self.setup.volumes.len() {
+            let sectors = &mut self.setup.volumes[v].sectors;
+            if sectors[n] < sectors[1 - n] {
+                sectors[n] = sectors[1 - n];
+                let setup = self.setup.volumes[v];
+                self.nodes[n].volumes[v] = Volume::new(&setup, n, false);
+                self.nodes[n].volumes[v].worthless = true;
+                continue;
+            }
             let layout = self.setup.volumes[v].layout(n);
             let options = meta::create::CreateOptions::default();
             let (_, steps) = meta::create::plan(meta::Version::V08, &layout, &options).expect("the layout is good");
