@@ -596,6 +596,11 @@ impl Resource {
 
     /// Would a demotion succeed now?
     pub(crate) fn demotable(&self) -> bool {
-        self.devices.iter().all(|d| d.openers.writers + d.openers.readers == 0) && self.requests.len() == 0
+        self.devices.iter().all(|d| d.openers.writers + d.openers.readers == 0) && !self.requests_under_way()
+    }
+
+    /// Also one that waits for the activity log or for another one.
+    pub(crate) fn requests_under_way(&self) -> bool {
+        self.requests.len() > 0 || self.devices.iter().any(|d| d.upper_pending > 0)
     }
 }

@@ -399,7 +399,8 @@ impl Resource {
         let notice_to: ConnMask = if route.peer == ToPeer::OutOfSync { 1 << PEER } else { 0 };
         let any_good = word.disk == DiskState::UpToDate || word.pdsk == DiskState::UpToDate;
         // The device may have shrunk while the write waited: what lies behind it is metadata.
-        if !self.devices[d].holds(write.range) || !any_good || (!local && data_to == 0) {
+        let secondary = self.devices[d].role != wire::Role::Primary;
+        if secondary || !self.devices[d].holds(write.range) || !any_good || (!local && data_to == 0) {
             return self.refuse_write(write);
         }
         write.epoch = self.epoch;

@@ -252,6 +252,18 @@ impl Cluster {
 
     // -- what the nodes' states mean for the oracle -------------------------------------------------------------------
 
+    /// What happens within a turn and is not seen after it.
+    pub(crate) fn noticed(&mut self, n: usize, v: usize, reason: &str, text: &str) {
+        let volume = &mut self.nodes[n].volumes[v];
+        let target = volume.word.is_some_and(|w| matches!(w.conn, ConnState::SyncTarget | ConnState::PausedSyncT));
+        match reason {
+            "resync-done" if target && text.ends_with(", 0 KiB failed") => volume.synced = true,
+            "new-generation" => volume.generation_began = true,
+            "was-inconsistent" => volume.came_inconsistent = true,
+            _ => {}
+        }
+    }
+
     /// Looks at a process after its turn.
     pub(crate) fn observe(&mut self, n: usize, core: &Resource) {
         for v in 0..self.nodes[n].volumes.len() {
@@ -279,18 +291,24 @@ impl Cluster {
             if was_good && !good(&word) {
                 volume.left_at.get_or_insert(volume.view.includes);
             }
-            if !was_good && good(&word) {
+            let volume = &mut self.nodes[n].volumes[v];
+            let synced = std::mem::take(&mut volume.synced);
+            if !was_good && synced {
+                self.resynced(n, v);
+                let volume = &mut self.nodes[n].volumes[v];
+                if !good(&word) {
+                    // And gone again in the same turn.
+                    volume.left_at = Some(volume.view.includes);
+                }
+            } else if !was_good && good(&word) {
                 self.became_good(n, v, old.as_ref(), &word);
             }
         }
     }
 
     fn became_good(&mut self, n: usize, v: usize, old: Option<&StateWord>, word: &StateWord) {
-        let targets = |w: &StateWord| matches!(w.conn, ConnState::SyncTarget | ConnState::PausedSyncT);
-        if old.is_some_and(targets) && word.conn == ConnState::Connected {
-            return self.resynced(n, v);
-        }
-        if old.is_some_and(|w| w.disk == DiskState::Inconsistent) {
+        let came = std::mem::take(&mut self.nodes[n].volumes[v].came_inconsistent);
+        if came || old.is_some_and(|w| w.disk == DiskState::Inconsistent) {
             return self.declared_good(n, v);
         }
         let under_way = self.under_way(n, v);

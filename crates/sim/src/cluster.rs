@@ -119,6 +119,10 @@ pub(crate) struct Volume {
     pub(crate) worthless: bool,
     /// The operator has said (by a promotion with force and the like) that this copy counts, whatever it holds.
     pub(crate) declared: bool,
+    /// Since the last look at the process: a resync ended here as target with all blocks, and a disk without
+    /// consistent data was attached.
+    pub(crate) synced: bool,
+    pub(crate) came_inconsistent: bool,
     /// Front end: size and writability.
     pub(crate) size: u64,
     pub(crate) writable: bool,
@@ -345,6 +349,8 @@ impl Volume {
             generation_began: false,
             worthless: false,
             declared: false,
+            synced: false,
+            came_inconsistent: false,
             size: 0,
             writable: false,
             open: false,

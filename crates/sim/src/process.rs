@@ -201,8 +201,8 @@ impl Cluster {
                 if let Some(notices) = &mut self.notices {
                     notices.push((n, format!("{}: {}", notice.reason, notice.text)));
                 }
-                if let (Some(volume), "new-generation") = (notice.volume, notice.reason) {
-                    self.nodes[n].volumes[usize::from(volume.0)].generation_began = true;
+                if let Some(volume) = notice.volume {
+                    self.noticed(n, usize::from(volume.0), notice.reason, &notice.text);
                 }
             }
             Effect::Stopped => self.nodes[n].paused = false,

@@ -172,8 +172,7 @@ impl Resource {
         // Everything on its way must be settled on both sides (spec 8.2).
         self.close_epoch();
         self.send_due_barriers();
-        let under_way = self.requests.len() > 0 || self.devices.iter().any(|d| d.upper_pending > 0);
-        let busy = under_way && !self.suspended.any();
+        let busy = self.requests_under_way() && !self.suspended.any();
         let unconfirmed = self.connections.iter().any(|c| c.is_connected() && !c.log.is_empty());
         if busy || unconfirmed {
             return (Some(Waiting::Demote { force }), None);
