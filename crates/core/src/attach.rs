@@ -62,6 +62,7 @@ impl Resource {
         }
         dev.attaching = Some(Attaching { command, opened: None, step: Step::Opening });
         dev.disk = DiskState::Attaching;
+        dev.disks_seen += 1;
         let volume = dev.volume;
         self.status_changed = true;
         self.emit(Effect::OpenDisk { volume });
@@ -78,6 +79,7 @@ impl Resource {
             self.emit(Effect::CloseDisk { volume });
         }
         self.abort_local_io(d);
+        self.abandon_al(d);
         self.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
         self.status_changed = true;
         self.end(attaching.command, Err(error(code, text)));
@@ -452,6 +454,7 @@ impl Resource {
         }
         let dev = &mut self.devices[d];
         dev.closing = false;
+        dev.disks_seen += 1;
         dev.forced_detach = false;
         dev.metadata_failed = false;
         dev.backing = None;

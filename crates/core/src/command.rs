@@ -89,6 +89,8 @@ impl Waiting {
 pub(crate) struct Asked {
     pub(crate) command: u64,
     pub(crate) volume: Option<usize>,
+    /// Counts the disks that the volume has had: the answer is about this one.
+    pub(crate) disk: u64,
     pub(crate) change: StateChange,
 }
 
@@ -219,7 +221,8 @@ impl Resource {
         if self.connections[PEER].asked.is_some() {
             return Err(Code::InTransientState);
         }
-        self.connections[PEER].asked = Some(Asked { command: id, volume: Some(d), change: *change });
+        self.connections[PEER].asked =
+            Some(Asked { command: id, volume: Some(d), disk: self.devices[d].disks_seen, change: *change });
         self.send(PEER, Socket::Data, d, Packet::StateChgReq(*change), crate::Segments::None);
         Ok(false)
     }
@@ -230,6 +233,10 @@ impl Resource {
             match asked.volume {
                 // By force meanwhile; what is being attached now is another matter.
                 Some(d) if asked.change.disk == Some(DiskState::Failed) && !self.can_detach(d) => Ok(()),
+                Some(d) if asked.disk != self.devices[d].disks_seen => {
+                    self.send_state(d);
+                    Err(Code::InTransientState)
+                }
                 // Meanwhile something else may have been agreed that this would contradict (a second Primary).
                 Some(d) => self.change(d, &asked.change, Force::Soft).inspect_err(|_| self.send_state(d)),
                 None => self.change_all(&asked.change, Force::Hard),

@@ -32,6 +32,8 @@ pub(crate) struct Device {
     pub(crate) announced: Option<(ByteLen, Access, bool)>,
     /// A new current generation is due, but I/O is suspended: it is made when I/O resumes.
     pub(crate) new_generation_pending: bool,
+    /// How often a disk was taken into service or let go of.
+    pub(crate) disks_seen: u64,
     /// Detach commands that wait for the end of it.
     pub(crate) detach_commands: Vec<u64>,
     pub(crate) closing: bool,
@@ -143,6 +145,7 @@ impl Device {
             openers: Openers::default(),
             announced: None,
             new_generation_pending: false,
+            disks_seen: 0,
             detach_commands: Vec::new(),
             closing: false,
             attaching: None,

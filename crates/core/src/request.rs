@@ -399,8 +399,7 @@ impl Resource {
         let notice_to: ConnMask = if route.peer == ToPeer::OutOfSync { 1 << PEER } else { 0 };
         let any_good = word.disk == DiskState::UpToDate || word.pdsk == DiskState::UpToDate;
         // The device may have shrunk while the write waited: what lies behind it is metadata.
-        let secondary = self.devices[d].role != wire::Role::Primary;
-        if secondary || !self.devices[d].holds(write.range) || !any_good || (!local && data_to == 0) {
+        if !self.devices[d].holds(write.range) || !any_good || (!local && data_to == 0) {
             return self.refuse_write(write);
         }
         write.epoch = self.epoch;
@@ -565,9 +564,8 @@ impl Resource {
         // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
         let own_good = self.devices[d].disk == DiskState::UpToDate;
         let peers = self.connections.iter().enumerate();
-        let peer_has = peers
-            .filter(|(_, c)| c.peer_devices[d].pdsk == DiskState::UpToDate)
-            .any(|(i, _)| w.ok >> i & 1 == 1);
+        let peer_has =
+            peers.filter(|(_, c)| c.peer_devices[d].pdsk == DiskState::UpToDate).any(|(i, _)| w.ok >> i & 1 == 1);
         let result = match w.local {
             Local::Ok if own_good => Ok(()),
             // The disk goes on as a good copy (on-io-error pass-on): what it lacks is not complete.

@@ -145,7 +145,7 @@ impl Cluster {
         for holder in holders {
             let fua =
                 matches!(request.kind, RequestKind::Write { fua: true } | RequestKind::WriteZeroes { fua: true, .. });
-            self.nodes[holder].volumes[v].unflushed.push((now, written.range));
+            self.nodes[holder].volumes[v].unflushed.push((now, written.range, n));
             self.check_holder(holder, v, written.range, now, fua)?;
         }
         Ok(())
@@ -201,10 +201,12 @@ impl Cluster {
         for (holder, _) in good.into_iter().filter(|(_, good)| *good) {
             let volume = &mut self.nodes[holder].volumes[v];
             let unflushed = std::mem::take(&mut volume.unflushed);
-            let (covered, rest) = unflushed.into_iter().partition(|(at, _)| *at < began);
+            // The other node's own writes, from when it was Primary, are in its activity log for as long as it may lose
+            // them.
+            let counts = |(at, _, by): &(Moment, SectorRange, usize)| *at < began && (holder == n || *by == n);
+            let (covered, rest): (Vec<_>, Vec<_>) = unflushed.into_iter().partition(counts);
             volume.unflushed = rest;
-            let covered: Vec<(Moment, SectorRange)> = covered;
-            for (_, range) in covered {
+            for (_, range, _) in covered {
                 let durable = Payload::read(volume.data.durable(), range);
                 let allowed = volume.view.allows(range, &durable, began);
                 allowed.map_err(|e| format!("flush complete, but node {holder} may still lose: {e}"))?;
@@ -349,8 +351,19 @@ impl Cluster {
         let source = self.nodes[1 - n].volumes[v].view.clone();
         let alone = self.nodes[1 - n].volumes[v].alone;
         let under_way = self.under_way(n, v);
+        let now = self.tick();
         let volume = &mut self.nodes[n].volumes[v];
-        let lost = !source.includes_all_of(&volume.view);
+        volume.came_inconsistent = false;
+        let whole = crate::ranges::sectors(0, volume.size);
+        let content = Payload::read(volume.data.data(), whole);
+        // An acknowledgement may have been on its way when the link was lost: then the source has more than it seems.
+        let counted = source.includes_all_of(&volume.view);
+        let lost = !counted && volume.view.allows(whole, &content, now).is_err();
+        if !counted && !lost {
+            for (mine, theirs) in volume.view.includes.iter_mut().zip(source.includes) {
+                *mine = theirs.max(*mine);
+            }
+        }
         // With protocol A and B it is not known here what the peer has.
         let unsafe_protocol = self.setup.protocol != Protocol::C;
         let excused = alone || volume.worthless || unsafe_protocol;
@@ -362,7 +375,7 @@ impl Cluster {
         volume.worthless = false;
         volume.unflushed.clear();
         // A Primary's applications have seen through its view all along.
-        if lost || volume.word.is_some_and(|w| w.role == Role::Secondary) {
+        if lost || (counted && volume.word.is_some_and(|w| w.role == Role::Secondary)) {
             volume.view.adopt(source, under_way.into_iter());
         }
         if lost && !excused {

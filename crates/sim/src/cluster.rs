@@ -1,5 +1,6 @@
 //! The cluster: its nodes, its network, and the queue of everything that is going to happen.
 
+use crate::codec::Codec;
 use crate::disk::Disk;
 use crate::epochs::Epochs;
 use crate::net::Net;
@@ -96,6 +97,8 @@ pub(crate) struct Node {
     /// Commands that have not ended.
     pub(crate) commands: BTreeMap<u64, Command>,
     pub(crate) dies_after: Option<(u32, bool)>,
+    /// Of the present link, once its dialect is agreed.
+    pub(crate) codec: Option<Codec>,
     pub(crate) epochs: Epochs,
     /// How the last command ended.
     pub(crate) last_result: Option<Result<(), CommandError>>,
@@ -130,7 +133,7 @@ pub(crate) struct Volume {
     /// An open that waits for the last operations of a former one.
     pub(crate) opening: bool,
     /// Acknowledged and not known to be flushed.
-    pub(crate) unflushed: Vec<(Moment, SectorRange)>,
+    pub(crate) unflushed: Vec<(Moment, SectorRange, usize)>,
 }
 
 /// A disk operation under way.
@@ -318,6 +321,7 @@ impl Node {
             requests: BTreeMap::new(),
             commands: BTreeMap::new(),
             dies_after: None,
+            codec: None,
             epochs: Epochs::default(),
             last_result: None,
             wants_open: false,
@@ -394,16 +398,17 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         on_no_data: setup.on_no_data,
         fence_handler: setup.fencing != urbd_core::Fencing::DontCare,
         volumes,
-        connections: vec![connection(setup, node_id(1 - n))],
+        connections: vec![connection(setup, n, node_id(1 - n))],
     }
 }
 
-fn connection(setup: &Setup, peer: NodeId) -> ConnectionConfig {
+fn connection(setup: &Setup, n: usize, peer: NodeId) -> ConnectionConfig {
     let address = "127.0.0.1:7789".parse().expect("an address");
     let mut c = ConnectionConfig::new(peer, "peer", (address, address));
     c.protocol = setup.protocol;
     c.max_epoch_size = setup.max_epoch_size;
     c.ko_count = setup.ko_count;
+    c.max_version = setup.versions[n];
     c.csums = setup.digests.then(|| "sha1".to_owned());
     c.verify = setup.digests.then(|| "sha1".to_owned());
     c.after_sb = setup.after_split_brain;

@@ -16,6 +16,8 @@ pub struct DiskFaults {
     pub flushes: bool,
     /// Everything about metadata fails.
     pub metadata: bool,
+    /// Discards and write-zeroes fail; what they cover is undefined then.
+    pub discards: bool,
     /// Nothing completes.
     pub stalled: bool,
 }

@@ -17,6 +17,7 @@
 mod apps;
 mod checks;
 mod cluster;
+mod codec;
 mod disk;
 mod epochs;
 mod faults;

@@ -33,6 +33,7 @@ impl Cluster {
             self.mirrored(n, usize::from(volume.0), range, number);
         }
         let which = usize::from(stream == Socket::Control);
+        let (volume, packet) = self.encoded(n, stream, volume, packet)?;
         self.enqueue(number, n, which, Item::Packet(volume, packet, payload));
         Ok(())
     }

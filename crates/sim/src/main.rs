@@ -1,22 +1,29 @@
 //! `urbd-sim`: runs seeds, and shows what went wrong.
 
 use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use urbd_sim::{Options, Plan, parse_scenarios, run_plan, run_scenario, run_seed, shrink};
 
-const USAGE: &str = "usage: urbd-sim [--seeds N] [--first SEED]   run N seeds
+const USAGE: &str = "usage: urbd-sim [--seeds N] [--first SEED] [--events N] [--jobs N]
+                                               run N seeds, and more until there were that many events
        urbd-sim --seed SEED [--trace] [--shrink]   run one, show what happens or a shorter plan
        urbd-sim --scenario NAME [--seed SEED] [--trace]   run those of scenarios.txt whose name begins so";
 
 fn main() {
     let mut args = std::env::args().skip(1);
     let (mut first, mut count, mut single) = (1, 1000, None);
+    let (mut least, mut jobs) = (0, std::thread::available_parallelism().map_or(1, usize::from));
     let (mut trace, mut short, mut scenario) = (false, false, None);
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| usage());
         match arg.as_str() {
             "--seeds" => count = number(),
             "--first" => first = number(),
+            "--events" => least = number(),
+            "--jobs" => jobs = number().max(1) as usize,
             "--seed" => single = Some(number()),
             "--scenario" => scenario = Some(args.next().unwrap_or_else(|| usage())),
             "--trace" => trace = true,
@@ -27,7 +34,7 @@ fn main() {
     let failed = match (scenario, single) {
         (Some(name), seed) => scenarios(&name, seed, trace),
         (None, Some(seed)) => one(seed, trace, short),
-        (None, None) => many(first, count),
+        (None, None) => many(first, count, least, jobs),
     };
     std::process::exit(i32::from(failed));
 }
@@ -73,23 +80,31 @@ fn scenarios(name: &str, seed: Option<u64>, trace: bool) -> bool {
     failed
 }
 
-fn many(first: u64, count: u64) -> bool {
+/// Runs seeds from `first` on: at least `count`, and until there were at least `least` events.
+fn many(first: u64, count: u64, least: u64, jobs: usize) -> bool {
     std::panic::set_hook(Box::new(|_| {}));
     let began = Instant::now();
-    let (mut events, mut seconds, mut failed) = (0, 0.0, 0);
-    for seed in first..first + count {
-        let outcome = run_seed(seed, Options::default());
-        events += outcome.events;
-        seconds += outcome.time.as_secs_f64();
-        if let Some(text) = outcome.failure {
-            failed += 1;
-            println!("seed {seed}: {text}");
-            let _ = std::io::stdout().flush();
+    let (next, events, failed) = (AtomicU64::new(first), AtomicU64::new(0), AtomicU64::new(0));
+    let seconds = Mutex::new(0.0);
+    let work = || {
+        while next.load(Relaxed) < first + count || events.load(Relaxed) < least {
+            let seed = next.fetch_add(1, Relaxed);
+            let outcome = run_seed(seed, Options::default());
+            events.fetch_add(outcome.events, Relaxed);
+            *seconds.lock().expect("no thread dies holding it") += outcome.time.as_secs_f64();
+            if let Some(text) = outcome.failure {
+                failed.fetch_add(1, Relaxed);
+                println!("seed {seed}: {text}");
+                let _ = std::io::stdout().flush();
+            }
         }
-    }
+    };
+    std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
     let elapsed = began.elapsed().as_secs_f64();
+    let (seeds, events, failed) = (next.load(Relaxed) - first, events.load(Relaxed), failed.load(Relaxed));
+    let seconds = seconds.into_inner().expect("no thread died");
     println!(
-        "{count} seeds, {failed} failed; {events} events in {elapsed:.1} s ({:.0} per second), {:.1} h of virtual time ({:.0} x real time)",
+        "{seeds} seeds, {failed} failed; {events} events in {elapsed:.1} s ({:.0} per second), {:.1} h of virtual time ({:.0} x real time)",
         events as f64 / elapsed,
         seconds / 3600.0,
         seconds / elapsed

@@ -4,8 +4,8 @@ use crate::disk::DiskFaults;
 use units::{ByteLen, Duration, Instant, NodeId, Rng, Sector, SectorRange, VolumeNr};
 use urbd_core::{Command, Fencing, OnIoError, OnNoData, Policies, Protocol, RequestKind};
 use wire::AfterSplitBrain::{
-    Consensus, DiscardLeastChanges, DiscardOlderPrimary, DiscardSecondary, DiscardYoungerPrimary, DiscardZeroChanges,
-    Disconnect,
+    CallPriLost, Consensus, DiscardLeastChanges, DiscardOlderPrimary, DiscardSecondary, DiscardYoungerPrimary,
+    DiscardZeroChanges, Disconnect, ViolentlyAs0pri,
 };
 
 /// Policies to choose from.
@@ -17,6 +17,9 @@ pub(crate) const AFTER_SPLIT_BRAIN: [Policies; 6] = [
     Policies { none: DiscardYoungerPrimary, one: DiscardSecondary, two: Disconnect },
     Policies { none: DiscardOlderPrimary, one: Consensus, two: Disconnect },
 ];
+
+/// Seeds from here on also draw what was added later; smaller ones keep the plans with which they failed once.
+pub(crate) const WIDE: u64 = 10_000;
 
 /// A cluster and everything that happens to it, in order of time.
 #[derive(Clone, PartialEq, Debug)]
@@ -56,6 +59,8 @@ pub struct Setup {
     pub same_content: bool,
     /// The disks have no volatile cache.
     pub write_through: bool,
+    /// The newest protocol that each node speaks.
+    pub versions: [u32; 2],
     /// Times that things take, each from 0 or nearly 0 to this: a disk operation, a packet, the wait before a turn.
     pub latency: (Duration, Duration, Duration),
 }
@@ -147,8 +152,12 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
         let mut rng = Rng::new(seed ^ 0x7572_6264);
-        let setup = Setup::draw(&mut rng);
-        let mut drawing = Drawing { mix: Mix::draw(&mut rng), rng, setup, steps: Vec::new(), now: Instant(0) };
+        let mut setup = Setup::draw(&mut rng);
+        let wide = seed >= WIDE;
+        if wide {
+            setup.widen(&mut Rng::new(seed ^ 0x7769_6465));
+        }
+        let mut drawing = Drawing { mix: Mix::draw(&mut rng), wide, rng, setup, steps: Vec::new(), now: Instant(0) };
         drawing.prologue();
         drawing.body();
         let Drawing { setup, mut steps, .. } = drawing;
@@ -201,7 +210,29 @@ impl Setup {
             digests: rng.chance(1, 3),
             same_content: rng.chance(1, 2),
             write_through: rng.chance(1, 6),
+            versions: [101; 2],
             latency: (us(rng, &[20, 100, 1000, 20_000]), us(rng, &[20, 100, 1000, 30_000]), us(rng, &[0, 10, 200])),
+        }
+    }
+}
+
+impl Setup {
+    /// What came later: older protocols, and all policies that need no person.
+    fn widen(&mut self, rng: &mut Rng) {
+        if rng.chance(1, 3) {
+            let old: &[u32] =
+                if self.volumes.len() > 1 { &[100] } else { &[100, 97, 96, 95, 94, 93, 91, 90, 89, 88, 87, 86] };
+            self.versions[rng.below(2) as usize] = *pick(rng, old);
+        }
+        if rng.chance(1, 3) {
+            self.after_split_brain = Policies {
+                none: *pick(
+                    rng,
+                    &[DiscardYoungerPrimary, DiscardOlderPrimary, DiscardZeroChanges, DiscardLeastChanges],
+                ),
+                one: *pick(rng, &[Disconnect, Consensus, ViolentlyAs0pri, DiscardSecondary, CallPriLost]),
+                two: *pick(rng, &[Disconnect, ViolentlyAs0pri, CallPriLost]),
+            };
         }
     }
 }
@@ -229,6 +260,7 @@ impl Mix {
 
 struct Drawing {
     rng: Rng,
+    wide: bool,
     mix: Mix,
     setup: Setup,
     steps: Vec<(Instant, Step)>,
@@ -387,6 +419,7 @@ impl Drawing {
         let (node, volume) = (self.node(), self.volume());
         let mut faults = DiskFaults::default();
         match self.rng.below(5) {
+            0 if self.wide && self.rng.chance(1, 2) => faults.discards = true,
             0 => faults.reads = true,
             1 => faults.writes = true,
             2 => faults.flushes = true,

@@ -159,7 +159,8 @@ impl Cluster {
             }
             Effect::Connect { not_before, .. } => self.wish_to_connect(n, not_before),
             Effect::CloseLink { .. } => self.close_link(n, true),
-            Effect::Dialect { .. } | Effect::StatusChanged => {}
+            Effect::Dialect { dialect, .. } => node.codec = Some(crate::codec::Codec::new(dialect)),
+            Effect::StatusChanged => {}
             Effect::Hmac { peer, token, message, .. } => core.on_hmac(self.now, peer, token, Some(message)),
             Effect::Digest { op, data, piece, .. } => {
                 let (content, sectors) = (node.buffers.content(&data)?, (piece / 512).max(1));
@@ -365,10 +366,14 @@ impl Cluster {
                 }
                 disk(faults.writes, Segments::None)
             }
-            // Not failed: after a failed discard both copies stay UpToDate, as with the reference.
             Work::Zero(range, fua) => {
-                vol.data.zero(*range, *fua || write_through);
-                disk(false, Segments::None)
+                if !faults.discards {
+                    vol.data.zero(*range, *fua || write_through);
+                } else if self.rng.chance(1, 2) {
+                    let half = SectorRange { end: units::Sector((range.start.0 + range.end.0) / 2), ..*range };
+                    vol.data.zero(half, false);
+                }
+                disk(faults.discards, Segments::None)
             }
             Work::Flush => {
                 if !faults.flushes {

@@ -112,6 +112,9 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
 fn disk_state(input: &Input) -> (D, Reason) {
     if !input.flags.consistent {
         (D::Inconsistent, Reason::WasInconsistent)
+    } else if input.outrun {
+        // Not even a later demotion makes it current again.
+        (D::Outdated, Reason::LacksOwnWrites)
     } else if !input.flags.was_up_to_date && !mutant(Mutant::AttachOutdatedAsGood) {
         (D::Outdated, Reason::WasOutdated)
     } else if input.flags.peer_outdated && !mutant(Mutant::PeerOutdatedForgotten) {

@@ -259,6 +259,11 @@ pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(),
     let becomes_starting = starting(new) && !starting(old);
     let becomes_verifying = verifying(new) && !verifying(old);
     let becomes_syncing = matches!(new.conn, C::SyncTarget | C::SyncSource);
+    // Sanitising makes both disks UpToDate for a verify, and the source's for a resync: not one that has no good data.
+    let bad = |disk: D, other: D| disk <= D::Inconsistent && other == D::UpToDate;
+    let spoils = (becomes_verifying && (bad(old.disk, old.pdsk) || bad(old.pdsk, old.disk)))
+        || (to(C::StartingSyncS) && bad(old.disk, old.pdsk))
+        || (to(C::StartingSyncT) && bad(old.pdsk, old.disk));
     let outdates_absent =
         new.conn == C::Disconnecting && new.pdsk == D::Outdated && old.conn < C::Connected && old.pdsk > D::Outdated;
     let rows = [
@@ -274,6 +279,7 @@ pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(),
         (becomes_verifying && old.conn > C::Connected, Code::ResyncRunning),
         (becomes_starting && old.conn < C::Connected, Code::NeedConnection),
         (becomes_syncing && old.conn < C::WFReportParams, Code::NeedConnection),
+        (spoils && old.conn == C::Connected, Code::NoUpToDateDisk),
         (outdates_absent, Code::OutdateWithoutConnection),
     ];
     rows.into_iter().rev().find(|(matches, _)| *matches).map_or(Ok(()), |(_, code)| Err(code))

@@ -45,7 +45,7 @@ pub(crate) fn attach() {
             al_clean: on(128),
             al_disabled: on(256),
             current: Generation(args.number("current", 16)),
-            outrun: false,
+            outrun: args.flag("outrun"),
             exposed: Generation(args.number("exposed", 0)),
             primary: primary.0,
             peer_primary: primary.1,

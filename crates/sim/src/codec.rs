@@ -1,0 +1,59 @@
+//! Every packet goes through the wire's codec: what a core sends is what the other one can read.
+
+use crate::cluster::Cluster;
+use units::VolumeNr;
+use wire::{ConnectionFeatures, Dialect, Packet, Socket, Step, StreamDecoder};
+
+/// What a node writes and its peer reads, in the dialect that was agreed.
+#[derive(Clone, Debug)]
+pub(crate) struct Codec {
+    dialect: Dialect,
+    data: StreamDecoder,
+    control: StreamDecoder,
+    bytes: Vec<u8>,
+}
+
+impl Codec {
+    pub(crate) fn new(dialect: Dialect) -> Codec {
+        let mut data = StreamDecoder::data(ConnectionFeatures::OFFER);
+        let agreed = ConnectionFeatures {
+            protocol_max: dialect.version.number(),
+            features: dialect.features,
+            ..ConnectionFeatures::OFFER
+        };
+        let mut bytes = Vec::new();
+        let sent = Packet::ConnectionFeatures(agreed).emit(VolumeNr(0), &Dialect::HANDSHAKE, &mut bytes);
+        sent.expect("features can always be sent");
+        data.step(&bytes).expect("features can always be read");
+        Codec { dialect, data, control: StreamDecoder::control(dialect), bytes }
+    }
+
+    /// The packet as it arrives.
+    fn pass(&mut self, stream: Socket, volume: VolumeNr, packet: &Packet) -> Result<(VolumeNr, Packet), String> {
+        self.bytes.clear();
+        let emitted = packet.emit(volume, &self.dialect, &mut self.bytes);
+        emitted.map_err(|e| format!("sent what {:?} cannot say: {packet:?}: {e:?}", self.dialect))?;
+        let decoder = if stream == Socket::Data { &mut self.data } else { &mut self.control };
+        match decoder.step(&self.bytes) {
+            Ok(Step::Packet(found)) if found.consumed == self.bytes.len() => Ok((found.volume, found.packet)),
+            other => Err(format!("sent what cannot be read: {packet:?}: {other:?}")),
+        }
+    }
+}
+
+impl Cluster {
+    /// What becomes of a packet of this node on the wire.
+    pub(crate) fn encoded(
+        &mut self,
+        n: usize,
+        stream: Socket,
+        volume: VolumeNr,
+        packet: Packet,
+    ) -> Result<(VolumeNr, Packet), String> {
+        match (&packet, &mut self.nodes[n].codec) {
+            (Packet::ConnectionFeatures(_), _) => Ok((volume, packet)),
+            (_, Some(codec)) => codec.pass(stream, volume, &packet),
+            (_, None) => Err(format!("sent before the dialect was agreed: {packet:?}")),
+        }
+    }
+}
