@@ -325,7 +325,6 @@ impl Resource {
             outrun: dev.outrun,
             primary: self.role == wire::Role::Primary,
             peer_primary: peer.is_some_and(|c| c.peer_role == wire::Role::Primary),
-            susp_nod: self.suspended.no_data,
             connected: peer.is_some_and(|c| c.replicating(d)),
             peer_disk: peer.map_or(DiskState::DUnknown, |c| c.peer_devices[d].pdsk),
             fencing: dev.cfg.as_ref().map(|c| c.fencing).unwrap_or_default(),
@@ -410,6 +409,9 @@ impl Resource {
         let dev = &self.devices[d];
         let connected = self.connections.get(PEER).is_some_and(|c| c.replicating(d));
         let state = if connected { DiskState::Negotiating } else { dev.attach_state };
+        if connected {
+            self.connections[PEER].peer_devices[d].uuids_stale = true;
+        }
         let mut change = StateChange { disk: Some(state), ..StateChange::default() };
         if !connected && let Some(peer) = dev.attach_peer_disk {
             change.pdsk = Some(peer);

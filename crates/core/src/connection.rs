@@ -121,6 +121,8 @@ pub(crate) struct PeerDevice {
     pub(crate) sync_uuid_due: Option<units::Generation>,
     pub(crate) resync: Resync,
     pub(crate) consider_resync: bool,
+    /// The peer's generations are those from before it knew of the disk that is being attached here.
+    pub(crate) uuids_stale: bool,
     /// The generations of both sides were compared since the peer has its disk.
     pub(crate) compared: bool,
     /// The next verify goes on from this bit.
@@ -273,6 +275,7 @@ impl PeerDevice {
             sync_uuid_due: None,
             resync: Resync::default(),
             consider_resync: false,
+            uuids_stale: false,
             compared: false,
             verify_from: 0,
             differences_found: false,

@@ -365,6 +365,7 @@ impl Resource {
             skip_initial_sync: packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC),
         };
         self.connections[i].peer_devices[d].uuids = Some(*packet);
+        self.connections[i].peer_devices[d].uuids_stale = false;
         match handshake84::on_uuids(&input) {
             (handshake84::UuidsVerdict::Store { expose }, _) => {
                 if let Some(generation) = expose {
@@ -411,7 +412,7 @@ impl Resource {
         }
         let old = self.word(d);
         let occasion = handshake84::occasion(&handshake84::StateReceived {
-            peer_uuids_known: self.connections[i].peer_devices[d].uuids.is_some(),
+            peer_uuids_known: self.peer_uuids_known(i, d),
             conn: old.conn,
             peer_conn: theirs.conn,
             disk: old.disk,
@@ -463,6 +464,13 @@ impl Resource {
             }
             self.send_state(d);
         }
+    }
+
+    /// While a disk is attached here, only what the peer says in answer to that counts: it may have begun a generation
+    /// because the disk had gone.
+    fn peer_uuids_known(&self, i: usize, d: usize) -> bool {
+        let pd = &self.connections[i].peer_devices[d];
+        pd.uuids.is_some() && !(pd.uuids_stale && self.devices[d].disk == DiskState::Negotiating)
     }
 
     /// Compares generations and fills in what the decision changes. `None`: the connection is being given up, or the

@@ -163,7 +163,7 @@ impl Resource {
         if b.writer.writing.is_some() || b.writer.written >= b.writer.wanted {
             return;
         }
-        // A generation names what its bitmap says: that goes first (but for a bitmap that is all set, which a flag says).
+        // A generation names what its bitmap says: that goes first, but for a bitmap that is all set, as a flag says.
         let bitmap_due = b.writer.all_pages || !b.writer.pages.is_empty();
         if bitmap_due && !b.full_sync && b.writer.written < b.writer.generation {
             return;
@@ -183,8 +183,8 @@ impl Resource {
             return;
         }
         if let Some(page) = b.dirty.next_cleared().filter(|_| b.flushing.is_needed()) {
-            // A bit that is clear on disk says that the data is there, too. One page goes with the flush, the others when
-            // that is over.
+            // A bit that is clear on disk says that the data is there, too. One page goes with the flush, the others
+            // when that is over.
             if b.writer.flushing.is_none() && !b.writer.pages.contains(&page) {
                 b.dirty.take(page);
                 self.emit_bitmap_page(d, page, true);

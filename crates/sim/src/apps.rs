@@ -215,10 +215,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes of the applications of this node that have not ended.
+    /// Writes of the applications that have not ended and that this node's copy may get: its own, and what the other
+    /// node has sent.
     pub(crate) fn under_way(&self, n: usize, v: usize) -> Vec<Written> {
-        let requests = self.nodes[n].requests.values();
-        requests.filter(|r| r.volume == v && is_write(r.kind)).map(|r| r.written).collect()
+        let own = self.nodes[n].requests.values();
+        let sent = self.nodes[1 - n].requests.values().filter(|r| r.sent.is_some());
+        own.chain(sent).filter(|r| r.volume == v && is_write(r.kind)).map(|r| r.written).collect()
     }
 
     fn oldest_read(&self, n: usize, now: Moment) -> Moment {
@@ -358,7 +360,7 @@ impl Cluster {
         let content = Payload::read(volume.data.data(), whole);
         // An acknowledgement may have been on its way when the link was lost: then the source has more than it seems.
         let counted = source.includes_all_of(&volume.view);
-        let lost = !counted && volume.view.allows(whole, &content, now).is_err();
+        let lost = !counted && volume.view.allows_but(&volume.doubtful, whole, &content, now).is_err();
         if !counted && !lost {
             for (mine, theirs) in volume.view.includes.iter_mut().zip(source.includes) {
                 *mine = theirs.max(*mine);
@@ -374,9 +376,14 @@ impl Cluster {
         volume.left_at = None;
         volume.worthless = false;
         volume.unflushed.clear();
+        volume.doubtful.clear();
         // A Primary's applications have seen through its view all along.
         if lost || (counted && volume.word.is_some_and(|w| w.role == Role::Secondary)) {
             volume.view.adopt(source, under_way.into_iter());
+        }
+        if unsafe_protocol {
+            // What the source has completed may still be on its way.
+            volume.may_hold_what_it_holds(now);
         }
         if lost && !excused {
             self.fail(text);

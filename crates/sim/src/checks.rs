@@ -79,6 +79,7 @@ impl Cluster {
             volume.view = view.clone();
             volume.view.rebase(volume.data.data());
             (volume.alone, volume.worthless, volume.left_at) = (false, false, None);
+            volume.doubtful.clear();
         }
         Ok(())
     }

@@ -122,6 +122,8 @@ pub(crate) struct Volume {
     pub(crate) worthless: bool,
     /// The operator has said (by a promotion with force and the like) that this copy counts, whatever it holds.
     pub(crate) declared: bool,
+    /// The power was lost while these acknowledged writes were not flushed: nobody may rely on them.
+    pub(crate) doubtful: Vec<SectorRange>,
     /// Since the last look at the process: a resync ended here as target with all blocks, and a disk without
     /// consistent data was attached.
     pub(crate) synced: bool,
@@ -353,6 +355,7 @@ impl Volume {
             generation_began: false,
             worthless: false,
             declared: false,
+            doubtful: Vec::new(),
             synced: false,
             came_inconsistent: false,
             size: 0,
@@ -360,6 +363,13 @@ impl Volume {
             open: false,
             opening: false,
             unflushed: Vec::new(),
+        }
+    }
+
+    /// What the copy holds now is as good as what is expected of it.
+    pub(crate) fn may_hold_what_it_holds(&mut self, now: Moment) {
+        for (range, content) in self.data.data().all() {
+            self.view.may_hold(range, content.id, now);
         }
     }
 

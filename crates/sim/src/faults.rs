@@ -40,7 +40,10 @@ impl Cluster {
             return;
         }
         match &command {
-            Command::Invalidate { volume } => self.nodes[n].volumes[usize::from(volume.0)].worthless = true,
+            Command::Invalidate { volume } => {
+                self.nodes[n].volumes[usize::from(volume.0)].worthless = true;
+                self.nodes[1 - n].volumes[usize::from(volume.0)].declared = true;
+            }
             Command::InvalidateRemote { volume, .. } => {
                 self.nodes[1 - n].volumes[usize::from(volume.0)].worthless = true;
                 self.nodes[n].volumes[usize::from(volume.0)].declared = true;
@@ -152,6 +155,7 @@ impl Cluster {
             if let Some(meta) = &mut volume.meta {
                 meta.lose_power(&mut self.rng);
             }
+            volume.doubtful.extend(volume.unflushed.drain(..).map(|(_, range, _)| range));
             for place in volume.data.lose_power(&mut self.rng) {
                 let left: Vec<_> = volume.data.data().runs(place).map(|(r, c)| (r, c.id)).collect();
                 for (range, content) in left {

@@ -8,6 +8,11 @@
 //! Two phases: in the first there are faults, and safety is checked; then everything is mended, and within a bound the
 //! copies must become UpToDate and identical, all requests and commands must end, and the network must fall silent.
 //!
+//! Faults: a disk fails reads, writes, discards, flushes or metadata, hangs, loses and tears its cache with the power;
+//! a stream is cut, stands still or ends; a process dies in the middle of a turn, or is stopped for a while; a machine
+//! dies; operators detach, disconnect, force, invalidate, outdate, freeze and verify at any time. Not yet: fencing
+//! handlers, two Primaries, clock jumps, disks that return rot.
+//!
 //! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
 //! the write that they come from.
 //!

@@ -8,6 +8,7 @@ use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, Format, Superblock};
 use std::collections::BTreeSet;
 use units::{BitSet, Generation, SectorRange};
 use urbd_core::Resource;
+use wire::DiskState;
 
 /// Sectors of an activity-log extent: 4 MiB.
 const EXTENT: u64 = 1 << 13;
@@ -81,7 +82,9 @@ impl Cluster {
     fn check_forgotten(&mut self, n: usize, v: usize, core: &Resource, extent: u32) -> Result<(), String> {
         let start = u64::from(extent) * EXTENT;
         let range = sectors(start, start + EXTENT);
-        let unconfirmed = self.unconfirmed(n, v, range);
+        // What was sent while there was no disk here is not on the one that is being attached.
+        let attaching = core.state_word(volume_nr(v)).is_some_and(|w| w.disk == DiskState::Attaching);
+        let unconfirmed = if attaching { Vec::new() } else { self.unconfirmed(n, v, range) };
         let size = self.superblock(n, v)?.effective_size;
         let known = self.nodes[n].volumes[v].size;
         if known != 0 && known != size.0 {

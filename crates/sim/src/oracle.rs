@@ -116,6 +116,28 @@ impl View {
         Ok(())
     }
 
+    /// The same, but for what lies in these ranges.
+    pub(crate) fn allows_but(
+        &self,
+        doubtful: &[SectorRange],
+        range: SectorRange,
+        got: &Payload,
+        began: Moment,
+    ) -> Result<(), String> {
+        let mut doubtful = doubtful.to_vec();
+        doubtful.sort_unstable_by_key(|r| r.start);
+        let mut at = range.start;
+        for end in doubtful.into_iter().chain([SectorRange { start: range.end, end: range.end }]) {
+            if at < end.start {
+                let part = SectorRange { start: at, end: end.start.min(range.end) };
+                let content = got.slice(part.start.0 - range.start.0, part.end.0.saturating_sub(part.start.0));
+                self.allows(part, &content, began)?;
+            }
+            at = at.max(end.end);
+        }
+        Ok(())
+    }
+
     /// Does this copy include all acknowledged writes that the other one does?
     pub(crate) fn includes_all_of(&self, other: &View) -> bool {
         self.includes.iter().zip(other.includes).all(|(mine, theirs)| *mine >= theirs)

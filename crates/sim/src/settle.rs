@@ -124,7 +124,7 @@ impl Cluster {
             if sectors[n] < sectors[1 - n] {
                 sectors[n] = sectors[1 - n];
                 let setup = self.setup.volumes[v];
-                self.nodes[n].volumes[v] = Volume::new(&setup, n, false);
+                self.nodes[n].volumes[v] = Volume::new(&setup, n, self.setup.same_content);
                 self.nodes[n].volumes[v].worthless = true;
                 continue;
             }

@@ -45,8 +45,8 @@ impl Resource {
         }
     }
 
-    /// A volume that cannot be promoted, whatever is tried. Looked at before the first one is: a promotion that is taken
-    /// back would leave a generation of its own behind, and a split brain that nobody wanted.
+    /// A volume that cannot be promoted, whatever is tried. Looked at before the first one is: a promotion that is
+    /// taken back would leave a generation of its own behind, and a split brain that nobody wanted.
     fn promotion_hopeless(&self, promotion: Promotion) -> Option<(usize, Code)> {
         (0..self.devices.len()).find_map(|d| {
             let judged = rules84::judge(&self.word(d), &promotion.request(), Force::Soft, &self.context(d));

@@ -28,8 +28,6 @@ pub struct Input {
     pub primary: bool,
     /// The peer is Primary.
     pub peer_primary: bool,
-    /// I/O is frozen for lack of data.
-    pub susp_nod: bool,
     /// The volume is Connected.
     pub connected: bool,
     /// The peer's disk as known now.
@@ -88,8 +86,8 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
     if input.peer_disk != D::UpToDate && (input.primary || input.peer_primary) && others {
         return Err(Reason::DataNotCurrent);
     }
-    let frozen_primary = input.primary && input.susp_nod;
-    let crashed_primary = input.flags.crashed_primary || (input.flags.primary_ind && !frozen_primary);
+    // A Primary that runs has not crashed: it works on its peer's data, and this older disk wins no comparison.
+    let crashed_primary = input.flags.crashed_primary || (input.flags.primary_ind && !input.primary);
     let unlogged_crash = crashed_primary && input.al_disabled;
     let peer_outdated = input.flags.peer_outdated && !input.connected;
     let (disk, reason) = disk_state(input);

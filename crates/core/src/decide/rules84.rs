@@ -112,8 +112,11 @@ pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord
         (new.disk, new.pdsk) = ctx.at_attach.filter(|_| ctx.exposed_is_current).unwrap_or((D::Diskless, D::DUnknown));
     }
     if new.conn >= C::Connected && new.conn < C::Ahead {
-        for disk in [&mut new.disk, &mut new.pdsk] {
-            if matches!(disk, D::Consistent | D::Outdated) {
+        let (own, peers) = (new.disk, new.pdsk);
+        for (disk, other) in [(&mut new.disk, peers), (&mut new.pdsk, own)] {
+            // That an Outdated disk is as good as the other one only a comparison can tell: there must be another one.
+            let alone = new.conn == C::Connected && other < D::Inconsistent;
+            if *disk == D::Consistent || (*disk == D::Outdated && !alone) {
                 *disk = D::UpToDate;
             }
         }
@@ -230,7 +233,7 @@ pub fn valid(s: &StateWord, ctx: &Context) -> Result<(), Code> {
         (beyond && s.disk < D::Inconsistent, Code::NoLocalDisk),
         (beyond && s.pdsk < D::Inconsistent, Code::NoRemoteDisk),
         (beyond && no_good_disk, Code::NoUpToDateDisk),
-        (refuses_outdated(s.conn) && s.disk == D::Outdated, Code::ConnectedOutdates),
+        (refuses_outdated(s.conn) && s.disk == D::Outdated && s.pdsk >= D::Inconsistent, Code::ConnectedOutdates),
         (verify && !ctx.verify_alg, Code::NoVerifyAlg),
         (verify && ctx.protocol < 88, Code::NotSupported),
         (needs_data && no_good_disk, Code::NoUpToDateDisk),

@@ -49,7 +49,6 @@ pub(crate) fn attach() {
             exposed: Generation(args.number("exposed", 0)),
             primary: primary.0,
             peer_primary: primary.1,
-            susp_nod: args.flag("no-data"),
             connected: args.flag("connected"),
             peer_disk: disk(args, "peer", DiskState::DUnknown),
             fencing: args.pick("fencing", &FENCING, Fencing::DontCare),
