@@ -89,6 +89,7 @@ impl Setup {
             digests: false,
             same_content: true,
             write_through: false,
+            versions: [101; 2],
             latency: (slow, Duration(slow.0 * 2), Duration(10_000)),
         }
     }
