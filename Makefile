@@ -12,7 +12,7 @@ help:
 	@echo 'make install build, then install the program, its service unit and shell completion; DESTDIR=/somewhere'
 	@echo 'make bench   measure urbd and its alternatives side by side; renews docs/performance.md'
 	@echo 'make bench-resync   measure resync: idle, at a rate, beside applications, thin link, slow disk; ARGS=--quick'
-	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many'
+	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many, HOURS=n goes on so long'
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
 	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes under a checked load; ROUNDS=n SEED=s'
 	@echo 'make doc     reference documentation: target/doc'
@@ -62,7 +62,8 @@ bench-resync:
 	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd tests/bench-resync $(ARGS)
 
 sim:
-	$(CARGO) run --profile sim --locked -p urbd-sim -- $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),2000))
+	$(CARGO) run --profile sim --locked -p urbd-sim -- $(if $(HOURS),--hours $(HOURS) --ledger target/sim/ledger.txt,\
+	  $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),2000)))
 
 fuzz:
 	fuzz/run $(or $(SECONDS),60)

@@ -31,6 +31,8 @@ pub(crate) struct Cluster {
     pub(crate) failure: Option<String>,
     pub(crate) events: u64,
     pub(crate) packets: u64,
+    /// How often each reason was given.
+    pub(crate) reached: BTreeMap<&'static str, u64>,
     /// What the cores said to whom it concerns, if it is kept.
     pub(crate) notices: Option<Vec<(usize, String)>>,
     /// Counts everything that the oracle orders.
@@ -196,6 +198,7 @@ impl Cluster {
             failure: None,
             events: 0,
             packets: 0,
+            reached: BTreeMap::new(),
             notices: None,
             moment: 2,
             serial: 0,

@@ -45,6 +45,7 @@ pub use scenario::{Scenario, parse as parse_scenarios, run_scenario};
 pub use shrink::shrink;
 
 use cluster::Cluster;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trace::Trace;
 use units::{Duration, Instant};
@@ -69,6 +70,8 @@ pub struct Outcome {
     pub time: Duration,
     /// What happened, if it was asked for.
     pub trace: Vec<String>,
+    /// How often each reason was given for a decision, by its stable name.
+    pub reached: BTreeMap<&'static str, u64>,
 }
 
 /// Runs the plan of a seed.
@@ -104,6 +107,7 @@ fn observed(plan: &Plan, options: Options, what: impl FnOnce(&mut Cluster)) -> O
         events: cluster.events,
         time: cluster.now.since(Instant(0)),
         trace: cluster.trace.into_lines(),
+        reached: cluster.reached,
     }
 }
 

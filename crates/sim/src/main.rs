@@ -1,6 +1,10 @@
 //! `urbd-sim`: runs seeds, and shows what went wrong.
 
+mod ledger;
+
+use ledger::Ledger;
 use std::io::Write;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,13 +14,15 @@ use urbd_sim::{Options, Plan, parse_scenarios, run_plan, run_scenario, run_seed,
 const USAGE: &str = "usage: urbd-sim [--seeds N] [--first SEED] [--events N] [--jobs N]
                                                run N seeds, and more until there were that many events
        urbd-sim --seed SEED [--trace] [--shrink]   run one, show what happens or a shorter plan
-       urbd-sim --scenario NAME [--seed SEED] [--trace]   run those of scenarios.txt whose name begins so";
+       urbd-sim --scenario NAME [--seed SEED] [--trace]   run those of scenarios.txt whose name begins so
+       urbd-sim --hours H --ledger FILE   go on from where the ledger ends";
 
 fn main() {
     let mut args = std::env::args().skip(1);
     let (mut first, mut count, mut single) = (1, 1000, None);
     let (mut least, mut jobs) = (0, std::thread::available_parallelism().map_or(1, usize::from));
     let (mut trace, mut short, mut scenario) = (false, false, None);
+    let (mut hours, mut file) = (None, "target/sim/ledger.txt".to_owned());
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| usage());
         match arg.as_str() {
@@ -26,12 +32,15 @@ fn main() {
             "--jobs" => jobs = number().max(1) as usize,
             "--seed" => single = Some(number()),
             "--scenario" => scenario = Some(args.next().unwrap_or_else(|| usage())),
+            "--hours" => hours = Some(args.next().and_then(|h| h.parse::<f64>().ok()).unwrap_or_else(|| usage())),
+            "--ledger" => file = args.next().unwrap_or_else(|| usage()),
             "--trace" => trace = true,
             "--shrink" => short = true,
             _ => usage(),
         }
     }
     let failed = match (scenario, single) {
+        _ if hours.is_some() => ledger::run_for(hours.unwrap_or_default(), Path::new(&file)),
         (Some(name), seed) => scenarios(&name, seed, trace),
         (None, Some(seed)) => one(seed, trace, short),
         (None, None) => many(first, count, least, jobs),
@@ -86,20 +95,20 @@ fn many(first: u64, count: u64, least: u64, jobs: usize) -> bool {
     let began = Instant::now();
     let (next, events, failed) = (AtomicU64::new(first), AtomicU64::new(0), AtomicU64::new(0));
     let seconds = Mutex::new(0.0);
+    let ledger = Mutex::new(Ledger::default());
     let work = || {
         while next.load(Relaxed) < first + count || events.load(Relaxed) < least {
             let seed = next.fetch_add(1, Relaxed);
             let outcome = run_seed(seed, Options::default());
             events.fetch_add(outcome.events, Relaxed);
             *seconds.lock().expect("no thread dies holding it") += outcome.time.as_secs_f64();
-            if let Some(text) = outcome.failure {
-                failed.fetch_add(1, Relaxed);
-                println!("seed {seed}: {text}");
-                let _ = std::io::stdout().flush();
-            }
+            failed.fetch_add(u64::from(outcome.failure.is_some()), Relaxed);
+            ledger.lock().expect("no thread dies holding it").add(seed, outcome);
+            let _ = std::io::stdout().flush();
         }
     };
     std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
+    ledger.into_inner().expect("no thread died").print_coverage();
     let elapsed = began.elapsed().as_secs_f64();
     let (seeds, events, failed) = (next.load(Relaxed) - first, events.load(Relaxed), failed.load(Relaxed));
     let seconds = seconds.into_inner().expect("no thread died");

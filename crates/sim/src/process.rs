@@ -199,6 +199,7 @@ impl Cluster {
                 if notice.severity == Severity::Error {
                     self.trace.mix(1);
                 }
+                *self.reached.entry(notice.reason).or_default() += 1;
                 if let Some(notices) = &mut self.notices {
                     notices.push((n, format!("{}: {}", notice.reason, notice.text)));
                 }

@@ -1,8 +1,12 @@
 //! Named scenarios (`scenarios.txt`), each with several latencies.
 
+use std::collections::BTreeSet;
+use urbd_core::decide::Reason;
 use urbd_sim::{Options, parse_scenarios, run_scenario};
 
 const FILE: &str = include_str!("../scenarios.txt");
+/// So many of the reasons that decisions have must be given in some scenario. It only ever goes up.
+const REASONS: usize = 16;
 /// How often each scenario runs.
 const TIMES: u64 = 6;
 
@@ -10,13 +14,19 @@ const TIMES: u64 = 6;
 fn every_scenario_ends_as_it_should() {
     let scenarios = parse_scenarios(FILE);
     assert!(scenarios.len() > 30, "only {} scenarios", scenarios.len());
-    let mut failures = Vec::new();
+    let (mut failures, mut reached) = (Vec::new(), BTreeSet::new());
     for scenario in &scenarios {
         let failed = (0..TIMES).find_map(|seed| {
-            let text = run_scenario(scenario, seed, Options::default()).failure?;
+            let outcome = run_scenario(scenario, seed, Options::default());
+            reached.extend(outcome.reached.into_keys());
+            let text = outcome.failure?;
             Some(format!("{} (seed {seed}): {text}", scenario.name))
         });
         failures.extend(failed);
     }
     assert!(failures.is_empty(), "{} of {} scenarios:\n{}", failures.len(), scenarios.len(), failures.join("\n"));
+    let never: Vec<&str> = Reason::ALL.iter().map(|r| r.name()).filter(|name| !reached.contains(name)).collect();
+    let given = Reason::ALL.len() - never.len();
+    println!("{given} of {} reasons were given; never: {}", Reason::ALL.len(), never.join(" "));
+    assert!(given >= REASONS, "only {given} reasons of decisions were given; never: {never:?}");
 }
