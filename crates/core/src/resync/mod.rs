@@ -200,6 +200,8 @@ impl Resource {
     /// Lets go of all blocks on their way; counters stay for display. What is being written keeps its place until it is
     /// on disk: nothing newer may overtake it there.
     pub(crate) fn abandon_resync(&mut self, i: usize, d: usize) {
+        // Its generation, if the peer has not been told yet, is of no resync any more.
+        self.connections[i].peer_devices[d].sync_uuid_due = None;
         let rs = &mut self.connections[i].peer_devices[d].resync;
         rs.in_flight = 0;
         rs.waiting.clear();
