@@ -23,7 +23,6 @@ pub struct ClassPlan {
 /// A fixed set of aligned buffers. Lives until the process ends (`&'static`), so that memory which the kernel still
 /// writes into is never given back to the allocator.
 pub struct Pool {
-    base: *mut u8,
     bytes: usize,
     classes: Box<[Class]>,
     slots: Box<[Slot]>,
@@ -33,6 +32,8 @@ pub struct Pool {
 pub struct Buf {
     pool: &'static Pool,
     slot: u32,
+    /// The slot's memory when the reference was made: an operation that was given up keeps what it was given.
+    address: *mut u8,
 }
 
 /// The name of a buffer for code that must not touch its bytes. Owns the reference that [`Buf::into_id`] gave up.
@@ -50,11 +51,13 @@ pub struct Span {
 struct Class {
     size: usize,
     free: RefCell<Vec<u32>>,
+    /// Memory of no slot: it came back from operations that had been given up.
+    spare: RefCell<Vec<*mut u8>>,
 }
 
 struct Slot {
     class: u8,
-    offset: usize,
+    address: Cell<*mut u8>,
     /// All references, named ones included.
     refs: Cell<u32>,
     /// References that exist only as a [`BufId`].
@@ -74,13 +77,15 @@ impl Pool {
             assert!(c.size > 0 && c.size.is_multiple_of(ALIGNMENT), "buffer size {} is not aligned", c.size);
             let first = slots.len() as u32;
             for _ in 0..c.count {
-                slots.push(Slot { class: class as u8, offset, refs: Cell::new(0), named: Cell::new(0) });
+                // SAFETY: inside the mapping, whose size is the sum of all slots.
+                let address = Cell::new(unsafe { base.add(offset) });
+                slots.push(Slot { class: class as u8, address, refs: Cell::new(0), named: Cell::new(0) });
                 offset += c.size;
             }
             let free = (first..slots.len() as u32).rev().collect();
-            classes.push(Class { size: c.size, free: RefCell::new(free) });
+            classes.push(Class { size: c.size, free: RefCell::new(free), spare: RefCell::default() });
         }
-        Box::leak(Box::new(Pool { base, bytes: total, classes: classes.into(), slots: slots.into() }))
+        Box::leak(Box::new(Pool { bytes: total, classes: classes.into(), slots: slots.into() }))
     }
 
     /// The plan for a resource: `max_buffers` pages of 4 KiB (DRBD's unit) for small writes, and bigger buffers for
@@ -108,7 +113,7 @@ impl Pool {
         let fitting = self.classes.iter().filter(|c| c.size >= len);
         let slot = fitting.take(2).find_map(|c| c.free.borrow_mut().pop())?;
         self.slots[slot as usize].refs.set(1);
-        Some(Buf { pool: self, slot })
+        Some(self.reference(slot))
     }
 
     /// Takes back a reference that [`Buf::into_id`] gave up. Panics if none was given up.
@@ -117,7 +122,7 @@ impl Pool {
         let slot = &self.slots[id.0 as usize];
         assert!(slot.named.get() > 0, "{id:?} names no reference");
         slot.named.set(slot.named.get() - 1);
-        Buf { pool: self, slot: id.0 }
+        self.reference(id.0)
     }
 
     /// As [`Pool::reclaim`], but only if the buffer may be written then; else `None` and nothing changes.
@@ -139,6 +144,12 @@ impl Pool {
         self.slots.len() - self.classes.iter().map(|c| c.free.borrow().len()).sum::<usize>()
     }
 
+    /// Pieces of memory that came back by [`Pool::salvage`] and serve no buffer at present.
+    #[cfg(test)]
+    pub(crate) fn spares(&self) -> usize {
+        self.classes.iter().map(|c| c.spare.borrow().len()).sum()
+    }
+
     /// Bytes set aside.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -148,7 +159,33 @@ impl Pool {
     fn add_reference(&'static self, slot: u32) -> Buf {
         let refs = &self.slots[slot as usize].refs;
         refs.set(refs.get() + 1);
-        Buf { pool: self, slot }
+        self.reference(slot)
+    }
+
+    /// A reference that has been counted.
+    fn reference(&'static self, slot: u32) -> Buf {
+        Buf { pool: self, slot, address: self.slots[slot as usize].address.get() }
+    }
+
+    /// Gives the name `id` back although an operation that was given up has its reference and may write into the
+    /// memory at any time: from now on the name means other memory. The contents are lost. When the operation ends,
+    /// its reference is to be given to [`Pool::salvage`]. Panics if the name is not lent.
+    pub fn part(&'static self, id: BufId) {
+        let slot = &self.slots[id.0 as usize];
+        assert!(slot.named.get() == 0 && slot.refs.get() == 1, "{id:?} is not lent");
+        let class = &self.classes[slot.class as usize];
+        let spare = class.spare.borrow_mut().pop();
+        slot.address.set(spare.unwrap_or_else(|| sys::map_memory(class.size).expect("memory for a buffer")));
+        slot.named.set(1);
+    }
+
+    /// Takes the memory back from an operation from which its buffer had been parted. Panics if it had not been.
+    pub fn salvage(&'static self, buf: Buf) {
+        let slot = buf.slot();
+        assert!(slot.address.get() != buf.address, "buffer {} is still the operation's", buf.slot);
+        self.classes[slot.class as usize].spare.borrow_mut().push(buf.address);
+        // Its reference went with the name.
+        std::mem::forget(buf);
     }
 }
 
@@ -162,7 +199,7 @@ impl Buf {
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the slot's memory is inside the arena, initialised (zeroed at start), and lives forever. It is
+        // SAFETY: the memory is initialised (zeroed when it was mapped) and lives forever. It is
         // written only through `bytes_mut` or by the kernel for an operation that owns the sole reference; both
         // demand a sole reference, which excludes this borrow of another one.
         unsafe { std::slice::from_raw_parts(self.address(), self.capacity()) }
@@ -205,8 +242,7 @@ impl Buf {
     }
 
     pub(crate) fn address(&self) -> *mut u8 {
-        // SAFETY: offsets of slots are inside the arena by construction.
-        unsafe { self.pool.base.add(self.slot().offset) }
+        self.address
     }
 
     fn slot(&self) -> &'static Slot {

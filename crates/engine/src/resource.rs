@@ -291,7 +291,7 @@ impl Runner {
                 self.core.on_turn_end(self.now);
             }
             let quiet = !self.carry_out();
-            self.volumes.feed_starved(&mut self.ring);
+            self.volumes.feed_starved(&mut self.ring, &mut self.outcomes);
             self.requests.feed_starved();
             self.nbd.go_on();
             if let Some(fuse) = &mut self.fuse {

@@ -269,13 +269,12 @@ pub(crate) fn harden_memory() -> Vec<&'static str> {
     let mut refused = Vec::new();
     const PR_SET_IO_FLUSHER: i32 = 57;
     let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `unlimited` is valid; no other memory of ours is named. Without an unlimited lock limit, locking the
-    // future would make later allocations fail, so it is not tried.
+    // SAFETY: `unlimited` is valid; no other memory of ours is named. With a limit that holds for us, locking the future
+    // would make later allocations fail, so it is not tried then.
     unsafe {
-        if libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) != 0
-            || libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) != 0
-        {
-            refused.push("locking memory (needs CAP_SYS_RESOURCE and CAP_IPC_LOCK)");
+        let no_limit = libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) == 0 || may_lock_memory();
+        if !no_limit || libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) != 0 {
+            refused.push("locking memory (needs CAP_IPC_LOCK)");
         }
         if libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0 {
             refused.push("PR_SET_IO_FLUSHER (needs CAP_SYS_RESOURCE)");
@@ -300,6 +299,16 @@ fn count_of_ranges(list: &str) -> Option<u16> {
         last.parse::<u16>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
     };
     list.split(',').try_fold(0u16, |sum, part| sum.checked_add(range(part)?))
+}
+
+/// Is the limit for locked memory none for this process (CAP_IPC_LOCK)?
+fn may_lock_memory() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> CAP_IPC_LOCK & 1 == 1)
 }
 
 /// Memory of `len` bytes for the rest of the process's life, all zeroes and present from now on, in large pages where

@@ -130,11 +130,17 @@ impl Volumes {
         (now > disk.traits.size).then_some((ByteLen(disk.traits.size), ByteLen(now)))
     }
 
-    /// Closes a volume's disks; completions that still come are swallowed.
+    /// Closes a volume's disks; completions that still come are swallowed. Buffers of the core's that a disk reads into
+    /// are the core's again, on other memory: the disk may write into the old one whenever it likes.
     pub(crate) fn close(&mut self, volume: VolumeNr) {
         self.open.remove(&volume);
         self.reopening.retain(|v| *v != volume);
-        self.jobs.iter_mut().flatten().filter(|j| j.volume == volume).for_each(|j| j.orphan = true);
+        for job in self.jobs.iter_mut().flatten().filter(|j| j.volume == volume && !j.orphan) {
+            job.orphan = true;
+            if let Work::Read { data: Segments::One(lent), bounce: false, .. } = &job.work {
+                self.pool.part(BufId(lent.id));
+            }
+        }
     }
 
     /// Starts an operation on the data area. `Some`: it ended at once.
@@ -218,6 +224,9 @@ impl Volumes {
         let Some(job) = self.jobs[slot as usize].take() else { return };
         let result = done.result();
         let op = done.op.expect("disk operations complete once");
+        if job.orphan {
+            return self.bury(slot, job, buffer_of(op), outcomes);
+        }
         match finish_part(op, result) {
             Part::Again(op) => {
                 let disk = job.disk_of(&op);
@@ -229,9 +238,13 @@ impl Volumes {
     }
 
     /// Buffers may have come back: starts what waited for one.
-    pub(crate) fn feed_starved(&mut self, ring: &mut Ring<Token>) {
+    pub(crate) fn feed_starved(&mut self, ring: &mut Ring<Token>, outcomes: &mut Vec<Outcome>) {
         for _ in 0..self.starved.len() {
             let Some(slot) = self.starved.pop_front() else { return };
+            if let Some(orphan) = self.jobs[slot as usize].take_if(|job| job.orphan) {
+                self.bury(slot, orphan, None, outcomes);
+                continue;
+            }
             self.run(ring, slot);
             if self.starved.back() == Some(&slot) {
                 // Still none: keep the order.
@@ -338,17 +351,22 @@ impl Volumes {
             Some(outcome) => {
                 self.free.push(slot);
                 let volume = job.volume;
-                if job.orphan {
-                    if let Outcome::Disk(DiskDone { data: Segments::One(b), .. }) = outcome {
-                        drop(self.pool.reclaim(BufId(b.id)));
-                    }
-                } else {
-                    outcomes.push(outcome);
-                }
+                outcomes.push(outcome);
                 drop(job);
                 self.reopen(volume, outcomes);
             }
         }
+    }
+
+    /// Ends a job whose disk was closed, wherever it is: neither the core's buffers nor the disk are touched any more.
+    fn bury(&mut self, slot: u32, job: Job, buf: Option<Buf>, outcomes: &mut Vec<Outcome>) {
+        if let (Work::Read { bounce: false, .. }, Some(buf)) = (&job.work, buf) {
+            self.pool.salvage(buf);
+        }
+        self.free.push(slot);
+        let volume = job.volume;
+        drop(job);
+        self.reopen(volume, outcomes);
     }
 
     fn reopen(&mut self, volume: VolumeNr, outcomes: &mut Vec<Outcome>) {
@@ -553,10 +571,10 @@ fn all_zero(bytes: &[u8]) -> bool {
 fn scatter(pool: &'static Pool, to: &Segments, mut bytes: &[u8]) {
     for piece in to.as_slice() {
         let n = (piece.len as usize).min(bytes.len());
-        if let Some(mut buf) = pool.reclaim_sole(BufId(piece.id)) {
-            buf.bytes_mut()[piece.offset as usize..][..n].copy_from_slice(&bytes[..n]);
-            let _ = buf.into_id();
-        }
+        // What a reader gets is not to be silently something else.
+        let mut buf = pool.reclaim_sole(BufId(piece.id)).expect("a read's buffer is the core's alone");
+        buf.bytes_mut()[piece.offset as usize..][..n].copy_from_slice(&bytes[..n]);
+        let _ = buf.into_id();
         bytes = &bytes[n..];
     }
 }

@@ -42,7 +42,7 @@ impl Lab {
 
     fn turn(&mut self) {
         let mut done = Vec::new();
-        self.volumes.feed_starved(&mut self.ring);
+        self.volumes.feed_starved(&mut self.ring, &mut self.outcomes);
         self.ring.turn(None, &mut done).unwrap();
         for d in done {
             let Token::Disk(slot) = d.token else { panic!("{:?}", d.token) };
@@ -198,4 +198,44 @@ fn a_missing_disk_is_named() {
         Some(Outcome::Opened(V, Err((104, text)))) => assert!(text.contains("/nonexistent/disk"), "{text}"),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_disk_that_was_given_up_touches_no_buffer_of_the_core() {
+    Lab::on_all_places(|mut lab| {
+        let [one, several] =
+            [Segments::One(lab.named(1, 4096)), Segments::Many(vec![lab.named(2, 512), lab.named(3, 512)])];
+        for data in [&one, &several] {
+            let read = DiskOp::Read { sector: Sector(0), data: data.clone() };
+            assert!(lab.volumes.disk(&mut lab.ring, OpId(7), V, read).is_none());
+        }
+        // It hangs: the core gives it up, uses the buffers for something else, and lets go of some of them.
+        lab.volumes.close(V);
+        let other = vec![9; 4096];
+        lab.volumes.copy(&Segments::One(lab.named(9, 4096)), &one);
+        lab.release(&several);
+        let reused = Segments::Many(vec![lab.named(5, 512), lab.named(6, 512)]);
+        while lab.volumes.jobs.iter().any(Option::is_some) {
+            lab.turn();
+        }
+        assert!(lab.outcomes.is_empty());
+        assert_eq!((lab.bytes(&one), lab.bytes(&reused)), (other, [[5; 512], [6; 512]].concat()));
+        [one, reused].iter().for_each(|data| lab.release(data));
+    });
+}
+
+#[test]
+fn memory_comes_back_from_what_was_given_up() {
+    let mut lab = Lab::new(&std::env::temp_dir(), false);
+    for _ in 0..20 {
+        let one = Segments::One(lab.named(1, 4096));
+        lab.volumes.disk(&mut lab.ring, OpId(7), V, DiskOp::Read { sector: Sector(0), data: one.clone() });
+        lab.volumes.close(V);
+        lab.release(&one);
+        while lab.volumes.jobs.iter().any(Option::is_some) {
+            lab.turn();
+        }
+        assert!(matches!(lab.volumes.open(V), Some(Outcome::Opened(V, Ok(_)))));
+    }
+    assert_eq!((lab.pool.in_use(), lab.pool.spares()), (1, 1));
 }
