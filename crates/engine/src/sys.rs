@@ -269,8 +269,8 @@ pub(crate) fn harden_memory() -> Vec<&'static str> {
     let mut refused = Vec::new();
     const PR_SET_IO_FLUSHER: i32 = 57;
     let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `unlimited` is valid; no other memory of ours is named. With a limit that holds for us, locking the future
-    // would make later allocations fail, so it is not tried then.
+    // SAFETY: `unlimited` is valid; no other memory of ours is named. With a limit that holds for us, locking the
+    // future would make later allocations fail, so it is not tried then.
     unsafe {
         let no_limit = libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) == 0 || may_lock_memory();
         if !no_limit || libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) != 0 {
