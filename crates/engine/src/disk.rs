@@ -4,7 +4,7 @@
 //! that is a disk with a volatile write cache, which [`Op::Flush`] (fdatasync) and durable writes make safe.
 //!
 //! No disk may keep the loop waiting: what hangs is then seen by `disk-timeout`, and the peer's pings are answered.
-//! [`Way`] says how each kind of file is spoken to.
+//! `Way` says how each kind of file is spoken to.
 
 use crate::buffers::Span;
 use crate::ring::{FallocateMode, Fd, Message, Op, Ring};

@@ -12,7 +12,7 @@ use urbd_sim::{Options, Outcome, Scenario, parse_scenarios, run_scenario, run_se
 /// Latencies that each scenario is tried with.
 const LATENCIES: u64 = 6;
 /// Seeds that a mutant may survive after that.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 2000;
 
 /// A run, by which a mutant may be noticed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
