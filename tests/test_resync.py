@@ -226,10 +226,6 @@ def test_options_change_while_a_resync_and_an_application_run(pair):
         for n in (a, b):
             n.verb(verb, f"--{name}={value}", "r0")
             assert re.search(rf"\b{name}\s", n.verb("show", "r0").out), f"{name} is not shown"
-    # A rate of 1 MiB/s is held, whatever else was changed.
-    before, start = b.state()["oos"], time.monotonic()
-    after = left_after(b, 2)
-    assert 0.5 < (before - after) / 1024 / (time.monotonic() - start) < 1.9
     load.end(0)
     for n in (a, b):
         n.verb("adjust", "r0")
