@@ -200,11 +200,6 @@ def test_the_tuning_that_linbit_recommends(pair, how):
     pair.assert_same()
 
 
-def left_after(node, seconds):
-    time.sleep(seconds)
-    return node.state()["oos"] or 0
-
-
 # Of options without a figure of their own: (verb, option, other value); each is taken over, shown, and lets go on.
 OTHERS = [("disk-options", "resync-rate", "1M"), ("disk-options", "c-delay-target", "20"),
           ("disk-options", "rs-discard-granularity", "65536"), ("disk-options", "discard-zeroes-if-aligned", "no"),
