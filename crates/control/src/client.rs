@@ -89,7 +89,7 @@ impl Client {
     /// Connects and greets. `timeout` holds for this and for each later answer (`None`: for ever).
     ///
     /// A process that is being killed may still hold its listening socket for a moment: a connection that ends before
-    /// the greeting is tried again for up to [`DYING`], by when the socket refuses and the answer is `NotRunning`.
+    /// the greeting is tried again for up to five seconds, by when the socket refuses and the answer is `NotRunning`.
     ///
     /// # Errors
     /// [`ClientError::NotRunning`] if there is no socket or nobody listens on it; otherwise as [`Client::ask`].
