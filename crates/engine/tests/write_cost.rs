@@ -6,8 +6,6 @@ use control::client::{Client, socket_path};
 use control::{Command, DiskState};
 use engine::ring::Calls;
 use engine::{Application, Errno, Kind, Request};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -20,28 +18,8 @@ use std::time::{Duration, Instant};
 use units::{ByteLen, Generation, Rng, VolumeNr};
 use urbd_engine as engine;
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: all work is the system allocator's; the counter is a plain cell of this thread that does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+#[path = "../../units/tests/counting/allocations.rs"]
+mod counting;
 
 const SIZE: u64 = 64 << 20;
 const BLOCK: u64 = 4096;
@@ -68,7 +46,7 @@ struct Load {
 
 impl Load {
     fn tell(&self) {
-        self.report.send(Counts { calls: engine::ring::calls(), allocations: ALLOCATIONS.get() }).unwrap();
+        self.report.send(Counts { calls: engine::ring::calls(), allocations: counting::allocations() }).unwrap();
     }
 }
 

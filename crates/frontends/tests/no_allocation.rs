@@ -1,37 +1,14 @@
 //! In steady state, no request allocates: not while it is parsed, not while it is answered.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use urbd_frontends::{Export, fuse, nbd};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is done by the system allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+#[path = "../../units/tests/counting/allocations.rs"]
+mod counting;
 
 fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = counting::allocations();
     work();
-    ALLOCATIONS.get() - before
+    counting::allocations() - before
 }
 
 /// One NBD command with its payload left out; the cookie is arbitrary.

@@ -1,6 +1,8 @@
 //! Two cores beside each other: what writes cost, what a resync and a verify cost, and what they do when a disk or the
 //! peer does not answer.
 
+#[path = "../../../units/tests/counting/allocations.rs"]
+mod counting;
 mod resync;
 mod rig;
 mod writes;

@@ -1,8 +1,6 @@
 //! Two cores that talk to each other in memory, and what that costs in things that can be counted: allocations,
 //! packets, disk operations, metadata writes. A turn of one is everything that waits for it at that time.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, Generation, Instant, NodeId, Sector, VolumeNr};
@@ -12,28 +10,7 @@ use urbd_core::{
 };
 use wire::{Packet, Socket};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: all work is the system allocator's; the counter is a plain cell of this thread that does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use crate::counting::allocations;
 
 pub(crate) const VOLUME: VolumeNr = VolumeNr(0);
 /// Of the backing disks.
@@ -138,9 +115,9 @@ fn node(n: u8, write_through: bool, change: fn(&mut ResourceConfig)) -> Node {
 impl Node {
     /// Runs a part of the core and counts what it allocates.
     pub(crate) fn count<R>(&mut self, f: impl FnOnce(&mut Resource) -> R) -> R {
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = allocations();
         let result = f(&mut self.core);
-        self.counts.allocations += ALLOCATIONS.with(Cell::get) - before;
+        self.counts.allocations += allocations() - before;
         result
     }
 
