@@ -6,8 +6,6 @@ import socket
 import struct
 import threading
 
-from kernel_peer import HOST_IP  # noqa: F401  the host side of a lab's network
-
 H80, H100 = 0x83740267, 0x8620EC20
 INITIAL_META, INITIAL_DATA, FEATURES = 0xFFF1, 0xFFF2, 0xFFFE
 DATA, BARRIER, BITMAP, DATA_REQUEST, PROTOCOL, UUIDS, SIZES, STATE = 0x00, 0x03, 0x04, 0x08, 0x0B, 0x0C, 0x0D, 0x0E

@@ -15,6 +15,7 @@ import cluster as C
 import fake_peer as F
 from cluster import MIB, eventually
 from fake_peer import FakePeer, h100, in_network
+from kernel_peer import HOST_IP
 from test_two_nodes import Load, verify
 
 VECTORS = os.path.join(C.TESTS, "..", "vectors")
@@ -184,7 +185,7 @@ class Noise:
 
     def __init__(self, lab, a, b, seed=1):
         self.on, self.flipped, self.rng = False, 0, random.Random(seed)
-        self.listener = in_network(lab, lambda: socket.create_server((F.HOST_IP, 7788), backlog=64))
+        self.listener = in_network(lab, lambda: socket.create_server((HOST_IP, 7788), backlog=64))
         self.lab, self.ends, self.open = lab, {a.ip: b.ip, b.ip: a.ip}, []
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -258,8 +259,8 @@ def test_noisy_line(pair):
     noise = Noise(pair.lab, a, b)
     try:
         text = pair.configure(net="data-integrity-alg crc32c; " + QUICK)
-        a.put_res("r0", text.replace(b.ip, F.HOST_IP))
-        b.put_res("r0", text.replace(a.ip, F.HOST_IP))
+        a.put_res("r0", text.replace(b.ip, HOST_IP))
+        b.put_res("r0", text.replace(a.ip, HOST_IP))
         for n in (a, b):
             n.urbd("create-md", "--force", "r0")
             n.start()

@@ -321,7 +321,7 @@ def ended_with_the_kernel(source, target, gone):
 @pytest.mark.parametrize("policy", ["detach", "pass_on"])
 @pytest.mark.parametrize("fault", ["reads", "writes"])
 def test_kernels_disk_fails_during_a_resync(mixed, fault, policy):
-    u, k = mixed.nodes[0], failing_guest(mixed)
+    k = failing_guest(mixed)
     meta = put_metadata(mixed, [k], k)
     if fault == "reads":
         mixed.nodes.reverse()  # the kernel is the source

@@ -10,7 +10,6 @@ import subprocess
 import pytest
 
 from cluster import MIB, Failed, eventually
-from test_two_nodes import Load, verify  # noqa: F401
 
 # without the discard of the whole device, which would make all of it active in the activity log
 MKFS = {"ext4": ["mkfs.ext4", "-q", "-F", "-E", "nodiscard"], "xfs": ["mkfs.xfs", "-q", "-f", "-K"]}

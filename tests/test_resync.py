@@ -481,8 +481,9 @@ def test_the_kernels_rates_do_not_count(mixed):
     u.verb("invalidate", "r0")
     u.wait(repl="SyncTarget")
     start, before = time.monotonic(), u.state()["oos"]
-    after = left_after(u, 1.5)
-    assert (before - after) / 1024 / (time.monotonic() - start) < 6
+    time.sleep(1.5)
+    # No lower bound: a busy machine is slower than it was told to be, never a hundred times faster.
+    assert (before - u.state()["oos"]) / 1024 / (time.monotonic() - start) < 6
     u.verb("disk-options", "r0", "--resync-rate=400M")
     mixed.wait_synced()
 

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-import cluster as C
 import nbdio
 from cluster import MIB, eventually
 
@@ -131,7 +130,7 @@ def test_discard_and_zeroes(synced):
 
 
 def test_two_volumes(cluster):
-    a, b = cluster.node("a", size=16 * MIB, volumes=2), cluster.node("b", size=16 * MIB, volumes=2)
+    a, _ = cluster.node("a", size=16 * MIB, volumes=2), cluster.node("b", size=16 * MIB, volumes=2)
     cluster.up(volumes=2)
     for v in (0, 1):
         a.wait(volume=v, disk="UpToDate", peer_disk="UpToDate")
