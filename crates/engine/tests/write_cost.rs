@@ -32,7 +32,22 @@ struct Counts {
     allocations: u64,
 }
 
-/// For each byte on its socket it makes a run of writes and then tells what was counted; without writes at once.
+impl Counts {
+    fn since(self, from: Counts) -> Counts {
+        let calls = Calls {
+            turns: self.calls.turns - from.calls.turns,
+            sockets: self.calls.sockets - from.calls.sockets,
+            files: self.calls.files - from.calls.files,
+            yields: self.calls.yields - from.calls.yields,
+        };
+        Counts { calls, allocations: self.allocations - from.allocations }
+    }
+}
+
+const WORK: &[u8; 1] = b"w";
+const TELL: &[u8; 1] = b"t";
+
+/// Makes a run of writes for each [`WORK`] on its socket, and tells what was counted then, or at once if none was asked for.
 struct Load {
     socket: UnixStream,
     report: SyncSender<Counts>,
@@ -58,8 +73,8 @@ impl Application for Load {
     fn on_readable(&mut self) {
         let mut byte = [0];
         assert!(matches!(self.socket.read(&mut byte), Ok(1)), "the test has ended");
-        self.left = self.run;
-        if self.run == 0 {
+        self.left = if byte == *WORK { self.run } else { 0 };
+        if self.left == 0 {
             self.tell();
         }
     }
@@ -139,9 +154,9 @@ impl Node {
         }
     }
 
-    /// Makes it work, and gives what was counted until it was done.
-    fn counts(&mut self) -> Counts {
-        self.poke.write_all(b"x").unwrap();
+    /// Asks it to work, or not to, and gives what was counted until that was done.
+    fn counts(&mut self, request: &[u8; 1]) -> Counts {
+        self.poke.write_all(request).unwrap();
         self.reports.recv_timeout(PATIENCE).unwrap()
     }
 }
@@ -161,8 +176,8 @@ fn disk(path: &Path) {
     file.write_all_at(&sb.emit()[..], layout.superblock_at().0).unwrap();
 }
 
-/// What each node used for one run of `writes`, after a run that made its extents hot and its containers large.
-fn cost(depth: u64, writes: u64, busy_poll: &str) -> [Counts; 2] {
+/// Two connected nodes with UpToDate disks in memory, the first one Primary; each makes so many writes when it is asked to.
+fn pair((depth, writes): (u64, u64), options: &str) -> (tempfile::TempDir, [Node; 2]) {
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -173,27 +188,21 @@ fn cost(depth: u64, writes: u64, busy_poll: &str) -> [Counts; 2] {
         let volume = format!("volume 0 {{ device minor 0; disk {}; meta-disk internal; }}", path.display());
         format!("on {name} {{ address ipv4 127.0.0.1:{port}; {volume} }}")
     };
-    let text = format!(
-        "resource r0 {{ urbd {{ front-end nbd; busy-poll {busy_poll}; }} {} {} }}",
-        host("alpha", a),
-        host("beta", b)
-    );
-    let mut primary = Node::start(dir.path(), "alpha", &text, (depth, writes));
-    let mut secondary = Node::start(dir.path(), "beta", &text, (depth, 0));
+    let text = format!("resource r0 {{ {options} {} {} }}", host("alpha", a), host("beta", b));
+    let primary = Node::start(dir.path(), "alpha", &text, (depth, writes));
+    let secondary = Node::start(dir.path(), "beta", &text, (depth, 0));
     primary.wait_for_peer();
     primary.client().command(Command::Primary { force: false }).unwrap();
-    let before = [primary.counts(), secondary.counts()];
-    let after = [primary.counts(), secondary.counts()];
-    [0, 1].map(|i| {
-        let (from, to) = (before[i], after[i]);
-        let calls = Calls {
-            turns: to.calls.turns - from.calls.turns,
-            sockets: to.calls.sockets - from.calls.sockets,
-            files: to.calls.files - from.calls.files,
-            yields: to.calls.yields - from.calls.yields,
-        };
-        Counts { calls, allocations: to.allocations - from.allocations }
-    })
+    (dir, [primary, secondary])
+}
+
+/// What each node used for one run of `writes`, after a run that made its extents hot and its containers large.
+fn cost(depth: u64, writes: u64, busy_poll: &str) -> [Counts; 2] {
+    let options = format!("urbd {{ front-end nbd; busy-poll {busy_poll}; }}");
+    let (_dir, [mut primary, mut secondary]) = pair((depth, writes), &options);
+    let before = [primary.counts(WORK), secondary.counts(TELL)];
+    let after = [primary.counts(WORK), secondary.counts(TELL)];
+    [0, 1].map(|i| after[i].since(before[i]))
 }
 
 /// A few are allowed for pings, reports and lists that still grow: none per write.
@@ -225,4 +234,18 @@ fn a_single_write_needs_one_send_each_way_and_no_memory() {
 fn staying_awake_needs_no_memory() {
     let [a, b] = cost(1, 2_000, "100us");
     assert!(a.allocations < FEW && b.allocations < FEW, "{a:?} {b:?}");
+}
+
+/// Nothing ticks: no clock of a controller, no poll, no timer that is set and not needed, also right after a load.
+#[test]
+fn an_idle_pair_wakes_for_nothing_but_pings() {
+    let (_dir, mut nodes) = pair((16, 2_000), "urbd { front-end nbd; } net { ping-int 120; }");
+    nodes[0].counts(WORK);
+    std::thread::sleep(Duration::from_secs(1)); // the last epoch's barrier, metadata that waits a moment
+    let before = nodes.each_mut().map(|node| node.counts(TELL).calls.turns);
+    std::thread::sleep(Duration::from_secs(3));
+    let after = nodes.each_mut().map(|node| node.counts(TELL).calls.turns);
+    for (before, after) in before.iter().zip(after) {
+        assert!(after - before <= 2, "{} turns in 3 s: only the question itself may wake it", after - before);
+    }
 }
