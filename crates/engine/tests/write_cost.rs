@@ -47,7 +47,7 @@ impl Counts {
 const WORK: &[u8; 1] = b"w";
 const TELL: &[u8; 1] = b"t";
 
-/// Makes a run of writes for each [`WORK`] on its socket, and tells what was counted then, or at once if none was asked for.
+/// Makes a run of writes for each [`WORK`] on its socket; tells what was counted then, or at once for [`TELL`].
 struct Load {
     socket: UnixStream,
     report: SyncSender<Counts>,
@@ -176,7 +176,7 @@ fn disk(path: &Path) {
     file.write_all_at(&sb.emit()[..], layout.superblock_at().0).unwrap();
 }
 
-/// Two connected nodes with UpToDate disks in memory, the first one Primary; each makes so many writes when it is asked to.
+/// Two connected nodes with UpToDate disks in memory, the first Primary; each makes so many writes when it is asked to.
 fn pair((depth, writes): (u64, u64), options: &str) -> (tempfile::TempDir, [Node; 2]) {
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
