@@ -2,11 +2,13 @@
 //! ends when it is dropped.
 
 mod bindfs;
+mod gluster;
 mod nbdkit;
 mod qemu;
 mod tgt;
 
 pub use bindfs::Bindfs;
+pub use gluster::Gluster;
 pub use nbdkit::Nbdkit;
 pub use qemu::{Exported, Iscsi, Mirror, Quorum};
 pub use tgt::Tgt;

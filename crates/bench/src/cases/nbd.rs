@@ -1,7 +1,7 @@
 //! The same client program against NBD servers: a bare file, urbd, and others that keep two copies.
 
 use super::{Case, Contender, Set, Setting};
-use crate::alternatives::{Mirror, Nbdkit, Quorum, Server};
+use crate::alternatives::{Gluster, Mirror, Nbdkit, Quorum, Server};
 use crate::error::Result;
 use crate::pair::{Front, Pair, Plan};
 use crate::results::{CaseReport, IOPS, Relation::*, ratios};
@@ -14,7 +14,8 @@ pub(super) const CASE: Case = Case {
     title: "NBD: beside a file without replication, and beside other mirrors",
     about: "The same client over a Unix socket. Files in memory; urbd with two nodes, protocol C, over loopback TCP; \
             nbdkit with one file and no replication; qemu-storage-daemon with two copies, of which one is in a second \
-            daemon. qemu works on 16 requests of a connection at once, so it is judged with several connections.",
+            daemon; GlusterFS with two bricks (replica 2), nbdkit on its mount. qemu works on 16 requests of a connection \
+            at once, so it is judged with several connections.",
     run,
 };
 
@@ -22,6 +23,7 @@ const URBD: &str = "urbd";
 const NBDKIT: &str = "nbdkit, one copy";
 const MIRROR: &str = "qemu mirror";
 const QUORUM: &str = "qemu quorum";
+const GLUSTER: &str = "GlusterFS";
 
 type Client = Behind<Box<dyn Target>>;
 
@@ -32,10 +34,11 @@ fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let span = pair.size()?;
     let mut servers: Vec<(&str, Box<dyn Server>)> = Vec::new();
     let [bare, _] = setting.two_files(&setting.folder("bare")?)?;
-    let started: [(&str, Result<Box<dyn Server>>); 3] = [
+    let started: [(&str, Result<Box<dyn Server>>); 4] = [
         (NBDKIT, Nbdkit::start(&folder, &bare).map(|s| Box::new(s) as _)),
         (MIRROR, setting.rival_files("mirror").and_then(|f| Mirror::start(&folder, &f)).map(|s| Box::new(s) as _)),
         (QUORUM, setting.rival_files("quorum").and_then(|f| Quorum::start(&folder, &f)).map(|s| Box::new(s) as _)),
+        (GLUSTER, setting.folder("gluster").and_then(|f| Gluster::start(&f, setting.size())).map(|s| Box::new(s) as _)),
     ];
     for (name, server) in started {
         match server {
@@ -73,7 +76,7 @@ fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
 
 /// In each round the fastest of those who keep two copies.
 fn best_rival(report: &CaseReport, job: &str) -> Vec<f64> {
-    let rivals = [MIRROR, QUORUM].map(|name| report.values(job, name, IOPS));
+    let rivals = [MIRROR, QUORUM, GLUSTER].map(|name| report.values(job, name, IOPS));
     let rounds = rivals.iter().map(|values| values.len()).max().unwrap_or_default();
     (0..rounds).map(|i| rivals.iter().filter_map(|v| v.get(i)).copied().fold(0.0, f64::max)).collect()
 }
