@@ -14,7 +14,7 @@ from cluster import MIB
 CASES = {"seeds": ["mirroring", "protocols", "activity-log", "resync", "client"],
          "bars": ["in-process", "counts", "nbd", "fuse"]}
 
-ALTERNATIVES = {"nbdkit, one copy", "qemu mirror", "qemu quorum", "tgt + libiscsi", "bindfs, one copy", "limit",
+ALTERNATIVES = {"GlusterFS", "nbdkit, one copy", "qemu mirror", "qemu quorum", "tgt + libiscsi", "bindfs, one copy", "limit",
                 "system calls", "packets"}
 
 

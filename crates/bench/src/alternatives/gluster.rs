@@ -49,7 +49,8 @@ impl Server for Gluster {
     fn watched(&self) -> Vec<Watched> {
         let mut all = self.server.watched();
         all.push(Watched::new("client", self.volume.client.pid()));
-        all.extend(self.volume.bricks.iter().map(|brick| Watched::new("brick", brick.pid())));
+        let bricks = self.volume.bricks.iter().zip(["first brick", "second brick"]);
+        all.extend(bricks.map(|(brick, role)| Watched::new(role, brick.pid())));
         all
     }
 }
