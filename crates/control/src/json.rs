@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::latency;
 use crate::rates::{self, Progress};
 use crate::status::{ConnectionStatus, DeviceStatus, PathAddress, PeerDeviceStatus, ResourceStatus, VerifyDetails};
 
@@ -56,6 +57,9 @@ fn device(device: &DeviceStatus) -> Value {
                 "lower-pending": statistics.lower_pending,
             }),
         );
+    }
+    if !device.latencies.is_empty() {
+        object.insert("urbd-latency".into(), latency::json(&device.latencies));
     }
     if let Some(path) = &device.device_path {
         object.insert("device-path".into(), json!(path));

@@ -17,6 +17,7 @@ mod fields;
 pub mod frame;
 pub mod human;
 pub mod json;
+mod latency;
 pub mod message;
 mod paint;
 pub mod query;
@@ -25,6 +26,7 @@ mod states;
 mod status;
 
 pub use client::Client;
+pub use latency::StageLatency;
 pub use message::{
     Command, ErrorCode, Event, Failure, GenerationIdentifiers, HelperCall, Reply, Request, VERSION, WhyEntry,
 };

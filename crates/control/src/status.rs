@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::latency::StageLatency;
 use crate::states::{ConnectionState, DiskState, ReplicationState, Role, WriteOrdering};
 
 /// One resource of this node.
@@ -127,6 +128,9 @@ pub struct DeviceStatus {
     /// The NBD address of this volume, if it is exported.
     #[serde(default)]
     pub nbd_uri: Option<String>,
+    /// How long requests took, stage by stage; only in answers to [`Request::Status`](crate::Request::Status).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latencies: Vec<StageLatency>,
 }
 
 /// Counters of a device (`docs/spec/config-and-cli.md` 4.4).

@@ -97,6 +97,7 @@ impl Described {
             statistics: (!self.flag("nostat")).then_some(statistics),
             device_path: None,
             nbd_uri: None,
+            latencies: Vec::new(),
         }
     }
 

@@ -1,13 +1,13 @@
 //! A connection to a peer and its peer devices: what is known of the other side.
 
-use crate::api::{ConnectionState, Segments};
+use crate::api::ConnectionState;
 use crate::command::Asked;
 use crate::config::{ConnectionConfig, VolumeConfig};
-use crate::peer_write::PeerEpoch;
+use crate::peer_write::{HeldPacket, PeerEpoch};
 use crate::resync::Resync;
 use std::collections::VecDeque;
 use units::{Instant, Sector, VolumeNr};
-use wire::{ConnState, Dialect, DiskState, Packet, Role};
+use wire::{ConnState, Dialect, DiskState, Role};
 
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -40,7 +40,9 @@ pub(crate) struct Connection {
 
     // Receiving (spec 2).
     /// Packets of the data stream that wait: something before them is not finished.
-    pub(crate) held: VecDeque<(VolumeNr, Packet, Segments)>,
+    pub(crate) held: VecDeque<HeldPacket>,
+    /// When the one that is looked at came.
+    pub(crate) packet_came: Instant,
     pub(crate) held_bytes: u64,
     /// What the disks do for the peer: bytes, and something per request. Over all sessions.
     pub(crate) working: u64,
@@ -163,6 +165,7 @@ impl Connection {
             frozen: VecDeque::new(),
             established_at: Instant(0),
             held: VecDeque::new(),
+            packet_came: Instant(0),
             held_bytes: 0,
             working: 0,
             epochs: VecDeque::new(),

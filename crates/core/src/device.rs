@@ -1,9 +1,10 @@
 //! A volume's local side: its disk state, its metadata in memory, and the application's requests to it.
 
 use crate::al::AlQueue;
-use crate::api::{Access, BlockRequest, OpenedDisk, Openers};
+use crate::api::{Access, OpenedDisk, Openers};
 use crate::config::{DiskConfig, VolumeConfig};
-use crate::merging::Merging;
+use crate::latency::Latencies;
+use crate::merging::{Merging, Waiting};
 use crate::metadata::MdWriter;
 use std::collections::VecDeque;
 use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, Sector, SectorRange, VolumeNr};
@@ -44,7 +45,7 @@ pub(crate) struct Device {
     pub(crate) metadata_failed: bool,
 
     /// Requests not looked at yet, in order of arrival.
-    pub(crate) incoming: VecDeque<BlockRequest>,
+    pub(crate) incoming: VecDeque<Waiting>,
     pub(crate) merging: Merging,
     /// Writes that wait for an overlapping one.
     pub(crate) blocked: VecDeque<crate::request::Write>,
@@ -71,6 +72,7 @@ pub(crate) struct Device {
     pub(crate) written_bytes: u64,
     pub(crate) al_writes: u64,
     pub(crate) bm_writes: u64,
+    pub(crate) latencies: Latencies,
     pub(crate) attached_at: Instant,
     pub(crate) last_lazy_bitmap: Instant,
 }
@@ -170,6 +172,7 @@ impl Device {
             written_bytes: 0,
             al_writes: 0,
             bm_writes: 0,
+            latencies: Latencies::default(),
             attached_at: Instant(0),
             last_lazy_bitmap: Instant(0),
         }

@@ -2,15 +2,17 @@
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError};
+use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::request::{Flush, Owner, Request};
 use crate::resource::Op;
+use units::Instant;
 use wire::DiskState;
 
 impl Resource {
     /// A strict flush (spec 1.10): done when the local disk has flushed and every epoch with a completed write is
     /// confirmed by the peers that count.
-    pub(crate) fn start_flush(&mut self, d: usize, tag: u64) {
+    pub(crate) fn start_flush(&mut self, d: usize, tag: u64, came: Instant) {
         self.close_epoch();
         self.send_due_barriers();
         let local = self.devices[d].usable();
@@ -30,7 +32,8 @@ impl Resource {
         let started = self.now;
         let mark = self.devices[d].backing.as_ref().map_or(0, |b| b.flushing.mark());
         let local_pending = local && !clean;
-        let flush = Flush { device: d, started, tag, local_pending, mark, failed: false, waiting, covered: local };
+        let flush =
+            Flush { device: d, came, started, tag, local_pending, mark, failed: false, waiting, covered: local };
         let key = self.requests.insert(Request::Flush(flush));
         self.flushes.push(key);
         if local_pending {
@@ -78,6 +81,7 @@ impl Resource {
         self.flushes.retain(|k| *k != key);
         let connected_good = self.connections.iter().any(|c| c.peer_devices[f.device].pdsk == DiskState::UpToDate);
         let result = if f.covered || (connected_good && !f.failed) { Ok(()) } else { Err(IoError::Io) };
+        self.devices[f.device].latencies.note(Stage::FlushTotal, self.now.since(f.came), 1);
         self.end_owner(f.device, Owner::Tag(f.tag), result);
     }
 }

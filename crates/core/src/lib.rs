@@ -34,11 +34,13 @@ mod device;
 mod dispatch;
 mod flush;
 mod handshake;
+mod latency;
 mod liveness;
 mod merging;
 mod metadata;
 mod mutant;
 mod peer_write;
+mod read;
 mod replicate;
 mod request;
 mod resource;
@@ -49,6 +51,7 @@ mod state;
 
 pub use api::*;
 pub use config::*;
+pub use latency::Stage;
 #[cfg(feature = "mutants")]
 pub use mutant::{Layer, Mutant, choose_mutant};
 pub use resource::Resource;

@@ -3,12 +3,20 @@
 
 use crate::api::{BlockRequest, RequestKind};
 use std::collections::VecDeque;
+use units::Instant;
+
+/// A request that nobody has looked at yet.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) came: Instant,
+    pub(crate) request: BlockRequest,
+}
 
 /// Kept to reuse its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Merging {
     keys: Vec<Key>,
-    sorted: Vec<Option<BlockRequest>>,
+    sorted: Vec<Option<Waiting>>,
 }
 
 /// In sectors; `at` is the place in the queue.
@@ -22,9 +30,10 @@ struct Key {
 impl Merging {
     /// Sorts the writes at the head of the queue by their place if that makes neighbours of some that were none. The
     /// order of writes that are under way at the same time is free unless they overlap: then nothing changes.
-    pub(crate) fn bring_neighbours_together(&mut self, queue: &mut VecDeque<BlockRequest>) {
+    pub(crate) fn bring_neighbours_together(&mut self, queue: &mut VecDeque<Waiting>) {
         self.keys.clear();
-        let writes = queue.iter().take_while(|r| matches!(r.kind, RequestKind::Write { .. })).zip(0..);
+        let writes =
+            queue.iter().map(|w| &w.request).take_while(|r| matches!(r.kind, RequestKind::Write { .. })).zip(0..);
         let key = |(r, at): (&BlockRequest, u32)| Key { start: r.sector.0, end: r.sector.0 + r.len.0 / 512, at };
         self.keys.extend(writes.map(key));
         if self.keys.len() < 2 || self.keys.is_sorted() {
@@ -40,8 +49,8 @@ impl Merging {
         self.sorted.extend(queue.drain(..self.keys.len()).map(Some));
         // From the last one on, as each goes before what is in the queue.
         for key in self.keys.iter().rev() {
-            if let Some(request) = self.sorted[key.at as usize].take() {
-                queue.push_front(request);
+            if let Some(waiting) = self.sorted[key.at as usize].take() {
+                queue.push_front(waiting);
             }
         }
         self.sorted.clear();
@@ -55,17 +64,20 @@ mod tests {
     use units::{ByteLen, Sector, VolumeNr};
 
     fn order(requests: &[(u64, u64)]) -> Vec<u64> {
-        let request = |(tag, &(sector, sectors)): (usize, &(u64, u64))| BlockRequest {
-            tag: tag as u64,
-            volume: VolumeNr(0),
-            kind: if sectors == 0 { RequestKind::Flush } else { RequestKind::Write { fua: false } },
-            sector: Sector(sector),
-            len: ByteLen(sectors * 512),
-            data: Segments::None,
+        let request = |(tag, &(sector, sectors)): (usize, &(u64, u64))| Waiting {
+            came: Instant(0),
+            request: BlockRequest {
+                tag: tag as u64,
+                volume: VolumeNr(0),
+                kind: if sectors == 0 { RequestKind::Flush } else { RequestKind::Write { fua: false } },
+                sector: Sector(sector),
+                len: ByteLen(sectors * 512),
+                data: Segments::None,
+            },
         };
-        let mut queue: VecDeque<BlockRequest> = requests.iter().enumerate().map(request).collect();
+        let mut queue: VecDeque<Waiting> = requests.iter().enumerate().map(request).collect();
         Merging::default().bring_neighbours_together(&mut queue);
-        queue.iter().map(|r| r.tag).collect()
+        queue.iter().map(|w| w.request.tag).collect()
     }
 
     #[test]

@@ -6,9 +6,10 @@
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
-use units::{SectorRange, VolumeNr};
+use units::{Instant, SectorRange, VolumeNr};
 use wire::{BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, ConnState, DiskState, DpFlags, Packet, Socket};
 
 /// A set of the peer's writes between two barriers.
@@ -21,6 +22,15 @@ pub(crate) struct PeerEpoch {
     pub(crate) active: u32,
     /// The barrier that closed it.
     pub(crate) barrier: Option<BarrierNr>,
+}
+
+/// A packet of the data stream that waits for what is before it.
+#[derive(Debug)]
+pub(crate) struct HeldPacket {
+    came: Instant,
+    volume: VolumeNr,
+    packet: Packet,
+    payload: Segments,
 }
 
 /// A write of a peer from its packet to its acknowledgement.
@@ -37,7 +47,10 @@ pub(crate) struct PeerWrite {
     pub(crate) flags: DpFlags,
     pub(crate) interval: u64,
     pub(crate) al_held: bool,
-    pub(crate) started: units::Instant,
+    pub(crate) came: Instant,
+    /// Taken up.
+    pub(crate) started: Instant,
+    pub(crate) submitted: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +84,7 @@ impl Resource {
     pub(crate) fn queue_data(&mut self, i: usize, volume: VolumeNr, packet: Packet, payload: Segments) {
         let c = &mut self.connections[i];
         c.held_bytes += cost(&packet, &payload);
-        c.held.push_back((volume, packet, payload));
+        c.held.push_back(HeldPacket { came: self.now, volume, packet, payload });
         self.pump_peer(i);
     }
 
@@ -79,13 +92,15 @@ impl Resource {
     pub(crate) fn pump_peer(&mut self, i: usize) {
         while self.connections[i].link.is_some() && !self.blocked_by_epoch(i) {
             let c = &mut self.connections[i];
-            let Some((volume, packet, payload)) = c.held.pop_front() else { break };
-            if self.must_wait(i, volume, &packet) {
-                self.connections[i].held.push_front((volume, packet, payload));
+            let Some(next) = c.held.pop_front() else { break };
+            if self.must_wait(i, next.volume, &next.packet) {
+                self.connections[i].held.push_front(next);
                 break;
             }
-            self.connections[i].held_bytes -= cost(&packet, &payload);
-            self.data_packet(i, volume, packet, payload);
+            let c = &mut self.connections[i];
+            c.held_bytes -= cost(&next.packet, &next.payload);
+            c.packet_came = next.came;
+            self.data_packet(i, next.volume, next.packet, next.payload);
         }
     }
 
@@ -256,7 +271,9 @@ impl Resource {
             flags,
             interval,
             al_held: false,
+            came: self.connections[i].packet_came,
             started: self.now,
+            submitted: self.now,
         });
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
         let keeps_bitmap = self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent
@@ -273,6 +290,7 @@ impl Resource {
     pub(crate) fn peer_write_granted(&mut self, key: u64, al_held: bool) {
         let Some(w) = self.peer_writes.get_mut(key) else { return };
         w.al_held = al_held;
+        w.submitted = self.now;
         let (d, sector, len) = (w.device, w.range.start, w.range.len());
         let fua = w.flags.contains(DpFlags::FUA);
         let action = match w.action {
@@ -303,6 +321,7 @@ impl Resource {
         let (i, d) = (w.connection, w.device);
         self.connections[i].working -= w.data.len() + PACKET_COST;
         self.application_done(d, w.started, w.range.len());
+        self.note_peer_write(&w);
         self.devices[d].peer_writing.remove(w.range.start, w.interval);
         self.devices[d].recheck = true;
         self.release(std::mem::take(&mut w.data));
@@ -321,6 +340,13 @@ impl Resource {
         if here {
             self.leave_epoch(i, w.epoch);
         }
+    }
+
+    fn note_peer_write(&mut self, w: &PeerWrite) {
+        let latencies = &mut self.devices[w.device].latencies;
+        latencies.note(Stage::PeerWriteQueue, w.submitted.since(w.came), 1);
+        latencies.note(Stage::PeerWriteDisk, self.now.since(w.submitted), 1);
+        latencies.note(Stage::PeerWriteTotal, self.now.since(w.came), 1);
     }
 
     /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
@@ -515,8 +541,8 @@ impl Resource {
     /// The link is gone: nothing of it is answered any more; writes in progress end on their own (spec 2.7).
     pub(crate) fn drop_peer_work(&mut self, i: usize) {
         let held = std::mem::take(&mut self.connections[i].held);
-        for (_, _, payload) in held {
-            self.release(payload);
+        for packet in held {
+            self.release(packet.payload);
         }
         let c = &mut self.connections[i];
         c.held_bytes = 0;

@@ -6,6 +6,7 @@ use crate::api::{Effect, Segments};
 use crate::config::Protocol;
 use crate::connection::Sent;
 use crate::device::Device;
+use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::request::{ConnMask, Local, Request, WriteKind};
 use units::{SectorRange, VolumeNr};
@@ -151,6 +152,8 @@ impl Resource {
         if in_sync {
             w.sis |= bit;
         }
+        let (took, n) = (self.now.since(w.started), w.owners.count());
+        self.devices[d].latencies.note(Stage::WritePeer, took, n);
         // Protocols A and B: it was completed before this was known.
         let late = in_sync && w.completed && !w.superseded && w.local == Local::Ok;
         let range = w.range;
@@ -287,7 +290,7 @@ impl Resource {
         pd.pending -= 1;
         pd.received_bytes += r.range.len().0;
         self.emit(Effect::Deliver { from: data, to: r.data });
-        self.end_owner(d, r.tag, Ok(()));
+        self.end_read(d, r.tag, (r.came, r.started), Stage::ReadPeer);
     }
 
     pub(crate) fn read_refused(&mut self, i: usize, d: usize, ack: &BlockAck) {
@@ -337,7 +340,7 @@ impl Resource {
             .collect();
         for key in reads {
             if let Some(Request::Read(r)) = self.requests.remove(key) {
-                self.start_read(r.device, r.range, r.data, r.tag, 0);
+                self.start_read(r.device, r.range, r.data, r.tag, (r.came, 0));
             }
         }
     }

@@ -1,14 +1,17 @@
 //! Application requests: admission, merging, conflicts, registration, completion
-//! (`docs/spec/data-path-and-resync.md` 1 and 4).
+//! (`docs/spec/data-path-and-resync.md` 1).
 
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, MAX_DATA, MAX_DISCARD, RequestKind, Segments};
-use crate::decide::routing::{self, ReadContext, ReadRoute, ToPeer};
+use crate::decide::routing::{self, ToPeer};
+use crate::latency::Stage;
+use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
+use crate::read::Read;
 use crate::resource::Op;
 use crate::state::PEER;
 use std::collections::VecDeque;
-use units::{ByteLen, Duration, Instant, Sector, SectorRange};
+use units::{Duration, Instant, Sector, SectorRange};
 use wire::{ConnState, DiskState};
 
 /// A barrier waits so long for a write to travel with (spec 12.4 #14).
@@ -66,6 +69,9 @@ pub(crate) struct Write {
     /// Its name in the device's `writing` intervals, once admitted.
     pub(crate) interval: u64,
     pub(crate) al_held: bool,
+    pub(crate) came: Instant,
+    pub(crate) admitted: Instant,
+    /// Submitted.
     pub(crate) started: Instant,
     pub(crate) epoch: u32,
     pub(crate) local: Local,
@@ -92,20 +98,9 @@ pub(crate) struct Write {
 }
 
 #[derive(Debug)]
-pub(crate) struct Read {
-    pub(crate) device: usize,
-    pub(crate) range: SectorRange,
-    pub(crate) data: Segments,
-    pub(crate) tag: Owner,
-    pub(crate) started: Instant,
-    /// Waits for this connection's answer; `None` = local.
-    pub(crate) remote: Option<usize>,
-    pub(crate) tries: u32,
-}
-
-#[derive(Debug)]
 pub(crate) struct Flush {
     pub(crate) device: usize,
+    pub(crate) came: Instant,
     pub(crate) started: Instant,
     pub(crate) tag: u64,
     pub(crate) local_pending: bool,
@@ -136,6 +131,13 @@ impl Owners {
             Owners::Many(v) => all.extend(v),
         }
         *self = Owners::Many(all);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Owners::One(_) => 1,
+            Owners::Many(all) => all.len(),
+        }
     }
 
     fn into_iter(self) -> impl Iterator<Item = Owner> {
@@ -189,7 +191,7 @@ impl Resource {
         if let Err(e) = self.check(d, &req) {
             return self.end_owner(d, Owner::Tag(req.tag), Err(e));
         }
-        self.devices[d].incoming.push_back(req);
+        self.devices[d].incoming.push_back(Waiting { came: self.now, request: req });
     }
 
     fn check(&self, d: usize, req: &BlockRequest) -> Result<(), IoError> {
@@ -236,11 +238,11 @@ impl Resource {
         }
         let dev = &mut self.devices[d];
         dev.merging.bring_neighbours_together(&mut dev.incoming);
-        while let Some(req) = self.devices[d].incoming.pop_front() {
-            match req.kind {
-                RequestKind::Read => self.start_reads(d, req),
-                RequestKind::Flush => self.start_flush(d, req.tag),
-                _ => self.start_write(d, req),
+        while let Some(next) = self.devices[d].incoming.pop_front() {
+            match next.request.kind {
+                RequestKind::Read => self.start_reads(d, next),
+                RequestKind::Flush => self.start_flush(d, next.request.tag, next.came),
+                _ => self.start_write(d, next),
             }
             if !self.may_start_io(d) {
                 break;
@@ -251,8 +253,8 @@ impl Resource {
 
     /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
     fn refuse_waiting(&mut self, d: usize) {
-        for request in std::mem::take(&mut self.devices[d].incoming) {
-            self.end_owner(d, Owner::Tag(request.tag), Err(IoError::NotPrimary));
+        for waiting in std::mem::take(&mut self.devices[d].incoming) {
+            self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
         }
         for write in std::mem::take(&mut self.devices[d].blocked) {
             for owner in write.owners.into_iter() {
@@ -275,7 +277,7 @@ impl Resource {
 
     // -- writes ------------------------------------------------------------------------------------------------------
 
-    fn start_write(&mut self, d: usize, req: BlockRequest) {
+    fn start_write(&mut self, d: usize, Waiting { came, request: req }: Waiting) {
         let (kind, fua) = match req.kind {
             RequestKind::Write { fua } => (WriteKind::Data, fua),
             RequestKind::Discard => (WriteKind::Discard, false),
@@ -285,6 +287,7 @@ impl Resource {
         let limit = if kind == WriteKind::Data { self.max_data(d) } else { self.max_discard(d) };
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
         let mut write = self.new_write(d, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
+        write.came = came;
         if range.len().0 > limit {
             return self.split_write(d, write, req.tag, limit);
         }
@@ -312,6 +315,8 @@ impl Resource {
             owners,
             interval: 0,
             al_held: false,
+            came: self.now,
+            admitted: self.now,
             started: self.now,
             epoch: 0,
             local: Local::None,
@@ -330,7 +335,7 @@ impl Resource {
 
     /// Joins the requests that continue `write` and already wait behind it (spec 12.5, method M1).
     fn merge_followers(&mut self, d: usize, write: &mut Write, limit: u64) {
-        while let Some(next) = self.devices[d].incoming.front() {
+        while let Some(Waiting { request: next, .. }) = self.devices[d].incoming.front() {
             let RequestKind::Write { fua } = next.kind else { break };
             let Some(range) = SectorRange::new(next.sector, next.len) else { break };
             let joined = SectorRange { start: write.range.start, end: range.end };
@@ -338,8 +343,9 @@ impl Resource {
             if range.start != write.range.end || joined.len().0 > limit || first != last {
                 break;
             }
-            let next = self.devices[d].incoming.pop_front().expect("just seen");
+            let Waiting { came, request: next } = self.devices[d].incoming.pop_front().expect("just seen");
             write.range = joined;
+            write.came = write.came.min(came);
             write.fua |= fua;
             write.data.append(next.data);
             write.owners.append(Owners::One(Owner::Tag(next.tag)));
@@ -360,7 +366,8 @@ impl Resource {
         for range in pieces {
             let from = (range.start.0 - write.range.start.0) * 512;
             let data = slice(&write.data, from, range.len().0);
-            let part = self.new_write(d, write.kind, write.fua, range, data, Owners::One(Owner::Part(key)));
+            let mut part = self.new_write(d, write.kind, write.fua, range, data, Owners::One(Owner::Part(key)));
+            part.came = write.came;
             self.admit(d, part);
         }
     }
@@ -374,6 +381,7 @@ impl Resource {
             dev.blocked.push_back(write);
             return;
         }
+        write.admitted = self.now;
         write.interval = dev.interval_id();
         dev.writing.insert(write.range, write.interval, ());
         self.take_al(d, write);
@@ -404,6 +412,7 @@ impl Resource {
         }
         write.epoch = self.epoch;
         write.started = self.now;
+        self.note_waits(&write);
         write.sole = !local || word.disk != DiskState::UpToDate;
         let max_epoch = self.smallest_max_epoch();
         if data_to != 0 {
@@ -431,6 +440,12 @@ impl Resource {
             self.submit_local(d, key);
         }
         self.try_finish(key);
+    }
+
+    fn note_waits(&mut self, write: &Write) {
+        let (latencies, n) = (&mut self.devices[write.device].latencies, write.owners.count());
+        latencies.note(Stage::WriteQueue, write.admitted.since(write.came), n);
+        latencies.note(Stage::WriteActivityLog, write.started.since(write.admitted), n);
     }
 
     /// Neither side can take it: fail, or freeze (`on-no-data-accessible`).
@@ -480,11 +495,13 @@ impl Resource {
     pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let (d, kind, range) = (w.device, w.kind, w.range);
+        let (took, n) = (self.now.since(w.started), w.owners.count());
         if result.is_err() && kind == WriteKind::Discard && self.devices[d].usable() {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.kind = WriteKind::Zeroes { unmap: false };
             return self.submit_local(d, key);
         }
+        self.devices[d].latencies.note(Stage::WriteDisk, took, n);
         w.local = match result {
             Ok(()) => Local::Ok,
             Err(e) => Local::Failed(e),
@@ -537,14 +554,15 @@ impl Resource {
     fn start_again(&mut self, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let d = w.device;
-        let (kind, fua, range, data) = (w.kind, w.fua, w.range, w.data.clone());
+        let (kind, fua, range, data, came) = (w.kind, w.fua, w.range, w.data.clone(), w.came);
         let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
         w.repeat = false;
         w.completed = true;
         let (start, interval) = (w.range.start, w.interval);
         self.devices[d].writing.remove(start, interval);
         self.devices[d].recheck = true;
-        let again = self.new_write(d, kind, fua, range, data, owners);
+        let mut again = self.new_write(d, kind, fua, range, data, owners);
+        again.came = came;
         self.devices[d].blocked.push_back(again);
         self.try_finish(key);
     }
@@ -582,6 +600,8 @@ impl Resource {
         let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
         w.data = Segments::None;
         let (start, interval, began, len) = (w.range.start, w.interval, w.started, w.range.len());
+        let took = self.now.since(w.came);
+        self.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
         self.application_done(d, began, len);
         self.devices[d].outrun |= elsewhere && self.devices[d].disk < DiskState::Inconsistent;
         for i in (0..self.connections.len()).filter(|i| equal_on >> i & 1 == 1) {
@@ -627,99 +647,6 @@ impl Resource {
         self.epoch = self.epoch.wrapping_add(1);
         self.epoch_writes = 0;
         self.barriers_due = Some(self.now + BARRIER_WAIT);
-    }
-
-    // -- reads -------------------------------------------------------------------------------------------------------
-
-    fn start_reads(&mut self, d: usize, req: BlockRequest) {
-        let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
-        if req.len.0 <= MAX_DATA {
-            return self.start_read(d, range, req.data, Owner::Tag(req.tag), 0);
-        }
-        let parts = req.len.0.div_ceil(MAX_DATA);
-        let key = self.splits.insert(Split { tag: req.tag, left: parts as u32, result: Ok(()) });
-        for n in 0..parts {
-            let from = n * MAX_DATA;
-            let len = MAX_DATA.min(req.len.0 - from);
-            let start = Sector(range.start.0 + from / 512);
-            let part = SectorRange::new(start, ByteLen(len)).expect("within the request");
-            self.start_read(d, part, slice(&req.data, from, len), Owner::Part(key), 0);
-        }
-    }
-
-    pub(crate) fn start_read(&mut self, d: usize, range: SectorRange, data: Segments, tag: Owner, tries: u32) {
-        if !self.devices[d].holds(range) {
-            return self.end_owner(d, tag, Err(IoError::OutOfRange));
-        }
-        let remote = match self.read_route(d, range) {
-            ReadRoute::Local => None,
-            ReadRoute::Remote => Some(PEER),
-            ReadRoute::Nowhere => return self.read_nowhere(d, range, data, tag),
-        };
-        let read = Read { device: d, range, data: data.clone(), tag, started: self.now, remote, tries };
-        let key = self.requests.insert(Request::Read(read));
-        match remote {
-            None => {
-                self.devices[d].read_bytes += range.len().0;
-                self.disk(d, Op::LocalRead(key), DiskOp::Read { sector: range.start, data });
-            }
-            Some(i) => self.send_read_request(i, d, key, range),
-        }
-    }
-
-    /// No good copy is within reach: fail, or wait for one if I/O is frozen.
-    fn read_nowhere(&mut self, d: usize, range: SectorRange, data: Segments, tag: Owner) {
-        match tag {
-            Owner::Tag(tag) if self.suspended.any() => {
-                let (sector, len, volume) = (range.start, range.len(), self.devices[d].volume);
-                let again = BlockRequest { tag, volume, kind: RequestKind::Read, sector, len, data };
-                self.devices[d].incoming.push_front(again);
-            }
-            _ => self.end_owner(d, tag, Err(IoError::Io)),
-        }
-    }
-
-    fn read_route(&self, d: usize, range: SectorRange) -> ReadRoute {
-        let dev = &self.devices[d];
-        let range_clean = dev.backing.as_ref().is_some_and(|b| (0..b.bitmaps.len()).all(|s| b.in_sync(s, range)));
-        let context = ReadContext {
-            range_clean,
-            sector: range.start,
-            balancing: routing::Balancing::PreferLocal,
-            last_was_local: true,
-            local_pending: u64::from(dev.local_pending),
-            peer_pending: 0,
-        };
-        let mut word = self.word(d);
-        if !dev.usable() {
-            word.disk = DiskState::Diskless;
-        }
-        routing::read(&word, &context)
-    }
-
-    pub(crate) fn local_read_done(&mut self, key: u64, result: Result<(), IoError>) {
-        let Some(Request::Read(r)) = self.requests.remove(key) else { return };
-        match result {
-            Ok(()) => {
-                self.application_done(r.device, r.started, r.range.len());
-                self.end_owner(r.device, r.tag, Ok(()));
-            }
-            Err(e) => {
-                for i in 0..self.connections.len() {
-                    self.mark_out_of_sync(i, r.device, r.range);
-                }
-                self.data_error(r.device, "read", r.range, e);
-                self.retry_read(r);
-            }
-        }
-    }
-
-    /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more.
-    pub(crate) fn retry_read(&mut self, r: Read) {
-        if r.tries >= 3 {
-            return self.end_owner(r.device, r.tag, Err(IoError::Io));
-        }
-        self.start_read(r.device, r.range, r.data, r.tag, r.tries + 1);
     }
 
     // -- the end of requests ------------------------------------------------------------------------------------------

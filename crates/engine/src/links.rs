@@ -10,9 +10,9 @@ use crate::stream::{Inbox, Outbox};
 use crate::sys;
 use crate::token::Token;
 use opening::Opening;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsRawFd;
-use units::{Duration, Instant, NodeId, VolumeNr};
+use units::{Duration, Histogram, Instant, NodeId, VolumeNr};
 use urbd_core::{BufRef, LinkDown, Segments};
 use wire::{Dialect, Packet, Socket, Step, StreamDecoder};
 
@@ -45,6 +45,8 @@ pub(crate) struct Links {
     /// Streams that still have something to send before they close.
     closing: Vec<Closing>,
     next_socket: u32,
+    /// How long writes of a volume waited until the socket had taken them.
+    sent: BTreeMap<VolumeNr, Histogram>,
     seed: u64,
     events: Vec<LinkEvent>,
 }
@@ -78,10 +80,21 @@ struct Stream {
     decoder: Option<StreamDecoder>,
     /// A packet whose payload has not all come.
     pending: Option<(VolumeNr, Packet)>,
+    /// Writes that the socket has not taken, oldest first.
+    unsent: VecDeque<Unsent>,
     /// When a send last began or made progress.
     progress: Instant,
     /// It has ended: why.
     ended: Option<String>,
+}
+
+/// Writes of one turn that are queued on a stream.
+struct Unsent {
+    /// Bytes of the stream up to the end of the last of them.
+    end: u64,
+    since: Instant,
+    volume: VolumeNr,
+    writes: u64,
 }
 
 /// Both streams of a link that was closed. They end together: who sees the end of the control stream first must not
@@ -103,7 +116,7 @@ impl Links {
     pub(crate) fn new(pool: &'static Pool, settings: BTreeMap<NodeId, LinkSettings>, seed: u64) -> Links {
         let idle = |(peer, settings)| (peer, Link { settings, phase: Phase::Idle });
         let links = settings.into_iter().map(idle).collect();
-        Links { pool, links, closing: Vec::new(), next_socket: 0, seed, events: Vec::new() }
+        Links { pool, links, closing: Vec::new(), next_socket: 0, sent: BTreeMap::new(), seed, events: Vec::new() }
     }
 
     /// Replaces the settings of the peers (`adjust`); links that are up keep theirs until they are opened anew.
@@ -156,10 +169,16 @@ impl Links {
         up.control.decoder.get_or_insert_with(|| StreamDecoder::control(dialect));
     }
 
+    /// How long a volume's writes waited from their submission until a socket had taken them; `None` if there was none.
+    pub(crate) fn send_latency(&self, volume: VolumeNr) -> Option<&Histogram> {
+        self.sent.get(&volume)
+    }
+
     /// Queues a packet.
     pub(crate) fn send(
         &mut self,
         peer: NodeId,
+        now: Instant,
         socket: Socket,
         volume: VolumeNr,
         mut packet: Packet,
@@ -174,6 +193,7 @@ impl Links {
         if let Packet::ConnectionFeatures(own) = &packet {
             up.data.decoder = Some(StreamDecoder::data(*own));
         }
+        let is_write = matches!(packet, Packet::Data(_));
         let stream = up.stream(socket);
         let message = stream.outbox.message();
         let mut emitted = Ok(());
@@ -184,6 +204,9 @@ impl Links {
         }
         for piece in payload.as_slice() {
             message.share(pool.share(BufId(piece.id)).span(piece.offset as usize, piece.len as usize));
+        }
+        if is_write {
+            stream.note_write(volume, now);
         }
     }
 
@@ -200,8 +223,11 @@ impl Links {
             let Phase::Up(up) = &mut link.phase else { continue };
             for (stream, waits) in [(&mut up.data, false), (&mut up.control, answers_wait)] {
                 let token = Token::Link(*peer, stream.id);
-                if !waits && stream.ended.is_none() && stream.outbox.flush(ring, &stream.fd, token) {
-                    stream.progress = now;
+                if !waits && stream.ended.is_none() {
+                    if stream.outbox.flush(ring, &stream.fd, token) {
+                        stream.progress = now;
+                    }
+                    stream.note_sent(&mut self.sent, now);
                 }
             }
             // Who does not take our answers gets no more questions in.
@@ -355,7 +381,8 @@ impl Links {
             let (fd, outbox) = opening.take_socket(id)?;
             prepare(&fd, priority);
             let inbox = Inbox::new(self.pool)?;
-            Some(Stream { id, fd, inbox, outbox, decoder: None, pending: None, progress: now, ended: None })
+            let unsent = VecDeque::new();
+            Some(Stream { id, fd, inbox, outbox, decoder: None, pending: None, unsent, progress: now, ended: None })
         };
         // Priorities as kernels set them: bulk and interactive (`docs/spec/wire-protocol.md` 1.7).
         let streams = (stream(pair.data, 4), stream(pair.meta, 6));
@@ -462,6 +489,28 @@ impl Stream {
             (Ok(_), _) => self.ended = Some("the peer closed the stream".into()),
             (Err(e), Some(Op::Send { .. })) => self.ended = Some(format!("cannot send: {e}")),
             (Err(e), _) => self.ended = Some(format!("cannot receive: {e}")),
+        }
+    }
+
+    /// A write was appended to the outbox.
+    fn note_write(&mut self, volume: VolumeNr, now: Instant) {
+        let end = self.outbox.appended_bytes();
+        match self.unsent.back_mut() {
+            Some(last) if last.since == now && last.volume == volume => {
+                last.end = end;
+                last.writes += 1;
+            }
+            _ => self.unsent.push_back(Unsent { end, since: now, volume, writes: 1 }),
+        }
+    }
+
+    /// Notes how long it took of those writes that the socket has taken by now.
+    fn note_sent(&mut self, sent: &mut BTreeMap<VolumeNr, Histogram>, now: Instant) {
+        let taken = self.outbox.sent_bytes();
+        while self.unsent.front().is_some_and(|w| w.end <= taken)
+            && let Some(writes) = self.unsent.pop_front()
+        {
+            sent.entry(writes.volume).or_default().record(now.since(writes.since), writes.writes);
         }
     }
 

@@ -14,6 +14,7 @@ pub(crate) fn text(status: &ResourceStatus) -> String {
         sample(format!("resource=\"{resource}\""), u64::from(status.suspended.any()));
     });
     devices(&mut out, status);
+    latencies(&mut out, status);
     connections(&mut out, status);
     out
 }
@@ -43,6 +44,33 @@ fn devices(out: &mut String, status: &ResourceStatus) {
                 }
             }
         });
+    }
+}
+
+/// The ends of the buckets, in nanoseconds: powers of two from 4 us to 17 s.
+const ENDS: std::ops::RangeInclusive<u32> = 12..=34;
+
+fn latencies(out: &mut String, status: &ResourceStatus) {
+    let name = "urbd_request_duration_seconds";
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        out,
+        "# HELP {name} Time that requests (of applications; peer-write: of the peer) spent in a stage of their way.\n\
+         # TYPE {name} histogram"
+    );
+    for d in &status.devices {
+        for s in &d.latencies {
+            let (resource, volume) = (&status.name, d.volume);
+            let labels =
+                format!("resource=\"{resource}\",volume=\"{volume}\",request=\"{}\",stage=\"{}\"", s.request, s.stage);
+            for nanos in ENDS.map(|bits| 1u64 << bits) {
+                let (le, count) = (nanos as f64 / 1e9, s.count_below(nanos));
+                let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{le}\"}} {count}");
+            }
+            let (sum, count) = (s.sum_ns as f64 / 1e9, s.count());
+            let _ = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+            let _ = writeln!(out, "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {count}");
+        }
     }
 }
 

@@ -6,11 +6,11 @@ use crate::volumes::Volumes;
 use config::{LocalResource, LocalVolume};
 use control::{
     ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient, PathStatus,
-    PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, Suspended, SyncDetails, VerifyDetails,
-    WhyEntry, WriteOrdering,
+    PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, StageLatency, Suspended, SyncDetails,
+    VerifyDetails, WhyEntry, WriteOrdering,
 };
 use std::collections::BTreeMap;
-use units::{ByteLen, Instant, VolumeNr};
+use units::{ByteLen, Histogram, Instant, VolumeNr};
 use urbd_core::{ConnectionSnapshot, ConnectionState, DeviceSnapshot, PeerDeviceSnapshot, Snapshot};
 
 /// What the status needs besides the core's snapshot.
@@ -83,6 +83,16 @@ fn state_word(s: &Snapshot, notice: &urbd_core::Notice) -> String {
     }
 }
 
+/// How long requests of a kind spent in one of their stages.
+pub(crate) fn latency((request, stage): (&str, &str), histogram: &Histogram) -> StageLatency {
+    StageLatency {
+        request: request.to_owned(),
+        stage: stage.to_owned(),
+        sum_ns: histogram.sum().0,
+        buckets: histogram.buckets().map(|(end, count)| (end.0, count)).collect(),
+    }
+}
+
 fn device(resource: &str, d: &DeviceSnapshot, around: &Surroundings<'_>) -> DeviceStatus {
     let path = around.volumes.path(d.volume).map(|p| p.data.display().to_string());
     let uri = |socket: &std::path::Path| format!("nbd+unix:///{resource}/{}?socket={}", d.volume, socket.display());
@@ -107,6 +117,7 @@ fn device(resource: &str, d: &DeviceSnapshot, around: &Surroundings<'_>) -> Devi
         }),
         device_path: around.fuse.and_then(|f| f.device_path(d.volume)).map(|p| p.display().to_string()),
         nbd_uri: around.nbd.path(d.volume).map(uri),
+        latencies: Vec::new(),
     }
 }
 

@@ -35,10 +35,13 @@ enum Target {
 #[derive(Debug, Default)]
 pub struct Outbox {
     queue: VecDeque<Box<Message>>,
+    /// Bytes of the queue's messages but the last one.
+    before_last: usize,
     /// Boxed as the ring holds them: the kernel is given addresses inside.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Message>>,
     in_flight: bool,
+    in_flight_bytes: usize,
     sent: u64,
 }
 
@@ -158,7 +161,9 @@ impl Outbox {
     /// The message to append to. It goes out with the next [`Outbox::flush`].
     pub fn message(&mut self) -> &mut Message {
         // The front one is not in the queue while it is in flight, so the back one may be extended.
-        if self.queue.back().is_none_or(|m| m.is_full()) {
+        let full = self.queue.back().is_some_and(|m| m.is_full()).then(|| self.last_bytes());
+        if self.queue.is_empty() || full.is_some() {
+            self.before_last += full.unwrap_or_default();
             self.queue.push_back(self.spare.pop().unwrap_or_default());
         }
         self.queue.back_mut().expect("just filled")
@@ -170,12 +175,14 @@ impl Outbox {
         while !self.in_flight
             && let Some(mut message) = self.queue.pop_front()
         {
+            self.before_last -= if self.queue.is_empty() { 0 } else { message.remaining() };
             if !message.is_empty() {
                 self.sent += ring.send_now(fd, &mut message) as u64;
             }
             if message.is_empty() {
                 self.recycle(message);
             } else {
+                self.in_flight_bytes = message.remaining();
                 ring.push(Op::Send { fd: fd.clone(), message }, token);
                 self.in_flight = true;
                 return true;
@@ -187,11 +194,13 @@ impl Outbox {
     /// A send has completed with `n` bytes; what is left of its message goes first with the next flush.
     pub fn sent(&mut self, mut message: Box<Message>, n: usize) {
         self.in_flight = false;
+        self.in_flight_bytes = 0;
         self.sent += n as u64;
         message.advance(n);
         if message.is_empty() {
             self.recycle(message);
         } else {
+            self.before_last += if self.queue.is_empty() { 0 } else { message.remaining() };
             self.queue.push_front(message);
         }
     }
@@ -214,10 +223,20 @@ impl Outbox {
         self.sent
     }
 
+    /// Bytes appended since the beginning.
+    #[must_use]
+    pub fn appended_bytes(&self) -> u64 {
+        self.sent + (self.queued_bytes() + self.in_flight_bytes) as u64
+    }
+
     /// Bytes queued, without what is in flight.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
-        self.queue.iter().map(|m| m.remaining()).sum()
+        self.before_last + self.last_bytes()
+    }
+
+    fn last_bytes(&self) -> usize {
+        self.queue.back().map_or(0, |m| m.remaining())
     }
 
     fn recycle(&mut self, mut message: Box<Message>) {
@@ -271,10 +290,13 @@ mod tests {
             message.copy(&[*n]);
             message.copy(&vec![i as u8; usize::from(*n) * 1000]);
         }
+        let appended = sizes.iter().map(|n| 1 + u64::from(*n) * 1000).sum::<u64>();
         let (mut got, mut done): (Vec<(usize, u8)>, Vec<crate::ring::Done<char>>) = Default::default();
         while got.len() < sizes.len() {
             outbox.flush(&mut ring, &a, 's');
             inbox.receive(&mut ring, &b, 'r');
+            assert_eq!(outbox.queued_bytes(), outbox.queue.iter().map(|m| m.remaining()).sum::<usize>());
+            assert_eq!(outbox.appended_bytes(), appended);
             ring.turn(None, &mut done).unwrap();
             for done in done.drain(..) {
                 let n = done.result().unwrap() as usize;

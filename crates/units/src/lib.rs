@@ -1,7 +1,7 @@
 //! The quantities and small containers that every other urbd crate speaks in.
 //!
 //! Purpose: one type per unit, so that a sector is never taken for a byte, and a handful of containers (bit sets,
-//! interval sets) that the metadata, the wire code and the replication core all need.
+//! interval sets, histograms) that the metadata, the wire code and the replication core all need.
 //!
 //! Invariants: all arithmetic that can overflow is checked (also in release builds); containers are deterministic:
 //! the same calls give the same iteration order.
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod bitset;
+mod histogram;
 mod ids;
 mod intervals;
 mod rng;
@@ -17,6 +18,7 @@ mod size;
 mod time;
 
 pub use bitset::BitSet;
+pub use histogram::Histogram;
 pub use ids::{Generation, NodeId, NodeMask, VolumeNr};
 pub use intervals::IntervalSet;
 pub use rng::Rng;

@@ -1,7 +1,8 @@
 //! What a write costs the core.
 
-use crate::rig::Pair;
+use crate::rig::{Pair, VOLUME};
 use units::Rng;
+use urbd_core::Stage;
 
 /// Random blocks in 64 extents, never neighbours.
 fn random_blocks() -> impl FnMut() -> u64 {
@@ -71,4 +72,26 @@ fn a_sequential_stream_needs_few_metadata_writes() {
     let [a, b] = pair.writes(1 << 18, 64, || block.next().unwrap());
     assert!(a.meta_writes <= 24, "for one GiB: {a:?}");
     assert_eq!(b.meta_writes, 0, "{b:?}");
+}
+
+#[test]
+fn every_request_is_counted_once_in_every_stage_of_its_way() {
+    let mut pair = Pair::new(true);
+    let mut block = 0..;
+    let [a, b] = pair.writes(16_384, 64, || block.next().unwrap());
+    assert!(a.data_packets < a.completed, "some were merged: {a:?}");
+    let count = |node: usize, stage: Stage| {
+        let mut stages = pair.nodes[node].core.latencies(VOLUME).expect("the volume is there");
+        let (_, histogram) = stages.find(|(s, _)| *s == stage).expect("all are there");
+        (histogram.count(), histogram.sum().0)
+    };
+    let own = [Stage::WriteQueue, Stage::WriteActivityLog, Stage::WriteDisk, Stage::WritePeer, Stage::WriteTotal];
+    let [queue, log, disk, peer, total] = own.map(|stage| count(0, stage));
+    assert_eq!([queue, log, disk, peer, total].map(|(count, _)| count), [a.completed; 5]);
+    let slower = disk.1.max(peer.1);
+    assert!(log.1 > 0 && total.1 >= queue.1 + log.1 + slower, "{queue:?} {log:?} {disk:?} {peer:?} {total:?}");
+    let theirs = [Stage::PeerWriteQueue, Stage::PeerWriteDisk, Stage::PeerWriteTotal].map(|stage| count(1, stage));
+    assert_eq!(theirs.map(|(count, _)| count), [b.disk_writes; 3]);
+    assert_eq!(theirs[2].1, theirs[0].1 + theirs[1].1);
+    assert_eq!(count(1, Stage::WriteTotal).0, 0, "the peer has no applications");
 }

@@ -58,7 +58,7 @@ impl Node {
     }
 
     fn send(&mut self, socket: Socket, packet: Packet, payload: &Segments) {
-        self.links.send(self.peer, socket, VolumeNr(0), packet, payload);
+        self.links.send(self.peer, Instant(0), socket, VolumeNr(0), packet, payload);
     }
 
     fn is_up(&self) -> bool {

@@ -127,13 +127,13 @@ impl Runner {
         let reply = match request {
             Request::Hello { .. } => return,
             Request::Started => return self.commands.await_start(client),
-            Request::Status => Reply::Status(self.status()),
+            Request::Status => Reply::Status(self.status_with_latencies()),
             Request::Events { now, .. } => {
                 let status = self.status();
                 return self.control.subscribe(client, &status, now);
             }
             Request::Show => Reply::Text(self.show.clone()),
-            Request::Metrics => Reply::Text(metrics::text(&self.status())),
+            Request::Metrics => Reply::Text(metrics::text(&self.status_with_latencies())),
             Request::Why => Reply::Why(status::why(&self.core.snapshot())),
             Request::Generations { volume, peer } => match self.generations(VolumeNr(volume), peer.as_deref()) {
                 Ok(generations) => Reply::Generations(generations),
@@ -226,6 +226,19 @@ impl Runner {
             now: self.now,
         };
         status::resource(&self.core.snapshot(), &around)
+    }
+
+    /// The same with how long requests took.
+    fn status_with_latencies(&self) -> ResourceStatus {
+        let mut status = self.status();
+        for device in &mut status.devices {
+            let volume = VolumeNr(device.volume);
+            let stages = self.core.latencies(volume).into_iter().flatten();
+            device.latencies = stages.map(|(stage, h)| status::latency(stage.names(), h)).collect();
+            let sent = self.links.send_latency(volume);
+            device.latencies.extend(sent.map(|h| status::latency(("write", "send"), h)));
+        }
+        status
     }
 
     /// The core's commands for an administrator's.

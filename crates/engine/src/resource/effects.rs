@@ -24,7 +24,7 @@ impl Runner {
         let (ring, now) = (&mut self.ring, self.now);
         match effect {
             Effect::Send { peer, stream, volume, packet, payload } => {
-                self.links.send(peer, stream, volume, packet, &payload);
+                self.links.send(peer, now, stream, volume, packet, &payload);
             }
             Effect::Connect { peer, not_before } => self.links.connect(peer, not_before),
             Effect::Dialect { peer, dialect, integrity } => {

@@ -133,7 +133,10 @@ fn merge_metrics(pages: &[String]) -> String {
     for line in pages.iter().flat_map(|page| page.lines()).filter(|line| !line.is_empty()) {
         let comment = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE "));
         let name = comment.unwrap_or(line).split([' ', '{']).next().unwrap_or_default();
-        let index = families.iter().position(|(n, ..)| n == name).unwrap_or_else(|| {
+        // The samples of a histogram have longer names than it.
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let is_it = |family: &str| family == name || comment.is_none() && Some(family) == base;
+        let index = families.iter().position(|(n, ..)| is_it(n)).unwrap_or_else(|| {
             families.push((name.to_owned(), Vec::new(), Vec::new()));
             families.len() - 1
         });
@@ -385,13 +388,16 @@ mod tests {
         let page = |resource: &str| {
             format!(
                 "# HELP urbd_a A.\n# TYPE urbd_a gauge\nurbd_a{{resource=\"{resource}\"}} 1\n# TYPE urbd_b counter\n\
-                 urbd_b{{resource=\"{resource}\"}} 2\n"
+                 urbd_b{{resource=\"{resource}\"}} 2\n# TYPE urbd_c histogram\n\
+                 urbd_c_bucket{{resource=\"{resource}\"}} 3\nurbd_c_sum{{resource=\"{resource}\"}} 4\n"
             )
         };
         assert_eq!(
             merge_metrics(&[page("r0"), page("r1")]),
             "# HELP urbd_a A.\n# TYPE urbd_a gauge\nurbd_a{resource=\"r0\"} 1\nurbd_a{resource=\"r1\"} 1\n\
-             # TYPE urbd_b counter\nurbd_b{resource=\"r0\"} 2\nurbd_b{resource=\"r1\"} 2\n"
+             # TYPE urbd_b counter\nurbd_b{resource=\"r0\"} 2\nurbd_b{resource=\"r1\"} 2\n\
+             # TYPE urbd_c histogram\nurbd_c_bucket{resource=\"r0\"} 3\nurbd_c_sum{resource=\"r0\"} 4\n\
+             urbd_c_bucket{resource=\"r1\"} 3\nurbd_c_sum{resource=\"r1\"} 4\n"
         );
     }
 }

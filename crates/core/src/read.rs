@@ -1,0 +1,135 @@
+//! Reads of applications: from where, and what if that fails (`docs/spec/data-path-and-resync.md` 4).
+
+use crate::Resource;
+use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments};
+use crate::decide::routing::{self, ReadContext, ReadRoute};
+use crate::latency::Stage;
+use crate::merging::Waiting;
+use crate::request::{Owner, Request, Split, slice};
+use crate::resource::Op;
+use crate::state::PEER;
+use units::{ByteLen, Instant, Sector, SectorRange};
+use wire::DiskState;
+
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) device: usize,
+    pub(crate) range: SectorRange,
+    pub(crate) data: Segments,
+    pub(crate) tag: Owner,
+    pub(crate) came: Instant,
+    /// Submitted.
+    pub(crate) started: Instant,
+    /// Waits for this connection's answer; `None` = local.
+    pub(crate) remote: Option<usize>,
+    pub(crate) tries: u32,
+}
+
+impl Resource {
+    pub(crate) fn start_reads(&mut self, d: usize, Waiting { came, request: req }: Waiting) {
+        let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
+        if req.len.0 <= MAX_DATA {
+            return self.start_read(d, range, req.data, Owner::Tag(req.tag), (came, 0));
+        }
+        let parts = req.len.0.div_ceil(MAX_DATA);
+        let key = self.splits.insert(Split { tag: req.tag, left: parts as u32, result: Ok(()) });
+        for n in 0..parts {
+            let from = n * MAX_DATA;
+            let len = MAX_DATA.min(req.len.0 - from);
+            let start = Sector(range.start.0 + from / 512);
+            let part = SectorRange::new(start, ByteLen(len)).expect("within the request");
+            self.start_read(d, part, slice(&req.data, from, len), Owner::Part(key), (came, 0));
+        }
+    }
+
+    /// Reads from wherever is best; with when it came, and how often it was tried before.
+    pub(crate) fn start_read(
+        &mut self,
+        d: usize,
+        range: SectorRange,
+        data: Segments,
+        tag: Owner,
+        (came, tries): (Instant, u32),
+    ) {
+        if !self.devices[d].holds(range) {
+            return self.end_owner(d, tag, Err(IoError::OutOfRange));
+        }
+        let remote = match self.read_route(d, range) {
+            ReadRoute::Local => None,
+            ReadRoute::Remote => Some(PEER),
+            ReadRoute::Nowhere => return self.read_nowhere(d, range, data, tag, came),
+        };
+        let read = Read { device: d, range, data: data.clone(), tag, came, started: self.now, remote, tries };
+        let key = self.requests.insert(Request::Read(read));
+        match remote {
+            None => {
+                self.devices[d].read_bytes += range.len().0;
+                self.disk(d, Op::LocalRead(key), DiskOp::Read { sector: range.start, data });
+            }
+            Some(i) => self.send_read_request(i, d, key, range),
+        }
+    }
+
+    /// No good copy is within reach: fail, or wait for one if I/O is frozen.
+    fn read_nowhere(&mut self, d: usize, range: SectorRange, data: Segments, tag: Owner, came: Instant) {
+        match tag {
+            Owner::Tag(tag) if self.suspended.any() => {
+                let (sector, len, volume) = (range.start, range.len(), self.devices[d].volume);
+                let request = BlockRequest { tag, volume, kind: RequestKind::Read, sector, len, data };
+                self.devices[d].incoming.push_front(Waiting { came, request });
+            }
+            _ => self.end_owner(d, tag, Err(IoError::Io)),
+        }
+    }
+
+    fn read_route(&self, d: usize, range: SectorRange) -> ReadRoute {
+        let dev = &self.devices[d];
+        let range_clean = dev.backing.as_ref().is_some_and(|b| (0..b.bitmaps.len()).all(|s| b.in_sync(s, range)));
+        let context = ReadContext {
+            range_clean,
+            sector: range.start,
+            balancing: routing::Balancing::PreferLocal,
+            last_was_local: true,
+            local_pending: u64::from(dev.local_pending),
+            peer_pending: 0,
+        };
+        let mut word = self.word(d);
+        if !dev.usable() {
+            word.disk = DiskState::Diskless;
+        }
+        routing::read(&word, &context)
+    }
+
+    pub(crate) fn local_read_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let Some(Request::Read(r)) = self.requests.remove(key) else { return };
+        match result {
+            Ok(()) => {
+                self.application_done(r.device, r.started, r.range.len());
+                self.end_read(r.device, r.tag, (r.came, r.started), Stage::ReadDisk);
+            }
+            Err(e) => {
+                for i in 0..self.connections.len() {
+                    self.mark_out_of_sync(i, r.device, r.range);
+                }
+                self.data_error(r.device, "read", r.range, e);
+                self.retry_read(r);
+            }
+        }
+    }
+
+    /// A read that came and was submitted then has what it wanted.
+    pub(crate) fn end_read(&mut self, d: usize, owner: Owner, (came, started): (Instant, Instant), stage: Stage) {
+        let latencies = &mut self.devices[d].latencies;
+        latencies.note(stage, self.now.since(started), 1);
+        latencies.note(Stage::ReadTotal, self.now.since(came), 1);
+        self.end_owner(d, owner, Ok(()));
+    }
+
+    /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more.
+    pub(crate) fn retry_read(&mut self, r: Read) {
+        if r.tries >= 3 {
+            return self.end_owner(r.device, r.tag, Err(IoError::Io));
+        }
+        self.start_read(r.device, r.range, r.data, r.tag, (r.came, r.tries + 1));
+    }
+}
