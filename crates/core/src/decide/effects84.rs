@@ -82,8 +82,9 @@ pub struct Facts {
 
 /// The effects of `old` becoming `new`, in the order in which they are to be carried out.
 ///
-/// Differs from DRBD 8.4 in two places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
-/// it brings (or there is by now) an UpToDate disk; a Primary that loses its sync target starts a generation.
+/// Differs from DRBD 8.4 in three places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only
+/// if it brings (or there is by now) an UpToDate disk; a Primary that loses its sync target starts a generation; so
+/// does a node whose peer without a disk becomes Primary, also if a bitmap UUID is set.
 #[must_use]
 pub fn effects(old: &StateWord, new: &StateWord, facts: &Facts) -> Vec<Effect> {
     let mut out = Vec::new();
@@ -167,7 +168,9 @@ fn needs_generation(old: &StateWord, new: &StateWord, facts: &Facts) -> bool {
     let lost = (had_data && now_lost) || returned_empty;
     // A target may have finished without this node's knowledge: then it has the current generation.
     let interrupted = is_source(old) && new.conn < C::Connected && new.role == Role::Primary;
-    let due = ((lost && written) || diskless_peer_rises) && facts.bitmap_uuid_zero;
+    let risen = diskless_peer_rises && (facts.bitmap_uuid_zero || !mutant(Mutant::DisklessRiseUnnoticed));
+    // What a Primary without a disk writes here its own disk lacks, which may have the current generation as well.
+    let due = (lost && written && facts.bitmap_uuid_zero) || risen;
     (due || interrupted) && new.disk == D::UpToDate && !mutant(Mutant::KeepGeneration)
 }
 

@@ -16,3 +16,4 @@ mod sizes;
 mod table;
 mod uuid84;
 mod words;
+mod worlds;

@@ -1,6 +1,6 @@
 //! The tests of these tests: every wrong version of a decision must be noticed by one of them.
 
-use crate::{disks, handshake84, kernel_trace, life, protocol, requests, rules84, sizes, uuid84};
+use crate::{disks, handshake84, kernel_trace, life, protocol, requests, rules84, sizes, uuid84, worlds};
 use std::panic::{catch_unwind, set_hook, take_hook};
 use std::thread;
 use urbd_core::{Layer, Mutant, choose_mutant};
@@ -29,6 +29,22 @@ const CHECKS: &[Check] = &[
     ("a lost peer starts a generation", rules84::a_primary_that_loses_a_peers_data_starts_a_generation),
     ("writes reach good data", requests::every_admitted_write_reaches_good_data),
     ("no history loses a write", life::no_history_loses_an_acknowledged_write),
+    ("small worlds", worlds::every_short_history_ends_well),
+];
+
+/// What the small worlds find without any table: they know nothing but which copy lacks what. Not what is held by
+/// another rule as well (bitmaps reach back further than the generations that rules 60 and 80 look at), or is only a
+/// nuisance.
+const FOUND_BY_WORLDS: &[Mutant] = &[
+    Mutant::IgnoreCrashedPrimary,
+    Mutant::SplitBrainBySource,
+    Mutant::InconsistentMayWin,
+    Mutant::PrimaryOverwritten,
+    Mutant::ExposedDataIgnored,
+    Mutant::KeepGeneration,
+    Mutant::DisklessRiseUnnoticed,
+    Mutant::AttachStaleDisk,
+    Mutant::DiscardActivityLog,
 ];
 
 /// The first check that objects to a mutant.
@@ -62,4 +78,19 @@ fn every_wrong_decision_is_caught() {
     let tried = thread::Builder::new().name(NAME.to_owned()).spawn(try_all).expect("a thread can be started");
     let survivors = tried.join().expect("all decisions are right without a mutant");
     assert!(survivors.is_empty(), "no test notices that these rules are broken: {survivors:#?}");
+}
+
+#[test]
+fn small_worlds_find_wrong_decisions() {
+    let survivors: Vec<_> = FOUND_BY_WORLDS
+        .iter()
+        .filter(|mutant| match worlds::worlds_object_to(**mutant) {
+            Some(text) => {
+                println!("{:32} {}", mutant.name(), text.lines().next().unwrap_or_default());
+                false
+            }
+            None => true,
+        })
+        .collect();
+    assert!(survivors.is_empty(), "no world notices that these rules are broken: {survivors:?}");
 }
