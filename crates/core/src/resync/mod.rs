@@ -262,6 +262,12 @@ impl Resource {
         }
     }
 
+    /// Is an application's request, or a peer's write, being worked on?
+    fn application_busy(&self, d: usize) -> bool {
+        let dev = &self.devices[d];
+        dev.local_pending > 0 || !dev.writing.is_empty() || !dev.peer_writing.is_empty()
+    }
+
     /// Is a resync write to these blocks under way, or a read that must see the present moment of the stream?
     pub(crate) fn resync_writing(&self, i: usize, d: usize, range: SectorRange) -> bool {
         let blocks = &self.connections[i].peer_devices[d].resync.blocks;
@@ -385,7 +391,7 @@ impl Resource {
             Some(v) => v.left(),
             None => self.bits_left(i, d),
         };
-        Work { in_flight: rs.in_flight, left: bits * 4096 }
+        Work { in_flight: rs.in_flight, left: bits * 4096, busy: self.application_busy(d) }
     }
 
     /// When a resync of this connection wants to be looked at again.

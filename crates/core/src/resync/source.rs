@@ -1,7 +1,7 @@
 //! The resync's source, and the answering side of a verify: reads and answers (spec 7.4, 9.2).
 
-use super::Step;
 use super::controller::{MAX_REQUEST, Serving};
+use super::{Block, Step};
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::mutant::{Mutant, mutant};
@@ -76,14 +76,23 @@ impl Resource {
         let most = self.resync_cap(i).max(4 << 20);
         let now = self.now;
         let peer_primary = self.connections[i].peer_role == Role::Primary;
+        let rs = &self.connections[i].peer_devices[d].resync;
+        if rs.waiting.is_empty() && rs.brake.is_none() {
+            return;
+        }
+        let busy = self.application_busy(d);
+        let left = self.work(i, d).left;
+        let serving = |in_service| Serving { in_service, left, peer_primary, busy };
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let in_service = rs.in_flight;
+        rs.brake.iter_mut().for_each(|b| b.see(now, serving(in_service)));
         let mut later = Vec::new();
         while let Some(ask) = self.connections[i].peer_devices[d].resync.waiting.pop_front() {
             let range = ask.range();
-            let left = self.work(i, d).left;
             let rs = &mut self.connections[i].peer_devices[d].resync;
-            let work = Serving { in_service: rs.in_flight, left, peer_primary };
+            let work = serving(rs.in_flight);
             let full = rs.in_flight > 0 && rs.in_flight + range.len().0 > most;
-            let held = !full && rs.brake.as_mut().is_some_and(|b| !b.permits(now, work));
+            let held = !full && rs.brake.as_mut().is_some_and(|b| !b.permits(now, work, range.len().0));
             if full || held {
                 rs.waiting.push_front(ask);
                 break;
@@ -253,10 +262,10 @@ impl Resource {
             let text = format!("resync acknowledgement for {} that was not sent", ack.sector);
             return self.unwanted_answer(i, d, SENDING, text);
         };
-        let range = self.take_block(i, d, id).expect("found").range;
+        let Block { range, since, .. } = self.take_block(i, d, id).expect("found");
         let now = self.now;
         if let Some(b) = &mut self.connections[i].peer_devices[d].resync.brake {
-            b.acknowledged(now, range.len().0);
+            b.acknowledged(now, range.len().0, since);
         }
         if ok {
             self.clear_out_of_sync(i, d, range);

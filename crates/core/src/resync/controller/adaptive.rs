@@ -4,12 +4,13 @@
 //! The window is what the bottleneck delivers within the shortest round trip seen plus a small queueing delay:
 //! `window <- window * (base + target delay) / round trip`. Below the bottleneck's speed the round trip is the base,
 //! and the window grows; above it the round trip grows with the window, and it settles where the queue takes the target
-//! delay. The base is measured anew from time to time with a nearly empty queue. Applications' latencies decide what
-//! share of that is taken ([`Guard`]).
+//! delay. The base is measured anew from time to time with a nearly empty queue. Beside applications much less is on its
+//! way, in small requests: as much as their latencies permit ([`Guard`]).
 
 use super::fixed::Bucket;
-use super::guard::Guard;
-use super::{BLOCK, MAX_REQUEST, Work};
+use super::floor::Floor;
+use super::guard::{Guard, Scene};
+use super::{BLOCK, MAX_REQUEST, PIECE, Work};
 use crate::config::ResyncConfig;
 use units::{Duration, Instant};
 
@@ -28,12 +29,9 @@ const LEAST: u64 = SMALL / 8;
 /// A window as small as that has no queue of its own: if round trips are long all the same, they are longer than they
 /// were. The base is measured anew then after this time already.
 const DOUBT: Duration = Duration::from_secs(1);
-/// Smallest request of which several are on their way.
-const PIECE: u64 = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Adaptive {
-    cfg: ResyncConfig,
     cap: u64,
     window: f64,
     /// Shortest round trip in ns; infinite while unknown.
@@ -42,89 +40,100 @@ pub(crate) struct Adaptive {
     measured: Instant,
     /// Measuring the base since, and the best so far.
     measuring: Option<(Instant, f64, u32)>,
-    /// This look: bytes done, sum of round trips, their number, since when.
-    done: u64,
+    /// This look: sum of round trips, their number, since when.
     trips: f64,
     count: u32,
     since: Instant,
     /// Was the window the limit in this look?
     limited: bool,
-    /// The best delivery rate seen lately, bytes per second.
-    best: f64,
     guard: Guard,
-    pace: Bucket,
-    paced: bool,
-    /// The part of what the bottleneck delivers that is taken.
-    part: f64,
-    /// `finish-within` counts from here.
-    started: Instant,
+    floor: Floor,
+    /// `c-max-rate`.
+    ceiling: Option<Bucket>,
+    now: Instant,
 }
 
 impl Adaptive {
     pub(crate) fn new(cfg: &ResyncConfig, cap: u64, now: Instant) -> Adaptive {
-        Adaptive {
-            cfg: cfg.clone(),
+        let mut new = Adaptive {
             cap,
             window: SMALL as f64,
             base: f64::INFINITY,
             starting: true,
             measured: now,
             measuring: None,
-            done: 0,
             trips: 0.0,
             count: 0,
             since: now,
             limited: false,
-            best: 0.0,
             guard: Guard::new(cfg, now),
-            pace: Bucket::new(u64::MAX >> 20, now),
-            paced: false,
-            part: 1.0,
-            started: now,
-        }
+            floor: Floor::new(cfg, now),
+            ceiling: None,
+            now,
+        };
+        new.configure(cfg, cap, now);
+        new
     }
 
-    pub(crate) fn configure(&mut self, cfg: &ResyncConfig, cap: u64) {
+    pub(crate) fn configure(&mut self, cfg: &ResyncConfig, cap: u64, now: Instant) {
         self.guard.configure(cfg);
-        self.cfg = cfg.clone();
+        self.floor.configure(cfg);
+        let limited = cfg.max_rate != 0 && cfg.max_rate != DEFAULT_MAX_RATE;
+        self.ceiling = limited.then(|| Bucket::new(u64::from(cfg.max_rate) * 1024, now));
         self.cap = cap;
     }
 
     pub(crate) fn allowance(&mut self, now: Instant, work: Work) -> u64 {
-        let share = self.guard.share(now);
-        if self.guard.holds() {
-            return 0;
-        }
+        self.now = now;
+        self.guard.see(now, Scene { in_flight: work.in_flight, busy: work.busy });
         self.remeasure(now);
-        self.set_pace(now, share, work.left);
-        let mut window = match self.measuring {
+        let beside = self.guard.active(now);
+        let room = match self.floor.room(now, work.left) {
+            // The deadline is near: applications do not count any more.
+            u64::MAX => self.room(work.in_flight, None),
+            _ if beside && self.guard.holds() => 0,
+            floor if beside => {
+                self.room(work.in_flight, Some(self.guard.piece())).min(self.guard.room(now, work.in_flight)).max(floor)
+            }
+            _ => self.room(work.in_flight, None),
+        };
+        // What the floor demands is bounded all the same.
+        let room = room.min(self.cap.saturating_sub(work.in_flight));
+        match &mut self.ceiling {
+            Some(bucket) => room.min(bucket.available(now)),
+            None => room,
+        }
+    }
+
+    /// What the window leaves room for; beside applications in pieces of that many bytes.
+    fn room(&mut self, in_flight: u64, piece: Option<u64>) -> u64 {
+        let window = match self.measuring {
             Some(_) if self.window <= SMALL as f64 => PIECE as f64,
             Some(_) => SMALL as f64,
             None => self.window,
         };
-        if self.paced {
-            window = (window * self.part).max(PIECE as f64);
-        }
-        let room = (window as u64).min(self.cap).saturating_sub(work.in_flight);
-        // Several requests in the window, so that disk and link work at the same time; small ones beside applications.
-        let piece = if share < 1.0 { PIECE } else { (window as u64 / 4).clamp(PIECE, MAX_REQUEST) };
-        if room < piece / 2 && work.in_flight > 0 {
-            // Beside applications the whole window is not in use: nothing is known about a larger one.
-            self.limited = !self.paced;
+        let room = (window as u64).min(self.cap).saturating_sub(in_flight);
+        // Several requests in the window, so that disk and link work at the same time; small ones beside applications,
+        // whose requests wait for whatever was begun.
+        let piece = piece.unwrap_or_else(|| (window as u64 / 4).clamp(PIECE, MAX_REQUEST));
+        if room < piece / 2 && in_flight > 0 {
+            self.limited = true;
             return 0;
         }
-        let room = room.min(piece / BLOCK * BLOCK);
-        if self.paced { room.min(self.pace.available(now)) } else { room }
+        room.min(piece / BLOCK * BLOCK)
     }
 
     pub(crate) fn asked(&mut self, bytes: u64) {
-        if self.paced {
-            self.pace.take(bytes);
+        self.floor.take(bytes);
+        if let Some(bucket) = &mut self.ceiling {
+            bucket.take(bytes);
         }
     }
 
     pub(crate) fn completed(&mut self, now: Instant, bytes: u64, sent: Instant) {
-        let trip = now.since(sent).0.max(1) as f64;
+        let trip = now.since(sent);
+        self.guard.completed(now, bytes, trip);
+        let trip = trip.0.max(1) as f64;
         if let Some((since, best, n)) = &mut self.measuring {
             if sent >= *since {
                 *best = best.min(trip);
@@ -133,7 +142,6 @@ impl Adaptive {
         } else if self.starting {
             self.base = self.base.min(trip);
         }
-        self.done += bytes;
         self.trips += trip;
         self.count += 1;
         let elapsed = now.since(self.since);
@@ -148,8 +156,9 @@ impl Adaptive {
     }
 
     pub(crate) fn wake(&self) -> Option<Instant> {
-        let paced = if self.paced { self.pace.ready_at() } else { None };
-        paced.into_iter().chain(self.guard.wake()).min()
+        let ceiling = self.ceiling.as_ref().and_then(Bucket::ready_at);
+        let floor = if self.guard.active(self.now) { self.floor.wake() } else { None };
+        ceiling.into_iter().chain(floor).chain(self.guard.wake(self.now)).min()
     }
 
     /// The queueing delay to aim at, in ns: enough to bridge the gaps, too short to be felt.
@@ -158,9 +167,6 @@ impl Adaptive {
     }
 
     fn look(&mut self, now: Instant, trip: f64) {
-        let rate = self.done as f64 * 1e9 / now.since(self.since).0.max(1) as f64;
-        // While paced, what is delivered says nothing about what could be.
-        self.best = if self.paced { self.best.max(rate) } else { (self.best * 0.995).max(rate) };
         if self.measuring.is_none() {
             let wanted = (self.base + self.target_delay()) / trip;
             if self.starting && wanted < 1.2 {
@@ -173,7 +179,7 @@ impl Adaptive {
                 self.window = (self.window * factor).clamp(LEAST as f64, self.cap as f64);
             }
         }
-        (self.done, self.trips, self.count, self.since, self.limited) = (0, 0.0, 0, now, false);
+        (self.trips, self.count, self.since, self.limited) = (0.0, 0, now, false);
     }
 
     /// Every now and then the queue runs nearly empty, so that the base is that of today's disk and link.
@@ -195,25 +201,5 @@ impl Adaptive {
             }
             _ => {}
         }
-    }
-
-    fn set_pace(&mut self, now: Instant, share: f64, left: u64) {
-        let mut rate = if share < 1.0 && self.best > 0.0 { share * self.best } else { f64::INFINITY };
-        rate = rate.max(f64::from(self.cfg.min_rate) * 1024.0).max(self.required(now, left));
-        if self.cfg.max_rate != 0 && self.cfg.max_rate != DEFAULT_MAX_RATE {
-            rate = rate.min(f64::from(self.cfg.max_rate) * 1024.0);
-        }
-        self.paced = rate.is_finite();
-        self.part = if share < 1.0 && self.best > 0.0 { (rate / self.best).clamp(share, 1.0) } else { 1.0 };
-        if self.paced {
-            self.pace.set_rate(rate as u64, now);
-        }
-    }
-
-    /// Bytes per second that `finish-within` needs; without that goal 0.
-    fn required(&self, now: Instant, left: u64) -> f64 {
-        let Some(goal) = self.cfg.finish_within else { return 0.0 };
-        let until = goal.0.saturating_sub(now.since(self.started).0);
-        if until == 0 { f64::INFINITY } else { left as f64 * 1e9 / until as f64 }
     }
 }

@@ -1,9 +1,8 @@
 //! The source's side of the speed of a resync: requests wait here, never the stream that they came on, so that the
 //! target sees a slower source and asks less. And `c-min-rate`, which DRBD's planner and its source share.
 
-use super::fixed::Bucket;
-use super::guard::Guard;
-use super::{BLOCK, MAX_REQUEST};
+use super::floor::Floor;
+use super::guard::{Guard, Scene};
 use crate::config::{ResyncConfig, ResyncController};
 use std::collections::VecDeque;
 use units::{Duration, Instant};
@@ -31,6 +30,8 @@ pub(crate) struct Serving {
     pub(crate) left: u64,
     /// The target is Primary: its applications' reads come on the same stream.
     pub(crate) peer_primary: bool,
+    /// An application's request is being worked on.
+    pub(crate) busy: bool,
 }
 
 impl SourceBrake {
@@ -46,7 +47,7 @@ impl SourceBrake {
     /// Options changed: goes on with them, or with another brake.
     pub(crate) fn configure(this: &mut Option<SourceBrake>, cfg: &ResyncConfig, now: Instant) {
         match (this.as_mut(), super::kind(cfg)) {
-            (Some(SourceBrake::Adaptive(b)), ResyncController::Adaptive) => b.guard.configure(cfg),
+            (Some(SourceBrake::Adaptive(b)), ResyncController::Adaptive) => b.configure(cfg),
             (Some(SourceBrake::Drbd(b)), ResyncController::Drbd) => b.min.configure(cfg),
             _ => *this = SourceBrake::new(cfg, now),
         }
@@ -60,17 +61,25 @@ impl SourceBrake {
         }
     }
 
-    /// The target has so many bytes on disk.
-    pub(crate) fn acknowledged(&mut self, now: Instant, bytes: u64) {
+    /// The target has so many bytes on disk that were begun to be read at `since`.
+    pub(crate) fn acknowledged(&mut self, now: Instant, bytes: u64, since: Instant) {
         if let SourceBrake::Adaptive(b) = self {
-            b.acknowledged(now, bytes);
+            b.guard.completed(now, bytes, now.since(since));
         }
     }
 
-    /// May the next request be read for now?
-    pub(crate) fn permits(&mut self, now: Instant, work: Serving) -> bool {
+    /// To be called each turn.
+    pub(crate) fn see(&mut self, now: Instant, work: Serving) {
+        if let SourceBrake::Adaptive(b) = self {
+            b.now = now;
+            b.guard.see(now, Scene { in_flight: work.in_service, busy: work.busy });
+        }
+    }
+
+    /// May the next request, of so many bytes, be read for now?
+    pub(crate) fn permits(&mut self, now: Instant, work: Serving, bytes: u64) -> bool {
         match self {
-            SourceBrake::Adaptive(b) => b.permits(now, work.in_service),
+            SourceBrake::Adaptive(b) => b.permits(now, work, bytes),
             SourceBrake::Drbd(b) => b.permits(now, work),
         }
     }
@@ -78,7 +87,7 @@ impl SourceBrake {
     /// A block of so many bytes is being read.
     pub(crate) fn serving(&mut self, bytes: u64) {
         if let SourceBrake::Adaptive(b) = self {
-            b.serving(bytes);
+            b.floor.take(bytes);
         }
     }
 
@@ -166,61 +175,33 @@ impl ByMinRate {
 #[derive(Debug)]
 pub(crate) struct ByLatency {
     guard: Guard,
-    bucket: Bucket,
-    /// Bytes acknowledged in this second, and the best of the last ones, in bytes per second.
-    served: u64,
-    since: Instant,
-    best: f64,
-    active: bool,
+    floor: Floor,
+    now: Instant,
 }
 
 impl ByLatency {
     fn new(cfg: &ResyncConfig, now: Instant) -> ByLatency {
-        ByLatency {
-            guard: Guard::new(cfg, now),
-            bucket: Bucket::new(1 << 40, now),
-            served: 0,
-            since: now,
-            best: 0.0,
-            active: false,
-        }
+        ByLatency { guard: Guard::new(cfg, now), floor: Floor::new(cfg, now), now }
     }
 
-    /// The target has so many bytes on disk.
-    fn acknowledged(&mut self, now: Instant, bytes: u64) {
-        self.served += bytes;
-        let elapsed = now.since(self.since).0;
-        if elapsed >= 200_000_000 {
-            let rate = self.served as f64 * 1e9 / elapsed as f64;
-            self.best = if self.active { self.best.max(rate) } else { (self.best * 0.98).max(rate) };
-            (self.served, self.since) = (0, now);
-        }
+    fn configure(&mut self, cfg: &ResyncConfig) {
+        self.guard.configure(cfg);
+        self.floor.configure(cfg);
     }
 
-    /// May another block be read now?
-    fn permits(&mut self, now: Instant, in_service: u64) -> bool {
-        let share = self.guard.share(now);
-        self.active = share < 1.0 && self.best > 0.0;
+    fn permits(&mut self, now: Instant, work: Serving, bytes: u64) -> bool {
+        let floor = self.floor.room(now, work.left);
         if self.guard.holds() {
-            return false;
+            return floor == u64::MAX;
         }
-        if !self.active {
-            return true;
-        }
-        self.bucket.set_rate((share * self.best) as u64, now);
-        in_service <= ((share * 4.0 * MAX_REQUEST as f64) as u64).max(BLOCK) && self.bucket.available(now) > 0
-    }
-
-    /// A block of so many bytes is being read.
-    fn serving(&mut self, bytes: u64) {
-        if self.active {
-            self.bucket.take(bytes);
-        }
+        let room = self.guard.room(now, work.in_service);
+        // A request cannot be cut: one at a time always may go, and is followed by the longer a rest.
+        room > 0 && (room >= bytes || work.in_service == 0) || floor > 0
     }
 
     /// When it may permit more.
     fn wake(&self) -> Option<Instant> {
-        let paced = self.active.then(|| self.bucket.ready_at()).flatten();
-        paced.into_iter().chain(self.guard.wake()).min()
+        let floor = if self.guard.active(self.now) { self.floor.wake() } else { None };
+        floor.into_iter().chain(self.guard.wake(self.now)).min()
     }
 }

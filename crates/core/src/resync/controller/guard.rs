@@ -1,58 +1,117 @@
-//! Stepping aside for applications: how much of the bandwidth a resync may take without making their requests slow.
+//! Stepping aside for applications: how much of a resync may be on its way without making their requests slow.
+//!
+//! The level is the mean number of bytes on their way. It says how much work of the resync lies before a request of an
+//! application in sockets, disks and the loop. Above one piece it is a window; below, each piece is followed by a rest
+//! as many times as long as it took. The first request after a time without any counts at once: then only little is on
+//! its way, and first nothing, to see how long requests take without the resync. Every tenth of a second the level
+//! follows the ratio of what requests may take and what they took.
 
+use super::PIECE;
 use crate::config::ResyncConfig;
 use units::{Duration, Instant};
 
-/// Latencies are judged in windows of this length.
+/// Latencies are judged in windows of this length, or longer while there are too few.
 const WINDOW: Duration = Duration::from_millis(100);
+/// So many requests say something; after [`PATIENCE`] any number does.
+const ENOUGH: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(1);
+/// So many say enough before the window has passed.
+const PLENTY: usize = 400;
 /// Without a request for so long, no application is active.
-const IDLE: Duration = Duration::from_millis(400);
-/// How often the resync holds still for a window, to see how long requests take without it.
+const IDLE: Duration = Duration::from_millis(500);
+/// After so long nothing is known about applications any more.
+const FORGET: Duration = Duration::from_secs(60);
+/// How often the resync holds still, to see how long requests take without it.
 const PROBE: Duration = Duration::from_secs(3);
-/// No share is smaller: a resync always goes on.
-const LEAST: f64 = 1.0 / 64.0;
+/// How often if even the lowest level seems to be harmful: the applications may have changed.
+const DOUBT: Duration = Duration::from_millis(500);
+/// Holding still takes at least and at most this long, and as long at most until nothing is on its way any more.
+const PROBE_LEAST: Duration = Duration::from_millis(30);
+const PROBE_MOST: Duration = Duration::from_millis(300);
+/// Where applications wait for less than [`SEEK`] without a resync, a piece's own length is felt: several are on their way,
+/// down to this size. Where they wait for longer, it is a disk's seeks that are, and as many small pieces would be no
+/// better.
+const SMALL_PIECE: u64 = PIECE / 4;
+const SEEK: f64 = 2e6;
+/// The level when applications begin.
+const BEGIN: f64 = PIECE as f64;
+/// No level is lower: a resync always goes on.
+const LEAST: f64 = 1024.0;
+/// A rest is at most so many times as long as the piece before it took.
+const LONGEST_REST: f64 = 64.0;
 /// This much (ns) is always tolerated on top: the noise of schedulers and disks.
-const TOLERANCE: f64 = 100_000.0;
+const TOLERANCE: f64 = 20_000.0;
+/// Few requests per second vary by themselves: below this their number says nothing.
+const STEADY: f64 = 500.0;
 
-/// Follows applications' latencies, and says what share of the bandwidth is harmless.
+/// What a guard must know each time it is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scene {
+    /// Bytes of the resync on their way.
+    pub(crate) in_flight: u64,
+    /// An application's request is being worked on.
+    pub(crate) busy: bool,
+}
+
+/// Follows applications' latencies, and says how many bytes on their way are harmless.
 #[derive(Debug)]
 pub(crate) struct Guard {
     /// Allowed latency, relative to that without a resync.
     budget: f64,
-    window: Instant,
-    /// Nanoseconds, of this window.
-    samples: Vec<u64>,
-    last_sample: Option<Instant>,
-    /// 98th percentile without resync, in ns.
-    baseline: Option<f64>,
-    /// Smoothed 98th percentile now.
-    recent: Option<f64>,
-    /// Requests that ended in this window.
-    ended: u32,
-    /// Requests per second without resync, and now: who waits for one answer before asking again shows harm by that.
-    usual_rate: Option<f64>,
-    recent_rate: Option<f64>,
-    share: f64,
-    /// Holding still since.
-    probing: Option<Instant>,
+    level: f64,
+    /// Was more wanted than the level in this window?
+    limiting: bool,
+    window: Window,
+    /// An application's request was last seen then.
+    last_work: Option<Instant>,
+    /// Without the resync.
+    usual: Option<Manner>,
+    /// With it, smoothed.
+    recent: Option<Manner>,
+    probe: Probe,
     next_probe: Instant,
+    rest_until: Instant,
+}
+
+/// How applications' requests went in a window.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
+    /// 99th percentile of the latencies in ns; of fewer requests than [`PLENTY`] the 98th.
+    slow: f64,
+    /// Requests per second: who waits for one answer before asking again shows harm by that.
+    rate: f64,
+}
+
+#[derive(Debug)]
+struct Window {
+    since: Instant,
+    /// Nanoseconds.
+    samples: Vec<u64>,
+    /// Requests that ended.
+    ended: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Probe {
+    No,
+    /// Until nothing is on its way; since then.
+    Draining(Instant),
+    Measuring,
 }
 
 impl Guard {
     pub(crate) fn new(cfg: &ResyncConfig, now: Instant) -> Guard {
         Guard {
             budget: budget(cfg),
-            window: now,
-            samples: Vec::new(),
-            last_sample: None,
-            baseline: None,
+            level: BEGIN,
+            limiting: false,
+            window: Window { since: now, samples: Vec::new(), ended: 0 },
+            last_work: None,
+            usual: None,
             recent: None,
-            ended: 0,
-            usual_rate: None,
-            recent_rate: None,
-            share: 1.0,
-            probing: None,
+            probe: Probe::No,
             next_probe: now,
+            rest_until: now,
         }
     }
 
@@ -62,79 +121,175 @@ impl Guard {
 
     /// An application's request ended.
     pub(crate) fn sample(&mut self, now: Instant, latency: Duration) {
-        self.advance(now);
-        // What was in the queue when holding still began tells nothing of the time without resync.
-        let old = self.probing.is_some_and(|since| now.since(since) < latency + Duration(WINDOW.0 / 4));
-        if self.samples.len() < 4096 && !old {
-            self.samples.push(latency.0);
+        self.at_work(now);
+        // What began before nothing was on its way any more tells nothing of the time without resync.
+        let old = self.probe == Probe::Measuring && now.since(self.window.since) < latency;
+        if self.window.samples.len() < 4096 && !old {
+            self.window.samples.push(latency.0);
         }
-        self.ended += 1;
-        self.last_sample = Some(now);
+        self.window.ended += 1;
     }
 
-    /// The share of the bandwidth that a resync may take: above 0, at most 1. 1 without active applications.
-    pub(crate) fn share(&mut self, now: Instant) -> f64 {
-        self.advance(now);
-        self.share
+    /// To be called each turn, before [`Guard::room`].
+    pub(crate) fn see(&mut self, now: Instant, scene: Scene) {
+        if scene.busy {
+            self.at_work(now);
+        }
+        if !self.active(now) {
+            self.probe = Probe::No;
+            return;
+        }
+        match self.probe {
+            Probe::No if now >= self.next_probe => self.probe = Probe::Draining(now),
+            Probe::Draining(since) if scene.in_flight > 0 && now.since(since) >= PROBE_MOST => self.end_probe(now),
+            _ => {}
+        }
+        if matches!(self.probe, Probe::Draining(_)) && scene.in_flight == 0 {
+            self.probe = Probe::Measuring;
+            self.window.begin(now);
+        }
+        self.judge(now);
     }
 
-    /// Shall the resync hold still for a moment?
-    pub(crate) fn holds(&self) -> bool {
-        self.probing.is_some()
-    }
-
+    /// Are applications active, so that there is a level?
     pub(crate) fn active(&self, now: Instant) -> bool {
-        self.last_sample.is_some_and(|t| now.since(t) < IDLE)
+        self.last_work.is_some_and(|t| now.since(t) < IDLE)
+    }
+
+    /// Does the resync hold still, to see how long requests take without it?
+    pub(crate) fn holds(&self) -> bool {
+        self.probe != Probe::No
+    }
+
+    /// Bytes that may be added to those on their way: without active applications as many as one likes.
+    pub(crate) fn room(&mut self, now: Instant, in_flight: u64) -> u64 {
+        if !self.active(now) {
+            return u64::MAX;
+        }
+        if self.holds() {
+            return 0;
+        }
+        let piece = self.piece();
+        let room = (self.level.max(piece as f64) as u64).saturating_sub(in_flight);
+        if now < self.rest_until || room < piece {
+            self.limiting = true;
+            return 0;
+        }
+        room
+    }
+
+    /// Bytes of a request beside applications.
+    pub(crate) fn piece(&self) -> u64 {
+        let felt = self.usual.is_none_or(|u| u.slow < SEEK);
+        if felt { (self.level as u64 / 4).next_power_of_two().clamp(SMALL_PIECE, PIECE) } else { PIECE }
+    }
+
+    /// So many bytes arrived after `trip`.
+    pub(crate) fn completed(&mut self, now: Instant, bytes: u64, trip: Duration) {
+        let rest = (bytes.max(self.piece()) as f64 / self.level - 1.0).clamp(0.0, LONGEST_REST);
+        self.rest_until = now + Duration((trip.0 as f64 * rest) as u64);
     }
 
     /// When something changes by itself.
-    pub(crate) fn wake(&self) -> Option<Instant> {
-        (self.probing.is_some() || self.share < 1.0).then(|| self.window + WINDOW)
+    pub(crate) fn wake(&self, now: Instant) -> Option<Instant> {
+        if !self.active(now) {
+            return None;
+        }
+        match self.probe {
+            Probe::No => (self.rest_until > now).then_some(self.rest_until),
+            Probe::Draining(since) => Some(since + PROBE_MOST),
+            Probe::Measuring => Some(now + PROBE_LEAST),
+        }
     }
 
-    fn advance(&mut self, now: Instant) {
-        if now.since(self.window) < WINDOW {
+    fn at_work(&mut self, now: Instant) {
+        let away = self.last_work.map(|t| now.since(t));
+        if away.is_none_or(|t| t >= FORGET) {
+            (self.level, self.usual, self.next_probe) = (BEGIN, None, now);
+        }
+        if away.is_none_or(|t| t >= IDLE) {
+            self.window.begin(now);
+            self.recent = None;
+        }
+        self.last_work = Some(now);
+    }
+
+    fn judge(&mut self, now: Instant) {
+        let (elapsed, samples) = (now.since(self.window.since), self.window.samples.len());
+        let measuring = match self.probe {
+            // What is still on its way belongs to neither.
+            Probe::Draining(_) => return,
+            Probe::Measuring => true,
+            Probe::No => false,
+        };
+        let (patience, least) = if measuring { (PROBE_MOST, PROBE_LEAST) } else { (PATIENCE, WINDOW) };
+        let told = samples >= PLENTY && elapsed >= least || samples >= ENOUGH && elapsed >= WINDOW;
+        if !told && elapsed < patience {
             return;
         }
-        let elapsed = now.since(self.window).0;
-        let windows = elapsed / WINDOW.0;
-        self.window = now;
-        let rate = f64::from(self.ended) * 1e9 / elapsed as f64;
-        self.judge(now, windows, rate);
+        let manner = self.window.manner(elapsed);
+        if measuring {
+            if let Some(new) = manner {
+                self.usual = Some(self.usual.map_or(new, |old| old.without(new)));
+            }
+            return self.end_probe(now);
+        }
+        if let (Some(new), Some(usual)) = (manner, self.usual) {
+            let recent = self.recent.map_or(new, |old| old.and(new));
+            self.recent = Some(recent);
+            self.follow(now, usual, recent);
+        }
+        self.window.begin(now);
+        self.limiting = false;
+    }
+
+    fn follow(&mut self, now: Instant, usual: Manner, recent: Manner) {
+        let latency = (usual.slow * self.budget + TOLERANCE) / recent.slow;
+        let rate = if usual.rate < STEADY { f64::INFINITY } else { recent.rate * self.budget / usual.rate };
+        let factor = latency.min(rate).clamp(0.6, 1.1);
+        if factor < 1.0 && self.level <= LEAST {
+            // It does not help.
+            self.next_probe = self.next_probe.min(now + DOUBT);
+        }
+        if factor < 1.0 || self.limiting {
+            self.level = (self.level * factor).max(LEAST);
+        }
+    }
+
+    fn end_probe(&mut self, now: Instant) {
+        self.probe = Probe::No;
+        self.next_probe = now + PROBE;
+        self.window.begin(now);
+    }
+}
+
+impl Window {
+    fn begin(&mut self, now: Instant) {
+        self.since = now;
         self.samples.clear();
         self.ended = 0;
-        if !self.active(now) {
-            self.probing = None;
-            self.share = (self.share * 2.2f64.powi(windows.min(64) as i32)).min(1.0);
-        } else if now >= self.next_probe {
-            self.probing = Some(now);
-            self.next_probe = now + PROBE;
-        } else {
-            self.probing = None;
-        }
     }
 
-    fn judge(&mut self, now: Instant, windows: u64, rate: f64) {
-        if self.samples.len() < 4 || windows > 4 {
-            return;
+    fn manner(&mut self, elapsed: Duration) -> Option<Manner> {
+        if self.samples.is_empty() {
+            return None;
         }
-        self.samples.sort_unstable();
-        let slow = self.samples[self.samples.len() * 98 / 100] as f64;
-        if self.probing.is_some_and(|since| now.since(since) >= WINDOW) {
-            self.baseline = Some(self.baseline.map_or(slow, |b| 0.6 * b + 0.4 * slow));
-            self.usual_rate = Some(self.usual_rate.map_or(rate, |u| 0.5 * u + 0.5 * rate));
-            return;
-        }
-        let Some(baseline) = self.baseline else { return };
-        let recent = self.recent.map_or(slow, |r| 0.5 * r + 0.5 * slow);
-        self.recent = Some(recent);
-        let limit = baseline * self.budget + TOLERANCE;
-        let rate = self.recent_rate.map_or(rate, |r| 0.5 * r + 0.5 * rate);
-        self.recent_rate = Some(rate);
-        // Few requests vary by themselves.
-        let usual = self.usual_rate.filter(|u| *u >= 500.0);
-        let pace = usual.map_or(f64::INFINITY, |usual| rate * self.budget / usual);
-        self.share = (self.share * (limit / recent).min(pace).clamp(0.6, 1.08)).clamp(LEAST, 1.0);
+        let percent = if self.samples.len() < PLENTY { 98 } else { 99 };
+        let nth = self.samples.len() * percent / 100;
+        let slow = *self.samples.select_nth_unstable(nth).1 as f64;
+        Some(Manner { slow, rate: f64::from(self.ended) * 1e9 / elapsed.0.max(1) as f64 })
+    }
+}
+
+impl Manner {
+    /// The mean of both.
+    fn and(self, new: Manner) -> Manner {
+        Manner { slow: 0.5 * (self.slow + new.slow), rate: 0.5 * (self.rate + new.rate) }
+    }
+
+    /// What is seen without a resync is so without a resync: a lower rate counts at once.
+    fn without(self, new: Manner) -> Manner {
+        Manner { rate: self.and(new).rate.min(new.rate), ..self.and(new) }
     }
 }
 

@@ -7,6 +7,7 @@
 mod adaptive;
 mod brake;
 mod fixed;
+mod floor;
 mod guard;
 mod planner;
 #[cfg(test)]
@@ -24,6 +25,8 @@ use units::{Duration, Instant};
 pub(crate) const MAX_REQUEST: u64 = 1 << 20;
 /// Smallest: one block of the bitmap.
 pub(crate) const BLOCK: u64 = 4096;
+/// A request of which several are on their way, and beside applications the largest.
+pub(crate) const PIECE: u64 = 64 << 10;
 
 /// The speed of one resync or verify.
 #[derive(Debug)]
@@ -40,6 +43,8 @@ pub(crate) struct Work {
     pub(crate) in_flight: u64,
     /// Bytes still to do.
     pub(crate) left: u64,
+    /// An application's request is being worked on.
+    pub(crate) busy: bool,
 }
 
 impl Controller {
@@ -57,7 +62,7 @@ impl Controller {
         match (self, kind(cfg)) {
             (Controller::Fixed(c), ResyncController::Fixed) => c.configure(cfg, cap, now),
             (Controller::Drbd(c), ResyncController::Drbd) => c.configure(cfg, cap),
-            (Controller::Adaptive(c), ResyncController::Adaptive) => c.configure(cfg, cap),
+            (Controller::Adaptive(c), ResyncController::Adaptive) => c.configure(cfg, cap, now),
             (this, _) => *this = Controller::new(cfg, cap, now),
         }
     }
