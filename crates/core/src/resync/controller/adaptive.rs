@@ -4,8 +4,8 @@
 //! The window is what the bottleneck delivers within the shortest round trip seen plus a small queueing delay:
 //! `window <- window * (base + target delay) / round trip`. Below the bottleneck's speed the round trip is the base,
 //! and the window grows; above it the round trip grows with the window, and it settles where the queue takes the target
-//! delay. The base is measured anew from time to time with a nearly empty queue. Beside applications much less is on its
-//! way, in small requests: as much as their latencies permit ([`Guard`]).
+//! delay. The base is measured anew from time to time with a nearly empty queue. Beside applications much less is on
+//! its way, in small requests: as much as their latencies permit ([`Guard`]).
 
 use super::fixed::Bucket;
 use super::floor::Floor;

@@ -28,9 +28,9 @@ const DOUBT: Duration = Duration::from_millis(500);
 /// Holding still takes at least and at most this long, and as long at most until nothing is on its way any more.
 const PROBE_LEAST: Duration = Duration::from_millis(30);
 const PROBE_MOST: Duration = Duration::from_millis(300);
-/// Where applications wait for less than [`SEEK`] without a resync, a piece's own length is felt: several are on their way,
-/// down to this size. Where they wait for longer, it is a disk's seeks that are, and as many small pieces would be no
-/// better.
+/// Where applications wait for less than [`SEEK`] without a resync, a piece's own length is felt: several are on their
+/// way, down to this size. Where they wait for longer, it is a disk's seeks that are, and as many small pieces would be
+/// no better.
 const SMALL_PIECE: u64 = PIECE / 4;
 const SEEK: f64 = 2e6;
 /// The level when applications begin.
