@@ -18,6 +18,7 @@ impl Resource {
     }
 
     fn send_bitmap(&mut self, i: usize, d: usize) {
+        self.account_for_sent(i, d);
         let (Some(dialect), Some(slot)) = (self.connections[i].dialect(), self.slot(i, d)) else { return };
         let mut sender = BitmapSender::new(&dialect, self.connections[i].cfg.use_rle);
         let Some(b) = self.devices[d].backing.as_mut() else { return };

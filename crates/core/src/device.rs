@@ -27,6 +27,9 @@ pub(crate) struct Device {
     /// Writes were completed that only a peer has: the own disk is too old for the users of this device, also if no
     /// new generation of the peer was heard of.
     pub(crate) outrun: bool,
+    /// Writes were completed that the peer may not have, and the own disk that has them is gone: the peer's data is too
+    /// old for the users of this device.
+    pub(crate) peer_outrun: bool,
     pub(crate) crashed_primary: bool,
     pub(crate) openers: Openers,
     /// What the front ends were last told.
@@ -143,6 +146,7 @@ impl Device {
             backing: None,
             exposed: Generation::NONE,
             outrun: false,
+            peer_outrun: false,
             crashed_primary: false,
             openers: Openers::default(),
             announced: None,

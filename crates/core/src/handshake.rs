@@ -362,6 +362,7 @@ impl Resource {
             own_current: self.uuids(d).current,
             exposed: dev.exposed,
             peer_current: packet.current,
+            peer_outrun: dev.peer_outrun,
             skip_initial_sync: packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC),
         };
         self.connections[i].peer_devices[d].uuids = Some(*packet);

@@ -191,8 +191,11 @@ impl Resource {
                 if !mutant(Mutant::IgnoreRefusal) {
                     w.ok &= !bit;
                     w.sis &= !bit;
-                    let range = w.range;
-                    self.mark_out_of_sync(i, d, range);
+                    let (range, completed, accounted) = (w.range, w.completed, w.accounted & bit != 0);
+                    if !accounted {
+                        self.mark_out_of_sync(i, d, range);
+                    }
+                    self.note_missing_on_peer(d, completed);
                 } else {
                     w.ok |= bit;
                 }
@@ -204,8 +207,33 @@ impl Resource {
                 if let Some(range) = ack.range() {
                     self.mark_out_of_sync(i, d, range);
                 }
+                self.note_missing_on_peer(d, true);
             }
         }
+    }
+
+    /// The bitmaps are about to be exchanged: what the peer has not confirmed may be missing there, although it is still
+    /// connected (its disk is another one by now). The answers travel on the other stream, and may come too late.
+    pub(crate) fn account_for_sent(&mut self, i: usize, d: usize) {
+        let mut open = Vec::new();
+        for sent in &self.connections[i].log {
+            if let Some(Request::Write(w)) = self.requests.get_mut(sent.request)
+                && w.device == d
+            {
+                w.accounted |= 1 << i;
+                open.push(w.range);
+            }
+        }
+        for range in open {
+            self.mark_out_of_sync(i, d, range);
+        }
+    }
+
+    /// The peer does not have a write, and if that was completed by the own disk alone (protocols A and B), which is
+    /// not there any more, users have seen more than any copy within reach has.
+    fn note_missing_on_peer(&mut self, d: usize, completed: bool) {
+        let dev = &mut self.devices[d];
+        dev.peer_outrun |= completed && dev.disk < wire::DiskState::UpToDate;
     }
 
     /// P_RETRY_WRITE: with two Primaries the peer's write overlaps ours and comes first; ours is done again after it.
@@ -349,13 +377,17 @@ impl Resource {
     /// the own disk has answered.
     fn lost_on_peer(&mut self, i: usize, key: u64) {
         let bit = 1 << i;
+        let certain = self.connections[i].cfg.protocol == Protocol::C;
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        // Complete and not confirmed: only protocols A and B know that, and only of a write that was on the own disk.
+        let missing = w.completed && !w.sole && !certain;
         w.pending &= !bit;
         w.ok &= !bit;
         w.sis &= !bit;
         w.done |= bit;
         w.held = false;
         let (d, range) = (w.device, w.range);
+        self.note_missing_on_peer(d, missing);
         if !mutant(Mutant::ForgetInFlight) {
             self.mark_out_of_sync(i, d, range);
         }

@@ -91,6 +91,8 @@ pub(crate) struct Write {
     pub(crate) completed: bool,
     /// Completed, and a later write to the same blocks was submitted: their bits are that one's business.
     pub(crate) superseded: bool,
+    /// Bitmaps were exchanged since it was sent, and had it: what these peers say of it later does not matter.
+    pub(crate) accounted: ConnMask,
     /// The peer's overlapping write comes first: when this one is settled here it starts again (spec 3.2).
     pub(crate) repeat: bool,
     /// Frozen: completion waits for the end of a suspension.
@@ -328,6 +330,7 @@ impl Resource {
             sole: false,
             completed: false,
             superseded: false,
+            accounted: 0,
             repeat: false,
             held: false,
         }

@@ -168,6 +168,10 @@ impl Resource {
             return;
         }
         self.note_change(d, old, new);
+        if old.role != Role::Primary && new.role == Role::Primary {
+            // Its users begin with what there is.
+            self.devices[d].peer_outrun = false;
+        }
         // The peer was forced to be Primary: its next state packet decides about a resync (spec 2.6, row 12).
         let worthless = |w: &StateWord| w.disk == DiskState::Inconsistent && w.pdsk == DiskState::Inconsistent;
         if worthless(old) && new.pdsk == DiskState::UpToDate && old.peer != Role::Primary && new.peer == Role::Primary {
@@ -214,6 +218,7 @@ impl Resource {
                 if let Some(b) = &self.devices[d].backing {
                     self.devices[d].exposed = b.md.current;
                     self.devices[d].outrun = false;
+                    self.devices[d].peer_outrun = false;
                 }
             }
             E::ClearCrashedPrimary => self.devices[d].crashed_primary = false,

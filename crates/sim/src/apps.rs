@@ -279,7 +279,8 @@ impl Cluster {
             self.trace.mix((word.conn as u64) << 16 | (word.disk as u64) << 8 | word.pdsk as u64);
             let good = |w: &StateWord| w.disk == DiskState::UpToDate;
             let was_good = old.as_ref().is_some_and(good);
-            let alone = word.role == Role::Primary && word.conn < ConnState::Connected;
+            let alone =
+                word.role == Role::Primary && (word.conn < ConnState::Connected || word.pdsk < DiskState::Inconsistent);
             let volume = &mut self.nodes[n].volumes[v];
             volume.alone |= alone;
             let promoted = word.role == Role::Primary && old.is_none_or(|w| w.role == Role::Secondary);
@@ -360,8 +361,9 @@ impl Cluster {
         let content = Payload::read(volume.data.data(), whole);
         // An acknowledgement may have been on its way when the link was lost: then the source has more than it seems.
         let counted = source.includes_all_of(&volume.view);
-        let lost = !counted && volume.view.allows_but(&volume.doubtful, whole, &content, now).is_err();
-        if !counted && !lost {
+        let fewer = !counted && volume.view.allows(whole, &content, now).is_err();
+        let lost = fewer && volume.view.allows_but(&volume.doubtful, whole, &content, now).is_err();
+        if !counted && !fewer {
             for (mine, theirs) in volume.view.includes.iter_mut().zip(source.includes) {
                 *mine = theirs.max(*mine);
             }
@@ -378,7 +380,7 @@ impl Cluster {
         volume.unflushed.clear();
         volume.doubtful.clear();
         // A Primary's applications have seen through its view all along.
-        if lost || (counted && volume.word.is_some_and(|w| w.role == Role::Secondary)) {
+        if fewer || (counted && volume.word.is_some_and(|w| w.role == Role::Secondary)) {
             volume.view.adopt(source, under_way.into_iter());
         }
         if unsafe_protocol {

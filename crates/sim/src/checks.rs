@@ -8,7 +8,32 @@ use crate::ranges::sectors;
 use units::SectorRange;
 use wire::{ConnState, DiskState, StateWord};
 
+/// A sector that somebody wants to understand.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    pub(crate) volume: usize,
+    pub(crate) sector: u64,
+    pub(crate) seen: String,
+}
+
 impl Cluster {
+    /// A line of the trace if the watched sector has changed.
+    pub(crate) fn note_watched(&mut self) {
+        let Some(watch) = &mut self.watch else { return };
+        let range = sectors(watch.sector, watch.sector + 1);
+        let node = |n: &crate::cluster::Node| {
+            let v = &n.volumes[watch.volume];
+            let disk = |r: &crate::ranges::Ranges<_>| Payload::read(r, range).0.first().map(|p| p.id);
+            let (now, durable) = (disk(v.data.data()), disk(v.data.durable()));
+            format!("{now:?} durable {durable:?} includes {:?} view {}", v.view.includes, v.view.describe(range))
+        };
+        let line = format!("= n0 {} = n1 {}", node(&self.nodes[0]), node(&self.nodes[1]));
+        if line != watch.seen {
+            watch.seen.clone_from(&line);
+            self.trace.note(self.now, || line);
+        }
+    }
+
     /// An application's write goes to the disk: its extents must be in the activity log there
     /// (`docs/spec/on-disk-format.md` 3.7, I1).
     pub(crate) fn check_activity_log(&mut self, n: usize, v: usize, range: SectorRange) -> Result<(), String> {

@@ -1,5 +1,6 @@
 //! The cluster: its nodes, its network, and the queue of everything that is going to happen.
 
+use crate::checks::Watch;
 use crate::codec::Codec;
 use crate::disk::Disk;
 use crate::epochs::Epochs;
@@ -35,6 +36,7 @@ pub(crate) struct Cluster {
     pub(crate) reached: BTreeMap<&'static str, u64>,
     /// What the cores said to whom it concerns, if it is kept.
     pub(crate) notices: Option<Vec<(usize, String)>>,
+    pub(crate) watch: Option<Watch>,
     /// Counts everything that the oracle orders.
     pub(crate) moment: Moment,
     pub(crate) serial: u64,
@@ -116,7 +118,7 @@ pub(crate) struct Volume {
     pub(crate) word: Option<StateWord>,
     /// The disk is not what the view says: it was given up while the node went on, including so much.
     pub(crate) left_at: Option<[u64; 2]>,
-    /// The node was Primary without its peer since both were last equal.
+    /// The node was Primary without its peer's disk since both were last equal.
     pub(crate) alone: bool,
     /// The core said that a new generation began, which is not on the disk yet.
     pub(crate) generation_began: bool,
@@ -200,6 +202,7 @@ impl Cluster {
             packets: 0,
             reached: BTreeMap::new(),
             notices: None,
+            watch: None,
             moment: 2,
             serial: 0,
             acknowledged: [0; 2],
@@ -243,6 +246,7 @@ impl Cluster {
             self.events += 1;
             self.trace.mix(time.0);
             self.happen(event);
+            self.note_watched();
             if self.events == MOST_EVENTS {
                 self.fail("there is no end of events");
             }

@@ -44,6 +44,7 @@ pub use plan::{Plan, Setup, Step, VolumeSetup};
 pub use scenario::{Scenario, parse as parse_scenarios, run_scenario};
 pub use shrink::shrink;
 
+use checks::Watch;
 use cluster::Cluster;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -55,6 +56,8 @@ use units::{Duration, Instant};
 pub struct Options {
     /// Keep a line for everything that happens.
     pub trace: bool,
+    /// In the trace: what this sector of this volume holds, and may hold, whenever that changes.
+    pub watch: Option<(usize, u64)>,
 }
 
 /// What became of a run.
@@ -95,6 +98,7 @@ pub fn run_plan(plan: &Plan, options: Options) -> Outcome {
 /// Lets something happen to the cluster of a plan, and tells what became of it.
 fn observed(plan: &Plan, options: Options, what: impl FnOnce(&mut Cluster)) -> Outcome {
     let mut cluster = Cluster::new(plan, Trace::new(options.trace));
+    cluster.watch = options.watch.map(|(volume, sector)| Watch { volume, sector, seen: String::new() });
     let ran = catch_unwind(AssertUnwindSafe(|| what(&mut cluster)));
     if let Err(panic) = ran {
         let text = panic.downcast_ref::<String>().cloned();

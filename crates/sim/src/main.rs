@@ -13,7 +13,8 @@ use urbd_sim::{Options, Plan, parse_scenarios, run_plan, run_scenario, run_seed,
 
 const USAGE: &str = "usage: urbd-sim [--seeds N] [--first SEED] [--events N] [--jobs N]
                                                run N seeds, and more until there were that many events
-       urbd-sim --seed SEED [--trace] [--shrink]   run one, show what happens or a shorter plan
+       urbd-sim --seed SEED[:STEP,STEP...] [--trace] [--watch VOLUME:SECTOR] [--shrink]
+                                               run one, show what happens or a shorter plan
        urbd-sim --scenario NAME [--seed SEED] [--trace]   run those of scenarios.txt whose name begins so
        urbd-sim --hours H --ledger FILE   go on from where the ledger ends";
 
@@ -22,6 +23,7 @@ fn main() {
     let (mut first, mut count, mut single) = (1, 1000, None);
     let (mut least, mut jobs) = (0, std::thread::available_parallelism().map_or(1, usize::from));
     let (mut trace, mut short, mut scenario) = (false, false, None);
+    let mut watch = None;
     let (mut hours, mut file) = (None, "target/sim/ledger.txt".to_owned());
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| usage());
@@ -30,22 +32,29 @@ fn main() {
             "--first" => first = number(),
             "--events" => least = number(),
             "--jobs" => jobs = number().max(1) as usize,
-            "--seed" => single = Some(number()),
+            "--seed" => single = Some(args.next().and_then(|n| Plan::parse(&n)).unwrap_or_else(|| usage())),
             "--scenario" => scenario = Some(args.next().unwrap_or_else(|| usage())),
             "--hours" => hours = Some(args.next().and_then(|h| h.parse::<f64>().ok()).unwrap_or_else(|| usage())),
             "--ledger" => file = args.next().unwrap_or_else(|| usage()),
             "--trace" => trace = true,
+            "--watch" => watch = Some(args.next().and_then(|w| place(&w)).unwrap_or_else(|| usage())),
             "--shrink" => short = true,
             _ => usage(),
         }
     }
     let failed = match (scenario, single) {
         _ if hours.is_some() => ledger::run_for(hours.unwrap_or_default(), Path::new(&file)),
-        (Some(name), seed) => scenarios(&name, seed, trace),
-        (None, Some(seed)) => one(seed, trace, short),
+        (Some(name), plan) => scenarios(&name, plan.map(|p| p.seed), trace),
+        (None, Some(plan)) => one(plan, Options { trace: trace || watch.is_some(), watch }, short),
         (None, None) => many(first, count, least, jobs),
     };
     std::process::exit(i32::from(failed));
+}
+
+/// `volume:sector`.
+fn place(text: &str) -> Option<(usize, u64)> {
+    let (volume, sector) = text.split_once(':')?;
+    Some((volume.parse().ok()?, sector.parse().ok()?))
 }
 
 fn usage() -> ! {
@@ -53,8 +62,8 @@ fn usage() -> ! {
     std::process::exit(20)
 }
 
-fn one(seed: u64, trace: bool, short: bool) -> bool {
-    let mut plan = Plan::draw(seed);
+fn one(mut plan: Plan, options: Options, short: bool) -> bool {
+    let seed = plan.seed;
     if short {
         plan = shrink(&plan, 400);
         println!("{:#?}", plan.setup);
@@ -62,7 +71,7 @@ fn one(seed: u64, trace: bool, short: bool) -> bool {
         let numbers: Vec<String> = plan.numbers().iter().map(usize::to_string).collect();
         println!("for seeds.txt: {seed}:{}", numbers.join(","));
     }
-    let outcome = run_plan(&plan, Options { trace });
+    let outcome = run_plan(&plan, options);
     outcome.trace.iter().for_each(|line| println!("{line}"));
     match &outcome.failure {
         Some(text) => println!("seed {seed} failed: {text}"),
@@ -80,7 +89,7 @@ fn scenarios(name: &str, seed: Option<u64>, trace: bool) -> bool {
     let all = parse_scenarios(include_str!("../scenarios.txt"));
     for scenario in all.iter().filter(|s| s.name.starts_with(name)) {
         for seed in seed.map_or(0..8, |seed| seed..seed + 1) {
-            let outcome = run_scenario(scenario, seed, Options { trace });
+            let outcome = run_scenario(scenario, seed, Options { trace, ..Options::default() });
             outcome.trace.iter().for_each(|line| println!("{line}"));
             println!("{}, seed {seed}: {}", scenario.name, outcome.failure.as_deref().unwrap_or("passed"));
             failed |= outcome.failure.is_some();

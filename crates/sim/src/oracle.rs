@@ -100,6 +100,13 @@ impl View {
         under_way.for_each(|w| self.may_get(&w));
     }
 
+    /// What is expected of a range, for people.
+    pub(crate) fn describe(&self, range: SectorRange) -> String {
+        let word = |e: &Entry| format!("{}{}", e.content, if e.superseded.is_some() { " (old)" } else { "" });
+        let cells = self.cells.runs(range).map(|(_, cell)| cell.iter().map(word).collect::<Vec<_>>().join(","));
+        cells.collect::<Vec<_>>().join(" ")
+    }
+
     /// Is this what a read that began at `began` may return?
     pub(crate) fn allows(&self, range: SectorRange, got: &Payload, began: Moment) -> Result<(), String> {
         for (part, content) in got.placed(range.start) {

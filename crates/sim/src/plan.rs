@@ -167,6 +167,16 @@ impl Plan {
 }
 
 impl Plan {
+    /// `seed`, or `seed:step,step,…`: of a seed's plan only the steps with these numbers. `None`: it is neither.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Plan> {
+        let (seed, steps) = text.split_once(':').map_or((text, None), |(seed, steps)| (seed, Some(steps)));
+        let plan = Plan::draw(seed.parse().ok()?);
+        let Some(steps) = steps else { return Some(plan) };
+        let steps: Result<Vec<usize>, _> = steps.split(',').map(str::parse).collect();
+        Some(plan.only(&steps.ok()?))
+    }
+
     /// The same cluster, and of what happens only the steps with these numbers.
     #[must_use]
     pub fn only(mut self, steps: &[usize]) -> Plan {

@@ -108,7 +108,7 @@ fn before_packets(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Vec
         out.push(Effect::Call(Handler::PriOnInconDegr));
     }
     let came_back = old.conn < C::Connected && new.conn >= C::Connected;
-    if came_back && new.conn == C::Connected && both_good(new) && !new.susp_fen {
+    if new.conn == C::Connected && both_good(new) && (came_back || !both_good(old)) && !new.susp_fen {
         // Nothing was written meanwhile: both still have the same generation.
         out.push(Effect::DropPendingGeneration);
     }

@@ -372,6 +372,8 @@ pub struct UuidsReceived {
     pub exposed: Generation,
     /// The peer's generation.
     pub peer_current: Generation,
+    /// Users of this node had writes completed that the peer may not have.
+    pub peer_outrun: bool,
     /// The packet has the flag SKIP_INITIAL_SYNC.
     pub skip_initial_sync: bool,
 }
@@ -386,7 +388,7 @@ pub enum UuidsVerdict {
     },
     /// Remember the set, clear the bitmap, current := the peer's, bitmap UUID := 0, both disks UpToDate.
     SkipInitialSync,
-    /// Disconnecting: a diskless Primary accepts only the generation it has exposed.
+    /// Disconnecting: a diskless Primary accepts only the generation it has exposed, with all of its writes.
     Disconnect,
 }
 
@@ -397,8 +399,9 @@ pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
     let connected = input.conn >= ConnState::Connected;
     let differs = !input.exposed.is_none() && !input.exposed.same(input.peer_current);
     let protects = input.primary && diskless && !mutant(Mutant::ExposedDataIgnored);
-    if protects && (!connected || input.peer_attaching) && differs {
-        return (UuidsVerdict::Disconnect, Reason::ExposedDataDiffers);
+    if protects && (!connected || input.peer_attaching) && (differs || input.peer_outrun) {
+        let reason = if differs { Reason::ExposedDataDiffers } else { Reason::PeerLacksOwnWrites };
+        return (UuidsVerdict::Disconnect, reason);
     }
     let fresh = input.own_current.same(Generation::JUST_CREATED);
     if !diskless && connected && input.protocol >= 90 && fresh && input.skip_initial_sync {

@@ -114,6 +114,7 @@ fn uuids_row(args: &Args) -> String {
         own_current: generation("own"),
         exposed: generation("exposed"),
         peer_current: generation("peer"),
+        peer_outrun: args.flag("peer-outrun"),
         skip_initial_sync: args.flag("skip"),
     });
     let what = match verdict {
