@@ -212,8 +212,8 @@ impl Resource {
         }
     }
 
-    /// The bitmaps are about to be exchanged: what the peer has not confirmed may be missing there, although it is still
-    /// connected (its disk is another one by now). The answers travel on the other stream, and may come too late.
+    /// The bitmaps are about to be exchanged: what the peer has not confirmed may be missing there, although it is
+    /// still connected (its disk is another one by now). The answers travel on the other stream, and may come too late.
     pub(crate) fn account_for_sent(&mut self, i: usize, d: usize) {
         let mut open = Vec::new();
         for sent in &self.connections[i].log {
