@@ -230,7 +230,9 @@ impl Resource {
         let cfg = &self.connections[i].cfg;
         let own = cfg.csums.clone().unwrap_or_default();
         let handshake = self.connections[i].peer_devices[d].repl < ConnState::Connected;
-        if handshake && own != p.csums_alg.as_str() {
+        // Before protocol 89 the packet has no room for it, and nothing is resynced by checksums.
+        let told = self.connections[i].version() >= 89;
+        if handshake && told && own != p.csums_alg.as_str() {
             let text = format!("csums-alg is \"{own}\" here and \"{}\" there; make them equal", p.csums_alg);
             return self.give_up(i, "csums-alg-differs", text);
         }

@@ -47,6 +47,7 @@ mod resource;
 mod resync;
 mod slab;
 mod snapshot;
+mod splitting;
 mod state;
 
 pub use api::*;

@@ -5,8 +5,9 @@ use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments}
 use crate::decide::routing::{self, ReadContext, ReadRoute};
 use crate::latency::Stage;
 use crate::merging::Waiting;
-use crate::request::{Owner, Request, Split, slice};
+use crate::request::{Owner, Owners, Request};
 use crate::resource::Op;
+use crate::splitting::slice;
 use crate::state::PEER;
 use units::{ByteLen, Instant, Sector, SectorRange};
 use wire::DiskState;
@@ -32,7 +33,7 @@ impl Resource {
             return self.start_read(d, range, req.data, Owner::Tag(req.tag), (came, 0));
         }
         let parts = req.len.0.div_ceil(MAX_DATA);
-        let key = self.splits.insert(Split { tag: req.tag, left: parts as u32, result: Ok(()) });
+        let key = self.begin_split(Owners::One(Owner::Tag(req.tag)), parts as u32);
         for n in 0..parts {
             let from = n * MAX_DATA;
             let len = MAX_DATA.min(req.len.0 - from);

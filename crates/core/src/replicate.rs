@@ -56,6 +56,8 @@ impl Resource {
         c.log.push_back(Sent { request: key, epoch, at: self.now });
         let protocol = if sole { Protocol::C } else { c.cfg.protocol };
         let flags = write_flags(c.version(), protocol, c.peer_devices[d].repl, fua);
+        // Before protocol 95 a packet cannot say FUA: durable on the peer is what a barrier covers.
+        let by_barrier = fua && c.version() < 95 && protocol == Protocol::C;
         let zeroes = c.has(Features::WRITE_ZEROES);
         let pd = &mut c.peer_devices[d];
         let seq = pd.next_seq();
@@ -67,6 +69,9 @@ impl Resource {
         }
         if let Some(Request::Write(w)) = self.requests.get_mut(key) {
             w.sent |= 1 << i;
+            if by_barrier {
+                w.by_barrier |= 1 << i;
+            }
             if waits {
                 w.pending |= 1 << i;
             } else {
@@ -156,11 +161,13 @@ impl Resource {
         self.devices[d].latencies.note(Stage::WritePeer, took, n);
         // Protocols A and B: it was completed before this was known.
         let late = in_sync && w.completed && !w.superseded && w.local == Local::Ok;
-        let range = w.range;
+        let (range, durable) = (w.range, w.by_barrier & bit == 0);
         if late {
             self.clear_out_of_sync(i, d, range);
         }
-        self.no_longer_pending(i, d, key);
+        if durable {
+            self.no_longer_pending(i, d, key);
+        }
         self.try_finish(key);
     }
 

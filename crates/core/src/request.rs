@@ -2,16 +2,16 @@
 //! (`docs/spec/data-path-and-resync.md` 1).
 
 use crate::Resource;
-use crate::api::{BlockRequest, DiskOp, Effect, IoError, MAX_DATA, MAX_DISCARD, RequestKind, Segments};
+use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
 use crate::decide::routing::{self, ToPeer};
 use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
 use crate::resource::Op;
+use crate::splitting::slice;
 use crate::state::PEER;
-use std::collections::VecDeque;
-use units::{Duration, Instant, Sector, SectorRange};
+use units::{Duration, Instant, SectorRange};
 use wire::{ConnState, DiskState};
 
 /// A barrier waits so long for a write to travel with (spec 12.4 #14).
@@ -32,14 +32,6 @@ pub(crate) enum Owners {
 pub(crate) enum Owner {
     Tag(u64),
     Part(u64),
-}
-
-/// A front end's request that was split: it ends when all parts have.
-#[derive(Debug)]
-pub(crate) struct Split {
-    pub(crate) tag: u64,
-    pub(crate) left: u32,
-    pub(crate) result: Result<(), IoError>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +83,8 @@ pub(crate) struct Write {
     pub(crate) completed: bool,
     /// Completed, and a later write to the same blocks was submitted: their bits are that one's business.
     pub(crate) superseded: bool,
+    /// These say by a barrier's acknowledgement only that they have it for good.
+    pub(crate) by_barrier: ConnMask,
     /// Bitmaps were exchanged since it was sent, and had it: what these peers say of it later does not matter.
     pub(crate) accounted: ConnMask,
     /// The peer's overlapping write comes first: when this one is settled here it starts again (spec 3.2).
@@ -142,7 +136,7 @@ impl Owners {
         }
     }
 
-    fn into_iter(self) -> impl Iterator<Item = Owner> {
+    pub(crate) fn into_iter(self) -> impl Iterator<Item = Owner> {
         let (one, many) = match self {
             Owners::One(o) => (Some(o), Vec::new()),
             Owners::Many(v) => (None, v),
@@ -286,12 +280,12 @@ impl Resource {
             RequestKind::WriteZeroes { unmap, fua } => (WriteKind::Zeroes { unmap }, fua),
             RequestKind::Read | RequestKind::Flush => unreachable!("not a write"),
         };
-        let limit = if kind == WriteKind::Data { self.max_data(d) } else { self.max_discard(d) };
+        let limit = self.longest(d, kind);
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
         let mut write = self.new_write(d, kind, fua, range, req.data, Owners::One(Owner::Tag(req.tag)));
         write.came = came;
         if range.len().0 > limit {
-            return self.split_write(d, write, req.tag, limit);
+            return self.split_write(d, write, limit);
         }
         if kind == WriteKind::Data {
             self.merge_followers(d, &mut write, limit);
@@ -299,7 +293,7 @@ impl Resource {
         self.admit(d, write);
     }
 
-    fn new_write(
+    pub(crate) fn new_write(
         &self,
         d: usize,
         kind: WriteKind,
@@ -330,6 +324,7 @@ impl Resource {
             sole: false,
             completed: false,
             superseded: false,
+            by_barrier: 0,
             accounted: 0,
             repeat: false,
             held: false,
@@ -355,28 +350,8 @@ impl Resource {
         }
     }
 
-    fn split_write(&mut self, d: usize, write: Write, tag: u64, limit: u64) {
-        let mut pieces = VecDeque::new();
-        let step = limit / 512;
-        let mut at = write.range.start.0;
-        while at < write.range.end.0 {
-            let end = (at + step).min(write.range.end.0);
-            pieces.push_back(SectorRange { start: Sector(at), end: Sector(end) });
-            at = end;
-        }
-        let split = Split { tag, left: pieces.len() as u32, result: Ok(()) };
-        let key = self.splits.insert(split);
-        for range in pieces {
-            let from = (range.start.0 - write.range.start.0) * 512;
-            let data = slice(&write.data, from, range.len().0);
-            let mut part = self.new_write(d, write.kind, write.fua, range, data, Owners::One(Owner::Part(key)));
-            part.came = write.came;
-            self.admit(d, part);
-        }
-    }
-
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
-    fn admit(&mut self, d: usize, mut write: Write) {
+    pub(crate) fn admit(&mut self, d: usize, mut write: Write) {
         let dev = &mut self.devices[d];
         let own = dev.writing.overlapping(write.range).next().is_some() && !mutant(Mutant::OverlapWrites);
         let resync = dev.resyncing.overlapping(write.range).next().is_some() && !mutant(Mutant::WriteIntoResync);
@@ -401,6 +376,12 @@ impl Resource {
             // I/O was frozen when the node was demoted: what had not begun does not begin any more.
             return self.fail_write(write, IoError::NotPrimary);
         }
+        let limit = self.longest(d, write.kind);
+        if write.range.len().0 > limit {
+            // It waited, and meanwhile a peer came that takes less at a time.
+            self.leave(&mut write);
+            return self.split_write(d, write, limit);
+        }
         self.check_congestion(PEER, d);
         let word = self.word(d);
         let protocol = self.connections.get(PEER).map_or(101, crate::connection::Connection::version);
@@ -421,7 +402,7 @@ impl Resource {
         if data_to != 0 {
             self.epoch_writes += 1;
         }
-        let (range, sole) = (write.range, write.sole);
+        let (range, sole, fua) = (write.range, write.sole, write.fua);
         self.supersede_unconfirmed(d, range, data_to);
         let key = self.requests.insert(Request::Write(write));
         for i in 0..self.connections.len() {
@@ -434,8 +415,10 @@ impl Resource {
                 self.mark_out_of_sync(i, d, range);
             }
         }
-        // With protocol A before 100 nothing but the barrier ack says that the peer has it.
-        let mute = sole && self.smallest_version() < 100;
+        // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95 nothing else
+        // that it is durable there.
+        let version = self.smallest_version();
+        let mute = (sole && version < 100) || (fua && version < 95);
         if self.epoch_writes >= max_epoch || mute {
             self.close_epoch();
         }
@@ -474,7 +457,7 @@ impl Resource {
     }
 
     /// A write that was admitted goes no further.
-    fn leave(&mut self, write: &mut Write) {
+    pub(crate) fn leave(&mut self, write: &mut Write) {
         let d = write.device;
         self.drop_al(d, write);
         self.devices[d].writing.remove(write.range.start, write.interval);
@@ -661,14 +644,7 @@ impl Resource {
                 self.complete(owner, result);
             }
             Owner::Part(key) => {
-                let split = self.splits.get_mut(key).expect("a part's split lives as long as its parts");
-                split.left -= 1;
-                split.result = split.result.and(result);
-                if split.left == 0 {
-                    let split = self.splits.remove(key).expect("just seen");
-                    self.devices[d].upper_pending -= 1;
-                    self.complete(Owner::Tag(split.tag), split.result);
-                }
+                self.end_part(d, key, result);
             }
         }
     }
@@ -678,16 +654,6 @@ impl Resource {
         self.emit(Effect::Complete { tag, result });
     }
 
-    fn max_data(&self, d: usize) -> u64 {
-        let peers = self.connections.iter().filter(|c| c.is_connected());
-        peers.map(|c| c.max_data(d)).min().unwrap_or(MAX_DATA).clamp(4096, MAX_DATA)
-    }
-
-    fn max_discard(&self, _d: usize) -> u64 {
-        let peers = self.connections.iter().filter(|c| c.is_connected());
-        peers.map(|c| c.max_discard()).min().unwrap_or(MAX_DISCARD)
-    }
-
     fn smallest_version(&self) -> u32 {
         self.connections.iter().map(crate::connection::Connection::version).min().unwrap_or(u32::MAX)
     }
@@ -695,28 +661,4 @@ impl Resource {
     fn smallest_max_epoch(&self) -> u32 {
         self.connections.iter().map(|c| c.cfg.max_epoch_size).min().unwrap_or(u32::MAX)
     }
-}
-
-/// The pieces of `data` that hold bytes `from..from + len`.
-pub(crate) fn slice(data: &Segments, from: u64, len: u64) -> Segments {
-    let mut out = Segments::None;
-    let (mut skip, mut want) = (from, len);
-    for piece in data.as_slice() {
-        let size = u64::from(piece.len);
-        if skip >= size {
-            skip -= size;
-            continue;
-        }
-        let take = (size - skip).min(want);
-        if take == 0 {
-            break;
-        }
-        let mut part = *piece;
-        part.offset += skip as u32;
-        part.len = take as u32;
-        out.append(Segments::One(part));
-        skip = 0;
-        want -= take;
-    }
-    out
 }

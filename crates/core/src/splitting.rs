@@ -1,0 +1,94 @@
+//! Requests that are longer than a peer, or one disk operation, takes at a time (`docs/spec/data-path-and-resync.md`
+//! 1.1).
+
+use crate::Resource;
+use crate::api::{IoError, MAX_DATA, MAX_DISCARD, Segments};
+use crate::request::{Owner, Owners, Write, WriteKind};
+use std::collections::VecDeque;
+use units::{Sector, SectorRange};
+
+/// Something that was split: it ends when all parts have.
+#[derive(Debug)]
+pub(crate) struct Split {
+    owners: Owners,
+    left: u32,
+    result: Result<(), IoError>,
+}
+
+impl Resource {
+    /// Parts of what has these owners are going to be made.
+    pub(crate) fn begin_split(&mut self, owners: Owners, parts: u32) -> u64 {
+        self.splits.insert(Split { owners, left: parts, result: Ok(()) })
+    }
+
+    /// A part has ended; with the last one the whole has.
+    pub(crate) fn end_part(&mut self, d: usize, key: u64, result: Result<(), IoError>) {
+        let split = self.splits.get_mut(key).expect("a part's split lives as long as its parts");
+        split.left -= 1;
+        split.result = split.result.and(result);
+        if split.left == 0 {
+            let split = self.splits.remove(key).expect("just seen");
+            split.owners.into_iter().for_each(|owner| self.end_owner(d, owner, split.result));
+        }
+    }
+
+    /// Cuts a write that a peer cannot be told at once.
+    pub(crate) fn split_write(&mut self, d: usize, mut write: Write, limit: u64) {
+        let mut pieces = VecDeque::new();
+        let step = limit / 512;
+        let mut at = write.range.start.0;
+        while at < write.range.end.0 {
+            let end = (at + step).min(write.range.end.0);
+            pieces.push_back(SectorRange { start: Sector(at), end: Sector(end) });
+            at = end;
+        }
+        let owners = std::mem::replace(&mut write.owners, Owners::Many(Vec::new()));
+        let key = self.begin_split(owners, pieces.len() as u32);
+        for range in pieces {
+            let from = (range.start.0 - write.range.start.0) * 512;
+            let data = slice(&write.data, from, range.len().0);
+            let mut part = self.new_write(d, write.kind, write.fua, range, data, Owners::One(Owner::Part(key)));
+            part.came = write.came;
+            self.admit(d, part);
+        }
+    }
+
+    /// The longest write of a kind that the peers can be told at once, in bytes.
+    pub(crate) fn longest(&self, d: usize, kind: WriteKind) -> u64 {
+        if kind == WriteKind::Data { self.max_data(d) } else { self.max_discard() }
+    }
+
+    fn max_data(&self, d: usize) -> u64 {
+        let peers = self.connections.iter().filter(|c| c.is_connected());
+        peers.map(|c| c.max_data(d)).min().unwrap_or(MAX_DATA).clamp(4096, MAX_DATA)
+    }
+
+    fn max_discard(&self) -> u64 {
+        let peers = self.connections.iter().filter(|c| c.is_connected());
+        peers.map(|c| c.max_discard()).min().unwrap_or(MAX_DISCARD)
+    }
+}
+
+/// The pieces of `data` that hold bytes `from..from + len`.
+pub(crate) fn slice(data: &Segments, from: u64, len: u64) -> Segments {
+    let mut out = Segments::None;
+    let (mut skip, mut want) = (from, len);
+    for piece in data.as_slice() {
+        let size = u64::from(piece.len);
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let take = (size - skip).min(want);
+        if take == 0 {
+            break;
+        }
+        let mut part = *piece;
+        part.offset += skip as u32;
+        part.len = take as u32;
+        out.append(Segments::One(part));
+        skip = 0;
+        want -= take;
+    }
+    out
+}
