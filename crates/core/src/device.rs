@@ -36,6 +36,8 @@ pub(crate) struct Device {
     pub(crate) announced: Option<(ByteLen, Access, bool)>,
     /// A new current generation is due, but I/O is suspended: it is made when I/O resumes.
     pub(crate) new_generation_pending: bool,
+    /// A new current generation is due with the first write of the peer, a Primary without a disk.
+    pub(crate) generation_with_first_write: bool,
     /// How often a disk was taken into service or let go of.
     pub(crate) disks_seen: u64,
     /// Detach commands that wait for the end of it.
@@ -151,6 +153,7 @@ impl Device {
             openers: Openers::default(),
             announced: None,
             new_generation_pending: false,
+            generation_with_first_write: false,
             disks_seen: 0,
             detach_commands: Vec::new(),
             closing: false,

@@ -74,6 +74,7 @@ mutants! {
     SilentDiskLoss "silent-disk-loss" Decision "the peer is told of a lost disk (state 2.8 effects)";
     KeepGeneration "keep-generation-on-peer-loss" Decision "a Primary that loses its peer starts a generation (state 2.8)";
     DisklessRiseUnnoticed "diskless-rise-unnoticed" Decision "a Primary without a disk starts a generation (state B.1, S4)";
+    GenerationForRefused "generation-before-acceptance" Cluster "no generation for a diskless Primary that refuses (state 2.8)";
     // Disks (connection-and-state 11).
     AttachStaleDisk "attach-stale-disk" Decision "a disk older than what users saw is refused (state 11.3)";
     AttachOutdatedAsGood "attach-outdated-as-good" Decision "an Outdated disk stays so (state 11.3)";

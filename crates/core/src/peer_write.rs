@@ -93,6 +93,7 @@ impl Resource {
         while self.connections[i].link.is_some() && !self.blocked_by_epoch(i) {
             let c = &mut self.connections[i];
             let Some(next) = c.held.pop_front() else { break };
+            self.begin_generation_for(next.volume, &next.packet);
             if self.must_wait(i, next.volume, &next.packet) {
                 self.connections[i].held.push_front(next);
                 break;
@@ -101,6 +102,16 @@ impl Resource {
             c.held_bytes -= cost(&next.packet, &next.payload);
             c.packet_came = next.came;
             self.data_packet(i, next.volume, next.packet, next.payload);
+        }
+    }
+
+    /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
+    fn begin_generation_for(&mut self, volume: VolumeNr, packet: &Packet) {
+        let Some(d) = self.device_index(volume) else { return };
+        let writes = matches!(packet, Packet::Data(_) | Packet::Trim(_) | Packet::Zeroes(_));
+        if writes && self.devices[d].generation_with_first_write {
+            self.new_generation(d);
+            self.send_uuids(d, wire::UuidFlags::NONE);
         }
     }
 

@@ -9,7 +9,6 @@ use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
 use crate::resource::Op;
-use crate::splitting::slice;
 use crate::state::PEER;
 use units::{Duration, Instant, SectorRange};
 use wire::{ConnState, DiskState};

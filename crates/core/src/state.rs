@@ -177,6 +177,10 @@ impl Resource {
         if worthless(old) && new.pdsk == DiskState::UpToDate && old.peer != Role::Primary && new.peer == Role::Primary {
             self.connections[PEER].peer_devices[d].consider_resync = true;
         }
+        let writes_here = new.conn >= ConnState::Connected && new.peer == Role::Primary;
+        if !writes_here || new.pdsk >= DiskState::Inconsistent || new.disk != DiskState::UpToDate {
+            self.devices[d].generation_with_first_write = false;
+        }
         for effect in effects84::effects(old, new, &self.facts(d)) {
             self.carry_out(d, effect);
         }
@@ -236,6 +240,7 @@ impl Resource {
             E::SendBitmap => self.bitmap_exchange_as_source(d),
             E::MarkGenerationPending => self.devices[d].new_generation_pending = true,
             E::NewGeneration => self.new_generation(d),
+            E::GenerationWithFirstWrite => self.devices[d].generation_with_first_write = true,
             E::WriteBitmap => self.write_bitmap(d),
             E::SetAllBitsThenResync => self.starting_sync(d),
             E::AbortLocalIo => self.abort_local_io(d),
@@ -363,6 +368,7 @@ impl Resource {
         self.put_uuids(d, &set);
         self.devices[d].exposed = fresh;
         self.devices[d].new_generation_pending = false;
+        self.devices[d].generation_with_first_write = false;
         let text = format!("new data generation {fresh}, the bitmap counts from {}", set.bitmap);
         self.note(Severity::Info, Some(d), None, "new-generation", text);
     }

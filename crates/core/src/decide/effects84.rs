@@ -41,6 +41,8 @@ pub enum Effect {
     MarkGenerationPending,
     /// Start a new generation and persist it before anything of it is acknowledged.
     NewGeneration,
+    /// A new generation is due when the peer, a Primary without a disk, begins to write here.
+    GenerationWithFirstWrite,
     /// Write changed parts of the bitmap.
     WriteBitmap,
     /// Set all bits, write them, then go on with the resync.
@@ -82,9 +84,10 @@ pub struct Facts {
 
 /// The effects of `old` becoming `new`, in the order in which they are to be carried out.
 ///
-/// Differs from DRBD 8.4 in three places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only
-/// if it brings (or there is by now) an UpToDate disk; a Primary that loses its sync target starts a generation; so
-/// does a node whose peer without a disk becomes Primary, also if a bitmap UUID is set.
+/// Differs from DRBD 8.4 in four places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
+/// it brings (or there is by now) an UpToDate disk; a Primary that loses its sync target starts a generation; so does a
+/// node whose peer without a disk becomes Primary, also if a bitmap UUID is set; if that one was Primary when it
+/// connected, only with its first write.
 #[must_use]
 pub fn effects(old: &StateWord, new: &StateWord, facts: &Facts) -> Vec<Effect> {
     let mut out = Vec::new();
@@ -142,8 +145,12 @@ fn packets_and_generations(old: &StateWord, new: &StateWord, facts: &Facts, out:
     if needs_generation(old, new, facts) {
         // Frozen is what applications of this node do: a Primary peer without a disk goes on writing to this one.
         let frozen = (new.susp || new.susp_nod || new.susp_fen) && new.role == Role::Primary;
+        // A Primary without a disk may yet refuse this copy as too old. Nothing has changed before it writes.
+        let may_refuse = old.conn < C::Connected && new.pdsk < D::Inconsistent && new.role == Role::Secondary;
         if frozen {
             out.push(Effect::MarkGenerationPending);
+        } else if may_refuse && !mutant(Mutant::GenerationForRefused) {
+            out.push(Effect::GenerationWithFirstWrite);
         } else {
             out.push(Effect::NewGeneration);
             if new.conn >= C::Connected {
