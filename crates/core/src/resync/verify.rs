@@ -424,6 +424,11 @@ impl Resource {
     fn repair_now(&mut self, i: usize, d: usize) {
         if self.connections[i].peer_role == Role::Primary || self.connections[i].version() < 96 {
             // A Primary that loses its peer begins a generation, and copies the marked blocks when it is back.
+            let nobody = self.connections[i].peer_role != Role::Primary && self.role != Role::Primary;
+            if nobody {
+                // Nor does a Secondary without need: but otherwise the marked blocks would never be copied.
+                self.new_generation(d);
+            }
             let text = "verify found differences and shall repair them: reconnecting".to_owned();
             return self.drop_link(i, ConnState::NetworkFailure, "verify-repair", text);
         }
