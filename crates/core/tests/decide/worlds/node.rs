@@ -49,6 +49,8 @@ pub(super) struct Node {
     pub(super) crashed: bool,
     pub(super) exposed: Generation,
     pub(super) outrun: bool,
+    /// A generation begins with the first write of its peer.
+    pub(super) with_first_write: bool,
     /// What it knows of its peer's generations.
     pub(super) peer_uuids: Option<UuidSet>,
     /// What the disk was worth when it was attached.
@@ -77,6 +79,7 @@ impl Node {
             crashed: false,
             exposed: uuids.current,
             outrun: false,
+            with_first_write: false,
             peer_uuids: None,
             at_attach: DiskState::Diskless,
         };
@@ -142,6 +145,8 @@ impl Node {
             ..Facts::default()
         };
         let mut brought = Brought::default();
+        let writes_here = new.conn >= ConnState::Connected && new.peer == Role::Primary;
+        self.with_first_write &= writes_here && new.pdsk < DiskState::Inconsistent && new.disk == DiskState::UpToDate;
         for effect in effects84::effects(&old, &new, &facts) {
             match effect {
                 Effect::ExposeCurrent => (self.exposed, self.outrun) = (self.uuids.current, false),
@@ -150,6 +155,7 @@ impl Node {
                     self.start_generation(fresh);
                     brought.new_generation = true;
                 }
+                Effect::GenerationWithFirstWrite => self.with_first_write = true,
                 Effect::SendUuids => brought.send_uuids = true,
                 _ => {}
             }
@@ -166,6 +172,7 @@ impl Node {
     pub(super) fn start_generation(&mut self, fresh: Generation) {
         self.uuids.start_generation(fresh);
         self.exposed = fresh;
+        self.with_first_write = false;
     }
 
     /// There is a disk that is not given up.
@@ -191,6 +198,7 @@ impl Node {
         self.let_go();
         self.word = IDLE;
         (self.exposed, self.outrun, self.peer_uuids) = (Generation::NONE, false, None);
+        self.with_first_write = false;
     }
 
     /// The disk is closed as it is.

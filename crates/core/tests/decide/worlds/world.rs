@@ -215,6 +215,9 @@ impl World {
                 (self.copies.differ, self.copies.lacks[1 - n]) = (true, true);
             }
             (false, true) => {
+                if self.begin_for_write(1 - n) {
+                    self.tell_generations(1 - n);
+                }
                 self.nodes[1 - n].bit = true;
                 self.nodes[n].outrun = true;
                 (self.copies.differ, self.copies.lacks[n]) = (true, true);
@@ -222,6 +225,16 @@ impl World {
             (false, false) => return false,
         }
         true
+    }
+
+    /// The first write of a Primary without a disk reaches this node.
+    fn begin_for_write(&mut self, n: usize) -> bool {
+        let due = self.nodes[n].with_first_write;
+        if due {
+            let fresh = self.fresh();
+            self.nodes[n].start_generation(fresh);
+        }
+        due
     }
 
     fn crash(&mut self, n: usize, reached: [bool; 2]) -> bool {
@@ -239,6 +252,7 @@ impl World {
             }
             self.nodes[n].hot |= can[0];
             if reached[peer] && !can[0] {
+                self.begin_for_write(peer);
                 self.nodes[peer].bit = true;
             }
             match reached {
@@ -368,6 +382,7 @@ impl World {
             own_current: me.uuids.current,
             exposed: me.exposed,
             peer_current: peer.uuids.current,
+            peer_outrun: false,
             skip_initial_sync: false,
         });
         self.nodes[n].peer_uuids = Some(peer.uuids);
