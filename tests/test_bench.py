@@ -132,6 +132,9 @@ def test_case(name, tmp_path):
     for bar in got["bars"]:
         assert bar["what"] in files["md"].read_text()
     assert files["md"].read_text().startswith("head\n") and files["md"].read_text().endswith("tail\n")
+    nodes = {stage["stage"]["role"] for stage in got["stages"]}
+    assert nodes >= {"primary"} or case == "resync", "where the time goes on urbd's nodes is part of the report"
+    assert "where the time goes" in page or not nodes
     again = bench("show", files["json"])
     shape = [re.sub(r"[0-9.]+", "0", text) for text in (again.stdout, r.stdout)]
     assert again.returncode == 0 and shape[0] == shape[1]

@@ -37,6 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// A modelled disk as a block device. Gone when this is dropped.
 pub struct ModelledDisk {
     device: LoopDevice,
+    counts: PathBuf,
     mount: PathBuf,
     _server: Process,
 }
@@ -59,7 +60,16 @@ impl ModelledDisk {
         server.wait_until("serves", PATIENCE, || file.metadata().is_ok_and(|m| m.len() == size))?;
         let device = loopdev::attach(&file, loopdev::Options::default());
         let device = device.map_err(Error::io("a loop device for a modelled disk"))?;
-        Ok(ModelledDisk { device, mount, _server: server })
+        Ok(ModelledDisk { device, counts: counts_file(&backing), mount, _server: server })
+    }
+
+    /// What it has done so far.
+    ///
+    /// # Errors
+    /// If the process that serves it does not say.
+    pub fn counts(&self) -> Result<Counts> {
+        let bytes = std::fs::read(&self.counts).map_err(Error::io(self.counts.display()))?;
+        Counts::from_bytes(&bytes).ok_or_else(|| Error::new(format!("{}: no counts", self.counts.display())))
     }
 
     /// Its block device.
@@ -77,6 +87,50 @@ impl Drop for ModelledDisk {
     }
 }
 
+/// What a modelled disk has done.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Reads and writes.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Times that the head jumped.
+    pub jumps: u64,
+    /// Modelled time that all of it took.
+    pub busy: Duration,
+}
+
+impl Counts {
+    fn to_bytes(self) -> [u8; 32] {
+        let words = [self.requests, self.bytes, self.jumps, self.busy.as_nanos() as u64];
+        let mut bytes = [0; 32];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Counts> {
+        let word = |n: usize| Some(u64::from_le_bytes(bytes.get(n * 8..n * 8 + 8)?.try_into().ok()?));
+        let busy = Duration::from_nanos(word(3)?);
+        Some(Counts { requests: word(0)?, bytes: word(1)?, jumps: word(2)?, busy })
+    }
+
+    /// What came to them since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Counts) -> Counts {
+        Counts {
+            requests: self.requests - earlier.requests,
+            bytes: self.bytes - earlier.bytes,
+            jumps: self.jumps - earlier.jumps,
+            busy: self.busy - earlier.busy,
+        }
+    }
+}
+
+/// Where the serving process keeps them.
+fn counts_file(backing: &Path) -> PathBuf {
+    backing.with_extension("counts")
+}
+
 /// A request with a write's payload, and when it came.
 struct Job {
     request: Request,
@@ -90,6 +144,8 @@ struct Job {
 /// If it may not mount, or the file cannot be opened.
 pub fn serve(mount: &Path, backing: &Path, model: Model, alive: impl Read + Send + 'static) -> Result<()> {
     let platter = OpenOptions::new().read(true).write(true).open(backing).map_err(Error::io(backing.display()))?;
+    let counts = counts_file(backing);
+    let counts = File::create(&counts).map_err(Error::io(counts.display()))?;
     let metadata = platter.metadata().map_err(Error::io(backing.display()))?;
     let device = File::from(fuse::mount(mount).map_err(Error::io(format!("mounting on {}", mount.display())))?);
     let place = mount.to_owned();
@@ -105,7 +161,7 @@ pub fn serve(mount: &Path, backing: &Path, model: Model, alive: impl Read + Send
     let session = Session::new(vec![export], (metadata.uid(), metadata.gid()));
     let queue = Queue::default();
     std::thread::scope(|scope| {
-        scope.spawn(|| Head::new(model).work(&queue, &platter, &device));
+        scope.spawn(|| Head::new(model).work(&queue, &platter, &device, &counts));
         take_messages(&device, session, &queue);
         queue.close();
     });
@@ -184,18 +240,22 @@ struct Head {
     model: Model,
     at: u64,
     busy_until: Instant,
+    counts: Counts,
 }
 
 impl Head {
     fn new(model: Model) -> Head {
-        Head { model, at: 0, busy_until: Instant::now() }
+        Head { model, at: 0, busy_until: Instant::now(), counts: Counts::default() }
     }
 
-    fn work(mut self, queue: &Queue, platter: &File, device: &File) {
+    fn work(mut self, queue: &Queue, platter: &File, device: &File, counts: &File) {
+        let _ = counts.write_all_at(&self.counts.to_bytes(), 0);
         while let Some(mut job) = queue.take(self.at) {
             let busy = self.cost(&job.request);
             self.busy_until = self.busy_until.max(job.came) + busy;
             let result = perform(&mut job, platter);
+            // Only figures are lacking if this fails, which is reported where they are read.
+            let _ = counts.write_all_at(&self.counts.to_bytes(), 0);
             std::thread::sleep(self.busy_until.saturating_duration_since(Instant::now()));
             let header = Session::reply(&job.request, result);
             let data: &[u8] = if job.request.kind == Kind::Read && result.is_ok() { &job.payload } else { &[] };
@@ -212,9 +272,15 @@ impl Head {
         let transfer = |bytes: u64| Duration::from_nanos(bytes * 1_000_000_000 / self.model.rate);
         let way = match request.offset.checked_sub(self.at) {
             Some(gap) if gap <= NEAR => transfer(gap),
-            _ => self.model.seek,
+            _ => {
+                self.counts.jumps += 1;
+                self.model.seek
+            }
         };
         let cost = way + transfer(u64::from(request.len));
+        self.counts.requests += 1;
+        self.counts.bytes += u64::from(request.len);
+        self.counts.busy += cost;
         self.at = request.offset + u64::from(request.len);
         cost
     }
@@ -253,6 +319,19 @@ mod tests {
         assert_eq!(cost(1 << 30, 1 << 20), 18_000);
         assert_eq!(cost(0, 0), 8_000);
         assert_eq!(cost(256 << 10, 256 << 10), 5_000, "the platter turns on over the gap");
+    }
+
+    #[test]
+    fn what_was_done_is_counted() {
+        let mut head = Head::new(MODEL);
+        for (offset, len) in [(0, 1 << 20), (1 << 20, 1 << 20), (1 << 30, 4096)] {
+            head.cost(&job(Kind::Write, offset, len).request);
+        }
+        let counts = Counts::from_bytes(&head.counts.to_bytes()).unwrap();
+        assert_eq!((counts.requests, counts.bytes, counts.jumps), (3, (2 << 20) + 4096, 1));
+        assert_eq!(counts.busy.as_millis(), 28);
+        assert_eq!(counts.since(counts), Counts::default());
+        assert_eq!(Counts::from_bytes(&[0; 31]), None);
     }
 
     #[test]

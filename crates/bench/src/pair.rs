@@ -247,7 +247,11 @@ impl Pair {
     /// The processes.
     #[must_use]
     pub fn watched(&self) -> Vec<Watched> {
-        vec![Watched::new(PRIMARY, self.primary.pid()), Watched::new(SECONDARY, self.secondary.pid())]
+        let node = |role, process: &Process, name: &str| Watched {
+            control: Some(socket_path(&self.dir.join(name), &self.resource)),
+            ..Watched::new(role, process.pid())
+        };
+        vec![node(PRIMARY, &self.primary, NODES[0]), node(SECONDARY, &self.secondary, NODES[1])]
     }
 
     /// The load inside the first node. Panics if the pair was not started with [`Front::Inside`].

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::latency::Latencies;
 use crate::machine::Machine;
-use crate::workload::Outcome;
+use crate::workload::{Outcome, StageTime};
 use serde::{Deserialize, Serialize};
 
 /// The version of the stored form; a reader refuses others.
@@ -48,6 +48,9 @@ pub struct CaseReport {
     pub rows: Vec<Row>,
     /// Latencies over all rounds.
     pub latencies: Vec<LatencyRow>,
+    /// Where the time of requests went on urbd's nodes, over all rounds.
+    #[serde(default)]
+    pub stages: Vec<StageRow>,
     /// What it is judged by.
     pub bars: Vec<Bar>,
     /// Contenders that could not be measured here, and why.
@@ -83,6 +86,17 @@ pub struct LatencyRow {
     pub contender: String,
     /// Over all rounds.
     pub latencies: Latencies,
+}
+
+/// Where the time of one contender's requests went at one job.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StageRow {
+    /// As in [`Row`].
+    pub job: String,
+    /// As in [`Row`].
+    pub contender: String,
+    /// One stage on one node, over all rounds.
+    pub stage: StageTime,
 }
 
 /// Who could not take part.
@@ -184,7 +198,21 @@ impl CaseReport {
             self.record(job, contender, &cpu_per_gib(role), seconds / gib.max(1e-9));
         }
         self.add_latencies(job, contender, &outcome.latencies);
+        outcome.counts.iter().for_each(|(metric, value)| self.record(job, contender, metric, *value));
+        outcome.stages.iter().for_each(|stage| self.add_stage(job, contender, stage));
         Ok(())
+    }
+
+    fn add_stage(&mut self, job: &str, contender: &str, stage: &StageTime) {
+        let of = |s: &StageTime| (s.role.clone(), s.latency.request.clone(), s.latency.stage.clone());
+        let is_it = |r: &&mut StageRow| r.job == job && r.contender == contender && of(&r.stage) == of(stage);
+        match self.stages.iter_mut().find(is_it) {
+            Some(row) => row.stage.latency.add(&stage.latency),
+            None => {
+                let (job, contender) = (job.to_owned(), contender.to_owned());
+                self.stages.push(StageRow { job, contender, stage: stage.clone() });
+            }
+        }
     }
 
     fn add_latencies(&mut self, job: &str, contender: &str, latencies: &Latencies) {

@@ -2,6 +2,7 @@
 
 use crate::latency::Latencies;
 use crate::pattern;
+use control::StageLatency;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use units::Rng;
@@ -223,6 +224,21 @@ pub struct Outcome {
     pub latencies: Latencies,
     /// CPU seconds of processes, by role.
     pub cpu: Vec<(String, f64)>,
+    /// Where requests' time went on urbd's nodes.
+    #[serde(default)]
+    pub stages: Vec<StageTime>,
+    /// What else was counted meanwhile, by name.
+    #[serde(default)]
+    pub counts: Vec<(String, f64)>,
+}
+
+/// The time that requests spent in one stage of their way, on one node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StageTime {
+    /// The node's role.
+    pub role: String,
+    /// The stage, and how long.
+    pub latency: StageLatency,
 }
 
 impl Outcome {
@@ -248,6 +264,8 @@ impl Outcome {
         self.first_error = self.first_error.take().or(other.first_error);
         self.latencies.add(&other.latencies);
         self.cpu.extend(other.cpu);
+        self.stages.extend(other.stages);
+        self.counts.extend(other.counts);
     }
 
     /// CPU microseconds per request of the process with that role.

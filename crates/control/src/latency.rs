@@ -44,6 +44,17 @@ impl StageLatency {
         reached.map_or(0, |(end, _)| *end)
     }
 
+    /// Those of `other`, the same stage elsewhere or at another time, too.
+    pub fn add(&mut self, other: &StageLatency) {
+        self.sum_ns += other.sum_ns;
+        for (end, count) in &other.buckets {
+            match self.buckets.binary_search_by_key(end, |(e, _)| *e) {
+                Ok(at) => self.buckets[at].1 += count,
+                Err(at) => self.buckets.insert(at, (*end, *count)),
+            }
+        }
+    }
+
     /// What came to it since `earlier`, an older state of the same stage.
     #[must_use]
     pub fn since(&self, earlier: &StageLatency) -> StageLatency {
@@ -98,6 +109,9 @@ mod tests {
         let (before, after) = (disk(100, &[(512, 2)]), disk(900, &[(512, 2), (1024, 3)]));
         assert_eq!(after.since(&before), disk(800, &[(1024, 3)]));
         assert_eq!(after.since(&after).count(), 0);
+        let mut sum = before.clone();
+        sum.add(&after.since(&before));
+        assert_eq!(sum, after);
     }
 
     #[test]

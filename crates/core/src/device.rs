@@ -190,6 +190,12 @@ impl Device {
         self.backing.is_some() && self.disk >= DiskState::Inconsistent && self.disk != DiskState::DUnknown
     }
 
+    /// Has the disk a volatile cache that epochs are to be flushed from?
+    pub(crate) fn needs_flushes(&self) -> bool {
+        let wanted = self.cfg.as_ref().is_some_and(|c| c.disk_flushes);
+        wanted && self.backing.as_ref().is_some_and(|b| !b.opened.write_through)
+    }
+
     /// Is something under way on the disk that must end within `disk-timeout`?
     pub(crate) fn is_busy(&self) -> bool {
         self.local_pending > 0 || self.meta_pending > 0 || !self.resyncing.is_empty()

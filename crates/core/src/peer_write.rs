@@ -6,6 +6,7 @@
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
@@ -22,6 +23,8 @@ pub(crate) struct PeerEpoch {
     pub(crate) active: u32,
     /// The barrier that closed it.
     pub(crate) barrier: Option<BarrierNr>,
+    /// What the peer completed of it is on our disk: it waited for our word of that.
+    pub(crate) awaited: bool,
 }
 
 /// A packet of the data stream that waits for what is before it.
@@ -31,6 +34,12 @@ pub(crate) struct HeldPacket {
     volume: VolumeNr,
     packet: Packet,
     payload: Segments,
+}
+
+impl PeerEpoch {
+    fn new(id: u64, barrier: Option<BarrierNr>) -> PeerEpoch {
+        PeerEpoch { id, size: 0, active: 0, barrier, awaited: true }
+    }
 }
 
 /// A write of a peer from its packet to its acknowledgement.
@@ -90,11 +99,14 @@ impl Resource {
 
     /// Processes held packets as far as possible.
     pub(crate) fn pump_peer(&mut self, i: usize) {
-        while self.connections[i].link.is_some() && !self.blocked_by_epoch(i) {
+        while self.connections[i].link.is_some() {
             let c = &mut self.connections[i];
             let Some(next) = c.held.pop_front() else { break };
-            self.begin_generation_for(next.volume, &next.packet);
-            if self.must_wait(i, next.volume, &next.packet) {
+            let blocked = self.blocked_by_epoch(i, &next.packet);
+            if !blocked {
+                self.begin_generation_for(next.volume, &next.packet);
+            }
+            if blocked || self.must_wait(i, next.volume, &next.packet) {
                 self.connections[i].held.push_front(next);
                 break;
             }
@@ -117,9 +129,18 @@ impl Resource {
 
     /// A closed epoch that is not on stable storage yet holds back all that follows it (spec 2.6, methods flush and
     /// drain).
-    fn blocked_by_epoch(&self, i: usize) -> bool {
+    ///
+    /// But not writes with protocol C on disks without a volatile cache: what of an older epoch is not on our disk yet,
+    /// the peer has not completed either, so no later write depends on it.
+    fn blocked_by_epoch(&self, i: usize, packet: &Packet) -> bool {
         let mutants = mutant(Mutant::PeerWritesOverlap) || mutant(Mutant::ReadBeforeWrite);
-        self.connections[i].epochs.len() > 1 && !mutants
+        let epochs = &self.connections[i].epochs;
+        if epochs.len() <= 1 || mutants {
+            return false;
+        }
+        let write = matches!(packet, Packet::Data(_) | Packet::Trim(_) | Packet::Zeroes(_) | Packet::Barrier(_));
+        let flushed = self.devices.iter().any(Device::needs_flushes);
+        !write || flushed || !epochs.iter().all(|e| e.awaited)
     }
 
     /// Packets that need quiet: the range must not be written by something older.
@@ -246,7 +267,7 @@ impl Resource {
                 };
         }
         self.saw_seq(i, d, seq);
-        let epoch = self.join_epoch(i);
+        let epoch = self.join_epoch(i, self.is_awaited(i, flags));
         self.connections[i].peer_devices[d].received_bytes += range.len().0;
         if let Some(answer) = self.lost_conflict(i, d, range) {
             self.release(data);
@@ -394,13 +415,22 @@ impl Resource {
 
     // -- epochs -------------------------------------------------------------------------------------------------------
 
-    fn join_epoch(&mut self, i: usize) -> u64 {
+    /// Does the peer complete a write with these flags only after we have said that it is on our disk? During a resync
+    /// it asks for that word in any case.
+    fn is_awaited(&self, i: usize, flags: DpFlags) -> bool {
+        let c = &self.connections[i];
+        let asked = flags.contains(DpFlags::SEND_WRITE_ACK) && !flags.contains(DpFlags::MAY_SET_IN_SYNC);
+        c.cfg.protocol == crate::config::Protocol::C && asked
+    }
+
+    fn join_epoch(&mut self, i: usize, awaited: bool) -> u64 {
         let c = &mut self.connections[i];
         if c.epochs.back().is_none_or(|e| e.barrier.is_some()) {
             c.next_epoch_id += 1;
-            c.epochs.push_back(PeerEpoch { id: c.next_epoch_id, size: 0, active: 0, barrier: None });
+            c.epochs.push_back(PeerEpoch::new(c.next_epoch_id, None));
         }
         let epoch = c.epochs.back_mut().expect("just made");
+        epoch.awaited &= awaited;
         epoch.size += 1;
         epoch.active += 1;
         epoch.id
@@ -421,13 +451,13 @@ impl Resource {
                 // No write since the last barrier: an empty epoch, answered as such.
                 c.next_epoch_id += 1;
                 let id = c.next_epoch_id;
-                c.epochs.push_back(PeerEpoch { id, size: 0, active: 0, barrier: Some(barrier) });
+                c.epochs.push_back(PeerEpoch::new(id, Some(barrier)));
             }
         }
         // What follows belongs to a new epoch; its presence is what holds back the stream.
         c.next_epoch_id += 1;
         let id = c.next_epoch_id;
-        c.epochs.push_back(PeerEpoch { id, size: 0, active: 0, barrier: None });
+        c.epochs.push_back(PeerEpoch::new(id, None));
         self.finish_epochs(i);
     }
 
@@ -459,11 +489,9 @@ impl Resource {
         let mut flushes = 0;
         for d in 0..self.devices.len() {
             let dev = &mut self.devices[d];
-            let wanted = dev.cfg.as_ref().is_some_and(|c| c.disk_flushes);
-            let usable = dev.usable();
+            let wanted = dev.needs_flushes() && dev.usable() && !mutant(Mutant::BarrierBeforeFlush);
             let Some(b) = &mut dev.backing else { continue };
-            let wanted = wanted && !mutant(Mutant::BarrierBeforeFlush);
-            if wanted && usable && b.flushing.is_needed() && !b.opened.write_through {
+            if wanted && b.flushing.is_needed() {
                 let mark = b.flushing.mark();
                 flushes += 1;
                 self.disk(d, Op::EpochFlush { connection: i, device: d, session, mark }, DiskOp::Flush);

@@ -7,8 +7,8 @@ use crate::modelled_disk::{Model, ModelledDisk};
 use crate::mounted::Mounted;
 use crate::pair::{Front, Pair, Plan, SECONDARY};
 use crate::results::{CaseReport, MIB_S, Relation::*, cpu_per_gib, ratios};
-use crate::target::Behind;
-use crate::workload::{Pattern, Workload};
+use crate::target::{Behind, Target};
+use crate::workload::{Outcome, Pattern, Workload};
 use std::path::Path;
 use std::time::Duration;
 
@@ -50,7 +50,33 @@ struct Disks {
     alone: Pair,
     pair: Pair,
     // Dropped after the nodes that use them.
-    _held: [ModelledDisk; 3],
+    one: ModelledDisk,
+    first: ModelledDisk,
+    second: ModelledDisk,
+}
+
+/// A target, and the disks under it: what they did is part of the outcome.
+struct OnDisks<'a, T> {
+    target: T,
+    disks: Vec<(&'static str, &'a ModelledDisk)>,
+}
+
+impl<T: Target> Target for OnDisks<'_, T> {
+    fn run(&mut self, workload: &Workload) -> Result<Outcome> {
+        let counts = || self.disks.iter().map(|(_, disk)| disk.counts()).collect::<Result<Vec<_>>>();
+        let before = counts()?;
+        let mut outcome = self.target.run(workload)?;
+        let after = counts()?;
+        for ((name, _), (before, after)) in self.disks.iter().zip(before.into_iter().zip(after)) {
+            let new = after.since(before);
+            let per_gib = f64::from(1 << 30) / outcome.bytes.max(1) as f64;
+            let mut count = |what: &str, value: f64| outcome.counts.push((format!("{name}: {what}"), value));
+            count("requests/GiB", new.requests as f64 * per_gib);
+            count("jumps/GiB", new.jumps as f64 * per_gib);
+            count("busy %", 100.0 * new.busy.as_secs_f64() / outcome.seconds.max(1e-9));
+        }
+        Ok(outcome)
+    }
 }
 
 impl Disks {
@@ -63,7 +89,7 @@ impl Disks {
         let plan = Plan::new(&first.path(), &second.path(), front);
         let pair = Pair::start(setting.program, &folder.join("pair-nodes"), plan)?;
         alone.verb("disconnect")?;
-        Ok(Disks { bare, alone, pair, _held: [one, first, second] })
+        Ok(Disks { bare, alone, pair, one, first, second })
     }
 }
 
@@ -71,11 +97,15 @@ fn mirroring(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("mirroring")?;
     let file = setting.scale.choose(16 << 20, 192 << 20, 1 << 30);
     let mut disks = Disks::start(setting, &folder, file + file / 4 + (64 << 20), DISK, Front::Device)?;
-    let mut bare = Mounted::new(&disks.bare.path(), &folder, "mounted-bare")?;
+    let bare = Mounted::new(&disks.bare.path(), &folder, "mounted-bare")?;
     let alone = Mounted::new(&disks.alone.device()?, &folder, "mounted-alone")?;
     let connected = Mounted::new(&disks.pair.device()?, &folder, "mounted-connected")?;
-    let mut alone = Behind { target: alone, watched: disks.alone.watched() };
-    let mut connected = Behind { target: connected, watched: disks.pair.watched() };
+    let mut bare = OnDisks { target: bare, disks: vec![("disk", &disks.bare)] };
+    let alone = Behind { target: alone, watched: disks.alone.watched() };
+    let mut alone = OnDisks { target: alone, disks: vec![("disk", &disks.one)] };
+    let connected = Behind { target: connected, watched: disks.pair.watched() };
+    let both = vec![("disk", &disks.first), ("peer's disk", &disks.second)];
+    let mut connected = OnDisks { target: connected, disks: both };
     let workload = Workload::writes(Pattern::Sequential, 1 << 20, 1).once_over(file);
     let workload = Workload { flush_at_end: true, ..workload };
     let job: Job = (format!("{} MiB in writes of 1 MiB, synced", file >> 20), workload);
@@ -143,9 +173,11 @@ fn activity_log(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let model = Model { rate: 250 << 20, ..DISK };
     // Every round has extents of its own, which nobody has written to before.
     let disks = Disks::start(setting, &folder, part * u64::from(setting.rounds) + (64 << 20), model, Front::Nbd)?;
-    let mut bare = FileTarget::open(&disks.bare.path(), true, false)?;
-    let mut alone = disks.alone.nbd()?;
-    let mut pair = disks.pair.nbd()?;
+    let bare = FileTarget::open(&disks.bare.path(), true, false)?;
+    let mut bare = OnDisks { target: bare, disks: vec![("disk", &disks.bare)] };
+    let mut alone = OnDisks { target: disks.alone.nbd()?, disks: vec![("disk", &disks.one)] };
+    let both = vec![("disk", &disks.first), ("peer's disk", &disks.second)];
+    let mut pair = OnDisks { target: disks.pair.nbd()?, disks: both };
     let stream = Workload { flush_at_end: true, ..Workload::writes(Pattern::Sequential, 1 << 20, 4).once_over(part) };
     let title = format!("{} MiB over cold extents", part >> 20);
     let one_round = Setting { rounds: 1, ..setting.again() };

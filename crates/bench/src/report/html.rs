@@ -171,7 +171,19 @@ fn job_plots(out: &mut String, case: &CaseReport, job: &str, contenders: &[(&str
     if !curves.is_empty() {
         drawn.push(plot::latencies("", &curves));
     }
+    for (contender, colour) in contenders {
+        drawn.extend(stage_plot(case, job, contender, *colour));
+    }
     let _ = write!(out, "<div>{}</div>", drawn.join(""));
+}
+
+/// Where the time of a contender's requests went: mean and 99th percentile of each stage.
+fn stage_plot(case: &CaseReport, job: &str, contender: &str, colour: Colour) -> Option<String> {
+    let shares = super::stages::shares(&super::stages_of(case, job, contender));
+    let columns: Vec<Column<'_>> =
+        shares.iter().map(|s| Column { label: &s.name, median: s.mean, spread: (s.mean, s.p99), colour }).collect();
+    let title = format!("{contender}: where the time goes");
+    (!columns.is_empty()).then(|| plot::bars(&title, "us, mean; the line ends at p99", &columns))
 }
 
 fn figures(out: &mut String, case: &CaseReport) {

@@ -1,5 +1,6 @@
 //! For a terminal.
 
+use super::stages;
 use crate::results::{Bar, CPU, CaseReport, IOPS, LATENCY, MIB_S, P99, Relation, Report, Row, median, spread};
 use std::fmt::Write;
 
@@ -33,6 +34,9 @@ fn case(out: &mut String, case: &CaseReport) {
         contenders.dedup();
         for contender in contenders {
             let _ = writeln!(out, "    {contender:24} {}", figures(&rows, contender));
+            if let Some(line) = stages::line(&super::stages_of(case, job, contender)) {
+                let _ = writeln!(out, "    {:24} mean us: {line}", "");
+            }
         }
     }
     for bar in &case.bars {

@@ -53,6 +53,10 @@ pub(crate) struct Node {
     pub(crate) lost: fn(&Packet) -> bool,
     /// The disk does not answer any more.
     pub(crate) hangs: bool,
+    /// The disk ends one operation in a turn, the latest one first.
+    pub(crate) slow: bool,
+    /// Operations that a slow disk had, in each turn in which it had any.
+    pub(crate) queued: Vec<usize>,
     /// All that is read is zeroes.
     pub(crate) empty: bool,
     /// The first byte of every digest that is computed here.
@@ -106,6 +110,8 @@ fn node(n: u8, write_through: bool, change: fn(&mut ResourceConfig)) -> Node {
         counts: Counts::default(),
         lost: |_| false,
         hangs: false,
+        slow: false,
+        queued: Vec::new(),
         empty: false,
         digest: 0,
         notes: Vec::new(),
@@ -125,9 +131,15 @@ impl Node {
     fn turn(&mut self, now: Instant, to: &mut VecDeque<(Socket, VolumeNr, Packet, Segments)>) {
         let peer = self.peer;
         let (mut disk, mut meta) = (std::mem::take(&mut self.disk_done), std::mem::take(&mut self.meta_done));
+        if self.slow {
+            self.queued.extend(Some(disk.len()).filter(|n| *n > 0));
+            self.disk_done.extend(disk.drain(..disk.len().saturating_sub(1)));
+        }
+        let left = std::mem::take(&mut self.disk_done);
         disk.drain(..).for_each(|done| self.count(|core| core.on_disk_done(now, done)));
         meta.drain(..).for_each(|done| self.count(|core| core.on_meta_done(now, done)));
         (self.disk_done, self.meta_done) = (disk, meta);
+        self.disk_done.extend(left);
         while let Some((stream, volume, packet, payload)) = self.inbox.pop_front() {
             self.count(|core| core.on_packet(now, peer, stream, volume, packet, payload));
         }

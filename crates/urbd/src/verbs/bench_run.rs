@@ -205,6 +205,9 @@ fn print(workload: &Workload, outcome: &Outcome) {
     for (role, seconds) in &outcome.cpu {
         println!("  CPU of the {role}: {:.2} us per request", seconds * 1e6 / outcome.requests.max(1) as f64);
     }
+    if let Some(line) = bench::report::stages(outcome) {
+        println!("  mean us: {line}");
+    }
     if workload.verify {
         println!("  {} blocks read back and compared", outcome.verified);
     }
