@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import time
 
 import pytest
@@ -298,6 +299,83 @@ def test_resync_after(cluster):
     for v in (0, 1):
         b.wait(volume=v, repl="Established", disk="UpToDate", timeout=30)
         cluster.assert_same(v)
+
+
+def in_order(cluster, after, **options):
+    """Resources r0, r1, r2 of one volume each, in sync; `after` says which resync waits for which."""
+    a, b = (cluster.node(name, size=16 * MIB, volumes=3) for name in "ab")
+    put_in_order(cluster, after, **options)
+    for res in ("r0", "r1", "r2"):
+        for n in (a, b):
+            n.create_md(res)
+            n.start(res)
+        for n in (a, b):
+            n.wait(conn="Connected", res=res)
+        a.verb("new-current-uuid", "--clear-bitmap", res)
+        b.wait(disk="UpToDate", peer_disk="UpToDate", res=res)
+    return a, b
+
+
+def put_in_order(cluster, after, rate=4):
+    for i, res in enumerate(("r0", "r1", "r2")):
+        disk = f"c-plan-ahead 0; resync-rate {rate}M;" + (f" resync-after {after[res]};" if res in after else "")
+        text = C.config_text(cluster.nodes, name=res, port=7788 + i, minor=i, disk=disk, fast=False, net=C.FAST_NET)
+        for n in cluster.nodes:
+            n.put_res(res, text.replace("/disk0;", f"/disk{i};"))
+
+
+def test_resources_wait_for_each_other(cluster):
+    a, b = in_order(cluster, {"r1": "r0", "r2": "r1/0"})
+    b.verb("invalidate", "r2")
+    b.wait(res="r2", repl="SyncTarget")
+    b.verb("invalidate", "r0")
+    b.verb("invalidate", "r1")
+    # The last one waits for the first one, too: who comes before it is paused.
+    for res in ("r1", "r2"):
+        b.wait(res=res, repl="PausedSyncT", timeout=10)
+        a.wait(res=res, repl="PausedSyncS", timeout=10)
+    paused = b.status("r2")["connections"][0]["peer_devices"][0]["resync-suspended"]
+    assert "dependency" in paused, paused
+    b.wait(res="r0", repl="Established", timeout=30)
+    b.wait(res="r1", repl="SyncTarget")
+    assert b.state(res="r2")["repl"] == "PausedSyncT"
+    for res in ("r1", "r2"):
+        b.wait(res=res, repl="Established", disk="UpToDate", timeout=30)
+
+
+@pytest.mark.parametrize("how", ["killed", "hung"])
+def test_who_does_not_answer_holds_nobody_up(cluster, how):
+    a, b = in_order(cluster, {"r1": "r0"}, rate=1)
+    for res in ("r0", "r1"):
+        b.verb("invalidate", res)
+    b.wait(res="r1", repl="PausedSyncT", timeout=10)
+    assert not b.verb("adjust", "--tentative", "r1").out, "nothing is to be changed"
+    for n in (a, b):
+        n.kill("r0") if how == "killed" else n.processes["r0"].send_signal(signal.SIGSTOP)
+    b.wait(res="r1", repl="SyncTarget", timeout=30)
+    for n in (a, b):
+        n.start("r0") if how == "killed" else n.processes["r0"].send_signal(signal.SIGCONT)
+    b.wait(res="r0", repl="SyncTarget", timeout=30)
+    b.wait(res="r1", repl="PausedSyncT", timeout=10)
+    # An order that is not wanted any more ends at once.
+    put_in_order(cluster, {}, rate=1)
+    for n in (a, b):
+        n.verb("adjust", "r1")
+        assert not n.verb("adjust", "--tentative", "r1").out
+    b.wait(res="r1", repl="SyncTarget", timeout=10)
+
+
+def test_resyncs_do_not_wait_in_circles(cluster):
+    a, b = in_order(cluster, {"r1": "r0"})
+    # By an option, and in the file.
+    r = a.call("disk-options", "--resync-after=r1/0", "r0")
+    assert r.rc == 10 and "makes a circle" in r.err, r
+    put_in_order(cluster, {"r0": "r2", "r1": "r0", "r2": "r1"})
+    for verb in ("dump", "adjust", "up"):
+        r = a.call(verb, "r1")
+        assert r.rc == 10 and "which waits for" in r.err and "take one" in r.err, r
+    # What runs goes on as it was.
+    assert a.state(res="r1")["conn"] == "Connected"
 
 
 # ---- online verify --------------------------------------------------------------------------

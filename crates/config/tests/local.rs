@@ -4,8 +4,8 @@ use std::path::Path;
 
 use units::{ByteLen, Duration, NodeId, VolumeNr};
 use urbd_config::{
-    Config, ErrorKind, FrontEnd, Group, LoadOptions, Memory, OnNoData, OverlayScope, Protocol, ResyncController,
-    Running, Setting, Settings, ThisHost, load_text, option,
+    Config, ErrorKind, Errors, FrontEnd, Group, LoadOptions, Memory, OnNoData, OverlayScope, Protocol,
+    ResyncController, Running, Setting, Settings, ThisHost, load_text, option,
 };
 
 fn load(text: &str) -> Config {
@@ -63,6 +63,40 @@ fn resync_after_becomes_a_minor_of_this_host() {
     let config = sample("20-resync-after");
     let last = config.resource_as_seen_by("last", &ThisHost::named("bravo")).unwrap();
     assert_eq!(last.volumes[0].resync_after_minor, Some(102));
+}
+
+/// Resources `r0` to `r3` of one volume each; `r1 r0` means that r1 waits for r0.
+fn in_order(after: &[(&str, &str)]) -> Result<Config, Errors> {
+    let resource = |n: usize| {
+        let waits = after.iter().filter(|(who, _)| *who == format!("r{n}"));
+        let waits: String = waits.map(|(_, what)| format!("disk {{ resync-after {what}; }}")).collect();
+        format!(
+            "resource r{n} {{ volume 0 {{ device minor {n}; disk /dev/x{n}; {waits} }} on alpha {{ node-id 0; address \
+             127.0.0.1:{n}1; }} on bravo {{ node-id 1; address 127.0.0.2:{n}1; }} }}\n"
+        )
+    };
+    let text: String = (0..4).map(resource).collect();
+    load_text(&Memory::default(), Path::new("drbd.conf"), &text, &LoadOptions::default())
+}
+
+#[test]
+fn resyncs_may_wait_for_each_other_in_chains_but_not_in_circles() {
+    let chain = in_order(&[("r1", "r0"), ("r2", "r1/0"), ("r3", "r1")]).unwrap();
+    assert_eq!(chain.warnings(), []);
+    let unknown = in_order(&[("r1", "other")]).unwrap();
+    assert_eq!(unknown.warnings().len(), 1, "a boot does not fail for it");
+    for (circle, way) in [
+        (&[("r1", "r1/0")][..], "r1/0 waits for r1/0"),
+        (&[("r1", "r0"), ("r0", "r1/0")], "r0/0 waits for r1/0, which waits for r0/0"),
+        (
+            &[("r3", "r2"), ("r2", "r1"), ("r1", "r3")],
+            "r1/0 waits for r3/0, which waits for r2/0, which waits for r1/0",
+        ),
+    ] {
+        let errors = in_order(circle).unwrap_err();
+        assert!(errors.first().message.ends_with(way), "{errors}");
+        assert_eq!(errors.exit_code(), 10);
+    }
 }
 
 #[test]

@@ -61,6 +61,8 @@ pub(crate) struct Device {
     /// Ranges that a resync holds: requested (target) or being served (source).
     pub(crate) resyncing: IntervalSet<()>,
     pub(crate) next_interval: u64,
+    /// A volume of another resource, which comes first by `resync-after`, syncs or is paused.
+    pub(crate) waits_elsewhere: bool,
     /// Something left one of the interval sets: look at `blocked` and its like again.
     pub(crate) recheck: bool,
     /// The activity log released or committed something: ask again for the refused.
@@ -168,6 +170,7 @@ impl Device {
             peer_writing: IntervalSet::new(),
             resyncing: IntervalSet::new(),
             next_interval: 0,
+            waits_elsewhere: false,
             recheck: false,
             recheck_al: false,
             al_queue: AlQueue::default(),

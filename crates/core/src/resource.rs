@@ -119,6 +119,15 @@ impl Resource {
         }
     }
 
+    /// Another resource's volume, which comes before `volume` by `resync-after`, began or ceased to hold its resync up:
+    /// to sync, or to be paused itself.
+    pub fn on_dependency(&mut self, now: Instant, volume: VolumeNr, waits: bool) {
+        self.now = now;
+        if let Some(d) = self.device_index(volume) {
+            self.devices[d].waits_elsewhere = waits;
+        }
+    }
+
     /// Both streams to `peer` are up.
     pub fn on_link_up(&mut self, now: Instant, peer: NodeId, link: LinkUp) {
         self.now = now;

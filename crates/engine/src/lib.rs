@@ -14,6 +14,7 @@ mod application;
 pub mod buffers;
 pub mod connector;
 mod control_server;
+mod dependencies;
 pub mod digests;
 
 pub mod disk;

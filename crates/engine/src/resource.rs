@@ -6,6 +6,7 @@ mod effects;
 use crate::application::{Application, Inside};
 use crate::buffers::Pool;
 use crate::control_server::ControlServer;
+use crate::dependencies::Dependencies;
 use crate::fuse_server::FuseServer;
 use crate::handlers::Handlers;
 use crate::links::{LinkEvent, Links};
@@ -139,6 +140,7 @@ struct Runner {
     inside: Option<Inside>,
     requests: Requests,
     control: ControlServer,
+    dependencies: Dependencies,
     handlers: Handlers,
     pending_handlers: BTreeMap<u64, control::HelperCall>,
     commands: commands::Commands,
@@ -196,6 +198,8 @@ impl Runner {
         let path = socket_path(&run_dir, &local.name);
         let control = ControlServer::listen(&mut ring, pool, &local.name, &path)
             .map_err(io(&format!("listening on {}", path.display())))?;
+        let mut dependencies = Dependencies::new(&mut ring, &run_dir).map_err(io("making a pipe for resync-after"))?;
+        dependencies.follow(&local);
         let seed = random_seed().map_err(io("reading /dev/urandom"))?;
         Ok(Runner {
             core: Resource::new(core_config, seed),
@@ -210,6 +214,7 @@ impl Runner {
             requests: Requests::new(pool),
             checking: None,
             control,
+            dependencies,
             handlers: Handlers::default(),
             pending_handlers: BTreeMap::new(),
             commands: commands::Commands::default(),
@@ -346,6 +351,7 @@ impl Runner {
                 }
             }
             Token::FuseWork(volume) => self.on_fuse_work(volume),
+            Token::Dependency => self.on_dependency(),
             Token::UseCheck => self.on_use_checked(),
             Token::Signal => self.on_signal(),
         }
@@ -362,6 +368,12 @@ impl Runner {
             log("info", "asked to stop: going down");
         }
         self.on_asked(None, control::Command::Down { force });
+    }
+
+    fn on_dependency(&mut self) {
+        for (volume, waits) in self.dependencies.on_changed(&mut self.ring) {
+            self.tell(|core, now| core.on_dependency(now, volume, waits));
+        }
     }
 
     /// Hands everything that has come in to the core.

@@ -30,6 +30,8 @@ pub(crate) enum Token {
     Fuse,
     /// The kernel has put a FUSE request into a slot.
     FuseSlot,
+    /// What another resource's resync means for ours has changed.
+    Dependency,
     /// A volume's block device was attached, resized or detached.
     FuseWork(VolumeNr),
     /// It is known who uses the block devices.

@@ -5,7 +5,7 @@ use config::{LocalConnection, LocalResource, LocalVolume};
 use units::VolumeNr;
 
 use crate::context::Context;
-use crate::problem::Problem;
+use crate::problem::{Problem, exit};
 
 /// Which objects a verb takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,8 @@ pub(crate) struct Target {
     pub(crate) name: Name,
     /// The configured resource; `None` if it runs without being configured (any more).
     pub(crate) local: Option<LocalResource>,
+    /// The configuration is not valid: it runs all the same.
+    pub(crate) invalid: Option<Problem>,
 }
 
 impl Target {
@@ -101,10 +103,13 @@ impl Target {
         let local = match context.resource(&name.resource) {
             Ok(local) => local,
             // What runs can be commanded, whatever became of the configuration.
-            Err(_) if context.is_running(&name.resource) => return Ok(Target { name, local: None }),
+            Err(problem) if context.is_running(&name.resource) => {
+                let invalid = Some(problem).filter(|p| p.exit != exit::USAGE);
+                return Ok(Target { name, local: None, invalid });
+            }
             Err(problem) => return Err(problem),
         };
-        let target = Target { name, local: Some(local) };
+        let target = Target { name, local: Some(local), invalid: None };
         target.check()?;
         Ok(target)
     }
@@ -136,11 +141,12 @@ impl Target {
     /// The configured resource.
     ///
     /// # Errors
-    /// Exit 1: it is not in the configuration.
+    /// Exit 1: it is not in the configuration; exit 10: that is not valid.
     pub(crate) fn local(&self) -> Result<&LocalResource, Problem> {
         self.local.as_ref().ok_or_else(|| {
-            Problem::usage(format!("{}: runs, but is not in the configuration", self.name.resource))
-                .hint("put it back, or point --config at the right file")
+            let absent = format!("{}: runs, but is not in the configuration", self.name.resource);
+            let absent = Problem::usage(absent).hint("put it back, or point --config at the right file");
+            self.invalid.clone().unwrap_or(absent)
         })
     }
 
@@ -187,7 +193,7 @@ fn by_minor(context: &Context, minor: u32, takes: Takes) -> Result<Target, Probl
         if let Some(volume) = local.volumes.iter().find(|v| v.minor == minor) {
             let volume = matches!(takes, Takes::Volume | Takes::PeerDevice).then_some(volume.nr.0);
             let name = Name { resource: local.name.clone(), peer: None, volume };
-            return Ok(Target { name, local: Some(local) });
+            return Ok(Target { name, local: Some(local), invalid: None });
         }
     }
     Err(Problem::usage(format!("minor {minor} belongs to no resource of this host")))
@@ -205,7 +211,7 @@ pub(crate) fn targets(context: &Context, texts: &[String], takes: Takes) -> Resu
     if all {
         for local in context.own_resources()? {
             let name = Name { resource: local.name.clone(), peer: None, volume: None };
-            found.push(Target { name, local: Some(local) });
+            found.push(Target { name, local: Some(local), invalid: None });
         }
         return Ok((found, worst));
     }

@@ -1,11 +1,12 @@
 //! What must be unique on one host, over all resources; and references between resources.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
 use crate::document::{Document, HostNode, ResourceNode};
 use crate::error::{Error, ErrorKind, Findings, Span};
 use crate::model::{Host, HostMatch, MetaDisk, Resource};
+use crate::options::Setting;
 
 /// Checks that need all resources.
 pub(super) fn across_resources(resources: &[Resource], document: &Document, findings: &mut Findings) {
@@ -109,27 +110,59 @@ impl Taken<'_> {
     }
 }
 
-/// Unknown targets are not fatal: a boot must not fail for an order of resyncs.
+/// A volume by the name of its resource and its number.
+type VolumeName = (String, u16);
+
+/// Unknown targets are not fatal: a boot must not fail for an order of resyncs. Circles are: all in them would wait for
+/// ever. What different hosts say is taken together, as a resync that waits on one node waits on both.
 fn resync_after(resources: &[Resource], findings: &mut Findings) {
-    let volumes = |r: &'_ Resource| r.hosts.iter().flat_map(|h| h.volumes.clone()).collect::<Vec<_>>();
-    for (resource, volume) in resources.iter().flat_map(|r| volumes(r).into_iter().map(move |v| (r, v))) {
-        let Some(setting) = volume.settings.find("resync-after").filter(|s| !s.is_default()) else { continue };
-        let text = &setting.text;
-        match target(resources, text) {
-            None => {
+    let mut after: BTreeMap<VolumeName, Vec<(VolumeName, &Setting)>> = BTreeMap::new();
+    for resource in resources {
+        for volume in resource.hosts.iter().flat_map(|h| &h.volumes) {
+            let Some(setting) = volume.settings.find("resync-after").filter(|s| !s.is_default()) else { continue };
+            let Some((other, nr)) = target(resources, &setting.text) else {
+                let text = &setting.text;
                 let message = format!("there is no `{text}` to resync after: the dependency is ignored");
                 findings.warn(&setting.span, message);
-            }
-            Some((other, _)) if other.name != resource.name => {
-                let message = format!(
-                    "`resync-after {text}` is ignored: resources run in processes of their own, and only volumes of one \
-                     resource wait for each other"
-                );
-                findings.warn(&setting.span, message);
-            }
-            Some(_) => {}
+                continue;
+            };
+            let edges = after.entry((resource.name.clone(), volume.nr.0)).or_default();
+            edges.push(((other.name.clone(), nr), setting));
         }
     }
+    for from in after.keys() {
+        let Some(way) = way_back(&after, from) else { continue };
+        let (_, setting) = &after[from].iter().find(|(to, _)| *to == way[0]).expect("the way begins with it");
+        let names: Vec<String> = way.iter().map(|(resource, nr)| format!("{resource}/{nr}")).collect();
+        let message = format!(
+            "`resync-after {}` makes a circle: {}/{} waits for {}",
+            setting.text,
+            from.0,
+            from.1,
+            names.join(", which waits for ")
+        );
+        let error = Error::new(ErrorKind::Value, &setting.span, message);
+        return findings
+            .error(error.help("take one `resync-after` of the circle away: none of its resyncs could begin"));
+    }
+}
+
+/// The shortest chain of dependencies that leads from a volume to itself: what comes after it, itself at the end.
+fn way_back(after: &BTreeMap<VolumeName, Vec<(VolumeName, &Setting)>>, from: &VolumeName) -> Option<Vec<VolumeName>> {
+    let mut seen = BTreeSet::new();
+    let mut ways = VecDeque::from([vec![from.clone()]]);
+    while let Some(way) = ways.pop_front() {
+        for (next, _) in after.get(way.last()?).into_iter().flatten() {
+            let longer: Vec<VolumeName> = way.iter().chain([next]).cloned().collect();
+            if next == from {
+                return Some(longer[1..].to_vec());
+            }
+            if seen.insert(next.clone()) {
+                ways.push_back(longer);
+            }
+        }
+    }
+    None
 }
 
 /// The resource and volume number that `RES` or `RES/VOL` names. Without a number: the lowest volume.

@@ -30,6 +30,9 @@ impl Resource {
     fn waits_for_another(&self, d: usize) -> bool {
         let mut at = d;
         for _ in 0..self.devices.len() {
+            if self.devices[at].waits_elsewhere {
+                return true;
+            }
             let Some(after) = self.devices[at].cfg.as_ref().and_then(|c| c.resync.after) else { return false };
             let Some(next) = self.device_index(after) else { return false };
             if next == d || self.devices[next].disk == DiskState::Diskless {

@@ -349,6 +349,9 @@ impl Runner {
         self.volumes.reconfigure(setup::disk_paths(&local));
         *self.ring.busy_poll() = BusyPoll::at_most(local.urbd.busy_poll);
         self.minors = local.volumes.iter().map(|v| (v.nr, v.minor)).collect();
+        for free in self.dependencies.follow(&local) {
+            self.tell(|core, now| core.on_dependency(now, free, false));
+        }
         self.local = local;
         self.show = text.to_owned();
         Ok(Command::ChangeOptions(Box::new(core_config)))

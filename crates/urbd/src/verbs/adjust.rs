@@ -1,12 +1,13 @@
 //! `adjust`: what differs between a running resource and its configuration, and taking it over
 //! (`docs/spec/config-and-cli.md` 5.3).
 
-use config::{AdjustScope, Config, Disk, LoadOptions, Plan, Running, Step, shell_line};
+use config::{AdjustScope, Config, Disk, Group, LoadOptions, LocalResource, Plan, Running, Setting, Step, shell_line};
 use control::{Command, ConnectionState, DiskState, Request, ResourceStatus};
 
 use crate::cli::Call;
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
+use crate::verbs::options::AFTER;
 use crate::verbs::{commands, lifecycle, status};
 
 /// Starts what does not run; otherwise the running process takes over the configuration.
@@ -63,7 +64,24 @@ pub(crate) fn running(call: &Call, resource: &str) -> Result<Running, Problem> {
     let in_force = in_force.resource_as_seen_by(resource, &call.context.this_host());
     let in_force = in_force.map_err(|e| Problem::new(exit::BROKEN, e.to_string()))?;
     let status = status::one(call.context, resource)?;
-    Ok(as_it_is_now(Running::from_configuration(&in_force), &status))
+    let mut running = Running::from_configuration(&in_force);
+    add_order(&mut running, &in_force, &call.context.own_resources()?);
+    Ok(as_it_is_now(running, &status))
+}
+
+/// The running process knows other resources by name only: gives each dependency on one its minor, as configured ones
+/// have it.
+fn add_order(running: &mut Running, in_force: &LocalResource, all: &[LocalResource]) {
+    let spec = config::option(&[Group::Disk], AFTER).expect("in the table");
+    for volume in running.volumes.iter_mut().filter(|v| v.options.find(AFTER).is_none()) {
+        let own = in_force.volumes.iter().find(|v| v.nr == volume.nr);
+        let Some(text) = own.and_then(|v| v.disk.resync_after.as_deref()) else { continue };
+        let (name, nr) = text.split_once('/').map_or((text, None), |(name, nr)| (name, Some(nr)));
+        let Some(other) = all.iter().find(|r| r.name == name) else { continue };
+        let before = other.volumes.iter().find(|v| nr.is_none_or(|nr| v.nr.to_string() == nr));
+        let setting = before.and_then(|v| Setting::parse(spec, &v.minor.to_string()).ok());
+        volume.options = volume.options.iter().cloned().chain(setting).collect();
+    }
 }
 
 /// The configuration that the running process works by.

@@ -1,13 +1,16 @@
 //! `disk-options`, `net-options`, `peer-device-options`, `resource-options`: other options for what runs, until the
 //! next `adjust` (`docs/spec/config-and-cli.md` 2.10, 3.2).
 
-use config::{Config, Group, Kind, LocalResource, LocalVolume, OptionSpec, OverlayScope, Setting, Settings, Unit};
+use config::{
+    Config, Disk, Group, Kind, LoadOptions, LocalResource, LocalVolume, OptionSpec, OverlayScope, Setting, Settings,
+    Unit,
+};
 use control::Command;
 use units::{NodeId, VolumeNr};
 
 use crate::cli::Call;
 use crate::objects::Target;
-use crate::problem::Problem;
+use crate::problem::{Problem, exit};
 use crate::verbs::{adjust, commands};
 
 /// What `disk-options` takes: as in 8.4 also the speed of a resync, and fencing.
@@ -85,6 +88,9 @@ fn change(call: &Call, target: &Target, groups: &'static [Group]) -> Result<u8, 
     let now = seen(&running)?;
     let configured = if given.is_empty() && !call.flag("set-defaults") { Some(target.local()?) } else { None };
     let reset = call.flag("set-defaults") || configured.is_some();
+    // The running process knows of no other resource: whether volumes wait in a circle shows in the whole configuration.
+    let ordered = given.iter().any(|s| s.spec.name == AFTER);
+    let mut all = if ordered { Some(call.context.config()?.clone()) } else { None };
     for (peer, volume) in parts(target, &now) {
         let effective = |of: &LocalResource| -> Settings {
             let mine = effective(of, peer, volume);
@@ -95,7 +101,13 @@ fn change(call: &Call, target: &Target, groups: &'static [Group]) -> Result<u8, 
         let cleared = before.iter().map(|s| Setting::default_of(s.spec));
         let settings: Settings = cleared.chain(wanted.iter().cloned()).collect();
         let scope = OverlayScope { resource: name, volume, peer };
-        running.overlay(scope, &host, &settings).map_err(|e| Problem::usage(e.to_string()))?;
+        for config in [Some(&mut running), all.as_mut()].into_iter().flatten() {
+            config.overlay(scope, &host, &settings).map_err(|e| Problem::usage(e.to_string()))?;
+        }
+    }
+    if let Some(all) = all {
+        config::load_text(&Disk, &call.context.config_file, &all.dump(&host, false, &[]), &LoadOptions::default())
+            .map_err(|e| refused(target, e.first()))?;
     }
     let command = Command::ChangeOptions {
         config: running.dump(&host, false, &[]),
@@ -104,6 +116,15 @@ fn change(call: &Call, target: &Target, groups: &'static [Group]) -> Result<u8, 
         discard_my_data: false,
     };
     commands::send(call, target, command)
+}
+
+fn refused(target: &Target, error: &config::Error) -> Problem {
+    let exit = u8::try_from(error.exit_code()).unwrap_or(exit::BROKEN);
+    let problem = Problem::new(exit, format!("{target}: {}", error.message));
+    match &error.help {
+        Some(help) => problem.hint(help.clone()),
+        None => problem,
+    }
 }
 
 fn given(call: &Call, target: &Target, groups: &'static [Group]) -> Result<Settings, Problem> {
@@ -141,7 +162,8 @@ fn parts(target: &Target, now: &LocalResource) -> Vec<(Option<NodeId>, Option<Vo
     peers.into_iter().flat_map(|peer| volumes.iter().map(move |nr| (peer, Some(*nr)))).collect()
 }
 
-const AFTER: &str = "resync-after";
+/// The option by which resyncs wait for each other.
+pub(crate) const AFTER: &str = "resync-after";
 
 fn after(volume: &LocalVolume) -> Option<Setting> {
     let spec = config::option(&[Group::Disk], AFTER)?;

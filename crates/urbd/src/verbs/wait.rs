@@ -226,7 +226,8 @@ mod tests {
     }
 
     fn judged(connection: ConnectionState, replication: ReplicationState, wait_for: WaitFor, elapsed: u64) -> Outcome {
-        let target = Target { name: Name { resource: "r0".into(), peer: None, volume: None }, local: None };
+        let target =
+            Target { name: Name { resource: "r0".into(), peer: None, volume: None }, local: None, invalid: None };
         let patience = Patience { usual: Some(Duration::from_secs(10)), outdated: None, after_split_brain: false };
         judge(&status(connection, replication), &target, wait_for, &patience, Duration::from_secs(elapsed))
     }
