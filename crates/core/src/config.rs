@@ -87,7 +87,7 @@ pub struct ResyncConfig {
     pub max_rate: u32,
     /// `c-min-rate`.
     pub min_rate: u32,
-    /// `resync-after`: wait for this volume of the same resource. Others': [`Resource::on_dependency`](crate::Resource).
+    /// `resync-after`: wait for this volume of the same resource. Those of others come with `Resource::on_dependency`.
     pub after: Option<VolumeNr>,
     /// `resync-controller`; `plan_ahead` 0 means fixed, whatever this says.
     pub controller: ResyncController,

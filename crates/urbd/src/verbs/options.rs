@@ -88,7 +88,7 @@ fn change(call: &Call, target: &Target, groups: &'static [Group]) -> Result<u8, 
     let now = seen(&running)?;
     let configured = if given.is_empty() && !call.flag("set-defaults") { Some(target.local()?) } else { None };
     let reset = call.flag("set-defaults") || configured.is_some();
-    // The running process knows of no other resource: whether volumes wait in a circle shows in the whole configuration.
+    // The running process knows no other resource: whether volumes wait in a circle shows in the whole configuration.
     let ordered = given.iter().any(|s| s.spec.name == AFTER);
     let mut all = if ordered { Some(call.context.config()?.clone()) } else { None };
     for (peer, volume) in parts(target, &now) {
