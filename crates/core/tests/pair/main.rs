@@ -3,6 +3,7 @@
 
 #[path = "../../../units/tests/counting/allocations.rs"]
 mod counting;
+mod crash;
 mod resync;
 mod rig;
 mod writes;

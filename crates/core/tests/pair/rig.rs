@@ -11,6 +11,7 @@ use urbd_core::{
 use wire::{Packet, Socket};
 
 use crate::counting::allocations;
+use crate::crash::journal::{Event, Pace};
 
 pub(crate) const VOLUME: VolumeNr = VolumeNr(0);
 /// Of the backing disks.
@@ -40,9 +41,9 @@ pub(crate) struct Node {
     pub(crate) core: Resource,
     pub(crate) cfg: ResourceConfig,
     pub(crate) peer: NodeId,
-    layout: meta::Layout,
-    /// From the first byte of the bitmap on.
-    metadata: Vec<u8>,
+    pub(crate) layout: meta::Layout,
+    /// From the first byte of the metadata on.
+    pub(crate) metadata: Vec<u8>,
     write_through: bool,
     disk_done: Vec<DiskDone>,
     meta_done: Vec<MetaDone>,
@@ -63,6 +64,23 @@ pub(crate) struct Node {
     pub(crate) digest: u8,
     /// Reasons of what was decided.
     pub(crate) notes: Vec<&'static str>,
+    /// Everything that a crash may undo, if it is kept.
+    pub(crate) journal: Option<Vec<Event>>,
+    /// How long disk operations take; by default until the next turn.
+    pub(crate) pace: Pace,
+}
+
+/// Where metadata lie, and in which format.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) kind: meta::MetaDisk,
+    pub(crate) version: meta::Version,
+    pub(crate) al: meta::AlShape,
+}
+
+impl Shape {
+    pub(crate) const DEFAULT: Shape =
+        Shape { kind: meta::MetaDisk::Internal, version: meta::Version::V08, al: meta::AlShape::DEFAULT };
 }
 
 pub(crate) struct Pair {
@@ -72,27 +90,41 @@ pub(crate) struct Pair {
     next_tag: u64,
 }
 
-fn node(n: u8, write_through: bool, change: fn(&mut ResourceConfig)) -> Node {
+/// Where the metadata begin on their device.
+pub(crate) fn metadata_at(layout: &meta::Layout) -> u64 {
+    layout.superblock_at().0.min(layout.al_at().0).min(layout.bitmap_at().0)
+}
+
+fn node(n: u8, shape: Shape, write_through: bool, change: fn(&mut ResourceConfig)) -> Node {
     let (own, peer) = (NodeId::new(n).unwrap(), NodeId::new(1 - n).unwrap());
-    let geometry = meta::Geometry::new(1, 4096, meta::AlShape::DEFAULT).unwrap();
-    let layout = meta::Layout::new(meta::MetaDisk::Internal, geometry, SIZE).unwrap();
-    let mut sb = meta::Superblock::fresh(meta::Version::V08, &layout);
-    sb.peers[meta::Superblock::V08_PEER].slot = Some(0);
+    let geometry = meta::Geometry::new(1, 4096, shape.al).unwrap();
+    let layout = meta::Layout::new(shape.kind, geometry, SIZE).unwrap();
+    let mut sb = meta::Superblock::fresh(shape.version, &layout);
+    match shape.version {
+        meta::Version::V08 => sb.peers[meta::Superblock::V08_PEER].slot = Some(0),
+        meta::Version::V09 => sb.peers[peer.index()].slot = Some(0),
+    }
     sb.current = Generation(0x1000);
     sb.flags.put(meta::DeviceFlags::CONSISTENT, true);
     sb.flags.put(meta::DeviceFlags::WAS_UP_TO_DATE, true);
-    sb.effective_size = layout.capacity();
-    let from = layout.bitmap_at().0;
-    let mut metadata = vec![0; (SIZE.0 - from) as usize];
-    let at = (layout.superblock_at().0 - from) as usize;
-    metadata[at..at + meta::BLOCK_LEN].copy_from_slice(&sb.emit()[..]);
+    sb.effective_size = layout.capacity().min(SIZE.to_sectors_floor());
+    let from = metadata_at(&layout);
+    let bitmap_end = layout.bitmap_at().0 + geometry.bitmap_bytes(sb.effective_size);
+    let end = bitmap_end.max(layout.superblock_at().0 + 4096).max(layout.al_at().0 + shape.al.bytes().0);
+    let mut metadata = vec![0; (end - from) as usize];
+    let mut put = |at: u64, block: &[u8]| metadata[(at - from) as usize..][..block.len()].copy_from_slice(block);
+    put(layout.superblock_at().0, &sb.emit()[..]);
+    (0..shape.al.blocks()).for_each(|i| put(layout.al_block_at(i).0, &meta::activity_log::block::initialized()[..]));
     let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
     let mut cfg = ResourceConfig {
         name: "r0".to_owned(),
         node: own,
         on_no_data: urbd_core::OnNoData::IoError,
         fence_handler: false,
-        volumes: vec![VolumeConfig { volume: VOLUME, disk: Some(DiskConfig::default()) }],
+        volumes: vec![VolumeConfig {
+            volume: VOLUME,
+            disk: Some(DiskConfig { meta: shape.kind, ..DiskConfig::default() }),
+        }],
         connections: vec![ConnectionConfig::new(peer, "other", (address(7788), address(7789)))],
     };
     change(&mut cfg);
@@ -115,6 +147,8 @@ fn node(n: u8, write_through: bool, change: fn(&mut ResourceConfig)) -> Node {
         empty: false,
         digest: 0,
         notes: Vec::new(),
+        journal: None,
+        pace: Pace::default(),
     }
 }
 
@@ -136,11 +170,22 @@ impl Node {
             self.disk_done.extend(disk.drain(..disk.len().saturating_sub(1)));
         }
         let left = std::mem::take(&mut self.disk_done);
-        disk.drain(..).for_each(|done| self.count(|core| core.on_disk_done(now, done)));
-        meta.drain(..).for_each(|done| self.count(|core| core.on_meta_done(now, done)));
+        for done in disk.drain(..self.pace.ready(disk.len())) {
+            self.note_event(|| Event::DiskDone(done.op));
+            self.count(|core| core.on_disk_done(now, done));
+        }
+        for done in meta.drain(..self.pace.ready(meta.len())) {
+            self.note_event(|| Event::MetaDone);
+            self.count(|core| core.on_meta_done(now, done));
+        }
         (self.disk_done, self.meta_done) = (disk, meta);
         self.disk_done.extend(left);
         while let Some((stream, volume, packet, payload)) = self.inbox.pop_front() {
+            match &packet {
+                Packet::RsWriteAck(ack) => self.note_event(|| Event::PeerHas(ack.sector, ack.size)),
+                Packet::BarrierAck(ack) => self.note_event(|| Event::BarrierAcked(ack.barrier)),
+                _ => {}
+            }
             self.count(|core| core.on_packet(now, peer, stream, volume, packet, payload));
         }
         if self.core.poll_timeout().is_some_and(|at| at <= now) {
@@ -149,6 +194,13 @@ impl Node {
         self.count(|core| core.on_turn_end(now));
         while let Some(effect) = self.count(Resource::poll_effect) {
             self.carry_out(now, effect, to);
+        }
+    }
+
+    /// What happened, if a journal of it is kept.
+    pub(crate) fn note_event(&mut self, event: impl FnOnce() -> Event) {
+        if let Some(journal) = &mut self.journal {
+            journal.push(event());
         }
     }
 
@@ -163,6 +215,12 @@ impl Node {
                         self.counts.requests += 1;
                     }
                     Packet::OvRequest(_) => self.counts.comparisons += 1,
+                    _ => {}
+                }
+                match &packet {
+                    Packet::RsWriteAck(ack) => self.note_event(|| Event::Confirmed(ack.sector, ack.size)),
+                    Packet::Barrier(nr) => self.note_event(|| Event::Barrier(*nr)),
+                    Packet::Data(data) => self.note_event(|| Event::Sent(data.sector, ByteLen(payload.len()))),
                     _ => {}
                 }
                 if !(self.lost)(&packet) {
@@ -185,8 +243,16 @@ impl Node {
             Effect::Disk { op, action, .. } => {
                 let mut data = Segments::None;
                 match action {
-                    DiskOp::Write { .. } => self.counts.disk_writes += 1,
-                    DiskOp::Flush => self.counts.flushes += 1,
+                    DiskOp::Write { sector, data, .. } => {
+                        self.counts.disk_writes += 1;
+                        let generation = self.core.generations(VOLUME).map(|g| g[0]).unwrap_or_default();
+                        let len = ByteLen(data.len());
+                        self.note_event(|| Event::Write { op, from: sector, len, generation });
+                    }
+                    DiskOp::Flush => {
+                        self.counts.flushes += 1;
+                        self.note_event(|| Event::Flush(op));
+                    }
                     DiskOp::ReadNew { len, .. } => {
                         self.counts.disk_reads += 1;
                         data = Segments::One(BufRef { id: 0, offset: 0, len: len.0 as u32 });
@@ -205,11 +271,13 @@ impl Node {
             }
             Effect::Log(notice) => self.notes.push(notice.reason),
             Effect::Meta { op, action, .. } => {
+                self.note_event(|| Event::Meta(action.clone()));
                 let result = Ok(self.metadata(action));
                 self.meta_done.push(MetaDone { op, result });
             }
-            Effect::Complete { result, .. } => {
+            Effect::Complete { tag, result, .. } => {
                 result.expect("writes succeed");
+                self.note_event(|| Event::Complete(tag));
                 self.counts.completed += 1;
             }
             Effect::CommandDone { result, .. } => {
@@ -221,17 +289,24 @@ impl Node {
     }
 
     fn metadata(&mut self, action: MetaOp) -> Box<[u8]> {
-        let from = self.layout.bitmap_at().0;
-        match action {
-            MetaOp::Write { offset, bytes, .. } => {
-                self.counts.meta_writes += 1;
-                self.counts.meta_bytes += bytes.len() as u64;
-                let at = (offset - from) as usize;
-                self.metadata[at..at + bytes.len()].copy_from_slice(&bytes);
-                Box::default()
-            }
-            MetaOp::Read { offset, len } => self.metadata[(offset - from) as usize..][..len as usize].into(),
+        if let MetaOp::Write { bytes, .. } = &action {
+            self.counts.meta_writes += 1;
+            self.counts.meta_bytes += bytes.len() as u64;
         }
+        act(&self.layout, &mut self.metadata, action)
+    }
+}
+
+/// Does to the bytes of some metadata what a core asks for.
+pub(crate) fn act(layout: &meta::Layout, metadata: &mut [u8], action: MetaOp) -> Box<[u8]> {
+    let from = metadata_at(layout);
+    match action {
+        MetaOp::Write { offset, bytes, .. } => {
+            let at = (offset - from) as usize;
+            metadata[at..at + bytes.len()].copy_from_slice(&bytes);
+            Box::default()
+        }
+        MetaOp::Read { offset, len } => metadata[(offset - from) as usize..][..len as usize].into(),
     }
 }
 
@@ -243,9 +318,14 @@ impl Pair {
 
     /// The same with other options.
     pub(crate) fn with(write_through: bool, change: fn(&mut ResourceConfig)) -> Pair {
+        Pair::on(Shape::DEFAULT, write_through, change)
+    }
+
+    /// The same on other metadata.
+    pub(crate) fn on(shape: Shape, write_through: bool, change: fn(&mut ResourceConfig)) -> Pair {
         let mut pair = Pair {
             now: Instant(1_000_000_000),
-            nodes: [node(0, write_through, change), node(1, write_through, change)],
+            nodes: [node(0, shape, write_through, change), node(1, shape, write_through, change)],
             in_flight: 0,
             next_tag: 0,
         };
@@ -257,15 +337,30 @@ impl Pair {
         }
         pair.run(20);
         assert!(pair.nodes.iter().all(|n| n.link_wanted));
-        for (i, n) in pair.nodes.iter_mut().enumerate() {
-            let link = LinkUp { resolve_conflicts: i == 0, challenge: [i as u8; 64] };
-            n.core.on_link_up(pair.now, n.peer, link);
-        }
+        pair.link();
         pair.run(100);
         let primary = Command::Primary { force: false };
         pair.nodes[0].core.on_command(pair.now, 3, primary);
         pair.run(100);
         pair
+    }
+
+    /// Both streams are there.
+    pub(crate) fn link(&mut self) {
+        for (i, n) in self.nodes.iter_mut().enumerate() {
+            let link = LinkUp { resolve_conflicts: i == 0, challenge: [i as u8; 64] };
+            n.note_event(|| Event::Link(true));
+            n.core.on_link_up(self.now, n.peer, link);
+        }
+    }
+
+    /// The link breaks; what was on its way is lost.
+    pub(crate) fn unlink(&mut self) {
+        for n in &mut self.nodes {
+            n.inbox.clear();
+            n.note_event(|| Event::Link(false));
+            n.core.on_link_down(self.now, n.peer, urbd_core::LinkDown::Closed);
+        }
     }
 
     /// Turns of both nodes, one microsecond each.
@@ -309,9 +404,11 @@ impl Pair {
         [0, 1].map(|i| self.nodes[i].core.snapshot().connections[0].peer_devices[0].replication)
     }
 
-    fn write(&mut self, block: u64) {
+    pub(crate) fn write(&mut self, block: u64) {
         let data = Segments::One(BufRef { id: self.next_tag as u32, offset: 0, len: 4096 });
         let (sector, len) = (Sector(block * 8), ByteLen(4096));
+        let tag = self.next_tag;
+        self.nodes[0].note_event(|| Event::Request(tag, sector, len));
         let kind = RequestKind::Write { fua: false };
         let request = BlockRequest { tag: self.next_tag, volume: VOLUME, kind, sector, len, data };
         self.next_tag += 1;
