@@ -454,6 +454,9 @@ impl Resource {
         if healthy && !self.closed_cleanly(d) {
             return;
         }
+        if !healthy {
+            self.disown_open_epochs(d);
+        }
         let dev = &mut self.devices[d];
         dev.closing = false;
         dev.disks_seen += 1;

@@ -37,6 +37,8 @@ pub(crate) struct Connection {
     /// Writes whose answer was missing when the link went down while I/O was frozen, in order.
     pub(crate) frozen: VecDeque<u64>,
     pub(crate) established_at: Instant,
+    /// Unanswered requests were last looked at.
+    pub(crate) overdue_checked: Instant,
 
     // Receiving (spec 2).
     /// Packets of the data stream that wait: something before them is not finished.
@@ -164,6 +166,7 @@ impl Connection {
             barriers: VecDeque::new(),
             frozen: VecDeque::new(),
             established_at: Instant(0),
+            overdue_checked: Instant(0),
             held: VecDeque::new(),
             packet_came: Instant(0),
             held_bytes: 0,

@@ -232,6 +232,8 @@ impl Resource {
         if now < c.established_at + limit {
             return;
         }
+        self.connections[i].overdue_checked = now;
+        let c = &self.connections[i];
         let write_overdue = self.oldest_pending(i).is_some_and(|at| now >= at + limit);
         let barrier_overdue = c.barriers.front().is_some_and(|(_, at)| now >= *at + limit);
         if self.resync_deadline(i, limit).is_some_and(|t| now >= t) {
@@ -276,7 +278,9 @@ impl Resource {
                 at(self.resync_deadline(i, limit).map(|t| t.max(c.established_at + limit)));
             }
             if let (Some(limit), Some(front)) = (self.patience(i), c.log.front()) {
-                at(Some((front.at + limit).max(c.established_at + limit)));
+                // The front may be one that nobody waits for any more: not twice at once.
+                let again = c.overdue_checked + Duration(limit.0 / 2);
+                at(Some((front.at + limit).max(c.established_at + limit).max(again)));
             }
         }
         for dev in &self.devices {

@@ -489,7 +489,8 @@ impl Resource {
         let mut flushes = 0;
         for d in 0..self.devices.len() {
             let dev = &mut self.devices[d];
-            let wanted = dev.needs_flushes() && dev.usable() && !mutant(Mutant::BarrierBeforeFlush);
+            // Also a disk that is being given up.
+            let wanted = dev.needs_flushes() && !mutant(Mutant::BarrierBeforeFlush);
             let Some(b) = &mut dev.backing else { continue };
             if wanted && b.flushing.is_needed() {
                 let mark = b.flushing.mark();
@@ -511,6 +512,12 @@ impl Resource {
         if c.session != session {
             return;
         }
+        if result.is_err() {
+            // What was written since the last flush may be lost: the peer must count it as missing here.
+            let text = "writes of the peer cannot be made durable, its disk here is given up".to_owned();
+            return self.drop_link(i, ConnState::NetworkFailure, "not-durable", text);
+        }
+        let c = &mut self.connections[i];
         c.epoch_flushes -= 1;
         if c.epoch_flushes > 0 {
             return;
@@ -573,6 +580,17 @@ impl Resource {
             Err(_) => {
                 self.release(data);
                 self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
+            }
+        }
+    }
+
+    /// A disk is let go of without a last flush: what the peer wrote to it, and was told, may be lost.
+    pub(crate) fn disown_open_epochs(&mut self, d: usize) {
+        let unsure = self.devices[d].backing.as_ref().is_some_and(|b| b.flushing.is_needed());
+        for i in 0..self.connections.len() {
+            if unsure && self.connections[i].epochs.iter().any(|e| e.size > 0) {
+                let text = "writes of the peer cannot be made durable, its disk here is given up".to_owned();
+                self.drop_link(i, ConnState::NetworkFailure, "not-durable", text);
             }
         }
     }

@@ -313,7 +313,11 @@ impl Cluster {
 
     fn became_good(&mut self, n: usize, v: usize, old: Option<&StateWord>, word: &StateWord) {
         let came = std::mem::take(&mut self.nodes[n].volumes[v].came_inconsistent);
-        if came || old.is_some_and(|w| w.disk == DiskState::Inconsistent) {
+        // A promotion by force: the operator wants what an older disk holds.
+        let forced =
+            self.nodes[n].volumes[v].declared && word.role == Role::Primary && word.conn < ConnState::Connected;
+        let older = |w: &StateWord| w.disk == DiskState::Inconsistent || (forced && w.disk == DiskState::Outdated);
+        if came || old.is_some_and(older) {
             return self.declared_good(n, v);
         }
         let under_way = self.under_way(n, v);

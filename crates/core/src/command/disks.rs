@@ -66,6 +66,10 @@ impl Resource {
         if self.devices[d].backing.is_none() {
             return self.end(Some(id), Err(failure(138, "the volume has no disk here: attach it first")));
         }
+        if self.devices[d].attaching.is_some() {
+            let text = "the disk is just being attached: try again when that has ended";
+            return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
+        }
         self.wait_for(id, Waiting::Invalidate { volume: d, remote, sent: false });
     }
 

@@ -398,7 +398,8 @@ pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
     let diskless = input.disk < DiskState::Inconsistent;
     let connected = input.conn >= ConnState::Connected;
     let differs = !input.exposed.is_none() && !input.exposed.same(input.peer_current);
-    let protects = input.primary && diskless && !mutant(Mutant::ExposedDataIgnored);
+    // Also one whose disk is older than what they have seen: a resync was interrupted, or is about to begin.
+    let protects = input.primary && input.disk <= DiskState::Outdated && !mutant(Mutant::ExposedDataIgnored);
     if protects && (!connected || input.peer_attaching) && (differs || input.peer_outrun) {
         let reason = if differs { Reason::ExposedDataDiffers } else { Reason::PeerLacksOwnWrites };
         return (UuidsVerdict::Disconnect, reason);

@@ -76,7 +76,7 @@ reasons! {
     PrimaryWouldBeTarget "primary-would-be-target" "this node is Primary with good data and would become sync target";
     PrimaryOverwritten "primary-overwritten" "rr-conflict violently: the Primary becomes sync target";
     DryRun "dry-run" "tentative connect: decided, reported, not done";
-    ExposedDataDiffers "exposed-data-differs" "diskless Primary: the peer's generation is not the one its users have seen";
+    ExposedDataDiffers "exposed-data-differs" "Primary without good data: the peer's generation is not the one its users have seen";
     PeerLacksOwnWrites "peer-lacks-own-writes" "diskless Primary: the peer did not get all writes that were completed";
     SkipInitialSync "skip-initial-sync" "fresh metadata adopts the peer's generation without resync";
     UuidsStored "uuids-stored" "the peer's generations were taken note of";

@@ -108,6 +108,11 @@ pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord
         }
         new.conn = C::Connected;
     }
+    let verify = |conn| matches!(conn, C::VerifyS | C::VerifyT);
+    if verify(old.conn) && verify(new.conn) && (new.disk < D::UpToDate || new.pdsk < D::UpToDate) {
+        // A disk that went bad ends it. The reference goes on, and calls the disk UpToDate.
+        new.conn = C::Connected;
+    }
     if new.conn < C::Connected && new.disk == D::Negotiating {
         (new.disk, new.pdsk) = ctx.at_attach.filter(|_| ctx.exposed_is_current).unwrap_or((D::Diskless, D::DUnknown));
     }
