@@ -267,7 +267,8 @@ impl Resource {
             let old = c.version() < 96 && repl == ConnState::WFBitMapS;
             c.is_connected() && (matches!(repl, ConnState::WFBitMapT | ConnState::WFSyncUUID) || old)
         });
-        !self.suspended.any() && !settling && !unstable && !dev.generation_in_flight() && !dev.closing
+        let generation = dev.generation_in_flight() || self.generation_undecided(d);
+        !self.suspended.any() && !settling && !unstable && !generation && !dev.closing
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -510,12 +511,13 @@ impl Resource {
             if w.held && !resuming {
                 return;
             }
-            if w.ok == 0 && self.devices[w.device].generation_in_flight() {
+            let (d, alone, repeat) = (w.device, w.ok == 0, w.repeat);
+            if alone && (self.devices[d].generation_in_flight() || self.generation_undecided(d)) {
                 // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
                 // when the new one is on disk.
                 return;
             }
-            if w.repeat {
+            if repeat {
                 return self.start_again(key);
             }
             self.complete_write(key);

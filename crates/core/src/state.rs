@@ -190,6 +190,10 @@ impl Resource {
             self.send_state(d);
         }
         self.follow_resync_states(d, old, new);
+        if self.devices[d].new_generation_pending && !self.suspended.any() {
+            self.settle_pending_generation(d);
+            self.finish_held();
+        }
         self.refresh_flags(d);
         self.devices[d].recheck = true;
     }
@@ -323,12 +327,22 @@ impl Resource {
     /// A generation was put off while I/O was frozen: is it still due? Not if a peer with data came back meanwhile, as
     /// nothing was written without it.
     fn settle_pending_generation(&mut self, d: usize) {
+        if self.generation_undecided(d) {
+            return;
+        }
         let word = self.word(d);
         let together = word.conn >= ConnState::Connected && word.pdsk >= DiskState::Inconsistent;
         if together || word.disk != DiskState::UpToDate {
             self.devices[d].new_generation_pending = false;
         }
         self.create_pending_generation(d);
+    }
+
+    /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
+    /// handshake is over. Until then nothing may be written.
+    pub(crate) fn generation_undecided(&self, d: usize) -> bool {
+        let shaking = self.connections.get(PEER).is_some_and(|c| c.is_connected() && !c.replicating(d));
+        self.devices[d].new_generation_pending && shaking
     }
 
     // -- data generations ---------------------------------------------------------------------------------------------
@@ -374,7 +388,7 @@ impl Resource {
     }
 
     pub(crate) fn create_pending_generation(&mut self, d: usize) {
-        if std::mem::take(&mut self.devices[d].new_generation_pending) {
+        if !self.generation_undecided(d) && std::mem::take(&mut self.devices[d].new_generation_pending) {
             self.new_generation(d);
             if self.connections.get(PEER).is_some_and(|c| c.replicating(d)) {
                 // The peer may be behind, and will catch up with this generation.

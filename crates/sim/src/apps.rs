@@ -323,7 +323,7 @@ impl Cluster {
         let under_way = self.under_way(n, v);
         let volume = &mut self.nodes[n].volumes[v];
         if let Some(includes) = volume.left_at.take()
-            && word.role == Role::Secondary
+            && old.is_none_or(|w| w.role == Role::Secondary)
         {
             volume.view.rebase(volume.data.data());
             volume.view.includes = includes;
