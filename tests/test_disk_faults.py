@@ -212,19 +212,30 @@ def test_target_cannot_write(faulty, policy, error):
     mend(faulty)
 
 
+def parts(faulty, which):
+    """The node of a resync that something happens to, and the other one."""
+    a, b = faulty.nodes
+    return (a, b) if which == "source" else (b, a)
+
+
+def hanging(faulty, which, **options):
+    """A resync whose source's or target's disk hangs: that node, the other one, the disk."""
+    node, other = parts(faulty, which)
+    disk = FaultyDisk(node)
+    resyncing(faulty, **options)
+    disk.hang()
+    return node, other, disk
+
+
 @pytest.mark.parametrize("which", ["source", "target"])
 def test_disk_hangs_and_is_given_up(faulty, which):
-    a, b = faulty.nodes
-    node, other = (a, b) if which == "source" else (b, a)
-    disk = FaultyDisk(node)
-    resyncing(faulty, disk="disk-timeout 20;")
-    disk.hang()
+    node, other, disk = hanging(faulty, which, disk="disk-timeout 20;")
     node.wait(disk="~Diskless|Failed", repl="Established")
     assert decisions(node, "detach-forced")
     other.wait(repl="Established", peer_disk="~Diskless|Failed", conn="Connected")
     if which == "target":
-        a.write(0, os.urandom(65536))
-        assert decisions(a, "resync-given-up") and len(decisions(a, "resync-done")) == 1
+        other.write(0, os.urandom(65536))
+        assert decisions(other, "resync-given-up") and len(decisions(other, "resync-done")) == 1
     # Requests on it are still unanswered, and could overwrite newer data: it is attached when they are.
     attach = subprocess.Popen([*node.prefix(), C.URBD, "attach", "r0"], env=node.env())
     try:
@@ -242,11 +253,7 @@ def test_disk_hangs_and_is_given_up(faulty, which):
 @pytest.mark.parametrize("which", ["source", "target"])
 def test_disk_hangs_and_comes_back(faulty, which):
     """Without disk-timeout: the process answers, the peer gives up waiting, and the resync goes on afterwards."""
-    a, b = faulty.nodes
-    node, other = (a, b) if which == "source" else (b, a)
-    disk = FaultyDisk(node)
-    resyncing(faulty, net="ko-count 2;")
-    disk.hang()
+    node, other, _ = hanging(faulty, which, net="ko-count 2;")
     other.wait(conn="~Connecting|Unconnected|Timeout|NetworkFailure|BrokenPipe")
     assert node.state()["disk"] in ("UpToDate", "Inconsistent")
     mend(faulty)
@@ -256,8 +263,7 @@ def test_disk_hangs_and_comes_back(faulty, which):
 @pytest.mark.parametrize("which", ["source", "target"])
 def test_node_stops_answering(faulty, which, how):
     """SIGSTOP, or every packet in one direction is lost."""
-    a, b = faulty.nodes
-    node, other = (a, b) if which == "source" else (b, a)
+    node, other = parts(faulty, which)
     resyncing(faulty)
     if how == "frozen":
         node.freeze()
@@ -267,10 +273,10 @@ def test_node_stops_answering(faulty, which, how):
         other.lose_packets_to(node)
     other.wait(conn="~Connecting|Unconnected|Timeout|NetworkFailure|BrokenPipe")
     if which == "target":
-        a.write(0, os.urandom(65536))
+        other.write(0, os.urandom(65536))
     if how == "frozen":
         node.thaw()
-    for n in (a, b):
+    for n in faulty.nodes:
         n.find_packets()
     whole_again(faulty)
 

@@ -56,6 +56,13 @@ def verify(node, *journals, volume=0):
     assert nbdio.verify(node.uri(volume), journals) == 0, f"{node.name} does not have what was acknowledged"
 
 
+def take_over(node, other, *journals):
+    """`node` becomes Primary instead of the other one, and has what that acknowledged."""
+    other.urbd("secondary", "r0")
+    node.urbd("primary", "r0")
+    verify(node, *journals)
+
+
 def resynced(node, before):
     """KiB that this node received since `before` (a state)."""
     return node.state()["received"] - before["received"]
@@ -105,9 +112,7 @@ def test_protocols(pair, protocol):
     load.end(0)
     verify(a, load.journal)
     pair.assert_same()
-    a.urbd("secondary", "r0")
-    b.urbd("primary", "r0")
-    verify(b, load.journal)
+    take_over(b, a, load.journal)
 
 
 def test_secondary_cannot_be_written(synced):
@@ -150,9 +155,7 @@ def test_orderly_failover(synced):
     a, b = synced.nodes
     load = Load(a, seconds=2)
     load.end(0)
-    a.urbd("secondary", "r0")
-    b.urbd("primary", "r0")
-    verify(b, load.journal)
+    take_over(b, a, load.journal)
     again = Load(b, seed=2, seconds=2)
     again.end(0)
     verify(b, load.journal, again.journal)
@@ -199,9 +202,7 @@ def test_kill_the_secondary(synced):
     assert b.state()["received"] < 16 * 1024, "this was a full resync"
     verify(a, load.journal)
     synced.assert_same()
-    a.urbd("secondary", "r0")
-    b.urbd("primary", "r0")
-    verify(b, load.journal)
+    take_over(b, a, load.journal)
 
 
 def test_both_die(synced):
@@ -339,9 +340,7 @@ def test_never_had_a_disk(cluster):
     load = Load(a, seconds=2, flush=True)
     load.end(0)
     verify(a, load.journal)
-    a.urbd("secondary", "r0")
-    b.urbd("primary", "r0")
-    verify(b, load.journal)
+    take_over(b, a, load.journal)
 
 
 def test_metadata_moves_from_internal_to_external(synced):

@@ -17,24 +17,41 @@ pub(crate) const VOLUME: VolumeNr = VolumeNr(0);
 /// Of the backing disks.
 const SIZE: ByteLen = ByteLen(4 << 30);
 
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) data_packets: u64,
-    pub(crate) barriers: u64,
-    pub(crate) acks: u64,
-    pub(crate) disk_writes: u64,
-    pub(crate) flushes: u64,
-    pub(crate) meta_writes: u64,
-    pub(crate) meta_bytes: u64,
-    pub(crate) completed: u64,
+/// A struct of numbers, and the difference of two of it.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $field:ident,)*) => {
+        #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+        pub(crate) struct Counts {
+            $($(#[$doc])* pub(crate) $field: u64,)*
+        }
+
+        impl std::ops::Sub for Counts {
+            type Output = Counts;
+
+            fn sub(self, o: Counts) -> Counts {
+                Counts { $($field: self.$field - o.$field,)* }
+            }
+        }
+    };
+}
+
+counts! {
+    data_packets,
+    barriers,
+    acks,
+    disk_writes,
+    flushes,
+    meta_writes,
+    meta_bytes,
+    completed,
     /// Resync requests, by checksum or not.
-    pub(crate) requests: u64,
+    requests,
     /// Verify requests.
-    pub(crate) comparisons: u64,
-    pub(crate) disk_reads: u64,
-    pub(crate) discards: u64,
+    comparisons,
+    disk_reads,
+    discards,
     /// Made inside the core.
-    pub(crate) allocations: u64,
+    allocations,
 }
 
 pub(crate) struct Node {
@@ -432,27 +449,5 @@ impl Pair {
             assert!(turns < 20 * n + 1000, "writes do not complete: {:?}", self.nodes[0].counts);
         }
         [0, 1].map(|i| self.nodes[i].counts - before[i])
-    }
-}
-
-impl std::ops::Sub for Counts {
-    type Output = Counts;
-
-    fn sub(self, o: Counts) -> Counts {
-        Counts {
-            data_packets: self.data_packets - o.data_packets,
-            barriers: self.barriers - o.barriers,
-            acks: self.acks - o.acks,
-            disk_writes: self.disk_writes - o.disk_writes,
-            flushes: self.flushes - o.flushes,
-            meta_writes: self.meta_writes - o.meta_writes,
-            meta_bytes: self.meta_bytes - o.meta_bytes,
-            completed: self.completed - o.completed,
-            requests: self.requests - o.requests,
-            comparisons: self.comparisons - o.comparisons,
-            disk_reads: self.disk_reads - o.disk_reads,
-            discards: self.discards - o.discards,
-            allocations: self.allocations - o.allocations,
-        }
     }
 }

@@ -26,7 +26,7 @@ const PROBE: Duration = Duration::from_secs(3);
 /// How often if even the lowest level seems to be harmful: the applications may have changed.
 const DOUBT: Duration = Duration::from_millis(500);
 /// Holding still takes at least and at most this long, and as long at most until nothing is on its way any more.
-const PROBE_LEAST: Duration = Duration::from_millis(30);
+const PROBE_LEAST: Duration = Duration::from_millis(50);
 const PROBE_MOST: Duration = Duration::from_millis(300);
 /// Where applications wait for less than [`SEEK`] without a resync, a piece's own length is felt: several are on their
 /// way, down to this size. Where they wait for longer, it is a disk's seeks that are, and as many small pieces would be
@@ -34,7 +34,7 @@ const PROBE_MOST: Duration = Duration::from_millis(300);
 const SMALL_PIECE: u64 = PIECE / 4;
 const SEEK: f64 = 2e6;
 /// The level when applications begin.
-const BEGIN: f64 = PIECE as f64;
+const BEGIN: f64 = PIECE as f64 / 2.0;
 /// No level is lower: a resync always goes on.
 const LEAST: f64 = 1024.0;
 /// A rest is at most so many times as long as the piece before it took.
@@ -64,8 +64,8 @@ pub(crate) struct Guard {
     window: Window,
     /// An application's request was last seen then.
     last_work: Option<Instant>,
-    /// Without the resync.
-    usual: Option<Manner>,
+    /// Without the resync, the last ones first.
+    alone: [Option<Manner>; 3],
     /// With it, smoothed.
     recent: Option<Manner>,
     probe: Probe,
@@ -107,7 +107,7 @@ impl Guard {
             limiting: false,
             window: Window { since: now, samples: Vec::new(), ended: 0 },
             last_work: None,
-            usual: None,
+            alone: [None; 3],
             recent: None,
             probe: Probe::No,
             next_probe: now,
@@ -180,7 +180,7 @@ impl Guard {
 
     /// Bytes of a request beside applications.
     pub(crate) fn piece(&self) -> u64 {
-        let felt = self.usual.is_none_or(|u| u.slow < SEEK);
+        let felt = self.usual().is_none_or(|u| u.slow < SEEK);
         if felt { (self.level as u64 / 4).next_power_of_two().clamp(SMALL_PIECE, PIECE) } else { PIECE }
     }
 
@@ -205,7 +205,7 @@ impl Guard {
     fn at_work(&mut self, now: Instant) {
         let away = self.last_work.map(|t| now.since(t));
         if away.is_none_or(|t| t >= FORGET) {
-            (self.level, self.usual, self.next_probe) = (BEGIN, None, now);
+            (self.level, self.alone, self.next_probe) = (BEGIN, [None; 3], now);
         }
         if away.is_none_or(|t| t >= IDLE) {
             self.window.begin(now);
@@ -229,12 +229,12 @@ impl Guard {
         }
         let manner = self.window.manner(elapsed);
         if measuring {
-            if let Some(new) = manner {
-                self.usual = Some(self.usual.map_or(new, |old| old.without(new)));
+            if manner.is_some() {
+                self.alone = [manner, self.alone[0], self.alone[1]];
             }
             return self.end_probe(now);
         }
-        if let (Some(new), Some(usual)) = (manner, self.usual) {
+        if let (Some(new), Some(usual)) = (manner, self.usual()) {
             let recent = self.recent.map_or(new, |old| old.and(new));
             self.recent = Some(recent);
             self.follow(now, usual, recent);
@@ -243,10 +243,31 @@ impl Guard {
         self.limiting = false;
     }
 
+    /// How requests go without the resync: the median, so that neither a hiccup nor a lucky moment counts.
+    fn usual(&self) -> Option<Manner> {
+        Some(match self.alone {
+            [Some(a), Some(b), Some(c)] => Manner::median(a, b, c),
+            [Some(a), Some(b), None] => Manner { slow: a.slow.min(b.slow), rate: a.rate.max(b.rate) },
+            [one, ..] => one?,
+        })
+    }
+
+    /// By how much the rate differs by itself: from pause to pause.
+    fn spread(&self) -> f64 {
+        let rates = || self.alone.iter().flatten().map(|m| m.rate);
+        match rates().count() {
+            0 | 1 => 0.05,
+            _ => (rates().fold(0.0, f64::max) / rates().fold(f64::INFINITY, f64::min) - 1.0).min(0.3),
+        }
+    }
+
     fn follow(&mut self, now: Instant, usual: Manner, recent: Manner) {
         let latency = (usual.slow * self.budget + TOLERANCE) / recent.slow;
-        let rate = if usual.rate < STEADY { f64::INFINITY } else { recent.rate * self.budget / usual.rate };
-        let factor = latency.min(rate).clamp(0.6, 1.1);
+        // The mean, which the rate shows, suffers less than the tail, of which a part is not seen here: how long
+        // requests wait until they are received.
+        let mean_budget = 1.0 + (self.budget - 1.0) / 2.0 + self.spread();
+        let rate = if usual.rate < STEADY { f64::INFINITY } else { recent.rate * mean_budget / usual.rate };
+        let factor = latency.min(rate).clamp(0.8, 1.05);
         if factor < 1.0 && self.level <= LEAST {
             // It does not help.
             self.next_probe = self.next_probe.min(now + DOUBT);
@@ -287,9 +308,9 @@ impl Manner {
         Manner { slow: 0.5 * (self.slow + new.slow), rate: 0.5 * (self.rate + new.rate) }
     }
 
-    /// What is seen without a resync is so without a resync: a lower rate counts at once.
-    fn without(self, new: Manner) -> Manner {
-        Manner { rate: self.and(new).rate.min(new.rate), ..self.and(new) }
+    fn median(a: Manner, b: Manner, c: Manner) -> Manner {
+        let middle = |a: f64, b: f64, c: f64| a.min(b).max(a.max(b).min(c));
+        Manner { slow: middle(a.slow, b.slow, c.slow), rate: middle(a.rate, b.rate, c.rate) }
     }
 }
 

@@ -275,7 +275,7 @@ fn adaptive_steps_aside_for_applications_and_still_goes_on() {
     // processor or the memory gives. (MiB/s, load, tolerated us, the resync's least MiB/s)
     let cases = [
         (500, Load::Rate(8000, 4096), 100.0, 4.0),
-        (2000, Load::Depth(16, 4096), 0.0, 100.0),
+        (2000, Load::Depth(16, 4096), 0.0, 60.0),
         (2000, Load::Depth(2, 1 << 20), 0.0, 50.0),
     ];
     for (mib, load, tolerated, least) in cases {
@@ -376,8 +376,9 @@ fn tuned() -> ResyncConfig {
     ResyncConfig { max_rate: 3123 << 10, min_rate: 0, ..cfg }
 }
 
-/// No oscillation, settled within a second, bounded queues: the figures in `docs/resync.md`. DRBD's planner runs
-/// without its brake here: that one alternates between all and nothing by its nature (spec 8.6).
+/// No oscillation, settled within a second (or, beside applications, grown in a few), bounded queues: the figures in
+/// `docs/resync.md`. DRBD's planner runs without its brake here: that one alternates between all and nothing by its
+/// nature (spec 8.6).
 #[test]
 fn every_controller_settles_after_a_step() {
     let fixed = ResyncConfig { plan_ahead: 0, rate: 40 << 10, ..ResyncConfig::default() };
@@ -405,9 +406,9 @@ fn every_controller_settles_after_a_step() {
                 "| {name} | {step} | {:.0} | {} ms | {:.2} | {:.0} ms | {:.0} ms |",
                 r.rate, r.settled, r.unrest, r.queue.0, r.queue.1
             );
-            assert!(r.settled <= 1000, "{name}, {step}: {r:?}");
-            // Beside applications the pauses in which `adaptive` measures count as unrest.
+            // Beside applications `adaptive` begins low, and the pauses in which it measures count as unrest.
             let measuring = *name == "adaptive" && step == "load begins";
+            assert!(r.settled <= if measuring { 5000 } else { 1000 }, "{name}, {step}: {r:?}");
             assert!(r.unrest < if measuring { 0.25 } else { *unrest }, "{name}, {step}: {r:?}");
             assert!(r.queue.0 < *overshoot && r.queue.1 < *queue, "{name}, {step}: {r:?}");
         }
