@@ -24,7 +24,7 @@ impl Syscalls {
         let out = dir.join(format!("{name}.syscalls"));
         let _ = fs::remove_file(&out);
         let mut command = Command::new(program);
-        command.args(["stat", "-x", ";", "-e", "raw_syscalls:sys_enter,syscalls:sys_enter_pwritev2", "-p"]);
+        command.args(["stat", "-x", ";", "-e", EVENTS, "-p"]);
         command.arg(pid.to_string()).arg("-o").arg(&out);
         let mut perf = Process::start(&format!("{name}-perf"), dir, command)?;
         // The file is made when the counter is.
@@ -33,7 +33,7 @@ impl Syscalls {
         Ok(Syscalls { perf, out })
     }
 
-    /// How many there were, and how many of these were `pwritev2`.
+    /// How many there were, and how many of these wrote to files: `pwrite64` and `pwritev2`.
     ///
     /// # Errors
     /// If perf did not count.
@@ -45,13 +45,16 @@ impl Syscalls {
     }
 }
 
-/// The first fields of the lines about both events.
+const EVENTS: &str = "raw_syscalls:sys_enter,syscalls:sys_enter_pwritev2,syscalls:sys_enter_pwrite64";
+
+/// The first fields of the lines about the events.
 fn parse_perf(text: &str) -> Option<(u64, u64)> {
     let count = |event: &str| {
         let line = text.lines().find(|line| line.contains(event))?;
         line.split(';').next()?.trim().parse().ok()
     };
-    Some((count("raw_syscalls:sys_enter")?, count("sys_enter_pwritev2")?))
+    let to_files = count("sys_enter_pwritev2")? + count("sys_enter_pwrite64")?;
+    Some((count("raw_syscalls:sys_enter")?, to_files))
 }
 
 /// Bytes that a process has sent over TCP so far, by `ss`.
@@ -82,7 +85,7 @@ mod tests {
     #[test]
     fn perf_is_understood() {
         let text = "# started on Sat Nov 21 20:00:00 2026\n\n109;;raw_syscalls:sys_enter;5;100.00;;\n\
-                    100;;syscalls:sys_enter_pwritev2;5;100.00;;\n";
+                    70;;syscalls:sys_enter_pwritev2;5;100.00;;\n30;;syscalls:sys_enter_pwrite64;5;100.00;;\n";
         assert_eq!(parse_perf(text), Some((109, 100)));
         assert_eq!(parse_perf("<not supported>;;raw_syscalls:sys_enter;0;100.00;;"), None);
         assert_eq!(parse_perf(""), None);

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use units::{ByteLen, Generation, NodeId, Sector, VolumeNr};
 
 /// A piece of a payload buffer that the caller (the engine) owns.
@@ -26,8 +27,8 @@ pub enum Segments {
     None,
     /// One piece.
     One(BufRef),
-    /// Several, as merged writes have.
-    Many(Vec<BufRef>),
+    /// Several, as merged writes have. Shared, as a write's data is named by several effects.
+    Many(Arc<Vec<BufRef>>),
 }
 
 impl Segments {
@@ -39,6 +40,12 @@ impl Segments {
             Segments::One(one) => std::slice::from_ref(one),
             Segments::Many(many) => many,
         }
+    }
+
+    /// Several pieces.
+    #[must_use]
+    pub fn many(pieces: Vec<BufRef>) -> Segments {
+        Segments::Many(Arc::new(pieces))
     }
 
     /// Bytes in all pieces.
@@ -61,9 +68,9 @@ impl Segments {
             (s, m) => {
                 let mut all = match s {
                     Segments::Many(v) => v,
-                    other => other.as_slice().to_vec(),
+                    other => Arc::new(other.as_slice().to_vec()),
                 };
-                all.extend_from_slice(m.as_slice());
+                Arc::make_mut(&mut all).extend_from_slice(m.as_slice());
                 Segments::Many(all)
             }
         };

@@ -49,6 +49,8 @@ pub(crate) struct Connection {
     /// What the disks do for the peer: bytes, and something per request. Over all sessions.
     pub(crate) working: u64,
     pub(crate) epochs: VecDeque<PeerEpoch>,
+    /// Writes of the peer in the epoch that was closed last.
+    pub(crate) last_epoch_size: u32,
     pub(crate) next_epoch_id: u64,
     /// Flushes of the oldest epoch that are still running.
     pub(crate) epoch_flushes: u32,
@@ -172,6 +174,7 @@ impl Connection {
             held_bytes: 0,
             working: 0,
             epochs: VecDeque::new(),
+            last_epoch_size: 0,
             next_epoch_id: 0,
             epoch_flushes: 0,
             epoch_flushing: false,

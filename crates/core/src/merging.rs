@@ -1,8 +1,10 @@
 //! The order in which the writes of one turn are looked at, so that neighbours meet
 //! (`docs/spec/data-path-and-resync.md` 12.5, method M1).
 
-use crate::api::{BlockRequest, RequestKind};
+use crate::api::{BlockRequest, BufRef, RequestKind, Segments};
+use crate::request::{Owner, Owners};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use units::Instant;
 
 /// A request that nobody has looked at yet.
@@ -17,7 +19,13 @@ pub(crate) struct Waiting {
 pub(crate) struct Merging {
     keys: Vec<Key>,
     sorted: Vec<Option<Waiting>>,
+    /// Lists of merged writes that are done.
+    pieces: Vec<Arc<Vec<BufRef>>>,
+    owners: Vec<Vec<Owner>>,
 }
+
+/// So many lists are kept.
+const KEPT: usize = 256;
 
 /// In sectors; `at` is the place in the queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -28,6 +36,47 @@ struct Key {
 }
 
 impl Merging {
+    /// Adds a follower's data and owner to a write's.
+    pub(crate) fn join(&mut self, (data, owners): (&mut Segments, &mut Owners), more: &Segments, owner: Owner) {
+        let mut pieces = match std::mem::take(data) {
+            Segments::Many(pieces) => pieces,
+            few => {
+                let mut pieces = self.pieces.pop().unwrap_or_default();
+                Arc::make_mut(&mut pieces).extend_from_slice(few.as_slice());
+                pieces
+            }
+        };
+        Arc::make_mut(&mut pieces).extend_from_slice(more.as_slice());
+        *data = Segments::Many(pieces);
+        if let Owners::One(one) = *owners {
+            let mut all = self.owners.pop().unwrap_or_default();
+            all.push(one);
+            *owners = Owners::Many(all);
+        }
+        if let Owners::Many(all) = owners {
+            all.push(owner);
+        }
+    }
+
+    /// A write needs its list of pieces no longer.
+    pub(crate) fn keep_pieces(&mut self, data: Segments) {
+        if let Segments::Many(mut pieces) = data
+            && self.pieces.len() < KEPT
+            && let Some(list) = Arc::get_mut(&mut pieces)
+        {
+            list.clear();
+            self.pieces.push(pieces);
+        }
+    }
+
+    /// A write needs its list of owners no longer.
+    pub(crate) fn keep_owners(&mut self, mut owners: Vec<Owner>) {
+        if owners.capacity() > 0 && self.owners.len() < KEPT {
+            owners.clear();
+            self.owners.push(owners);
+        }
+    }
+
     /// Sorts the writes at the head of the queue by their place if that makes neighbours of some that were none. The
     /// order of writes that are under way at the same time is free unless they overlap: then nothing changes.
     pub(crate) fn bring_neighbours_together(&mut self, queue: &mut VecDeque<Waiting>) {

@@ -56,6 +56,8 @@ pub(crate) struct PeerWrite {
     pub(crate) flags: DpFlags,
     pub(crate) interval: u64,
     pub(crate) al_held: bool,
+    /// On stable storage when the disk has it.
+    pub(crate) durable: bool,
     pub(crate) came: Instant,
     /// Taken up.
     pub(crate) started: Instant,
@@ -73,6 +75,13 @@ pub(crate) enum PeerAction {
     Zeroes {
         unmap: bool,
     },
+}
+
+impl PeerWrite {
+    /// Is it on stable storage when the disk has it?
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durable && self.action == PeerAction::Write
+    }
 }
 
 /// What a packet of the peer costs while it waits or is worked on, besides its payload.
@@ -303,6 +312,7 @@ impl Resource {
             flags,
             interval,
             al_held: false,
+            durable: flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(i, d, action),
             came: self.connections[i].packet_came,
             started: self.now,
             submitted: self.now,
@@ -324,7 +334,7 @@ impl Resource {
         w.al_held = al_held;
         w.submitted = self.now;
         let (d, sector, len) = (w.device, w.range.start, w.range.len());
-        let fua = w.flags.contains(DpFlags::FUA);
+        let fua = w.durable;
         let action = match w.action {
             PeerAction::Write => DiskOp::Write { sector, data: w.data.clone(), fua },
             PeerAction::Flush => DiskOp::Flush,
@@ -423,6 +433,15 @@ impl Resource {
         c.cfg.protocol == crate::config::Protocol::C && asked
     }
 
+    /// Is a write that the disk's cache would only hold until the next barrier likely to be the only one of its epoch,
+    /// as the last epoch had one? To write it durably is one thing to do for the disk, and a flush another (spec 12.4
+    /// #6).
+    fn is_alone_in_epoch(&self, i: usize, d: usize, action: PeerAction) -> bool {
+        let c = &self.connections[i];
+        let first = c.epochs.back().is_some_and(|e| e.size == 1);
+        first && c.last_epoch_size == 1 && action == PeerAction::Write && self.devices[d].needs_flushes()
+    }
+
     fn join_epoch(&mut self, i: usize, awaited: bool) -> u64 {
         let c = &mut self.connections[i];
         if c.epochs.back().is_none_or(|e| e.barrier.is_some()) {
@@ -446,7 +465,10 @@ impl Resource {
     pub(crate) fn peer_barrier(&mut self, i: usize, barrier: BarrierNr) {
         let c = &mut self.connections[i];
         match c.epochs.back_mut() {
-            Some(e) if e.barrier.is_none() => e.barrier = Some(barrier),
+            Some(e) if e.barrier.is_none() => {
+                e.barrier = Some(barrier);
+                c.last_epoch_size = e.size;
+            }
             _ => {
                 // No write since the last barrier: an empty epoch, answered as such.
                 c.next_epoch_id += 1;

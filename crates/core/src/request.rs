@@ -116,18 +116,6 @@ pub(crate) enum Request {
 }
 
 impl Owners {
-    fn append(&mut self, more: Owners) {
-        let mut all = match std::mem::replace(self, Owners::Many(Vec::new())) {
-            Owners::One(o) => vec![o],
-            Owners::Many(v) => v,
-        };
-        match more {
-            Owners::One(o) => all.push(o),
-            Owners::Many(v) => all.extend(v),
-        }
-        *self = Owners::Many(all);
-    }
-
     pub(crate) fn count(&self) -> usize {
         match self {
             Owners::One(_) => 1,
@@ -345,8 +333,8 @@ impl Resource {
             write.range = joined;
             write.came = write.came.min(came);
             write.fua |= fua;
-            write.data.append(next.data);
-            write.owners.append(Owners::One(Owner::Tag(next.tag)));
+            let lists = (&mut write.data, &mut write.owners);
+            self.devices[d].merging.join(lists, &next.data, Owner::Tag(next.tag));
         }
     }
 
@@ -585,10 +573,11 @@ impl Resource {
         let equal_on = if w.local == Local::Ok { w.ok & w.sis } else { 0 };
         let range = w.range;
         let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
-        w.data = Segments::None;
+        let data = std::mem::take(&mut w.data);
         let (start, interval, began, len) = (w.range.start, w.interval, w.started, w.range.len());
         let took = self.now.since(w.came);
         self.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
+        self.devices[d].merging.keep_pieces(data);
         self.application_done(d, began, len);
         self.devices[d].outrun |= elsewhere && self.devices[d].disk < DiskState::Inconsistent;
         for i in (0..self.connections.len()).filter(|i| equal_on >> i & 1 == 1) {
@@ -596,8 +585,12 @@ impl Resource {
         }
         self.devices[d].writing.remove(start, interval);
         self.devices[d].recheck = true;
-        for owner in owners.into_iter() {
-            self.end_owner(d, owner, result);
+        match owners {
+            Owners::One(owner) => self.end_owner(d, owner, result),
+            Owners::Many(mut all) => {
+                all.drain(..).for_each(|owner| self.end_owner(d, owner, result));
+                self.devices[d].merging.keep_owners(all);
+            }
         }
         if mutant(Mutant::ReleaseExtentEarly) {
             self.release_extent_early(key);

@@ -374,7 +374,8 @@ impl Resource {
     fn written_device(&self, op: &Op) -> Option<usize> {
         match op {
             Op::LocalWrite(key) => self.requests.get(*key).map(Request::device),
-            Op::PeerWrite(key) => self.peer_writes.get(*key).map(|w| w.device),
+            // What is durable at once needs no flush.
+            Op::PeerWrite(key) => self.peer_writes.get(*key).filter(|w| !w.is_durable()).map(|w| w.device),
             Op::ResyncWrite { device, .. } => Some(*device),
             _ => None,
         }

@@ -157,7 +157,7 @@ impl Requests {
         let bufs: Option<Vec<_>> = lens.map(|len| self.pool.take(len as usize).map(|buf| (buf, len as u32))).collect();
         let named = |(buf, len): (Buf, u32)| BufRef { id: buf.into_id().0, offset: 0, len };
         let mut refs: Vec<BufRef> = bufs?.into_iter().map(named).collect();
-        Some(if refs.len() == 1 { Segments::One(refs.remove(0)) } else { Segments::Many(refs) })
+        Some(if refs.len() == 1 { Segments::One(refs.remove(0)) } else { Segments::many(refs) })
     }
 }
 

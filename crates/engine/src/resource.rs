@@ -158,6 +158,8 @@ struct Runner {
     told: bool,
     /// Requests and packets since the last wait.
     taken_in: usize,
+    /// The same of the last turns, the older the less.
+    batch: usize,
     status_changed: bool,
     stopped: bool,
     signals: Fd,
@@ -227,6 +229,7 @@ impl Runner {
             answers_wait: false,
             told: false,
             taken_in: 0,
+            batch: 0,
             status_changed: false,
             stopped: false,
             signals,
@@ -265,7 +268,9 @@ impl Runner {
         let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
         let deadline = if hungry { Some(Instant(0)) } else { deadline };
         let taken_in = std::mem::take(&mut self.taken_in);
-        self.ring.busy_poll().allow(self.requests.in_flight() <= SHALLOW && taken_in <= SMALL_BATCH);
+        // One small turn between large ones does not make a queue shallow.
+        self.batch = taken_in.max(self.batch - self.batch.div_ceil(8));
+        self.ring.busy_poll().allow(self.requests.in_flight() <= SHALLOW && self.batch <= SMALL_BATCH);
         let turned = self.ring.turn(deadline, &mut self.done);
         turned.map_err(kernel_failed)?;
         self.now = sys::now();

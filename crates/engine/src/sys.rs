@@ -28,6 +28,13 @@ pub(crate) unsafe fn pread(fd: RawFd, to: *mut u8, len: usize, offset: u64) -> i
 }
 
 /// # Safety
+/// `from` must be valid for `len` bytes of reads.
+pub(crate) unsafe fn pwrite(fd: RawFd, from: *const u8, len: usize, offset: u64) -> i32 {
+    // SAFETY: the caller vouches for the memory.
+    negative_errno(unsafe { libc::pwrite64(fd, from.cast(), len, offset as i64) } as i64)
+}
+
+/// # Safety
 /// `iovecs` must point at `n` vectors of readable memory. An offset of `u64::MAX` means the file has none.
 pub(crate) unsafe fn pwritev(fd: RawFd, iovecs: *const libc::iovec, n: u32, offset: u64, durable: bool) -> i32 {
     let flags = if durable { libc::RWF_DSYNC } else { 0 };

@@ -43,6 +43,9 @@ pub(crate) struct Volumes {
     /// Volumes to open as soon as the operations of their former disks have ended.
     reopening: Vec<VolumeNr>,
     zeroes: Buf,
+    /// Messages of writes of several pieces that are done; boxed as the ring holds them.
+    #[allow(clippy::vec_box)]
+    spare: Vec<Box<Message>>,
 }
 
 #[derive(Clone)]
@@ -101,6 +104,7 @@ impl Volumes {
             starved: VecDeque::new(),
             reopening: Vec::new(),
             zeroes,
+            spare: Vec::new(),
         }
     }
 
@@ -227,7 +231,7 @@ impl Volumes {
         if job.orphan {
             return self.bury(slot, job, buffer_of(op), outcomes);
         }
-        match finish_part(op, result) {
+        match finish_part(op, result, &mut self.spare) {
             Part::Again(op) => {
                 let disk = job.disk_of(&op);
                 self.jobs[slot as usize] = Some(job);
@@ -293,12 +297,13 @@ impl Volumes {
     }
 
     /// One request for all pieces. They are whole blocks in page-aligned buffers, so the disk takes them as they are.
-    fn write_op(&self, disk: &Disk, offset: u64, data: &Segments, fua: bool) -> Op {
-        let span = |b: &BufRef| self.pool.share(BufId(b.id)).span(b.offset as usize, b.len as usize);
+    fn write_op(&mut self, disk: &Disk, offset: u64, data: &Segments, fua: bool) -> Op {
+        let pool = self.pool;
+        let span = |b: &BufRef| pool.share(BufId(b.id)).span(b.offset as usize, b.len as usize);
         match data.as_slice() {
             [one] => disk.write(offset, span(one), fua),
             pieces => {
-                let mut parts = Box::new(Message::new());
+                let mut parts = self.spare.pop().unwrap_or_default();
                 pieces.iter().for_each(|piece| parts.share(span(piece)));
                 disk.write_parts(offset, parts, fua)
             }
@@ -514,7 +519,11 @@ enum Part {
     Ended(Result<(), DiskError>, Option<Buf>),
 }
 
-fn finish_part(op: Op, result: io::Result<u32>) -> Part {
+/// So many messages are kept to be used again.
+const SPARE: usize = 256;
+
+#[allow(clippy::vec_box)]
+fn finish_part(op: Op, result: io::Result<u32>, spare: &mut Vec<Box<Message>>) -> Part {
     let n = match &result {
         Ok(n) => *n as usize,
         Err(e) => {
@@ -543,6 +552,10 @@ fn finish_part(op: Op, result: io::Result<u32>) -> Part {
         Op::WriteParts { fd, offset, mut parts, durable } => {
             parts.advance(n);
             if parts.is_empty() {
+                if spare.len() < SPARE {
+                    parts.clear();
+                    spare.push(parts);
+                }
                 return Part::Ended(Ok(()), None);
             }
             Part::Again(Op::WriteParts { fd, offset: offset + n as u64, parts, durable })

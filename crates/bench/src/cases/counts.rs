@@ -63,7 +63,7 @@ fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     }
     for watched in &watched {
         let values = report.values(&deep.0, URBD, &besides_files(&watched.role)).to_vec();
-        let what = format!("{}: system calls per write besides pwritev2 to memory, {}", deep.0, watched.role);
+        let what = format!("{}: system calls per write besides writes to memory, {}", deep.0, watched.role);
         report.bar(what, AtMost, 1.0, values);
     }
     let values = report.values(&stream.0, URBD, PACKETS).to_vec();
@@ -74,7 +74,7 @@ fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
 const PACKETS: &str = "packets/write";
 
 fn besides_files(role: &str) -> String {
-    format!("syscalls/write besides pwritev2, {role}")
+    format!("syscalls/write besides files, {role}")
 }
 
 fn syscalls(role: &str) -> String {

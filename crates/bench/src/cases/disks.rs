@@ -169,7 +169,7 @@ const PROTOCOL_NAMES: [(char, &str); 3] =
 
 fn activity_log(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("activity-log")?;
-    let part: u64 = setting.scale.choose(8 << 20, 128 << 20, 384 << 20);
+    let part: u64 = setting.scale.choose(8 << 20, 256 << 20, 384 << 20);
     let model = Model { rate: 250 << 20, ..DISK };
     // Every round has extents of its own, which nobody has written to before.
     let disks = Disks::start(setting, &folder, part * u64::from(setting.rounds) + (64 << 20), model, Front::Nbd)?;

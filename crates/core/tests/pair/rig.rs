@@ -40,6 +40,8 @@ counts! {
     barriers,
     acks,
     disk_writes,
+    /// Of those, with FUA.
+    durable_writes,
     flushes,
     meta_writes,
     meta_bytes,
@@ -260,8 +262,9 @@ impl Node {
             Effect::Disk { op, action, .. } => {
                 let mut data = Segments::None;
                 match action {
-                    DiskOp::Write { sector, data, .. } => {
+                    DiskOp::Write { sector, data, fua } => {
                         self.counts.disk_writes += 1;
+                        self.counts.durable_writes += u64::from(fua);
                         let generation = self.core.generations(VOLUME).map(|g| g[0]).unwrap_or_default();
                         let len = ByteLen(data.len());
                         self.note_event(|| Event::Write { op, from: sector, len, generation });

@@ -37,6 +37,18 @@ fn at_depth_one_barriers_travel_with_writes() {
 }
 
 #[test]
+fn at_depth_one_the_peer_writes_durably_instead_of_flushing() {
+    let mut pair = Pair::new(false);
+    pair.writes(100, 1, random_blocks());
+    let [a, b] = pair.writes(1_000, 1, random_blocks());
+    assert!(b.flushes == 0 && b.durable_writes == 1_000, "{a:?} {b:?}");
+    // A deeper queue: one flush for all of an epoch is less than each of its writes made durable.
+    pair.writes(640, 64, random_blocks());
+    let [a, b] = pair.writes(6_400, 64, random_blocks());
+    assert!(b.flushes == a.barriers && b.durable_writes == 0, "{a:?} {b:?}");
+}
+
+#[test]
 fn deep_queues_share_epochs() {
     let mut pair = Pair::new(false);
     pair.writes(1_000, 64, random_blocks());
@@ -51,6 +63,10 @@ fn sequential_writes_are_merged() {
     let [a, b] = pair.writes(16_384, 64, || block.next().unwrap());
     assert!(a.data_packets * 10 < 3 * a.completed, "packets per write: {a:?}");
     assert_eq!((a.disk_writes, b.disk_writes, b.acks), (a.data_packets, a.data_packets, a.data_packets));
+    // Once more over hot extents: lists are there.
+    block = 0..;
+    let [a, b] = pair.writes(16_384, 64, || block.next().unwrap());
+    assert_eq!((a.allocations, b.allocations), (0, 0), "{a:?} {b:?}");
 }
 
 #[test]

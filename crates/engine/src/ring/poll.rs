@@ -78,6 +78,10 @@ pub(super) fn perform_file(op: &mut Op) -> Option<i32> {
             // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
             unsafe { sys::pread(fd.as_raw_fd(), into.address(), into.len(), *offset) }
         }
+        Op::Write { fd, offset, from, durable: false } if *offset != super::NO_OFFSET => {
+            // SAFETY: the span is a part of a live buffer.
+            unsafe { sys::pwrite(fd.as_raw_fd(), from.address(), from.len(), *offset) }
+        }
         Op::Write { fd, offset, from, durable } if *offset != super::NO_OFFSET => {
             let part = libc::iovec { iov_base: from.address().cast(), iov_len: from.len() };
             // SAFETY: the vector points at one span of a live buffer.

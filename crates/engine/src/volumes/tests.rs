@@ -103,13 +103,13 @@ impl Lab {
 #[test]
 fn merged_writes_read_back_and_buffers_return() {
     Lab::on_all_places(|mut lab| {
-        let parts = Segments::Many(vec![lab.named(1, 4096), lab.named(2, 512), lab.named(3, 1024)]);
+        let parts = Segments::many(vec![lab.named(1, 4096), lab.named(2, 512), lab.named(3, 1024)]);
         lab.disk(DiskOp::Write { sector: Sector(16), data: parts.clone(), fua: true }).0.unwrap();
         let want: Vec<u8> = [[1u8; 4096].as_slice(), &[2; 512], &[3; 1024]].concat();
         assert_eq!(lab.read(16, 5632), want);
         // Into the buffers of a request, one or several.
         let one = Segments::One(lab.named(0, 4096));
-        let several = Segments::Many(vec![lab.named(0, 512), lab.named(0, 512)]);
+        let several = Segments::many(vec![lab.named(0, 512), lab.named(0, 512)]);
         lab.disk(DiskOp::Read { sector: Sector(16), data: one.clone() }).0.unwrap();
         lab.disk(DiskOp::Read { sector: Sector(24), data: several.clone() }).0.unwrap();
         assert_eq!((lab.bytes(&one), lab.bytes(&several)), (vec![1; 4096], [[2; 512], [3; 512]].concat()));
@@ -204,7 +204,7 @@ fn a_missing_disk_is_named() {
 fn a_disk_that_was_given_up_touches_no_buffer_of_the_core() {
     Lab::on_all_places(|mut lab| {
         let [one, several] =
-            [Segments::One(lab.named(1, 4096)), Segments::Many(vec![lab.named(2, 512), lab.named(3, 512)])];
+            [Segments::One(lab.named(1, 4096)), Segments::many(vec![lab.named(2, 512), lab.named(3, 512)])];
         for data in [&one, &several] {
             let read = DiskOp::Read { sector: Sector(0), data: data.clone() };
             assert!(lab.volumes.disk(&mut lab.ring, OpId(7), V, read).is_none());
@@ -214,7 +214,7 @@ fn a_disk_that_was_given_up_touches_no_buffer_of_the_core() {
         let other = vec![9; 4096];
         lab.volumes.copy(&Segments::One(lab.named(9, 4096)), &one);
         lab.release(&several);
-        let reused = Segments::Many(vec![lab.named(5, 512), lab.named(6, 512)]);
+        let reused = Segments::many(vec![lab.named(5, 512), lab.named(6, 512)]);
         while lab.volumes.jobs.iter().any(Option::is_some) {
             lab.turn();
         }
