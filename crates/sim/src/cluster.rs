@@ -19,7 +19,7 @@ use urbd_core::{
 use wire::{Packet, Socket, StateWord};
 
 /// A run with more events has gone astray.
-const MOST_EVENTS: u64 = 2_000_000;
+const MOST_EVENTS: u64 = 8_000_000;
 
 /// Everything.
 pub(crate) struct Cluster {

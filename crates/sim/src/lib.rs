@@ -89,6 +89,7 @@ pub fn run_plan(plan: &Plan, options: Options) -> Outcome {
     observed(plan, options, |cluster| {
         let end = plan.steps.last().map_or(Instant(0), |(at, _)| *at);
         cluster.run_with_checks(end);
+        cluster.go_on(plan.least_events);
         if cluster.failure.is_none() {
             cluster.recover();
         }
@@ -117,7 +118,7 @@ fn observed(plan: &Plan, options: Options, what: impl FnOnce(&mut Cluster)) -> O
 
 impl Cluster {
     /// Runs until `end`, and compares copies now and then.
-    fn run_with_checks(&mut self, end: Instant) {
+    pub(crate) fn run_with_checks(&mut self, end: Instant) {
         const EVERY: Duration = Duration::from_millis(500);
         while self.now < end && self.failure.is_none() {
             self.run_until(end.min(self.now + EVERY));

@@ -103,13 +103,14 @@ fn many(first: u64, count: u64, least: u64, jobs: usize) -> bool {
     std::panic::set_hook(Box::new(|_| {}));
     let began = Instant::now();
     let (next, events, failed) = (AtomicU64::new(first), AtomicU64::new(0), AtomicU64::new(0));
-    let seconds = Mutex::new(0.0);
+    let (seconds, fewest) = (Mutex::new(0.0), AtomicU64::new(u64::MAX));
     let ledger = Mutex::new(Ledger::default());
     let work = || {
         while next.load(Relaxed) < first + count || events.load(Relaxed) < least {
             let seed = next.fetch_add(1, Relaxed);
             let outcome = run_seed(seed, Options::default());
             events.fetch_add(outcome.events, Relaxed);
+            fewest.fetch_min(outcome.events, Relaxed);
             *seconds.lock().expect("no thread dies holding it") += outcome.time.as_secs_f64();
             failed.fetch_add(u64::from(outcome.failure.is_some()), Relaxed);
             ledger.lock().expect("no thread dies holding it").add(seed, outcome);
@@ -122,7 +123,9 @@ fn many(first: u64, count: u64, least: u64, jobs: usize) -> bool {
     let (seeds, events, failed) = (next.load(Relaxed) - first, events.load(Relaxed), failed.load(Relaxed));
     let seconds = seconds.into_inner().expect("no thread died");
     println!(
-        "{seeds} seeds, {failed} failed; {events} events in {elapsed:.1} s ({:.0} per second), {:.1} h of virtual time ({:.0} x real time)",
+        "{seeds} seeds, {failed} failed; {events} events, at least {} in each, in {elapsed:.1} s ({:.0} per second), \
+         {:.1} h of virtual time ({:.0} x real time)",
+        fewest.load(Relaxed),
         events as f64 / elapsed,
         seconds / 3600.0,
         seconds / elapsed

@@ -21,6 +21,12 @@ pub(crate) const AFTER_SPLIT_BRAIN: [Policies; 6] = [
 /// Seeds from here on also draw what was added later; smaller ones keep the plans with which they failed once.
 pub(crate) const WIDE: u64 = 10_000;
 
+/// Seeds from here on have long plans: several chapters, between most of which everything is mended, and applications
+/// that go on until the run has had [`LEAST_EVENTS`].
+pub(crate) const LONG: u64 = 20_000;
+/// So many events a run with a long plan has at least.
+pub(crate) const LEAST_EVENTS: u64 = 20_000;
+
 /// A cluster and everything that happens to it, in order of time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
@@ -30,6 +36,8 @@ pub struct Plan {
     pub setup: Setup,
     /// What happens. After the last step faults end, and the cluster must recover.
     pub steps: Vec<(Instant, Step)>,
+    /// After the last step all is mended, and applications go on until there were so many events.
+    pub least_events: u64,
 }
 
 /// The cluster of a run.
@@ -159,10 +167,15 @@ impl Plan {
         }
         let mut drawing = Drawing { mix: Mix::draw(&mut rng), wide, rng, setup, steps: Vec::new(), now: Instant(0) };
         drawing.prologue();
-        drawing.body();
+        let long = seed >= LONG;
+        if long {
+            drawing.chapters();
+        } else {
+            drawing.body();
+        }
         let Drawing { setup, mut steps, .. } = drawing;
         steps.sort_by_key(|(at, _)| *at);
-        Plan { seed, setup, steps }
+        Plan { seed, setup, steps, least_events: if long { LEAST_EVENTS } else { 0 } }
     }
 }
 
@@ -180,6 +193,7 @@ impl Plan {
     /// The same cluster, and of what happens only the steps with these numbers.
     #[must_use]
     pub fn only(mut self, steps: &[usize]) -> Plan {
+        self.least_events = 0;
         let mut number = 0;
         self.steps.retain(|_| {
             number += 1;
@@ -327,6 +341,49 @@ impl Drawing {
             self.now = self.now + Duration(wait);
             self.step();
         }
+    }
+
+    /// A long plan: each chapter has its own mix of what happens.
+    fn chapters(&mut self) {
+        for _ in 0..2 + self.rng.below(4) {
+            self.mix = Mix::draw(&mut self.rng);
+            let gap = *pick(&mut self.rng, &[Duration(200_000), Duration::from_millis(2), Duration::from_millis(20)]);
+            for _ in 0..200 + self.rng.below(800) {
+                let wait = self.rng.below(gap.0 * 2 + 1);
+                self.now = self.now + Duration(wait);
+                self.step();
+            }
+            if self.rng.chance(3, 4) {
+                self.calm();
+            }
+        }
+    }
+
+    /// Everything is mended, and one node serves its applications.
+    fn calm(&mut self) {
+        let primary = self.node();
+        for node in 0..2 {
+            self.push(Step::Resume(node));
+            self.push(Step::Heal(node));
+            for volume in 0..self.setup.volumes.len() {
+                self.push(Step::Disk { node, volume, faults: DiskFaults::default() });
+            }
+            self.push(Step::Start(node));
+        }
+        self.now = self.now + Duration::from_secs(1);
+        for node in 0..2 {
+            for volume in (0..self.setup.volumes.len()).map(volume_nr) {
+                self.push(Step::Command(node, Command::Attach { volume }));
+                self.push(Step::Command(node, Command::ResumeIo { volume }));
+            }
+            let peer = node_id(1 - node);
+            let connect = Command::Connect { peer, discard_my_data: false, tentative: false };
+            self.push(Step::Command(node, connect));
+        }
+        self.now = self.now + Duration::from_secs(2);
+        self.push(Step::Command(primary, Command::Primary { force: false }));
+        self.push(Step::Open(primary, true));
+        self.now = self.now + Duration::from_millis(200);
     }
 
     fn step(&mut self) {

@@ -4,29 +4,24 @@ use crate::cluster::{Cluster, Volume};
 use crate::disk::DiskFaults;
 use crate::plan::{node_id, volume_nr};
 use units::Duration;
-use urbd_core::Command;
+use urbd_core::{Command, RequestKind};
 use wire::{ConnState, DiskState, Role, StateWord};
 
 /// The operator looks again after this long.
 const ROUND: Duration = Duration::from_secs(5);
 /// So many rounds are enough for anything.
 const ROUNDS: u32 = 60;
+/// So many requests in a round of [`Cluster::go_on`].
+const BUSY: u32 = 500;
+/// So many rounds of it at most.
+const MOST_BUSY: u32 = 200;
 /// How long nothing but pings may be sent when all is well.
 const SILENCE: Duration = Duration::from_secs(30);
 
 impl Cluster {
     /// Ends all faults and waits until everything is UpToDate.
     pub(crate) fn recover(&mut self) {
-        for n in 0..2 {
-            self.heal(n);
-            for volume in &mut self.nodes[n].volumes {
-                volume.data.faults = DiskFaults::default();
-            }
-            self.nodes[n].dies_after = None;
-            self.nodes[n].paused = false;
-            self.start(n);
-            self.wake(n);
-        }
+        self.mend_all();
         for round in 0..ROUNDS {
             self.run_until(self.now + ROUND);
             if self.failure.is_some() {
@@ -45,6 +40,56 @@ impl Cluster {
             "not recovered after {} s without faults: {states}",
             ROUND.0 / 1_000_000_000 * u64::from(ROUNDS)
         ));
+    }
+
+    /// Faults end.
+    fn mend_all(&mut self) {
+        for n in 0..2 {
+            self.heal(n);
+            for volume in &mut self.nodes[n].volumes {
+                volume.data.faults = DiskFaults::default();
+            }
+            self.nodes[n].dies_after = None;
+            self.nodes[n].paused = false;
+            self.start(n);
+            self.wake(n);
+        }
+    }
+
+    /// Applications go on, beside an operator who mends what is broken, until there were so many events.
+    pub(crate) fn go_on(&mut self, least: u64) {
+        for round in 0..MOST_BUSY {
+            if self.events >= least || self.failure.is_some() {
+                return;
+            }
+            self.mend_all();
+            self.operate(round);
+            let primary = |c: &Cluster, n: usize| c.nodes[n].volumes[0].word.is_some_and(|w| w.role == Role::Primary);
+            let n = (0..2).find(|n| primary(self, *n)).unwrap_or_else(|| self.better_node());
+            self.command(n, Command::Primary { force: false });
+            self.want_open(n, true);
+            self.run_with_checks(self.now + ROUND);
+            for _ in 0..BUSY {
+                self.plain_request(n);
+                self.run_with_checks(self.now + Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// A write, or now and then a read or a flush, in a place that is often hot.
+    fn plain_request(&mut self, n: usize) {
+        let v = self.rng.below(self.setup.volumes.len() as u64) as usize;
+        let size = self.setup.volumes[v].sectors.into_iter().min().expect("two nodes");
+        let spread = if self.rng.chance(1, 2) { 64 } else { size };
+        let start = self.rng.below(spread) / 8 * 8;
+        let range = crate::ranges::sectors(start, (start + 8 * (1 + self.rng.below(8))).min(size));
+        let kind = match self.rng.below(16) {
+            0..=10 => RequestKind::Write { fua: false },
+            11 => RequestKind::Write { fua: true },
+            12 => RequestKind::Flush,
+            _ => RequestKind::Read,
+        };
+        self.io(v, kind, range, n);
     }
 
     fn finish_run(&mut self) {

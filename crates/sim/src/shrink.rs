@@ -13,6 +13,10 @@ pub fn shrink(plan: &Plan, attempts: u32) -> Plan {
         *left = left.saturating_sub(1);
         run_plan(candidate, Options::default()).failure.map(self::kind).as_ref() == Some(&kind)
     };
+    let ended = Plan { least_events: 0, ..best.clone() };
+    if fails(&ended, &mut left) {
+        best = ended;
+    }
     let mut size = best.steps.len().div_ceil(2);
     while size > 0 && left > 0 {
         let mut at = 0;

@@ -3,10 +3,8 @@
 use std::fs;
 use urbd_sim::{Options, Plan, run_plan, run_seed};
 
-/// How many fresh seeds a run of the tests takes.
-const FRESH: u64 = 200;
-/// So many of them may fail: what is known to be wrong and not mended yet (`docs/testing.md`). It only ever goes down.
-const OPEN: usize = 0;
+/// How many fresh seeds these tests take, without optimisation; `tests/run` takes many more (`docs/testing.md`).
+const FRESH: u64 = 40;
 
 /// A line of `seeds.txt`: `seed` or `seed:step,step,…`, then words.
 fn parse(line: &str) -> Option<Plan> {
@@ -32,7 +30,7 @@ fn what_failed_once_passes() {
 fn fresh_seeds_pass() {
     let failure = |seed| run_seed(seed, Options::default()).failure.map(|text| format!("seed {seed}: {text}"));
     let failed: Vec<String> = (1..=FRESH).filter_map(failure).collect();
-    assert!(failed.len() == OPEN, "{} of {FRESH} seeds fail: {failed:#?}", failed.len());
+    assert!(failed.is_empty(), "{} of {FRESH} seeds fail: {failed:#?}", failed.len());
 }
 
 #[test]
