@@ -95,7 +95,7 @@ impl Disks {
 
 fn mirroring(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("mirroring")?;
-    let file = setting.scale.choose(16 << 20, 192 << 20, 1 << 30);
+    let file = setting.scale.choose(16 << 20, 192 << 20, 768 << 20);
     let mut disks = Disks::start(setting, &folder, file + file / 4 + (64 << 20), DISK, Front::Device)?;
     let bare = Mounted::new(&disks.bare.path(), &folder, "mounted-bare")?;
     let alone = Mounted::new(&disks.alone.device()?, &folder, "mounted-alone")?;
@@ -128,7 +128,7 @@ fn summary(report: &CaseReport, job: &str) -> String {
 
 fn protocols(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("protocols")?;
-    let span = setting.scale.choose(8 << 20, 96 << 20, 512 << 20);
+    let span = setting.scale.choose(8 << 20, 96 << 20, 320 << 20);
     let mut disks = Disks::start(setting, &folder, span + (64 << 20), DISK, Front::Nbd)?;
     let write = Workload { flush_at_end: true, ..Workload::writes(Pattern::Sequential, 1 << 20, 4).once_over(span) };
     let read = Workload::reads(Pattern::Sequential, 1 << 20, 4).once_over(span);

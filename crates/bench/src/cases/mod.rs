@@ -112,7 +112,7 @@ pub(crate) type Contender<'a> = (&'a str, &'a mut dyn Target);
 impl Setting<'_> {
     /// How long one job lasts.
     pub(crate) fn duration(&self) -> Duration {
-        Duration::from_millis(self.scale.choose(60, 400, 2000))
+        Duration::from_millis(self.scale.choose(60, 400, 1200))
     }
 
     /// Bytes of a backing file.
