@@ -62,7 +62,7 @@ bench-resync:
 	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd tests/bench-resync $(ARGS)
 
 sim:
-	$(CARGO) run --profile sim --locked -p urbd-sim -- $(if $(HOURS),--hours $(HOURS) --ledger target/sim/ledger.txt,\
+	$(CARGO) run --profile sim --locked -p urbd-sim --features rows -- $(if $(HOURS),--hours $(HOURS) --ledger target/sim/ledger.txt,\
 	  $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),2000)))
 
 fuzz:

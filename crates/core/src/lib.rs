@@ -45,6 +45,7 @@ mod replicate;
 mod request;
 mod resource;
 mod resync;
+mod rows;
 mod slab;
 mod snapshot;
 mod splitting;
@@ -56,3 +57,6 @@ pub use latency::Stage;
 #[cfg(feature = "mutants")]
 pub use mutant::{Layer, Mutant, choose_mutant};
 pub use resource::Resource;
+pub use rows::TABLES;
+#[cfg(feature = "rows")]
+pub use rows::take_rows;

@@ -1,12 +1,12 @@
 //! What must hold at any time, and when nothing is going on.
 
 use crate::apps::is_write;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Node};
 use crate::payload::{Owner, Payload};
 use crate::plan::{node_id, volume_nr};
 use crate::ranges::sectors;
 use units::SectorRange;
-use wire::{ConnState, DiskState, StateWord};
+use wire::{ConnState as C, DiskState, Role, StateWord};
 
 /// A sector that somebody wants to understand.
 #[derive(Clone, Debug)]
@@ -52,9 +52,8 @@ impl Cluster {
 
     /// Is the volume mirrored and idle?
     pub(crate) fn is_settled(&self, v: usize) -> bool {
-        let fine = |w: &StateWord| {
-            w.conn == ConnState::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate
-        };
+        let fine =
+            |w: &StateWord| w.conn == C::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate;
         self.nodes.iter().all(|node| {
             let idle = !node.requests.values().any(|r| is_write(r.kind)) && node.inbox.is_empty();
             // Also a flush counts: what has arrived may wait for it.
@@ -62,9 +61,41 @@ impl Cluster {
         }) && self.net.is_quiet()
     }
 
+    /// Two nodes that are connected, run, and have heard all that the other says, see each other as they are: one
+    /// Primary at most, mirrored states, and each knows the other's role and disk (S6, S9 and B.4 of
+    /// `docs/spec/connection-and-state.md` B).
+    fn check_mirrored(&self, v: usize) -> Result<(), String> {
+        let idle = |n: &Node| n.inbox.is_empty() && n.flights.is_empty() && !n.paused;
+        let awake = self.nodes.iter().all(|n| n.core.is_some() && idle(n));
+        let words = [0, 1].map(|n| self.nodes[n].volumes[v].word);
+        let [Some(a), Some(b)] = words else { return Ok(()) };
+        let together = a.conn >= C::Connected && b.conn >= C::Connected;
+        if !awake || !together || !self.net.is_quiet() || self.net.cut != [false; 2] {
+            return Ok(());
+        }
+        // What is not there, not yet or not any more, is one to the peer.
+        let disk = |d: DiskState| if d < DiskState::Inconsistent { DiskState::Diskless } else { d };
+        let two = a.role == Role::Primary && b.role == Role::Primary;
+        // What has begun and what is just ending may be known to one side only.
+        let last =
+            |conn| matches!(conn, C::Connected | C::SyncSource | C::SyncTarget | C::PausedSyncS | C::PausedSyncT);
+        if !last(a.conn) || !last(b.conn) {
+            return Ok(());
+        }
+        let pairs = [(&a, &b), (&b, &a)];
+        let seen = pairs.iter().all(|(me, other)| me.peer == other.role && disk(me.pdsk) == disk(other.disk));
+        if two || !seen || !mirrored(a.conn, b.conn) {
+            return Err(format!("connected and quiet, but they do not see each other as they are: {a:?} and {b:?}"));
+        }
+        Ok(())
+    }
+
     /// Volumes that are mirrored, idle and clean hold the same everywhere, and what applications wrote.
     pub(crate) fn check_settled(&mut self) {
         for v in 0..self.setup.volumes.len() {
+            if let Err(text) = self.check_mirrored(v) {
+                self.fail(format!("volume {v}: {text}"));
+            }
             if self.is_settled(v)
                 && let Err(text) = self.compare_copies(v)
             {
@@ -125,6 +156,17 @@ impl Cluster {
             }
         }
     }
+}
+
+/// Do these belong together? Pauses are told in packets of their own.
+fn mirrored(a: C, b: C) -> bool {
+    let kind = |conn| match conn {
+        C::PausedSyncS => C::SyncSource,
+        C::PausedSyncT => C::SyncTarget,
+        other => other,
+    };
+    let pairs = [(C::Connected, C::Connected), (C::SyncSource, C::SyncTarget), (C::SyncTarget, C::SyncSource)];
+    pairs.contains(&(kind(a), kind(b)))
 }
 
 /// Where two payloads of the same length differ first.

@@ -1,7 +1,7 @@
 //! The ledger of long runs: what was run so far, what failed, and which reasons of decisions were ever reached.
 //!
 //! Text, one fact a line: `seeds N`, `events N`, `virtual-seconds N`, `seconds N`, `reached NAME COUNT`,
-//! `failed SEED TEXT`.
+//! `row COUNT TABLE ROW`, `failed SEED TEXT`.
 //! A run goes on behind the last seed of its ledger.
 
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ pub(crate) struct Ledger {
     virtual_seconds: f64,
     seconds: f64,
     reached: BTreeMap<String, u64>,
+    rows: BTreeMap<String, u64>,
     failed: BTreeMap<u64, String>,
 }
 
@@ -52,6 +53,10 @@ impl Ledger {
                 let (name, count) = value.split_once(' ')?;
                 self.reached.insert(name.to_owned(), count.parse().ok()?);
             }
+            "row" => {
+                let (count, row) = value.split_once(' ')?;
+                self.rows.insert(row.to_owned(), count.parse().ok()?);
+            }
             "failed" => {
                 let (seed, text) = value.split_once(' ')?;
                 self.failed.insert(seed.parse().ok()?, text.to_owned());
@@ -68,6 +73,7 @@ impl Ledger {
             self.seeds, self.events, self.virtual_seconds, self.seconds
         );
         self.reached.iter().for_each(|(name, count)| text += &format!("reached {name} {count}\n"));
+        self.rows.iter().for_each(|(row, count)| text += &format!("row {count} {row}\n"));
         self.failed.iter().for_each(|(seed, words)| text += &format!("failed {seed} {}\n", words.replace('\n', " ")));
         path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
         let fresh = path.with_extension("new");
@@ -79,12 +85,20 @@ impl Ledger {
         self.seeds += 1;
         self.events += outcome.events;
         self.virtual_seconds += outcome.time.as_secs_f64();
-        for (name, count) in outcome.reached {
-            *self.reached.entry(name.to_owned()).or_default() += count;
-        }
+        self.note_coverage(&outcome);
         if let Some(text) = outcome.failure {
             println!("seed {seed}: {text}");
             self.failed.insert(seed, text);
+        }
+    }
+
+    /// What a run has reached.
+    pub(crate) fn note_coverage(&mut self, outcome: &Outcome) {
+        for (name, count) in &outcome.reached {
+            *self.reached.entry((*name).to_owned()).or_default() += count;
+        }
+        for (row, count) in &outcome.rows {
+            *self.rows.entry(row.clone()).or_default() += count;
         }
     }
 
@@ -95,6 +109,22 @@ impl Ledger {
         let percent = 100 * reached.len() / Reason::ALL.len();
         println!("reasons of decisions reached: {} of {} ({percent} %)", reached.len(), Reason::ALL.len());
         println!("never reached: {}", never.join(" "));
+        if !self.rows.is_empty() {
+            self.print_rows();
+        }
+    }
+
+    /// Which rows of decision tables were decisive.
+    fn print_rows(&self) {
+        let (mut all, mut found) = (0, 0);
+        for (table, rows) in urbd_core::TABLES {
+            let (reached, never): (Vec<&str>, Vec<&str>) =
+                rows.iter().copied().partition(|row| self.rows.contains_key(&format!("{table} {row}")));
+            (all, found) = (all + rows.len(), found + reached.len());
+            let never: Vec<_> = never.iter().map(|row| format!("\"{row}\"")).collect();
+            println!("{table}: {} of {} rows; never: {}", reached.len(), rows.len(), never.join(" "));
+        }
+        println!("rows of decision tables that were decisive: {found} of {all} ({} %)", 100 * found / all);
     }
 }
 

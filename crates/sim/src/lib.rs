@@ -75,6 +75,8 @@ pub struct Outcome {
     pub trace: Vec<String>,
     /// How often each reason was given for a decision, by its stable name.
     pub reached: BTreeMap<&'static str, u64>,
+    /// How often each row of a decision table was decisive, by `TABLE ROW`; empty without the feature `rows`.
+    pub rows: BTreeMap<String, u64>,
 }
 
 /// Runs the plan of a seed.
@@ -113,6 +115,10 @@ fn observed(plan: &Plan, options: Options, what: impl FnOnce(&mut Cluster)) -> O
         time: cluster.now.since(Instant(0)),
         trace: cluster.trace.into_lines(),
         reached: cluster.reached,
+        #[cfg(feature = "rows")]
+        rows: urbd_core::take_rows(),
+        #[cfg(not(feature = "rows"))]
+        rows: BTreeMap::new(),
     }
 }
 

@@ -5,6 +5,7 @@ use super::rules84::MetadataFlags;
 use super::{DiskState as D, Reason};
 use crate::config::Fencing;
 use crate::mutant::{Mutant, mutant};
+use crate::rows::hit;
 use units::Generation;
 
 /// What the decision looks at.
@@ -84,6 +85,7 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
     let others = input.outrun || (!input.exposed.is_none() && !input.exposed.same(input.current));
     let others = others && !mutant(Mutant::AttachStaleDisk);
     if input.peer_disk != D::UpToDate && (input.primary || input.peer_primary) && others {
+        hit("attach", || "refused".to_owned());
         return Err(Reason::DataNotCurrent);
     }
     // A Primary that runs has not crashed: it works on its peer's data, and this older disk wins no comparison.
@@ -91,7 +93,7 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
     let unlogged_crash = crashed_primary && input.al_disabled;
     let peer_outdated = input.flags.peer_outdated && !input.connected;
     let (disk, reason) = disk_state(input);
-    Ok(Attach {
+    let attach = Attach {
         activity_log: match (input.al_clean, input.flags.primary_ind) {
             (true, _) => ActivityLog::Keep,
             (false, false) => ActivityLog::Discard,
@@ -104,7 +106,10 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
         peer_disk: peer_outdated.then_some(D::Outdated),
         negotiate: input.connected,
         reason,
-    })
+    };
+    hit("attach", || format!("log {:?}", attach.activity_log));
+    hit("attach", || format!("bitmap {:?}", attach.bitmap));
+    Ok(attach)
 }
 
 fn disk_state(input: &Input) -> (D, Reason) {

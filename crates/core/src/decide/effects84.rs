@@ -3,6 +3,7 @@
 use super::rules84::lacks_data;
 use super::{ConnState as C, DiskState as D, Handler, Role, StateWord};
 use crate::mutant::{Mutant, mutant};
+use crate::rows::hit;
 
 /// Something to do because the state changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +97,7 @@ pub fn effects(old: &StateWord, new: &StateWord, facts: &Facts) -> Vec<Effect> {
     disk_and_resync(old, new, facts, &mut out);
     out.push(Effect::FlushMetadata);
     connection(old, new, facts, &mut out);
+    out.iter().for_each(|effect| hit("effects", || format!("{effect:?}")));
     out
 }
 

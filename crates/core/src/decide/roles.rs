@@ -1,6 +1,7 @@
 //! Promotion and demotion, 8.4 (`docs/spec/connection-and-state.md` 8.2, 8.4).
 
 use super::{ConnState as C, DiskState as D, Role, StateChange, StateChangeResult as Code};
+use crate::rows::hit;
 
 /// A promotion in progress. Start with [`Promotion::request`]; hand every result to [`Promotion::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,12 @@ impl Promotion {
 
     /// What follows from the result of a request; `disk` is the own disk's state now.
     pub fn next(&mut self, result: Code, disk: D) -> Step {
+        let step = self.judge(result, disk);
+        hit("promotion", || format!("{step:?}").split(['(', ' ']).next().unwrap_or_default().to_owned());
+        step
+    }
+
+    fn judge(&mut self, result: Code, disk: D) -> Step {
         if result.is_success() {
             return Step::Done { forced: self.forced };
         }

@@ -3,6 +3,7 @@
 use super::{ConnState as C, DiskState as D, Role, StateChange, StateChangeResult as Code, StateWord};
 use crate::config::{Fencing, OnNoData};
 use crate::mutant::{Mutant, mutant};
+use crate::rows::hit;
 
 /// What the rules look at besides the state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +90,13 @@ pub fn applied(old: &StateWord, change: &StateChange) -> StateWord {
 #[must_use]
 pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord {
     let mut new = *wanted;
+    let mut before = new;
+    // A rule counts if it changed anything.
+    let mut passed = |rule: u8, now: &StateWord| {
+        if *now != std::mem::replace(&mut before, *now) {
+            hit("sanitising", || rule.to_string());
+        }
+    };
     if new.conn < C::Connected {
         new.peer_isp = false;
         new.peer = Role::Unknown;
@@ -96,9 +104,11 @@ pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord
             new.pdsk = D::DUnknown;
         }
     }
+    passed(1, &new);
     if new.conn == C::StandAlone && new.disk == D::Diskless && new.role == Role::Secondary {
         new.aftr_isp = false;
     }
+    passed(2, &new);
     if new.conn > C::Connected && (new.disk <= D::Failed || new.pdsk <= D::Failed) {
         let target = disk_ranges(new.conn).0 == (D::Inconsistent, D::Outdated);
         if target && matches!(new.disk, D::Consistent | D::Outdated) {
@@ -113,9 +123,11 @@ pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord
         // A disk that went bad ends it. The reference goes on, and calls the disk UpToDate.
         new.conn = C::Connected;
     }
+    passed(3, &new);
     if new.conn < C::Connected && new.disk == D::Negotiating {
         (new.disk, new.pdsk) = ctx.at_attach.filter(|_| ctx.exposed_is_current).unwrap_or((D::Diskless, D::DUnknown));
     }
+    passed(4, &new);
     if new.conn >= C::Connected && new.conn < C::Ahead {
         let (own, peers) = (new.disk, new.pdsk);
         for (disk, other) in [(&mut new.disk, peers), (&mut new.pdsk, own)] {
@@ -126,13 +138,18 @@ pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord
             }
         }
     }
+    passed(5, &new);
     let ((disk_min, disk_max), (pdsk_min, pdsk_max)) = disk_ranges(new.conn);
     if new.conn != C::SyncTarget || !mutant(Mutant::SourceStaysUpToDate) {
         new.disk = new.disk.clamp(disk_min, disk_max);
     }
     new.pdsk = new.pdsk.clamp(pdsk_min, pdsk_max);
+    passed(6, &new);
+    let before_suspend = new;
     suspend(old, &mut new, ctx);
+    passed(if new.susp_fen == before_suspend.susp_fen { 8 } else { 7 }, &new);
     pause(&mut new);
+    passed(9, &new);
     new
 }
 
@@ -245,7 +262,7 @@ pub fn valid(s: &StateWord, ctx: &Context) -> Result<(), Code> {
         (matches!(s.conn, C::StartingSyncS | C::StartingSyncT) && s.pdsk == D::DUnknown, Code::NeedConnection),
         (connected && s.pdsk == D::DUnknown, Code::ConnectedOutdates),
     ];
-    rows.into_iter().find(|(matches, _)| *matches).map_or(Ok(()), |(_, code)| Err(code))
+    decided("validity", rows.iter().position(|(matches, _)| *matches), &rows)
 }
 
 /// Is this change allowed as a wish (spec 2.8, "Soft transitions")? The last matching row decides.
@@ -290,7 +307,14 @@ pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(),
         (spoils && old.conn == C::Connected, Code::NoUpToDateDisk),
         (outdates_absent, Code::OutdateWithoutConnection),
     ];
-    rows.into_iter().rev().find(|(matches, _)| *matches).map_or(Ok(()), |(_, code)| Err(code))
+    decided("soft", rows.iter().rposition(|(matches, _)| *matches), &rows)
+}
+
+/// The code of the row that decides.
+fn decided(table: &'static str, row: Option<usize>, rows: &[(bool, Code)]) -> Result<(), Code> {
+    let Some(row) = row else { return Ok(()) };
+    hit(table, || (row + 1).to_string());
+    Err(rows[row].1)
 }
 
 /// The metadata flags of a state (spec 2.8, "Metadata flags"); AL_CLEAN is always cleared with them.

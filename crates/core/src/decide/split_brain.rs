@@ -2,6 +2,7 @@
 
 use super::Reason;
 use crate::mutant::{Mutant, mutant};
+use crate::rows::hit;
 use wire::AfterSplitBrain;
 
 /// What happens if a Primary would have to take over the peer's data (`rr-conflict`, spec 6.6).
@@ -75,6 +76,9 @@ pub struct Resolution {
 /// Applies the after-sb policy for the present number of Primaries.
 #[must_use]
 pub fn resolve(input: &Input) -> Resolution {
+    let primaries = usize::from(input.me_primary) + usize::from(input.peer_primary);
+    let Policies { none, one, two } = input.policies;
+    hit("after-sb", || format!("{primaries}pri {}", [none, one, two][primaries].name()));
     match (input.me_primary, input.peer_primary) {
         (false, false) => plain(no_primary(input)),
         (true, true) => two_primaries(input),

@@ -2,6 +2,7 @@
 
 use super::Reason;
 use crate::mutant::{Mutant, mutant};
+use crate::rows::hit;
 use units::Generation;
 
 /// Added to a bitmap UUID to derive the sync UUID (protocol 96 to 109; spec 1.9).
@@ -206,6 +207,7 @@ pub fn compare(input: &Input) -> Comparison {
         ..*input
     });
     if mine.verdict != Verdict::RequiresWsame && mine.verdict.mirrored() != peers.verdict {
+        hit("generations", || "0".to_owned());
         return Comparison {
             verdict: Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true },
             rule: 0,
@@ -214,6 +216,7 @@ pub fn compare(input: &Input) -> Comparison {
             peer: input.peer.uuids,
         };
     }
+    hit("generations", || mine.rule.to_string());
     mine
 }
 
