@@ -41,6 +41,8 @@ const LEAST: f64 = 1024.0;
 const LONGEST_REST: f64 = 64.0;
 /// This much (ns) is always tolerated on top: the noise of schedulers and disks.
 const TOLERANCE: f64 = 20_000.0;
+/// Requests of this length (ns) are long beside the time until one is received.
+const LONG: f64 = 1e6;
 /// Few requests per second vary by themselves: below this their number says nothing.
 const STEADY: f64 = 500.0;
 
@@ -264,8 +266,9 @@ impl Guard {
     fn follow(&mut self, now: Instant, usual: Manner, recent: Manner) {
         let latency = (usual.slow * self.budget + TOLERANCE) / recent.slow;
         // The mean, which the rate shows, suffers less than the tail, of which a part is not seen here: how long
-        // requests wait until they are received.
-        let mean_budget = 1.0 + (self.budget - 1.0) / 2.0 + self.spread();
+        // requests wait until they are received. Among long requests it does not count.
+        let share = if usual.slow < LONG { 0.5 } else { 1.0 };
+        let mean_budget = 1.0 + (self.budget - 1.0) * share + self.spread();
         let rate = if usual.rate < STEADY { f64::INFINITY } else { recent.rate * mean_budget / usual.rate };
         let factor = latency.min(rate).clamp(0.8, 1.05);
         if factor < 1.0 && self.level <= LEAST {
