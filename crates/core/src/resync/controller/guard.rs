@@ -37,6 +37,9 @@ const SEEK: f64 = 2e6;
 const BEGIN: f64 = PIECE as f64 / 2.0;
 /// No level is lower: a resync always goes on.
 const LEAST: f64 = 1024.0;
+/// The level grows at most by this factor per window, and in the beginning by the other.
+const STEP: f64 = 1.05;
+const FIRST_STEP: f64 = 1.4;
 /// A rest is at most so many times as long as the piece before it took.
 const LONGEST_REST: f64 = 64.0;
 /// This much (ns) is always tolerated on top: the noise of schedulers and disks.
@@ -63,6 +66,8 @@ pub(crate) struct Guard {
     level: f64,
     /// Was more wanted than the level in this window?
     limiting: bool,
+    /// It has never been too much since applications began: it may grow fast.
+    beginning: bool,
     window: Window,
     /// An application's request was last seen then.
     last_work: Option<Instant>,
@@ -107,6 +112,7 @@ impl Guard {
             budget: budget(cfg),
             level: BEGIN,
             limiting: false,
+            beginning: true,
             window: Window { since: now, samples: Vec::new(), ended: 0 },
             last_work: None,
             alone: [None; 3],
@@ -211,7 +217,7 @@ impl Guard {
         }
         if away.is_none_or(|t| t >= IDLE) {
             self.window.begin(now);
-            self.recent = None;
+            (self.recent, self.beginning) = (None, true);
         }
         self.last_work = Some(now);
     }
@@ -270,7 +276,9 @@ impl Guard {
         let share = if usual.slow < LONG { 0.5 } else { 1.0 };
         let mean_budget = 1.0 + (self.budget - 1.0) * share + self.spread();
         let rate = if usual.rate < STEADY { f64::INFINITY } else { recent.rate * mean_budget / usual.rate };
-        let factor = latency.min(rate).clamp(0.8, 1.05);
+        let fastest = if self.beginning { FIRST_STEP } else { STEP };
+        let factor = latency.min(rate).clamp(0.8, fastest);
+        self.beginning &= factor > STEP;
         if factor < 1.0 && self.level <= LEAST {
             // It does not help.
             self.next_probe = self.next_probe.min(now + DOUBT);
