@@ -299,7 +299,8 @@ impl Cluster {
             let volume = &mut self.nodes[n].volumes[v];
             let synced = std::mem::take(&mut volume.synced);
             if !was_good && synced {
-                self.resynced(n, v);
+                let secondary = old.is_none_or(|w| w.role == Role::Secondary);
+                self.resynced(n, v, secondary);
                 let volume = &mut self.nodes[n].volumes[v];
                 if !good(&word) {
                     // And gone again in the same turn.
@@ -354,7 +355,7 @@ impl Cluster {
     }
 
     /// A resync is complete: the target is as good as the source.
-    fn resynced(&mut self, n: usize, v: usize) {
+    fn resynced(&mut self, n: usize, v: usize, was_secondary: bool) {
         let source = self.nodes[1 - n].volumes[v].view.clone();
         let alone = self.nodes[1 - n].volumes[v].alone;
         let under_way = self.under_way(n, v);
@@ -384,7 +385,7 @@ impl Cluster {
         volume.unflushed.clear();
         volume.doubtful.clear();
         // A Primary's applications have seen through its view all along.
-        if fewer || (counted && volume.word.is_some_and(|w| w.role == Role::Secondary)) {
+        if fewer || (counted && was_secondary) {
             volume.view.adopt(source, under_way.into_iter());
         }
         if unsafe_protocol {
