@@ -60,8 +60,10 @@ impl ModelledDisk {
         server.wait_until("serves", PATIENCE, || file.metadata().is_ok_and(|m| m.len() == size))?;
         let device = loopdev::attach(&file, loopdev::Options::default());
         let device = device.map_err(Error::io("a loop device for a modelled disk"))?;
-        say_that_it_has_no_cache(&device.path())?;
-        Ok(ModelledDisk { device, counts: counts_file(&backing), mount, _server: server })
+        let disk = ModelledDisk { device, counts: counts_file(&backing), mount, _server: server };
+        // A loop device says that it has a volatile cache, whatever it is made of.
+        device.set_write_through(true).map_err(Error::io("a modelled disk that says that it has no cache"))?;
+        Ok(disk)
     }
 
     /// What it has done so far.
@@ -82,17 +84,12 @@ impl ModelledDisk {
 
 impl Drop for ModelledDisk {
     fn drop(&mut self) {
+        // Who has this loop device next is to be heard when he flushes.
+        let _ = self.device.set_write_through(false);
         let _ = self.device.detach();
         // The server ends with its mount.
         let _ = fuse::unmount(&self.mount);
     }
-}
-
-/// A loop device says that it has a volatile cache, whatever it is made of.
-fn say_that_it_has_no_cache(device: &Path) -> Result<()> {
-    let name = device.file_name().unwrap_or_default();
-    let attribute = Path::new("/sys/block").join(name).join("queue/write_cache");
-    std::fs::write(&attribute, "write through").map_err(Error::io(attribute.display()))
 }
 
 /// What a modelled disk has done.

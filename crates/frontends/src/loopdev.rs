@@ -77,8 +77,12 @@ fn attach_open(backing: &File, file: &Path, options: Options, autoclear: bool) -
         // SAFETY: the argument is a `struct loop_config` that lives through the call.
         match check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) }) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
-            result => return result.map(|_| (device, node)),
+            result => result?,
+        };
+        if !options.read_only {
+            device.set_write_through(false).inspect_err(|_| drop(device.detach()))?;
         }
+        return Ok((device, node));
     }
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "every free loop device was taken by somebody else first"))
 }
@@ -140,6 +144,25 @@ impl LoopDevice {
         // SAFETY: this request takes no argument.
         match check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CLR_FD as _, 0) }) {
             Err(error) if error.raw_os_error() != Some(libc::ENXIO) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the kernel believes that there is no volatile cache behind the device, and so keeps flushes to itself. It
+    /// remembers that when another file is attached: who sets it takes it back.
+    ///
+    /// # Errors
+    /// If it has to be changed, and may not.
+    pub fn set_write_through(&self, write_through: bool) -> io::Result<()> {
+        let name = "queue/write_cache";
+        let wanted = if write_through { "write through" } else { "write back" };
+        match self.attribute(name)? {
+            Some(now) if !now.starts_with(wanted.as_bytes()) => {
+                let path = format!("/sys/block/loop{}/{name}", self.number);
+                std::fs::write(&path, wanted).map_err(|error| {
+                    io::Error::new(error.kind(), format!("cannot write \"{wanted}\" to {path}: {error}"))
+                })
+            }
             _ => Ok(()),
         }
     }

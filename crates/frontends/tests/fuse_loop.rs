@@ -181,6 +181,23 @@ fn ext4_on_a_loop_device() {
     assert_eq!(loopdev::backed_by(&file).unwrap(), [], "{path} is detached");
 }
 
+/// The kernel keeps "there is no cache" for the next file on the same device, and flushes to itself.
+#[test]
+fn a_loop_device_hears_flushes_whatever_it_was_told_before() {
+    if !possible() {
+        return;
+    }
+    let fs = mounted(8 * MIB);
+    for told in [true, false] {
+        let device = Attached::new(fs.file("0"), Options::default());
+        fs.disk.seen();
+        let out = format!("of={}", device.path());
+        run("dd", &["if=/dev/zero", &out, "bs=4k", "count=1", "oflag=direct", "conv=fsync"]);
+        assert!(fs.disk.seen().iter().any(|r| r.kind == Kind::Flush), "{}", device.path());
+        device.0.set_write_through(told).unwrap();
+    }
+}
+
 #[test]
 fn fio_verifies_on_a_loop_device() {
     if !possible() || !installed("fio") {
