@@ -148,8 +148,8 @@ impl LoopDevice {
         }
     }
 
-    /// Whether the kernel believes that there is no volatile cache behind the device, and so keeps flushes to itself. It
-    /// remembers that when another file is attached: who sets it takes it back.
+    /// Whether the kernel believes that there is no volatile cache behind the device, and so keeps flushes to itself.
+    /// It remembers that when another file is attached: who sets it takes it back.
     ///
     /// # Errors
     /// If it has to be changed, and may not.
