@@ -311,3 +311,13 @@ impl Host {
         self.volumes.iter().find(|v| v.nr == nr)
     }
 }
+
+/// The resource and, if it has a number, the volume that a text like `RES` or `RES/VOL` names; `None` if what stands
+/// for the number is none.
+#[must_use]
+pub fn volume_name(text: &str) -> Option<(&str, Option<VolumeNr>)> {
+    match text.split_once('/') {
+        Some((resource, nr)) => Some((resource, Some(VolumeNr(nr.parse().ok()?)))),
+        None => Some((text, None)),
+    }
+}

@@ -87,6 +87,11 @@ impl PeerWrite {
 /// What a packet of the peer costs while it waits or is worked on, besides its payload.
 const PACKET_COST: u64 = 256;
 
+/// Does it change data: a write, a discard, zeroes?
+fn changes_data(packet: &Packet) -> bool {
+    matches!(packet, Packet::Data(_) | Packet::Trim(_) | Packet::Zeroes(_))
+}
+
 /// Memory that a held packet takes, in bytes.
 fn cost(packet: &Packet, payload: &Segments) -> u64 {
     let inside = match packet {
@@ -129,8 +134,7 @@ impl Resource {
     /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
     fn begin_generation_for(&mut self, volume: VolumeNr, packet: &Packet) {
         let Some(d) = self.device_index(volume) else { return };
-        let writes = matches!(packet, Packet::Data(_) | Packet::Trim(_) | Packet::Zeroes(_));
-        if writes && self.devices[d].generation_with_first_write {
+        if changes_data(packet) && self.devices[d].generation_with_first_write {
             self.new_generation(d);
             self.send_uuids(d, wire::UuidFlags::NONE);
         }
@@ -147,7 +151,7 @@ impl Resource {
         if epochs.len() <= 1 || mutants {
             return false;
         }
-        let write = matches!(packet, Packet::Data(_) | Packet::Trim(_) | Packet::Zeroes(_) | Packet::Barrier(_));
+        let write = changes_data(packet) || matches!(packet, Packet::Barrier(_));
         let flushed = self.devices.iter().any(Device::needs_flushes);
         !write || flushed || !epochs.iter().all(|e| e.awaited)
     }

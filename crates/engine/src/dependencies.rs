@@ -130,11 +130,8 @@ impl Drop for Dependencies {
 fn dependencies(local: &LocalResource) -> Vec<Dependency> {
     let named = local.volumes.iter().filter_map(|v| Some((v.nr, v.disk.resync_after.as_deref()?)));
     let parsed = named.filter_map(|(ours, text)| {
-        let (resource, volume) = match text.split_once('/') {
-            Some((resource, volume)) => (resource, Some(volume.parse().ok()?)),
-            None => (text, None),
-        };
-        Some(Dependency { ours, resource: resource.to_owned(), volume })
+        let (resource, volume) = config::volume_name(text)?;
+        Some(Dependency { ours, resource: resource.to_owned(), volume: volume.map(|nr| nr.0) })
     });
     // -1, the default, is no name.
     parsed.filter(|d| d.resource != local.name && d.resource.parse::<i32>().is_err()).collect()

@@ -220,6 +220,27 @@ pub struct StateWord {
     pub quorum: bool,
 }
 
+impl StateWord {
+    /// The word with these states in which nothing is suspended or paused, and no quorum is told of.
+    #[must_use]
+    pub const fn undisturbed(role: Role, peer: Role, conn: ConnState, disk: DiskState, pdsk: DiskState) -> StateWord {
+        StateWord {
+            role,
+            peer,
+            conn,
+            disk,
+            pdsk,
+            susp: false,
+            aftr_isp: false,
+            peer_isp: false,
+            user_isp: false,
+            susp_nod: false,
+            susp_fen: false,
+            quorum: false,
+        }
+    }
+}
+
 /// Where the fields of the state word are: (name, shift, width in bits).
 pub(crate) mod place {
     pub(crate) const ROLE: (u32, u32) = (0, 2);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::document::{Document, HostNode, ResourceNode};
 use crate::error::{Error, ErrorKind, Findings, Span};
-use crate::model::{Host, HostMatch, MetaDisk, Resource};
+use crate::model::{Host, HostMatch, MetaDisk, Resource, volume_name};
 use crate::options::Setting;
 
 /// Checks that need all resources.
@@ -167,14 +167,11 @@ fn way_back(after: &BTreeMap<VolumeName, Vec<(VolumeName, &Setting)>>, from: &Vo
 
 /// The resource and volume number that `RES` or `RES/VOL` names. Without a number: the lowest volume.
 pub(crate) fn target<'a>(resources: &'a [Resource], text: &str) -> Option<(&'a Resource, u16)> {
-    let (name, nr) = match text.split_once('/') {
-        Some((name, nr)) => (name, Some(nr.parse::<u16>().ok()?)),
-        None => (text, None),
-    };
+    let (name, nr) = volume_name(text)?;
     let resource = resources.iter().find(|r| r.name == name)?;
     let volumes = &resource.hosts.first()?.volumes;
     let nr = match nr {
-        Some(nr) => volumes.iter().find(|v| v.nr.0 == nr)?.nr.0,
+        Some(nr) => volumes.iter().find(|v| v.nr == nr)?.nr.0,
         None => volumes.first()?.nr.0,
     };
     Some((resource, nr))

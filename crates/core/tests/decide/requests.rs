@@ -74,20 +74,8 @@ pub(crate) fn every_admitted_write_reaches_good_data() {
         for &disk in DiskState::ALL {
             for &pdsk in DiskState::ALL {
                 for protocol in [86, 95, 96, 101] {
-                    let s = StateWord {
-                        role: Role::Primary,
-                        peer: Role::Secondary,
-                        conn,
-                        disk,
-                        pdsk: if conn < ConnState::Connected { pdsk.min(DiskState::DUnknown) } else { pdsk },
-                        susp: false,
-                        aftr_isp: false,
-                        peer_isp: false,
-                        user_isp: false,
-                        susp_nod: false,
-                        susp_fen: false,
-                        quorum: false,
-                    };
+                    let pdsk = if conn < ConnState::Connected { pdsk.min(DiskState::DUnknown) } else { pdsk };
+                    let s = StateWord::undisturbed(Role::Primary, Role::Secondary, conn, disk, pdsk);
                     if routing::admit(&s, protocol) != Admission::Go {
                         continue;
                     }

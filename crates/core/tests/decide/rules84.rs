@@ -191,18 +191,9 @@ fn all_states(mut visit: impl FnMut(StateWord)) {
                     for &pdsk in DiskState::ALL {
                         for flags in 0..4 {
                             visit(StateWord {
-                                role,
-                                peer,
-                                conn,
-                                disk,
-                                pdsk,
-                                susp: false,
                                 aftr_isp: flags & 1 != 0,
                                 peer_isp: flags & 2 != 0,
-                                user_isp: false,
-                                susp_nod: false,
-                                susp_fen: false,
-                                quorum: false,
+                                ..StateWord::undisturbed(role, peer, conn, disk, pdsk)
                             });
                         }
                     }
@@ -212,7 +203,7 @@ fn all_states(mut visit: impl FnMut(StateWord)) {
     }
 }
 
-fn plain() -> Context {
+pub(crate) fn plain() -> Context {
     Context {
         two_primaries: false,
         fencing: Fencing::DontCare,

@@ -183,19 +183,10 @@ pub(super) fn state(rig: &Rig, volume: VolumeNr, input: &mut Input<'_>) -> Packe
         other if other > ConnState::Connected => other,
         _ => ConnState::Connected,
     };
+    let disk = input.pick(&[DiskState::UpToDate, DiskState::UpToDate, DiskState::Inconsistent, DiskState::Diskless]);
     let mut word = StateWord {
-        role: Role::Secondary,
-        peer: rig.snapshot.role,
-        conn: mirrored,
-        disk: input.pick(&[DiskState::UpToDate, DiskState::UpToDate, DiskState::Inconsistent, DiskState::Diskless]),
-        pdsk: DiskState::UpToDate,
-        susp: false,
-        aftr_isp: false,
-        peer_isp: false,
         user_isp: input.one_in(16),
-        susp_nod: false,
-        susp_fen: false,
-        quorum: false,
+        ..StateWord::undisturbed(Role::Secondary, rig.snapshot.role, mirrored, disk, DiskState::UpToDate)
     };
     match input.u8() % 8 {
         0 => word.conn = input.pick(ConnState::ALL),

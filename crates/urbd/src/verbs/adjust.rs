@@ -75,10 +75,10 @@ fn add_order(running: &mut Running, in_force: &LocalResource, all: &[LocalResour
     let spec = config::option(&[Group::Disk], AFTER).expect("in the table");
     for volume in running.volumes.iter_mut().filter(|v| v.options.find(AFTER).is_none()) {
         let own = in_force.volumes.iter().find(|v| v.nr == volume.nr);
-        let Some(text) = own.and_then(|v| v.disk.resync_after.as_deref()) else { continue };
-        let (name, nr) = text.split_once('/').map_or((text, None), |(name, nr)| (name, Some(nr)));
+        let named = own.and_then(|v| v.disk.resync_after.as_deref()).and_then(config::volume_name);
+        let Some((name, nr)) = named else { continue };
         let Some(other) = all.iter().find(|r| r.name == name) else { continue };
-        let before = other.volumes.iter().find(|v| nr.is_none_or(|nr| v.nr.to_string() == nr));
+        let before = other.volumes.iter().find(|v| nr.is_none_or(|nr| v.nr == nr));
         let setting = before.and_then(|v| Setting::parse(spec, &v.minor.to_string()).ok());
         volume.options = volume.options.iter().cloned().chain(setting).collect();
     }

@@ -78,20 +78,7 @@ fn sizes_of_a_1_gib_disk() {
 #[test]
 fn state_words() {
     use DiskNumbering::{Classic, WithDetaching};
-    let word = |role, peer, conn, disk, pdsk| StateWord {
-        role,
-        peer,
-        conn,
-        disk,
-        pdsk,
-        susp: false,
-        aftr_isp: false,
-        peer_isp: false,
-        user_isp: false,
-        susp_nod: false,
-        susp_fen: false,
-        quorum: false,
-    };
+    let word = StateWord::undisturbed;
     use ConnState::{Connected, SyncSource, WFConnection};
     use DiskState::{DUnknown, Inconsistent, UpToDate};
     use Role::{Primary, Secondary, Unknown};

@@ -1,29 +1,23 @@
 //! One node of a model world: what its disk remembers, what its process knows. Every state change goes through the
 //! crate's rules, and the effects of it that are about data are carried out.
 
+use crate::rules84::plain;
 use units::Generation;
+use urbd_core::Fencing;
 use urbd_core::decide::attach84::{self, ActivityLog, Bitmap};
 use urbd_core::decide::effects84::{self, Effect, Facts};
 use urbd_core::decide::rules84::{self, Context, Force, MetadataFlags};
 use urbd_core::decide::uuid84::{self, UuidSet};
 use urbd_core::decide::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord};
-use urbd_core::{Fencing, OnNoData};
 
 /// The state of a process that has just started.
-const IDLE: StateWord = StateWord {
-    role: Role::Secondary,
-    peer: Role::Unknown,
-    conn: ConnState::StandAlone,
-    disk: DiskState::Diskless,
-    pdsk: DiskState::DUnknown,
-    susp: false,
-    aftr_isp: false,
-    peer_isp: false,
-    user_isp: false,
-    susp_nod: false,
-    susp_fen: false,
-    quorum: false,
-};
+const IDLE: StateWord = StateWord::undisturbed(
+    Role::Secondary,
+    Role::Unknown,
+    ConnState::StandAlone,
+    DiskState::Diskless,
+    DiskState::DUnknown,
+);
 
 /// A new generation of this number. Bits of roles are left out: nothing but the policies looks at them.
 pub(super) fn generation(number: u64) -> Generation {
@@ -105,16 +99,10 @@ impl Node {
         let negotiating = self.word.disk == DiskState::Negotiating;
         let peer = if self.flags.peer_outdated { DiskState::Outdated } else { DiskState::DUnknown };
         Context {
-            two_primaries: false,
-            fencing: Fencing::DontCare,
-            on_no_data: OnNoData::IoError,
-            other_volume_peer_primary: false,
-            open: false,
             verify_alg: false,
-            protocol: 101,
-            state_sent: false,
             exposed_is_current: self.exposed.same(self.uuids.current),
             at_attach: negotiating.then_some((self.at_attach, peer)),
+            ..plain()
         }
     }
 
