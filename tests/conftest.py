@@ -28,6 +28,15 @@ def pytest_sessionfinish(session):
             os.rmdir("/dev/urbd")  # made as a mount point by the first node
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_mounts():
+    """Mounts of this worker's own (of the thread that runs the tests, and what it starts): a mount namespace that another
+    worker makes while we have a file system mounted would keep it mounted, for whoever asks "is it in use?"."""
+    libc, new_mounts, recursive, private = ctypes.CDLL(None, use_errno=True), 0x20000, 0x4000, 0x40000
+    if libc.unshare(new_mounts) or libc.mount(b"none", b"/", None, recursive | private, None):
+        raise OSError(ctypes.get_errno(), "cannot make a mount namespace (the tests need root)")
+
+
 @pytest.fixture(autouse=True)
 def time_limit(request):
     mark = request.node.get_closest_marker("limit")

@@ -32,4 +32,4 @@ pub mod target;
 pub mod workload;
 
 pub use error::{Error, Result};
-pub use sys::note_signals;
+pub use sys::{keep_mounts_apart, note_signals};

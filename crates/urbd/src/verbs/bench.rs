@@ -139,6 +139,7 @@ fn measure(args: &ArgMatches, set: Option<Set>) -> Result<u8, Problem> {
         _ => Scale::Quick,
     };
     let rounds = number(args, "rounds")?.unwrap_or(if scale == Scale::Full { 5 } else { 3 });
+    bench::keep_mounts_apart();
     bench::note_signals();
     let place = Place::new(args.get_one::<String>("dir").map(Path::new))?;
     let program =

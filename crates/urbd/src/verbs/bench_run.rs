@@ -133,6 +133,7 @@ fn bytes(args: &ArgMatches, name: &str) -> Result<Option<u64>, Problem> {
 }
 
 fn on_pair(args: &ArgMatches, workload: &Workload) -> Result<Outcome, Problem> {
+    bench::keep_mounts_apart();
     bench::note_signals();
     let place = Place::new(args.get_one::<String>("dir").map(Path::new))?;
     let size = bytes(args, "size")?.unwrap_or(256 << 20);
