@@ -4,31 +4,27 @@
 //! `row COUNT TABLE ROW`, `failed SEED TEXT`.
 //! A run goes on behind the last seed of its ledger.
 
+use crate::Outcome;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 use urbd_core::decide::Reason;
-use urbd_sim::{Options, Outcome, run_seed};
-
-/// The file is written after so many seeds.
-const SAVE_EVERY: u64 = 50;
 
 #[derive(Default)]
 pub(crate) struct Ledger {
-    seeds: u64,
-    events: u64,
-    virtual_seconds: f64,
-    seconds: f64,
+    pub(crate) seeds: u64,
+    pub(crate) events: u64,
+    pub(crate) virtual_seconds: f64,
+    pub(crate) seconds: f64,
+    /// Events of the shortest run of this process.
+    pub(crate) fewest: Option<u64>,
     reached: BTreeMap<String, u64>,
     rows: BTreeMap<String, u64>,
-    failed: BTreeMap<u64, String>,
+    pub(crate) failed: BTreeMap<u64, String>,
 }
 
 impl Ledger {
     /// Reads a ledger; an empty one if there is no such file.
-    fn load(path: &Path) -> Result<Ledger, String> {
+    pub(crate) fn load(path: &Path) -> Result<Ledger, String> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Ledger::default()),
@@ -67,7 +63,7 @@ impl Ledger {
     }
 
     /// Writes it whole, or leaves the old one.
-    fn save(&self, path: &Path) -> std::io::Result<()> {
+    pub(crate) fn save(&self, path: &Path) -> std::io::Result<()> {
         let mut text = format!(
             "seeds {}\nevents {}\nvirtual-seconds {:.0}\nseconds {:.0}\n",
             self.seeds, self.events, self.virtual_seconds, self.seconds
@@ -84,12 +80,19 @@ impl Ledger {
     pub(crate) fn add(&mut self, seed: u64, outcome: Outcome) {
         self.seeds += 1;
         self.events += outcome.events;
+        self.fewest = Some(self.fewest.map_or(outcome.events, |fewest| fewest.min(outcome.events)));
         self.virtual_seconds += outcome.time.as_secs_f64();
         self.note_coverage(&outcome);
         if let Some(text) = outcome.failure {
             println!("seed {seed}: {text}");
             self.failed.insert(seed, text);
         }
+    }
+
+    /// A run that had no end.
+    pub(crate) fn note_failure(&mut self, seed: u64, text: String) {
+        self.seeds += 1;
+        self.failed.insert(seed, text);
     }
 
     /// What a run has reached.
@@ -126,43 +129,4 @@ impl Ledger {
         }
         println!("rows of decision tables that were decisive: {found} of {all} ({} %)", 100 * found / all);
     }
-}
-
-/// Runs seeds on both cores for so long, from where the ledger at `path` ends. True if any seed of the ledger failed.
-pub(crate) fn run_for(hours: f64, path: &Path) -> bool {
-    let ledger = Ledger::load(path).unwrap_or_else(|text| {
-        eprintln!("{text}; move it away to begin a new one");
-        std::process::exit(20)
-    });
-    std::panic::set_hook(Box::new(|_| {}));
-    let (began, before) = (Instant::now(), ledger.seconds);
-    let end = began + Duration::from_secs_f64(hours * 3600.0);
-    let next = AtomicU64::new(ledger.seeds + 1);
-    let ledger = Mutex::new(ledger);
-    let work = || {
-        while Instant::now() < end {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            let outcome = run_seed(seed, Options::default());
-            let mut ledger = ledger.lock().expect("no worker dies holding it");
-            ledger.add(seed, outcome);
-            ledger.seconds = before + began.elapsed().as_secs_f64();
-            if ledger.seeds.is_multiple_of(SAVE_EVERY) {
-                ledger.save(path).unwrap_or_else(|e| eprintln!("{}: {e}", path.display()));
-            }
-        }
-    };
-    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(work))));
-    let ledger = ledger.into_inner().expect("all workers have ended");
-    ledger.save(path).unwrap_or_else(|e| eprintln!("{}: {e}", path.display()));
-    println!(
-        "{}: {} seeds, {} failed; {} events ({:.0} per second), {:.1} h of virtual time",
-        path.display(),
-        ledger.seeds,
-        ledger.failed.len(),
-        ledger.events,
-        ledger.events as f64 / ledger.seconds.max(0.001),
-        ledger.virtual_seconds / 3600.0
-    );
-    ledger.print_coverage();
-    !ledger.failed.is_empty()
 }

@@ -16,16 +16,18 @@
 //! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
 //! the write that they come from.
 //!
-//! Must never: be needed by the product; know more of the core than its public interface.
+//! Must never: be needed by the product but for its verb `sim`; know more of the core than its public interface.
 #![forbid(unsafe_code)]
 
 mod apps;
+mod campaign;
 mod checks;
 mod cluster;
 mod codec;
 mod disk;
 mod epochs;
 mod faults;
+mod ledger;
 mod links;
 mod metadata;
 mod net;
@@ -39,6 +41,7 @@ mod settle;
 mod shrink;
 mod trace;
 
+pub use campaign::{Campaign, FAILED, parse_place};
 pub use disk::DiskFaults;
 pub use plan::{Plan, Setup, Step, VolumeSetup};
 pub use scenario::{Scenario, parse as parse_scenarios, run_scenario};

@@ -16,6 +16,7 @@ pub(crate) mod metadata;
 pub(crate) mod options;
 pub(crate) mod shell;
 pub(crate) mod show;
+pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod wait;
 
@@ -256,6 +257,7 @@ pub(crate) static VERBS: &[Verb] = &[
     hidden(each("after-resync-target", PeerDevice, "Run the configured handler", &[], handlers::after_resync_target)),
     hidden(each("fence-peer", PeerDevice, "Run the configured handler", &[], handlers::fence_peer)),
     hidden(each("unfence-peer", PeerDevice, "Run the configured handler", &[], handlers::unfence_peer)),
+    once("sim", Nothing, "Simulate whole clusters with this program's core, and check every promise", SIM, sim::run),
     once("completion", Nothing, "Print a completion script", COMPLETION, completion::print),
     once("version", Nothing, "Print version numbers as shell assignments", &[], completion::version),
 ];
@@ -264,6 +266,20 @@ const ADJUST_TENTATIVE: Opt = Opt { hidden: true, ..flag("tentative", "Accepted 
 const RESTORE_MD: &[Opt] = &[FORCE, value("file", "FILE", "The text; default: standard input")];
 const SET_GI: &[Opt] = &[FORCE, NODE_ID, value("gi", "GI", "As get-gi prints them; empty fields stay")];
 const COMPLETION: &[Opt] = &[positional("shell", "SHELL", "bash, zsh, fish, elvish or powershell")];
+
+const SIM: &[Opt] = &[
+    value("seed", "SEED[:STEP,…]", "Run this one; with numbers, only these steps of its plan"),
+    flag("trace", "Show everything that happens"),
+    value("watch", "VOLUME:SECTOR", "Show what a sector holds, and may hold, whenever that changes"),
+    flag("shrink", "Look for a shorter plan that fails in the same way"),
+    value("seeds", "N", "Run so many seeds; default: 1000"),
+    value("first", "SEED", "The first of them; default: 1"),
+    value("events", "N", "Go on until there were so many events"),
+    value("jobs", "N", "So many at a time; default: one for each processor"),
+    value("scenario", "NAME", "Run the named scenarios that begin so"),
+    value("hours", "H", "Run seeds for so long, from where the ledger ends"),
+    value("ledger", "FILE", "Where --hours keeps how far it came, what was reached, and what failed"),
+];
 
 /// The verb of that name.
 pub(crate) fn find(name: &str) -> Option<&'static Verb> {
