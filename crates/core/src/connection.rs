@@ -129,7 +129,7 @@ pub(crate) struct PeerDevice {
     pub(crate) consider_resync: bool,
     /// The peer's generations are those from before it knew of the disk that is being attached here.
     pub(crate) uuids_stale: bool,
-    /// The generations of both sides were compared since the peer has its disk.
+    /// The generations of both sides were compared since the peer has its disk, and its data was not refused.
     pub(crate) compared: bool,
     /// The next verify goes on from this bit.
     pub(crate) verify_from: u64,

@@ -488,7 +488,6 @@ impl Resource {
         change: &mut StateChange,
     ) -> Option<ConnState> {
         let theirs_uuids = self.connections[i].peer_devices[d].uuids?;
-        self.connections[i].peer_devices[d].compared = true;
         let c = &self.connections[i];
         let dev = &self.devices[d];
         let peer_set =
@@ -539,6 +538,7 @@ impl Resource {
         for handler in &outcome.handlers {
             self.handler(handler.name(), Some(d), Some(i));
         }
+        self.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
         if comparison.own != self.uuids(d) {
             self.put_uuids(d, &comparison.own);
         }

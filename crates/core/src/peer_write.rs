@@ -637,6 +637,14 @@ impl Resource {
         }
     }
 
+    /// Is something of a link that has ended still on its way to a disk (spec 2.7)?
+    pub(crate) fn peers_work_lingers(&self) -> bool {
+        let usable = |d: usize| self.devices[d].usable();
+        let over = |w: &PeerWrite| self.connections[w.connection].session != w.session;
+        self.peer_writes.iter().any(|(_, w)| usable(w.device) && over(w))
+            || (0..self.devices.len()).any(|d| usable(d) && self.abandoned_resync_lingers(d))
+    }
+
     /// The peer wrote what it did not send.
     pub(crate) fn peer_out_of_sync(&mut self, i: usize, d: usize, r: wire::BlockRange) {
         let Some(range) = r.range() else { return };

@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 
 /// The file is written after so many seeds.
 const SAVE_EVERY: u64 = 50;
-/// Shrinking takes so many runs at most.
-const ATTEMPTS: u32 = 400;
 
 /// Exit status of a program whose run has found something.
 pub const FAILED: u8 = 10;
@@ -29,8 +27,8 @@ pub enum Campaign {
         plan: Box<Plan>,
         /// What to show.
         options: Options,
-        /// Show and run a shorter plan that fails in the same way.
-        shrink: bool,
+        /// Look so long for a shorter plan that fails in the same way, show it and run it.
+        shrink: Option<Duration>,
     },
     /// Runs those scenarios whose names begin so.
     Scenarios {
@@ -47,8 +45,10 @@ pub enum Campaign {
         first: u64,
         /// So many at least.
         count: u64,
-        /// So many events at least.
+        /// So many events at least, of all together.
         events: u64,
+        /// A seed with fewer events fails: it has tried too little.
+        each: u64,
         /// So many at a time.
         jobs: NonZeroUsize,
     },
@@ -72,7 +72,9 @@ impl Campaign {
         match self {
             Campaign::One { plan, options, shrink } => Ok(one(*plan, options, shrink)),
             Campaign::Scenarios { name, seed, trace } => scenarios(&name, seed, trace),
-            Campaign::Many { first, count, events, jobs } => Ok(many(first, count, events, jobs)),
+            Campaign::Many { first, count, events, each, jobs } => {
+                Ok(many(first, jobs, each, |ledger, next| next < first + count || ledger.events < events))
+            }
             Campaign::Hours { hours, ledger, jobs } => run_for(hours, &ledger, jobs),
         }
     }
@@ -91,18 +93,18 @@ pub fn parse_place(text: &str) -> Option<(usize, u64)> {
     Some((volume.parse().ok()?, sector.parse().ok()?))
 }
 
-fn one(mut plan: Plan, options: Options, short: bool) -> bool {
+fn one(mut plan: Plan, options: Options, short: Option<Duration>) -> bool {
     let seed = plan.seed;
     RUNNING.set(seed);
     if cfg!(panic = "abort") {
         quiet_panics(None);
     }
-    if short {
-        plan = shrink(&plan, ATTEMPTS);
+    if let Some(most) = short {
+        let began = Instant::now();
+        plan = shrink(&plan, || began.elapsed() < most);
         println!("{:#?}", plan.setup);
         plan.steps.iter().for_each(|(at, step)| println!("{at:?} {step:?}"));
-        let numbers: Vec<String> = plan.numbers().iter().map(usize::to_string).collect();
-        println!("for seeds.txt: {seed}:{}", numbers.join(","));
+        println!("for seeds.txt: {}", plan.name());
     }
     let outcome = run_plan(&plan, options);
     outcome.trace.iter().for_each(|line| println!("{line}"));
@@ -171,7 +173,7 @@ fn run_seeds(next: &AtomicU64, jobs: NonZeroUsize, more: impl Fn(u64) -> bool + 
     std::thread::scope(|scope| (0..jobs.get()).for_each(|_| drop(scope.spawn(work))));
 }
 
-fn many(first: u64, count: u64, least: u64, jobs: NonZeroUsize) -> bool {
+fn many(first: u64, jobs: NonZeroUsize, each: u64, more: impl Fn(&Ledger, u64) -> bool + Sync) -> bool {
     quiet_panics(None);
     let (next, began) = (AtomicU64::new(first), Instant::now());
     let mut ledger = Ledger::default();
@@ -179,7 +181,7 @@ fn many(first: u64, count: u64, least: u64, jobs: NonZeroUsize) -> bool {
         ledger.note_coverage(&run_scenario(&scenario, 0, Options::default()));
     }
     let ledger = Mutex::new(ledger);
-    run_seeds(&next, jobs, |next| next < first + count || lock(&ledger).events < least, &ledger);
+    run_seeds(&next, jobs, |next| more(&lock(&ledger), next), &ledger);
     let ledger = ledger.into_inner().expect("no worker died");
     ledger.print_coverage();
     let elapsed = began.elapsed().as_secs_f64();
@@ -194,7 +196,11 @@ fn many(first: u64, count: u64, least: u64, jobs: NonZeroUsize) -> bool {
         ledger.virtual_seconds / 3600.0,
         ledger.virtual_seconds / elapsed
     );
-    !ledger.failed.is_empty()
+    let fewest = ledger.fewest.unwrap_or_default();
+    if fewest < each {
+        println!("a seed had {fewest} events only: {each} are wanted of each");
+    }
+    fewest < each || !ledger.failed.is_empty()
 }
 
 fn run_for(hours: f64, path: &Path, jobs: NonZeroUsize) -> Result<bool, String> {

@@ -193,7 +193,7 @@ impl Cluster {
         let nodes = (0..2).map(|n| Node::new(&setup, n)).collect();
         let mut cluster = Cluster {
             now: Instant(0),
-            rng: Rng::new(plan.seed),
+            rng: Rng::new(plan.seed ^ (plan.luck << 40)),
             nodes,
             net: Net::default(),
             trace,

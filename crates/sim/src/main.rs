@@ -1,11 +1,12 @@
 //! `urbd-sim`: the simulator without the product around it; `urbd sim` is the same for people who have only that.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 use urbd_sim::{Campaign, FAILED, Options, Plan, parse_place};
 
-const USAGE: &str = "usage: urbd-sim [--seeds N] [--first SEED] [--events N] [--jobs N]
-                                               run N seeds, and more until there were that many events
-       urbd-sim --seed SEED[:STEP,STEP...] [--trace] [--watch VOLUME:SECTOR] [--shrink]
+const USAGE: &str = "usage: urbd-sim [--seeds N] [--first SEED] [--events N] [--each N] [--jobs N]
+                                               run N seeds, and more until there were that many events, each with so many
+       urbd-sim --seed SEED[+LUCK][:STEP,STEP...] [--trace] [--watch VOLUME:SECTOR] [--shrink SECONDS]
                                                run one, show what happens or a shorter plan
        urbd-sim --scenario NAME [--seed SEED] [--trace]   run those of scenarios.txt whose name begins so
        urbd-sim --hours H --ledger FILE [--jobs N]        go on from where the ledger ends";
@@ -21,8 +22,8 @@ fn main() {
 fn campaign() -> Campaign {
     let mut args = std::env::args().skip(1);
     let (mut first, mut count, mut single) = (1, 1000, None);
-    let (mut least, mut jobs) = (0, Campaign::all_processors());
-    let (mut trace, mut short, mut scenario, mut watch) = (false, false, None, None);
+    let (mut least, mut each, mut jobs) = (0, 0, Campaign::all_processors());
+    let (mut trace, mut short, mut scenario, mut watch) = (false, None, None, None);
     let (mut hours, mut file) = (None, "target/sim/ledger.txt".to_owned());
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| usage());
@@ -30,6 +31,7 @@ fn campaign() -> Campaign {
             "--seeds" => count = number(),
             "--first" => first = number(),
             "--events" => least = number(),
+            "--each" => each = number(),
             "--jobs" => jobs = NonZeroUsize::new(number() as usize).unwrap_or_else(|| usage()),
             "--seed" => single = Some(args.next().and_then(|n| Plan::parse(&n)).unwrap_or_else(|| usage())),
             "--scenario" => scenario = Some(args.next().unwrap_or_else(|| usage())),
@@ -37,7 +39,7 @@ fn campaign() -> Campaign {
             "--ledger" => file = args.next().unwrap_or_else(|| usage()),
             "--trace" => trace = true,
             "--watch" => watch = Some(args.next().and_then(|w| parse_place(&w)).unwrap_or_else(|| usage())),
-            "--shrink" => short = true,
+            "--shrink" => short = Some(Duration::from_secs(number())),
             _ => usage(),
         }
     }
@@ -48,7 +50,7 @@ fn campaign() -> Campaign {
             let options = Options { trace: trace || watch.is_some(), watch };
             Campaign::One { plan: Box::new(plan), options, shrink: short }
         }
-        (_, None, None) => Campaign::Many { first, count, events: least, jobs },
+        (_, None, None) => Campaign::Many { first, count, events: least, each, jobs },
     }
 }
 

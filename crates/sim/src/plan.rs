@@ -27,11 +27,16 @@ pub(crate) const LONG: u64 = 20_000;
 /// So many events a run with a long plan has at least.
 pub(crate) const LEAST_EVENTS: u64 = 20_000;
 
+/// Lucks that are tried when a plan is made shorter.
+pub(crate) const LUCKS: u64 = 8;
+
 /// A cluster and everything that happens to it, in order of time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
     /// Where it comes from.
     pub seed: u64,
+    /// How long disks, links and processes take in this run: 0 is the seed's own luck.
+    pub luck: u64,
     /// The cluster.
     pub setup: Setup,
     /// What happens. After the last step faults end, and the cluster must recover.
@@ -175,16 +180,18 @@ impl Plan {
         }
         let Drawing { setup, mut steps, .. } = drawing;
         steps.sort_by_key(|(at, _)| *at);
-        Plan { seed, setup, steps, least_events: if long { LEAST_EVENTS } else { 0 } }
+        Plan { seed, luck: 0, setup, steps, least_events: if long { LEAST_EVENTS } else { 0 } }
     }
 }
 
 impl Plan {
-    /// `seed`, or `seed:step,step,…`: of a seed's plan only the steps with these numbers. `None`: it is neither.
+    /// `seed`, `seed+luck`, each perhaps with `:step,step,…`: of the seed's plan only the steps with these numbers.
+    /// `None`: it is none of these.
     #[must_use]
     pub fn parse(text: &str) -> Option<Plan> {
         let (seed, steps) = text.split_once(':').map_or((text, None), |(seed, steps)| (seed, Some(steps)));
-        let plan = Plan::draw(seed.parse().ok()?);
+        let (seed, luck) = seed.split_once('+').unwrap_or((seed, "0"));
+        let plan = Plan { luck: luck.parse().ok()?, ..Plan::draw(seed.parse().ok()?) };
         let Some(steps) = steps else { return Some(plan) };
         let steps: Result<Vec<usize>, _> = steps.split(',').map(str::parse).collect();
         Some(plan.only(&steps.ok()?))
@@ -202,13 +209,19 @@ impl Plan {
         self
     }
 
-    /// The numbers that these steps have in the whole plan of the seed.
+    /// The text that [`Plan::parse`] reads: with the numbers that the steps have in the whole plan of the seed.
     #[must_use]
-    pub fn numbers(&self) -> Vec<usize> {
+    pub fn name(&self) -> String {
         let whole = Plan::draw(self.seed);
+        let luck = if self.luck == 0 { String::new() } else { format!("+{}", self.luck) };
+        if self.steps == whole.steps && self.least_events == whole.least_events {
+            return format!("{}{luck}", self.seed);
+        }
         let mut left = self.steps.iter().peekable();
         let all = whole.steps.iter().enumerate();
-        all.filter(|(_, step)| left.next_if(|next| next == step).is_some()).map(|(number, _)| number).collect()
+        let numbers = all.filter(|(_, step)| left.next_if(|next| next == step).is_some());
+        let numbers: Vec<String> = numbers.map(|(number, _)| number.to_string()).collect();
+        format!("{}{luck}:{}", self.seed, numbers.join(","))
     }
 }
 

@@ -48,7 +48,7 @@ pub fn run_scenario(scenario: &Scenario, seed: u64, options: Options) -> Outcome
     while let Some((number, line)) = lines.next_if(|(_, line)| line.starts_with("set ")) {
         failure = failure.or(set(&mut setup, line).err().map(|e| format!("line {number}: {e}")));
     }
-    let plan = Plan { seed, setup, steps: Vec::new(), least_events: 0 };
+    let plan = Plan { seed, luck: 0, setup, steps: Vec::new(), least_events: 0 };
     crate::observed(&plan, options, |cluster| {
         if let Some(text) = failure {
             return cluster.fail(text);

@@ -6,7 +6,7 @@ use urbd_sim::{Options, Plan, run_plan, run_seed};
 /// How many fresh seeds these tests take, without optimisation; `tests/run` takes many more (`docs/testing.md`).
 const FRESH: u64 = 40;
 
-/// A line of `seeds.txt`: `seed` or `seed:step,step,…`, then words.
+/// A line of `seeds.txt`: what `Plan::parse` reads, then words.
 fn parse(line: &str) -> Option<Plan> {
     let entry = line.split('#').next()?.trim();
     (!entry.is_empty()).then(|| Plan::parse(entry).unwrap_or_else(|| panic!("seeds.txt: {entry}")))
@@ -20,7 +20,7 @@ fn what_failed_once_passes() {
     assert!(!plans.is_empty());
     let failure = |plan: &Plan| {
         let outcome = run_plan(plan, Options::default());
-        outcome.failure.map(|text| format!("seed {}, steps {:?}: {text}", plan.seed, plan.numbers()))
+        outcome.failure.map(|text| format!("{}: {text}", plan.name()))
     };
     let failed: Vec<String> = plans.iter().filter_map(failure).collect();
     assert!(failed.is_empty(), "{failed:#?}");

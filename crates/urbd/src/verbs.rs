@@ -268,13 +268,14 @@ const SET_GI: &[Opt] = &[FORCE, NODE_ID, value("gi", "GI", "As get-gi prints the
 const COMPLETION: &[Opt] = &[positional("shell", "SHELL", "bash, zsh, fish, elvish or powershell")];
 
 const SIM: &[Opt] = &[
-    value("seed", "SEED[:STEP,…]", "Run this one; with numbers, only these steps of its plan"),
+    value("seed", "SEED[+LUCK][:STEP,…]", "Run this one; with numbers, only these steps of its plan"),
     flag("trace", "Show everything that happens"),
     value("watch", "VOLUME:SECTOR", "Show what a sector holds, and may hold, whenever that changes"),
-    flag("shrink", "Look for a shorter plan that fails in the same way"),
+    value("shrink", "SECONDS", "Look so long for a shorter plan that fails in the same way"),
     value("seeds", "N", "Run so many seeds; default: 1000"),
     value("first", "SEED", "The first of them; default: 1"),
     value("events", "N", "Go on until there were so many events"),
+    value("each", "N", "Fail if a seed had fewer events"),
     value("jobs", "N", "So many at a time; default: one for each processor"),
     value("scenario", "NAME", "Run the named scenarios that begin so"),
     value("hours", "H", "Run seeds for so long, from where the ledger ends"),

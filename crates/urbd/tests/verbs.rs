@@ -452,10 +452,10 @@ fn what_the_simulator_cannot_do_is_said() {
     fs::write(&broken, "seeds many\n").unwrap();
     let broken = broken.to_str().unwrap();
     let table: [(&[&str], i32, &str); 7] = [
-        (&["--seed", "x"], 1, "N:STEP"),
+        (&["--seed", "x"], 1, "N[+LUCK]"),
         (&["--seed", "1", "--watch", "3"], 1, "VOLUME:SECTOR"),
         (&["--hours", "1"], 1, "--ledger"),
-        (&["--shrink"], 1, "need --seed"),
+        (&["--shrink", "1"], 1, "need --seed"),
         (&["--seeds", "2", "--jobs", "0"], 1, "at least 1"),
         (&["--scenario", "no-such"], 20, "no scenario"),
         (&["--hours", "1", "--ledger", broken], 20, "not a line of a ledger"),

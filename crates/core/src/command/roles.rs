@@ -24,7 +24,8 @@ impl Resource {
             Stage::Answer | Stage::Fence(_) => (Some(Waiting::Promote { promotion, force, volume, stage }), None),
             Stage::Later(at) if self.now < at => (Some(Waiting::Promote { promotion, force, volume, stage }), None),
             Stage::Ask | Stage::Later(_) => {
-                if self.devices.iter().any(|d| d.attaching.is_some()) {
+                // What a lost peer wrote and is still on its way to a disk would change under the applications.
+                if self.devices.iter().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
                     return (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None);
                 }
                 if volume == 0
@@ -33,7 +34,13 @@ impl Resource {
                     return (None, Some(Err(self.refusal(other, code))));
                 }
                 match self.agree(id, volume, &promotion.request()) {
-                    Ok(true) => self.promotion_result(promotion, force, volume, Ok(())),
+                    Ok(true) => match self.promotion_result(promotion, force, volume, Ok(())) {
+                        // At once: another command in between could make it hopeless half-way.
+                        (Some(Waiting::Promote { promotion, force, volume, stage: stage @ Stage::Ask }), None) => {
+                            self.step_promotion(id, promotion, force, volume, stage)
+                        }
+                        result => result,
+                    },
                     Ok(false) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Answer }), None),
                     Err(Code::InTransientState) => {
                         let at = self.now + Duration::from_millis(100);
@@ -98,7 +105,9 @@ impl Resource {
         let error = self.refusal(volume, code);
         for d in 0..volume {
             let change = StateChange { role: Some(Role::Secondary), ..StateChange::default() };
-            let _ = self.change(d, &change, Force::Soft);
+            if self.change(d, &change, Force::Soft).is_ok() {
+                self.demoted(d);
+            }
         }
         (None, Some(Err(error)))
     }
@@ -181,18 +190,20 @@ impl Resource {
         if let Err(code) = self.change_all(&change, Force::Soft) {
             return (None, Some(Err(self.refusal(0, code))));
         }
-        for d in 0..self.devices.len() {
-            if let Some(b) = &mut self.devices[d].backing
-                && b.md.current != Generation::JUST_CREATED
-            {
-                b.md.current = b.md.current.with_primary_bit(false);
-            }
-            let conn = self.word(d).conn;
-            if roles::demoted(conn).send_state {
-                self.send_state(d);
-            }
-            self.md_changed(d);
-        }
+        (0..self.devices.len()).for_each(|d| self.demoted(d));
         (None, Some(Ok(())))
+    }
+
+    fn demoted(&mut self, d: usize) {
+        if let Some(b) = &mut self.devices[d].backing
+            && b.md.current != Generation::JUST_CREATED
+        {
+            b.md.current = b.md.current.with_primary_bit(false);
+        }
+        let conn = self.word(d).conn;
+        if roles::demoted(conn).send_state {
+            self.send_state(d);
+        }
+        self.md_changed(d);
     }
 }

@@ -16,6 +16,8 @@ pub enum Occasion {
     OwnAttach,
     /// The peer attaches while connected.
     PeerAttach,
+    /// The peer has attached while connected, without a comparison or in spite of it: both attached at the same time.
+    PeerServes,
 }
 
 /// One node's part of the decision.
@@ -133,7 +135,7 @@ enum Refusal {
 fn refused(occasion: Occasion, refusal: Refusal) -> Decision {
     match (refusal, occasion) {
         (Refusal::Retry, _) => Decision::Retry,
-        (Refusal::Final, Occasion::Connect) => Decision::Disconnect,
+        (Refusal::Final, Occasion::Connect | Occasion::PeerServes) => Decision::Disconnect,
         (Refusal::Final, Occasion::OwnAttach) => Decision::FailOwnDisk,
         (Refusal::Final, Occasion::PeerAttach) => Decision::TreatPeerAsDiskless,
     }
@@ -198,7 +200,7 @@ fn split_brain(
     // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
     let stale = match input.occasion {
         Occasion::OwnAttach => input.me.primary,
-        Occasion::PeerAttach => input.peer.primary,
+        Occasion::PeerAttach | Occasion::PeerServes => input.peer.primary,
         Occasion::Connect => false,
     };
     if stale {
@@ -309,7 +311,7 @@ pub struct StateReceived {
     pub peer_disk: DiskState,
     /// The "consider resync" mark: the peer was forced to Primary.
     pub consider_resync: bool,
-    /// The generations were compared since the peer has its disk.
+    /// The generations were compared since the peer has its disk, and its data was not refused.
     pub compared: bool,
 }
 
@@ -326,9 +328,11 @@ pub fn occasion(state: &StateReceived) -> Option<Occasion> {
         Some(Occasion::Connect)
     } else if rest && state.disk == DiskState::Negotiating {
         Some(Occasion::OwnAttach)
-    } else if rest && (state.peer_disk == DiskState::Negotiating || !state.compared) {
-        // Also without having said that it negotiates: no disk is trusted that was not compared.
+    } else if rest && state.peer_disk == DiskState::Negotiating {
         Some(Occasion::PeerAttach)
+    } else if rest && !state.compared {
+        // No disk is trusted that was not compared, or found to be of other data.
+        Some(Occasion::PeerServes)
     } else if rest && peer_starts {
         Some(Occasion::Connect)
     } else {

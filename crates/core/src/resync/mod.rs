@@ -277,6 +277,12 @@ impl Resource {
         })
     }
 
+    /// Are blocks of a resync that was abandoned still on their way to the disk?
+    pub(crate) fn abandoned_resync_lingers(&self, d: usize) -> bool {
+        let mut blocks = self.connections.iter().flat_map(|c| c.peer_devices[d].resync.blocks.values());
+        blocks.any(|b| matches!(b.step, Step::Abandoned(_)))
+    }
+
     /// Something unfinished of an application or the peer lies on these blocks.
     fn resync_must_avoid(&self, i: usize, d: usize, range: SectorRange) -> bool {
         let dev = &self.devices[d];

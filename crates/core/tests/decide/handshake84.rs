@@ -28,8 +28,12 @@ const VERDICTS: [(&str, Verdict); 11] = [
     ("requires-wsame", Verdict::RequiresWsame),
 ];
 
-const OCCASIONS: [(&str, Occasion); 3] =
-    [("connect", Occasion::Connect), ("own-attach", Occasion::OwnAttach), ("peer-attach", Occasion::PeerAttach)];
+const OCCASIONS: [(&str, Occasion); 4] = [
+    ("connect", Occasion::Connect),
+    ("own-attach", Occasion::OwnAttach),
+    ("peer-attach", Occasion::PeerAttach),
+    ("peer-serves", Occasion::PeerServes),
+];
 
 /// A comparison whose bitmap UUIDs have the given Primary bits.
 fn comparison(verdict: Verdict, was_primary: (bool, bool)) -> Comparison {

@@ -1,6 +1,7 @@
 //! `sim`: a command line for the simulator of whole clusters (`docs/testing.md`).
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use sim::{Campaign, FAILED, Options, Plan, parse_place};
 
@@ -19,13 +20,15 @@ pub(crate) fn run(call: &Call) -> Result<u8, Problem> {
 
 fn campaign(call: &Call) -> Result<Campaign, Problem> {
     let plan = call.value("seed").map(|text| {
-        Plan::parse(text).ok_or_else(|| Problem::usage(format!("--seed={text}: must be N or N:STEP,STEP,…")))
+        Plan::parse(text)
+            .ok_or_else(|| Problem::usage(format!("--seed={text}: must be N[+LUCK] or N[+LUCK]:STEP,STEP,…")))
     });
     let watch = call
         .value("watch")
         .map(|text| parse_place(text).ok_or_else(|| Problem::usage(format!("--watch={text}: must be VOLUME:SECTOR"))));
     let (plan, watch) = (plan.transpose()?, watch.transpose()?);
     let trace = call.flag("trace") || watch.is_some();
+    let shrink = call.number("shrink")?.map(Duration::from_secs);
     let jobs = match call.number("jobs")? {
         Some(jobs) => NonZeroUsize::new(jobs as usize).ok_or_else(|| Problem::usage("--jobs=0: at least 1"))?,
         None => Campaign::all_processors(),
@@ -41,11 +44,12 @@ fn campaign(call: &Call) -> Result<Campaign, Problem> {
     }
     if let Some(plan) = plan {
         let options = Options { trace, watch };
-        return Ok(Campaign::One { plan: Box::new(plan), options, shrink: call.flag("shrink") });
+        return Ok(Campaign::One { plan: Box::new(plan), options, shrink });
     }
-    if trace || call.flag("shrink") || call.value("ledger").is_some() {
+    if trace || shrink.is_some() || call.value("ledger").is_some() {
         return Err(Problem::usage("--trace, --watch and --shrink need --seed; --ledger needs --hours"));
     }
     let number = |name, default| Ok(call.number(name)?.unwrap_or(default));
-    Ok(Campaign::Many { first: number("first", 1)?, count: number("seeds", 1000)?, events: number("events", 0)?, jobs })
+    let (first, count) = (number("first", 1)?, number("seeds", 1000)?);
+    Ok(Campaign::Many { first, count, events: number("events", 0)?, each: number("each", 0)?, jobs })
 }
