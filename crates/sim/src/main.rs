@@ -5,7 +5,7 @@ use std::time::Duration;
 use urbd_sim::{Campaign, FAILED, Options, Plan, parse_place};
 
 const USAGE: &str = "usage: urbd-sim [--seeds N] [--first SEED] [--events N] [--each N] [--jobs N]
-                                               run N seeds, and more until there were that many events, each with so many
+                                               run N seeds, and more until so many events, so many in each
        urbd-sim --seed SEED[+LUCK][:STEP,STEP...] [--trace] [--watch VOLUME:SECTOR] [--shrink SECONDS]
                                                run one, show what happens or a shorter plan
        urbd-sim --scenario NAME [--seed SEED] [--trace]   run those of scenarios.txt whose name begins so
