@@ -265,7 +265,7 @@ impl Resource {
         let Block { range, since, .. } = self.take_block(i, d, id).expect("found");
         let now = self.now;
         if let Some(b) = &mut self.connections[i].peer_devices[d].resync.brake {
-            b.acknowledged(now, range.len().0, since);
+            b.acknowledged(now, since);
         }
         if ok {
             self.clear_out_of_sync(i, d, range);

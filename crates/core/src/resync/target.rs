@@ -246,7 +246,7 @@ impl Resource {
             Ok(()) => {
                 let now = self.now;
                 if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
-                    c.completed(now, range.len().0, since);
+                    c.completed(now, since);
                 }
                 if !mutant(Mutant::ClearBeforeWritten) {
                     self.clear_out_of_sync(i, d, range);
@@ -285,7 +285,7 @@ impl Resource {
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.same += bits;
                 if let Some(Controller::Adaptive(c)) = &mut rs.controller {
-                    c.completed(now, block.range.len().0, block.since);
+                    c.completed(now, block.since);
                 }
             }
             Answer::Failed => self.block_failed(i, d, block.range),

@@ -297,7 +297,7 @@ impl Resource {
         let Some(block) = self.take_block(i, d, id) else { return };
         let (range, since, now) = (block.range, block.since, self.now);
         if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
-            c.completed(now, range.len().0, since);
+            c.completed(now, since);
         }
         for (n, piece) in pieces(range, BLOCK).enumerate() {
             let Some(Ok(theirs)) = chunk.theirs.get(n).copied().flatten() else {

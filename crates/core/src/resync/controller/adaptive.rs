@@ -125,14 +125,15 @@ impl Adaptive {
 
     pub(crate) fn asked(&mut self, bytes: u64) {
         self.floor.take(bytes);
+        self.guard.sent(self.now, bytes);
         if let Some(bucket) = &mut self.ceiling {
             bucket.take(bytes);
         }
     }
 
-    pub(crate) fn completed(&mut self, now: Instant, bytes: u64, sent: Instant) {
+    pub(crate) fn completed(&mut self, now: Instant, sent: Instant) {
         let trip = now.since(sent);
-        self.guard.completed(now, bytes, trip);
+        self.guard.completed(trip);
         let trip = trip.0.max(1) as f64;
         if let Some((since, best, n)) = &mut self.measuring {
             if sent >= *since {

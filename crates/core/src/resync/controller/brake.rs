@@ -61,10 +61,10 @@ impl SourceBrake {
         }
     }
 
-    /// The target has so many bytes on disk that were begun to be read at `since`.
-    pub(crate) fn acknowledged(&mut self, now: Instant, bytes: u64, since: Instant) {
+    /// The target has a block on disk that was begun to be read at `since`.
+    pub(crate) fn acknowledged(&mut self, now: Instant, since: Instant) {
         if let SourceBrake::Adaptive(b) = self {
-            b.guard.completed(now, bytes, now.since(since));
+            b.guard.completed(now.since(since));
         }
     }
 
@@ -88,6 +88,7 @@ impl SourceBrake {
     pub(crate) fn serving(&mut self, bytes: u64) {
         if let SourceBrake::Adaptive(b) = self {
             b.floor.take(bytes);
+            b.guard.sent(b.now, bytes);
         }
     }
 

@@ -40,8 +40,12 @@ const LEAST: f64 = 1024.0;
 /// The level grows at most by this factor per window, and in the beginning by the other.
 const STEP: f64 = 1.05;
 const FIRST_STEP: f64 = 1.4;
-/// A rest is at most so many times as long as the piece before it took.
+/// Fewer pieces than these are few.
+const FEW: u64 = 4;
+/// A rest is at most so many times as long as a piece takes.
 const LONGEST_REST: f64 = 64.0;
+/// A wish to change the level by less than this part is noise, and following it would be unrest.
+const NOISE: f64 = 0.05;
 /// This much (ns) is always tolerated on top: the noise of schedulers and disks.
 const TOLERANCE: f64 = 20_000.0;
 /// Requests of this length (ns) are long beside the time until one is received.
@@ -78,6 +82,8 @@ pub(crate) struct Guard {
     probe: Probe,
     next_probe: Instant,
     rest_until: Instant,
+    /// What a piece takes, smoothed, in ns.
+    trip: f64,
 }
 
 /// How applications' requests went in a window.
@@ -120,6 +126,7 @@ impl Guard {
             probe: Probe::No,
             next_probe: now,
             rest_until: now,
+            trip: 0.0,
         }
     }
 
@@ -178,7 +185,8 @@ impl Guard {
             return 0;
         }
         let piece = self.piece();
-        let room = (self.level.max(piece as f64) as u64).saturating_sub(in_flight);
+        let window = if self.paces() { (self.level as u64).next_multiple_of(piece) } else { self.level as u64 };
+        let room = window.saturating_sub(in_flight);
         if now < self.rest_until || room < piece {
             self.limiting = true;
             return 0;
@@ -192,10 +200,23 @@ impl Guard {
         if felt { (self.level as u64 / 4).next_power_of_two().clamp(SMALL_PIECE, PIECE) } else { PIECE }
     }
 
-    /// So many bytes arrived after `trip`.
-    pub(crate) fn completed(&mut self, now: Instant, bytes: u64, trip: Duration) {
-        let rest = (bytes.max(self.piece()) as f64 / self.level - 1.0).clamp(0.0, LONGEST_REST);
-        self.rest_until = now + Duration((trip.0 as f64 * rest) as u64);
+    /// Is what is on its way a matter of a few pieces? As a window it would go in steps, on which the level would swing.
+    fn paces(&self) -> bool {
+        self.level < (FEW * self.piece()) as f64
+    }
+
+    /// So many bytes go on their way.
+    pub(crate) fn sent(&mut self, now: Instant, bytes: u64) {
+        if self.paces() {
+            let trips = (bytes.max(self.piece()) as f64 / self.level).min(LONGEST_REST);
+            self.rest_until = now + Duration((self.trip * trips) as u64);
+        }
+    }
+
+    /// Something arrived after `trip`.
+    pub(crate) fn completed(&mut self, trip: Duration) {
+        let new = trip.0 as f64;
+        self.trip = if self.trip == 0.0 { new } else { self.trip + (new - self.trip) / 8.0 };
     }
 
     /// When something changes by itself.
@@ -277,7 +298,8 @@ impl Guard {
         let mean_budget = 1.0 + (self.budget - 1.0) * share + self.spread();
         let rate = if usual.rate < STEADY { f64::INFINITY } else { recent.rate * mean_budget / usual.rate };
         let fastest = if self.beginning { FIRST_STEP } else { STEP };
-        let factor = latency.min(rate).clamp(0.8, fastest);
+        let wanted = latency.min(rate);
+        let factor = if (wanted - 1.0).abs() < NOISE { 1.0 } else { wanted.clamp(0.8, fastest) };
         self.beginning &= factor > STEP;
         if factor < 1.0 && self.level <= LEAST {
             // It does not help.

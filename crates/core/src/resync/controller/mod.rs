@@ -93,9 +93,9 @@ impl Controller {
     }
 
     /// A request that was sent at `sent` is done, on disk included.
-    pub(crate) fn completed(&mut self, now: Instant, bytes: u64, sent: Instant) {
+    pub(crate) fn completed(&mut self, now: Instant, sent: Instant) {
         if let Controller::Adaptive(c) = self {
-            c.completed(now, bytes, sent);
+            c.completed(now, sent);
         }
     }
 
