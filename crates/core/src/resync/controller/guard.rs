@@ -200,7 +200,8 @@ impl Guard {
         if felt { (self.level as u64 / 4).next_power_of_two().clamp(SMALL_PIECE, PIECE) } else { PIECE }
     }
 
-    /// Is what is on its way a matter of a few pieces? As a window it would go in steps, on which the level would swing.
+    /// Is what is on its way a matter of a few pieces? As a window it would go in steps, on which the level would
+    /// swing.
     fn paces(&self) -> bool {
         self.level < (FEW * self.piece()) as f64
     }
