@@ -77,6 +77,9 @@ enum Work {
     Detach(Background<()>),
 }
 
+/// No pauses of writeback by the kernel: how much is under way is bounded by our buffers.
+const DEVICE: loopdev::Options = loopdev::Options { read_only: false, block_size: 512, paced: false };
+
 /// How long a device may be in use after its last user let go of it.
 const RELEASE_ATTEMPTS: u32 = 40;
 const RELEASE_PAUSE: Duration = Duration::from_millis(50);
@@ -395,7 +398,7 @@ impl FuseServer {
         let Some(node) = self.volumes.get_mut(&volume) else { return };
         let token = Token::FuseWork(volume);
         let started = match (node.device.take(), node.wanted) {
-            (None, size) => loopdev::keep(file, loopdev::Options::default())
+            (None, size) => loopdev::keep(file, DEVICE)
                 .and_then(|work| watch(ring, &work, token).map(|()| Work::Attach(work, size))),
             (Some((kept, _)), 0) => in_background(move || kept.detach())
                 .and_then(|work| watch(ring, &work, token).map(|()| Work::Detach(work))),

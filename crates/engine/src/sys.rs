@@ -325,6 +325,9 @@ fn may_lock_memory() -> bool {
 /// If there is not so much.
 pub(crate) fn map_memory(len: usize) -> io::Result<*mut u8> {
     const HUGE_PAGE: usize = 2 << 20;
+    // To the end of its last huge page: a buffer in small pages may be of more segments than a disk takes at a time,
+    // and the kernel hands such a write to a worker, where others overtake it.
+    let len = len.next_multiple_of(HUGE_PAGE);
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at a place of the kernel's choice.
     let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len + HUGE_PAGE, access, kind, -1, 0) };
@@ -397,6 +400,27 @@ pub(crate) fn user_and_group() -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// May the kernel use a huge page there?
+    fn wants_huge_page(address: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let number = |text: &str| usize::from_str_radix(text, 16).ok();
+        let begins = |line: &str| {
+            let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+            Some((number(start)?..number(end)?).contains(&address))
+        };
+        let mut mapping = maps.lines().skip_while(|line| begins(line) != Some(true));
+        mapping.find(|line| line.starts_with("VmFlags")).unwrap().contains(" hg")
+    }
+
+    #[test]
+    fn the_last_buffer_is_in_a_huge_page_as_well() {
+        const HUGE_PAGE: usize = 2 << 20;
+        let base = map_memory(HUGE_PAGE + 4096).unwrap() as usize;
+        if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            assert!(wants_huge_page(base) && wants_huge_page(base + 2 * HUGE_PAGE - 1));
+        }
+    }
 
     #[test]
     fn processors_are_counted() {

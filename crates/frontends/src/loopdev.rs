@@ -42,11 +42,14 @@ pub struct Options {
     pub read_only: bool,
     /// Logical block size of the device in bytes: 512 or 4096.
     pub block_size: u32,
+    /// Does the kernel hold back writeback of its page cache for the sake of reads (`wbt`)? Where a device says that it
+    /// has a cache, it then lets what it has sent run dry before it sends more: a disk below pauses each time.
+    pub paced: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { read_only: false, block_size: 512 }
+        Options { read_only: false, block_size: 512, paced: true }
     }
 }
 
@@ -81,6 +84,8 @@ fn attach_open(backing: &File, file: &Path, options: Options, autoclear: bool) -
         };
         if !options.read_only {
             device.set_write_through(false).inspect_err(|_| drop(device.detach()))?;
+            // It only makes a difference in speed.
+            let _ = device.set_paced(options.paced);
         }
         return Ok((device, node));
     }
@@ -157,12 +162,23 @@ impl LoopDevice {
         let name = "queue/write_cache";
         let wanted = if write_through { "write through" } else { "write back" };
         match self.attribute(name)? {
-            Some(now) if !now.starts_with(wanted.as_bytes()) => {
-                let path = format!("/sys/block/loop{}/{name}", self.number);
-                std::fs::write(&path, wanted).map_err(|error| {
-                    io::Error::new(error.kind(), format!("cannot write \"{wanted}\" to {path}: {error}"))
-                })
-            }
+            Some(now) if !now.starts_with(wanted.as_bytes()) => self.set_attribute(name, wanted),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether writeback is held back, see [`Options::paced`]. The kernel remembers that, too, when another file is
+    /// attached.
+    ///
+    /// # Errors
+    /// If it has to be changed, and may not.
+    pub fn set_paced(&self, paced: bool) -> io::Result<()> {
+        let name = "queue/wbt_lat_usec";
+        let Some(now) = self.attribute(name)? else { return Ok(()) };
+        match (now.trim_ascii() != b"0", paced) {
+            // -1: what the kernel thinks best.
+            (false, true) => self.set_attribute(name, "-1"),
+            (true, false) => self.set_attribute(name, "0"),
             _ => Ok(()),
         }
     }
@@ -174,6 +190,12 @@ impl LoopDevice {
             .write(write)
             .open(&path)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))
+    }
+
+    fn set_attribute(&self, name: &str, value: &str) -> io::Result<()> {
+        let path = format!("/sys/block/loop{}/{name}", self.number);
+        std::fs::write(&path, value)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot write \"{value}\" to {path}: {error}")))
     }
 
     /// A file of the device's directory in `/sys`; `None` if it is not there.
@@ -342,7 +364,7 @@ mod tests {
     fn a_long_name_is_cut() {
         let file = tempfile::tempfile().unwrap();
         let name = "x".repeat(100);
-        let options = Options { read_only: true, block_size: 4096 };
+        let options = Options { read_only: true, block_size: 4096, paced: true };
         let config = Config::new(&file, Path::new(&name), options);
         assert_eq!((config.info.file_name[62], config.info.file_name[63]), (b'x', 0));
         assert_eq!((config.info.flags, config.block_size), (17, 4096));

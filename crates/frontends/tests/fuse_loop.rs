@@ -198,6 +198,29 @@ fn a_loop_device_hears_flushes_whatever_it_was_told_before() {
     }
 }
 
+/// The kernel keeps that as well for the next file on the same device.
+#[test]
+fn writeback_of_a_loop_device_is_paced_unless_told_otherwise() {
+    if !possible() {
+        return;
+    }
+    let fs = mounted(8 * MIB);
+    let pace = |device: LoopDevice| {
+        let name = device.path().file_name().unwrap().to_str().unwrap().to_owned();
+        std::fs::read_to_string(format!("/sys/block/{name}/queue/wbt_lat_usec")).ok()
+    };
+    for paced in [false, true] {
+        let device = Attached::new(fs.file("0"), Options { paced, ..Options::default() });
+        let Some(now) = pace(device.0) else { return println!("skipped: this kernel paces no writeback") };
+        assert_eq!(now.trim() != "0", paced, "{now}");
+    }
+    let kept = loopdev::keep(fs.file("0"), Options { paced: false, ..Options::default() }).unwrap().wait().unwrap();
+    let device = kept.device();
+    assert_eq!(pace(device).unwrap().trim(), "0");
+    kept.detach().unwrap();
+    assert_ne!(pace(device).unwrap().trim(), "0", "what the next file finds");
+}
+
 #[test]
 fn fio_verifies_on_a_loop_device() {
     if !possible() || !installed("fio") {
@@ -221,7 +244,7 @@ fn xfs_on_a_loop_device() {
         return;
     }
     let fs = mounted(320 * MIB);
-    let device = Attached::new(fs.file("0"), Options { read_only: false, block_size: 4096 });
+    let device = Attached::new(fs.file("0"), Options { block_size: 4096, ..Options::default() });
     run("mkfs.xfs", &["-q", "-f", "-s", "size=4096", &device.path()]);
     let known = std::fs::read_to_string("/proc/filesystems").unwrap();
     if known.lines().any(|line| line.trim() == "xfs") {
@@ -242,7 +265,7 @@ fn a_read_only_volume_makes_a_read_only_device() {
     let file = fs.file("1");
     let refused = loopdev::in_background(move || loopdev::attach(&file, Options::default())).unwrap().wait();
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EROFS));
-    let device = Attached::new(fs.file("1"), Options { read_only: true, block_size: 512 });
+    let device = Attached::new(fs.file("1"), Options { read_only: true, ..Options::default() });
     assert_eq!(run("blockdev", &["--getro", &device.path()]).trim(), "1");
 }
 

@@ -81,20 +81,22 @@ fn run(file: &std::path::Path, options: Options, bell: RawFd, sender: &Sender<io
     let attached = backing.and_then(|backing| alone.and_then(|()| super::attach_open(&backing, file, options, true)));
     let (orders, received) = channel();
     let (result, node) = match attached {
-        Ok((device, node)) => (Ok(Kept { device, orders }), Some(node)),
+        Ok((device, node)) => (Ok(Kept { device, orders }), Some((device, node))),
         Err(e) => (Err(e), None),
     };
     let _ = sender.send(result);
     ring(bell);
-    if let Some(node) = node {
-        wait(node, &received);
+    if let Some((device, node)) = node {
+        wait(device, node, &received);
     }
 }
 
 /// Has the device open until it is to be detached, or nobody can say so any more.
-fn wait(node: File, orders: &Receiver<Sender<io::Result<()>>>) {
+fn wait(device: LoopDevice, node: File, orders: &Receiver<Sender<io::Result<()>>>) {
     let order = orders.recv();
     let flushed = node.sync_all();
+    // For whoever has it next.
+    let _ = device.set_paced(true);
     drop(node);
     if let Ok(reply) = order {
         let _ = reply.send(flushed);
