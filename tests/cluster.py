@@ -33,7 +33,8 @@ import time
 TESTS = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(TESTS, "kernel-peer"))
 
-from kernel_peer import KernelPeerError, Lab, SUBNET, _kill_group, _proc_stat, _write_pidfile, _read_pidfile  # noqa: E402
+from kernel_peer import (KernelPeerError, Lab, SUBNET, _kill_group, _proc_stat, _read_pidfile, _write_pidfile,  # noqa: E402
+                         end_with_us)
 
 URBD = os.path.abspath(os.environ.get("URBD_BIN") or os.path.join(TESTS, "..", "target", "debug", "urbd"))
 PORT = 7788
@@ -271,7 +272,8 @@ class UrbdNode(Node):
         # Mounts of its own, too: /dev/urbd is one machine's, and this is another machine.
         script = "mkdir -p /dev/urbd && mount -t tmpfs none /dev/urbd && echo up && exec sleep infinity"
         holder = subprocess.Popen(["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+                                  preexec_fn=end_with_us)
         assert holder.stdout.readline() == b"up\n", "cannot make namespaces for network and mounts"
         holder.stdout.close()
         self.pidfile = os.path.join(self.dir, "netns.pid")
@@ -350,7 +352,7 @@ class UrbdNode(Node):
         """`urbd run RES` in the foreground of a process that the test owns; returns when it answers."""
         log = open(os.path.join(self.dir, f"{res}.log"), "ab")
         p = subprocess.Popen(self.prefix() + [URBD, "run", res], env=self.env(), stdin=subprocess.DEVNULL, stdout=log,
-                             stderr=log, start_new_session=True)
+                             stderr=log, start_new_session=True, preexec_fn=end_with_us)
         log.close()
         self.processes[res] = p
 

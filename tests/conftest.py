@@ -13,9 +13,13 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernel-peer"))
 
 import cluster as C  # noqa: E402
+import kernel_peer  # noqa: E402
 from kernel_peer import Lab  # noqa: E402
 
 TIME_LIMIT = 150
+
+
+kernel_peer.END_WITH_US = True
 
 
 def pytest_configure(config):

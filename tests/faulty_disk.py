@@ -19,7 +19,7 @@ import os
 import socket
 import subprocess
 
-from cluster import eventually
+from cluster import end_with_us, eventually
 
 FAULTS = {"reads": ["pread"], "writes": ["pwrite", "zero", "trim"]}
 
@@ -44,7 +44,8 @@ class FaultyDisk:
         return os.path.join(self.dir, name)
 
     def _spawn(self, argv, probe):
-        p = subprocess.Popen([*self.node.prefix(), *argv], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        p = subprocess.Popen([*self.node.prefix(), *argv], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             preexec_fn=end_with_us)
         self.processes.append(p)
 
         def there():

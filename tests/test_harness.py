@@ -126,6 +126,33 @@ def test_network_of_nodes(cluster):
 
 
 
+def test_a_killed_run_leaves_no_guest():
+    """Whoever runs the tests may be killed at any moment: the guest's processes end with the one that started them."""
+    name = f"killed{os.getpid()}"
+    script = (f"import sys, time; sys.path[:0] = {sys.path[:2]!r}; import kernel_peer; kernel_peer.END_WITH_US = True; "
+              f"lab = kernel_peer.Lab({name!r}, fresh=True); print(lab.add('k', disks=['8M']).pid, flush=True); "
+              "time.sleep(60)")
+    run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        guest = int(run.stdout.readline().split()[-1])
+        os.killpg(guest, 0)
+        run.kill()
+        run.wait()
+
+        def gone():
+            try:
+                return os.killpg(guest, 0)
+            except ProcessLookupError:
+                return True
+
+        C.eventually("the guest's processes are gone", gone, 10)
+    finally:
+        run.kill()
+        run.wait()
+        run.stdout.close()
+        Lab(name).destroy()
+
+
 def test_fake_peer_is_a_convincing_one(kernel_lab):
     """The real kernel accepts the fake peer's handshake, answers its ping, and drops it when it misbehaves."""
     with C.Cluster(kernel_lab) as c:
