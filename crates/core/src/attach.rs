@@ -585,13 +585,13 @@ impl Resource {
 
     /// Forced detach: local parts in flight count as failed, whatever the disk says later (spec 11.5).
     pub(crate) fn abort_local_io(&mut self, d: usize) {
-        let mine: Vec<u64> = self
-            .ops
-            .iter()
-            .filter(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes))
-            .map(|(k, _)| k)
-            .collect();
-        for key in mine {
+        // The end of one may begin another (the flush of an epoch that is complete now), which the disk, as good as
+        // closed, would never answer.
+        let next = |r: &Self| {
+            let mut mine = r.ops.iter().filter(|(_, op)| op_uses_disk(op, d, &r.requests, &r.peer_writes));
+            mine.next().map(|(k, _)| k)
+        };
+        while let Some(key) = next(self) {
             // What is about metadata ends with the disk's backing.
             self.devices[d].meta_pending = 0;
             if let Some(op) = self.ops.remove(key) {

@@ -238,13 +238,23 @@ impl Resource {
                     Err(Code::InTransientState)
                 }
                 // Meanwhile something else may have been agreed that this would contradict (a second Primary).
-                Some(d) => self.change(d, &asked.change, Force::Soft).inspect_err(|_| self.send_state(d)),
+                Some(d) => self.change_as_agreed(d, &asked.change).inspect_err(|_| self.send_state(d)),
                 None => self.change_all(&asked.change, Force::Hard),
             }
         } else {
             Err(Code::FailedByPeer)
         };
         self.answered(i, asked.command, outcome);
+    }
+
+    /// A change to which the peer has agreed.
+    ///
+    /// # Errors
+    /// The code of the rule that refuses it, or that a resync comes to nothing: the peer has lost its disk meanwhile.
+    fn change_as_agreed(&mut self, d: usize, change: &StateChange) -> Result<(), Code> {
+        self.change(d, change, Force::Soft)?;
+        let begins = matches!(change.conn, Some(ConnState::StartingSyncS | ConnState::StartingSyncT));
+        if begins && self.word(d).conn == ConnState::Connected { Err(Code::NoRemoteDisk) } else { Ok(()) }
     }
 
     /// The link went down before the answer.

@@ -73,6 +73,7 @@ mutants! {
     HandlerIgnored "fencing-handler-ignored" Decision "exit 6 of fence-peer: the peer is Primary (state 8.5)";
     SilentDiskLoss "silent-disk-loss" Decision "the peer is told of a lost disk (state 2.8 effects)";
     KeepGeneration "keep-generation-on-peer-loss" Decision "a Primary that loses its peer starts a generation (state 2.8)";
+    KeepGenerationAtAttach "keep-generation-at-attach" Decision "a Primary that attaches alone starts a generation (state 7.11)";
     DisklessRiseUnnoticed "diskless-rise-unnoticed" Decision "a Primary without a disk starts a generation (state B.1, S4)";
     GenerationForRefused "generation-before-acceptance" Cluster "no generation for a diskless Primary that refuses (state 2.8)";
     // Disks (connection-and-state 11).

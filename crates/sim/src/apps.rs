@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Input, Request};
 use crate::net::{End, Wish};
-use crate::oracle::{Moment, Written};
+use crate::oracle::{Moment, View, Written};
 use crate::payload::{ContentId, Owner, Payload, ZEROES};
 use crate::plan::{bytes, volume_nr};
 use units::{ByteLen, Duration, Sector, SectorRange};
@@ -322,11 +322,12 @@ impl Cluster {
             return self.declared_good(n, v);
         }
         let under_way = self.under_way(n, v);
+        let now = self.tick();
         let volume = &mut self.nodes[n].volumes[v];
         if let Some(includes) = volume.left_at.take()
             && old.is_none_or(|w| w.role == Role::Secondary)
         {
-            volume.view.rebase(volume.data.data());
+            volume.view.accept(volume.data.data(), now);
             volume.view.includes = includes;
             under_way.iter().for_each(|w| volume.view.may_get(w));
         }
@@ -354,9 +355,29 @@ impl Cluster {
         volume.view.adopt(source, under_way.into_iter());
     }
 
+    /// This node has lost a connection: what it does from now on the other end does not get by it.
+    pub(crate) fn parted(&mut self, n: usize, number: u64) {
+        for volume in &mut self.nodes[n].volumes {
+            volume.parted = Some((number, volume.view.clone()));
+        }
+    }
+
+    /// What the peer's copy was as this node's connection, or its last one, shows it.
+    fn peers_view(&self, n: usize, v: usize) -> View {
+        let peer = &self.nodes[1 - n].volumes[v];
+        let mine = match self.net.wishes[n] {
+            Wish::Connected(number) => Some(number),
+            _ => self.nodes[n].volumes[v].parted.as_ref().map(|(number, _)| *number),
+        };
+        match &peer.parted {
+            Some((number, view)) if mine == Some(*number) => view.clone(),
+            _ => peer.view.clone(),
+        }
+    }
+
     /// A resync is complete: the target is as good as the source.
     fn resynced(&mut self, n: usize, v: usize, was_secondary: bool) {
-        let source = self.nodes[1 - n].volumes[v].view.clone();
+        let source = self.peers_view(n, v);
         let alone = self.nodes[1 - n].volumes[v].alone;
         let under_way = self.under_way(n, v);
         let now = self.tick();

@@ -115,6 +115,8 @@ pub(crate) struct Volume {
     pub(crate) data: Disk,
     pub(crate) meta: Option<Disk>,
     pub(crate) view: View,
+    /// What it was when this node last lost a connection, and which one.
+    pub(crate) parted: Option<(u64, View)>,
     pub(crate) word: Option<StateWord>,
     /// The disk is not what the view says: it was given up while the node went on, including so much.
     pub(crate) left_at: Option<[u64; 2]>,
@@ -356,6 +358,7 @@ impl Volume {
             data,
             meta,
             view: View::new(sectors, garbage),
+            parted: None,
             word: None,
             left_at: None,
             alone: false,

@@ -156,6 +156,7 @@ impl Cluster {
     pub(crate) fn close_link(&mut self, n: usize, told: bool) {
         let wish = std::mem::take(&mut self.net.wishes[n]);
         let Wish::Connected(number) = wish else { return };
+        self.parted(n, number);
         if let Some(connection) = self.net.get(number) {
             connection.ends[n] = End::Closed;
         }

@@ -94,6 +94,20 @@ impl View {
         }
     }
 
+    /// The copy counts again, as it is. Where it holds what was expected of it anyway, a write that failed may still be
+    /// there or not: its peer, which counts as equal, may have it otherwise.
+    pub(crate) fn accept(&mut self, disk: &Ranges<Content>, now: Moment) {
+        let size = self.cells.all().last().map_or(0, |(r, _)| r.end.0);
+        for (range, content) in disk.all() {
+            let range = SectorRange { start: range.start, end: range.end.min(units::Sector(size)) };
+            let live = |e: &Entry| e.content == content.id && e.superseded.is_none_or(|t| t > now);
+            let wrong = self.cells.runs(range).filter(|(_, cell)| !cell.iter().any(live)).map(|(piece, _)| piece);
+            for piece in wrong.collect::<Vec<_>>() {
+                self.cells.set(piece, vec![Entry::settled(content.id)]);
+            }
+        }
+    }
+
     /// Takes another copy's view; these writes are still under way here.
     pub(crate) fn adopt(&mut self, other: View, under_way: impl Iterator<Item = Written>) {
         *self = other;

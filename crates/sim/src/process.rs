@@ -81,6 +81,7 @@ impl Cluster {
             Input::LinkDown(number, why) => {
                 if self.net.wishes[n] == Wish::Connected(number) {
                     self.net.wishes[n] = Wish::Nothing;
+                    self.parted(n, number);
                     core.on_link_down(now, peer, why);
                 }
             }

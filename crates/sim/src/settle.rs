@@ -125,13 +125,11 @@ impl Cluster {
             // The first attempts are plain: maybe only the words were missing. Then one side is chosen to give in.
             let victim = 1 - self.better_node();
             let discard = round >= 4;
-            if round >= 20 && round.is_multiple_of(4) {
+            if round >= 20 && round % 8 == 4 {
                 return self.create_metadata(victim);
             }
             if discard {
-                self.want_open(victim, false);
-                self.command(victim, Command::Secondary { force: true });
-                self.run_until(self.now + Duration::from_secs(1));
+                self.give_up_primaries(victim);
             }
             for n in 0..2 {
                 if alone(self, n) {
@@ -147,6 +145,19 @@ impl Cluster {
             self.leave_with_useless_disks();
         }
         self.renew_link(round);
+    }
+
+    /// Who shall give in cannot be Primary. Nor can one that has no good data of some volume of its own: it would refuse
+    /// a peer that has other data than its users have seen, and nothing but that peer can serve them.
+    fn give_up_primaries(&mut self, victim: usize) {
+        let lacks_data = |w: &StateWord| w.role == Role::Primary && w.disk < DiskState::UpToDate;
+        let lacking =
+            |c: &Cluster, n: usize| c.nodes[n].volumes.iter().any(|v| v.word.as_ref().is_some_and(lacks_data));
+        for n in (0..2).filter(|n| *n == victim || lacking(self, *n)).collect::<Vec<_>>() {
+            self.want_open(n, false);
+            self.command(n, Command::Secondary { force: true });
+        }
+        self.run_until(self.now + Duration::from_secs(1));
     }
 
     /// A disk that the peer does not accept can be attached when nobody is asked.

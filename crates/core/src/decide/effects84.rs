@@ -85,10 +85,10 @@ pub struct Facts {
 
 /// The effects of `old` becoming `new`, in the order in which they are to be carried out.
 ///
-/// Differs from DRBD 8.4 in four places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
+/// Differs from DRBD 8.4 in five places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
 /// it brings (or there is by now) an UpToDate disk; a Primary that loses its sync target starts a generation; so does a
 /// node whose peer without a disk becomes Primary, also if a bitmap UUID is set; if that one was Primary when it
-/// connected, only with its first write.
+/// connected, only with its first write; so does a Primary that attaches while there is no other disk.
 #[must_use]
 pub fn effects(old: &StateWord, new: &StateWord, facts: &Facts) -> Vec<Effect> {
     let mut out = Vec::new();
@@ -118,10 +118,9 @@ fn before_packets(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Vec
         out.push(Effect::DropPendingGeneration);
     }
     if new.susp_nod {
-        let attached = matches!(old.disk, D::Attaching | D::Negotiating) && new.disk == D::UpToDate;
         if came_back && !lacks_data(new) {
             out.extend([Effect::ResendRequests, Effect::LiftNoData]);
-        } else if attached && facts.all_disks_up_to_date {
+        } else if attached(old, new) && facts.all_disks_up_to_date {
             out.extend([Effect::RestartLocalIo, Effect::LiftNoData]);
         } else if new.role == Role::Secondary && old.role == Role::Primary {
             // Nobody waits for data here any more; what does is failed.
@@ -148,7 +147,8 @@ fn packets_and_generations(old: &StateWord, new: &StateWord, facts: &Facts, out:
         // Frozen is what applications of this node do: a Primary peer without a disk goes on writing to this one.
         let frozen = (new.susp || new.susp_nod || new.susp_fen) && new.role == Role::Primary;
         // A Primary without a disk may yet refuse this copy as too old. Nothing has changed before it writes.
-        let may_refuse = old.conn < C::Connected && new.pdsk < D::Inconsistent && new.role == Role::Secondary;
+        let comes = old.conn < C::Connected || attached(old, new);
+        let may_refuse = comes && new.pdsk < D::Inconsistent && new.role == Role::Secondary;
         if frozen {
             out.push(Effect::MarkGenerationPending);
         } else if may_refuse && !mutant(Mutant::GenerationForRefused) {
@@ -180,7 +180,16 @@ fn needs_generation(old: &StateWord, new: &StateWord, facts: &Facts) -> bool {
     let risen = diskless_peer_rises && (facts.bitmap_uuid_zero || !mutant(Mutant::DisklessRiseUnnoticed));
     // What a Primary without a disk writes here its own disk lacks, which may have the current generation as well.
     let due = (lost && written && facts.bitmap_uuid_zero) || risen;
-    (due || interrupted) && new.disk == D::UpToDate && !mutant(Mutant::KeepGeneration)
+    // While there was no disk here the peer may have been lost, or it has no disk itself: nobody began a generation, and
+    // what is written from now on the peer's disk lacks, which may have the same one.
+    let writer_alone = (old.role == Role::Primary && new.role == Role::Primary) || new.peer == Role::Primary;
+    let returned = attached(old, new) && now_lost && writer_alone && !mutant(Mutant::KeepGenerationAtAttach);
+    (due || interrupted || returned) && new.disk == D::UpToDate && !mutant(Mutant::KeepGeneration)
+}
+
+/// Has a disk been taken into service?
+fn attached(old: &StateWord, new: &StateWord) -> bool {
+    matches!(old.disk, D::Attaching | D::Negotiating) && new.disk == D::UpToDate
 }
 
 fn disk_and_resync(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Vec<Effect>) {
@@ -209,7 +218,9 @@ fn disk_and_resync(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Ve
     }
     if old.conn > C::Connected && new.conn <= C::Connected {
         out.push(Effect::ReconsiderOtherResyncs);
-        if new.conn == C::Connected && old.conn >= C::SyncSource && old.disk < D::UpToDate {
+        // A target that has not begun, and whose source lost its disk, has become worse: nothing else would say so.
+        let spoiled = old.disk != D::Inconsistent && new.disk == D::Inconsistent;
+        if new.conn == C::Connected && old.disk < D::UpToDate && (old.conn >= C::SyncSource || spoiled) {
             out.push(Effect::SendState);
         }
         if has_disk {

@@ -402,6 +402,7 @@ impl Resource {
 
     /// When a resync of this connection wants to be looked at again.
     pub(crate) fn resync_timer(&self, i: usize) -> Option<Instant> {
+        let cap = self.resync_cap(i);
         let timer = |rs: &Resync, repl: ConnState| match repl {
             // Nothing to do before the last answers are here.
             ConnState::SyncTarget if rs.finishing.is_some() => None,
@@ -410,7 +411,7 @@ impl Resource {
                 Some(at) => Some(at),
                 None => rs.controller.as_ref().and_then(Controller::wake),
             },
-            ConnState::SyncSource if !rs.waiting.is_empty() => rs.brake.as_ref().and_then(SourceBrake::wake),
+            ConnState::SyncSource => rs.source_timer(cap),
             _ => None,
         };
         let soon = Instant(self.now.0 + 1);

@@ -1,11 +1,11 @@
 //! The resync's source, and the answering side of a verify: reads and answers (spec 7.4, 9.2).
 
-use super::controller::{MAX_REQUEST, Serving};
-use super::{Block, Step};
+use super::controller::{MAX_REQUEST, Serving, SourceBrake};
+use super::{Block, Resync, Step};
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::mutant::{Mutant, mutant};
-use units::{Sector, SectorRange};
+use units::{Instant, Sector, SectorRange};
 use wire::{
     BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ConnState, Digest, DiskState, Packet, Role, Socket,
     VerifyReply,
@@ -13,6 +13,9 @@ use wire::{
 
 /// More requests than any peer may have waiting (8.4's largest `max-buffers`).
 const MOST_WAITING: usize = 131_072;
+
+/// Bytes that may be served at the same time, however few buffers are configured.
+const LEAST_CAP: u64 = 4 << 20;
 
 /// What the peer wants of a block.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,20 @@ const SENDING: &[ConnState] = &[ConnState::SyncSource, ConnState::PausedSyncS];
 impl Ask {
     fn range(&self) -> SectorRange {
         self.block.range().expect("the decoder checks ranges")
+    }
+}
+
+impl Resync {
+    /// Source: must the next request, of so many bytes, wait until others are acknowledged?
+    fn is_full(&self, cap: u64, bytes: u64) -> bool {
+        self.in_flight > 0 && self.in_flight + bytes > cap.max(LEAST_CAP)
+    }
+
+    /// Source: when its brake may permit more. Time alone makes no room for the next request if it is not the brake
+    /// that holds it.
+    pub(super) fn source_timer(&self, cap: u64) -> Option<Instant> {
+        let next = self.waiting.front()?;
+        if self.is_full(cap, next.range().len().0) { None } else { self.brake.as_ref().and_then(SourceBrake::wake) }
     }
 }
 
@@ -73,14 +90,13 @@ impl Resource {
 
     /// Once a turn: reads for the requests that wait, as far as applications' writes, memory and the brake permit.
     pub(super) fn serve_waiting(&mut self, i: usize, d: usize) {
-        let most = self.resync_cap(i).max(4 << 20);
         let now = self.now;
         let peer_primary = self.connections[i].peer_role == Role::Primary;
         let rs = &self.connections[i].peer_devices[d].resync;
         if rs.waiting.is_empty() && rs.brake.is_none() {
             return;
         }
-        let busy = self.application_busy(d);
+        let (cap, busy) = (self.resync_cap(i), self.application_busy(d));
         let left = self.work(i, d).left;
         let serving = |in_service| Serving { in_service, left, peer_primary, busy };
         let rs = &mut self.connections[i].peer_devices[d].resync;
@@ -91,7 +107,7 @@ impl Resource {
             let range = ask.range();
             let rs = &mut self.connections[i].peer_devices[d].resync;
             let work = serving(rs.in_flight);
-            let full = rs.in_flight > 0 && rs.in_flight + range.len().0 > most;
+            let full = rs.is_full(cap, range.len().0);
             let held = !full && rs.brake.as_mut().is_some_and(|b| !b.permits(now, work, range.len().0));
             if full || held {
                 rs.waiting.push_front(ask);
