@@ -151,8 +151,8 @@ impl Cluster {
     /// a peer that has other data than its users have seen, and nothing but that peer can serve them.
     fn give_up_primaries(&mut self, victim: usize) {
         let lacks_data = |w: &StateWord| w.role == Role::Primary && w.disk < DiskState::UpToDate;
-        let lacking =
-            |c: &Cluster, n: usize| c.nodes[n].volumes.iter().any(|v| v.word.as_ref().is_some_and(lacks_data));
+        let words = |c: &Cluster, n: usize| c.nodes[n].volumes.iter().filter_map(|v| v.word).collect::<Vec<_>>();
+        let lacking = |c: &Cluster, n: usize| words(c, n).iter().any(lacks_data);
         for n in (0..2).filter(|n| *n == victim || lacking(self, *n)).collect::<Vec<_>>() {
             self.want_open(n, false);
             self.command(n, Command::Secondary { force: true });
