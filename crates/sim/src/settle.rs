@@ -147,8 +147,8 @@ impl Cluster {
         self.renew_link(round);
     }
 
-    /// Who shall give in cannot be Primary. Nor can one that has no good data of some volume of its own: it would refuse
-    /// a peer that has other data than its users have seen, and nothing but that peer can serve them.
+    /// Who shall give in cannot be Primary. Nor can one that has no good data of some volume of its own: it would
+    /// refuse a peer that has other data than its users have seen, and nothing but that peer can serve them.
     fn give_up_primaries(&mut self, victim: usize) {
         let lacks_data = |w: &StateWord| w.role == Role::Primary && w.disk < DiskState::UpToDate;
         let words = |c: &Cluster, n: usize| c.nodes[n].volumes.iter().filter_map(|v| v.word).collect::<Vec<_>>();

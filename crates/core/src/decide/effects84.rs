@@ -180,7 +180,7 @@ fn needs_generation(old: &StateWord, new: &StateWord, facts: &Facts) -> bool {
     let risen = diskless_peer_rises && (facts.bitmap_uuid_zero || !mutant(Mutant::DisklessRiseUnnoticed));
     // What a Primary without a disk writes here its own disk lacks, which may have the current generation as well.
     let due = (lost && written && facts.bitmap_uuid_zero) || risen;
-    // While there was no disk here the peer may have been lost, or it has no disk itself: nobody began a generation, and
+    // While there was no disk here the peer may have been lost, or it has no disk itself. Nobody began a generation:
     // what is written from now on the peer's disk lacks, which may have the same one.
     let writer_alone = (old.role == Role::Primary && new.role == Role::Primary) || new.peer == Role::Primary;
     let returned = attached(old, new) && now_lost && writer_alone && !mutant(Mutant::KeepGenerationAtAttach);
