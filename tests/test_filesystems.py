@@ -25,16 +25,17 @@ def sh(*argv, timeout=120, **kw):
 
 
 @contextlib.contextmanager
-def mounted(node, dev, fs):
+def mounted(node, dev, fs, run=subprocess.run):
+    """With node.run, in the node's mount namespace: no other one that is made meanwhile keeps it mounted."""
     where = os.path.join(node.dir, "mnt")
     os.makedirs(where, exist_ok=True)
     node.mounts.append(where)
-    sh("mount", "-t", fs, dev, where)
+    run(["mount", "-t", fs, dev, where], check=True)
     try:
         yield where
     finally:
         # a file system whose device is gone needs a moment to notice; until then xfs refuses its twin
-        eventually(f"umount {where}", lambda: subprocess.run(["umount", where], stderr=subprocess.DEVNULL).returncode == 0, 30)
+        eventually(f"umount {where}", lambda: run(["umount", where], stderr=subprocess.DEVNULL).returncode == 0, 30)
         node.mounts.remove(where)
 
 
