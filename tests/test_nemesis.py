@@ -8,6 +8,7 @@ import nemesis
 from application import Model
 from nbdio import payload
 
+DISKS = ["failing reads", "failing writes", "kill"]
 PROCESSES_AND_LINKS = ["kill", "freeze", "cut", "mute", "slow link", "slow disk"]
 
 
@@ -18,6 +19,16 @@ def test_round(seed):
     r = nemesis.one_round(seed, faults=PROCESSES_AND_LINKS, rate=3000)
     assert r.app.written >= nemesis.WRITES and r.app.read > 1000
     assert r.suffered >= nemesis.FAULTS
+
+
+@pytest.mark.limit(300)
+@pytest.mark.parametrize("seed", [601, 609])
+def test_round_with_failing_disks(seed):
+    """Reads and writes fail with EIO and ENOSPC (full disk), all of them or some, while processes are killed."""
+    r = nemesis.one_round(seed, faults=DISKS, rate=3000, writes=2000)
+    assert r.app.written >= 2000 and r.app.read > 200
+    assert r.suffered >= nemesis.FAULTS
+    assert any(line.split(None, 1)[1].startswith("failing") for line in r.history)
 
 
 def held(seed, number, first, count):

@@ -12,7 +12,7 @@ use wire::{ConnState, DiskState, Role, StateWord};
 /// Requests that an application has in flight at most.
 const MOST_REQUESTS: usize = 64;
 /// Contents below this are what disks held at first.
-const FIRST_WRITE: u64 = 16;
+pub(crate) const FIRST_WRITE: u64 = 16;
 
 impl Cluster {
     /// An application asks for something, at a node that can take it.
@@ -57,6 +57,10 @@ impl Cluster {
 
     fn issue(&mut self, n: usize, v: usize, w: &Written) {
         self.nodes[n].volumes[v].view.may_get(w);
+        if self.setup.extras.two_primaries {
+            // A Primary without a disk reads the other one's: also what is not sent to it.
+            self.nodes[1 - n].volumes[v].view.may_get(w);
+        }
     }
 
     /// Writes to this range go out to the peer.
@@ -206,9 +210,12 @@ impl Cluster {
             let counts = |(at, _, by): &(Moment, SectorRange, usize)| *at < began && (holder == n || *by == n);
             let (covered, rest): (Vec<_>, Vec<_>) = unflushed.into_iter().partition(counts);
             volume.unflushed = rest;
+            // Where the other of two Primaries has written as well, only its own flush says something.
+            let two = self.setup.extras.two_primaries;
+            let others: Vec<_> = volume.unflushed.iter().filter(|_| two).map(|(_, range, _)| *range).collect();
             for (_, range, _) in covered {
                 let durable = Payload::read(volume.data.durable(), range);
-                let allowed = volume.view.allows(range, &durable, began);
+                let allowed = volume.view.allows_but(&others, range, &durable, began);
                 allowed.map_err(|e| format!("flush complete, but node {holder} may still lose: {e}"))?;
             }
         }

@@ -1,9 +1,11 @@
 //! The cluster: its nodes, its network, and the queue of everything that is going to happen.
 
 use crate::checks::Watch;
+use crate::clocks::Clock;
 use crate::codec::Codec;
 use crate::disk::Disk;
 use crate::epochs::Epochs;
+use crate::handlers::Answer;
 use crate::net::Net;
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{Buffers, Payload};
@@ -42,6 +44,11 @@ pub(crate) struct Cluster {
     pub(crate) serial: u64,
     /// By node: writes acknowledged there, of all volumes.
     pub(crate) acknowledged: [u64; 2],
+    /// Who alone may be promoted, as cluster managers keep it for handlers that fence.
+    pub(crate) only: Option<usize>,
+    pub(crate) handlers: crate::handlers::Running,
+    /// What has rotten on a disk is known to the nodes from now on.
+    pub(crate) verified: bool,
     queue: BinaryHeap<Reverse<(Instant, u64)>>,
     scheduled: BTreeMap<u64, Event>,
     next_event: u64,
@@ -58,6 +65,8 @@ pub(crate) enum Event {
     Disk(usize, u64),
     /// Something reaches a process.
     Input(usize, u32, Input),
+    /// A handler for fencing is done with what it does: node, its life, the call, what.
+    Fence(usize, u32, u64, Answer),
     /// A stream delivers its next item: connection, from, data or control.
     Stream(u64, usize, usize),
     /// Both nodes want to be connected.
@@ -91,6 +100,7 @@ pub(crate) struct Node {
     /// Counts processes: what was meant for an older one is dropped.
     pub(crate) life: u32,
     pub(crate) paused: bool,
+    pub(crate) clock: Clock,
     pub(crate) inbox: VecDeque<Input>,
     pub(crate) turn_scheduled: bool,
     pub(crate) timer: Option<Instant>,
@@ -130,6 +140,8 @@ pub(crate) struct Volume {
     pub(crate) declared: bool,
     /// The power was lost while these acknowledged writes were not flushed: nobody may rely on them.
     pub(crate) doubtful: Vec<SectorRange>,
+    /// These have changed by themselves.
+    pub(crate) rotten: Vec<SectorRange>,
     /// Since the last look at the process: a resync ended here as target with all blocks, and a disk without
     /// consistent data was attached.
     pub(crate) synced: bool,
@@ -208,6 +220,9 @@ impl Cluster {
             moment: 2,
             serial: 0,
             acknowledged: [0; 2],
+            only: None,
+            handlers: crate::handlers::Running::default(),
+            verified: false,
             queue: BinaryHeap::new(),
             scheduled: BTreeMap::new(),
             next_event: 0,
@@ -281,6 +296,7 @@ impl Cluster {
                 }
             }
             Event::Stream(number, from, which) => self.deliver(number, from, which),
+            Event::Fence(n, life, id, answer) => self.fence(n, life, id, answer),
             Event::Meet => self.meet(),
             Event::Established(number, n) => self.established(number, n),
             Event::LastWords(number, n) => self.link_ended(number, n),
@@ -323,6 +339,7 @@ impl Node {
             core: None,
             life: 0,
             paused: false,
+            clock: Clock::default(),
             inbox: VecDeque::new(),
             turn_scheduled: false,
             timer: None,
@@ -366,6 +383,7 @@ impl Volume {
             worthless: false,
             declared: false,
             doubtful: Vec::new(),
+            rotten: Vec::new(),
             synced: false,
             came_inconsistent: false,
             size: 0,
@@ -432,6 +450,7 @@ fn connection(setup: &Setup, n: usize, peer: NodeId) -> ConnectionConfig {
     c.csums = setup.digests.then(|| "sha1".to_owned());
     c.verify = setup.digests.then(|| "sha1".to_owned());
     c.after_sb = setup.after_split_brain;
+    c.two_primaries = setup.extras.two_primaries;
     c
 }
 

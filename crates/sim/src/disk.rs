@@ -119,6 +119,16 @@ impl Disk {
         self.write_one(Cached::Meta(at, bytes.into()), fua);
     }
 
+    /// Data that change by themselves: the medium has lost them.
+    pub(crate) fn rot(&mut self, range: SectorRange, id: u32) {
+        let end = sectors(0, self.current.data.all().last().map_or(0, |(r, _)| r.end.0));
+        let range = SectorRange { start: range.start.min(end.end), end: range.end.min(end.end) };
+        if !range.is_empty() {
+            let content = Payload::of_write(id, range);
+            self.write(range.start, &content, true);
+        }
+    }
+
     fn write_one(&mut self, write: Cached, fua: bool) {
         self.current.apply(&write);
         self.written += 1;

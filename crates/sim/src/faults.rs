@@ -1,10 +1,11 @@
 //! Steps of the plan: faults, operators, applications.
 
+use crate::apps::FIRST_WRITE;
 use crate::cluster::{Cluster, Event, Input, Work, configuration};
 use crate::net::{End, Wish};
-use crate::payload::Buffers;
+use crate::payload::{Buffers, ContentId};
 use crate::plan::{Step, node_id, volume_nr};
-use units::Duration;
+use units::{Duration, SectorRange};
 use urbd_core::{Command, Resource};
 
 impl Cluster {
@@ -19,7 +20,20 @@ impl Cluster {
                 }
             }
             Step::Pause(n) => self.nodes[n].paused = self.nodes[n].core.is_some(),
+            Step::Suspend(n) => {
+                self.nodes[n].paused = self.nodes[n].core.is_some();
+                self.nodes[n].clock.run_at(self.now, 0);
+            }
             Step::Resume(n) => self.resume(n),
+            Step::ClockJump(n, ahead) => {
+                self.nodes[n].clock.jump(self.now, ahead);
+                self.wake(n);
+            }
+            Step::ClockRate(n, percent) => {
+                self.nodes[n].clock.run_at(self.now, percent);
+                self.wake(n);
+            }
+            Step::Rot { node, volume, range } => self.rot(node, volume, range),
             Step::Cut(n) => self.net.cut[n] = true,
             Step::Heal(n) => self.heal(n),
             Step::Stall(n, which) => {
@@ -36,7 +50,7 @@ impl Cluster {
     }
 
     pub(crate) fn command(&mut self, n: usize, command: Command) {
-        if self.nodes[n].core.is_none() {
+        if self.nodes[n].core.is_none() || !self.cluster_manager_allows(n, &command) {
             return;
         }
         match &command {
@@ -77,6 +91,9 @@ impl Cluster {
         for number in stale {
             self.end_streams(number, n);
         }
+        if self.setup.extras.clocks {
+            self.nodes[n].clock.run_at(self.now, 100);
+        }
         let seed = self.rng.next_u64();
         self.nodes[n].core = Some(Resource::new(configuration(&self.setup, n), seed));
         for v in 0..self.nodes[n].volumes.len() {
@@ -95,6 +112,7 @@ impl Cluster {
             return;
         }
         node.life += 1;
+        self.handlers.died(n);
         node.paused = false;
         node.turn_scheduled = false;
         node.timer = None;
@@ -165,7 +183,21 @@ impl Cluster {
         }
     }
 
+    /// Sectors of a disk change by themselves. Nobody promises anything of them until they are written again.
+    fn rot(&mut self, n: usize, v: usize, range: SectorRange) {
+        let now = self.tick();
+        let id = (FIRST_WRITE + now) as ContentId;
+        self.nodes[n].volumes[v].data.rot(range, id);
+        for node in &mut self.nodes {
+            node.volumes[v].view.may_hold(range, id, now);
+            node.volumes[v].rotten.push(range);
+        }
+    }
+
     fn resume(&mut self, n: usize) {
+        if self.setup.extras.clocks {
+            self.nodes[n].clock.run_at(self.now, 100);
+        }
         if std::mem::take(&mut self.nodes[n].paused) {
             self.wake(n);
             self.seek(self.now);

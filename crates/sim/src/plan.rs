@@ -1,6 +1,7 @@
 //! What happens in a run, drawn from its seed: the cluster, the faults, the operators, the applications.
 
 use crate::disk::DiskFaults;
+use crate::extras::Extras;
 use units::{ByteLen, Duration, Instant, NodeId, Rng, Sector, SectorRange, VolumeNr};
 use urbd_core::{Command, Fencing, OnIoError, OnNoData, Policies, Protocol, RequestKind};
 use wire::AfterSplitBrain::{
@@ -74,6 +75,8 @@ pub struct Setup {
     pub write_through: bool,
     /// The newest protocol that each node speaks.
     pub versions: [u32; 2],
+    /// Faults that only ranges of seeds of their own have.
+    pub extras: Extras,
     /// Times that things take, each from 0 or nearly 0 to this: a disk operation, a packet, the wait before a turn.
     pub latency: (Duration, Duration, Duration),
 }
@@ -107,8 +110,23 @@ pub enum Step {
     },
     /// The process is stopped for a while (SIGSTOP).
     Pause(usize),
+    /// The machine is suspended: its clock stands still, too.
+    Suspend(usize),
     /// It goes on.
     Resume(usize),
+    /// A node's clock jumps ahead.
+    ClockJump(usize, Duration),
+    /// A node's clock runs at so many percent of the right speed from now on.
+    ClockRate(usize, u64),
+    /// Sectors of a disk change by themselves.
+    Rot {
+        /// Whose.
+        node: usize,
+        /// Index of the volume.
+        volume: usize,
+        /// Which.
+        range: SectorRange,
+    },
     /// Nothing arrives any more from this node.
     Cut(usize),
     /// It does again.
@@ -170,9 +188,11 @@ impl Plan {
         if wide {
             setup.widen(&mut Rng::new(seed ^ 0x7769_6465));
         }
+        setup.extras = Extras::of(seed);
+        setup.suit_extras();
         let mut drawing = Drawing { mix: Mix::draw(&mut rng), wide, rng, setup, steps: Vec::new(), now: Instant(0) };
         drawing.prologue();
-        let long = seed >= LONG;
+        let long = seed >= LONG && !drawing.setup.extras.any();
         if long {
             drawing.chapters();
         } else {
@@ -180,7 +200,9 @@ impl Plan {
         }
         let Drawing { setup, mut steps, .. } = drawing;
         steps.sort_by_key(|(at, _)| *at);
-        Plan { seed, luck: 0, setup, steps, least_events: if long { LEAST_EVENTS } else { 0 } }
+        let mut plan = Plan { seed, luck: 0, setup, steps, least_events: if long { LEAST_EVENTS } else { 0 } };
+        plan.add_extras();
+        plan
     }
 }
 
@@ -248,6 +270,7 @@ impl Setup {
             same_content: rng.chance(1, 2),
             write_through: rng.chance(1, 6),
             versions: [101; 2],
+            extras: Extras::default(),
             latency: (us(rng, &[20, 100, 1000, 20_000]), us(rng, &[20, 100, 1000, 30_000]), us(rng, &[0, 10, 200])),
         }
     }

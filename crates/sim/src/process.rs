@@ -44,7 +44,7 @@ impl Cluster {
     }
 
     fn run_turn(&mut self, n: usize, core: &mut Resource) -> bool {
-        let now = self.now;
+        let now = self.clock(n);
         for rounds in 0.. {
             if rounds > MOST_ROUNDS {
                 self.fail(format!("node {n} never finishes its turn"));
@@ -69,9 +69,9 @@ impl Cluster {
     }
 
     fn feed(&mut self, n: usize, core: &mut Resource, input: Input) -> bool {
-        let now = self.now;
+        let now = self.clock(n);
         let peer = crate::plan::node_id(1 - n);
-        self.trace.note(now, || format!("n{n} <- {}", brief(&input)));
+        self.trace.note(self.now, || format!("n{n} <- {}", brief(&input)));
         match input {
             Input::LinkUp(number, link) => {
                 if self.net.wishes[n] == Wish::Connected(number) {
@@ -104,7 +104,10 @@ impl Cluster {
                 self.note_generations(n, core);
             }
             Input::Opened(volume, disk) => core.on_disk_opened(now, volume, Ok(disk)),
-            Input::Handler(id, status) => core.on_handler_exit(now, id, status),
+            Input::Handler(id, status) => {
+                self.handlers.ended(n, id);
+                core.on_handler_exit(now, id, status);
+            }
             Input::Command(id, command) => core.on_command(now, id, command),
             Input::Request(request) => core.on_request(now, request),
             Input::Openers(volume, openers) => core.on_openers(now, volume, openers),
@@ -114,6 +117,7 @@ impl Cluster {
 
     fn schedule_timer(&mut self, n: usize, core: &Resource) {
         let Some(at) = core.poll_timeout() else { return };
+        let at = self.nodes[n].clock.when(at, self.now);
         if at.since(self.now) > Duration(1) {
             self.nodes[n].hasty_timers = 0;
         } else {
@@ -152,22 +156,26 @@ impl Cluster {
     }
 
     fn effect(&mut self, n: usize, core: &mut Resource, effect: Effect) -> Result<(), String> {
+        let (now, clock) = (self.now, self.clock(n));
         let node = &mut self.nodes[n];
         match effect {
             Effect::Send { stream, volume, packet, payload, .. } => {
                 let content = node.buffers.content(&payload)?;
                 self.send(n, stream, volume, packet, content)?;
             }
-            Effect::Connect { not_before, .. } => self.wish_to_connect(n, not_before),
+            Effect::Connect { not_before, .. } => {
+                let not_before = node.clock.when(not_before, now);
+                self.wish_to_connect(n, not_before);
+            }
             Effect::CloseLink { .. } => self.close_link(n, true),
             Effect::Dialect { dialect, .. } => node.codec = Some(crate::codec::Codec::new(dialect)),
             Effect::StatusChanged => {}
-            Effect::Hmac { peer, token, message, .. } => core.on_hmac(self.now, peer, token, Some(message)),
+            Effect::Hmac { peer, token, message, .. } => core.on_hmac(clock, peer, token, Some(message)),
             Effect::Digest { op, data, piece, .. } => {
                 let (content, sectors) = (node.buffers.content(&data)?, (piece / 512).max(1));
                 let starts = (0..content.sectors()).step_by(sectors as usize);
                 let digest = |at: u64| content.slice(at, sectors.min(content.sectors() - at)).digest();
-                core.on_digests(self.now, op, &starts.map(digest).collect::<Vec<_>>());
+                core.on_digests(clock, op, &starts.map(digest).collect::<Vec<_>>());
             }
             Effect::OpenDisk { volume } => {
                 let v = usize::from(volume.0);
@@ -188,9 +196,7 @@ impl Cluster {
             }
             Effect::Complete { tag, result } => self.completed(n, core, tag, result)?,
             Effect::Release(data) => node.buffers.release(&data, Owner::Core)?,
-            Effect::RunHandler { id, .. } => {
-                self.input(n, Duration::from_millis(50), Input::Handler(id, 0));
-            }
+            Effect::RunHandler { id, call } => self.run_handler(n, id, &call),
             Effect::CommandDone { id, result } => {
                 node.commands.remove(&id).ok_or_else(|| format!("command {id} ended twice or was never given"))?;
                 node.last_result = Some(result);

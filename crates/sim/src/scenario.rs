@@ -90,6 +90,7 @@ impl Setup {
             same_content: true,
             write_through: false,
             versions: [101; 2],
+            extras: crate::extras::Extras::default(),
             latency: (slow, Duration(slow.0 * 2), Duration(10_000)),
         }
     }

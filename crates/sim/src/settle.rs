@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, Volume};
 use crate::disk::DiskFaults;
+use crate::extras;
 use crate::plan::{node_id, volume_nr};
 use units::Duration;
 use urbd_core::{Command, RequestKind};
@@ -30,7 +31,12 @@ impl Cluster {
             let volumes = 0..self.setup.volumes.len();
             let clean = |v: usize| (0..2).all(|n| self.unequal_blocks(n, v) == 0);
             let busy = self.nodes.iter().any(|n| !n.requests.is_empty() || !n.commands.is_empty());
+            let busy = busy || self.handlers.any();
             if !busy && volumes.clone().all(|v| self.is_settled(v) && clean(v)) {
+                if self.setup.extras.rot && !self.verified {
+                    self.find_rot();
+                    continue;
+                }
                 return self.finish_run();
             }
             self.operate(round);
@@ -44,6 +50,7 @@ impl Cluster {
 
     /// Faults end.
     fn mend_all(&mut self) {
+        self.end_handlers();
         for n in 0..2 {
             self.heal(n);
             for volume in &mut self.nodes[n].volumes {
@@ -51,6 +58,9 @@ impl Cluster {
             }
             self.nodes[n].dies_after = None;
             self.nodes[n].paused = false;
+            if self.setup.extras.clocks {
+                self.nodes[n].clock.run_at(self.now, 100);
+            }
             self.start(n);
             self.wake(n);
         }
@@ -106,6 +116,27 @@ impl Cluster {
         }
     }
 
+    /// Both copies are compared by the nodes: they must know of all that differs, and copy it when they connect again.
+    fn find_rot(&mut self) {
+        for v in 0..self.setup.volumes.len() {
+            self.command(0, extras::verify(v));
+            for _ in 0..ROUNDS {
+                self.run_until(self.now + ROUND);
+                if self.is_settled(v) {
+                    break;
+                }
+            }
+            self.check_differences_are_known(v);
+        }
+        self.verified = true;
+        self.command(0, Command::Primary { force: false });
+        self.run_until(self.now + Duration::from_secs(1));
+        for command in extras::renewal(0) {
+            self.command(0, command);
+            self.run_until(self.now + Duration::from_secs(1));
+        }
+    }
+
     fn unequal_blocks(&self, n: usize, v: usize) -> u64 {
         let size = self.nodes[n].volumes[v].size;
         let core = self.nodes[n].core.as_ref();
@@ -114,6 +145,7 @@ impl Cluster {
 
     /// What an operator would do now.
     fn operate(&mut self, round: u32) {
+        self.end_handlers();
         for n in 0..2 {
             self.start(n);
             for v in 0..self.setup.volumes.len() {
@@ -253,6 +285,9 @@ impl Cluster {
                 "[node {n}: {requests} requests, {commands} commands, {} disk operations] ",
                 node.flights.len()
             );
+        }
+        if self.handlers.any() {
+            text += &format!("{:?}", self.handlers);
         }
         text
     }
