@@ -117,8 +117,7 @@ class Round:
             if self.ended_by_itself(n):
                 raise AssertionError(f"{n.name}: its process ended with {n.processes['r0'].returncode}\n{n.log()[-3000:]}")
             if not self.alive(n) and time.monotonic() > self.held.get(n, 0) and not n.disks[0].on:
-                self.say(f"start {n.name}")
-                n.start()
+                self.start(n)
         states = {n: self.look(n) for n in self.c.nodes}
         for n, s in states.items():
             if s and s["disk"] == "Diskless" and not n.disks[0].on:
@@ -133,6 +132,17 @@ class Round:
             self.complete = set(self.c.nodes)
         self.promote(states)
         return states
+
+    def start(self, n):
+        self.say(f"start {n.name}")
+        try:
+            n.start()
+        except Failed as e:
+            # Requests of the one that was killed may still be on their way to the disk, and keep it open.
+            if "is in use" not in str(e):
+                raise
+            n.processes.pop("r0")
+            self.held[n] = time.monotonic() + 0.5
 
     def try_verb(self, n, verb):
         with contextlib.suppress(TookTooLong):

@@ -61,6 +61,8 @@ impl Setup {
     pub(crate) fn suit_extras(&mut self) {
         if self.extras.rot {
             self.digests = true;
+            // Older ones cannot verify.
+            self.versions = self.versions.map(|version| version.max(89));
             for volume in &mut self.volumes {
                 volume.sectors = volume.sectors.map(|sectors| sectors.min(LARGEST_VERIFIED));
             }

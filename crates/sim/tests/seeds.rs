@@ -33,9 +33,20 @@ fn fresh_seeds_pass() {
     assert!(failed.is_empty(), "{} of {FRESH} seeds fail: {failed:#?}", failed.len());
 }
 
+/// Clocks, rot, handlers, two Primaries, and all of them: their seeds begin here (`src/extras.rs`).
+const EXTRAS: [u64; 5] = [100_010, 110_010, 120_010, 130_010, 140_010];
+
+#[test]
+fn faults_with_seeds_of_their_own_pass() {
+    let seeds = EXTRAS.into_iter().flat_map(|first| first..first + 8);
+    let failure = |seed| run_seed(seed, Options::default()).failure.map(|text| format!("seed {seed}: {text}"));
+    let failed: Vec<String> = seeds.filter_map(failure).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
-    for seed in [3, 17, 64, 101] {
+    for seed in [3, 17, 64, 101, 100_011, 110_011, 120_011, 130_011] {
         let first = run_seed(seed, Options::default());
         let second = run_seed(seed, Options { trace: true, ..Options::default() });
         assert_eq!(

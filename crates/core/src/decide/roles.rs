@@ -95,8 +95,12 @@ impl Promotion {
         }
     }
 
-    /// What follows after `fence-peer`: `fenced` as of `fencing::after_call`, `result` the code that led here.
+    /// What follows after `fence-peer`: `fenced` as of `fencing::after_call`, `result` the code that led here. While the
+    /// handler ran a resync may have made the disk good: then nothing needs to be forced any more.
     pub fn fenced(&mut self, fenced: bool, result: Code, disk: D) -> Step {
+        if disk == D::UpToDate {
+            (self.forced, self.disk_up_to_date) = (false, false);
+        }
         if fenced {
             self.disk_up_to_date |= disk == D::Consistent;
         } else if self.force {
@@ -143,4 +147,25 @@ pub fn promoted(forced: bool, conn: C, disk: D, peer_disk: D) -> RoleEffects {
 #[must_use]
 pub fn demoted(conn: C) -> RoleEffects {
     RoleEffects { send_state: conn >= C::Connected, ..RoleEffects::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_good_while_a_handler_ran_is_not_forced() {
+        let mut promotion = Promotion::new(true);
+        assert!(matches!(promotion.next(Code::NoUpToDateDisk, D::Inconsistent), Step::Request(_)));
+        assert_eq!(promotion.next(Code::PrimaryNop, D::Inconsistent), Step::FencePeer);
+        let Step::Request(change) = promotion.fenced(false, Code::PrimaryNop, D::UpToDate) else { panic!() };
+        assert_eq!(change.disk, None);
+        assert_eq!(promotion.next(Code::Success, D::UpToDate), Step::Done { forced: false });
+        // Still not good: it is forced, and a new generation begins.
+        let mut promotion = Promotion::new(true);
+        promotion.next(Code::NoUpToDateDisk, D::Inconsistent);
+        promotion.next(Code::PrimaryNop, D::Inconsistent);
+        promotion.fenced(false, Code::PrimaryNop, D::Inconsistent);
+        assert_eq!(promotion.next(Code::Success, D::UpToDate), Step::Done { forced: true });
+    }
 }
