@@ -5,7 +5,7 @@
 use crate::plan::{Plan, Setup, Step, node_id, volume_nr};
 use crate::ranges::sectors;
 use units::{Duration, Instant, Rng, SectorRange};
-use urbd_core::{Command, Fencing};
+use urbd_core::{Command, Fencing, Protocol};
 
 /// The first seed of each range; each goes on to the next one.
 const CLOCKS: u64 = 100_000;
@@ -57,8 +57,12 @@ impl Extras {
 }
 
 impl Setup {
-    /// Verifying large volumes takes long, and finds nothing that small ones do not show.
+    /// What the switches ask of the cluster. Verifying large volumes takes long, and finds nothing that small ones do not.
     pub(crate) fn suit_extras(&mut self) {
+        if self.extras.two_primaries {
+            // Nothing else is a valid configuration: the others acknowledge before conflicts are resolved.
+            self.protocol = Protocol::C;
+        }
         if self.extras.rot {
             self.digests = true;
             // Older ones cannot verify.
