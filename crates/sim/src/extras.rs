@@ -57,7 +57,7 @@ impl Extras {
 }
 
 impl Setup {
-    /// What the switches ask of the cluster. Verifying large volumes takes long, and finds nothing that small ones do not.
+    /// What the switches ask of the cluster. Verifying large volumes takes long, and finds what small ones show.
     pub(crate) fn suit_extras(&mut self) {
         if self.extras.two_primaries {
             // Nothing else is a valid configuration: the others acknowledge before conflicts are resolved.

@@ -1,7 +1,7 @@
 //! Handlers, and the cluster manager behind those that fence: it keeps who alone may be promoted.
 //!
-//! A handler may fail in any way, be late, or never answer; what it claims is true: a peer that was shot is dead, and one
-//! that counts as outdated is not promoted by anybody.
+//! A handler may fail in any way, be late, or never answer; what it claims is true: a peer that was shot is dead, and
+//! one that counts as outdated is not promoted by anybody.
 
 use crate::cluster::{Cluster, Event, Input};
 use crate::plan::Step;

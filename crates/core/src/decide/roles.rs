@@ -95,8 +95,8 @@ impl Promotion {
         }
     }
 
-    /// What follows after `fence-peer`: `fenced` as of `fencing::after_call`, `result` the code that led here. While the
-    /// handler ran a resync may have made the disk good: then nothing needs to be forced any more.
+    /// What follows after `fence-peer`: `fenced` as of `fencing::after_call`, `result` the code that led here. While
+    /// the handler ran a resync may have made the disk good: then nothing needs to be forced any more.
     pub fn fenced(&mut self, fenced: bool, result: Code, disk: D) -> Step {
         if disk == D::UpToDate {
             (self.forced, self.disk_up_to_date) = (false, false);
