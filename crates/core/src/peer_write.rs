@@ -23,8 +23,8 @@ pub(crate) struct PeerEpoch {
     pub(crate) active: u32,
     /// The barrier that closed it.
     pub(crate) barrier: Option<BarrierNr>,
-    /// What the peer completed of it is on our disk: it waited for our word of that.
-    pub(crate) awaited: bool,
+    /// Of the active ones, those that the peer may have completed: it does not wait for our word, or has it.
+    pub(crate) trusted: u32,
 }
 
 /// A packet of the data stream that waits for what is before it.
@@ -38,7 +38,7 @@ pub(crate) struct HeldPacket {
 
 impl PeerEpoch {
     fn new(id: u64, barrier: Option<BarrierNr>) -> PeerEpoch {
-        PeerEpoch { id, size: 0, active: 0, barrier, awaited: true }
+        PeerEpoch { id, size: 0, active: 0, barrier, trusted: 0 }
     }
 }
 
@@ -49,6 +49,7 @@ pub(crate) struct PeerWrite {
     pub(crate) device: usize,
     pub(crate) session: u64,
     pub(crate) epoch: u64,
+    pub(crate) told: Told,
     pub(crate) action: PeerAction,
     pub(crate) range: SectorRange,
     pub(crate) data: Segments,
@@ -62,6 +63,17 @@ pub(crate) struct PeerWrite {
     /// Taken up.
     pub(crate) started: Instant,
     pub(crate) submitted: Instant,
+}
+
+/// When the peer may complete its write, as far as that is up to us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    /// When the write is on our disk.
+    WhenWritten,
+    /// The same, although it only asks whether we have received it: P_RECV_ACK is held back until then.
+    ReceivedWhenWritten,
+    /// Before: it does not wait for us, or is told at once.
+    Early,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,8 +155,8 @@ impl Resource {
     /// A closed epoch that is not on stable storage yet holds back all that follows it (spec 2.6, methods flush and
     /// drain).
     ///
-    /// But not writes with protocol C on disks without a volatile cache: what of an older epoch is not on our disk yet,
-    /// the peer has not completed either, so no later write depends on it.
+    /// But not writes on disks without a volatile cache, if what of an older epoch is not on our disk yet is not
+    /// completed by the peer either ([`Told`]): then no later write depends on it.
     fn blocked_by_epoch(&self, i: usize, packet: &Packet) -> bool {
         let mutants = mutant(Mutant::PeerWritesOverlap) || mutant(Mutant::ReadBeforeWrite);
         let epochs = &self.connections[i].epochs;
@@ -153,7 +165,7 @@ impl Resource {
         }
         let write = changes_data(packet) || matches!(packet, Packet::Barrier(_));
         let flushed = self.devices.iter().any(Device::needs_flushes);
-        !write || flushed || !epochs.iter().all(|e| e.awaited)
+        !write || flushed || epochs.iter().any(|e| e.trusted > 0)
     }
 
     /// Packets that need quiet: the range must not be written by something older.
@@ -280,19 +292,20 @@ impl Resource {
                 };
         }
         self.saw_seq(i, d, seq);
-        let epoch = self.join_epoch(i, self.is_awaited(i, flags));
+        let told = self.may_complete(i, flags);
+        let epoch = self.join_epoch(i, told);
         self.connections[i].peer_devices[d].received_bytes += range.len().0;
         if let Some(answer) = self.lost_conflict(i, d, range) {
             self.release(data);
             self.send_ack(i, d, answer, range, block_id);
-            return self.leave_epoch(i, epoch);
+            return self.leave_epoch(i, epoch, told);
         }
         if !self.devices[d].usable() {
             self.release(data);
             self.send_ack(i, d, Packet::NegAck, range, block_id);
-            return self.leave_epoch(i, epoch);
+            return self.leave_epoch(i, epoch, told);
         }
-        if flags.contains(DpFlags::SEND_RECEIVE_ACK) {
+        if flags.contains(DpFlags::SEND_RECEIVE_ACK) && told == Told::Early {
             self.send_ack(i, d, Packet::RecvAck, range, block_id);
         }
         if mutant(Mutant::AckOnReceive) && flags.contains(DpFlags::SEND_WRITE_ACK) {
@@ -309,6 +322,7 @@ impl Resource {
             device: d,
             session,
             epoch,
+            told,
             action,
             range,
             data,
@@ -378,13 +392,16 @@ impl Resource {
         }
         if here {
             self.connections[i].peer_devices[d].unacked -= 1;
+            if result.is_ok() && w.told == Told::ReceivedWhenWritten {
+                self.send_ack(i, d, Packet::RecvAck, w.range, w.block_id);
+            }
             self.final_ack(i, d, &w, result.is_ok());
         }
         if w.al_held {
             self.release_al(d, w.range);
         }
         if here {
-            self.leave_epoch(i, w.epoch);
+            self.leave_epoch(i, w.epoch, w.told);
         }
     }
 
@@ -429,12 +446,23 @@ impl Resource {
 
     // -- epochs -------------------------------------------------------------------------------------------------------
 
-    /// Does the peer complete a write with these flags only after we have said that it is on our disk? During a resync
-    /// it asks for that word in any case.
-    fn is_awaited(&self, i: usize, flags: DpFlags) -> bool {
+    /// When the peer may complete a write with these flags. During a resync it asks for P_WRITE_ACK in any case.
+    ///
+    /// With protocol B it is told at once that a single write has come, but where there are several at a time it waits
+    /// for the disk, as with protocol C: else each write that it completes would make the next one wait until all before
+    /// that are on the disk, which then has nothing to do. A disk that is flushed at each barrier gains nothing by that.
+    fn may_complete(&self, i: usize, flags: DpFlags) -> Told {
         let c = &self.connections[i];
-        let asked = flags.contains(DpFlags::SEND_WRITE_ACK) && !flags.contains(DpFlags::MAY_SET_IN_SYNC);
-        c.cfg.protocol == crate::config::Protocol::C && asked
+        let asks = |flag| flags.contains(flag);
+        let (received, written) = (asks(DpFlags::SEND_RECEIVE_ACK), asks(DpFlags::SEND_WRITE_ACK));
+        let single = || c.last_epoch_size <= 1 && c.epochs.iter().all(|e| e.active == 0);
+        let gains = || !single() && !self.devices.iter().any(Device::needs_flushes);
+        match c.cfg.protocol {
+            _ if asks(DpFlags::MAY_SET_IN_SYNC) => Told::Early,
+            crate::config::Protocol::C if written => Told::WhenWritten,
+            crate::config::Protocol::B if received && !written && gains() => Told::ReceivedWhenWritten,
+            _ => Told::Early,
+        }
     }
 
     /// Is a write that the disk's cache would only hold until the next barrier likely to be the only one of its epoch,
@@ -446,22 +474,23 @@ impl Resource {
         first && c.last_epoch_size == 1 && action == PeerAction::Write && self.devices[d].needs_flushes()
     }
 
-    fn join_epoch(&mut self, i: usize, awaited: bool) -> u64 {
+    fn join_epoch(&mut self, i: usize, told: Told) -> u64 {
         let c = &mut self.connections[i];
         if c.epochs.back().is_none_or(|e| e.barrier.is_some()) {
             c.next_epoch_id += 1;
             c.epochs.push_back(PeerEpoch::new(c.next_epoch_id, None));
         }
         let epoch = c.epochs.back_mut().expect("just made");
-        epoch.awaited &= awaited;
+        epoch.trusted += u32::from(told == Told::Early);
         epoch.size += 1;
         epoch.active += 1;
         epoch.id
     }
 
-    fn leave_epoch(&mut self, i: usize, id: u64) {
+    fn leave_epoch(&mut self, i: usize, id: u64, told: Told) {
         if let Some(e) = self.connections[i].epochs.iter_mut().find(|e| e.id == id) {
             e.active -= 1;
+            e.trusted -= u32::from(told == Told::Early);
         }
         self.finish_epochs(i);
     }

@@ -2,7 +2,7 @@
 
 use crate::rig::{Pair, VOLUME};
 use units::Rng;
-use urbd_core::Stage;
+use urbd_core::{Protocol, Stage};
 
 /// Random blocks in 64 extents, never neighbours.
 fn random_blocks() -> impl FnMut() -> u64 {
@@ -121,21 +121,44 @@ fn queued_at_the_peer(mut pair: Pair, depth: u64) -> (f64, usize) {
     (queued.iter().sum::<usize>() as f64 / queued.len() as f64, queued.iter().copied().max().unwrap_or(0))
 }
 
+fn with_protocol(protocol: Protocol) -> Pair {
+    match protocol {
+        Protocol::A => Pair::with(true, |cfg| cfg.connections[0].protocol = Protocol::A),
+        Protocol::B => Pair::with(true, |cfg| cfg.connections[0].protocol = Protocol::B),
+        Protocol::C => Pair::new(true),
+    }
+}
+
 #[test]
 fn epochs_do_not_empty_the_queue_of_a_disk_without_a_cache() {
-    let (mean, _) = queued_at_the_peer(Pair::new(true), 8);
-    // The rest are on their way; with one epoch after the other it is 3.8.
-    assert!(mean > 5.0, "{mean} of 8");
+    for protocol in [Protocol::B, Protocol::C] {
+        let (mean, _) = queued_at_the_peer(with_protocol(protocol), 8);
+        // The rest are on their way; with one epoch after the other it is 3.8.
+        assert!(mean > 5.0, "{protocol:?}: {mean} of 8");
+    }
 }
 
 #[test]
 fn epochs_follow_each_other_where_completed_writes_may_be_anywhere() {
-    let protocol_a = |cfg: &mut urbd_core::ResourceConfig| cfg.connections[0].protocol = urbd_core::Protocol::A;
-    let (_, most) = queued_at_the_peer(Pair::with(true, protocol_a), 1);
-    assert_eq!(most, 1, "each write may depend on the one before it");
+    for protocol in [Protocol::A, Protocol::B] {
+        let (_, most) = queued_at_the_peer(with_protocol(protocol), 1);
+        assert_eq!(most, 1, "{protocol:?}: each write may depend on the one before it");
+    }
     // Writes to a volatile cache: all of an epoch are down and flushed before the next one begins.
     let mut pair = Pair::new(false);
     pair.nodes[1].slow = true;
     let [a, b] = pair.writes(400, 8, random_blocks());
     assert!(a.barriers > 40 && b.flushes == a.barriers, "{a:?} {b:?}");
+}
+
+#[test]
+fn a_single_write_with_protocol_b_does_not_wait_for_the_peers_disk() {
+    let [b, c] = [Protocol::B, Protocol::C].map(|protocol| {
+        let mut pair = with_protocol(protocol);
+        pair.writes(100, 1, random_blocks());
+        let mut stages = pair.nodes[0].core.latencies(VOLUME).expect("the volume is there");
+        let (_, histogram) = stages.find(|(s, _)| *s == Stage::WritePeer).expect("all are there");
+        histogram.sum().0
+    });
+    assert!(b < c, "{b} and {c} ns");
 }
