@@ -56,13 +56,7 @@ impl Latencies {
     pub fn thinned(&self) -> Latencies {
         const PERCENTS: [f64; 14] =
             [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 100.0];
-        let up_to = |percent: f64| (self.count() as f64 * percent / 100.0).ceil() as u64;
-        let mut before = 0;
-        let buckets = PERCENTS.map(|percent| {
-            let count = up_to(percent) - before;
-            before += count;
-            (self.0.value_at_percentile(percent), count)
-        });
+        let buckets = percentiles(&PERCENTS, self.count(), |percent| self.0.value_at_percentile(percent));
         Latencies::from_buckets(&buckets)
     }
 
@@ -73,6 +67,24 @@ impl Latencies {
         buckets.iter().for_each(|(value, count)| latencies.0.saturating_record_n(*value, *count));
         latencies
     }
+}
+
+/// The buckets of a distribution of `count` requests at a few percents (ascending, the last is 100), pairs of value and
+/// count: it has the same values there.
+pub(crate) fn percentiles(percents: &[f64], count: u64, value: impl Fn(f64) -> u64) -> Vec<(u64, u64)> {
+    let mut buckets: Vec<(u64, u64)> = Vec::new();
+    let mut before = 0;
+    for percent in percents {
+        let up_to = (count as f64 * percent / 100.0).ceil() as u64;
+        let (value, more) = (value(*percent), up_to - before);
+        before = up_to;
+        match buckets.last_mut() {
+            Some(last) if last.0 == value => last.1 += more,
+            _ if more == 0 => {}
+            _ => buckets.push((value, more)),
+        }
+    }
+    buckets
 }
 
 impl Serialize for Latencies {

@@ -1,7 +1,7 @@
 //! What was measured: one value per round for every job, contender and metric, and the bars that are judged by them.
 
 use crate::error::{Error, Result};
-use crate::latency::Latencies;
+use crate::latency::{Latencies, percentiles};
 use crate::machine::Machine;
 use crate::workload::{Outcome, StageTime};
 use serde::{Deserialize, Serialize};
@@ -257,6 +257,18 @@ impl CaseReport {
         self.bars.push(Bar { what: what.into(), relation, want, values });
     }
 
+    /// Leaves out what no form of the report shows, so that little is to be stored: digits from the sixth on, and the
+    /// distributions but for a few percentiles.
+    pub(crate) fn thin(&mut self) {
+        let values = self.rows.iter_mut().map(|r| &mut r.values).chain(self.bars.iter_mut().map(|b| &mut b.values));
+        values.flatten().for_each(|value| *value = five_digits(*value));
+        self.latencies.iter_mut().for_each(|row| row.latencies = row.latencies.thinned());
+        for StageRow { stage, .. } in &mut self.stages {
+            let l = &mut stage.latency;
+            l.buckets = percentiles(&[50.0, 99.0, 100.0], l.count(), |percent| l.percentile_ns(percent));
+        }
+    }
+
     /// The jobs, in the order in which they ran.
     #[must_use]
     pub fn jobs(&self) -> Vec<&str> {
@@ -268,6 +280,10 @@ impl CaseReport {
         });
         jobs
     }
+}
+
+fn five_digits(value: f64) -> f64 {
+    format!("{value:.4e}").parse().unwrap_or(value)
 }
 
 /// CPU microseconds per request of the process with that role.
@@ -311,6 +327,7 @@ pub fn spread(values: &[f64]) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use control::StageLatency;
 
     #[test]
     fn medians_and_spreads() {
@@ -352,5 +369,22 @@ mod tests {
         let text = serde_json::to_string(&report).unwrap();
         assert!(Report::from_json(&text).unwrap_err().to_string().contains("version 2"));
         assert!(Report::from_json("{}").is_err());
+    }
+
+    #[test]
+    fn thinned_figures_show_the_same() {
+        let buckets = (0..20).map(|n| (256 << n, 10)).collect();
+        let latency = StageLatency { request: "write".into(), stage: "disk".into(), sum_ns: 123_456, buckets };
+        let stage = StageTime { role: "primary".into(), latency };
+        let before = stage.latency.clone();
+        let mut case = CaseReport::default();
+        case.record("job", "urbd", IOPS, 164.120_306_629_900_94);
+        case.stages.push(StageRow { job: "job".into(), contender: "urbd".into(), stage });
+        case.thin();
+        assert_eq!(case.values("job", "urbd", IOPS), [164.12]);
+        let after = &case.stages[0].stage.latency;
+        assert_eq!(after.buckets, [(256 << 9, 100), (256 << 19, 100)]);
+        assert_eq!((after.mean_ns(), after.percentile_ns(99.0)), (before.mean_ns(), before.percentile_ns(99.0)));
+        assert_eq!([0.0, 1e-9, 123_456_789.0].map(five_digits), [0.0, 1e-9, 123_460_000.0]);
     }
 }

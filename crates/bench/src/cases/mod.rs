@@ -227,7 +227,7 @@ pub fn run(setting: &Setting<'_>, cases: &[&Case]) -> Report {
         if let Err(e) = (case.run)(setting, &mut part) {
             part.absent("the whole case", e);
         }
-        part.latencies.iter_mut().for_each(|row| row.latencies = row.latencies.thinned());
+        part.thin();
         part.foreign_cpus = foreign.cpus();
         part.took = start.elapsed().as_secs_f64();
         report.cases.push(part);
