@@ -449,8 +449,8 @@ impl Resource {
     /// When the peer may complete a write with these flags. During a resync it asks for P_WRITE_ACK in any case.
     ///
     /// With protocol B it is told at once that a single write has come, but where there are several at a time it waits
-    /// for the disk, as with protocol C: else each write that it completes would make the next one wait until all before
-    /// that are on the disk, which then has nothing to do. A disk that is flushed at each barrier gains nothing by that.
+    /// for the disk, as with protocol C: else each write that it completes would make the next one wait until all
+    /// before that are on the disk, which then has nothing to do. A disk that is flushed at each barrier gains nothing.
     fn may_complete(&self, i: usize, flags: DpFlags) -> Told {
         let c = &self.connections[i];
         let asks = |flag| flags.contains(flag);
