@@ -48,7 +48,8 @@ impl Running {
 impl Cluster {
     pub(crate) fn run_handler(&mut self, n: usize, id: u64, call: &HandlerCall) {
         if !self.setup.extras.handlers {
-            return self.input(n, Duration::from_millis(50), Input::Handler(id, 0));
+            let status = if call.event == "fence-peer" { self.setup.fence_exit } else { 0 };
+            return self.input(n, Duration::from_millis(50), Input::Handler(id, status));
         }
         if call.event == "unfence-peer" && self.only == Some(n) {
             self.only = None;

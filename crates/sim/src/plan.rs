@@ -59,6 +59,8 @@ pub struct Setup {
     pub on_io_error: OnIoError,
     /// `fencing`.
     pub fencing: Fencing,
+    /// How `fence-peer` ends, unless [`Extras::handlers`] says otherwise.
+    pub fence_exit: i32,
     /// `after-sb-0pri`, `after-sb-1pri`, `after-sb-2pri`.
     pub after_split_brain: Policies,
     /// `max-epoch-size`.
@@ -262,6 +264,7 @@ impl Setup {
             on_no_data: *pick(rng, &[OnNoData::IoError, OnNoData::SuspendIo]),
             on_io_error: *pick(rng, &[OnIoError::Detach, OnIoError::Detach, OnIoError::PassOn, OnIoError::CallHandler]),
             fencing: Fencing::DontCare,
+            fence_exit: 0,
             after_split_brain: *pick(rng, &AFTER_SPLIT_BRAIN),
             max_epoch_size: *pick(rng, &[2048, 2048, 20, 1]),
             ko_count: *pick(rng, &[7, 7, 1, 0]),

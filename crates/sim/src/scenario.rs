@@ -82,6 +82,7 @@ impl Setup {
             on_no_data: OnNoData::IoError,
             on_io_error: OnIoError::Detach,
             fencing: Fencing::DontCare,
+            fence_exit: 0,
             after_split_brain: crate::plan::AFTER_SPLIT_BRAIN[0],
             max_epoch_size: 2048,
             ko_count: 7,
@@ -110,6 +111,10 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["after-sb-1pri", word] => setup.after_split_brain.one = policy(word)?,
         ["checksums"] => setup.digests = true,
         ["fencing"] => setup.fencing = Fencing::ResourceAndStonith,
+        ["fence-exit", n] => {
+            setup.fencing = Fencing::ResourceAndStonith;
+            setup.fence_exit = i32::try_from(number(n)?).map_err(|e| e.to_string())?;
+        }
         ["unequal"] => setup.same_content = false,
         ["slow-disks"] => setup.latency.0 = Duration(setup.latency.0.0 * 20),
         _ => return Err("an unknown setting".to_owned()),
