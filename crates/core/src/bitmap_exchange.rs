@@ -192,7 +192,10 @@ impl Resource {
         peer_disk: DiskState,
     ) -> bool {
         let source = matches!(old.conn, ConnState::SyncSource | ConnState::PausedSyncS);
-        if !source || theirs.conn != ConnState::Connected {
+        // It may have said that before it was told of this resync, for which it has asked.
+        let rs = &self.connections[i].peer_devices[d].resync;
+        let early = peer_disk == DiskState::UpToDate && rs.total > 0 && !rs.advanced;
+        if !source || theirs.conn != ConnState::Connected || early {
             return false;
         }
         let failed = self.bits_failed(i, d);

@@ -59,6 +59,8 @@ pub(crate) struct Connection {
     // Liveness (spec 10).
     pub(crate) last_heard: Instant,
     pub(crate) ping_sent: Option<Instant>,
+    /// Pings on this link whose answers have not come.
+    pub(crate) pings_out: u32,
     /// A cluster-wide change asked of the peer, waiting for its answer.
     pub(crate) asked: Option<Asked>,
     /// The fence-peer handler is running, begun in this session.
@@ -180,6 +182,7 @@ impl Connection {
             epoch_flushing: false,
             last_heard: Instant(0),
             ping_sent: None,
+            pings_out: 0,
             asked: None,
             fencing: false,
             fencing_session: 0,

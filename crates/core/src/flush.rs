@@ -1,24 +1,27 @@
 //! Flushes of applications: what fsync says is true on both machines (`docs/spec/data-path-and-resync.md` 1.10).
 
 use crate::Resource;
-use crate::api::{DiskOp, IoError};
+use crate::api::{BlockRequest, DiskOp, IoError, RequestKind, Segments};
 use crate::latency::Stage;
+use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::request::{Flush, Owner, Request};
 use crate::resource::Op;
-use units::Instant;
+use units::{ByteLen, Instant, Sector};
 use wire::DiskState;
 
 impl Resource {
     /// A strict flush (spec 1.10): done when the local disk has flushed and every epoch with a completed write is
-    /// confirmed by the peers that count.
+    /// confirmed by the peers that count. A disk that is not UpToDate is flushed, too, but is no copy to rely on: what it
+    /// got alone a resync overwrites.
     pub(crate) fn start_flush(&mut self, d: usize, tag: u64, came: Instant) {
         self.close_epoch();
         self.send_due_barriers();
         let local = self.devices[d].usable();
+        let good = local && self.devices[d].disk == DiskState::UpToDate;
         let mut waiting = Vec::new();
         for (i, c) in self.connections.iter().enumerate() {
-            let counts = !local || c.cfg.protocol == crate::config::Protocol::C;
+            let counts = !good || c.cfg.protocol == crate::config::Protocol::C;
             let counts = counts && !mutant(Mutant::FlushWithoutPeer);
             if let (true, Some(last)) = (counts, c.last_unconfirmed_epoch()) {
                 waiting.push((i, last));
@@ -32,8 +35,7 @@ impl Resource {
         let started = self.now;
         let mark = self.devices[d].backing.as_ref().map_or(0, |b| b.flushing.mark());
         let local_pending = local && !clean;
-        let flush =
-            Flush { device: d, came, started, tag, local_pending, mark, failed: false, waiting, covered: local };
+        let flush = Flush { device: d, came, started, tag, local_pending, mark, failed: false, waiting, covered: good };
         let key = self.requests.insert(Request::Flush(flush));
         self.flushes.push(key);
         if local_pending {
@@ -81,6 +83,13 @@ impl Resource {
         self.flushes.retain(|k| *k != key);
         let connected_good = self.connections.iter().any(|c| c.peer_devices[f.device].pdsk == DiskState::UpToDate);
         let result = if f.covered || (connected_good && !f.failed) { Ok(()) } else { Err(IoError::Io) };
+        if result.is_err() && !f.failed && self.suspended.any() {
+            // The peer that had everything is gone, and applications wait for it to come back.
+            let (tag, volume) = (f.tag, self.devices[f.device].volume);
+            let (sector, len) = (Sector(0), ByteLen(0));
+            let request = BlockRequest { tag, volume, kind: RequestKind::Flush, sector, len, data: Segments::None };
+            return self.devices[f.device].incoming.push_front(Waiting { came: f.came, request });
+        }
         self.devices[f.device].latencies.note(Stage::FlushTotal, self.now.since(f.came), 1);
         self.end_owner(f.device, Owner::Tag(f.tag), result);
     }

@@ -86,6 +86,7 @@ impl Resource {
         self.emit(Effect::CloseLink { peer });
         self.connections[i].session += 1;
         self.connections[i].ping_sent = None;
+        self.connections[i].pings_out = 0;
         for d in 0..self.devices.len() {
             self.abandon_resync(i, d);
             let pd = &mut self.connections[i].peer_devices[d];
@@ -183,11 +184,13 @@ impl Resource {
         if self.connections[i].link.is_some() {
             self.send_connection(i, Socket::Control, Packet::Ping);
             self.connections[i].ping_sent = Some(self.now);
+            self.connections[i].pings_out += 1;
         }
     }
 
     pub(crate) fn ping_acked(&mut self, i: usize) {
         self.connections[i].ping_sent = None;
+        self.connections[i].pings_out = self.connections[i].pings_out.saturating_sub(1);
         self.ping_answered(i);
         self.ping_answered_for_commands(i);
     }

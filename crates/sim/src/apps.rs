@@ -271,6 +271,10 @@ impl Cluster {
             "resync-done" if target && text.ends_with(", 0 KiB failed") => volume.synced = true,
             "new-generation" => volume.generation_began = true,
             "was-inconsistent" => volume.came_inconsistent = true,
+            // The process may die in this very turn.
+            "state-change" if text.starts_with("role( Secondary -> Primary )") => {
+                volume.alone |= volume.word.is_some_and(|w| w.conn < ConnState::Connected);
+            }
             _ => {}
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Resync {
     position: u64,
     /// Bits set when it began.
     pub(crate) total: u64,
+    /// Some block has become equal since.
+    pub(crate) advanced: bool,
     /// Bits that could not be copied; they stay set and are not tried again.
     failed: Option<BitSet>,
     /// Bits whose checksums were equal.

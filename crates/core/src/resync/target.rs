@@ -305,8 +305,8 @@ impl Resource {
             return;
         }
         // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them. The
-        // answer to a ping that is on its way already shows nothing.
-        let before = u32::from(self.connections[i].ping_sent.is_some());
+        // answers to pings that are on their way already (of other volumes, too) show nothing.
+        let before = self.connections[i].pings_out;
         self.connections[i].peer_devices[d].resync.finishing = Some(1 + before);
         self.send_ping(i);
     }
