@@ -12,8 +12,8 @@ use wire::DiskState;
 
 impl Resource {
     /// A strict flush (spec 1.10): done when the local disk has flushed and every epoch with a completed write is
-    /// confirmed by the peers that count. A disk that is not UpToDate is flushed, too, but is no copy to rely on: what it
-    /// got alone a resync overwrites.
+    /// confirmed by the peers that count. A disk that is not UpToDate is flushed, too, but is no copy to rely on: what
+    /// it got alone a resync overwrites.
     pub(crate) fn start_flush(&mut self, d: usize, tag: u64, came: Instant) {
         self.close_epoch();
         self.send_due_barriers();
