@@ -1,12 +1,13 @@
 //! What must hold at any time, and when nothing is going on.
 
 use crate::apps::is_write;
-use crate::cluster::{Cluster, Node};
+use crate::cluster::{Cluster, Node, Volume};
 use crate::extras::outside;
+use crate::oracle::Moment;
 use crate::payload::{Owner, Payload};
 use crate::plan::{node_id, volume_nr};
-use crate::ranges::sectors;
-use units::SectorRange;
+use crate::ranges::{Changed, sectors};
+use units::{Sector, SectorRange};
 use wire::{ConnState as C, DiskState, Role, StateWord};
 
 /// A sector that somebody wants to understand.
@@ -38,14 +39,9 @@ impl Cluster {
     /// An application's write goes to the disk: its extents must be in the activity log there
     /// (`docs/spec/on-disk-format.md` 3.7, I1).
     pub(crate) fn check_activity_log(&mut self, n: usize, v: usize, range: SectorRange) -> Result<(), String> {
-        let layout = self.setup.volumes[v].layout(n);
-        let shape = layout.geometry().al();
-        let disk = self.nodes[n].volumes[v].meta_disk();
-        let ring = disk.read_meta(layout.al_at().0, shape.bytes().0).expect("the ring is in the metadata");
-        let replay = meta::activity_log::replay::replay(&ring, shape, meta::Format::V08, 67);
-        let replay = replay.map_err(|e| format!("the activity log cannot be replayed: {e:?}"))?;
+        let hot = self.hot_extents(n, v)?;
         let extents = meta::ExtentRange::of(range).ok_or("an empty write")?;
-        match extents.iter().find(|e| !replay.hot.contains(e)) {
+        match extents.iter().find(|e| !hot.contains(e)) {
             Some(e) => Err(format!("write to {range:?} of volume {v}, but extent {e} is not in the activity log")),
             None => Ok(()),
         }
@@ -114,30 +110,36 @@ impl Cluster {
                 return Ok(());
             }
         }
-        let copy = |n: usize| Payload::read(self.nodes[n].volumes[v].data.data(), whole);
-        let (a, b) = (copy(0), copy(1));
-        if self.only_rot_differs(v, &a, &b) {
+        let rotten = self.nodes.iter().any(|n| !n.volumes[v].rotten.is_empty());
+        if rotten && self.only_rot_differs(v, whole) {
             return Ok(());
         }
-        if let Some(range) = first_difference(&a, &b) {
-            let part = |p: &Payload| p.slice(range.start.0, range.end.0 - range.start.0);
-            return Err(format!(
-                "both copies are UpToDate and clean, but differ in {range:?}: {:?} and {:?}",
-                part(&a),
-                part(&b)
-            ));
-        }
+        let changed = if rotten { Changed::All } else { self.changed_since_compared(v, size) };
         let now = self.tick();
         let fuller = usize::from(!self.nodes[0].volumes[v].view.includes_all_of(&self.nodes[1].volumes[v].view));
-        let view = self.nodes[fuller].volumes[v].view.clone();
+        let inside = |part: &SectorRange| SectorRange { start: part.start, end: part.end.min(whole.end) };
+        let mut parts: Vec<SectorRange> = match &changed {
+            Changed::All => vec![whole],
+            Changed::Parts(parts) => parts.iter().map(inside).collect(),
+        };
+        parts.retain(|part| part.start < part.end);
+        parts.iter().try_for_each(|part| self.compare_part(v, *part))?;
         // Who gave in after a split brain is judged where the resync ends.
-        let other = &self.nodes[1 - fuller].volumes[v].view;
-        let allowed = view.allows(whole, &a, now).or_else(|e| other.allows(whole, &a, now).map_err(|_| e));
+        let allowed = self.allowed_by(fuller, v, &parts, now);
+        let allowed = allowed.or_else(|e| self.allowed_by(1 - fuller, v, &parts, now).map_err(|_| e));
         allowed.map_err(|e| format!("both copies lost a write: {e}"))?;
+        let view = &self.nodes[fuller].volumes[v].view;
+        let (includes, len) = (view.includes, view.len());
         for node in &mut self.nodes {
+            let Volume { view, data, compared, .. } = &mut node.volumes[v];
+            view.includes = includes;
+            match &changed {
+                Changed::All => view.rebase_with(len, data.data()),
+                Changed::Parts(parts) => parts.iter().for_each(|part| view.rebase_part(*part, data.data())),
+            }
+            view.take_changed();
+            *compared = size;
             let volume = &mut node.volumes[v];
-            volume.view = view.clone();
-            volume.view.rebase(volume.data.data());
             (volume.alone, volume.worthless, volume.left_at) = (false, false, None);
             volume.doubtful.clear();
         }
@@ -145,8 +147,9 @@ impl Cluster {
     }
 
     /// The copies differ, but only where a disk has rotten, and nobody has compared them yet.
-    fn only_rot_differs(&self, v: usize, a: &Payload, b: &Payload) -> bool {
-        let differ = differences(a, b);
+    fn only_rot_differs(&self, v: usize, whole: SectorRange) -> bool {
+        let copy = |n: usize| Payload::read(self.nodes[n].volumes[v].data.data(), whole);
+        let differ = differences(&copy(0), &copy(1), whole.start);
         let rotten = &self.nodes[0].volumes[v].rotten;
         !self.verified && !differ.is_empty() && differ.iter().all(|range| !outside(*range, rotten))
     }
@@ -155,7 +158,7 @@ impl Cluster {
     pub(crate) fn check_differences_are_known(&mut self, v: usize) {
         let size = self.nodes.iter().map(|n| n.volumes[v].size).min().expect("two nodes");
         let copy = |n: usize| Payload::read(self.nodes[n].volumes[v].data.data(), sectors(0, size));
-        for range in differences(&copy(0), &copy(1)) {
+        for range in differences(&copy(0), &copy(1), Sector(0)) {
             for n in 0..2 {
                 let known = |core: &urbd_core::Resource| core.known_different(volume_nr(v), node_id(1 - n), range);
                 if self.nodes[n].core.as_ref().is_some_and(|core| known(core) == 0) {
@@ -165,6 +168,37 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Where copies or expectations have changed since the copies were last found to be equal: everywhere else they
+    /// still are.
+    fn changed_since_compared(&mut self, v: usize, size: u64) -> Changed {
+        let mut changed = Changed::Parts(Vec::new());
+        for node in &mut self.nodes {
+            let volume = &mut node.volumes[v];
+            changed = changed.and(volume.data.take_changed()).and(volume.view.take_changed());
+            if volume.compared != size {
+                changed = Changed::All;
+            }
+        }
+        changed
+    }
+
+    /// Are both copies the same here?
+    fn compare_part(&self, v: usize, part: SectorRange) -> Result<(), String> {
+        let copy = |n: usize| Payload::read(self.nodes[n].volumes[v].data.data(), part);
+        let (a, b) = (copy(0), copy(1));
+        let Some(range) = first_difference(&a, &b, part.start) else { return Ok(()) };
+        let part = |p: &Payload| p.slice(range.start.0 - part.start.0, range.end.0 - range.start.0);
+        let (a, b) = (part(&a), part(&b));
+        Err(format!("both copies are UpToDate and clean, but differ in {range:?}: {a:?} and {b:?}"))
+    }
+
+    /// Do these parts hold what this node's view expects of them?
+    fn allowed_by(&self, n: usize, v: usize, parts: &[SectorRange], now: Moment) -> Result<(), String> {
+        let volume = &self.nodes[n].volumes[v];
+        let allowed = |part: &SectorRange| volume.view.allows(*part, &Payload::read(volume.data.data(), *part), now);
+        parts.iter().try_for_each(allowed)
     }
 
     /// After everything has ended nothing may be left over.
@@ -196,14 +230,14 @@ fn mirrored(a: C, b: C) -> bool {
     pairs.contains(&(kind(a), kind(b)))
 }
 
-/// Where two payloads of the same length differ first.
-fn first_difference(a: &Payload, b: &Payload) -> Option<SectorRange> {
-    differences(a, b).first().copied()
+/// Where two payloads of the same length differ first, if they are of this place.
+fn first_difference(a: &Payload, b: &Payload, place: Sector) -> Option<SectorRange> {
+    differences(a, b, place).first().copied()
 }
 
-/// Where two payloads of the same length differ.
-fn differences(a: &Payload, b: &Payload) -> Vec<SectorRange> {
-    let (mut i, mut j) = (a.placed(units::Sector(0)), b.placed(units::Sector(0)));
+/// Where two payloads of the same length differ, if they are of this place.
+fn differences(a: &Payload, b: &Payload, place: Sector) -> Vec<SectorRange> {
+    let (mut i, mut j) = (a.placed(place), b.placed(place));
     let (mut x, mut y) = (i.next(), j.next());
     let mut found = Vec::new();
     while let (Some((p, mine)), Some((q, theirs))) = (x, y) {

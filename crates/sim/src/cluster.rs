@@ -6,6 +6,7 @@ use crate::codec::Codec;
 use crate::disk::Disk;
 use crate::epochs::Epochs;
 use crate::handlers::Answer;
+use crate::metadata::Known;
 use crate::net::Net;
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{Buffers, Payload};
@@ -49,8 +50,11 @@ pub(crate) struct Cluster {
     pub(crate) handlers: crate::handlers::Running,
     /// What has rotten on a disk is known to the nodes from now on.
     pub(crate) verified: bool,
-    queue: BinaryHeap<Reverse<(Instant, u64)>>,
-    scheduled: BTreeMap<u64, Event>,
+    /// When what happens next: its number, for those at the same time, and its place in `scheduled`.
+    queue: BinaryHeap<Reverse<(Instant, u64, usize)>>,
+    scheduled: Vec<Option<Event>>,
+    /// Places in `scheduled` that are free.
+    free: Vec<usize>,
     next_event: u64,
 }
 
@@ -124,6 +128,8 @@ pub(crate) struct Node {
 pub(crate) struct Volume {
     pub(crate) data: Disk,
     pub(crate) meta: Option<Disk>,
+    /// Of the metadata.
+    pub(crate) known: Known,
     pub(crate) view: View,
     /// What it was when this node last lost a connection, and which one.
     pub(crate) parted: Option<(u64, View)>,
@@ -146,6 +152,8 @@ pub(crate) struct Volume {
     /// consistent data was attached.
     pub(crate) synced: bool,
     pub(crate) came_inconsistent: bool,
+    /// The volume's size when both copies were last found to be equal; 0: never.
+    pub(crate) compared: u64,
     /// Front end: size and writability.
     pub(crate) size: u64,
     pub(crate) writable: bool,
@@ -224,7 +232,8 @@ impl Cluster {
             handlers: crate::handlers::Running::default(),
             verified: false,
             queue: BinaryHeap::new(),
-            scheduled: BTreeMap::new(),
+            scheduled: Vec::new(),
+            free: Vec::new(),
             next_event: 0,
             setup,
         };
@@ -236,8 +245,12 @@ impl Cluster {
 
     pub(crate) fn at(&mut self, time: Instant, event: Event) {
         self.next_event += 1;
-        self.queue.push(Reverse((time, self.next_event)));
-        self.scheduled.insert(self.next_event, event);
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.scheduled.push(None);
+            self.scheduled.len() - 1
+        });
+        self.scheduled[place] = Some(event);
+        self.queue.push(Reverse((time, self.next_event, place)));
     }
 
     /// After a random time of up to `most`.
@@ -253,12 +266,13 @@ impl Cluster {
 
     /// Lets things happen until `end`, or a failure.
     pub(crate) fn run_until(&mut self, end: Instant) {
-        while let Some(Reverse((time, number))) = self.queue.peek().copied() {
+        while let Some(Reverse((time, _, place))) = self.queue.peek().copied() {
             if time > end || self.failure.is_some() {
                 break;
             }
             self.queue.pop();
-            let event = self.scheduled.remove(&number).expect("scheduled");
+            let event = self.scheduled[place].take().expect("scheduled");
+            self.free.push(place);
             self.now = time;
             self.events += 1;
             self.trace.mix(time.0);
@@ -374,6 +388,7 @@ impl Volume {
         Volume {
             data,
             meta,
+            known: Known::default(),
             view: View::new(sectors, garbage),
             parted: None,
             word: None,
@@ -386,6 +401,7 @@ impl Volume {
             rotten: Vec::new(),
             synced: false,
             came_inconsistent: false,
+            compared: 0,
             size: 0,
             writable: false,
             open: false,

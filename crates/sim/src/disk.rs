@@ -1,7 +1,7 @@
 //! A virtual disk: data and metadata behind one volatile cache.
 
 use crate::payload::{Content, Payload, ZEROES};
-use crate::ranges::{Ranges, sectors};
+use crate::ranges::{Changed, Ranges, sectors};
 use meta::Step;
 use units::{Rng, Sector, SectorRange};
 
@@ -44,6 +44,7 @@ pub(crate) struct Disk {
     /// In the order of completion, each with its number.
     cache: Vec<(u64, Cached)>,
     written: u64,
+    meta_writes: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -72,7 +73,13 @@ impl Disk {
         let mut meta = vec![0xa5; (end - base) as usize];
         create.iter().for_each(|step| step.apply_to(base, &mut meta));
         let image = Image { data: Ranges::new(len, Content::of(garbage)), base, meta };
-        Disk { faults: DiskFaults::default(), durable: image.clone(), current: image, cache: Vec::new(), written: 0 }
+        let (faults, cache) = (DiskFaults::default(), Vec::new());
+        Disk { faults, durable: image.clone(), current: image, cache, written: 0, meta_writes: 1 }
+    }
+
+    /// Where data may read otherwise since this was asked last.
+    pub(crate) fn take_changed(&mut self) -> Changed {
+        self.current.data.take_changed()
     }
 
     /// What reads return.
@@ -85,6 +92,11 @@ impl Disk {
         &self.durable.data
     }
 
+    /// Counts changes of the metadata as reads return them; from 1 on.
+    pub(crate) fn meta_writes(&self) -> u64 {
+        self.meta_writes
+    }
+
     /// Metadata as reads return them. `None` outside of the area.
     pub(crate) fn read_meta(&self, at: u64, len: u64) -> Option<Box<[u8]>> {
         let from = usize::try_from(at.checked_sub(self.current.base)?).ok()?;
@@ -95,6 +107,7 @@ impl Disk {
     pub(crate) fn create_meta(&mut self, steps: &[Step]) {
         let mark = self.mark();
         self.flush(mark);
+        self.meta_writes += 1;
         for image in [&mut self.current, &mut self.durable] {
             steps.iter().for_each(|step| step.apply_to(image.base, &mut image.meta));
         }
@@ -132,6 +145,7 @@ impl Disk {
     fn write_one(&mut self, write: Cached, fua: bool) {
         self.current.apply(&write);
         self.written += 1;
+        self.meta_writes += u64::from(matches!(write, Cached::Meta(..)));
         if !fua {
             return self.cache.push((self.written, write));
         }
@@ -194,6 +208,7 @@ impl Disk {
             }
         }
         self.current = self.durable.clone();
+        self.meta_writes += 1;
         places
     }
 

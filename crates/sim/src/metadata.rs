@@ -1,11 +1,13 @@
 //! What must be on a disk before something else goes there (`docs/spec/on-disk-format.md` 2.8, 2.9, 3.7, 4.3).
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Volume};
+use crate::disk::Disk;
 use crate::plan::{node_id, volume_nr};
 use crate::ranges::sectors;
 use meta::activity_log::replay::replay;
 use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, Format, Superblock};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use units::{BitSet, Generation, SectorRange};
 use urbd_core::Resource;
 use wire::DiskState;
@@ -13,13 +15,52 @@ use wire::DiskState;
 /// Sectors of an activity-log extent: 4 MiB.
 const EXTENT: u64 = 1 << 13;
 
+/// What was read from a disk's metadata and is still there.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// [`Disk::meta_writes`](crate::disk::Disk::meta_writes) when it was read.
+    as_of: u64,
+    superblock: Option<Rc<Superblock>>,
+    hot: Option<Rc<BTreeSet<u32>>>,
+}
+
+impl Volume {
+    /// The disk with the metadata, and what is known of them.
+    fn metadata(&mut self) -> (&Disk, &mut Known) {
+        let disk = self.meta.as_ref().unwrap_or(&self.data);
+        if self.known.as_of != disk.meta_writes() {
+            self.known = Known { as_of: disk.meta_writes(), ..Known::default() };
+        }
+        (disk, &mut self.known)
+    }
+}
+
 impl Cluster {
     /// The superblock as reads of the disk return it.
-    pub(crate) fn superblock(&mut self, n: usize, v: usize) -> Result<Superblock, String> {
+    pub(crate) fn superblock(&mut self, n: usize, v: usize) -> Result<Rc<Superblock>, String> {
         let at = self.setup.volumes[v].layout(n).superblock_at().0;
-        let disk = self.nodes[n].volumes[v].meta_disk();
-        let bytes = disk.read_meta(at, BLOCK_LEN as u64).ok_or("there is no superblock")?;
-        Superblock::parse(bytes.first_chunk().ok_or("half a superblock")?).map_err(|e| format!("superblock: {e}"))
+        let (disk, known) = self.nodes[n].volumes[v].metadata();
+        let superblock = known.superblock.take().map(Ok).unwrap_or_else(|| {
+            let bytes = disk.read_meta(at, BLOCK_LEN as u64).ok_or("there is no superblock")?;
+            let parsed = Superblock::parse(bytes.first_chunk().ok_or("half a superblock")?);
+            parsed.map(Rc::new).map_err(|e| format!("superblock: {e}"))
+        });
+        known.superblock = superblock.clone().ok();
+        superblock
+    }
+
+    /// The extents in the activity log as reads of the disk return it.
+    pub(crate) fn hot_extents(&mut self, n: usize, v: usize) -> Result<Rc<BTreeSet<u32>>, String> {
+        let layout = self.setup.volumes[v].layout(n);
+        let shape = layout.geometry().al();
+        let (disk, known) = self.nodes[n].volumes[v].metadata();
+        let hot = known.hot.take().map(Ok).unwrap_or_else(|| {
+            let ring = disk.read_meta(layout.al_at().0, shape.bytes().0).expect("the ring is in the metadata");
+            let replayed = replay(&ring, shape, Format::V08, 67).map(|r| Rc::new(r.hot));
+            replayed.map_err(|e| format!("the activity log cannot be replayed: {e:?}"))
+        });
+        known.hot = hot.clone().ok();
+        hot
     }
 
     /// An application's write goes to the disk: its generation and the Primary mark must be there (spec 2.9 and
@@ -70,12 +111,12 @@ impl Cluster {
         let layout = self.setup.volumes[v].layout(n);
         let shape = layout.geometry().al();
         let Some(from) = at.checked_sub(layout.al_at().0).filter(|from| *from < shape.bytes().0) else { return Ok(()) };
+        let before = self.hot_extents(n, v).unwrap_or_default();
         let disk = self.nodes[n].volumes[v].meta_disk();
         let mut ring = disk.read_meta(layout.al_at().0, shape.bytes().0).expect("the ring is in the metadata");
-        let hot = |ring: &[u8]| replay(ring, shape, Format::V08, 67).map(|r| r.hot).unwrap_or_default();
-        let before = hot(&ring);
         ring[from as usize..from as usize + bytes.len()].copy_from_slice(bytes);
-        let forgotten: BTreeSet<u32> = before.difference(&hot(&ring)).copied().collect();
+        let after = replay(&ring, shape, Format::V08, 67).map(|r| r.hot).unwrap_or_default();
+        let forgotten: BTreeSet<u32> = before.difference(&after).copied().collect();
         forgotten.into_iter().try_for_each(|extent| self.check_forgotten(n, v, core, extent))
     }
 
@@ -134,7 +175,7 @@ impl Cluster {
 }
 
 /// Is this what the metadata of two equal copies look like?
-fn agree(superblocks: &[Superblock]) -> Result<(), String> {
+fn agree(superblocks: &[Rc<Superblock>]) -> Result<(), String> {
     let generations: Vec<_> = superblocks.iter().map(|s| s.current).collect();
     if !generations[0].same(generations[1]) {
         return Err(format!("their generations are {} and {}", generations[0], generations[1]));

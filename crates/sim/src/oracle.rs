@@ -4,7 +4,7 @@
 //! that get them; a resync hands the source's view over to the target.
 
 use crate::payload::{Content, ContentId, Payload};
-use crate::ranges::Ranges;
+use crate::ranges::{Changed, Ranges, sectors};
 use units::SectorRange;
 
 /// A point in the order of everything that happens.
@@ -24,10 +24,19 @@ struct Entry {
     superseded: Option<Moment>,
 }
 
+/// What a sector may hold.
+#[derive(Clone, PartialEq, Debug)]
+enum Cell {
+    /// This, from before anything that is under way.
+    Settled(ContentId),
+    /// One of these.
+    Open(Vec<Entry>),
+}
+
 /// One copy's expected content.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    cells: Ranges<Vec<Entry>>,
+    cells: Ranges<Cell>,
     /// By node: how many of the writes that were acknowledged there are included.
     pub(crate) includes: [u64; 2],
 }
@@ -43,13 +52,14 @@ pub(crate) struct Written {
 
 impl View {
     pub(crate) fn new(len: u64, content: ContentId) -> View {
-        View { cells: Ranges::new(len, vec![Entry::settled(content)]), includes: [0; 2] }
+        View { cells: Ranges::new(len, Cell::Settled(content)), includes: [0; 2] }
     }
 
     /// The copy may get this write from now on.
     pub(crate) fn may_get(&mut self, w: &Written) {
         let entry = Entry { write: w.write, content: w.content, ended: None, superseded: None };
         self.cells.update(w.range, |cell| {
+            let cell = cell.open();
             if !cell.iter().any(|e| e.write == w.write) {
                 cell.push(entry);
             }
@@ -60,6 +70,7 @@ impl View {
     /// under way began.
     pub(crate) fn ended(&mut self, w: &Written, acknowledged: bool, now: Moment, oldest_read: Moment) {
         self.cells.update(w.range, |cell| {
+            let cell = cell.open();
             for e in cell.iter_mut() {
                 if e.write == w.write {
                     e.ended = Some(now);
@@ -79,6 +90,7 @@ impl View {
     /// Whatever these sectors hold now is as good as what they held: the power was lost before a flush.
     pub(crate) fn may_hold(&mut self, range: SectorRange, content: ContentId, now: Moment) {
         self.cells.update(range, |cell| {
+            let cell = cell.open();
             if !cell.iter().any(|e| e.content == content && e.superseded.is_none()) {
                 cell.push(Entry { write: 0, content, ended: Some(now), superseded: None });
             }
@@ -87,25 +99,47 @@ impl View {
 
     /// Nothing is expected of the copy but what it holds.
     pub(crate) fn rebase(&mut self, disk: &Ranges<Content>) {
-        let size = self.cells.all().last().map_or(0, |(r, _)| r.end.0);
-        for (range, content) in disk.all() {
-            let range = SectorRange { start: range.start, end: range.end.min(units::Sector(size)) };
-            self.cells.set(range, vec![Entry::settled(content.id)]);
+        self.rebase_with(self.len(), disk);
+    }
+
+    /// The same, and it has so many sectors from now on.
+    pub(crate) fn rebase_with(&mut self, len: u64, disk: &Ranges<Content>) {
+        let held = disk.runs(sectors(0, len)).map(|(range, content)| (range, Cell::Settled(content.id)));
+        let beyond = sectors(disk.len().min(len), len);
+        let rest: Vec<_> = self.cells.runs(beyond).map(|(range, cell)| (range, cell.clone())).collect();
+        self.cells = Ranges::of_runs(held.chain(rest));
+    }
+
+    /// Nothing is expected of this part of the copy but what it holds.
+    pub(crate) fn rebase_part(&mut self, part: SectorRange, disk: &Ranges<Content>) {
+        let part = SectorRange { start: part.start, end: part.end.min(units::Sector(self.len())) };
+        for (range, content) in disk.runs(part) {
+            self.cells.set(range, Cell::Settled(content.id));
         }
     }
 
     /// The copy counts again, as it is. Where it holds what was expected of it anyway, a write that failed may still be
     /// there or not: its peer, which counts as equal, may have it otherwise.
     pub(crate) fn accept(&mut self, disk: &Ranges<Content>, now: Moment) {
-        let size = self.cells.all().last().map_or(0, |(r, _)| r.end.0);
+        let size = self.len();
         for (range, content) in disk.all() {
             let range = SectorRange { start: range.start, end: range.end.min(units::Sector(size)) };
-            let live = |e: &Entry| e.content == content.id && e.superseded.is_none_or(|t| t > now);
-            let wrong = self.cells.runs(range).filter(|(_, cell)| !cell.iter().any(live)).map(|(piece, _)| piece);
+            let live = |e: Entry| e.content == content.id && e.superseded.is_none_or(|t| t > now);
+            let wrong = self.cells.runs(range).filter(|(_, cell)| !cell.entries().any(live)).map(|(piece, _)| piece);
             for piece in wrong.collect::<Vec<_>>() {
-                self.cells.set(piece, vec![Entry::settled(content.id)]);
+                self.cells.set(piece, Cell::Settled(content.id));
             }
         }
+    }
+
+    /// So many sectors there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.cells.len()
+    }
+
+    /// Where expectations have changed since this was asked last.
+    pub(crate) fn take_changed(&mut self) -> Changed {
+        self.cells.take_changed()
     }
 
     /// Takes another copy's view; these writes are still under way here.
@@ -116,8 +150,8 @@ impl View {
 
     /// What is expected of a range, for people.
     pub(crate) fn describe(&self, range: SectorRange) -> String {
-        let word = |e: &Entry| format!("{}{}", e.content, if e.superseded.is_some() { " (old)" } else { "" });
-        let cells = self.cells.runs(range).map(|(_, cell)| cell.iter().map(word).collect::<Vec<_>>().join(","));
+        let word = |e: Entry| format!("{}{}", e.content, if e.superseded.is_some() { " (old)" } else { "" });
+        let cells = self.cells.runs(range).map(|(_, cell)| cell.entries().map(word).collect::<Vec<_>>().join(","));
         cells.collect::<Vec<_>>().join(" ")
     }
 
@@ -128,8 +162,8 @@ impl View {
                 return Err(format!("{part:?} holds write {} of elsewhere (shift {})", content.id, content.shift));
             }
             for (piece, cell) in self.cells.runs(part) {
-                let fine = |e: &Entry| e.content == content.id && e.superseded.is_none_or(|t| t > began);
-                if !cell.iter().any(fine) {
+                let fine = |e: Entry| e.content == content.id && e.superseded.is_none_or(|t| t > began);
+                if !cell.entries().any(fine) {
                     return Err(format!("{piece:?} holds write {}, expected one of {cell:?}", content.id));
                 }
             }
@@ -165,6 +199,24 @@ impl View {
     }
 }
 
+impl Cell {
+    fn entries(&self) -> impl Iterator<Item = Entry> {
+        let (one, many) = match self {
+            Cell::Settled(content) => (Some(Entry::settled(*content)), [].as_slice()),
+            Cell::Open(entries) => (None, entries.as_slice()),
+        };
+        one.into_iter().chain(many.iter().copied())
+    }
+
+    fn open(&mut self) -> &mut Vec<Entry> {
+        if let Cell::Settled(content) = *self {
+            *self = Cell::Open(vec![Entry::settled(content)]);
+        }
+        let Cell::Open(entries) = self else { unreachable!("just opened") };
+        entries
+    }
+}
+
 impl Entry {
     fn settled(content: ContentId) -> Entry {
         Entry { write: 0, content, ended: Some(0), superseded: None }
@@ -174,7 +226,6 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranges::sectors;
 
     fn write(write: WriteId, issued: Moment) -> Written {
         Written { write, content: write as u32, range: sectors(0, 8), issued }

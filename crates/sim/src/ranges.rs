@@ -4,15 +4,79 @@ use std::collections::BTreeMap;
 use units::{Sector, SectorRange};
 
 /// Which value each sector of `0..len` has. Equal neighbours written together are one run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Ranges<V> {
     runs: BTreeMap<u64, (u64, V)>,
+    changed: Changed,
+}
+
+/// More places than this are no fewer than all.
+const MOST_PARTS: usize = 256;
+
+/// Where values were set since somebody asked.
+#[derive(Debug)]
+pub(crate) enum Changed {
+    /// Anywhere.
+    All,
+    /// Here at most.
+    Parts(Vec<SectorRange>),
+}
+
+impl Changed {
+    pub(crate) fn and(self, other: Changed) -> Changed {
+        match (self, other) {
+            (Changed::Parts(mut a), Changed::Parts(b)) => {
+                a.extend(b);
+                Changed::Parts(a)
+            }
+            _ => Changed::All,
+        }
+    }
+}
+
+impl<V: Clone> Clone for Ranges<V> {
+    /// Whoever gets the copy has something else than before.
+    fn clone(&self) -> Ranges<V> {
+        Ranges { runs: self.runs.clone(), changed: Changed::All }
+    }
 }
 
 impl<V: Clone + PartialEq> Ranges<V> {
     /// `len` sectors that all have `value`.
     pub(crate) fn new(len: u64, value: V) -> Ranges<V> {
-        Ranges { runs: BTreeMap::from([(0, (len, value))]) }
+        Ranges { runs: BTreeMap::from([(0, (len, value))]), changed: Changed::All }
+    }
+
+    /// These runs, which follow each other without a gap.
+    pub(crate) fn of_runs(runs: impl Iterator<Item = (SectorRange, V)>) -> Ranges<V> {
+        let mut joined: Vec<(u64, (u64, V))> = Vec::new();
+        for (range, value) in runs {
+            match joined.last_mut() {
+                Some((_, (end, last))) if *last == value => *end = range.end.0,
+                _ => joined.push((range.start.0, (range.end.0, value))),
+            }
+        }
+        Ranges { runs: BTreeMap::from_iter(joined), changed: Changed::All }
+    }
+
+    /// So many sectors there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.runs.last_key_value().map_or(0, |(_, (end, _))| *end)
+    }
+
+    /// Where values were set since this was asked last.
+    pub(crate) fn take_changed(&mut self) -> Changed {
+        std::mem::replace(&mut self.changed, Changed::Parts(Vec::new()))
+    }
+
+    fn note_change(&mut self, range: SectorRange) {
+        if let Changed::Parts(parts) = &mut self.changed {
+            if parts.len() < MOST_PARTS {
+                parts.push(range);
+            } else {
+                self.changed = Changed::All;
+            }
+        }
     }
 
     /// The runs that share a sector with `range`, clipped to it.
@@ -34,6 +98,7 @@ impl<V: Clone + PartialEq> Ranges<V> {
         if range.is_empty() {
             return;
         }
+        self.note_change(range);
         self.cut(range.start.0);
         self.cut(range.end.0);
         let inside: Vec<u64> = self.runs.range(range.start.0..range.end.0).map(|(s, _)| *s).collect();
@@ -62,6 +127,7 @@ impl<V: Clone + PartialEq> Ranges<V> {
         if range.is_empty() {
             return;
         }
+        self.note_change(range);
         self.cut(range.start.0);
         self.cut(range.end.0);
         for (_, (_, value)) in self.runs.range_mut(range.start.0..range.end.0) {
