@@ -234,11 +234,13 @@ impl Resource {
                 // By force meanwhile; what is being attached now is another matter.
                 Some(d) if asked.change.disk == Some(DiskState::Failed) && !self.can_detach(d) => Ok(()),
                 Some(d) if asked.disk != self.devices[d].disks_seen => {
-                    self.send_state(d);
+                    self.peer_went_ahead(d, &asked.change);
                     Err(Code::InTransientState)
                 }
                 // Meanwhile something else may have been agreed that this would contradict (a second Primary).
-                Some(d) => self.change_as_agreed(d, &asked.change).inspect_err(|_| self.send_state(d)),
+                Some(d) => self.change_as_agreed(d, &asked.change).inspect_err(|_| {
+                    self.peer_went_ahead(d, &asked.change);
+                }),
                 None => self.change_all(&asked.change, Force::Hard),
             }
         } else {
@@ -255,6 +257,17 @@ impl Resource {
         self.change(d, change, Force::Soft)?;
         let begins = matches!(change.conn, Some(ConnState::StartingSyncS | ConnState::StartingSyncT));
         if begins && self.word(d).conn == ConnState::Connected { Err(Code::NoRemoteDisk) } else { Ok(()) }
+    }
+
+    /// The peer has made a change that cannot be made here any more: it is told so. Until it answers, a copy that it has
+    /// given up to become a target is not one to rely on.
+    fn peer_went_ahead(&mut self, d: usize, change: &StateChange) {
+        let pdsk = self.word(d).pdsk;
+        if change.conn == Some(ConnState::StartingSyncS) && pdsk > DiskState::Inconsistent {
+            let worthless = StateChange { pdsk: Some(DiskState::Inconsistent), ..StateChange::default() };
+            let _ = self.change(d, &worthless, Force::Hard);
+        }
+        self.send_state(d);
     }
 
     /// The link went down before the answer.

@@ -80,7 +80,9 @@ impl Ledger {
     pub(crate) fn add(&mut self, seed: u64, outcome: Outcome) {
         self.seeds += 1;
         self.events += outcome.events;
-        self.fewest = Some(self.fewest.map_or(outcome.events, |fewest| fewest.min(outcome.events)));
+        if outcome.failure.is_none() {
+            self.fewest = Some(self.fewest.map_or(outcome.events, |fewest| fewest.min(outcome.events)));
+        }
         self.virtual_seconds += outcome.time.as_secs_f64();
         self.note_coverage(&outcome);
         if let Some(text) = outcome.failure {

@@ -1,5 +1,6 @@
 //! `sim`: a command line for the simulator of whole clusters (`docs/testing.md`).
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -51,5 +52,12 @@ fn campaign(call: &Call) -> Result<Campaign, Problem> {
     }
     let number = |name, default| Ok(call.number(name)?.unwrap_or(default));
     let (first, count) = (number("first", 1)?, number("seeds", 1000)?);
-    Ok(Campaign::Many { first, count, events: number("events", 0)?, each: number("each", 0)?, jobs })
+    Ok(Campaign::Many {
+        first,
+        count,
+        events: number("events", 0)?,
+        each: number("each", 0)?,
+        known: BTreeSet::new(),
+        jobs,
+    })
 }
