@@ -259,8 +259,8 @@ impl Resource {
         if begins && self.word(d).conn == ConnState::Connected { Err(Code::NoRemoteDisk) } else { Ok(()) }
     }
 
-    /// The peer has made a change that cannot be made here any more: it is told so. Until it answers, a copy that it has
-    /// given up to become a target is not one to rely on.
+    /// The peer has made a change that cannot be made here any more: it is told so. Until it answers, a copy that it
+    /// has given up to become a target is not one to rely on.
     fn peer_went_ahead(&mut self, d: usize, change: &StateChange) {
         let pdsk = self.word(d).pdsk;
         if change.conn == Some(ConnState::StartingSyncS) && pdsk > DiskState::Inconsistent {
