@@ -199,11 +199,6 @@ impl Resource {
             return false;
         }
         let failed = self.bits_failed(i, d);
-        let joined = self.connections[i].peer_devices[d].resync.joined;
-        if peer_disk == DiskState::UpToDate && !joined && self.bits_left(i, d) > failed {
-            // It was sent before the peer knew of the resync that it has just agreed to.
-            return false;
-        }
         if peer_disk == DiskState::UpToDate {
             let mut set = self.uuids(d);
             set.retire_bitmap();

@@ -405,9 +405,6 @@ impl Resource {
         if old.conn <= ConnState::TearDown {
             return;
         }
-        if (ConnState::StartingSyncT..=ConnState::PausedSyncT).contains(&theirs.conn) {
-            self.connections[i].peer_devices[d].resync.joined = true;
-        }
         let flags = self.connections[i].peer_devices[d].uuids.map_or(UuidFlags::NONE, |u| u.flags);
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
         if self.peer_finished_resync(i, d, &old, theirs, peer_disk) {

@@ -281,8 +281,6 @@ impl Resource {
         self.consider_repair(PEER, d, old, new);
         if !syncing(old.conn) && syncing(new.conn) {
             self.start_resync(PEER, d);
-            // An invalidate begins with the target's agreement, and states from before may still be on their way.
-            self.connections[PEER].peer_devices[d].resync.joined = old.conn != ConnState::StartingSyncS;
             if matches!(new.conn, ConnState::SyncTarget | ConnState::PausedSyncT) {
                 self.handler(Handler::BeforeResyncTarget.name(), Some(d), Some(PEER));
             } else {

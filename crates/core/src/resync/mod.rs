@@ -38,8 +38,6 @@ pub(crate) struct Resync {
     pub(crate) advanced: bool,
     /// Bits that could not be copied; they stay set and are not tried again.
     failed: Option<BitSet>,
-    /// The target has shown that it knows of it.
-    pub(crate) joined: bool,
     /// Bits whose checksums were equal.
     pub(crate) same: u64,
     pub(crate) started: Option<Instant>,

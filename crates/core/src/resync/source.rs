@@ -69,7 +69,6 @@ impl Resource {
             let text = format!("resync request for {range:?} beyond the device or too long");
             return self.protocol_error(i, "read-out-of-place", text);
         }
-        self.connections[i].peer_devices[d].resync.joined = true;
         let repl = self.connections[i].peer_devices[d].repl;
         let early = matches!(repl, ConnState::WFBitMapS | ConnState::StartingSyncS | ConnState::Ahead);
         if early && self.connections[i].version() >= 96 {
