@@ -66,6 +66,7 @@ mutants! {
     ExposedDataIgnored "exposed-data-ignored" Decision "a diskless Primary takes no other generation (state 5.4)";
     // State rules (connection-and-state 2).
     TwoPrimaries "two-primaries" Decision "one Primary unless configured (state 2.8)";
+    WishConnects "wish-connects" Decision "a wish for a verify or resync ends no handshake (state 2.8, sanitising 3)";
     DemoteInUse "demote-in-use" Decision "a device that is open is not demoted (state 2.8)";
     PrimaryWithoutData "primary-without-data" Decision "a Primary needs good data (state 2.8)";
     SourceStaysUpToDate "sync-target-stays-up-to-date" Decision "a SyncTarget is Inconsistent (state 2.8 clamps)";

@@ -61,6 +61,11 @@ pub fn judge(old: &StateWord, change: &StateChange, force: Force, ctx: &Context)
     if force == Force::Hard {
         return Ok(new);
     }
+    // Without disks sanitising makes Connected of it: no wish ends a handshake that is not over.
+    let wished = matches!(wanted.conn, C::VerifyS | C::VerifyT | C::StartingSyncS | C::StartingSyncT);
+    if wished && old.conn < C::Connected && new.conn == C::Connected && !mutant(Mutant::WishConnects) {
+        return Err(Code::NeedConnection);
+    }
     match valid(&new, ctx) {
         Err(code) if valid(old, ctx) != Err(code) => Err(code),
         _ => soft_rules(old, &new, ctx).map(|()| new),

@@ -33,17 +33,16 @@ const CHECKS: &[Check] = &[
 ];
 
 /// What the small worlds find without any table: they know nothing but which copy lacks what. Not what is held by
-/// another rule as well (bitmaps reach back further than the generations that rules 60 and 80 look at), or is only a
-/// nuisance.
+/// another rule as well (bitmaps reach back further than the generations that rules 60 and 80 look at; a Primary that
+/// attaches alone begins a generation, so that an old disk is not taken for the newer one when the two meet), or is
+/// only a nuisance. Nor what users read meanwhile.
 const FOUND_BY_WORLDS: &[Mutant] = &[
     Mutant::IgnoreCrashedPrimary,
     Mutant::SplitBrainBySource,
     Mutant::InconsistentMayWin,
     Mutant::PrimaryOverwritten,
-    Mutant::ExposedDataIgnored,
     Mutant::KeepGeneration,
     Mutant::DisklessRiseUnnoticed,
-    Mutant::AttachStaleDisk,
     Mutant::DiscardActivityLog,
 ];
 
