@@ -62,7 +62,7 @@ pub fn judge(old: &StateWord, change: &StateChange, force: Force, ctx: &Context)
         return Ok(new);
     }
     // Without disks sanitising makes Connected of it: no wish ends a handshake that is not over.
-    let wished = matches!(wanted.conn, C::VerifyS | C::VerifyT | C::StartingSyncS | C::StartingSyncT);
+    let wished = verifies(wanted.conn) || starts_sync(wanted.conn);
     if wished && old.conn < C::Connected && new.conn == C::Connected && !mutant(Mutant::WishConnects) {
         return Err(Code::NeedConnection);
     }
@@ -123,8 +123,7 @@ pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord
         }
         new.conn = C::Connected;
     }
-    let verify = |conn| matches!(conn, C::VerifyS | C::VerifyT);
-    if verify(old.conn) && verify(new.conn) && (new.disk < D::UpToDate || new.pdsk < D::UpToDate) {
+    if verifies(old.conn) && verifies(new.conn) && (new.disk < D::UpToDate || new.pdsk < D::UpToDate) {
         // A disk that went bad ends it. The reference goes on, and calls the disk UpToDate.
         new.conn = C::Connected;
     }
@@ -156,6 +155,15 @@ pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord
     pause(&mut new);
     passed(9, &new);
     new
+}
+
+const fn verifies(conn: C) -> bool {
+    matches!(conn, C::VerifyS | C::VerifyT)
+}
+
+/// An agreed full resync is about to begin.
+const fn starts_sync(conn: C) -> bool {
+    matches!(conn, C::StartingSyncS | C::StartingSyncT)
 }
 
 /// The disk states that a connection state allows: own, then the peer's, each from worst to best.
@@ -249,7 +257,7 @@ pub fn valid(s: &StateWord, ctx: &Context) -> Result<(), Code> {
     let connected = s.conn >= C::Connected;
     let beyond = s.conn > C::Connected;
     let no_good_disk = s.disk < D::UpToDate && s.pdsk < D::UpToDate;
-    let verify = matches!(s.conn, C::VerifyS | C::VerifyT);
+    let verify = verifies(s.conn);
     let rows = [
         (!two_primaries && primary && s.peer == Role::Primary, Code::TwoPrimaries),
         (!two_primaries && primary && ctx.other_volume_peer_primary, Code::OtherVolumePeerPrimary),
@@ -264,7 +272,7 @@ pub fn valid(s: &StateWord, ctx: &Context) -> Result<(), Code> {
         (verify && !ctx.verify_alg, Code::NoVerifyAlg),
         (verify && ctx.protocol < 88, Code::NotSupported),
         (needs_data && no_good_disk, Code::NoUpToDateDisk),
-        (matches!(s.conn, C::StartingSyncS | C::StartingSyncT) && s.pdsk == D::DUnknown, Code::NeedConnection),
+        (starts_sync(s.conn) && s.pdsk == D::DUnknown, Code::NeedConnection),
         (connected && s.pdsk == D::DUnknown, Code::ConnectedOutdates),
     ];
     decided("validity", rows.iter().position(|(matches, _)| *matches), &rows)
@@ -275,8 +283,6 @@ pub fn valid(s: &StateWord, ctx: &Context) -> Result<(), Code> {
 /// # Errors
 /// The row's code.
 pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(), Code> {
-    let starting = |s: &StateWord| matches!(s.conn, C::StartingSyncS | C::StartingSyncT);
-    let verifying = |s: &StateWord| matches!(s.conn, C::VerifyS | C::VerifyT);
     let to = |conn| new.conn == conn && old.conn != conn;
     let shaking_hands = (old.conn == C::WFConnection && new.conn == C::WFReportParams)
         || (old.conn == C::WFReportParams && new.conn >= C::Connected);
@@ -286,8 +292,8 @@ pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(),
         && !matches!(new.disk, D::UpToDate | D::Diskless)
         && (new.conn <= C::WFSyncUUID || new.conn != old.conn);
     let below_outdated = old.disk < D::Outdated && old.disk != D::Attaching;
-    let becomes_starting = starting(new) && !starting(old);
-    let becomes_verifying = verifying(new) && !verifying(old);
+    let becomes_starting = starts_sync(new.conn) && !starts_sync(old.conn);
+    let becomes_verifying = verifies(new.conn) && !verifies(old.conn);
     let becomes_syncing = matches!(new.conn, C::SyncTarget | C::SyncSource);
     // Sanitising makes both disks UpToDate for a verify, and the source's for a resync: not one that has no good data.
     let bad = |disk: D, other: D| disk <= D::Inconsistent && other == D::UpToDate;
