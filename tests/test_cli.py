@@ -1,9 +1,13 @@
 """The command line: verbs, exit statuses, outputs that other programs parse (`docs/spec/config-and-cli.md` 3, 4, 9)."""
 
+import fcntl
 import json
 import os
 import re
+import socket
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -234,6 +238,31 @@ def test_adjust_applies_changes(synced):
     a.urbd("adjust", "r0")
     assert not a.urbd("-d", "adjust", "r0").out.strip()
     synced.wait_synced()
+
+
+def test_down_waits_for_a_process_that_is_being_killed(pair):
+    """Its socket may take one more connection, and its lock goes later: neither is an error of `down`."""
+    a, _ = pair.nodes
+    os.makedirs(a.run_dir, exist_ok=True)
+    lock, sock = (os.path.join(a.run_dir, f"r0.{end}") for end in ("pid", "sock"))
+    steps = []
+    with open(lock, "w") as held, socket.socket(socket.AF_UNIX) as listener:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        listener.bind(sock)
+        listener.listen()
+
+        def die():
+            listener.accept()[0].close()
+            listener.close()
+            time.sleep(1)
+            steps.append("lock released")
+            fcntl.flock(held, fcntl.LOCK_UN)
+        dying = threading.Thread(target=die)
+        dying.start()
+        a.urbd("down", "r0")
+        steps.append("down")
+        dying.join()
+    assert steps == ["lock released", "down"] and not os.path.exists(sock)
 
 
 def test_two_resources_do_not_touch_each_other(cluster):

@@ -96,18 +96,23 @@ pub fn run_with(options: Options, application: Option<Box<dyn Application>>) -> 
 }
 
 /// Removes what a killed process of the resource left: its sockets, and its devices' names, which may lead to somebody
-/// else's device by now. Does nothing while a process runs it.
-pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: impl IntoIterator<Item = VolumeNr>) {
-    let file = lock_file(run_dir, resource);
-    let Some(_lock) = File::open(file).ok().filter(|f| f.try_lock().is_ok()) else { return };
+/// else's device by now. Does nothing, and says false, while a process holds the resource.
+#[must_use]
+pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> bool {
+    // Where there is no lock no process has been.
+    let Ok(lock) = File::open(lock_file(run_dir, resource)) else { return true };
+    if lock.try_lock().is_err() {
+        return false;
+    }
     let links = DeviceLinks::from_env();
     let sockets = [socket_path(run_dir, resource)].into_iter();
-    let sockets = sockets.chain(volumes.into_iter().map(|volume| {
+    let sockets = sockets.chain(volumes.iter().map(|volume| {
         let _ = links.remove(resource, u32::from(volume.0));
-        nbd_path(run_dir, resource, volume)
+        nbd_path(run_dir, resource, *volume)
     }));
     // What cannot be removed is replaced by the next start, which says why it cannot.
     sockets.for_each(|path| drop(std::fs::remove_file(path)));
+    true
 }
 
 fn lock_file(run_dir: &Path, resource: &str) -> PathBuf {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::ArgMatches;
 use config::{Config, Errors, LocalResource, ThisHost};
 use control::Client;
-use control::client::socket_path;
+use control::client::{ClientError, socket_path};
 
 use crate::problem::{Problem, exit};
 
@@ -106,9 +106,10 @@ impl Context {
         Client::connect(&self.socket(resource), Some(ANSWER_TIMEOUT)).map_err(|e| Problem::client(resource, &e))
     }
 
-    /// Whether a process runs `resource`.
+    /// Whether a process runs `resource`: one that answers, or hangs. One that is being killed does not, although its
+    /// socket may still accept connections for a moment.
     pub(crate) fn is_running(&self, resource: &str) -> bool {
-        std::os::unix::net::UnixStream::connect(self.socket(resource)).is_ok()
+        !matches!(Client::connect(&self.socket(resource), Some(ANSWER_TIMEOUT)), Err(ClientError::NotRunning(_)))
     }
 
     /// The control socket of `resource`.

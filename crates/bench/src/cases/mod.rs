@@ -175,10 +175,11 @@ impl Setting<'_> {
         Setting { next: Cell::new(0), progress: &|_, _| {}, ..*self }
     }
 
-    /// Every contender does every job once per round. Who begins changes from round to round.
+    /// Every contender does every job once per round. Who begins changes from round to round. One that fails takes no
+    /// further part, and the report says why; it does not keep the others from being measured.
     ///
     /// # Errors
-    /// The first that failed.
+    /// If it is interrupted.
     pub(crate) fn interleave(
         &self,
         report: &mut CaseReport,
@@ -187,6 +188,7 @@ impl Setting<'_> {
     ) -> Result<()> {
         let steps = self.rounds as usize * jobs.len() * contenders.len();
         let mut done = 0;
+        let mut failed = vec![false; contenders.len()];
         for round in 0..self.rounds as usize {
             for (job, workload) in jobs {
                 let workload = Workload { seed: workload.seed + round as u64, ..workload.clone() };
@@ -194,12 +196,18 @@ impl Setting<'_> {
                     if sys::is_interrupted() {
                         return Err(Error::new("interrupted"));
                     }
-                    let who = (turn + round) % contenders.len();
-                    let (name, target) = &mut contenders[who];
-                    (self.progress)(&format!("{job}: {name}"), done as f64 / steps as f64);
-                    let outcome = target.run(&workload).map_err(|e| Error::new(format!("{name}, {job}: {e}")))?;
-                    report.outcome(job, name, &outcome)?;
                     done += 1;
+                    let who = (turn + round) % contenders.len();
+                    if failed[who] {
+                        continue;
+                    }
+                    let (name, target) = &mut contenders[who];
+                    (self.progress)(&format!("{job}: {name}"), (done - 1) as f64 / steps as f64);
+                    let outcome = target.run(&workload).and_then(|outcome| report.outcome(job, name, &outcome));
+                    if let Err(e) = outcome {
+                        report.absent(name, format!("{job}: {e}"));
+                        failed[who] = true;
+                    }
                 }
             }
         }
@@ -233,4 +241,44 @@ pub fn run(setting: &Setting<'_>, cases: &[&Case]) -> Report {
         report.cases.push(part);
     }
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::IOPS;
+    use crate::workload::{Outcome, Pattern};
+
+    /// Fails from some turn on.
+    struct Failing {
+        turns: u32,
+    }
+
+    impl Target for Failing {
+        fn run(&mut self, _: &Workload) -> Result<Outcome> {
+            self.turns = self.turns.checked_sub(1).ok_or_else(|| Error::new("out of order"))?;
+            Ok(Outcome { requests: 1, seconds: 0.001, ..Outcome::default() })
+        }
+    }
+
+    #[test]
+    fn who_fails_is_left_out_and_named_and_the_others_go_on() {
+        let setting = Setting {
+            program: Path::new("urbd"),
+            dir: Path::new("/nonexistent"),
+            scale: Scale::Tiny,
+            rounds: 3,
+            progress: &|_, _| {},
+            next: Cell::new(0),
+        };
+        let (mut well, mut ill) = (Failing { turns: 99 }, Failing { turns: 3 });
+        let mut report = CaseReport::default();
+        let jobs = ["a", "b"].map(|name| (name.to_owned(), Workload::writes(Pattern::Random, 4096, 1)));
+        let mut contenders: Vec<Contender<'_>> = vec![("well", &mut well), ("ill", &mut ill)];
+        setting.interleave(&mut report, &jobs, &mut contenders).unwrap();
+        let counts = |who| ["a", "b"].map(|job| report.values(job, who, IOPS).len());
+        assert_eq!((counts("well"), counts("ill")), ([3, 3], [2, 1]));
+        let [absent] = report.absent.as_slice() else { panic!("{:?}", report.absent) };
+        assert_eq!((&*absent.contender, &*absent.why), ("ill", "b: out of order"));
+    }
 }

@@ -228,8 +228,16 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
 pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
     let resource = &target.name.resource;
     let ended = stop(call.context, resource, call.flag("force"))?;
-    let volumes = target.local.iter().flat_map(|local| local.volumes.iter().map(|v| v.nr));
-    engine::clear_leftovers(&call.context.run_dir, resource, volumes);
+    let volumes: Vec<_> = target.local.iter().flat_map(|local| local.volumes.iter().map(|v| v.nr)).collect();
+    // A process that is being killed keeps its lock for some moments after its socket has gone.
+    let deadline = Instant::now() + END_TIMEOUT;
+    while !engine::clear_leftovers(&call.context.run_dir, resource, &volumes) {
+        if Instant::now() > deadline {
+            return Err(Problem::new(exit::BROKEN, format!("{resource}: a process holds it, but does not answer"))
+                .hint(format!("its number is in {}/{resource}.pid", call.context.run_dir.display())));
+        }
+        thread::sleep(PAUSE);
+    }
     Ok(ended)
 }
 
