@@ -240,6 +240,38 @@ def test_adjust_applies_changes(synced):
     synced.wait_synced()
 
 
+def test_adjust_takes_over_other_volumes_while_secondary(synced):
+    a, b = synced.nodes
+    assert a.status()["role"] == "Primary"
+    for n in (a, b):
+        with open(n.disk_file(1), "wb") as f:
+            f.truncate(8 * MIB)
+    synced.configure(volumes=2)
+    r = a.call("adjust", "r0")
+    assert r.rc == 10 and "only while it is Secondary" in r.err and "nothing was changed" in r.err, r
+    a.urbd("secondary", "r0")
+    r = a.call("adjust", "r0")
+    assert r.rc == 1 and "create-md" in r.err, r   # found before anything was stopped
+    [before] = a.pids()
+    for n in (a, b):
+        n.urbd("create-md", "--force", "r0/1")
+        n.urbd("adjust", "r0")
+        assert not n.urbd("-d", "adjust", "r0").out.strip()
+    assert before not in a.pids()
+    a.wait(conn="Connected")
+    a.urbd("new-current-uuid", "--clear-bitmap", "r0/1")
+    a.urbd("primary", "r0")
+    assert [d["volume"] for d in a.status()["devices"]] == [0, 1]
+    synced.wait_synced()
+    # and back
+    a.urbd("secondary", "r0")
+    synced.configure(volumes=1)
+    for n in (a, b):
+        n.urbd("adjust", "r0")
+    synced.wait_synced()
+    assert [d["volume"] for d in b.status()["devices"]] == [0]
+
+
 def test_down_waits_for_a_process_that_is_being_killed(pair):
     """Its socket may take one more connection, and its lock goes later: neither is an error of `down`."""
     a, _ = pair.nodes

@@ -1,8 +1,11 @@
 //! `adjust`: what differs between a running resource and its configuration, and taking it over
 //! (`docs/spec/config-and-cli.md` 5.3).
 
+use std::collections::BTreeSet;
+
 use config::{AdjustScope, Config, Disk, Group, LoadOptions, LocalResource, Plan, Running, Setting, Step, shell_line};
-use control::{Command, ConnectionState, DiskState, Request, ResourceStatus};
+use control::{Command, ConnectionState, DiskState, Request, ResourceStatus, Role};
+use units::{NodeId, VolumeNr};
 
 use crate::cli::Call;
 use crate::objects::Target;
@@ -10,7 +13,8 @@ use crate::problem::{Problem, exit};
 use crate::verbs::options::AFTER;
 use crate::verbs::{commands, lifecycle, status};
 
-/// Starts what does not run; otherwise the running process takes over the configuration.
+/// Starts what does not run; otherwise the running process takes over the configuration, or is started anew if it has
+/// other volumes or peers.
 pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     let only_show = call.context.dry_run || call.flag("tentative");
     if !only_show && !call.context.is_running(&target.name.resource) {
@@ -23,10 +27,42 @@ pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     if only_show || call.context.verbose > 0 {
         print_plan(&plan);
     }
-    if !only_show {
-        carry_out(call, target, &plan)?;
+    let whole = target.name.volume.is_none() && target.name.peer.is_none();
+    match has_other_objects(&plan) && whole && !call.flag("skip-net") && !call.flag("skip-disk") {
+        _ if only_show => Ok(0),
+        true => restart(call, target, &plan),
+        false => carry_out(call, target, &plan).map(|()| 0),
     }
-    Ok(0)
+}
+
+/// Are there other volumes or peers than before? One that only gets another minor is no other volume.
+fn has_other_objects(plan: &Plan) -> bool {
+    let count = |is: &dyn Fn(&Step) -> Option<u32>| plan.steps.iter().filter_map(is).collect::<BTreeSet<u32>>();
+    let volume = |nr: &VolumeNr| Some(u32::from(nr.0));
+    let peer = |id: &NodeId| u32::try_from(id.index()).ok();
+    let volumes_come = count(&|s| if let Step::NewMinor { volume: v, .. } = s { volume(v) } else { None });
+    let volumes_go = count(&|s| if let Step::DelMinor { volume: v, .. } = s { volume(v) } else { None });
+    let peers_come = count(&|s| if let Step::NewPeer { peer: p, .. } = s { peer(p) } else { None });
+    let peers_go = count(&|s| if let Step::DelPeer { peer: p, .. } = s { peer(p) } else { None });
+    volumes_come != volumes_go || peers_come != peers_go
+}
+
+/// A process makes its volumes and connections when it starts. One that nobody uses is started anew; the peer sees it
+/// go and come back. What would keep it from starting is found before it is stopped.
+fn restart(call: &Call, target: &Target, plan: &Plan) -> Result<u8, Problem> {
+    let name = &target.name.resource;
+    if status::one(call.context, name)?.role == Role::Primary {
+        let text = format!("{name}: other volumes or peers can be taken over only while it is Secondary here");
+        return Err(Problem::new(exit::FAILURE, text).hint(format!(
+            "nothing was changed; make it Secondary (the other node may be Primary meanwhile), then: urbd adjust {name}"
+        )));
+    }
+    let local = target.local()?;
+    lifecycle::check_startable(call.context, local)?;
+    let comes = |nr: VolumeNr| plan.steps.iter().any(|s| matches!(s, Step::NewMinor { volume, .. } if *volume == nr));
+    lifecycle::make_clean(local, comes)?;
+    lifecycle::stop(call.context, name, false)?;
+    lifecycle::up(call, target)
 }
 
 /// One command a line, quoted for a shell.
@@ -52,7 +88,7 @@ fn scope(call: &Call, target: &Target) -> AdjustScope {
         skip_net: call.flag("skip-net"),
         skip_disk: call.flag("skip-disk"),
         only_peer: target.name.peer.as_ref().and_then(|_| target.peers().next()).map(|p| p.peer_node_id),
-        only_volume: target.name.volume.map(units::VolumeNr),
+        only_volume: target.name.volume.map(VolumeNr),
         discard_my_data: call.flag("discard-my-data"),
         tentative: false,
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use config::{AdjustScope, LocalResource, Plan};
 use control::Command;
 use control::client::{Client, ClientError};
+use units::VolumeNr;
 
 use crate::cli::Call;
 use crate::context::{Context, LONG_TIMEOUT};
@@ -57,7 +58,7 @@ fn start(
         return Err(runs_already(&local.name));
     }
     prepare_run_dir(&context.run_dir)?;
-    make_clean(local)?;
+    make_clean(local, |_| true)?;
     serve(context, local, application)
 }
 
@@ -77,7 +78,7 @@ fn serve(
     engine::run_with(options, application).map(|()| 0).map_err(|e| Problem::usage(format!("{}: {e}", local.name)))
 }
 
-fn check_startable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
+pub(crate) fn check_startable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
     let invalid = |e: config::Errors| Problem::new(exit::FAILURE, e.to_string());
     local.check_startable().map_err(invalid)?;
     context.config()?.check_addresses(local, &context.this_host()).map_err(invalid)
@@ -95,9 +96,10 @@ fn prepare_run_dir(run_dir: &Path) -> Result<(), Problem> {
     })
 }
 
-/// After a crash the activity log must be applied before a disk is attached. A disk without metadata ends the start.
-fn make_clean(local: &LocalResource) -> Result<(), Problem> {
-    for place in local.volumes.iter().filter_map(|v| metadata::place(local, v)) {
+/// After a crash the activity log must be applied before a disk of one of these volumes is attached. A disk without
+/// metadata ends the start.
+pub(crate) fn make_clean(local: &LocalResource, volumes: impl Fn(VolumeNr) -> bool) -> Result<(), Problem> {
+    for place in local.volumes.iter().filter(|v| volumes(v.nr)).filter_map(|v| metadata::place(local, v)) {
         offline::apply_al(&place).map_err(|problem| match problem.exit {
             // What `up` gives for a disk without metadata.
             offline::NO_METADATA => Problem { exit: exit::USAGE, ..problem },
