@@ -109,7 +109,9 @@ impl Context {
     /// Whether a process runs `resource`: one that answers, or hangs. One that is being killed does not, although its
     /// socket may still accept connections for a moment.
     pub(crate) fn is_running(&self, resource: &str) -> bool {
-        !matches!(Client::connect(&self.socket(resource), Some(ANSWER_TIMEOUT)), Err(ClientError::NotRunning(_)))
+        let socket = self.socket(resource);
+        let greets = || Client::connect(&socket, Some(ANSWER_TIMEOUT));
+        std::os::unix::net::UnixStream::connect(&socket).is_ok() && !matches!(greets(), Err(ClientError::NotRunning(_)))
     }
 
     /// The control socket of `resource`.
