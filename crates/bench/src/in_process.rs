@@ -4,7 +4,6 @@
 //! outcomes go, each one line of JSON.
 
 use crate::error::{Error, Result};
-use crate::sys;
 use crate::target::Target;
 use crate::workload::{Act, Load, Outcome, Request, Workload};
 use engine::{Application, Errno, Kind};
@@ -25,13 +24,15 @@ pub struct Inside {
     input: Vec<u8>,
     size: u64,
     load: Option<Load>,
+    /// When the present turn of the loop began, in nanoseconds.
+    now: u64,
 }
 
 impl Inside {
     /// Takes workloads from `socket`.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Inside {
-        Inside { socket: socket.into(), input: Vec::new(), size: 0, load: None }
+        Inside { socket: socket.into(), input: Vec::new(), size: 0, load: None, now: 0 }
     }
 
     fn start(&mut self, line: &[u8]) {
@@ -68,6 +69,10 @@ impl Application for Inside {
         }
     }
 
+    fn on_turn(&mut self, now: units::Instant) {
+        self.now = now.0;
+    }
+
     fn on_device(&mut self, volume: VolumeNr, size: u64) {
         if volume == VOLUME {
             self.size = size;
@@ -76,7 +81,7 @@ impl Application for Inside {
 
     fn next(&mut self) -> Option<(VolumeNr, engine::Request)> {
         let load = self.load.as_mut()?;
-        let request = load.next(sys::now());
+        let request = load.next(self.now);
         if request.is_none() && load.is_over() {
             let outcome = self.load.take()?.into_outcome();
             self.answer(&outcome);
@@ -94,7 +99,7 @@ impl Application for Inside {
 
     fn on_done(&mut self, request: &engine::Request, result: Result<(), Errno>, data: &[u8]) {
         if let Some(load) = &mut self.load {
-            load.done(sys::now(), request.tag as u32, result.map_err(|e| e.to_string()), data);
+            load.done(self.now, request.tag as u32, result.map_err(|e| e.to_string()), data);
         }
     }
 }

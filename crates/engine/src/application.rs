@@ -11,7 +11,7 @@ use frontends::{Errno, Kind, Request};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use units::{ByteLen, VolumeNr};
+use units::{ByteLen, Instant, VolumeNr};
 use urbd_core::{BufRef, MAX_DATA, Segments};
 
 /// What makes block requests inside the process. All calls come from the loop: none may block.
@@ -24,6 +24,12 @@ pub trait Application {
 
     /// The descriptor is readable.
     fn on_readable(&mut self);
+
+    /// A turn of the loop begins, at this time of the monotonic clock. All that is asked and told in it counts as
+    /// happening then: to read a clock for each request costs as much as a good part of the work on it.
+    fn on_turn(&mut self, now: Instant) {
+        let _ = now;
+    }
 
     /// A volume has this size in bytes from now on; 0: it cannot be used.
     fn on_device(&mut self, volume: VolumeNr, size: u64);
@@ -75,7 +81,8 @@ impl Inside {
     }
 
     /// A new turn of the loop begins.
-    pub(crate) fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self, now: Instant) {
+        self.application.on_turn(now);
         self.left = BATCH;
         self.hungry = false;
     }

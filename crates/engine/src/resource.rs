@@ -279,7 +279,7 @@ impl Runner {
         let turned = self.ring.turn(deadline, &mut self.done);
         turned.map_err(kernel_failed)?;
         self.now = sys::now();
-        self.inside.iter_mut().for_each(Inside::begin_turn);
+        self.inside.iter_mut().for_each(|inside| inside.begin_turn(self.now));
         self.dispatch_done();
         self.links.on_timer(&mut self.ring, self.now);
         if due.is_some_and(|at| at <= self.now) {

@@ -69,6 +69,9 @@ pub struct Ring<T> {
 /// Bytes that a turn reads and writes on this thread before it looks after the sockets again.
 const INLINE_BATCH: usize = 1 << 20;
 
+/// So many inline operations in a turn make it likely that a socket has something by then.
+const MANY_INLINE: usize = 8;
+
 /// Set to `1` in the environment, this variable makes [`Ring::new`] do without io_uring.
 pub const NO_IO_URING: &str = "URBD_NO_IO_URING";
 
@@ -235,6 +238,11 @@ impl<T: Copy> Ring<T> {
         // What was done here leads to more to hand over: the kernel is entered with all of that, but not put off twice.
         self.put_off = !done.is_empty() && self.inline.is_empty() && !self.put_off;
         if self.put_off {
+            // Sockets that are busy have more by now, which then shares the answers of what was done here.
+            if let (true, Backend::Uring(uring)) = (done.len() >= MANY_INLINE, &mut self.backend) {
+                uring.try_receives(&mut self.slab, &mut self.finished);
+                self.hand_out(done);
+            }
             return Ok(());
         }
         let deadline = if done.is_empty() { deadline } else { Some(Instant(0)) };
@@ -244,10 +252,14 @@ impl<T: Copy> Ring<T> {
             }
             Backend::Poll(poller) => poller.turn(deadline, &mut self.slab, &mut self.finished)?,
         }
+        self.hand_out(done);
+        Ok(())
+    }
+
+    fn hand_out(&mut self, done: &mut Vec<Done<T>>) {
         for f in self.finished.drain(..) {
             done.extend(self.slab.complete(f));
         }
-        Ok(())
     }
 
     /// Operations that have not completed.

@@ -114,12 +114,7 @@ impl Uring {
             if self.must_enter() {
                 tolerate(self.submit())?;
             }
-            self.receives.retain(|&id| {
-                let op = operations.operation(id).expect("a receive is in flight");
-                let result = super::poll::perform_socket(op, super::poll::Attempt::First);
-                finished.extend(result.map(|result| Finished { id, result, more: false }));
-                result.is_none()
-            });
+            self.try_receives(operations, finished);
             if !finished.is_empty() || !self.ring.completion().is_empty() {
                 poll.found();
                 return Ok(());
@@ -134,6 +129,16 @@ impl Uring {
                 return Ok(());
             }
         }
+    }
+
+    /// Does the receives that the kernel does not have yet, as far as there is something to receive.
+    pub(super) fn try_receives(&mut self, operations: &mut dyn Operations, finished: &mut Vec<Finished>) {
+        self.receives.retain(|&id| {
+            let op = operations.operation(id).expect("a receive is in flight");
+            let result = super::poll::perform_socket(op, super::poll::Attempt::First);
+            finished.extend(result.map(|result| Finished { id, result, more: false }));
+            result.is_none()
+        });
     }
 
     /// Is there something for the kernel to take, or something that it only gives to who enters it?
