@@ -80,7 +80,7 @@ impl Resource {
         if auth {
             let challenge = self.connections[i].link.as_ref().expect("a packet came").challenge;
             let bytes = wire::AuthBytes::new(&challenge).expect("64 bytes fit");
-            self.send_connection(i, Socket::Data, Packet::AuthChallenge(bytes));
+            self.send_connection(i, Socket::Data, Packet::AuthChallenge(Box::new(bytes)));
             self.enter(i, Phase::Challenge);
         } else {
             self.send_parameters(i);
@@ -118,7 +118,7 @@ impl Resource {
         };
         match token {
             OUR_RESPONSE => {
-                self.send_connection(i, Socket::Data, Packet::AuthResponse(mac));
+                self.send_connection(i, Socket::Data, Packet::AuthResponse(Box::new(mac)));
                 if let Some(link) = &mut self.connections[i].link {
                     link.answered = true;
                 }
@@ -152,7 +152,7 @@ impl Resource {
     /// P_PROTOCOL, then each volume's parameters (`docs/spec/wire-protocol.md` 7.4).
     fn send_parameters(&mut self, i: usize) {
         let packet = self.own_protocol(i);
-        self.send_connection(i, Socket::Data, Packet::Protocol(packet));
+        self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in &mut self.connections[i].peer_devices {
             let fresh = PeerDevice::new(pd.volume);
             let keep = std::mem::replace(pd, fresh);
@@ -195,7 +195,7 @@ impl Resource {
                 max_rate: resync.max_rate,
             },
         };
-        self.send(i, Socket::Data, d, Packet::SyncParam(packet), Segments::None);
+        self.send(i, Socket::Data, d, Packet::SyncParam(Box::new(packet)), Segments::None);
     }
 
     pub(crate) fn protocol_received(&mut self, i: usize, theirs: &wire::Protocol) {

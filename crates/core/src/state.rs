@@ -447,7 +447,7 @@ impl Resource {
             dirty_bits: self.bits_left(PEER, d),
             flags: UuidFlags(flags),
         };
-        self.send(PEER, Socket::Data, d, Packet::Uuids(packet), Segments::None);
+        self.send(PEER, Socket::Data, d, Packet::Uuids(Box::new(packet)), Segments::None);
     }
 
     /// What we announce about a device's size (`docs/spec/wire-protocol.md` 5.13).
@@ -478,7 +478,7 @@ impl Resource {
             flags: wire::ResizeFlags::default(),
             limits: c.has(wire::Features::WRITE_SAME).then_some(limits),
         };
-        self.send(PEER, Socket::Data, d, Packet::Sizes(sizes), Segments::None);
+        self.send(PEER, Socket::Data, d, Packet::Sizes(Box::new(sizes)), Segments::None);
     }
 
     /// Tells front ends and applications what they may do.

@@ -93,7 +93,7 @@ impl fmt::Debug for DpFlags {
 }
 
 /// P_DATA without its payload (`docs/spec/wire-protocol.md` 5.1): `size` bytes of data follow on the stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// Where to write.
     pub sector: Sector,
@@ -125,7 +125,7 @@ pub struct WriteRange {
 }
 
 /// P_DATA_REPLY or P_RS_DATA_REPLY without its payload (`docs/spec/wire-protocol.md` 5.2, 5.3): `size` bytes follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockData {
     /// As in the request.
     pub sector: Sector,
@@ -150,7 +150,7 @@ pub struct BlockRequest {
 }
 
 /// P_CSUM_RS_REQUEST (`docs/spec/wire-protocol.md` 5.7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChecksumRequest {
     /// Which block.
     pub block: BlockRequest,
@@ -159,7 +159,7 @@ pub struct ChecksumRequest {
 }
 
 /// P_OV_REPLY (`docs/spec/wire-protocol.md` 5.9).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyReply {
     /// Which block.
     pub block: BlockRequest,

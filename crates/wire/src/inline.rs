@@ -11,8 +11,11 @@ pub struct InlineBytes<const N: usize> {
     bytes: [u8; N],
 }
 
-/// A digest as it stands on the wire, 0 to 64 bytes; empty where no digest is configured.
-pub type Digest = InlineBytes<64>;
+/// A digest as it stands on the wire, 0 to 64 bytes; empty where no digest is configured. Only one that is not empty
+/// takes memory: data packets pass through many hands, mostly without one.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Digest(Option<Box<InlineBytes<64>>>);
+
 /// A challenge or its answer, up to 128 bytes (`docs/spec/wire-protocol.md` 7.3).
 pub type AuthBytes = InlineBytes<128>;
 
@@ -45,6 +48,42 @@ impl<const N: usize> InlineBytes<N> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+impl Digest {
+    /// No digest.
+    pub const EMPTY: Digest = Digest(None);
+
+    /// `None` if `bytes` is longer than 64.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Digest> {
+        let bytes = InlineBytes::new(bytes)?;
+        Some(Digest((!bytes.is_empty()).then(|| Box::new(bytes))))
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |bytes| bytes.as_slice())
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_slice().iter().try_for_each(|b| write!(f, "{b:02x}"))
     }
 }
 

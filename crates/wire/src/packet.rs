@@ -19,7 +19,8 @@ use std::fmt;
 use units::{Generation, VolumeNr};
 
 /// A packet without its volume number and without block payload. Variants are named as in
-/// `docs/spec/wire-protocol.md` 4, without `P_`.
+/// `docs/spec/wire-protocol.md` 4, without `P_`. What is large and rare is boxed, as every write passes a few packets
+/// from hand to hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
     /// "This TCP connection is the data stream": first packet of who opened it.
@@ -29,19 +30,19 @@ pub enum Packet {
     /// What the sender speaks.
     ConnectionFeatures(ConnectionFeatures),
     /// Random bytes to answer.
-    AuthChallenge(AuthBytes),
+    AuthChallenge(Box<AuthBytes>),
     /// The answer to a challenge.
-    AuthResponse(AuthBytes),
+    AuthResponse(Box<AuthBytes>),
     /// Options that both must share.
-    Protocol(Protocol),
+    Protocol(Box<Protocol>),
     /// Those options, changed on a live connection.
-    ProtocolUpdate(Protocol),
+    ProtocolUpdate(Box<Protocol>),
     /// Resync and verify options; P_SYNC_PARAM or P_SYNC_PARAM89 by version.
-    SyncParam(SyncParam),
+    SyncParam(Box<SyncParam>),
     /// Sizes of disk and device.
-    Sizes(Sizes),
+    Sizes(Box<Sizes>),
     /// Data generations.
-    Uuids(Uuids),
+    Uuids(Box<Uuids>),
     /// The sender's state of the volume.
     State(StateWord),
     /// The generation of the resync that starts.
@@ -362,13 +363,13 @@ impl Packet {
             Command::InitialData => Packet::InitialData,
             Command::InitialMeta => Packet::InitialMeta,
             Command::ConnectionFeatures => Packet::ConnectionFeatures(ConnectionFeatures::parse(f)?),
-            Command::AuthChallenge => Packet::AuthChallenge(auth(f)?),
-            Command::AuthResponse => Packet::AuthResponse(auth(f)?),
-            Command::Protocol => Packet::Protocol(Protocol::parse(f, dialect)?),
-            Command::ProtocolUpdate => Packet::ProtocolUpdate(Protocol::parse(f, dialect)?),
-            Command::SyncParam | Command::SyncParam89 => Packet::SyncParam(SyncParam::parse(f, dialect)?),
-            Command::Sizes => Packet::Sizes(Sizes::parse(f, dialect)?),
-            Command::Uuids => Packet::Uuids(Uuids::parse(f)?),
+            Command::AuthChallenge => Packet::AuthChallenge(Box::new(auth(f)?)),
+            Command::AuthResponse => Packet::AuthResponse(Box::new(auth(f)?)),
+            Command::Protocol => Packet::Protocol(Box::new(Protocol::parse(f, dialect)?)),
+            Command::ProtocolUpdate => Packet::ProtocolUpdate(Box::new(Protocol::parse(f, dialect)?)),
+            Command::SyncParam | Command::SyncParam89 => Packet::SyncParam(Box::new(SyncParam::parse(f, dialect)?)),
+            Command::Sizes => Packet::Sizes(Box::new(Sizes::parse(f, dialect)?)),
+            Command::Uuids => Packet::Uuids(Box::new(Uuids::parse(f)?)),
             Command::State => Packet::State(state(f, dialect)?),
             Command::SyncUuid => Packet::SyncUuid(Generation(f.u64()?)),
             Command::StateChgReq => Packet::StateChgReq(state_change(f, dialect)?),

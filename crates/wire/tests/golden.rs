@@ -150,7 +150,7 @@ fn check_integrity(algorithm: &AlgName, packet: &Packet, payload: &[u8]) {
     };
     assert_eq!(Some(digest.len()), urbd_wire::digest_len(algorithm.as_str()));
     if algorithm.as_str() == "crc32c" {
-        assert_eq!(Digest::new(&crc32c::crc32c(payload).to_le_bytes()), Some(*digest));
+        assert_eq!(Digest::new(&crc32c::crc32c(payload).to_le_bytes()), Some(digest.clone()));
     }
 }
 

@@ -18,7 +18,7 @@ const MOST_WAITING: usize = 131_072;
 const LEAST_CAP: u64 = 4 << 20;
 
 /// What the peer wants of a block.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) block: BlockRequest,
     pub(crate) want: Want,
@@ -26,7 +26,7 @@ pub(crate) struct Ask {
     piece: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Want {
     /// Its data.
     Data,
@@ -77,7 +77,7 @@ impl Resource {
         if self.devices[d].disk != DiskState::UpToDate {
             return self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
         }
-        if want == Want::Verify {
+        if ask.want == Want::Verify {
             self.verify_asked(i, d, range);
         }
         let rs = &mut self.connections[i].peer_devices[d].resync;
@@ -150,13 +150,12 @@ impl Resource {
     }
 
     fn serve(&mut self, i: usize, d: usize, ask: Ask) {
-        let range = ask.range();
+        let (range, detect_zeroes) = (ask.range(), ask.want == Want::Thin);
         let id = self.begin_block(i, d, range, Step::Reading(ask));
         if let Some(b) = &mut self.connections[i].peer_devices[d].resync.brake {
             b.serving(range.len().0);
         }
         self.devices[d].read_bytes += range.len().0;
-        let detect_zeroes = ask.want == Want::Thin;
         let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes };
         self.resync_disk(i, d, id, false, read);
     }
@@ -172,7 +171,7 @@ impl Resource {
     ) {
         let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
         let ask = match &block.step {
-            Step::Reading(ask) => *ask,
+            Step::Reading(ask) => ask.clone(),
             Step::Comparing => return self.own_content_read(i, d, id, result, data),
             Step::Checking(_) => return self.verify_read_done(i, d, id, result, data),
             _ => return self.release(data),
@@ -188,8 +187,9 @@ impl Resource {
         match algorithm {
             Some(algorithm) => {
                 let block = self.block_mut(i, d, id).expect("just seen");
+                let piece = ask.piece;
                 block.step = Step::Digesting(ask, data.clone());
-                self.digest_block(i, d, id, algorithm, data, ask.piece);
+                self.digest_block(i, d, id, algorithm, data, piece);
             }
             None if ask.want == Want::Verify => {
                 self.release(data);
@@ -240,7 +240,7 @@ impl Resource {
     /// The digests of any block are here.
     pub(crate) fn resync_digested(&mut self, i: usize, d: usize, id: u64, digests: &[Digest]) {
         let Some(block) = self.block_mut(i, d, id) else { return };
-        let digest = digests.first().copied().unwrap_or(Digest::EMPTY);
+        let digest = digests.first().cloned().unwrap_or(Digest::EMPTY);
         match std::mem::replace(&mut block.step, Step::Sent) {
             Step::Summing(data) => {
                 block.step = Step::Summing(data);
@@ -255,7 +255,7 @@ impl Resource {
                 self.release(data);
                 for (range, digest) in pieces(ask.range(), ask.piece).zip(digests) {
                     let block = BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
-                    let reply = VerifyReply { block, digest: *digest };
+                    let reply = VerifyReply { block, digest: digest.clone() };
                     self.send(i, Socket::Data, d, Packet::OvReply(reply), Segments::None);
                 }
             }

@@ -241,7 +241,7 @@ impl Resource {
 
     /// P_OV_REPLY.
     pub(crate) fn verify_answered(&mut self, i: usize, d: usize, reply: &VerifyReply) {
-        if !self.block_answered(i, d, reply.block.range(), Ok(reply.digest)) {
+        if !self.block_answered(i, d, reply.block.range(), Ok(reply.digest.clone())) {
             let text = format!("digest for {} that was not asked for", reply.block.sector);
             self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
         }
@@ -300,11 +300,11 @@ impl Resource {
             c.completed(now, since);
         }
         for (n, piece) in pieces(range, BLOCK).enumerate() {
-            let Some(Ok(theirs)) = chunk.theirs.get(n).copied().flatten() else {
+            let Some(Some(Ok(theirs))) = chunk.theirs.get(n) else {
                 self.verified(i, d, 1, VerifyOutcome::Skipped);
                 continue;
             };
-            let equal = ours.get(n).is_some_and(|own| *own == theirs);
+            let equal = ours.get(n).is_some_and(|own| own == theirs);
             let outcome = if equal { VerifyOutcome::InSync } else { VerifyOutcome::OutOfSync };
             if !equal {
                 self.mark_out_of_sync(i, d, piece);

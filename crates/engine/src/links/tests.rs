@@ -105,7 +105,7 @@ fn connected() -> (Node, Node) {
 }
 
 fn protocol(integrity: &str) -> Packet {
-    Packet::Protocol(wire::Protocol {
+    Packet::Protocol(Box::new(wire::Protocol {
         protocol: wire::ReplicationProtocol::C,
         after_sb_0pri: wire::AfterSplitBrain::Disconnect,
         after_sb_1pri: wire::AfterSplitBrain::Disconnect,
@@ -114,7 +114,7 @@ fn protocol(integrity: &str) -> Packet {
         dry_run: false,
         two_primaries: false,
         integrity_alg: wire::AlgName::new(integrity).unwrap(),
-    })
+    }))
 }
 
 fn write(len: u32) -> Packet {

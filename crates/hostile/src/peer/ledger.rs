@@ -159,7 +159,7 @@ impl Asked {
             Packet::DataRequest(r) => self.reads.push_back((volume, *r)),
             Packet::RsDataRequest(r) | Packet::RsThinReq(r) => self.resync_requests.push_back((volume, *r)),
             Packet::CsumRsRequest(r) => self.resync_requests.push_back((volume, r.block)),
-            Packet::RsDataReply(r) => self.resync_data.push_back((volume, *r)),
+            Packet::RsDataReply(r) => self.resync_data.push_back((volume, r.clone())),
             Packet::StateChgReq(_) => self.state_changes.push_back((volume, false)),
             Packet::ConnStChgReq(_) => self.state_changes.push_back((volume, true)),
             Packet::Ping => self.pings += 1,

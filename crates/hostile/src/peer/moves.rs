@@ -75,8 +75,8 @@ fn shake_hands(rig: &mut Rig, input: &mut Input<'_>) {
 fn authenticate(rig: &mut Rig, input: &mut Input<'_>) {
     let challenge = AuthBytes::new(&[if input.one_in(16) { 3 } else { 5 }; 64]).expect("64 bytes");
     let response = AuthBytes::new(&[if input.one_in(16) { 8 } else { 7 }; 16]).expect("16 bytes");
-    rig.receive(Socket::Data, VolumeNr(0), &Packet::AuthChallenge(challenge));
-    rig.receive(Socket::Data, VolumeNr(0), &Packet::AuthResponse(response));
+    rig.receive(Socket::Data, VolumeNr(0), &Packet::AuthChallenge(Box::new(challenge)));
+    rig.receive(Socket::Data, VolumeNr(0), &Packet::AuthResponse(Box::new(response)));
 }
 
 /// One move.

@@ -96,7 +96,7 @@ pub(super) fn protocol(rig: &Rig, input: &mut Input<'_>) -> Packet {
         3 => p.protocol = ReplicationProtocol::A,
         _ => {}
     }
-    Packet::Protocol(p)
+    Packet::Protocol(Box::new(p))
 }
 
 pub(super) fn sync_param(input: &mut Input<'_>) -> Packet {
@@ -108,7 +108,12 @@ pub(super) fn sync_param(input: &mut Input<'_>) -> Packet {
         max_rate: input.odd() as u32,
     };
     let csums_alg = AlgName::new(name).unwrap_or_default();
-    Packet::SyncParam(SyncParam { resync_rate: input.odd() as u32, verify_alg: csums_alg, csums_alg, controller })
+    Packet::SyncParam(Box::new(SyncParam {
+        resync_rate: input.odd() as u32,
+        verify_alg: csums_alg,
+        csums_alg,
+        controller,
+    }))
 }
 
 pub(super) fn sizes(rig: &Rig, volume: VolumeNr, input: &mut Input<'_>) -> Packet {
@@ -132,7 +137,7 @@ pub(super) fn sizes(rig: &Rig, volume: VolumeNr, input: &mut Input<'_>) -> Packe
         write_same_capable: false,
     };
     let with_limits = rig.dialect.is_some_and(|d| d.has(Features::WRITE_SAME));
-    Packet::Sizes(Sizes {
+    Packet::Sizes(Box::new(Sizes {
         disk_size: Sector(size(input)),
         user_size: Sector(if input.one_in(8) { size(input) } else { 0 }),
         current_size: Sector(size(input)),
@@ -140,7 +145,7 @@ pub(super) fn sizes(rig: &Rig, volume: VolumeNr, input: &mut Input<'_>) -> Packe
         queue_order_type: input.u16(),
         flags: ResizeFlags { forced: input.one_in(8), assume_clean: input.one_in(8) },
         limits: with_limits.then_some(limits),
-    })
+    }))
 }
 
 pub(super) fn uuids(rig: &Rig, volume: VolumeNr, input: &mut Input<'_>) -> Packet {
@@ -157,13 +162,13 @@ pub(super) fn uuids(rig: &Rig, volume: VolumeNr, input: &mut Input<'_>) -> Packe
         _ => Generation(0x9000),
     };
     let flags = if input.one_in(4) { UuidFlags(u64::from(input.u8() & 15)) } else { UuidFlags::NONE };
-    Packet::Uuids(Uuids {
+    Packet::Uuids(Box::new(Uuids {
         current: one(input),
         bitmap: if input.flag() { one(input) } else { Generation::NONE },
         history: if input.flag() { [one(input), one(input)] } else { [Generation::NONE; 2] },
         dirty_bits: if input.one_in(4) { input.odd() } else { 0 },
         flags,
-    })
+    }))
 }
 
 fn sent_disk(disk: DiskState) -> DiskState {

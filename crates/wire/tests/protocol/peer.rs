@@ -35,7 +35,7 @@ pub(crate) fn decoder(socket: Socket, dialect: Dialect, integrity_alg: &str) -> 
     let offer = ConnectionFeatures { protocol_max, features, ..ConnectionFeatures::OFFER };
     feed(&mut decoder, &Packet::ConnectionFeatures(offer), &Dialect::HANDSHAKE);
     assert_eq!(decoder.dialect(), Some(dialect));
-    feed(&mut decoder, &Packet::Protocol(protocol(integrity_alg)), &dialect);
+    feed(&mut decoder, &Packet::Protocol(Box::new(protocol(integrity_alg))), &dialect);
     decoder
 }
 

@@ -74,12 +74,12 @@ fn options() -> impl Strategy<Value = Packet> {
         );
     let sync_param = (any::<[u32; 5]>(), names(), names()).prop_map(|(n, verify_alg, csums_alg)| {
         let controller = ResyncController { plan_ahead: n[1], delay_target: n[2], fill_target: n[3], max_rate: n[4] };
-        Packet::SyncParam(SyncParam { resync_rate: n[0], verify_alg, csums_alg, controller })
+        Packet::SyncParam(Box::new(SyncParam { resync_rate: n[0], verify_alg, csums_alg, controller }))
     });
     prop_oneof![
         (protocol, any::<bool>()).prop_map(|(p, update)| match update {
-            true => Packet::ProtocolUpdate(p),
-            false => Packet::Protocol(p),
+            true => Packet::ProtocolUpdate(Box::new(p)),
+            false => Packet::Protocol(Box::new(p)),
         }),
         sync_param
     ]
@@ -98,7 +98,7 @@ fn sizes() -> impl Strategy<Value = Packet> {
         write_same_capable: flags[2],
     });
     (size(), size(), size(), any::<(u32, u16)>(), any::<[bool; 2]>(), limits).prop_map(|(d, u, c, n, flags, limits)| {
-        Packet::Sizes(Sizes {
+        Packet::Sizes(Box::new(Sizes {
             disk_size: d,
             user_size: u,
             current_size: c,
@@ -106,7 +106,7 @@ fn sizes() -> impl Strategy<Value = Packet> {
             queue_order_type: n.1,
             flags: ResizeFlags { forced: flags[0], assume_clean: flags[1] },
             limits: Some(limits),
-        })
+        }))
     })
 }
 
@@ -114,14 +114,14 @@ fn handshake_packets() -> impl Strategy<Value = Packet> {
     let auth = |range| proptest::collection::vec(any::<u8>(), range).prop_map(|b| AuthBytes::new(&b).unwrap());
     let uuids = (generations(), generations(), [generations(), generations()], any::<(u64, u64)>());
     let uuids = uuids.prop_map(|(current, bitmap, history, (dirty_bits, flags))| {
-        Packet::Uuids(Uuids { current, bitmap, history, dirty_bits, flags: UuidFlags(flags) })
+        Packet::Uuids(Box::new(Uuids { current, bitmap, history, dirty_bits, flags: UuidFlags(flags) }))
     });
     prop_oneof![
         options(),
         sizes(),
         uuids,
-        auth(64..=128usize).prop_map(Packet::AuthChallenge),
-        auth(1..=64usize).prop_map(Packet::AuthResponse),
+        auth(64..=128usize).prop_map(|b| Packet::AuthChallenge(Box::new(b))),
+        auth(1..=64usize).prop_map(|b| Packet::AuthResponse(Box::new(b))),
         states().prop_map(Packet::State),
         generations().prop_map(Packet::SyncUuid),
         state_changes().prop_map(Packet::StateChgReq),

@@ -44,9 +44,9 @@ fn connection_features_of_8_4() {
 fn protocol_with_and_without_integrity() {
     let head = "86 20 ec 20 00 00 00 0b 00 00 00";
     let fields = "00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00";
-    let plain = Packet::Protocol(peer::protocol(""));
+    let plain = Packet::Protocol(Box::new(peer::protocol("")));
     check(Socket::Data, &plain, NEWEST, "", &format!("{head} 19 {fields} 00"));
-    let crc32c = Packet::Protocol(peer::protocol("crc32c"));
+    let crc32c = Packet::Protocol(Box::new(peer::protocol("crc32c")));
     check(Socket::Data, &crc32c, NEWEST, "", &format!("{head} 1f {fields} 63 72 63 33 32 63 00"));
 }
 
@@ -72,7 +72,7 @@ fn sizes_of_a_1_gib_disk() {
     let text = "86 20 ec 20 00 00 00 0d 00 00 00 38 00 00 00 00 00 00 00 00 00 20 00 00 00 00 00 00 00 00 00 00 \
                 00 00 00 00 00 20 00 00 00 10 00 00 00 00 00 00 00 00 10 00 00 00 02 00 00 00 00 00 00 00 10 00 \
                 00 00 00 00 01 00 00 00";
-    check(Socket::Data, &Packet::Sizes(sizes), NEWEST, "", text);
+    check(Socket::Data, &Packet::Sizes(Box::new(sizes)), NEWEST, "", text);
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn discards_without_the_feature() {
 
 #[test]
 fn sizes_without_the_limits_that_the_dialect_needs() {
-    let sizes = Packet::Sizes(Sizes {
+    let sizes = Packet::Sizes(Box::new(Sizes {
         disk_size: Sector(8),
         user_size: Sector(0),
         current_size: Sector(8),
@@ -81,14 +81,14 @@ fn sizes_without_the_limits_that_the_dialect_needs() {
         queue_order_type: 0,
         flags: ResizeFlags::default(),
         limits: None,
-    });
+    }));
     assert_eq!(emit(&sizes, 0, &dialect(101, Features::WRITE_SAME)), Err(Unsendable::NoQueueLimits));
     assert_eq!(emit(&sizes, 0, &dialect(101, Features::NONE)).unwrap().len(), 16 + 32);
 }
 
 #[test]
 fn integrity_before_version_87() {
-    let protocol = Packet::Protocol(peer::protocol("sha1"));
+    let protocol = Packet::Protocol(Box::new(peer::protocol("sha1")));
     assert_eq!(emit(&protocol, 0, &dialect(86, Features::NONE)), Err(Unsendable::NoIntegrityAlg));
     assert!(emit(&protocol, 0, &dialect(87, Features::NONE)).is_ok());
 }
