@@ -75,7 +75,7 @@ impl Requests {
         let parts = u64::from(request.len).div_ceil(limit).max(1);
         let part_len = |part: u64| (u64::from(request.len) - part * limit).min(limit);
         let buffers = match request.kind {
-            Kind::Read => match self.take_buffers((0..parts).map(part_len)) {
+            Kind::Read => match self.take_buffers(parts, part_len) {
                 Some(buffers) => buffers,
                 None => return false,
             },
@@ -152,12 +152,15 @@ impl Requests {
         }
     }
 
-    /// A buffer for each length, or none at all.
-    fn take_buffers(&self, lens: impl Iterator<Item = u64>) -> Option<Segments> {
-        let bufs: Option<Vec<_>> = lens.map(|len| self.pool.take(len as usize).map(|buf| (buf, len as u32))).collect();
+    /// A buffer for each part, or none at all.
+    fn take_buffers(&self, parts: u64, part_len: impl Fn(u64) -> u64) -> Option<Segments> {
+        let take = |part| self.pool.take(part_len(part) as usize).map(|buf| (buf, part_len(part) as u32));
         let named = |(buf, len): (Buf, u32)| BufRef { id: buf.into_id().0, offset: 0, len };
-        let mut refs: Vec<BufRef> = bufs?.into_iter().map(named).collect();
-        Some(if refs.len() == 1 { Segments::One(refs.remove(0)) } else { Segments::many(refs) })
+        if parts == 1 {
+            return take(0).map(|one| Segments::One(named(one)));
+        }
+        let bufs: Option<Vec<_>> = (0..parts).map(take).collect();
+        Some(Segments::many(bufs?.into_iter().map(named).collect()))
     }
 }
 
