@@ -16,8 +16,14 @@ use std::time::{Duration, Instant};
 /// The file is written after so many seeds.
 const SAVE_EVERY: u64 = 50;
 
+const SCENARIOS: &str = include_str!("../scenarios.txt");
+
 /// Exit status of a program whose run has found something.
 pub const FAILED: u8 = 10;
+/// Of one that was called wrongly.
+pub const BAD_CALL: u8 = 1;
+/// Of one whose ledger cannot be read or written.
+pub const BROKEN: u8 = 20;
 
 /// What to do.
 #[derive(Clone, PartialEq, Debug)]
@@ -35,6 +41,8 @@ pub enum Campaign {
     Scenarios {
         /// The beginning of their names.
         name: String,
+        /// The file that has them; `None`: those that are built in.
+        file: Option<PathBuf>,
         /// With this seed; `None`: with several.
         seed: Option<u64>,
         /// Show everything that happens.
@@ -70,11 +78,11 @@ impl Campaign {
     /// Does it; true if something failed.
     ///
     /// # Errors
-    /// The ledger cannot be read or written, or no scenario has such a name: what, and what to do.
+    /// The ledger or the scenarios cannot be read or written, or none has such a name: what, and what to do.
     pub fn run(self) -> Result<bool, String> {
         match self {
             Campaign::One { plan, options, shrink } => Ok(one(*plan, options, shrink)),
-            Campaign::Scenarios { name, seed, trace } => scenarios(&name, seed, trace),
+            Campaign::Scenarios { name, file, seed, trace } => scenarios(&name, file.as_deref(), seed, trace),
             Campaign::Many { first, count, events, each, known, jobs } => {
                 let more = |ledger: &Ledger, next| next < first + count || ledger.events < events;
                 let ledger = many(first, jobs, more);
@@ -92,8 +100,7 @@ impl Campaign {
 }
 
 /// `VOLUME:SECTOR`, for [`Options::watch`]. `None`: it is not that.
-#[must_use]
-pub fn parse_place(text: &str) -> Option<(usize, u64)> {
+pub(crate) fn parse_place(text: &str) -> Option<(usize, u64)> {
     let (volume, sector) = text.split_once(':')?;
     Some((volume.parse().ok()?, sector.parse().ok()?))
 }
@@ -124,9 +131,13 @@ fn one(mut plan: Plan, options: Options, short: Option<Duration>) -> bool {
     outcome.failure.is_some()
 }
 
-fn scenarios(name: &str, seed: Option<u64>, trace: bool) -> Result<bool, String> {
+fn scenarios(name: &str, file: Option<&Path>, seed: Option<u64>, trace: bool) -> Result<bool, String> {
     let mut failed = false;
-    let all = parse_scenarios(include_str!("../scenarios.txt"));
+    let read = |file: &Path| std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()));
+    let all = match file {
+        Some(file) => parse_scenarios(&read(file)?),
+        None => parse_scenarios(SCENARIOS),
+    };
     let chosen: Vec<_> = all.iter().filter(|s| s.name.starts_with(name)).collect();
     if chosen.is_empty() {
         return Err(format!("no scenario's name begins with `{name}`; crates/sim/scenarios.txt has them"));
@@ -182,7 +193,7 @@ fn many(first: u64, jobs: NonZeroUsize, more: impl Fn(&Ledger, u64) -> bool + Sy
     quiet_panics(None);
     let (next, began) = (AtomicU64::new(first), Instant::now());
     let mut ledger = Ledger::default();
-    for scenario in parse_scenarios(include_str!("../scenarios.txt")) {
+    for scenario in parse_scenarios(SCENARIOS) {
         ledger.note_coverage(&run_scenario(&scenario, 0, Options::default()));
     }
     let ledger = Mutex::new(ledger);

@@ -54,6 +54,7 @@ pub(crate) struct Verb {
 }
 
 /// One option of a verb.
+#[derive(Clone, Copy)]
 pub(crate) struct Opt {
     /// Long name, without dashes.
     pub(crate) name: &'static str,
@@ -267,20 +268,16 @@ const RESTORE_MD: &[Opt] = &[FORCE, value("file", "FILE", "The text; default: st
 const SET_GI: &[Opt] = &[FORCE, NODE_ID, value("gi", "GI", "As get-gi prints them; empty fields stay")];
 const COMPLETION: &[Opt] = &[positional("shell", "SHELL", "bash, zsh, fish, elvish or powershell")];
 
-const SIM: &[Opt] = &[
-    value("seed", "SEED[+LUCK][:STEP,…]", "Run this one; with numbers, only these steps of its plan"),
-    flag("trace", "Show everything that happens"),
-    value("watch", "VOLUME:SECTOR", "Show what a sector holds, and may hold, whenever that changes"),
-    value("shrink", "SECONDS", "Look so long for a shorter plan that fails in the same way"),
-    value("seeds", "N", "Run so many seeds; default: 1000"),
-    value("first", "SEED", "The first of them; default: 1"),
-    value("events", "N", "Go on until there were so many events"),
-    value("each", "N", "Fail if a seed had fewer events"),
-    value("jobs", "N", "So many at a time; default: one for each processor"),
-    value("scenario", "NAME", "Run the named scenarios that begin so"),
-    value("hours", "H", "Run seeds for so long, from where the ledger ends"),
-    value("ledger", "FILE", "Where --hours keeps how far it came, what was reached, and what failed"),
-];
+const SIM: &[Opt] = &{
+    let mut all = [flag("", ""); ::sim::OPTIONS.len()];
+    let mut n = 0;
+    while n < all.len() {
+        let option = ::sim::OPTIONS[n];
+        all[n] = Opt { value: option.value, ..flag(option.name, option.help) };
+        n += 1;
+    }
+    all
+};
 
 /// The verb of that name.
 pub(crate) fn find(name: &str) -> Option<&'static Verb> {
