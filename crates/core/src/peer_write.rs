@@ -158,14 +158,16 @@ impl Resource {
     /// But not writes on disks without a volatile cache, if what of an older epoch is not on our disk yet is not
     /// completed by the peer either ([`Told`]): then no later write depends on it.
     fn blocked_by_epoch(&self, i: usize, packet: &Packet) -> bool {
-        let mutants = mutant(Mutant::PeerWritesOverlap) || mutant(Mutant::ReadBeforeWrite);
         let epochs = &self.connections[i].epochs;
-        if epochs.len() <= 1 || mutants {
+        if epochs.len() <= 1 || mutant(Mutant::PeerWritesOverlap) {
             return false;
         }
         let write = changes_data(packet) || matches!(packet, Packet::Barrier(_));
-        let flushed = self.devices.iter().any(Device::needs_flushes);
-        !write || flushed || epochs.iter().any(|e| e.trusted > 0)
+        if !write {
+            // A read must not overtake writes, nor the state before it.
+            return !mutant(Mutant::ReadBeforeWrite);
+        }
+        self.devices.iter().any(Device::needs_flushes) || epochs.iter().any(|e| e.trusted > 0)
     }
 
     /// Packets that need quiet: the range must not be written by something older.
@@ -305,7 +307,8 @@ impl Resource {
             self.send_ack(i, d, Packet::NegAck, range, block_id);
             return self.leave_epoch(i, epoch, told);
         }
-        if flags.contains(DpFlags::SEND_RECEIVE_ACK) && told == Told::Early {
+        let early = told == Told::Early || mutant(Mutant::AckNotHeldBack);
+        if flags.contains(DpFlags::SEND_RECEIVE_ACK) && early {
             self.send_ack(i, d, Packet::RecvAck, range, block_id);
         }
         if mutant(Mutant::AckOnReceive) && flags.contains(DpFlags::SEND_WRITE_ACK) {
@@ -392,7 +395,7 @@ impl Resource {
         }
         if here {
             self.connections[i].peer_devices[d].unacked -= 1;
-            if result.is_ok() && w.told == Told::ReceivedWhenWritten {
+            if result.is_ok() && w.told == Told::ReceivedWhenWritten && !mutant(Mutant::AckNotHeldBack) {
                 self.send_ack(i, d, Packet::RecvAck, w.range, w.block_id);
             }
             self.final_ack(i, d, &w, result.is_ok());

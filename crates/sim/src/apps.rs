@@ -121,8 +121,8 @@ impl Cluster {
         let acknowledged = result.is_ok();
         let written = request.written;
         let reading = self.oldest_read(n, now);
-        if let Some((connection, epoch)) = request.sent {
-            self.nodes[n].epochs.note_completed(connection, epoch, now);
+        if let Some(sent) = request.sent {
+            self.nodes[n].epochs.note_completed(sent, now, acknowledged.then_some((v, written)));
         }
         if acknowledged {
             self.acknowledged[n] += 1;

@@ -131,6 +131,7 @@ pub(crate) struct Volume {
     /// Of the metadata.
     pub(crate) known: Known,
     pub(crate) view: View,
+    pub(crate) arrived: crate::epochs::Arrived,
     /// What it was when this node last lost a connection, and which one.
     pub(crate) parted: Option<(u64, View)>,
     pub(crate) word: Option<StateWord>,
@@ -170,6 +171,8 @@ pub(crate) struct Flight {
     pub(crate) volume: usize,
     pub(crate) op: OpId,
     pub(crate) work: Work,
+    /// What it writes, and whether it is durable then.
+    pub(crate) written: Option<(Payload, bool)>,
     /// The disk was closed: nobody is told.
     pub(crate) orphan: bool,
     /// Flushes: what it covers, on data and metadata.
@@ -389,6 +392,7 @@ impl Volume {
             data,
             meta,
             known: Known::default(),
+            arrived: crate::epochs::Arrived::default(),
             view: View::new(sectors, garbage),
             parted: None,
             word: None,
@@ -475,6 +479,7 @@ impl Volume {
     pub(crate) fn write_meta(&mut self, at: u64, bytes: &[u8], flush: Option<(u64, u64)>, durable: bool) {
         if let Some((data, meta)) = flush {
             self.data.flush(data);
+            self.arrived.note_flushed(data);
             if let Some(disk) = &mut self.meta {
                 disk.flush(meta);
             }

@@ -1,12 +1,14 @@
 //! What a node has sent to its peer and knows nothing of yet: the order of epochs, and which extents must stay in the
 //! activity log (`docs/spec/data-path-and-resync.md` 1.7 to 1.9).
 
+use crate::apps::FIRST_WRITE;
 use crate::cluster::Cluster;
 use crate::net::Wish;
-use crate::oracle::Moment;
-use std::collections::VecDeque;
+use crate::oracle::{Moment, Written};
+use crate::payload::{ContentId, Payload, ZEROES};
+use std::collections::{BTreeMap, VecDeque};
 use units::SectorRange;
-use wire::Packet;
+use wire::{DiskState, Packet};
 
 /// The epochs of one node's present connection, as its data stream shows them.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +21,46 @@ pub(crate) struct Epochs {
     open: VecDeque<(u64, usize, SectorRange)>,
     /// When the first write of the present epoch was completed to its application.
     completed: Option<Moment>,
+    /// Writes that were completed to their applications and that no barrier acknowledgement has confirmed: when, epoch,
+    /// volume, what.
+    early: Vec<(Moment, u64, usize, Written)>,
+}
+
+/// Writes of the peer that have reached a disk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Arrived {
+    /// By the content's name: how many sectors, and the disk's mark when the last of them came; 0 = durable at once.
+    writes: BTreeMap<ContentId, (u64, u64)>,
+    /// What is covered by a flush.
+    flushed: u64,
+}
+
+impl Arrived {
+    /// So many are remembered at least: far more than can be unconfirmed.
+    const MOST: usize = 1 << 15;
+
+    /// A disk has written this; `mark`: its mark then, 0 if it needs no flush.
+    pub(crate) fn note_written(&mut self, content: &Payload, mark: u64) {
+        for piece in content.0.iter().filter(|piece| piece.id != ZEROES) {
+            let (sectors, last) = self.writes.entry(piece.id).or_default();
+            *sectors += piece.sectors;
+            *last = mark.max(*last);
+        }
+        if self.writes.len() > 2 * Self::MOST {
+            let middle = self.writes.keys().nth(Self::MOST).copied().expect("so many");
+            self.writes = self.writes.split_off(&middle);
+        }
+    }
+
+    /// All that was written before this mark is durable.
+    pub(crate) fn note_flushed(&mut self, mark: u64) {
+        self.flushed = mark.max(self.flushed);
+    }
+
+    fn is_stable(&self, write: &Written) -> bool {
+        let whole = write.range.end.0 - write.range.start.0;
+        self.writes.get(&write.content).is_some_and(|(sectors, mark)| *sectors >= whole && *mark <= self.flushed)
+    }
 }
 
 impl Epochs {
@@ -35,16 +77,29 @@ impl Epochs {
         self.sent
     }
 
-    /// A write that was sent in this epoch of this connection was completed to its application.
-    pub(crate) fn note_completed(&mut self, connection: u64, epoch: u64, now: Moment) {
-        if self.connection == connection && self.sent == epoch {
+    /// A write that was sent in this epoch of this connection was completed to its application; `good`: without an error, and
+    /// what it was, on which volume.
+    pub(crate) fn note_completed(
+        &mut self,
+        (connection, epoch): (u64, u64),
+        now: Moment,
+        good: Option<(usize, Written)>,
+    ) {
+        if self.connection != connection {
+            return;
+        }
+        if self.sent == epoch {
             self.completed.get_or_insert(now);
+        }
+        if let Some((v, write)) = good.filter(|(_, w)| epoch >= self.confirmed && w.content != ZEROES) {
+            self.early.push((now, epoch, v, write));
         }
     }
 
     fn confirm(&mut self) {
         let epoch = self.confirmed;
         self.open.retain(|(e, ..)| *e != epoch);
+        self.early.retain(|(_, e, ..)| *e > epoch);
         self.confirmed += 1;
     }
 }
@@ -81,6 +136,28 @@ impl Cluster {
     pub(crate) fn note_heard(&mut self, n: usize, packet: &Packet) {
         if matches!(packet, Packet::BarrierAck(_)) {
             self.nodes[n].epochs.confirm();
+        }
+    }
+
+    /// A node writes what its peer has sent: all that applications knew to be complete when they asked for this must be on
+    /// stable storage here, or a loss of power could leave this without that (2.6).
+    pub(crate) fn check_order(&self, n: usize, content: &Payload) -> Result<(), String> {
+        let epochs = &self.nodes[1 - n].epochs;
+        if epochs.early.is_empty() || self.net.wishes[n] != Wish::Connected(epochs.connection) {
+            return Ok(());
+        }
+        let newest = content.0.iter().map(|piece| piece.id).max().unwrap_or_default();
+        let Some(issued) = u64::from(newest).checked_sub(FIRST_WRITE) else { return Ok(()) };
+        let lost = epochs.early.iter().find(|(completed, _, v, write)| {
+            let volume = &self.nodes[n].volumes[*v];
+            let good = volume.word.is_some_and(|w| w.disk == DiskState::UpToDate) && !volume.data.faults.any();
+            *completed < issued && good && !volume.arrived.is_stable(write)
+        });
+        match lost {
+            Some((.., write)) => {
+                Err(format!("write {issued} goes to the disk, and {write:?}, complete before it, may still be lost"))
+            }
+            None => Ok(()),
         }
     }
 

@@ -266,6 +266,8 @@ impl Cluster {
             let range = SectorRange::new(*at, crate::plan::bytes(content.sectors())).expect("checked");
             self.check_activity_log(n, v, range)?;
             self.check_generation(n, v, core)?;
+        } else if let Work::Write(_, content, _) = &work {
+            self.check_order(n, content)?;
         }
         self.submit(n, v, op, work);
         Ok(())
@@ -294,6 +296,10 @@ impl Cluster {
 
     fn submit(&mut self, n: usize, volume: usize, op: OpId, mut work: Work) {
         let early = self.rng.chance(1, 2);
+        let written = match &work {
+            Work::Write(_, content, fua) => Some((content.clone(), *fua)),
+            _ => None,
+        };
         let write_through = self.setup.write_through;
         let vol = &mut self.nodes[n].volumes[volume];
         let marks = (vol.data.mark(), vol.meta.as_ref().map_or(0, crate::disk::Disk::mark));
@@ -313,7 +319,7 @@ impl Cluster {
         }
         self.serial += 1;
         let serial = self.serial;
-        self.nodes[n].flights.insert(serial, Flight { volume, op, work, orphan: false, marks });
+        self.nodes[n].flights.insert(serial, Flight { volume, op, work, written, orphan: false, marks });
         self.after(self.setup.latency.0, Event::Disk(n, serial));
     }
 
@@ -325,6 +331,11 @@ impl Cluster {
         }
         let flight = self.nodes[n].flights.remove(&serial).expect("just seen");
         let input = self.finish(n, &flight);
+        let volume = &mut self.nodes[n].volumes[v];
+        if let Some((content, fua)) = flight.written.as_ref().filter(|_| !volume.data.faults.writes) {
+            let mark = if *fua || self.setup.write_through { 0 } else { volume.data.mark() };
+            volume.arrived.note_written(content, mark);
+        }
         if flight.orphan {
             if let Input::Disk(DiskDone { data, .. }) = input {
                 let released = self.nodes[n].buffers.release(&data, Owner::Core);
@@ -386,6 +397,7 @@ impl Cluster {
             Work::Flush => {
                 if !faults.flushes {
                     vol.data.flush(flight.marks.0);
+                    vol.arrived.note_flushed(flight.marks.0);
                 }
                 disk(faults.flushes, Segments::None)
             }

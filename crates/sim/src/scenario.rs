@@ -115,6 +115,7 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
             setup.fencing = Fencing::ResourceAndStonith;
             setup.fence_exit = i32::try_from(number(n)?).map_err(|e| e.to_string())?;
         }
+        ["write-through"] => setup.write_through = true,
         ["unequal"] => setup.same_content = false,
         ["slow-disks"] => setup.latency.0 = Duration(setup.latency.0.0 * 20),
         _ => return Err("an unknown setting".to_owned()),
@@ -187,6 +188,10 @@ impl Cluster {
             ["reset"] => self.reset_links(),
             ["connect"] => (0..2).for_each(|n| self.connect(n, false)),
             [verb, n] => self.act(verb, node(n)?)?,
+            ["write-part", n, block] => {
+                let start = number(block)? * 8;
+                self.io(0, RequestKind::Write { fua: false }, sectors(start, start + 1), node(n)?);
+            }
             ["write", n, block] => self.request(node(n)?, RequestKind::Write { fua: false }, number(block)?, 1),
             ["write", n, block, count] => {
                 self.request(node(n)?, RequestKind::Write { fua: false }, number(block)?, number(count)?);

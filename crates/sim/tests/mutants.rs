@@ -11,8 +11,8 @@ use urbd_sim::{Options, Outcome, Scenario, parse_scenarios, run_scenario, run_se
 
 /// Latencies that each scenario is tried with.
 const LATENCIES: u64 = 6;
-/// Then seeds that notice what few others do.
-const TELLING: [u64; 7] = [307, 352, 596, 20_060, 20_188, 20_266, 20_278];
+/// Then seeds that notice what no scenario does.
+const TELLING: [u64; 2] = [356, 20_266];
 /// Seeds that a mutant may survive after that.
 const SEEDS: u64 = 2000;
 
