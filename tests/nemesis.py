@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -306,7 +307,14 @@ def one_round(seed, **options):
         return r
 
 
+def end(*_):
+    """SIGTERM, as of `timeout`: the round is left like one that has failed, and its nodes, disks and namespaces go."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
+
+
 def main():
+    signal.signal(signal.SIGTERM, end)
     p = argparse.ArgumentParser(description="faults on real processes")
     p.add_argument("--rounds", type=int, default=10)
     p.add_argument("--seed", type=int, default=int(time.time()))

@@ -1,14 +1,22 @@
 """Short rounds of faults on two real processes; `make nemesis ROUNDS=n SEED=s` plays long ones. See nemesis.py."""
 
+import contextlib
 import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
+import cluster as C
 import nemesis
 from application import Model
+from kernel_peer import end_with_us
 from nbdio import payload
 
 DISKS = ["failing reads", "failing writes", "kill"]
+HANGING = ["hanging disk", "slow disk", "kill", "cut"]
 PROCESSES_AND_LINKS = ["kill", "freeze", "cut", "mute", "slow link", "slow disk"]
 
 
@@ -29,6 +37,45 @@ def test_round_with_failing_disks(seed):
     assert r.app.written >= 2000 and r.app.read > 200
     assert r.suffered >= nemesis.FAULTS
     assert any(line.split(None, 1)[1].startswith("failing") for line in r.history)
+
+
+@pytest.mark.limit(300)
+@pytest.mark.parametrize("seed", [701])
+def test_round_with_hanging_disks(seed):
+    """Disks that answer nothing for seconds, or little, while processes are killed and links are cut."""
+    r = nemesis.one_round(seed, faults=HANGING, rate=3000, writes=2000)
+    assert r.app.written >= 2000 and r.app.read > 200
+    assert r.suffered >= nemesis.FAULTS
+    assert any(line.split(None, 1)[1].startswith("hanging disk") for line in r.history)
+
+
+@pytest.mark.limit(120)
+def test_a_round_that_is_ended_leaves_nothing(tmp_path):
+    """SIGTERM in the middle, with a node that is stopped and a disk that hangs: no process and no file is left."""
+    mark = os.fsencode(tmp_path)
+
+    def named(pid):
+        with contextlib.suppress(OSError):
+            texts = [open(f"/proc/{pid}/{file}", "rb").read() for file in ("environ", "cmdline")]
+            return any(mark in text for text in texts)
+        return False
+
+    def processes():
+        return [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != p.pid and named(pid)]
+
+    with open(tmp_path.parent / "nemesis.log", "wb") as log:
+        argv = [sys.executable, nemesis.__file__, "--rounds", "1", "--seed", "1", "--rate", "300"]
+        p = subprocess.Popen([*argv, "--fault", "freeze", "--fault", "hanging disk"], stdout=log, stderr=log,
+                             env={**os.environ, "URBD_TEST_DIR": str(tmp_path)}, preexec_fn=end_with_us)
+    try:
+        C.eventually("faults", lambda: list(tmp_path.glob("*/*/faulty0/pause")) and len(processes()) >= 6, 60)
+        time.sleep(5)
+        p.terminate()
+        assert p.wait(60) == 128 + signal.SIGTERM
+        C.eventually("nothing is left", lambda: not processes() and not os.listdir(tmp_path), 20)
+    finally:
+        p.kill()
+        p.wait()
 
 
 def held(seed, number, first, count):

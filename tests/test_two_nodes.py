@@ -543,6 +543,52 @@ def test_fence_peer(pair, answer, state):
     pair.assert_same()
 
 
+def test_a_resync_waits_for_its_handler(pair):
+    """before-resync-target: until it ends nothing of the old data is overwritten; if it fails, there is no resync."""
+    gate, log = os.path.join(pair.dir, "gate"), os.path.join(pair.dir, "handler.log")
+
+    def open_gate(code):
+        with open(gate + ".new", "w") as f:
+            f.write(str(code))
+        os.rename(gate + ".new", gate)
+
+    def behind(fill):
+        """The second node comes back to data that it lacks; its handler runs."""
+        os.unlink(gate)
+        b.urbd("disconnect", "r0")
+        a.write(0, fill * 65536)
+        b.urbd("connect", "r0")
+        b.wait(repl="WFSyncUUID", disk="Outdated")
+
+    def on_disk():
+        with open(b.disk_file(), "rb") as f:
+            return f.read(65536)
+
+    open_gate(0)
+    pair.up(handlers=f'before-resync-target "echo $DRBD_RESOURCE >> {log}; '
+                     f'while [ ! -e {gate} ]; do sleep 0.1; done; exit `cat {gate}`";')
+    a, b = pair.nodes
+    before, calls = on_disk(), len(open(log).readlines()) if os.path.exists(log) else 0
+    behind(b"\x31")
+    eventually("the handler was called", lambda: len(open(log).readlines()) == calls + 1, 20)
+    a.write(MIB, b"\x32" * 4096)  # the Primary goes on meanwhile
+    assert on_disk() == before and b.state()["repl"] == "WFSyncUUID"
+    open_gate(0)
+    pair.wait_synced()
+    pair.assert_same()
+    assert on_disk() == b"\x31" * 65536
+
+    behind(b"\x33")
+    open_gate(1)
+    b.wait(conn="StandAlone", disk="Outdated")
+    assert "before-resync-target ended with 1" in b.log()
+    assert on_disk() == b"\x31" * 65536
+    open_gate(0)
+    b.urbd("connect", "r0")
+    pair.wait_synced()
+    pair.assert_same()
+
+
 def test_stonith_freezes_io_until_fenced(pair):
     gate = os.path.join(pair.dir, "gate")
     pair.up(net="fencing resource-and-stonith;",

@@ -523,12 +523,13 @@ impl Resource {
         failure(code.code(), text)
     }
 
-    pub(crate) fn handler_exit(&mut self, call: &HandlerCall, status: i32) {
+    pub(crate) fn handler_exit(&mut self, id: u64, call: &HandlerCall, status: i32) {
         let i = call.peer.and_then(|p| self.connection_index(p));
         match (call.event, i) {
             ("fence-peer", Some(i)) => self.fence_answered(i, status),
-            ("before-resync-target", Some(i)) if Handler::BeforeResyncTarget.drops_connection(status) => {
-                self.give_up(i, "handler-refused", format!("before-resync-target ended with {status}"));
+            ("before-resync-target", Some(i)) => {
+                let d = call.volume.and_then(|v| self.device_index(v));
+                d.into_iter().for_each(|d| self.before_resync_ended(i, d, id, status));
             }
             ("before-resync-source", Some(i)) if Handler::BeforeResyncSource.drops_connection(status) => {
                 self.give_up(i, "handler-refused", format!("before-resync-source ended with {status}"));

@@ -18,6 +18,8 @@ pub struct ResourceConfig {
     pub on_no_data: OnNoData,
     /// Is a `fence-peer` handler configured?
     pub fence_handler: bool,
+    /// Is a `before-resync-target` handler configured? Then a resync waits for its end.
+    pub before_resync_handler: bool,
     /// Volumes, ascending.
     pub volumes: Vec<VolumeConfig>,
     /// Peers.

@@ -125,6 +125,8 @@ pub(crate) struct PeerDevice {
     pub(crate) early_sync_uuid: Option<units::Generation>,
     /// The peer's bitmap came before we knew of the resync that it belongs to: its bits are in ours.
     pub(crate) early_bitmap: bool,
+    /// Target: the handler that must end before the resync begins, and the resync's generation.
+    pub(crate) before_resync: Option<(u64, units::Generation)>,
     /// To be sent when our superblock names it.
     pub(crate) sync_uuid_due: Option<units::Generation>,
     pub(crate) resync: Resync,
@@ -284,6 +286,7 @@ impl PeerDevice {
             receiving_bitmap: None,
             early_sync_uuid: None,
             early_bitmap: false,
+            before_resync: None,
             sync_uuid_due: None,
             resync: Resync::default(),
             consider_resync: false,

@@ -264,7 +264,7 @@ impl Resource {
     pub fn on_handler_exit(&mut self, now: Instant, id: u64, status: i32) {
         self.now = now;
         if let Some(call) = self.handlers.remove(&id) {
-            self.handler_exit(&call, status);
+            self.handler_exit(id, &call, status);
         }
     }
 
@@ -401,13 +401,15 @@ impl Resource {
         }
     }
 
-    pub(crate) fn handler(&mut self, event: &'static str, d: Option<usize>, i: Option<usize>) {
+    /// Has a handler called; returns the number that its end will have.
+    pub(crate) fn handler(&mut self, event: &'static str, d: Option<usize>, i: Option<usize>) -> u64 {
         self.next_handler += 1;
         let volume = d.map(|d| self.devices[d].volume);
         let peer = i.map(|i| self.connections[i].cfg.peer);
         let call = HandlerCall { event, volume, peer };
         self.handlers.insert(self.next_handler, call.clone());
         self.emit(Effect::RunHandler { id: self.next_handler, call });
+        self.next_handler
     }
 
     /// Tells the log, and `why`.

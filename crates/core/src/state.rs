@@ -230,7 +230,9 @@ impl Resource {
                 }
             }
             E::ClearCrashedPrimary => self.devices[d].crashed_primary = false,
-            E::Call(handler) => self.handler(handler.name(), Some(d), None),
+            E::Call(handler) => {
+                self.handler(handler.name(), Some(d), None);
+            }
             E::ResendRequests | E::RestartLocalIo => self.restart_frozen(PEER),
             E::LiftNoData => self.lift(|s| s.no_data = false),
             E::LiftFencing => self.lift(|s| s.fencing = false),
@@ -282,7 +284,9 @@ impl Resource {
         if !syncing(old.conn) && syncing(new.conn) {
             self.start_resync(PEER, d);
             if matches!(new.conn, ConnState::SyncTarget | ConnState::PausedSyncT) {
-                self.handler(Handler::BeforeResyncTarget.name(), Some(d), Some(PEER));
+                if !self.cfg.before_resync_handler {
+                    self.handler(Handler::BeforeResyncTarget.name(), Some(d), Some(PEER));
+                }
             } else {
                 self.handler(Handler::BeforeResyncSource.name(), Some(d), Some(PEER));
             }
@@ -290,6 +294,10 @@ impl Resource {
         let wants_bitmap = new.conn == ConnState::WFBitMapT && old.conn != ConnState::WFBitMapT;
         if wants_bitmap && std::mem::take(&mut self.connections[PEER].peer_devices[d].early_bitmap) {
             self.bitmap_complete(PEER, d);
+        }
+        if !matches!(new.conn, ConnState::WFSyncUUID | ConnState::Behind) {
+            // What a handler says of a resync that is not to begin any more counts for nothing.
+            self.connections[PEER].peer_devices[d].before_resync = None;
         }
         if new.conn == ConnState::WFSyncUUID
             && let Some(generation) = self.connections[PEER].peer_devices[d].early_sync_uuid.take()

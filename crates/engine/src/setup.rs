@@ -37,6 +37,7 @@ pub fn resource_config(local: &LocalResource) -> Result<ResourceConfig, String> 
             config::OnNoData::SuspendIo => OnNoData::SuspendIo,
         },
         fence_handler: local.handlers.command("fence-peer").is_some(),
+        before_resync_handler: local.handlers.command("before-resync-target").is_some(),
         volumes: volumes.collect::<Result<_, String>>()?,
         connections: connections.collect::<Result<_, String>>()?,
     })

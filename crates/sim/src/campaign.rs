@@ -25,6 +25,15 @@ pub const BAD_CALL: u8 = 1;
 /// Of one whose ledger cannot be read or written.
 pub const BROKEN: u8 = 20;
 
+/// How much of what decides is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Coverage {
+    /// Reasons of decisions.
+    pub reasons: usize,
+    /// Rows of decision tables (with the feature `rows`).
+    pub rows: usize,
+}
+
 /// What to do.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Campaign {
@@ -60,6 +69,8 @@ pub enum Campaign {
         each: u64,
         /// Seeds that fail, which is known: they are run all the same, and it is a failure if one passes.
         known: BTreeSet<u64>,
+        /// It is a failure if fewer reasons of decisions are given, or rows of decision tables decide.
+        least: Coverage,
         /// So many at a time.
         jobs: NonZeroUsize,
     },
@@ -83,10 +94,11 @@ impl Campaign {
         match self {
             Campaign::One { plan, options, shrink } => Ok(one(*plan, options, shrink)),
             Campaign::Scenarios { name, file, seed, trace } => scenarios(&name, file.as_deref(), seed, trace),
-            Campaign::Many { first, count, events, each, known, jobs } => {
+            Campaign::Many { first, count, events, each, known, least, jobs } => {
                 let more = |ledger: &Ledger, next| next < first + count || ledger.events < events;
                 let ledger = many(first, jobs, more);
-                Ok(judge(&ledger, each, &known))
+                let covered = ledger.covers(least);
+                Ok(judge(&ledger, each, &known) || !covered)
             }
             Campaign::Hours { hours, ledger, jobs } => run_for(hours, &ledger, jobs),
         }

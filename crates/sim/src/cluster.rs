@@ -19,7 +19,7 @@ use urbd_core::{
     BlockRequest, Command, CommandError, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone, OpId,
     OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
 };
-use wire::{Packet, Socket, StateWord};
+use wire::{AfterSplitBrain, Packet, Socket, StateWord};
 
 /// A run with more events has gone astray.
 const MOST_EVENTS: u64 = 8_000_000;
@@ -455,6 +455,7 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         node: node_id(n),
         on_no_data: setup.on_no_data,
         fence_handler: setup.fencing != urbd_core::Fencing::DontCare,
+        before_resync_handler: setup.before_resync.is_some() || setup.extras.slow_resyncs,
         volumes,
         connections: vec![connection(setup, n, node_id(1 - n))],
     }
@@ -470,6 +471,14 @@ fn connection(setup: &Setup, n: usize, peer: NodeId) -> ConnectionConfig {
     c.csums = setup.digests.then(|| "sha1".to_owned());
     c.verify = setup.digests.then(|| "sha1".to_owned());
     c.after_sb = setup.after_split_brain;
+    if n == 1 {
+        // Who loses is the same node in both configurations.
+        c.after_sb.none = match c.after_sb.none {
+            AfterSplitBrain::DiscardLocal => AfterSplitBrain::DiscardRemote,
+            AfterSplitBrain::DiscardRemote => AfterSplitBrain::DiscardLocal,
+            other => other,
+        };
+    }
     c.two_primaries = setup.extras.two_primaries;
     c
 }

@@ -13,6 +13,8 @@ const ROT: u64 = 110_000;
 const HANDLERS: u64 = 120_000;
 const TWO_PRIMARIES: u64 = 130_000;
 const ALL: u64 = 140_000;
+/// In ranges with handlers, so far from their beginning on there is one that a resync waits for.
+const SLOW_RESYNCS: u64 = 5000;
 
 /// Sectors of a volume whose disk rots, at most.
 const LARGEST_VERIFIED: u64 = 8 << 11;
@@ -26,6 +28,8 @@ pub struct Extras {
     pub rot: bool,
     /// A fencing policy, and handlers with answers of all kinds, late ones, and none.
     pub handlers: bool,
+    /// A `before-resync-target` handler, which a resync waits for.
+    pub slow_resyncs: bool,
     /// Both nodes may be Primary.
     pub two_primaries: bool,
 }
@@ -38,12 +42,14 @@ impl Extras {
         match seed {
             CLOCKS..ROT => Extras { clocks: true, ..none },
             ROT..HANDLERS => Extras { rot: true, ..none },
-            HANDLERS..TWO_PRIMARIES => Extras { handlers: true, ..none },
+            HANDLERS..TWO_PRIMARIES => Extras { handlers: true, slow_resyncs: seed >= HANDLERS + SLOW_RESYNCS, ..none },
             TWO_PRIMARIES..ALL => Extras { two_primaries: true, ..none },
             ALL.. => {
                 let mut rng = Rng::new(seed ^ 0x616c_6c21);
                 let mut half = || rng.chance(1, 2);
-                Extras { clocks: half(), rot: half(), handlers: half(), two_primaries: half() }
+                let slow_resyncs = seed >= ALL + SLOW_RESYNCS && Rng::new(seed ^ 0x736c_6f77).chance(1, 2);
+                let extras = Extras { clocks: half(), rot: half(), handlers: half(), two_primaries: half(), ..none };
+                Extras { slow_resyncs: slow_resyncs && extras.handlers, ..extras }
             }
             _ => none,
         }

@@ -48,6 +48,10 @@ impl Running {
 impl Cluster {
     pub(crate) fn run_handler(&mut self, n: usize, id: u64, call: &HandlerCall) {
         if !self.setup.extras.handlers {
+            if let ("before-resync-target", Some((status, takes))) = (call.event, self.setup.before_resync) {
+                let ends = Event::Input(n, self.nodes[n].life, Input::Handler(id, status));
+                return self.at(self.now + takes, ends);
+            }
             let status = if call.event == "fence-peer" { self.setup.fence_exit } else { 0 };
             return self.input(n, Duration::from_millis(50), Input::Handler(id, status));
         }

@@ -5,8 +5,10 @@
 //! A run goes on behind the last seed of its ledger.
 
 use crate::Outcome;
+use crate::campaign::Coverage;
 use std::collections::BTreeMap;
 use std::path::Path;
+use urbd_core::TABLES;
 use urbd_core::decide::Reason;
 
 #[derive(Default)]
@@ -107,6 +109,18 @@ impl Ledger {
         }
     }
 
+    /// Was at least so much reached? Says what is missing.
+    pub(crate) fn covers(&self, least: Coverage) -> bool {
+        let known = |row: &str| TABLES.iter().any(|(table, rows)| rows.iter().any(|r| format!("{table} {r}") == row));
+        let reasons = Reason::ALL.iter().filter(|r| self.reached.contains_key(r.name())).count();
+        let rows = self.rows.keys().filter(|row| known(row)).count();
+        let enough = [("reasons of decisions", reasons, least.reasons), ("rows of decision tables", rows, least.rows)]
+            .into_iter()
+            .filter(|(_, reached, least)| reached < least)
+            .inspect(|(what, reached, least)| println!("only {reached} {what} were reached: {least} are wanted"));
+        enough.count() == 0
+    }
+
     /// Which of the reasons that decisions have were given, and which never.
     pub(crate) fn print_coverage(&self) {
         let (reached, never): (Vec<_>, Vec<_>) =
@@ -122,7 +136,7 @@ impl Ledger {
     /// Which rows of decision tables were decisive.
     fn print_rows(&self) {
         let (mut all, mut found) = (0, 0);
-        for (table, rows) in urbd_core::TABLES {
+        for (table, rows) in TABLES {
             let (reached, never): (Vec<&str>, Vec<&str>) =
                 rows.iter().copied().partition(|row| self.rows.contains_key(&format!("{table} {row}")));
             (all, found) = (all + rows.len(), found + reached.len());

@@ -47,7 +47,7 @@ mod settle;
 mod shrink;
 mod trace;
 
-pub use campaign::{BAD_CALL, BROKEN, Campaign, FAILED};
+pub use campaign::{BAD_CALL, BROKEN, Campaign, Coverage, FAILED};
 pub use disk::DiskFaults;
 pub use extras::Extras;
 pub use options::{OPTIONS, Opt};

@@ -1,6 +1,6 @@
 //! The options of `urbd-sim` and of `urbd sim`, and what a set of them asks for.
 
-use crate::campaign::{Campaign, parse_place};
+use crate::campaign::{Campaign, Coverage, parse_place};
 use crate::{Options, Plan};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -36,6 +36,9 @@ pub const OPTIONS: &[Opt] = &[
     value("events", "N", "Go on until there were so many events"),
     value("each", "N", "Fail if a seed had fewer events"),
     value("known", "FILE", "Seeds that are known to fail, one in a line: fail if one passes, or another does not"),
+    value("reasons", "N", "Fail if fewer reasons of decisions were given"),
+    #[cfg(feature = "rows")]
+    value("rows", "N", "Fail if fewer rows of decision tables were decisive"),
     value("jobs", "N", "So many at a time; default: one for each processor"),
     value("scenario", "NAME", "Run the named scenarios that begin so"),
     value("scenarios", "FILE", "Of this file, instead of those that are built in"),
@@ -80,6 +83,7 @@ impl Campaign {
             count: number("seeds", 1000)?,
             events: number("events", 0)?,
             each: number("each", 0)?,
+            least: Coverage { reasons: number("reasons", 0)? as usize, rows: number("rows", 0)? as usize },
             known: given("known").map_or_else(|| Ok(BTreeSet::new()), seeds_in)?,
             jobs,
         })

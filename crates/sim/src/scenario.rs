@@ -83,6 +83,7 @@ impl Setup {
             on_io_error: OnIoError::Detach,
             fencing: Fencing::DontCare,
             fence_exit: 0,
+            before_resync: None,
             after_split_brain: crate::plan::AFTER_SPLIT_BRAIN[0],
             max_epoch_size: 2048,
             ko_count: 7,
@@ -110,6 +111,9 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["after-sb-0pri", word] => setup.after_split_brain.none = policy(word)?,
         ["after-sb-1pri", word] => setup.after_split_brain.one = policy(word)?,
         ["checksums"] => setup.digests = true,
+        ["after-sb-2pri", word] => setup.after_split_brain.two = policy(word)?,
+        ["two-primaries"] => setup.extras.two_primaries = true,
+        ["older-protocol", n] => setup.versions[1] = u32::try_from(number(n)?).map_err(|e| e.to_string())?,
         ["fencing"] => setup.fencing = Fencing::ResourceAndStonith,
         ["fence-exit", n] => {
             setup.fencing = Fencing::ResourceAndStonith;
@@ -117,6 +121,10 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         }
         ["write-through"] => setup.write_through = true,
         ["unequal"] => setup.same_content = false,
+        ["before-resync", exit, seconds] => {
+            let exit = i32::try_from(number(exit)?).map_err(|e| e.to_string())?;
+            setup.before_resync = Some((exit, Duration::from_secs(number(seconds)?)));
+        }
         ["slow-disks"] => setup.latency.0 = Duration(setup.latency.0.0 * 20),
         _ => return Err("an unknown setting".to_owned()),
     }
@@ -197,6 +205,13 @@ impl Cluster {
                 self.request(node(n)?, RequestKind::Write { fua: false }, number(block)?, number(count)?);
             }
             ["read", n, block, count] => self.request(node(n)?, RequestKind::Read, number(block)?, number(count)?),
+            ["discard", n, block, count] => {
+                self.request(node(n)?, RequestKind::Discard, number(block)?, number(count)?);
+            }
+            ["rot", n, block, count] => {
+                let (start, end) = (number(block)? * 8, (number(block)? + number(count)?) * 8);
+                self.step(Step::Rot { node: node(n)?, volume: 0, range: sectors(start, end) });
+            }
             ["busy", n, count] => self.keep_busy(node(n)?, number(count)?, 8),
             ["busy", n, count, blocks] => self.keep_busy(node(n)?, number(count)?, number(blocks)?),
             ["disk", n, fault] => self.spoil(node(n)?, fault)?,
@@ -342,6 +357,9 @@ fn command(verb: &str, n: usize) -> Option<Command> {
         "resume-sync" => Command::ResumeSync { volume },
         "suspend-io" => Command::SuspendIo { volume },
         "resume-io" => Command::ResumeIo { volume },
+        "new-current-uuid" => Command::NewCurrentUuid { volume, clear_bitmap: false },
+        "resize" => Command::Resize { volume, assume_clean: false },
+        "connect-tentative" => Command::Connect { peer, discard_my_data: false, tentative: true },
         "verify" => Command::Verify { volume, start: None, stop: None, repair: false },
         _ => return None,
     })
