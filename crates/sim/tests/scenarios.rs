@@ -6,7 +6,7 @@ use urbd_sim::{Options, parse_scenarios, run_scenario};
 
 const FILE: &str = include_str!("../scenarios.txt");
 /// So many of the reasons that decisions have must be given in some scenario. It only ever goes up.
-const REASONS: usize = 40;
+const REASONS: usize = 42;
 /// How often each scenario runs.
 const TIMES: u64 = 6;
 

@@ -67,7 +67,6 @@ reasons! {
     NoConsensus "no-consensus" "the zero-Primaries policy would overwrite the Primary";
     CannotDemote "cannot-demote" "this node lost the split brain but cannot be demoted, it is in use";
     DiscardMyData "discard-my-data" "exactly one side was told to discard its data";
-    SplitBrainUnresolved "split-brain-unresolved" "no policy and no discard-my-data resolves the split brain";
     EmptyHistoryNotAutomatic "empty-history-not-automatic" "without a known common generation only a person may choose the victim";
 
     // Handshake (5.2, 5.4, 5.6, 5.7).
@@ -80,7 +79,6 @@ reasons! {
     PeerLacksOwnWrites "peer-lacks-own-writes" "diskless Primary: the peer did not get all writes that were completed";
     SkipInitialSync "skip-initial-sync" "fresh metadata adopts the peer's generation without resync";
     UuidsStored "uuids-stored" "the peer's generations were taken note of";
-    ProtocolsAgree "protocols-agree" "the connection parameters match";
     WireProtocolDiffers "wire-protocol-differs" "the nodes are configured with different replication protocols (A, B, C)";
     AfterSb0Differs "after-sb-0pri-differs" "the nodes have different after-sb-0pri policies";
     AfterSb1Differs "after-sb-1pri-differs" "the nodes have different after-sb-1pri policies";
