@@ -137,8 +137,8 @@ impl Resource {
         self.become_sync_target(i, d, sync);
     }
 
-    /// The handler that the resync waits for has ended (`docs/spec/connection-and-state.md` 8.6). One of a resync that is
-    /// not due any more has no say.
+    /// The handler that the resync waits for has ended (`docs/spec/connection-and-state.md` 8.6). One of a resync that
+    /// is not due any more has no say.
     pub(crate) fn before_resync_ended(&mut self, i: usize, d: usize, id: u64, status: i32) {
         let waiting = &mut self.connections[i].peer_devices[d].before_resync;
         let begins = waiting.take_if(|(awaited, _)| *awaited == id);

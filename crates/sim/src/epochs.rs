@@ -77,8 +77,8 @@ impl Epochs {
         self.sent
     }
 
-    /// A write that was sent in this epoch of this connection was completed to its application; `good`: without an error, and
-    /// what it was, on which volume.
+    /// A write that was sent in this epoch of this connection was completed to its application; `good`: without an error,
+    /// on which volume, and what it was.
     pub(crate) fn note_completed(
         &mut self,
         (connection, epoch): (u64, u64),
@@ -139,8 +139,8 @@ impl Cluster {
         }
     }
 
-    /// A node writes what its peer has sent: all that applications knew to be complete when they asked for this must be on
-    /// stable storage here, or a loss of power could leave this without that (2.6).
+    /// A node writes what its peer has sent: all that applications knew to be complete when they asked for this must
+    /// be on stable storage here, or a loss of power could leave this without that (2.6).
     pub(crate) fn check_order(&self, n: usize, content: &Payload) -> Result<(), String> {
         let epochs = &self.nodes[1 - n].epochs;
         if epochs.early.is_empty() || self.net.wishes[n] != Wish::Connected(epochs.connection) {

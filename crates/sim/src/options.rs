@@ -49,7 +49,8 @@ pub const OPTIONS: &[Opt] = &[
 ];
 
 impl Campaign {
-    /// What a command line asks for. `given` has the value of an option: `None` if it is not there, any text for a flag.
+    /// What a command line asks for. `given` has the value of an option: `None` if it is not there, any text for a
+    /// flag.
     ///
     /// # Errors
     /// A value that is none, or options that do not go together: what is wrong with which.
