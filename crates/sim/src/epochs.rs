@@ -77,8 +77,8 @@ impl Epochs {
         self.sent
     }
 
-    /// A write that was sent in this epoch of this connection was completed to its application; `good`: without an error,
-    /// on which volume, and what it was.
+    /// A write that was sent in this epoch of this connection was completed to its application; `good`: without an
+    /// error, on which volume, and what it was.
     pub(crate) fn note_completed(
         &mut self,
         (connection, epoch): (u64, u64),
