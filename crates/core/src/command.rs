@@ -267,6 +267,11 @@ impl Resource {
             let worthless = StateChange { pdsk: Some(DiskState::Inconsistent), ..StateChange::default() };
             let _ = self.change(d, &worthless, Force::Hard);
         }
+        if change.disk == Some(DiskState::Failed) && self.word(d).conn > ConnState::Connected {
+            // It has ended the resync, which goes on here: only a comparison brings them together again.
+            let text = "the peer ended the resync for a detach that is not possible any more".to_owned();
+            return self.drop_link(PEER, ConnState::NetworkFailure, "detach-withdrawn", text);
+        }
         self.send_state(d);
     }
 

@@ -447,6 +447,10 @@ impl Resource {
             // and without an own disk there is nothing to negotiate.
             change.pdsk = Some(peer_disk);
         }
+        if matches!(conn, ConnState::SyncSource | ConnState::PausedSyncS) && peer_disk > DiskState::Inconsistent {
+            // From before it was told of the resync: it says no word when it becomes the target.
+            change.pdsk = Some(DiskState::Inconsistent);
+        }
         change.conn = Some(conn);
         let first = old.conn < ConnState::Connected;
         let force = if first { Force::Soft } else { Force::Hard };

@@ -70,6 +70,7 @@ mutants! {
     DemoteInUse "demote-in-use" Decision "a device that is open is not demoted (state 2.8)";
     PrimaryWithoutData "primary-without-data" Decision "a Primary needs good data (state 2.8)";
     SourceStaysUpToDate "sync-target-stays-up-to-date" Decision "a SyncTarget is Inconsistent (state 2.8 clamps)";
+    TargetOutlivesSource "target-outlives-source" Decision "a target is no good copy when its source is lost (state 2.8, sanitising 3)";
     NoFreezeForFencing "no-freeze-for-fencing" Decision "resource-and-stonith freezes I/O (state 2.8, rule 7)";
     HandlerIgnored "fencing-handler-ignored" Decision "exit 6 of fence-peer: the peer is Primary (state 8.5)";
     SilentDiskLoss "silent-disk-loss" Decision "the peer is told of a lost disk (state 2.8 effects)";
@@ -103,6 +104,7 @@ mutants! {
     CompleteBeforePeer "complete-before-peer" Cluster "protocol C: complete when the peer has it (data 1.7)";
     CompleteBeforeDisk "complete-before-disk" Cluster "complete when the own disk has it (data 1.7)";
     IgnoreRefusal "ignore-neg-ack" Cluster "P_NEG_ACK: the peer lacks the write (data 1.8)";
+    VolatileOnPeer "volatile-on-peer" Cluster "what only the peer has is durable there (data 1.7)";
     ForgetInFlight "forget-in-flight" Cluster "writes in flight at a loss of the link are marked (data 1.12)";
     OverlapWrites "overlapping-writes" Cluster "overlapping writes follow each other (data 1.3)";
     EpochsMerge "epochs-merge" Cluster "a write after a completed one is in a later epoch (data 1.7)";

@@ -55,9 +55,14 @@ impl Resource {
         c.sent_in_epoch += 1;
         c.log.push_back(Sent { request: key, epoch, at: self.now });
         let protocol = if sole { Protocol::C } else { c.cfg.protocol };
-        let flags = write_flags(c.version(), protocol, c.peer_devices[d].repl, fua);
-        // Before protocol 95 a packet cannot say FUA: durable on the peer is what a barrier covers.
-        let by_barrier = fua && c.version() < 95 && protocol == Protocol::C;
+        // What nobody else has must survive the peer's loss of power: nothing here could send it again.
+        let alone = sole && !mutant(Mutant::VolatileOnPeer);
+        let durable = fua || alone;
+        let flags = write_flags(c.version(), protocol, c.peer_devices[d].repl, durable);
+        // Before protocol 95 a packet cannot say FUA, and a discard never can: durable on the peer is what a barrier
+        // covers.
+        let mute = (durable && c.version() < 95) || (alone && kind != WriteKind::Data);
+        let by_barrier = mute && protocol == Protocol::C;
         let zeroes = c.has(Features::WRITE_ZEROES);
         let pd = &mut c.peer_devices[d];
         let seq = pd.next_seq();
@@ -356,6 +361,10 @@ impl Resource {
             pd.caught_up = None;
         }
         for sent in log {
+            let Some(Request::Write(w)) = self.requests.get(sent.request) else { continue };
+            // If it lost its power it may lack this, and the disk here that had it may be gone.
+            let (d, unsure) = (w.device, w.completed && !w.sole);
+            self.note_missing_on_peer(d, unsure);
             let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
             let replicated = w.pending & bit != 0 || (w.ok & bit != 0 && waits_for_peer);
             if frozen && replicated {
@@ -384,17 +393,13 @@ impl Resource {
     /// the own disk has answered.
     fn lost_on_peer(&mut self, i: usize, key: u64) {
         let bit = 1 << i;
-        let certain = self.connections[i].cfg.protocol == Protocol::C;
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        // Complete and not confirmed: only protocols A and B know that, and only of a write that was on the own disk.
-        let missing = w.completed && !w.sole && !certain;
         w.pending &= !bit;
         w.ok &= !bit;
         w.sis &= !bit;
         w.done |= bit;
         w.held = false;
         let (d, range) = (w.device, w.range);
-        self.note_missing_on_peer(d, missing);
         if !mutant(Mutant::ForgetInFlight) {
             self.mark_out_of_sync(i, d, range);
         }

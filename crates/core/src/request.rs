@@ -390,7 +390,7 @@ impl Resource {
         if data_to != 0 {
             self.epoch_writes += 1;
         }
-        let (range, sole, fua) = (write.range, write.sole, write.fua);
+        let (range, sole, fua, kind) = (write.range, write.sole, write.fua, write.kind);
         self.supersede_unconfirmed(d, range, data_to);
         let key = self.requests.insert(Request::Write(write));
         for i in 0..self.connections.len() {
@@ -403,10 +403,10 @@ impl Resource {
                 self.mark_out_of_sync(i, d, range);
             }
         }
-        // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95 nothing else
-        // that it is durable there.
+        // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95, or of a
+        // discard, nothing else that it is durable there.
         let version = self.smallest_version();
-        let mute = (sole && version < 100) || (fua && version < 95);
+        let mute = (sole && (version < 100 || kind != WriteKind::Data)) || (fua && version < 95);
         if self.epoch_writes >= max_epoch || mute {
             self.close_epoch();
         }

@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, Input, Request};
 use crate::net::{End, Wish};
 use crate::oracle::{Moment, View, Written};
-use crate::payload::{ContentId, Owner, Payload, ZEROES};
+use crate::payload::{ContentId, Owner, Payload, Piece, ZEROES};
 use crate::plan::{bytes, volume_nr};
 use units::{ByteLen, Duration, Sector, SectorRange};
 use urbd_core::{Access, BlockRequest, IoError, Openers, Protocol, RequestKind, Resource};
@@ -63,12 +63,15 @@ impl Cluster {
         }
     }
 
-    /// Writes to this range go out to the peer.
-    pub(crate) fn mirrored(&mut self, n: usize, v: usize, range: SectorRange, connection: u64) {
+    /// Writes to this range go out to the peer: those whose data the packet has.
+    pub(crate) fn mirrored(&mut self, n: usize, v: usize, range: SectorRange, data: &Payload, connection: u64) {
         let mut sent = Vec::new();
         let epoch = self.nodes[n].epochs.present();
         for request in self.nodes[n].requests.values_mut() {
-            if request.volume == v && is_write(request.kind) && request.written.range.overlaps(range) {
+            // A longer one to the same place may be there in part, and wait for what never went to the peer.
+            let inside = |piece: &Piece| piece.id == request.written.content;
+            let meant = (data.0.is_empty() && request.written.content == ZEROES) || data.0.iter().any(inside);
+            if request.volume == v && is_write(request.kind) && request.written.range.overlaps(range) && meant {
                 // A later packet for the same place may be another request's.
                 let first = request.sent.filter(|(before, _)| *before == connection);
                 request.sent = first.or(Some((connection, epoch)));
@@ -361,9 +364,16 @@ impl Cluster {
     fn sees_the_peers_copy(&mut self, n: usize, v: usize) {
         let source = self.nodes[1 - n].volumes[v].view.clone();
         let under_way = self.under_way(n, v);
+        let size = self.device_size(n, v);
         let volume = &mut self.nodes[n].volumes[v];
         volume.left_at.get_or_insert(volume.view.includes);
-        volume.view.adopt(source, under_way.into_iter());
+        volume.view.adopt(source, size, under_way.into_iter());
+    }
+
+    /// How many sectors the device has; a node without a disk may not have been told yet.
+    fn device_size(&self, n: usize, v: usize) -> u64 {
+        let size = |n: usize| self.nodes[n].volumes[v].size;
+        if size(n) > 0 { size(n) } else { size(1 - n) }
     }
 
     /// This node has lost a connection: what it does from now on the other end does not get by it.
@@ -391,6 +401,7 @@ impl Cluster {
         let source = self.peers_view(n, v);
         let alone = self.nodes[1 - n].volumes[v].alone;
         let under_way = self.under_way(n, v);
+        let size = self.device_size(n, v);
         let now = self.tick();
         let volume = &mut self.nodes[n].volumes[v];
         volume.came_inconsistent = false;
@@ -418,7 +429,7 @@ impl Cluster {
         volume.doubtful.clear();
         // A Primary's applications have seen through its view all along.
         if fewer || (counted && was_secondary) {
-            volume.view.adopt(source, under_way.into_iter());
+            volume.view.adopt(source, size, under_way.into_iter());
         }
         if unsafe_protocol {
             // What the source has completed may still be on its way.

@@ -30,7 +30,7 @@ impl Cluster {
         };
         self.note_sent(n, usize::from(volume.0), &packet, number)?;
         if let Some(range) = range {
-            self.mirrored(n, usize::from(volume.0), range, number);
+            self.mirrored(n, usize::from(volume.0), range, &payload, number);
         }
         let which = usize::from(stream == Socket::Control);
         let (volume, packet) = self.encoded(n, stream, volume, packet)?;

@@ -239,7 +239,10 @@ fn disk_lost(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Vec<Effe
         out.push(Effect::AbortLocalIo);
     }
     let gone = new.disk == D::Diskless && old.disk != D::Diskless;
-    let spoiled = old.disk == D::UpToDate && new.disk == D::Inconsistent;
+    // The reference does not tell of one that was Outdated: the peer goes on believing that it is.
+    let at_rest = old.conn == C::Connected && new.conn == C::Connected;
+    let was_whole = old.disk == D::UpToDate || (at_rest && matches!(old.disk, D::Outdated | D::Consistent));
+    let spoiled = was_whole && new.disk == D::Inconsistent;
     if (failed || gone || spoiled) && connected && !mutant(Mutant::SilentDiskLoss) {
         out.push(Effect::SendState);
     }

@@ -115,7 +115,13 @@ pub fn sanitise(old: &StateWord, wanted: &StateWord, ctx: &Context) -> StateWord
     }
     passed(2, &new);
     if new.conn > C::Connected && (new.disk <= D::Failed || new.pdsk <= D::Failed) {
-        let target = disk_ranges(new.conn).0 == (D::Inconsistent, D::Outdated);
+        let (own, peers) = disk_ranges(new.conn);
+        let target = own == (D::Inconsistent, D::Outdated);
+        let source = peers == (D::Inconsistent, D::Consistent) && !mutant(Mutant::TargetOutlivesSource);
+        if source && matches!(new.pdsk, D::Consistent | D::Outdated) {
+            // The same seen from the source: the peer's copy is no better for its loss.
+            new.pdsk = D::Inconsistent;
+        }
         if target && matches!(new.disk, D::Consistent | D::Outdated) {
             // The source's disk is gone before the resync began. The reference calls this copy UpToDate then, although
             // it lacks what the source had written alone.
