@@ -331,6 +331,14 @@ impl Resource {
         }
     }
 
+    /// Have users of this node seen another generation than the attached disk's, or writes that it lacks?
+    pub(crate) fn disk_lags_behind_users(&self, d: usize) -> bool {
+        let dev = &self.devices[d];
+        let other = |b: &Backing| !dev.exposed.is_none() && !dev.exposed.same(b.md.current);
+        let lags = dev.outrun || dev.backing.as_ref().is_some_and(other);
+        lags && !mutant(Mutant::AttachStaleDisk)
+    }
+
     /// v09: every peer gets a bitmap slot.
     fn assign_slots(&self, md: &mut Superblock) {
         md.node_id = Some(self.cfg.node);

@@ -141,6 +141,8 @@ pub(crate) struct PeerDevice {
     pub(crate) differences_found: bool,
     /// Reconnected with such differences at this time.
     pub(crate) repair_at: Option<Instant>,
+    /// Not after a while, but at once: this node's users have seen them.
+    pub(crate) repair_at_once: bool,
     /// Application data sent and not confirmed by a barrier ack.
     pub(crate) sectors_in_flight: u64,
     /// Ahead: since when everything that was sent is confirmed.
@@ -295,6 +297,7 @@ impl PeerDevice {
             verify_from: 0,
             differences_found: false,
             repair_at: None,
+            repair_at_once: false,
             sectors_in_flight: 0,
             caught_up: None,
             sent_bytes: 0,

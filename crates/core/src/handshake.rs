@@ -439,8 +439,9 @@ impl Resource {
         } else if old.disk == DiskState::Negotiating
             && (old.conn == ConnState::WFReportParams || theirs.disk < DiskState::Negotiating)
         {
-            // There is no second disk to compare with.
-            change.disk = Some(self.devices[d].attach_state);
+            // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
+            let stale = self.role == Role::Primary && self.disk_lags_behind_users(d);
+            change.disk = Some(if stale { DiskState::Failed } else { self.devices[d].attach_state });
         }
         if theirs.disk == DiskState::Negotiating && (conn > ConnState::Connected || old.disk < DiskState::Negotiating) {
             // As the kernel does: the resync begins with the decision, its bitmap follows before the peer's next state;

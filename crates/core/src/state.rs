@@ -69,7 +69,7 @@ impl Resource {
             verify_alg: c.is_some_and(|c| c.cfg.verify.is_some()),
             protocol: c.map_or(101, Connection::version),
             state_sent: self.state_sent(),
-            exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.exposed)),
+            exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.exposed)) && !dev.outrun,
             at_attach,
         }
     }

@@ -272,7 +272,10 @@ impl Cluster {
         let target = volume.word.is_some_and(|w| matches!(w.conn, ConnState::SyncTarget | ConnState::PausedSyncT));
         match reason {
             "resync-done" if target && text.ends_with(", 0 KiB failed") => volume.synced = true,
-            "new-generation" => volume.generation_began = true,
+            "new-generation" => {
+                volume.generation_began = true;
+                volume.served |= volume.word.is_some_and(|w| w.role == Role::Secondary && w.peer == Role::Primary);
+            }
             "was-inconsistent" => volume.came_inconsistent = true,
             // The process may die in this very turn.
             "state-change" if text.starts_with("role( Secondary -> Primary )") => {
@@ -399,7 +402,9 @@ impl Cluster {
     /// A resync is complete: the target is as good as the source.
     fn resynced(&mut self, n: usize, v: usize, was_secondary: bool) {
         let source = self.peers_view(n, v);
-        let alone = self.nodes[1 - n].volumes[v].alone;
+        let source_volume = &self.nodes[1 - n].volumes[v];
+        // Or it served a Primary that had lost its disk, which was promoted with that later, and alone.
+        let alone = source_volume.alone || (source_volume.served && self.nodes[n].volumes[v].alone);
         let under_way = self.under_way(n, v);
         let size = self.device_size(n, v);
         let now = self.tick();

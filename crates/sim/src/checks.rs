@@ -141,6 +141,7 @@ impl Cluster {
             *compared = size;
             let volume = &mut node.volumes[v];
             (volume.alone, volume.worthless, volume.left_at) = (false, false, None);
+            volume.served = false;
             volume.doubtful.clear();
         }
         Ok(())

@@ -141,6 +141,8 @@ pub(crate) struct Volume {
     pub(crate) alone: bool,
     /// The core said that a new generation began, which is not on the disk yet.
     pub(crate) generation_began: bool,
+    /// It began a generation, as its Primary had lost its disk, since the copies were last compared.
+    pub(crate) served: bool,
     /// The operator gave this copy up.
     pub(crate) worthless: bool,
     /// The operator has said (by a promotion with force and the like) that this copy counts, whatever it holds.
@@ -399,6 +401,7 @@ impl Volume {
             left_at: None,
             alone: false,
             generation_began: false,
+            served: false,
             worthless: false,
             declared: false,
             doubtful: Vec::new(),

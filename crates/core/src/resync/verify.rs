@@ -473,6 +473,8 @@ impl Resource {
         let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
         let equal = theirs.is_some_and(|u| u.current.same(self.uuids(d).current));
         let marked = came_together && equal && self.bits_left(i, d) > 0;
+        // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
+        let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
         let (conn_changed, old, new) = (old.conn != new.conn, old.conn, new.conn);
         let Some(pd) = self.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
         if conn_changed {
@@ -481,6 +483,7 @@ impl Resource {
         if marked || (conn_changed && new == ConnState::Connected && old < new && pd.differences_found) {
             pd.repair_at = Some(now);
         }
+        pd.repair_at_once = urgent;
         if (ConnState::SyncSource..=ConnState::SyncTarget).contains(&new) {
             pd.differences_found = false;
         }
@@ -494,7 +497,8 @@ impl Resource {
             let c = &self.connections[i];
             let wait = if c.resolve_conflicts() { CALM } else { Duration(3 * CALM.0) };
             let word = self.word(d);
-            if c.peer_devices[d].repair_at.is_some_and(|t| self.now >= t + wait) {
+            let urgent = c.peer_devices[d].repair_at_once;
+            if c.peer_devices[d].repair_at.is_some_and(|t| urgent || self.now >= t + wait) {
                 self.connections[i].peer_devices[d].repair_at = None;
                 let good = word.disk == DiskState::UpToDate && word.pdsk == DiskState::UpToDate;
                 if word.conn == ConnState::Connected && good && self.bits_left(i, d) > 0 {
