@@ -142,7 +142,10 @@ impl Pair {
     }
 
     fn promote(&mut self) -> Result<()> {
-        self.wait("connected", |s| s.connections.iter().all(|c| c.connection == ConnectionState::Connected))?;
+        // One of them is connected a little before the other, which then refuses what follows.
+        self.wait_on_both("connected", |s, _| {
+            !s.connections.is_empty() && s.connections.iter().all(|c| c.connection == ConnectionState::Connected)
+        })?;
         // Whoever has a disk says that both are equal.
         let judge = if self.plan.first.is_some() { NODES[0] } else { NODES[1] };
         output(self.urbd(judge).args(["new-current-uuid", "--clear-bitmap"]).arg(format!("{}/0", self.resource)))?;
@@ -156,12 +159,17 @@ impl Pair {
     /// # Errors
     /// If it takes too long.
     pub fn wait_synced(&mut self) -> Result<()> {
+        self.wait_on_both("up to date on both nodes", is_synced)
+    }
+
+    /// Waits until both nodes' status is as `there` wants it, who also hears whether that node has no disk.
+    fn wait_on_both(&mut self, what: &str, there: impl Fn(&ResourceStatus, bool) -> bool) -> Result<()> {
         let diskless = [self.plan.first.is_none(), false];
         let sockets = NODES.map(|node| socket_path(&self.dir.join(node), &self.resource));
-        self.primary.wait_until("up to date on both nodes", PATIENCE, || {
+        self.primary.wait_until(what, PATIENCE, || {
             let status = |socket: &PathBuf| Client::connect(socket, Some(ANSWER)).and_then(|mut c| c.status());
             let mut nodes = sockets.iter().zip(diskless);
-            nodes.all(|(socket, diskless)| status(socket).is_ok_and(|s| is_synced(&s, diskless)))
+            nodes.all(|(socket, diskless)| status(socket).is_ok_and(|s| there(&s, diskless)))
         })
     }
 
