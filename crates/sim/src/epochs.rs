@@ -33,6 +33,8 @@ pub(crate) struct Arrived {
     writes: BTreeMap<ContentId, (u64, u64)>,
     /// What is covered by a flush.
     flushed: u64,
+    /// The disk was let go of: what is missing on it is marked.
+    pub(crate) closed: bool,
 }
 
 impl Arrived {
@@ -150,7 +152,9 @@ impl Cluster {
         let Some(issued) = u64::from(newest).checked_sub(FIRST_WRITE) else { return Ok(()) };
         let lost = epochs.early.iter().find(|(completed, _, v, write)| {
             let volume = &self.nodes[n].volumes[*v];
-            let good = volume.word.is_some_and(|w| w.disk == DiskState::UpToDate) && !volume.data.faults.any();
+            // The state word is that of the turn before: a disk may be lost in this one.
+            let good = volume.word.is_some_and(|w| w.disk == DiskState::UpToDate) && !volume.arrived.closed;
+            let good = good && !volume.data.faults.any();
             *completed < issued && good && !volume.arrived.is_stable(write)
         });
         match lost {

@@ -179,12 +179,13 @@ impl Cluster {
             }
             Effect::OpenDisk { volume } => {
                 let v = usize::from(volume.0);
-                node.volumes[v].opening = true;
+                (node.volumes[v].opening, node.volumes[v].arrived.closed) = (true, false);
                 self.open_if_free(n, v);
             }
             Effect::CloseDisk { volume } => {
                 let v = usize::from(volume.0);
                 node.volumes[v].opening = false;
+                node.volumes[v].arrived.closed = true;
                 node.flights.values_mut().filter(|f| f.volume == v).for_each(|f| f.orphan = true);
             }
             Effect::Disk { op, volume, action } => self.disk_effect(n, core, op, usize::from(volume.0), action)?,
