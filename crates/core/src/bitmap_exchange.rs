@@ -101,7 +101,7 @@ impl Resource {
     /// it after a crash would not recognise the target's data.
     pub(crate) fn send_sync_uuid(&mut self, d: usize) {
         let mut set = self.uuids(d);
-        let random = self.draw_generation();
+        let random = self.draw_generation(d);
         let sync = set.start_sync_source(random);
         self.put_uuids(d, &set);
         self.connections[PEER].peer_devices[d].sync_uuid_due = Some(sync);
@@ -152,7 +152,7 @@ impl Resource {
 
     fn become_sync_target(&mut self, i: usize, d: usize, sync: Generation) {
         let mut set = self.uuids(d);
-        set.start_sync_target(sync.with_primary_bit(self.role == wire::Role::Primary));
+        set.start_sync_target(sync.with_primary_bit(self.devices[d].role == wire::Role::Primary));
         self.put_uuids(d, &set);
         if let Some(u) = &self.connections[i].peer_devices[d].uuids {
             self.devices[d].exposed = u.current;
@@ -181,7 +181,7 @@ impl Resource {
                 set.current = if set.current == Generation::JUST_CREATED {
                     set.current
                 } else {
-                    set.current.with_primary_bit(self.role == wire::Role::Primary)
+                    set.current.with_primary_bit(self.devices[d].role == wire::Role::Primary)
                 };
                 self.put_uuids(d, &set);
                 self.peer_has_our_generations(i, d);

@@ -115,7 +115,8 @@ impl Resource {
             Command::Disconnect { peer: p, force } => peer(self, p).map(|i| self.disconnect(id, i, force)),
             Command::Primary { force } => {
                 let good = |d: &crate::device::Device| d.disk == DiskState::UpToDate;
-                if self.role == Role::Primary && (!force || self.devices.iter().all(good)) {
+                let primary = |d: &crate::device::Device| d.role == Role::Primary;
+                if self.devices.iter().all(primary) && (!force || self.devices.iter().all(good)) {
                     // A promotion begins a new generation; nothing begins here.
                     self.end(Some(id), Ok(()));
                     return;
@@ -383,7 +384,7 @@ impl Resource {
             match step {
                 ResumeStep::CreatePendingGeneration => self.create_pending_generation(d),
                 ResumeStep::ExposeRandomGeneration => {
-                    self.devices[d].exposed = self.draw_generation();
+                    self.devices[d].exposed = self.draw_generation(d);
                     self.devices[d].new_generation_pending = false;
                 }
                 ResumeStep::ClearReasons => self.lift(|s| *s = crate::SuspendReasons::default()),

@@ -143,6 +143,8 @@ pub(crate) struct PeerDevice {
     pub(crate) repair_at: Option<Instant>,
     /// Not after a while, but at once: this node's users have seen them.
     pub(crate) repair_at_once: bool,
+    /// They are there, and both nodes are Primary.
+    pub(crate) repair_waits: bool,
     /// Application data sent and not confirmed by a barrier ack.
     pub(crate) sectors_in_flight: u64,
     /// Ahead: since when everything that was sent is confirmed.
@@ -298,6 +300,7 @@ impl PeerDevice {
             differences_found: false,
             repair_at: None,
             repair_at_once: false,
+            repair_waits: false,
             sectors_in_flight: 0,
             caught_up: None,
             sent_bytes: 0,

@@ -334,8 +334,8 @@ impl Resource {
     }
 
     fn resync_grown_area(&mut self, i: usize, d: usize) {
-        let me = self.role == Role::Primary;
-        let peer = self.connections[i].peer_role == Role::Primary;
+        let me = self.devices[d].role == Role::Primary;
+        let peer = self.connections[i].peer_devices[d].peer_role == Role::Primary;
         let source = sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts());
         let conn = if source { ConnState::SyncSource } else { ConnState::WFSyncUUID };
         let change = StateChange { conn: Some(conn), ..StateChange::default() };
@@ -356,7 +356,7 @@ impl Resource {
         let dev = &self.devices[d];
         let c = &self.connections[i];
         let input = handshake84::UuidsReceived {
-            primary: self.role == Role::Primary,
+            primary: dev.role == Role::Primary,
             disk: dev.disk,
             conn: c.peer_devices[d].repl,
             peer_attaching: c.peer_devices[d].pdsk < DiskState::Inconsistent,
@@ -501,7 +501,8 @@ impl Resource {
             me: uuid84::Node {
                 uuids: self.uuids(d),
                 crashed_primary: dev.crashed_primary,
-                primary: self.role == Role::Primary,
+                // The peer knows of this volume's role: a promotion may be half-way, waiting for a handler.
+                primary: dev.role == Role::Primary,
             },
             peer: uuid84::Node {
                 uuids: peer_set,
@@ -517,7 +518,7 @@ impl Resource {
             comparison,
             occasion,
             me: handshake84::Node {
-                primary: self.role == Role::Primary,
+                primary: dev.role == Role::Primary,
                 disk: my_disk,
                 discard_my_data: c.discard_my_data,
                 changes: self.bits_left(i, d),

@@ -76,6 +76,7 @@ mutants! {
     SilentDiskLoss "silent-disk-loss" Decision "the peer is told of a lost disk (state 2.8 effects)";
     KeepGeneration "keep-generation-on-peer-loss" Decision "a Primary that loses its peer starts a generation (state 2.8)";
     KeepGenerationAtAttach "keep-generation-at-attach" Decision "a Primary that attaches alone starts a generation (state 7.11)";
+    GenerationWaitsBesideWriter "generation-waits-beside-writer" Decision "frozen beside a Primary: a generation begins (state 7.11)";
     DisklessRiseUnnoticed "diskless-rise-unnoticed" Decision "a Primary without a disk starts a generation (state B.1, S4)";
     GenerationForRefused "generation-before-acceptance" Cluster "no generation for a diskless Primary that refuses (state 2.8)";
     // Disks (connection-and-state 11).
@@ -117,6 +118,7 @@ mutants! {
     BarrierBeforeWrites "barrier-ack-before-writes" Cluster "P_BARRIER_ACK when all writes are down (data 2.6)";
     PeerWritesOverlap "peer-writes-overlap" Cluster "overlapping writes of the peer follow each other (data 2.2)";
     ReadBeforeWrite "read-before-write" Cluster "a peer's read waits for its writes (data 4.2)";
+    SupersededByUnwritten "superseded-by-unwritten" Cluster "a later write of ours is on our disk before the peer hears of it (data 3.2)";
     DisklessWithoutBitmap "diskless-without-bitmap" Cluster "the bitmap for a diskless writer is kept here (data 2.3)";
     // Resync (data-path-and-resync 7).
     ResyncReadsUnderWrite "resync-reads-under-write" Cluster "a resync read waits for writes to the block (data 7.4)";

@@ -9,6 +9,7 @@ use crate::api::{DiskOp, IoError, Segments};
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
+use crate::request::{Local, Request, Write};
 use crate::resource::Op;
 use units::{Instant, SectorRange, VolumeNr};
 use wire::{BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, ConnState, DiskState, DpFlags, Packet, Socket};
@@ -211,29 +212,40 @@ impl Resource {
     }
 
     /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an
-    /// acknowledgement on the other stream may say that one of ours is settled); the other node lets its own write
-    /// settle (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
+    /// acknowledgement on the other stream may say that one of ours is settled), and lets its own disk have what it will
+    /// say is the later write; the other node lets its own write settle (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
     fn must_wait_for_local(&self, i: usize, d: usize, range: Option<SectorRange>, seq: u32) -> bool {
         let c = &self.connections[i];
         if !c.cfg.two_primaries || self.role != wire::Role::Primary {
             return false;
         }
         if c.resolve_conflicts() {
-            return (seq.wrapping_sub(1).wrapping_sub(c.peer_devices[d].peer_seq) as i32) > 0;
+            let early = (seq.wrapping_sub(1).wrapping_sub(c.peer_devices[d].peer_seq) as i32) > 0;
+            let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededByUnwritten);
+            return early || range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
         }
         range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some())
     }
 
+    /// Own writes to this range that have begun and are not complete.
+    fn own_writes(&self, d: usize, range: SectorRange) -> impl Iterator<Item = &Write> {
+        let some = self.devices[d].writing.overlapping(range).next().is_some();
+        self.requests.iter().filter(move |_| some).filter_map(move |(_, r)| match r {
+            Request::Write(w) if w.device == d && !w.completed && w.range.overlaps(range) => Some(w),
+            _ => None,
+        })
+    }
+
     /// A write of the other Primary that overlaps one of ours which is not settled: ours counts as the later one. A
-    /// contained write is dropped, any other is to be repeated after ours.
+    /// contained write is dropped, any other is to be repeated after ours. One that has not begun follows the peer's.
     fn lost_conflict(&self, i: usize, d: usize, range: SectorRange) -> Option<fn(BlockAck) -> Packet> {
         let c = &self.connections[i];
         if !c.cfg.two_primaries || self.role != wire::Role::Primary || !c.resolve_conflicts() {
             return None;
         }
-        let mut ours = self.devices[d].writing.overlapping(range).peekable();
+        let mut ours = self.own_writes(d, range).peekable();
         ours.peek()?;
-        let contained = ours.any(|(r, _, ())| r.contains(range));
+        let contained = ours.any(|w| w.range.contains(range));
         Some(if contained || c.version() < 100 { Packet::Superseded } else { Packet::RetryWrite })
     }
 

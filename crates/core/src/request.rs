@@ -356,8 +356,10 @@ impl Resource {
     /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
     pub(crate) fn submit_write(&mut self, mut write: Write) {
         let d = write.device;
-        if self.devices[d].generation_in_flight() {
-            // It waited for the activity log, and meanwhile a generation began.
+        if self.devices[d].generation_in_flight()
+            || self.devices[d].peer_writing.overlapping(write.range).next().is_some()
+        {
+            // It waited for the activity log, and meanwhile a generation began, or the other Primary wrote there.
             return self.put_back(write);
         }
         if self.role != wire::Role::Primary {

@@ -392,9 +392,9 @@ impl Resource {
     }
 
     /// A fresh generation, never one of the reserved values.
-    pub(crate) fn draw_generation(&mut self) -> Generation {
+    pub(crate) fn draw_generation(&mut self, d: usize) -> Generation {
         loop {
-            let g = Generation(self.rng.next_u64()).with_primary_bit(self.role == Role::Primary);
+            let g = Generation(self.rng.next_u64()).with_primary_bit(self.devices[d].role == Role::Primary);
             if g.base().0 > 4 {
                 return g;
             }

@@ -384,7 +384,7 @@ impl Resource {
 
     /// A new current generation: the old one becomes what the bitmap is about.
     pub(crate) fn new_generation(&mut self, d: usize) {
-        let fresh = self.draw_generation();
+        let fresh = self.draw_generation(d);
         let mut set = self.uuids(d);
         set.start_generation(fresh);
         self.put_uuids(d, &set);
@@ -446,7 +446,7 @@ impl Resource {
         let current = if set.current == Generation::JUST_CREATED {
             set.current
         } else {
-            set.current.with_primary_bit(self.role == Role::Primary)
+            set.current.with_primary_bit(dev.role == Role::Primary)
         };
         let packet = wire::Uuids {
             current,

@@ -123,7 +123,8 @@ impl Cluster {
         let now = self.tick();
         let acknowledged = result.is_ok();
         let written = request.written;
-        let reading = self.oldest_read(n, now);
+        let fua = is_fua(request.kind);
+        let reading = self.oldest_read(n, now).min(if fua { written.issued } else { now });
         if let Some(sent) = request.sent {
             self.nodes[n].epochs.note_completed(sent, now, acknowledged.then_some((v, written)));
         }
@@ -143,17 +144,15 @@ impl Cluster {
         }
         if self.is_mirrored(n, word, request) {
             // A flush of ours that is under way asks what the peer held when it began.
-            let reading = self.oldest_read(1 - n, now).min(self.oldest_read(n, now));
+            let reading = self.oldest_read(1 - n, now).min(reading);
             let volume = &mut self.nodes[1 - n].volumes[v];
             volume.view.ended(&written, true, now, reading);
             volume.view.includes[n] = count;
             holders.push(1 - n);
         }
         for holder in holders {
-            let fua =
-                matches!(request.kind, RequestKind::Write { fua: true } | RequestKind::WriteZeroes { fua: true, .. });
             self.nodes[holder].volumes[v].unflushed.push((now, written.range, n));
-            self.check_holder(holder, v, written.range, now, fua)?;
+            self.check_holder(holder, v, &written, now, fua)?;
         }
         Ok(())
     }
@@ -181,17 +180,17 @@ impl Cluster {
         &self,
         holder: usize,
         v: usize,
-        range: SectorRange,
+        written: &Written,
         now: Moment,
         durable: bool,
     ) -> Result<(), String> {
-        let volume = &self.nodes[holder].volumes[v];
+        let (volume, range) = (&self.nodes[holder].volumes[v], written.range);
         let on_disk = Payload::read(volume.data.data(), range);
         let allowed = volume.view.allows(range, &on_disk, now);
         allowed.map_err(|e| format!("acknowledged, but not on the disk of node {holder}: {e}"))?;
         if durable {
             let on_disk = Payload::read(volume.data.durable(), range);
-            let allowed = volume.view.allows(range, &on_disk, now);
+            let allowed = volume.view.allows_durable(written, &on_disk);
             allowed.map_err(|e| format!("FUA write acknowledged, but not durable on node {holder}: {e}"))?;
         }
         Ok(())
@@ -234,7 +233,7 @@ impl Cluster {
     }
 
     fn oldest_read(&self, n: usize, now: Moment) -> Moment {
-        let reads = self.nodes[n].requests.values().filter(|r| !is_write(r.kind));
+        let reads = self.nodes[n].requests.values().filter(|r| !is_write(r.kind) || is_fua(r.kind));
         reads.map(|r| r.written.issued).min().unwrap_or(now)
     }
 
@@ -353,11 +352,12 @@ impl Cluster {
     /// What was Inconsistent is UpToDate without a resync: what it holds is what the operator wants.
     fn declared_good(&mut self, n: usize, v: usize) {
         let under_way = self.under_way(n, v);
+        let now = self.tick();
         let volume = &mut self.nodes[n].volumes[v];
         if !std::mem::take(&mut volume.declared) {
             return self.fail(format!("volume {v} of node {n} went from Inconsistent to UpToDate without a resync"));
         }
-        volume.view.rebase(volume.data.data());
+        volume.take_as_it_is(now);
         under_way.iter().for_each(|w| volume.view.may_get(w));
         volume.left_at = None;
         self.nodes[1 - n].volumes[v].worthless = true;
@@ -444,6 +444,11 @@ impl Cluster {
             self.fail(text);
         }
     }
+}
+
+/// Must it be durable when it ends?
+fn is_fua(kind: RequestKind) -> bool {
+    matches!(kind, RequestKind::Write { fua: true } | RequestKind::WriteZeroes { fua: true, .. })
 }
 
 pub(crate) fn is_write(kind: RequestKind) -> bool {

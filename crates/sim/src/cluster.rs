@@ -417,6 +417,14 @@ impl Volume {
         }
     }
 
+    /// Nothing is expected of the copy but what it holds, or where a disk has rotten, what was expected before: the other
+    /// copy may have that still.
+    pub(crate) fn take_as_it_is(&mut self, now: Moment) {
+        let rotten: Vec<_> = self.rotten.iter().flat_map(|range| self.view.expected(*range)).collect();
+        self.view.rebase(self.data.data());
+        rotten.into_iter().for_each(|(range, content)| self.view.may_hold(range, content, now));
+    }
+
     /// What the copy holds now is as good as what is expected of it.
     pub(crate) fn may_hold_what_it_holds(&mut self, now: Moment) {
         for (range, content) in self.data.data().all() {

@@ -132,7 +132,7 @@ impl Cluster {
         for volume in &mut self.nodes[n].volumes {
             if let Some(includes) = volume.left_at.take() {
                 // The process had gone on without this disk, and only it knew: what comes up next is what the disk was.
-                volume.view.rebase(volume.data.data());
+                volume.take_as_it_is(now);
                 volume.view.includes = includes;
             }
             volume.word = None;

@@ -102,6 +102,13 @@ impl View {
         self.rebase_with(self.len(), disk);
     }
 
+    /// What these sectors may hold, piece by piece.
+    pub(crate) fn expected(&self, range: SectorRange) -> Vec<(SectorRange, ContentId)> {
+        let live = |e: &Entry| e.superseded.is_none();
+        let cells = self.cells.runs(range);
+        cells.flat_map(|(piece, cell)| cell.entries().filter(live).map(move |e| (piece, e.content))).collect()
+    }
+
     /// The same, and it has so many sectors from now on.
     pub(crate) fn rebase_with(&mut self, len: u64, disk: &Ranges<Content>) {
         let held = disk.runs(sectors(0, len)).map(|(range, content)| (range, Cell::Settled(content.id)));
@@ -162,12 +169,22 @@ impl View {
 
     /// Is this what a read that began at `began` may return?
     pub(crate) fn allows(&self, range: SectorRange, got: &Payload, began: Moment) -> Result<(), String> {
+        self.allows_if(range, got, |e| e.superseded.is_none_or(|t| t > began))
+    }
+
+    /// Is this what may be durable when a write that must be has ended: its content, or one that it did not follow,
+    /// also if a later write, which need not be durable, has followed that one?
+    pub(crate) fn allows_durable(&self, w: &Written, got: &Payload) -> Result<(), String> {
+        self.allows_if(w.range, got, |e| e.superseded.is_none() || e.ended.is_none_or(|t| t >= w.issued))
+    }
+
+    fn allows_if(&self, range: SectorRange, got: &Payload, counts: impl Fn(&Entry) -> bool) -> Result<(), String> {
         for (part, content) in got.placed(range.start) {
             if content.shift != 0 {
                 return Err(format!("{part:?} holds write {} of elsewhere (shift {})", content.id, content.shift));
             }
             for (piece, cell) in self.cells.runs(part) {
-                let fine = |e: Entry| e.content == content.id && e.superseded.is_none_or(|t| t > began);
+                let fine = |e: Entry| e.content == content.id && counts(&e);
                 if !cell.entries().any(fine) {
                     return Err(format!("{piece:?} holds write {}, expected one of {cell:?}", content.id));
                 }
@@ -256,6 +273,21 @@ mod tests {
         v.may_get(&c);
         v.ended(&c, true, 8, 9);
         assert!(!sees(&v, 10, 9) && !sees(&v, 11, 9) && sees(&v, 12, 9));
+    }
+
+    #[test]
+    fn durable_is_a_write_or_what_it_did_not_follow() {
+        let mut v = View::new(64, 1);
+        let (before, durable, beside, after) = (write(10, 1), write(11, 3), write(12, 4), write(13, 6));
+        for w in [&before, &durable, &beside, &after] {
+            v.may_get(w);
+        }
+        v.ended(&before, true, 2, 2);
+        v.ended(&beside, true, 5, 3);
+        v.ended(&after, true, 7, 3);
+        v.ended(&durable, true, 8, 3);
+        let fine = |id| v.allows_durable(&durable, &Payload::of_write(id, sectors(0, 8))).is_ok();
+        assert_eq!([1, 10, 11, 12, 13].map(fine), [false, false, true, true, true]);
     }
 
     #[test]

@@ -129,6 +129,9 @@ impl Cluster {
             self.check_differences_are_known(v);
         }
         self.verified = true;
+        self.want_open(1, false);
+        self.command(1, Command::Secondary { force: true });
+        self.run_until(self.now + Duration::from_secs(1));
         self.command(0, Command::Primary { force: false });
         self.run_until(self.now + Duration::from_secs(1));
         for command in extras::renewal(0) {
@@ -151,6 +154,10 @@ impl Cluster {
             for v in 0..self.setup.volumes.len() {
                 self.mend_volume(n, v);
             }
+        }
+        if (0..self.setup.volumes.len()).any(|v| self.two_that_differ(v)) {
+            self.want_open(1, false);
+            self.command(1, Command::Secondary { force: true });
         }
         let alone = |c: &Cluster, n: usize| c.nodes[n].volumes[0].word.is_some_and(|w| w.conn == ConnState::StandAlone);
         if (0..2).any(|n| alone(self, n)) {
@@ -177,6 +184,14 @@ impl Cluster {
             self.leave_with_useless_disks();
         }
         self.renew_link(round);
+    }
+
+    /// Both nodes are Primary and know of blocks that differ, and nothing copies them: nobody but an operator can say
+    /// whose count.
+    fn two_that_differ(&self, v: usize) -> bool {
+        let rests = |w: &StateWord| w.role == Role::Primary && w.conn == ConnState::Connected;
+        (0..2).all(|n| self.nodes[n].volumes[v].word.as_ref().is_some_and(rests))
+            && (0..2).any(|n| self.unequal_blocks(n, v) > 0)
     }
 
     /// Who shall give in cannot be Primary. Nor can one that has no good data of some volume of its own: it would

@@ -146,7 +146,7 @@ impl Resource {
             return self.end(Some(id), Err(failure(151, text)));
         }
         set.retire_bitmap();
-        let fresh = self.draw_generation();
+        let fresh = self.draw_generation(d);
         set.start_generation(fresh);
         if clear_bitmap {
             if let (Some(slot), Some(b)) = (self.slot(PEER, d), &mut self.devices[d].backing) {

@@ -77,14 +77,16 @@ impl Resource {
         match promotion.next(code, disk) {
             Step::Done { forced } => {
                 self.promoted(volume, forced);
-                if volume + 1 < self.devices.len() {
-                    let promotion = Promotion::new(force);
-                    return (Some(Waiting::Promote { promotion, force, volume: volume + 1, stage: Stage::Ask }), None);
-                }
-                (None, Some(Ok(())))
+                // While it waited for a handler those before this one may have been demoted.
+                let missing = || self.devices.iter().position(|d| d.role != Role::Primary);
+                let next = Some(volume + 1).filter(|next| *next < self.devices.len()).or_else(missing);
+                let Some(volume) = next else { return (None, Some(Ok(()))) };
+                (Some(Waiting::Promote { promotion: Promotion::new(force), force, volume, stage: Stage::Ask }), None)
             }
             Step::Request(_) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None),
             Step::FencePeer => {
+                // What an earlier one said, which nobody waited for, is about another time.
+                self.connections[PEER].fence_result = None;
                 self.fence(PEER);
                 // Without a handler the answer is there already.
                 match self.connections[PEER].fence_result.take() {
@@ -122,7 +124,7 @@ impl Resource {
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
         let disk = self.devices[volume].disk;
         match promotion.fenced(fenced, code, disk) {
-            Step::Failed(code) => (None, Some(Err(self.refusal(volume, code)))),
+            Step::Failed(code) => self.promotion_failed(volume, code),
             _ => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None),
         }
     }

@@ -85,10 +85,11 @@ pub struct Facts {
 
 /// The effects of `old` becoming `new`, in the order in which they are to be carried out.
 ///
-/// Differs from DRBD 8.4 in five places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
+/// Differs from DRBD 8.4 in six places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
 /// it brings (or there is by now) an UpToDate disk; a Primary that loses its sync target starts a generation; so does a
 /// node whose peer without a disk becomes Primary, also if a bitmap UUID is set; if that one was Primary when it
-/// connected, only with its first write; so does a Primary that attaches while there is no other disk.
+/// connected, only with its first write; so does a Primary that attaches while there is no other disk; and a frozen
+/// Primary begins one at once if its peer is Primary as well.
 #[must_use]
 pub fn effects(old: &StateWord, new: &StateWord, facts: &Facts) -> Vec<Effect> {
     let mut out = Vec::new();
@@ -145,7 +146,9 @@ fn packets_and_generations(old: &StateWord, new: &StateWord, facts: &Facts, out:
     }
     if needs_generation(old, new, facts) {
         // Frozen is what applications of this node do: a Primary peer without a disk goes on writing to this one.
-        let frozen = (new.susp || new.susp_nod || new.susp_fen) && new.role == Role::Primary;
+        let peer_writes =
+            new.conn >= C::Connected && new.peer == Role::Primary && !mutant(Mutant::GenerationWaitsBesideWriter);
+        let frozen = (new.susp || new.susp_nod || new.susp_fen) && new.role == Role::Primary && !peer_writes;
         // A Primary without a disk may yet refuse this copy as too old. Nothing has changed before it writes.
         let comes = old.conn < C::Connected || attached(old, new);
         let may_refuse = comes && new.pdsk < D::Inconsistent && new.role == Role::Secondary;

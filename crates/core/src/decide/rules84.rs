@@ -303,7 +303,8 @@ pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(),
     let becomes_syncing = matches!(new.conn, C::SyncTarget | C::SyncSource);
     // Sanitising makes both disks UpToDate for a verify, and the source's for a resync: not one that has no good data.
     let bad = |disk: D, other: D| disk <= D::Inconsistent && other == D::UpToDate;
-    let spoils = (becomes_verifying && (bad(old.disk, old.pdsk) || bad(old.pdsk, old.disk)))
+    let worthless = old.disk == D::Inconsistent && old.pdsk == D::Inconsistent;
+    let spoils = (becomes_verifying && (worthless || bad(old.disk, old.pdsk) || bad(old.pdsk, old.disk)))
         || (to(C::StartingSyncS) && bad(old.disk, old.pdsk))
         || (to(C::StartingSyncT) && bad(old.pdsk, old.disk));
     let outdates_absent =

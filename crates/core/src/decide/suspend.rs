@@ -23,11 +23,13 @@ pub enum ResumeStep {
     FailFrozen,
 }
 
-/// What `resume-io` does. `generation_pending`: a new generation was put off because I/O was frozen.
+/// What `resume-io` does. `generation_pending`: a new generation was put off because I/O was frozen. A peer with data
+/// that is back gets what is written from now on: then it is not due any more, and a resync that runs would miss it.
 #[must_use]
 pub fn resume_io(s: &StateWord, generation_pending: bool) -> Vec<ResumeStep> {
     let mut steps = Vec::new();
-    if generation_pending {
+    let together = s.conn >= C::Connected && s.pdsk >= D::Inconsistent;
+    if generation_pending && !together {
         let has_disk = s.disk >= D::Inconsistent;
         steps.push(if has_disk { ResumeStep::CreatePendingGeneration } else { ResumeStep::ExposeRandomGeneration });
     }

@@ -422,6 +422,12 @@ impl Resource {
 
     /// Copies the blocks that a verify found different: from the Primary, or else from here.
     fn repair_now(&mut self, i: usize, d: usize) {
+        if self.both_primary(i, d) {
+            // Which copy counts nobody can say, and reconnecting would not copy anything.
+            let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
+            self.connections[i].peer_devices[d].repair_waits = true;
+            return self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
+        }
         if self.connections[i].peer_role == Role::Primary || self.connections[i].version() < 96 {
             // A Primary that loses its peer begins a generation, and copies the marked blocks when it is back.
             let nobody = self.connections[i].peer_role != Role::Primary && self.role != Role::Primary;
@@ -475,6 +481,7 @@ impl Resource {
         let marked = came_together && equal && self.bits_left(i, d) > 0;
         // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
         let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
+        let two = new.role == Role::Primary && new.peer == Role::Primary;
         let (conn_changed, old, new) = (old.conn != new.conn, old.conn, new.conn);
         let Some(pd) = self.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
         if conn_changed {
@@ -487,6 +494,14 @@ impl Resource {
         if (ConnState::SyncSource..=ConnState::SyncTarget).contains(&new) {
             pd.differences_found = false;
         }
+        pd.repair_waits &= !conn_changed;
+        if !two && std::mem::take(&mut pd.repair_waits) {
+            pd.repair_at = Some(now);
+        }
+    }
+
+    fn both_primary(&self, i: usize, d: usize) -> bool {
+        self.devices[d].role == Role::Primary && self.connections[i].peer_devices[d].peer_role == Role::Primary
     }
 
     /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
@@ -495,7 +510,7 @@ impl Resource {
     pub(crate) fn repair_after_reconnect(&mut self, i: usize) {
         for d in 0..self.devices.len() {
             let c = &self.connections[i];
-            let wait = if c.resolve_conflicts() { CALM } else { Duration(3 * CALM.0) };
+            let wait = self.repair_wait(i, d);
             let word = self.word(d);
             let urgent = c.peer_devices[d].repair_at_once;
             if c.peer_devices[d].repair_at.is_some_and(|t| urgent || self.now >= t + wait) {
@@ -508,9 +523,25 @@ impl Resource {
         }
     }
 
+    /// How long the node leaves it to the other one: longest beside a Primary, which need not lose its peer for it.
+    fn repair_wait(&self, i: usize, d: usize) -> Duration {
+        let c = &self.connections[i];
+        let beside = c.peer_devices[d].peer_role == Role::Primary && self.devices[d].role == Role::Secondary;
+        Duration(
+            CALM.0
+                * if beside {
+                    5
+                } else if c.resolve_conflicts() {
+                    1
+                } else {
+                    3
+                },
+        )
+    }
+
     pub(crate) fn repair_timer(&self, i: usize) -> Option<Instant> {
-        let at = self.connections[i].peer_devices.iter().filter_map(|p| p.repair_at).min();
-        at.map(|t| Instant((t + Duration(3 * CALM.0)).0.min(self.now.0 + CALM.0)))
+        let devices = self.connections[i].peer_devices.iter().enumerate();
+        devices.filter_map(|(d, p)| p.repair_at.map(|t| t + self.repair_wait(i, d))).min()
     }
 
     /// Verify stopped before its end: the next one goes on there.
