@@ -118,7 +118,6 @@ mutants! {
     BarrierBeforeWrites "barrier-ack-before-writes" Cluster "P_BARRIER_ACK when all writes are down (data 2.6)";
     PeerWritesOverlap "peer-writes-overlap" Cluster "overlapping writes of the peer follow each other (data 2.2)";
     ReadBeforeWrite "read-before-write" Cluster "a peer's read waits for its writes (data 4.2)";
-    SupersededByUnwritten "superseded-by-unwritten" Cluster "a later write of ours is on our disk before the peer hears of it (data 3.2)";
     DisklessWithoutBitmap "diskless-without-bitmap" Cluster "the bitmap for a diskless writer is kept here (data 2.3)";
     // Resync (data-path-and-resync 7).
     ResyncReadsUnderWrite "resync-reads-under-write" Cluster "a resync read waits for writes to the block (data 7.4)";

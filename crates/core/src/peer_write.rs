@@ -212,8 +212,9 @@ impl Resource {
     }
 
     /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an
-    /// acknowledgement on the other stream may say that one of ours is settled), and lets its own disk have what it will
-    /// say is the later write; the other node lets its own write settle (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
+    /// acknowledgement on the other stream may say that one of ours is settled), and lets its own disk have what it
+    /// will say is the later write; the other node lets its own write settle
+    /// (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
     fn must_wait_for_local(&self, i: usize, d: usize, range: Option<SectorRange>, seq: u32) -> bool {
         let c = &self.connections[i];
         if !c.cfg.two_primaries || self.role != wire::Role::Primary {
@@ -221,7 +222,7 @@ impl Resource {
         }
         if c.resolve_conflicts() {
             let early = (seq.wrapping_sub(1).wrapping_sub(c.peer_devices[d].peer_seq) as i32) > 0;
-            let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededByUnwritten);
+            let unwritten = |w: &Write| w.local == Local::Pending;
             return early || range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
         }
         range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some())

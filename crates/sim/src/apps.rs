@@ -367,16 +367,9 @@ impl Cluster {
     fn sees_the_peers_copy(&mut self, n: usize, v: usize) {
         let source = self.nodes[1 - n].volumes[v].view.clone();
         let under_way = self.under_way(n, v);
-        let size = self.device_size(n, v);
         let volume = &mut self.nodes[n].volumes[v];
         volume.left_at.get_or_insert(volume.view.includes);
-        volume.view.adopt(source, size, under_way.into_iter());
-    }
-
-    /// How many sectors the device has; a node without a disk may not have been told yet.
-    fn device_size(&self, n: usize, v: usize) -> u64 {
-        let size = |n: usize| self.nodes[n].volumes[v].size;
-        if size(n) > 0 { size(n) } else { size(1 - n) }
+        volume.view.adopt(source, volume.size, under_way.into_iter());
     }
 
     /// This node has lost a connection: what it does from now on the other end does not get by it.
@@ -406,7 +399,6 @@ impl Cluster {
         // Or it served a Primary that had lost its disk, which was promoted with that later, and alone.
         let alone = source_volume.alone || (source_volume.served && self.nodes[n].volumes[v].alone);
         let under_way = self.under_way(n, v);
-        let size = self.device_size(n, v);
         let now = self.tick();
         let volume = &mut self.nodes[n].volumes[v];
         volume.came_inconsistent = false;
@@ -434,7 +426,7 @@ impl Cluster {
         volume.doubtful.clear();
         // A Primary's applications have seen through its view all along.
         if fewer || (counted && was_secondary) {
-            volume.view.adopt(source, size, under_way.into_iter());
+            volume.view.adopt(source, volume.size, under_way.into_iter());
         }
         if unsafe_protocol {
             // What the source has completed may still be on its way.

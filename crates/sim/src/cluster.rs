@@ -417,8 +417,8 @@ impl Volume {
         }
     }
 
-    /// Nothing is expected of the copy but what it holds, or where a disk has rotten, what was expected before: the other
-    /// copy may have that still.
+    /// Nothing is expected of the copy but what it holds, or where a disk has rotten, what was expected before: the
+    /// other copy may have that still.
     pub(crate) fn take_as_it_is(&mut self, now: Moment) {
         let rotten: Vec<_> = self.rotten.iter().flat_map(|range| self.view.expected(*range)).collect();
         self.view.rebase(self.data.data());

@@ -149,14 +149,15 @@ impl View {
         self.cells.take_changed()
     }
 
-    /// Takes another copy's view of the first `size` sectors, which the device has: what its disk holds behind them is
-    /// nobody's yet. These writes are still under way here.
+    /// Takes another copy's view of so many sectors, which both nodes have; these writes are still under way here.
     pub(crate) fn adopt(&mut self, other: View, size: u64, under_way: impl Iterator<Item = Written>) {
-        let (old, len) = (std::mem::replace(self, other), self.len());
-        let end = size.min(self.len());
-        let first: Vec<_> = self.cells.runs(sectors(0, end)).map(|(range, cell)| (range, cell.clone())).collect();
-        let rest = old.cells.runs(sectors(end.min(len), len)).map(|(range, cell)| (range, cell.clone()));
-        self.cells = Ranges::of_runs(first.into_iter().chain(rest));
+        let size = size.min(other.len());
+        let rest =
+            self.cells.runs(sectors(size.min(self.len()), self.len())).map(|(range, cell)| (range, cell.clone()));
+        let rest: Vec<_> = rest.collect();
+        let taken = other.cells.runs(sectors(0, size)).map(|(range, cell)| (range, cell.clone()));
+        self.cells = Ranges::of_runs(taken.chain(rest));
+        self.includes = other.includes;
         under_way.for_each(|w| self.may_get(&w));
     }
 
