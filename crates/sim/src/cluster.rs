@@ -122,6 +122,8 @@ pub(crate) struct Node {
     pub(crate) last_result: Option<Result<(), CommandError>>,
     /// The applications want their devices open.
     pub(crate) wants_open: bool,
+    /// Disks that lie in a drawer, with what is known of them.
+    pub(crate) taken_out: Vec<Volume>,
 }
 
 /// A volume on a node.
@@ -372,6 +374,7 @@ impl Node {
             epochs: Epochs::default(),
             last_result: None,
             wants_open: false,
+            taken_out: Vec::new(),
         }
     }
 }

@@ -234,6 +234,7 @@ impl Cluster {
             "open" => self.want_open(n, true),
             "close" => self.want_open(n, false),
             "create-md" => self.create_metadata(n),
+            "exchange-disks" => self.exchange_disks(n),
             "flush" => self.request(n, RequestKind::Flush, 0, 1),
             "connect" => self.connect(n, false),
             "connect-discarding" => self.connect(n, true),

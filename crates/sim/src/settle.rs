@@ -240,6 +240,18 @@ impl Cluster {
         self.start(n);
     }
 
+    /// The machine gets the disks that were taken out of it the last time, the first time new ones.
+    pub(crate) fn exchange_disks(&mut self, n: usize) {
+        self.die(n, false);
+        if self.nodes[n].taken_out.is_empty() {
+            let fresh = |setup| Volume { worthless: true, ..Volume::new(setup, n, false) };
+            self.nodes[n].taken_out = self.setup.volumes.iter().map(fresh).collect();
+        }
+        let node = &mut self.nodes[n];
+        std::mem::swap(&mut node.volumes, &mut node.taken_out);
+        self.start(n);
+    }
+
     /// Both sides may believe in different things: a new handshake tells.
     fn renew_link(&mut self, round: u32) {
         if round % 16 == 13 {
