@@ -137,6 +137,8 @@ pub(crate) struct PeerDevice {
     pub(crate) compared: bool,
     /// The next verify goes on from this bit.
     pub(crate) verify_from: u64,
+    /// Marked blocks, as the peer was told last: both nodes decide about a split brain by the same numbers.
+    pub(crate) changes_told: u64,
     /// A verify found differences that no resync has repaired yet.
     pub(crate) differences_found: bool,
     /// Reconnected with such differences at this time.
@@ -297,6 +299,7 @@ impl PeerDevice {
             uuids_stale: false,
             compared: false,
             verify_from: 0,
+            changes_told: 0,
             differences_found: false,
             repair_at: None,
             repair_at_once: false,

@@ -514,14 +514,15 @@ impl Resource {
             resolve_conflicts: c.resolve_conflicts(),
         });
         let my_disk = if dev.disk == DiskState::Negotiating { dev.attach_state } else { dev.disk };
-        let outcome = handshake84::decide(&handshake84::Input {
+        let told = c.peer_devices[d].changes_told;
+        let mut outcome = handshake84::decide(&handshake84::Input {
             comparison,
             occasion,
             me: handshake84::Node {
                 primary: dev.role == Role::Primary,
                 disk: my_disk,
                 discard_my_data: c.discard_my_data,
-                changes: self.bits_left(i, d),
+                changes: told,
             },
             peer: handshake84::Node {
                 primary: theirs.role == Role::Primary,
@@ -536,6 +537,12 @@ impl Resource {
             resolve_conflicts: c.resolve_conflicts(),
             demotable: self.demotable(),
         });
+        let split = matches!(comparison.verdict, uuid84::Verdict::SplitBrain { .. });
+        let lost = split && !c.discard_my_data && matches!(outcome.decision, Decision::Target { .. });
+        if lost && occasion == Occasion::Connect && self.bits_left(i, d) > told {
+            // Users went on writing while the nodes decided by what they had told each other.
+            outcome.decision = Decision::Retry;
+        }
         let text = format!(
             "generations compared: rule {}, {:?}; decision {:?}: {}",
             comparison.rule, comparison.verdict, outcome.decision, outcome.reason

@@ -239,14 +239,16 @@ impl Resource {
 
     /// A write of the other Primary that overlaps one of ours which is not settled: ours counts as the later one. A
     /// contained write is dropped, any other is to be repeated after ours. One that has not begun follows the peer's.
-    fn lost_conflict(&self, i: usize, d: usize, range: SectorRange) -> Option<fn(BlockAck) -> Packet> {
+    /// A durable one is repeated unless ours is durable as well.
+    fn lost_conflict(&self, i: usize, d: usize, range: SectorRange, flags: DpFlags) -> Option<fn(BlockAck) -> Packet> {
         let c = &self.connections[i];
         if !c.cfg.two_primaries || self.role != wire::Role::Primary || !c.resolve_conflicts() {
             return None;
         }
         let mut ours = self.own_writes(d, range).peekable();
         ours.peek()?;
-        let contained = ours.any(|w| w.range.contains(range));
+        let durable = flags.contains(DpFlags::FUA);
+        let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable));
         Some(if contained || c.version() < 100 { Packet::Superseded } else { Packet::RetryWrite })
     }
 
@@ -310,7 +312,7 @@ impl Resource {
         let told = self.may_complete(i, flags);
         let epoch = self.join_epoch(i, told);
         self.connections[i].peer_devices[d].received_bytes += range.len().0;
-        if let Some(answer) = self.lost_conflict(i, d, range) {
+        if let Some(answer) = self.lost_conflict(i, d, range, flags) {
             self.release(data);
             self.send_ack(i, d, answer, range, block_id);
             return self.leave_epoch(i, epoch, told);

@@ -448,13 +448,15 @@ impl Resource {
         } else {
             set.current.with_primary_bit(dev.role == Role::Primary)
         };
+        let changes = self.bits_left(PEER, d);
         let packet = wire::Uuids {
             current,
             bitmap: set.bitmap,
             history: set.history,
-            dirty_bits: self.bits_left(PEER, d),
+            dirty_bits: changes,
             flags: UuidFlags(flags),
         };
+        self.connections[PEER].peer_devices[d].changes_told = changes;
         self.send(PEER, Socket::Data, d, Packet::Uuids(Box::new(packet)), Segments::None);
     }
 

@@ -9,7 +9,10 @@ use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
 use crate::state::PEER;
 use units::{Duration, Generation};
-use wire::{Role, UuidFlags};
+use wire::{DiskState, Role, UuidFlags};
+
+/// What goes on waiting, or the result.
+type Progress = (Option<Waiting>, Option<Result<(), CommandError>>);
 
 impl Resource {
     pub(super) fn step_promotion(
@@ -19,7 +22,7 @@ impl Resource {
         force: bool,
         volume: usize,
         stage: Stage,
-    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    ) -> Progress {
         match stage {
             Stage::Answer | Stage::Fence(_) => (Some(Waiting::Promote { promotion, force, volume, stage }), None),
             Stage::Later(at) if self.now < at => (Some(Waiting::Promote { promotion, force, volume, stage }), None),
@@ -33,14 +36,17 @@ impl Resource {
                 {
                     return (None, Some(Err(self.refusal(other, code))));
                 }
+                let dev = &self.devices[volume];
+                if dev.role == Role::Primary && (!force || dev.disk == DiskState::UpToDate) {
+                    // Another command has done it while this one waited: no generation begins.
+                    let next = self.next_promotion(force, volume);
+                    return self.go_on_promoting(id, next);
+                }
                 match self.agree(id, volume, &promotion.request()) {
-                    Ok(true) => match self.promotion_result(promotion, force, volume, Ok(())) {
-                        // At once: another command in between could make it hopeless half-way.
-                        (Some(Waiting::Promote { promotion, force, volume, stage: stage @ Stage::Ask }), None) => {
-                            self.step_promotion(id, promotion, force, volume, stage)
-                        }
-                        result => result,
-                    },
+                    Ok(true) => {
+                        let next = self.promotion_result(promotion, force, volume, Ok(()));
+                        self.go_on_promoting(id, next)
+                    }
                     Ok(false) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Answer }), None),
                     Err(Code::InTransientState) => {
                         let at = self.now + Duration::from_millis(100);
@@ -50,6 +56,25 @@ impl Resource {
                 }
             }
         }
+    }
+
+    /// At once: another command in between could make it hopeless half-way.
+    fn go_on_promoting(&mut self, id: u64, next: Progress) -> Progress {
+        match next {
+            (Some(Waiting::Promote { promotion, force, volume, stage: stage @ Stage::Ask }), None) => {
+                self.step_promotion(id, promotion, force, volume, stage)
+            }
+            other => other,
+        }
+    }
+
+    /// A volume is Primary: the next one, or the end. Those before may have been demoted while this one waited for a
+    /// handler.
+    fn next_promotion(&self, force: bool, volume: usize) -> Progress {
+        let missing = || self.devices.iter().position(|d| d.role != Role::Primary);
+        let next = Some(volume + 1).filter(|next| *next < self.devices.len()).or_else(missing);
+        let Some(volume) = next else { return (None, Some(Ok(()))) };
+        (Some(Waiting::Promote { promotion: Promotion::new(force), force, volume, stage: Stage::Ask }), None)
     }
 
     /// A volume that cannot be promoted, whatever is tried. Looked at before the first one is: a promotion that is
@@ -71,17 +96,13 @@ impl Resource {
         force: bool,
         volume: usize,
         outcome: Result<(), Code>,
-    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    ) -> Progress {
         let code = outcome.err().unwrap_or(Code::Success);
         let disk = self.devices[volume].disk;
         match promotion.next(code, disk) {
             Step::Done { forced } => {
                 self.promoted(volume, forced);
-                // While it waited for a handler those before this one may have been demoted.
-                let missing = || self.devices.iter().position(|d| d.role != Role::Primary);
-                let next = Some(volume + 1).filter(|next| *next < self.devices.len()).or_else(missing);
-                let Some(volume) = next else { return (None, Some(Ok(()))) };
-                (Some(Waiting::Promote { promotion: Promotion::new(force), force, volume, stage: Stage::Ask }), None)
+                self.next_promotion(force, volume)
             }
             Step::Request(_) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None),
             Step::FencePeer => {
@@ -103,7 +124,7 @@ impl Resource {
     }
 
     /// Volumes that were promoted before this one go back.
-    fn promotion_failed(&mut self, volume: usize, code: Code) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    fn promotion_failed(&mut self, volume: usize, code: Code) -> Progress {
         let error = self.refusal(volume, code);
         for d in 0..volume {
             let change = StateChange { role: Some(Role::Secondary), ..StateChange::default() };
@@ -121,7 +142,7 @@ impl Resource {
         volume: usize,
         fenced: bool,
         code: Code,
-    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    ) -> Progress {
         let disk = self.devices[volume].disk;
         match promotion.fenced(fenced, code, disk) {
             Step::Failed(code) => self.promotion_failed(volume, code),
@@ -169,7 +190,7 @@ impl Resource {
         self.md_changed(d);
     }
 
-    pub(super) fn step_demotion(&mut self, force: bool) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    pub(super) fn step_demotion(&mut self, force: bool) -> Progress {
         if self.role != Role::Primary {
             return (None, Some(Ok(())));
         }

@@ -179,7 +179,9 @@ fn needs_generation(old: &StateWord, new: &StateWord, facts: &Facts) -> bool {
     let diskless_peer_rises = new.pdsk < D::Inconsistent && new.peer == Role::Primary && old.peer != Role::Primary;
     let lost = (had_data && now_lost) || returned_empty;
     // A target may have finished without this node's knowledge: then it has the current generation.
-    let interrupted = is_source(old) && new.conn < C::Connected && new.role == Role::Primary;
+    let cut = new.conn < C::Connected && new.role == Role::Primary;
+    let target_gone = !is_source(new) && new.pdsk <= D::Failed && written;
+    let interrupted = is_source(old) && (cut || target_gone);
     let risen = diskless_peer_rises && (facts.bitmap_uuid_zero || !mutant(Mutant::DisklessRiseUnnoticed));
     // What a Primary without a disk writes here its own disk lacks, which may have the current generation as well.
     let due = (lost && written && facts.bitmap_uuid_zero) || risen;
