@@ -44,16 +44,17 @@ exit 0
 
 
 class Round:
-    """One cluster, its faults, its operator. `WRITES` acknowledged writes and `FAULTS` faults at least."""
+    """One cluster, its faults, its operator. `WRITES` acknowledged writes and `FAULTS` faults at least, `first` among
+    them whatever is drawn."""
 
-    def __init__(self, cluster, seed, writes=WRITES, rate=1500, faults=None):
+    def __init__(self, cluster, seed, writes=WRITES, rate=1500, faults=None, first=None):
         self.c, self.seed, self.writes = cluster, seed, writes
         self.rng = random.Random(seed)
         self.began = time.monotonic()
         self.history, self.suffered = [], 0
         self.frozen, self.held = set(), {}  # node -> until when it stays down
         self.only = os.path.join(cluster.dir, "only")
-        self.wanted = faults
+        self.wanted, self.first = faults, first
         self.configure()
         exports = [(os.path.join(n.run_dir, "r0-0.nbd"), "r0/0") for n in cluster.nodes]
         self.app = Application(exports, self.c.nodes[0].data_size(), seed, depth=self.rng.choice((1, 8, 32)), rate=rate,
@@ -248,7 +249,8 @@ class Round:
                 self.say(f"end of {fault[1]} {fault[2].name}")
                 faults[fault[1]][1](fault[2])
             if now >= next_fault and len(going) < 2:
-                name, n = self.rng.choice(names), self.rng.choice(self.c.nodes)
+                name, n = self.first or self.rng.choice(names), self.rng.choice(self.c.nodes)
+                self.first = None
                 if not any(f[1:] == (name, n) for f in going):
                     self.say(f"{name} {n.name}")
                     faults[name][0](n)

@@ -71,10 +71,7 @@ impl Resource {
                 ConnState::WFSyncUUID
             }
             ConnState::WFBitMapS => {
-                // From protocol 96 on the state change itself brings it.
-                if self.connections[i].version() < 96 {
-                    self.send_sync_uuid(d);
-                }
+                self.send_sync_uuid_first(d);
                 ConnState::SyncSource
             }
             other => {
@@ -107,6 +104,14 @@ impl Resource {
         self.connections[PEER].peer_devices[d].sync_uuid_due = Some(sync);
         if mutant(Mutant::SyncUuidEarly) {
             self.send_due_sync_uuid(d);
+        }
+    }
+
+    /// Below protocol 96 the source says the generation before it becomes SyncSource; from then on the change of the
+    /// state brings it (`docs/spec/wire-protocol.md` 9.2).
+    pub(crate) fn send_sync_uuid_first(&mut self, d: usize) {
+        if self.connections[PEER].version() < 96 {
+            self.send_sync_uuid(d);
         }
     }
 

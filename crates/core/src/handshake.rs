@@ -338,6 +338,9 @@ impl Resource {
         let peer = self.connections[i].peer_devices[d].peer_role == Role::Primary;
         let source = sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts());
         let conn = if source { ConnState::SyncSource } else { ConnState::WFSyncUUID };
+        if source {
+            self.send_sync_uuid_first(d);
+        }
         let change = StateChange { conn: Some(conn), ..StateChange::default() };
         if let Err(code) = self.change(d, &change, Force::Hard) {
             self.note(

@@ -105,16 +105,18 @@ impl Resource {
         }
     }
 
-    /// StartingSyncS or StartingSyncT: everything differs, then the exchange begins (spec 12.7).
+    /// StartingSyncS or StartingSyncT: everything differs, so that no bitmaps are exchanged; the target waits for the
+    /// generation (spec 12.7).
     pub(crate) fn starting_sync(&mut self, d: usize) {
         self.mark_all(PEER, d);
         let next = match self.connections[PEER].peer_devices[d].repl {
-            ConnState::StartingSyncS => ConnState::WFBitMapS,
+            ConnState::StartingSyncS => ConnState::SyncSource,
             ConnState::StartingSyncT => ConnState::WFSyncUUID,
             _ => return,
         };
-        // 8.4: the target of an invalidation skips the bitmap exchange and waits for the generation.
-        let next = if next == ConnState::WFBitMapS { ConnState::SyncSource } else { next };
+        if next == ConnState::SyncSource {
+            self.send_sync_uuid_first(d);
+        }
         let change = StateChange { conn: Some(next), ..StateChange::default() };
         if let Err(code) = self.change(d, &change, Force::Hard) {
             self.protocol_error(PEER, "resync-refused", format!("the resync cannot begin: {code:?}"));
