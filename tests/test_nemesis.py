@@ -29,24 +29,25 @@ def test_round(seed):
     assert r.suffered >= nemesis.FAULTS
 
 
+def disk_round(seed, faults, first):
+    r = nemesis.one_round(seed, faults=faults, first=first, rate=3000, writes=2000)
+    assert r.app.written >= 2000 and r.app.read > 200
+    assert r.suffered >= nemesis.FAULTS
+    assert any(line.split(None, 1)[1].startswith(first) for line in r.history)
+
+
 @pytest.mark.limit(300)
 @pytest.mark.parametrize("seed", [601, 609])
 def test_round_with_failing_disks(seed):
     """Reads and writes fail with EIO and ENOSPC (full disk), all of them or some, while processes are killed."""
-    r = nemesis.one_round(seed, faults=DISKS, first="failing writes", rate=3000, writes=2000)
-    assert r.app.written >= 2000 and r.app.read > 200
-    assert r.suffered >= nemesis.FAULTS
-    assert any(line.split(None, 1)[1].startswith("failing") for line in r.history)
+    disk_round(seed, DISKS, "failing writes")
 
 
 @pytest.mark.limit(300)
 @pytest.mark.parametrize("seed", [701])
 def test_round_with_hanging_disks(seed):
     """Disks that answer nothing for seconds, or little, while processes are killed and links are cut."""
-    r = nemesis.one_round(seed, faults=HANGING, first="hanging disk", rate=3000, writes=2000)
-    assert r.app.written >= 2000 and r.app.read > 200
-    assert r.suffered >= nemesis.FAULTS
-    assert any(line.split(None, 1)[1].startswith("hanging disk") for line in r.history)
+    disk_round(seed, HANGING, "hanging disk")
 
 
 @pytest.mark.limit(120)

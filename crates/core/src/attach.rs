@@ -334,9 +334,9 @@ impl Resource {
     /// Have users of this node seen another generation than the attached disk's, or writes that it lacks?
     pub(crate) fn disk_lags_behind_users(&self, d: usize) -> bool {
         let dev = &self.devices[d];
-        let other = |b: &Backing| !dev.exposed.is_none() && !dev.exposed.same(b.md.current);
-        let lags = dev.outrun || dev.backing.as_ref().is_some_and(other);
-        lags && !mutant(Mutant::AttachStaleDisk)
+        // Where there is no disk none holds another generation.
+        let current = dev.backing.as_ref().map_or(dev.exposed, |b| b.md.current);
+        attach84::lags_behind_users(current, dev.exposed, dev.outrun)
     }
 
     /// v09: every peer gets a bitmap slot.

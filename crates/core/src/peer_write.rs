@@ -230,8 +230,8 @@ impl Resource {
 
     /// Own writes to this range that have begun and are not complete.
     fn own_writes(&self, d: usize, range: SectorRange) -> impl Iterator<Item = &Write> {
-        let some = self.devices[d].writing.overlapping(range).next().is_some();
-        self.requests.iter().filter(move |_| some).filter_map(move |(_, r)| match r {
+        let some = self.devices[d].writing.overlapping(range).next().map(|_| self.requests.iter());
+        some.into_iter().flatten().filter_map(move |(_, r)| match r {
             Request::Write(w) if w.device == d && !w.completed && w.range.overlaps(range) => Some(w),
             _ => None,
         })

@@ -76,14 +76,19 @@ pub struct Attach {
     pub reason: Reason,
 }
 
+/// Have the users of a device seen another generation than a disk's `current`, or writes that the disk lacks?
+#[must_use]
+pub fn lags_behind_users(current: Generation, exposed: Generation, outrun: bool) -> bool {
+    (outrun || (!exposed.is_none() && !exposed.same(current))) && !mutant(Mutant::AttachStaleDisk)
+}
+
 /// Judges a superblock.
 ///
 /// # Errors
 /// `Reason::DataNotCurrent` (administrative code 150): the disk holds another generation than the users have seen, or
 /// lacks writes that were completed.
 pub fn decide(input: &Input) -> Result<Attach, Reason> {
-    let others = input.outrun || (!input.exposed.is_none() && !input.exposed.same(input.current));
-    let others = others && !mutant(Mutant::AttachStaleDisk);
+    let others = lags_behind_users(input.current, input.exposed, input.outrun);
     if input.peer_disk != D::UpToDate && (input.primary || input.peer_primary) && others {
         hit("attach", || "refused".to_owned());
         return Err(Reason::DataNotCurrent);

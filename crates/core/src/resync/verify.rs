@@ -527,16 +527,12 @@ impl Resource {
     fn repair_wait(&self, i: usize, d: usize) -> Duration {
         let c = &self.connections[i];
         let beside = c.peer_devices[d].peer_role == Role::Primary && self.devices[d].role == Role::Secondary;
-        Duration(
-            CALM.0
-                * if beside {
-                    5
-                } else if c.resolve_conflicts() {
-                    1
-                } else {
-                    3
-                },
-        )
+        let times = match (beside, c.resolve_conflicts()) {
+            (true, _) => 5,
+            (false, true) => 1,
+            (false, false) => 3,
+        };
+        Duration(times * CALM.0)
     }
 
     pub(crate) fn repair_timer(&self, i: usize) -> Option<Instant> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use config::{AdjustScope, Config, Disk, Group, LoadOptions, LocalResource, Plan, Running, Setting, Step, shell_line};
 use control::{Command, ConnectionState, DiskState, Request, ResourceStatus, Role};
-use units::{NodeId, VolumeNr};
+use units::VolumeNr;
 
 use crate::cli::Call;
 use crate::objects::Target;
@@ -27,24 +27,29 @@ pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     if only_show || call.context.verbose > 0 {
         print_plan(&plan);
     }
-    let whole = target.name.volume.is_none() && target.name.peer.is_none();
-    match has_other_objects(&plan) && whole && !call.flag("skip-net") && !call.flag("skip-disk") {
-        _ if only_show => Ok(0),
-        true => restart(call, target, &plan),
-        false => carry_out(call, target, &plan).map(|()| 0),
+    if only_show {
+        return Ok(0);
     }
+    let whole = target.name.volume.is_none() && target.name.peer.is_none();
+    if whole && !call.flag("skip-net") && !call.flag("skip-disk") && has_other_objects(&plan) {
+        return restart(call, target, &plan);
+    }
+    carry_out(call, target, &plan).map(|()| 0)
 }
 
 /// Are there other volumes or peers than before? One that only gets another minor is no other volume.
 fn has_other_objects(plan: &Plan) -> bool {
-    let count = |is: &dyn Fn(&Step) -> Option<u32>| plan.steps.iter().filter_map(is).collect::<BTreeSet<u32>>();
-    let volume = |nr: &VolumeNr| Some(u32::from(nr.0));
-    let peer = |id: &NodeId| u32::try_from(id.index()).ok();
-    let volumes_come = count(&|s| if let Step::NewMinor { volume: v, .. } = s { volume(v) } else { None });
-    let volumes_go = count(&|s| if let Step::DelMinor { volume: v, .. } = s { volume(v) } else { None });
-    let peers_come = count(&|s| if let Step::NewPeer { peer: p, .. } = s { peer(p) } else { None });
-    let peers_go = count(&|s| if let Step::DelPeer { peer: p, .. } = s { peer(p) } else { None });
-    volumes_come != volumes_go || peers_come != peers_go
+    let (mut come, mut go) = (BTreeSet::new(), BTreeSet::new());
+    for step in &plan.steps {
+        match step {
+            Step::NewMinor { volume, .. } => come.insert((Some(*volume), None)),
+            Step::DelMinor { volume, .. } => go.insert((Some(*volume), None)),
+            Step::NewPeer { peer, .. } => come.insert((None, Some(*peer))),
+            Step::DelPeer { peer } => go.insert((None, Some(*peer))),
+            _ => continue,
+        };
+    }
+    come != go
 }
 
 /// A process makes its volumes and connections when it starts. One that nobody uses is started anew; the peer sees it
