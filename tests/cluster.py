@@ -23,7 +23,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +34,7 @@ sys.path.insert(0, os.path.join(TESTS, "kernel-peer"))
 
 from kernel_peer import (KernelPeerError, Lab, SUBNET, _kill_group, _proc_stat, _read_pidfile, _write_pidfile,  # noqa: E402
                          end_with_us)
+import scratch  # noqa: E402
 
 URBD = os.path.abspath(os.environ.get("URBD_BIN") or os.path.join(TESTS, "..", "target", "debug", "urbd"))
 PORT = 7788
@@ -54,7 +54,10 @@ class TookTooLong(AssertionError):
 
 
 def scratch_dir():
-    """Where backing files and run directories go: memory if it is roomy, else the temporary directory."""
+    """Where backing files and run directories go: memory if it is roomy, else the temporary directory. What runs that were
+    killed have left there is removed."""
+    for place in filter(None, (os.environ.get("URBD_TEST_DIR"), "/dev/shm", tempfile.gettempdir())):
+        scratch.sweep(place)
     if os.environ.get("URBD_TEST_DIR"):
         return os.environ["URBD_TEST_DIR"]
     with contextlib.suppress(OSError):
@@ -123,7 +126,7 @@ class Cluster:
     def __init__(self, lab=None):
         self.own_lab = lab is None
         self.lab = lab or Lab(f"t{os.getpid()}-{next(_numbers)}", fresh=True)
-        self.dir = tempfile.mkdtemp(prefix="urbd-test-", dir=scratch_dir())
+        self.dir = scratch.make("urbd-test-", scratch_dir())
         self.nodes = []  # urbd nodes and kernel nodes, in the order of the config's host sections
         self.config = {}
 
@@ -136,7 +139,7 @@ class Cluster:
             left += n.close()
         if self.own_lab:
             self.lab.destroy()
-        shutil.rmtree(self.dir, ignore_errors=True)
+        scratch.remove(self.dir)
         if kind is None:
             assert not left, f"left behind: {left}"
 

@@ -6,11 +6,12 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
+from pathlib import Path
 
 import pytest
 
 import cluster as C
+import scratch
 from cluster import MIB
 
 CASES = {"seeds": ["mirroring", "protocols", "activity-log", "resync", "client"],
@@ -122,12 +123,12 @@ def test_case(name, tmp_path):
     which, case = name
     files = {kind: tmp_path / f"r.{kind}" for kind in ("json", "html", "md")}
     files["md"].write_text("head\n<!-- urbd bench: begin -->\n<!-- urbd bench: end -->\ntail\n")
-    with tempfile.TemporaryDirectory(prefix="urbd-test-", dir=C.scratch_dir()) as place:
+    with scratch.lasting("urbd-test-", C.scratch_dir()) as place:
         with mount_namespaces() if case == "mirroring" else contextlib.nullcontext():
             r = bench(which, "--tiny", "--rounds", 2, "--only", case, "--json", files["json"], "--html", files["html"],
                       "--markdown", files["md"], "--dir", place)
         assert not left_behind(place)
-        assert not os.listdir(place)
+        assert os.listdir(place) == [scratch.LOCK]
     assert r.returncode == 0, r.stdout + r.stderr
     report = json.loads(files["json"].read_text())
     assert report["version"] == 1 and report["scale"] == "tiny" and report["rounds"] == 2
@@ -153,6 +154,32 @@ def test_case(name, tmp_path):
     again = bench("show", files["json"])
     shape = [re.sub(r"[0-9.]+", "0", text) for text in (again.stdout, r.stdout)]
     assert again.returncode == 0 and shape[0] == shape[1]
+
+
+@pytest.fixture
+def place():
+    """A folder with a short name, as sockets are made in it."""
+    with scratch.lasting("urbd-test-", C.scratch_dir()) as path:
+        yield Path(path)
+
+
+def test_a_killed_run_leaves_nothing_for_long(place):
+    """Nobody can tidy up after SIGKILL: the next run does."""
+    command = [C.URBD, "bench", "run", "--size", "8M", "--seconds", "60", "--dir", str(place)]
+
+    def folders():
+        return list(place.glob("urbd-bench-*"))
+
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as killed:
+        C.eventually("disks", lambda: list(place.glob("urbd-bench-*/second.disk")), 20)
+        r = bench("run", "--size", "8M", "--requests", 100, "--dir", place)
+        assert r.returncode == 0 and len(folders()) == 1, "the folder of a run that is alive was taken"
+        killed.kill()
+    assert folders()
+    C.eventually("its nodes are gone", lambda: not left_behind(place), 10)
+    r = bench("run", "--size", "8M", "--requests", 100, "--dir", place)
+    assert r.returncode == 0 and not r.stderr, r.stderr
+    assert not folders()
 
 
 def test_lists_and_unknown_names():

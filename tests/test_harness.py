@@ -10,6 +10,7 @@ import time
 import cluster as C
 import conftest
 import nbdio
+import scratch
 from fake_peer import FakePeer
 from kernel_peer import Lab
 
@@ -151,6 +152,61 @@ def test_a_killed_run_leaves_no_guest():
         run.wait()
         run.stdout.close()
         Lab(name).destroy()
+
+
+def killed_run(place, what):
+    """Starts Python with the tests' modules, and kills it as soon as it has printed a line; returns that line."""
+    script = f"import sys, time; sys.path[:0] = {sys.path[:2]!r}; import kernel_peer; kernel_peer.END_WITH_US = True"
+    env = {**os.environ, "URBD_TEST_DIR": str(place), "KERNEL_PEER_STATE": str(place / "state")}
+    run = subprocess.Popen([sys.executable, "-c", f"{script}; {what}; time.sleep(60)"], stdout=subprocess.PIPE, text=True, env=env)
+    with run:
+        line = run.stdout.readline().strip()
+        run.kill()
+    return line
+
+
+def test_what_a_killed_run_leaves_is_removed_by_the_next(tmp_path, monkeypatch, capsys):
+    (tmp_path / "state").mkdir()
+    cluster = "import cluster; c = cluster.Cluster(); n = c.node('a', volumes=2); print(c.dir, c.lab.dir, flush=True)"
+    left = killed_run(tmp_path, cluster).split()
+    assert len(left) == 2 and all(os.path.isdir(x) for x in left), left
+    monkeypatch.setenv("URBD_TEST_DIR", str(tmp_path))
+    foreign = tmp_path / "urbd-test-of-somebody"
+    foreign.mkdir()
+    with scratch.lasting("urbd-test-", tmp_path) as alive:
+        C.scratch_dir()
+        assert not os.path.exists(left[0]) and os.path.isdir(alive) and foreign.is_dir()
+        # A lab is a run's own, too.
+        monkeypatch.setattr("kernel_peer.END_WITH_US", True)
+        with Lab("next", state=str(tmp_path / "state")):
+            assert not os.path.exists(left[1])
+    assert not os.path.exists(alive) and "left from a run" not in capsys.readouterr().err
+
+
+def test_what_a_killed_run_left_and_is_in_use_stays(tmp_path, capsys):
+    left = killed_run(tmp_path, f"import scratch; print(scratch.make('urbd-test-', {str(tmp_path)!r}), flush=True)")
+    disk, mount = os.path.join(left, "disk0"), os.path.join(left, "mount")
+    os.mkdir(mount)
+    with open(disk, "wb") as f:
+        f.truncate(1 << 20)
+    device = subprocess.run(["losetup", "-f", "--show", disk], check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        scratch.sweep(tmp_path)
+        assert os.path.exists(disk) and f"still in use by {device}: " in capsys.readouterr().err
+    finally:
+        subprocess.run(["losetup", "-d", device], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", mount], check=True)
+    try:
+        scratch.sweep(tmp_path)
+        assert os.path.exists(disk) and f"a mount on {mount}" in capsys.readouterr().err
+    finally:
+        subprocess.run(["umount", mount], check=True)
+    with open(disk) as f, subprocess.Popen(["sleep", "60"], stdin=f) as user:
+        scratch.sweep(tmp_path)
+        user.kill()
+        assert os.path.exists(disk) and f"process {user.pid}" in capsys.readouterr().err
+    scratch.sweep(tmp_path)
+    assert not os.path.exists(left)
 
 
 def test_fake_peer_is_a_convincing_one(kernel_lab):

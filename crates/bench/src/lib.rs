@@ -27,6 +27,7 @@ pub mod pattern;
 pub mod process;
 pub mod report;
 pub mod results;
+pub mod scratch;
 mod sys;
 pub mod target;
 pub mod workload;

@@ -12,6 +12,7 @@ use bench::in_process::Inside;
 use bench::modelled_disk::{self, Model};
 use bench::report;
 use bench::results::Report;
+use bench::scratch::{Scratch, sweep};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::context::Context;
@@ -141,13 +142,13 @@ fn measure(args: &ArgMatches, set: Option<Set>) -> Result<u8, Problem> {
     let rounds = number(args, "rounds")?.unwrap_or(if scale == Scale::Full { 5 } else { 3 });
     bench::keep_mounts_apart();
     bench::note_signals();
-    let place = Place::new(args.get_one::<String>("dir").map(Path::new))?;
+    let place = scratch(args.get_one::<String>("dir").map(Path::new))?;
     let program =
         std::env::current_exe().map_err(|e| Problem::new(exit::BROKEN, format!("where is this program? {e}")))?;
     let bar = Bar::default();
     let setting = Setting {
         program: &program,
-        dir: place.dir.path(),
+        dir: place.path(),
         scale,
         rounds,
         progress: &|what, part| bar.draw(what, part),
@@ -186,28 +187,21 @@ pub(super) fn number<T: FromStr>(args: &ArgMatches, name: &str) -> Result<Option
     text.parse().map(Some).map_err(|_| Problem::usage(format!("--{name}={text}: must be a number")))
 }
 
-/// A folder that goes away with this value.
-pub(super) struct Place {
-    /// The folder.
-    pub(super) dir: tempfile::TempDir,
-}
-
-impl Place {
-    /// In `parent`; by default in memory if there is room, else where temporary files are.
-    ///
-    /// # Errors
-    /// Exit 20: it cannot be made.
-    pub(super) fn new(parent: Option<&Path>) -> Result<Place, Problem> {
-        let memory = Path::new("/dev/shm");
-        let default = || if bench::process::has_room(memory, 4 << 30) { memory.into() } else { std::env::temp_dir() };
-        let parent: PathBuf = parent.map_or_else(default, Path::to_owned);
-        let dir = tempfile::Builder::new().prefix("urbd-bench-").tempdir_in(&parent);
-        let dir = dir.map_err(|e| {
-            Problem::new(exit::BROKEN, format!("cannot make a folder in {}: {e}", parent.display()))
-                .hint("name another with --dir")
-        })?;
-        Ok(Place { dir })
+/// A folder in `parent` that goes away with the value; by default in memory if there is room, else where temporary
+/// files are. What runs that were killed have left there is removed first, or named if it is in use.
+///
+/// # Errors
+/// Exit 20: it cannot be made.
+pub(super) fn scratch(parent: Option<&Path>) -> Result<Scratch, Problem> {
+    let memory = Path::new("/dev/shm");
+    let places = parent.map_or_else(|| vec![memory.to_owned(), std::env::temp_dir()], |parent| vec![parent.to_owned()]);
+    for left in places.iter().flat_map(|place| sweep(place)) {
+        let folder = left.folder.display();
+        eprintln!("{folder}: left by a run that is dead, and stays: {}; end that, then remove it", left.why);
     }
+    let default = || if bench::process::has_room(memory, 4 << 30) { memory.into() } else { std::env::temp_dir() };
+    let parent: PathBuf = parent.map_or_else(default, Path::to_owned);
+    Scratch::new(&parent).map_err(|e| Problem::new(exit::BROKEN, e.to_string()).hint("name another with --dir"))
 }
 
 /// What is being done, on a terminal.

@@ -11,7 +11,7 @@ use bench::workload::{Outcome, Pattern, Until, Workload};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::problem::{Problem, exit};
-use crate::verbs::bench::{Bar, Place, number};
+use crate::verbs::bench::{Bar, number, scratch};
 
 /// The parser of `bench run`.
 pub(crate) fn command() -> Command {
@@ -135,9 +135,9 @@ fn bytes(args: &ArgMatches, name: &str) -> Result<Option<u64>, Problem> {
 fn on_pair(args: &ArgMatches, workload: &Workload) -> Result<Outcome, Problem> {
     bench::keep_mounts_apart();
     bench::note_signals();
-    let place = Place::new(args.get_one::<String>("dir").map(Path::new))?;
+    let place = scratch(args.get_one::<String>("dir").map(Path::new))?;
     let size = bytes(args, "size")?.unwrap_or(256 << 20);
-    let dir = place.dir.path();
+    let dir = place.path();
     let file = |name: &str| filled_file(&dir.join(name), size).map_err(failed);
     let disks = [file("first.disk")?, file("second.disk")?];
     let mut plan = Plan::new(&disks[0], &disks[1], Front::Inside);
