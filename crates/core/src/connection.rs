@@ -135,6 +135,8 @@ pub(crate) struct PeerDevice {
     pub(crate) uuids_stale: bool,
     /// The generations of both sides were compared since the peer has its disk, and its data was not refused.
     pub(crate) compared: bool,
+    /// A resync is about to begin, but the peer has not compared yet what led to it.
+    pub(crate) undecided: bool,
     /// The next verify goes on from this bit.
     pub(crate) verify_from: u64,
     /// Marked blocks, as the peer was told last: both nodes decide about a split brain by the same numbers.
@@ -298,6 +300,7 @@ impl PeerDevice {
             consider_resync: false,
             uuids_stale: false,
             compared: false,
+            undecided: false,
             verify_from: 0,
             changes_told: 0,
             differences_found: false,

@@ -468,6 +468,8 @@ impl Resource {
         }
         // The peer does not know of the resync yet: help it to the same conclusion.
         let undecided = conn > ConnState::Connected && theirs.conn <= ConnState::Connected;
+        let pd = &mut self.connections[i].peer_devices[d];
+        pd.undecided = undecided && !first && (occasion.is_some() || pd.undecided);
         let waits = theirs.disk == DiskState::Negotiating;
         if !first && (waits || (occasion.is_some() && undecided)) {
             if occasion.is_some() {

@@ -67,6 +67,7 @@ mutants! {
     // State rules (connection-and-state 2).
     TwoPrimaries "two-primaries" Decision "one Primary unless configured (state 2.8)";
     WishConnects "wish-connects" Decision "a wish for a verify or resync ends no handshake (state 2.8, sanitising 3)";
+    RisesUndecided "rises-before-it-compared" Decision "no promotion between two comparisons of one attach (state 5.6)";
     DemoteInUse "demote-in-use" Decision "a device that is open is not demoted (state 2.8)";
     PrimaryWithoutData "primary-without-data" Decision "a Primary needs good data (state 2.8)";
     SourceStaysUpToDate "sync-target-stays-up-to-date" Decision "a SyncTarget is Inconsistent (state 2.8 clamps)";
@@ -84,6 +85,7 @@ mutants! {
     AttachOutdatedAsGood "attach-outdated-as-good" Decision "an Outdated disk stays so (state 11.3)";
     DiscardActivityLog "discard-activity-log" Decision "after a crash of a Primary the log is applied (disk 3.10)";
     PeerOutdatedForgotten "peer-outdated-forgotten" Decision "who outdated the peer has the newest data (state 11.3)";
+    FailedDiskReturns "failed-disk-returns" Decision "a disk that is given up does not come back (state 11.4)";
     KeepFailedDisk "keep-failed-disk" Decision "a disk whose flush failed is given up (state 11.5)";
     ReadInconsistent "read-inconsistent-disk" Decision "reads of blocks that differ go to the good disk (data 4.1)";
     ReadWithoutPeer "read-from-bad-peer" Decision "only an UpToDate peer answers reads (data 4.1)";

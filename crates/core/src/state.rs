@@ -69,6 +69,11 @@ impl Resource {
             verify_alg: c.is_some_and(|c| c.cfg.verify.is_some()),
             protocol: c.map_or(101, Connection::version),
             state_sent: self.state_sent(),
+            peer_undecided: c.is_some_and(|c| {
+                let pd = &c.peer_devices[d];
+                // Its bitmap says that it has decided, too.
+                pd.undecided && matches!(pd.repl, ConnState::WFBitMapS | ConnState::WFBitMapT)
+            }),
             exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.exposed)) && !dev.outrun,
             at_attach,
         }

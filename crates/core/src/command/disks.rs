@@ -62,14 +62,23 @@ impl Resource {
         }
     }
 
-    pub(super) fn invalidate(&mut self, id: u64, d: usize, remote: bool) {
-        if self.devices[d].backing.is_none() {
-            return self.end(Some(id), Err(failure(138, "the volume has no disk here: attach it first")));
-        }
-        if self.devices[d].attaching.is_some() {
+    /// Is there a disk that a command can be about?
+    ///
+    /// # Errors
+    /// One that is being attached is not there yet, one that is being let go of not any more.
+    fn has_disk(&self, d: usize) -> Result<(), CommandError> {
+        let dev = &self.devices[d];
+        if dev.attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
-            return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
+            return Err(failure(Code::InTransientState.code(), text));
         }
+        if !dev.usable() {
+            return Err(failure(138, "the volume has no disk here: attach it first"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn invalidate(&mut self, id: u64, d: usize, remote: bool) {
         self.wait_for(id, Waiting::Invalidate { volume: d, remote, sent: false });
     }
 
@@ -82,6 +91,9 @@ impl Resource {
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
         if sent {
             return (Some(Waiting::Invalidate { volume: d, remote, sent }), None);
+        }
+        if let Err(refusal) = self.has_disk(d) {
+            return (None, Some(Err(refusal)));
         }
         let word = self.word(d);
         let alone = word.conn == ConnState::StandAlone;
@@ -134,8 +146,8 @@ impl Resource {
     }
 
     pub(super) fn new_current_uuid(&mut self, id: u64, d: usize, clear_bitmap: bool) {
-        if self.devices[d].backing.is_none() {
-            return self.end(Some(id), Err(failure(138, "the volume has no disk here: attach it first")));
+        if let Err(refusal) = self.has_disk(d) {
+            return self.end(Some(id), Err(refusal));
         }
         let word = self.word(d);
         let mut set = self.uuids(d);
@@ -175,8 +187,8 @@ impl Resource {
     }
 
     pub(super) fn resize(&mut self, id: u64, d: usize, assume_clean: bool) {
-        if self.devices[d].backing.is_none() {
-            return self.end(Some(id), Err(failure(138, "the volume has no disk here: attach it first")));
+        if let Err(refusal) = self.has_disk(d) {
+            return self.end(Some(id), Err(refusal));
         }
         if self.word(d).conn > ConnState::Connected {
             return self.end(Some(id), Err(failure(130, "a resync is running: resize when it has ended")));

@@ -24,6 +24,8 @@ pub struct Context {
     pub protocol: u32,
     /// This node's parameters were sent and the handshake has not ended: the "state sent" mark.
     pub state_sent: bool,
+    /// The peer has not come to the verdict yet on which a resync is about to begin here.
+    pub peer_undecided: bool,
     /// The generation that users have seen is that of the attached disk.
     pub exposed_is_current: bool,
     /// While Negotiating: own and the peer's disk state as decided at attach.
@@ -244,6 +246,11 @@ pub fn hard_rules(old: &StateWord, new: &StateWord) -> Result<(), Code> {
     if old.disk == D::Diskless && matches!(new.disk, D::Failed | D::Detaching) {
         return Err(Code::IsDiskless);
     }
+    let let_go_of = matches!(new.disk, D::Failed | D::Diskless);
+    // Its log and its marks are being made empty: it cannot become a disk again (not in the specification).
+    if old.disk == D::Failed && !let_go_of && !mutant(Mutant::FailedDiskReturns) {
+        return Err(Code::InTransientState);
+    }
     Ok(())
 }
 
@@ -309,6 +316,8 @@ pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(),
         || (to(C::StartingSyncT) && bad(old.pdsk, old.disk));
     let outdates_absent =
         new.conn == C::Disconnecting && new.pdsk == D::Outdated && old.conn < C::Connected && old.pdsk > D::Outdated;
+    // With its role it would begin a generation, and compare by that one. The reference lets it.
+    let peer_rises = new.peer == Role::Primary && old.peer != Role::Primary;
     let rows = [
         (becomes_starting && old.conn > C::Connected, Code::ResyncRunning),
         (old.conn == C::StandAlone && new.conn == C::Disconnecting, Code::AlreadyStandAlone),
@@ -324,6 +333,7 @@ pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(),
         (becomes_syncing && old.conn < C::WFReportParams, Code::NeedConnection),
         (spoils && old.conn == C::Connected, Code::NoUpToDateDisk),
         (outdates_absent, Code::OutdateWithoutConnection),
+        (ctx.peer_undecided && peer_rises && !mutant(Mutant::RisesUndecided), Code::InTransientState),
     ];
     decided("soft", rows.iter().rposition(|(matches, _)| *matches), &rows)
 }

@@ -97,6 +97,7 @@ fn context(args: &Args) -> Context {
         verify_alg: !args.flag("no-verify-alg"),
         protocol: args.number("proto", 101),
         state_sent: args.flag("state-sent"),
+        peer_undecided: args.flag("peer-undecided"),
         exposed_is_current: !args.flag("exposed-differs"),
         at_attach: at_attach.map(|t| {
             let (own, peer) = t.split_once('/').expect("disk/pdsk");
@@ -213,6 +214,7 @@ pub(crate) fn plain() -> Context {
         verify_alg: true,
         protocol: 101,
         state_sent: false,
+        peer_undecided: false,
         exposed_is_current: true,
         at_attach: Some((DiskState::UpToDate, DiskState::DUnknown)),
     }
