@@ -543,8 +543,10 @@ def test_fence_peer(pair, answer, state):
     pair.assert_same()
 
 
-def test_a_resync_waits_for_its_handler(pair):
-    """before-resync-target: until it ends nothing of the old data is overwritten; if it fails, there is no resync."""
+@pytest.mark.parametrize("side", ["target", "source"])
+def test_a_resync_waits_for_its_handler(pair, side):
+    """before-resync-target, before-resync-source: until it ends nothing of the old data is overwritten; if it fails,
+    there is no resync."""
     gate, log = os.path.join(pair.dir, "gate"), os.path.join(pair.dir, "handler.log")
 
     def open_gate(code):
@@ -553,19 +555,21 @@ def test_a_resync_waits_for_its_handler(pair):
         os.rename(gate + ".new", gate)
 
     def behind(fill):
-        """The second node comes back to data that it lacks; its handler runs."""
+        """The second node comes back to data that it lacks; the handler runs."""
         os.unlink(gate)
         b.urbd("disconnect", "r0")
         a.write(0, fill * 65536)
         b.urbd("connect", "r0")
         b.wait(repl="WFSyncUUID", disk="Outdated")
+        if side == "source":
+            a.wait(repl="WFBitMapS")
 
     def on_disk():
         with open(b.disk_file(), "rb") as f:
             return f.read(65536)
 
     open_gate(0)
-    pair.up(handlers=f'before-resync-target "echo $DRBD_RESOURCE >> {log}; '
+    pair.up(handlers=f'before-resync-{side} "echo $DRBD_RESOURCE >> {log}; '
                      f'while [ ! -e {gate} ]; do sleep 0.1; done; exit `cat {gate}`";')
     a, b = pair.nodes
     before, calls = on_disk(), len(open(log).readlines()) if os.path.exists(log) else 0
@@ -580,11 +584,13 @@ def test_a_resync_waits_for_its_handler(pair):
 
     behind(b"\x33")
     open_gate(1)
-    b.wait(conn="StandAlone", disk="Outdated")
-    assert "before-resync-target ended with 1" in b.log()
+    refuses = b if side == "target" else a
+    refuses.wait(conn="StandAlone")
+    b.wait(disk="Outdated", repl="Off")
+    assert f"before-resync-{side} ended with 1" in refuses.log()
     assert on_disk() == b"\x31" * 65536
     open_gate(0)
-    b.urbd("connect", "r0")
+    refuses.urbd("connect", "r0")
     pair.wait_synced()
     pair.assert_same()
 

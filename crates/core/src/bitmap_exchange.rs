@@ -3,9 +3,9 @@
 
 use crate::Resource;
 use crate::api::{Segments, Severity};
+use crate::decide::StateChange;
 use crate::decide::rules84::Force;
 use crate::decide::uuid84::UuidSet;
-use crate::decide::{Handler, StateChange};
 use crate::mutant::{Mutant, mutant};
 use crate::state::PEER;
 use units::Generation;
@@ -70,10 +70,7 @@ impl Resource {
                 self.send_bitmap(i, d);
                 ConnState::WFSyncUUID
             }
-            ConnState::WFBitMapS => {
-                self.send_sync_uuid_first(d);
-                ConnState::SyncSource
-            }
+            ConnState::WFBitMapS => return self.begin_as_source(i, d),
             other => {
                 // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
                 self.connections[i].peer_devices[d].early_bitmap = other == ConnState::Connected;
@@ -86,10 +83,7 @@ impl Resource {
                 );
             }
         };
-        let change = StateChange { conn: Some(next), ..StateChange::default() };
-        if let Err(code) = self.change(d, &change, Force::Hard) {
-            self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code:?}"));
-        }
+        self.enter_resync(i, d, &StateChange { conn: Some(next), ..StateChange::default() });
     }
 
     // -- generations of a resync --------------------------------------------------------------------------------------
@@ -134,42 +128,7 @@ impl Resource {
                 return;
             }
         }
-        if self.cfg.before_resync_handler {
-            let id = self.handler(Handler::BeforeResyncTarget.name(), Some(d), Some(i));
-            self.connections[i].peer_devices[d].before_resync = Some((id, sync));
-            return;
-        }
-        self.become_sync_target(i, d, sync);
-    }
-
-    /// The handler that the resync waits for has ended (`docs/spec/connection-and-state.md` 8.6). One of a resync that
-    /// is not due any more has no say.
-    pub(crate) fn before_resync_ended(&mut self, i: usize, d: usize, id: u64, status: i32) {
-        let waiting = &mut self.connections[i].peer_devices[d].before_resync;
-        let begins = waiting.take_if(|(awaited, _)| *awaited == id);
-        let due = begins.is_some() || !self.cfg.before_resync_handler;
-        if due && Handler::BeforeResyncTarget.drops_connection(status) {
-            self.give_up(i, "handler-refused", format!("before-resync-target ended with {status}"));
-        } else if let Some((_, sync)) = begins {
-            self.become_sync_target(i, d, sync);
-        }
-    }
-
-    fn become_sync_target(&mut self, i: usize, d: usize, sync: Generation) {
-        let mut set = self.uuids(d);
-        set.start_sync_target(sync.with_primary_bit(self.devices[d].role == wire::Role::Primary));
-        self.put_uuids(d, &set);
-        if let Some(u) = &self.connections[i].peer_devices[d].uuids {
-            self.devices[d].exposed = u.current;
-        }
-        let change = StateChange {
-            conn: Some(ConnState::SyncTarget),
-            disk: Some(DiskState::Inconsistent),
-            ..StateChange::default()
-        };
-        if let Err(code) = self.change(d, &change, Force::Hard) {
-            self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code:?}"));
-        }
+        self.begin_as_target(i, d, sync);
     }
 
     /// All blocks are here (but for those that failed).

@@ -10,7 +10,7 @@ use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Se
 use crate::decide::roles::Promotion;
 use crate::decide::rules84::{self, DisconnectStep, Force};
 use crate::decide::suspend::{self, ResumeStep};
-use crate::decide::{Handler, StateChange, StateChangeResult as Code};
+use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
 use crate::resync::VerifyRange;
 use crate::state::PEER;
@@ -533,12 +533,9 @@ impl Resource {
         let i = call.peer.and_then(|p| self.connection_index(p));
         match (call.event, i) {
             ("fence-peer", Some(i)) => self.fence_answered(i, status),
-            ("before-resync-target", Some(i)) => {
+            ("before-resync-target" | "before-resync-source", Some(i)) => {
                 let d = call.volume.and_then(|v| self.device_index(v));
                 d.into_iter().for_each(|d| self.before_resync_ended(i, d, id, status));
-            }
-            ("before-resync-source", Some(i)) if Handler::BeforeResyncSource.drops_connection(status) => {
-                self.give_up(i, "handler-refused", format!("before-resync-source ended with {status}"));
             }
             _ if status != 0 => {
                 let text = format!("handler {} ended with {status}", call.event);

@@ -18,8 +18,10 @@ pub struct ResourceConfig {
     pub on_no_data: OnNoData,
     /// Is a `fence-peer` handler configured?
     pub fence_handler: bool,
-    /// Is a `before-resync-target` handler configured? Then a resync waits for its end.
-    pub before_resync_handler: bool,
+    /// Is a `before-resync-target` handler configured? Then a resync to this node waits for its end.
+    pub before_resync_target: bool,
+    /// Is a `before-resync-source` handler configured? Then a resync from this node waits for its end.
+    pub before_resync_source: bool,
     /// Volumes, ascending.
     pub volumes: Vec<VolumeConfig>,
     /// Peers.

@@ -75,10 +75,7 @@ impl Resource {
                 continue;
             }
             self.connections[i].peer_devices[d].caught_up = None;
-            let change = StateChange { conn: Some(ConnState::SyncSource), ..StateChange::default() };
-            if let Err(code) = self.change(d, &change, Force::Hard) {
-                self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code:?}"));
-            }
+            self.begin_as_source(i, d);
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::api::ConnectionState;
 use crate::command::Asked;
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::peer_write::{HeldPacket, PeerEpoch};
-use crate::resync::Resync;
+use crate::resync::{BeforeResync, Resync};
 use std::collections::VecDeque;
 use units::{Instant, Sector, VolumeNr};
 use wire::{ConnState, Dialect, DiskState, Role};
@@ -125,8 +125,8 @@ pub(crate) struct PeerDevice {
     pub(crate) early_sync_uuid: Option<units::Generation>,
     /// The peer's bitmap came before we knew of the resync that it belongs to: its bits are in ours.
     pub(crate) early_bitmap: bool,
-    /// Target: the handler that must end before the resync begins, and the resync's generation.
-    pub(crate) before_resync: Option<(u64, units::Generation)>,
+    /// The handler that must end before a resync begins.
+    pub(crate) before_resync: BeforeResync,
     /// To be sent when our superblock names it.
     pub(crate) sync_uuid_due: Option<units::Generation>,
     pub(crate) resync: Resync,
@@ -294,7 +294,7 @@ impl PeerDevice {
             receiving_bitmap: None,
             early_sync_uuid: None,
             early_bitmap: false,
-            before_resync: None,
+            before_resync: BeforeResync::default(),
             sync_uuid_due: None,
             resync: Resync::default(),
             consider_resync: false,

@@ -164,6 +164,7 @@ impl Resource {
             pd.repl = keep.repl;
             // Blocks that are still being written for an older session keep their places.
             pd.resync = keep.resync;
+            pd.before_resync = keep.before_resync;
             pd.verify_from = keep.verify_from;
             pd.differences_found = keep.differences_found;
         }
@@ -337,11 +338,10 @@ impl Resource {
         let me = self.devices[d].role == Role::Primary;
         let peer = self.connections[i].peer_devices[d].peer_role == Role::Primary;
         let source = sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts());
-        let conn = if source { ConnState::SyncSource } else { ConnState::WFSyncUUID };
         if source {
-            self.send_sync_uuid_first(d);
+            return self.begin_as_source(i, d);
         }
-        let change = StateChange { conn: Some(conn), ..StateChange::default() };
+        let change = StateChange { conn: Some(ConnState::WFSyncUUID), ..StateChange::default() };
         if let Err(code) = self.change(d, &change, Force::Hard) {
             self.note(
                 Severity::Warning,

@@ -122,6 +122,8 @@ mutants! {
     ReadBeforeWrite "read-before-write" Cluster "a peer's read waits for its writes (data 4.2)";
     DisklessWithoutBitmap "diskless-without-bitmap" Cluster "the bitmap for a diskless writer is kept here (data 2.3)";
     // Resync (data-path-and-resync 7).
+    ResyncBesideHandler "resync-beside-handler" Cluster "a resync waits for its handler (state 8.6)";
+    OutlivedHandlerDecides "outlived-handler-decides" Cluster "a former connection's handler has no say (state 8.6)";
     ResyncReadsUnderWrite "resync-reads-under-write" Cluster "a resync read waits for writes to the block (data 7.4)";
     WriteIntoResync "write-into-resync" Cluster "a write waits for the resync of its blocks (data 7.4)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";

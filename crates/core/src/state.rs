@@ -288,22 +288,13 @@ impl Resource {
         self.consider_repair(PEER, d, old, new);
         if !syncing(old.conn) && syncing(new.conn) {
             self.start_resync(PEER, d);
-            if matches!(new.conn, ConnState::SyncTarget | ConnState::PausedSyncT) {
-                if !self.cfg.before_resync_handler {
-                    self.handler(Handler::BeforeResyncTarget.name(), Some(d), Some(PEER));
-                }
-            } else {
-                self.handler(Handler::BeforeResyncSource.name(), Some(d), Some(PEER));
-            }
+            self.resync_began(d, matches!(new.conn, ConnState::SyncSource | ConnState::PausedSyncS));
         }
         let wants_bitmap = new.conn == ConnState::WFBitMapT && old.conn != ConnState::WFBitMapT;
         if wants_bitmap && std::mem::take(&mut self.connections[PEER].peer_devices[d].early_bitmap) {
             self.bitmap_complete(PEER, d);
         }
-        if !matches!(new.conn, ConnState::WFSyncUUID | ConnState::Behind) {
-            // What a handler says of a resync that is not to begin any more counts for nothing.
-            self.connections[PEER].peer_devices[d].before_resync = None;
-        }
+        self.connections[PEER].peer_devices[d].before_resync.follow(new.conn);
         if new.conn == ConnState::WFSyncUUID
             && let Some(generation) = self.connections[PEER].peer_devices[d].early_sync_uuid.take()
         {

@@ -37,7 +37,8 @@ pub fn resource_config(local: &LocalResource) -> Result<ResourceConfig, String> 
             config::OnNoData::SuspendIo => OnNoData::SuspendIo,
         },
         fence_handler: local.handlers.command("fence-peer").is_some(),
-        before_resync_handler: local.handlers.command("before-resync-target").is_some(),
+        before_resync_target: local.handlers.command("before-resync-target").is_some(),
+        before_resync_source: local.handlers.command("before-resync-source").is_some(),
         volumes: volumes.collect::<Result<_, String>>()?,
         connections: connections.collect::<Result<_, String>>()?,
     })

@@ -469,7 +469,8 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         node: node_id(n),
         on_no_data: setup.on_no_data,
         fence_handler: setup.fencing != urbd_core::Fencing::DontCare,
-        before_resync_handler: setup.before_resync.is_some() || setup.extras.slow_resyncs,
+        before_resync_target: !setup.before_target.is_empty() || setup.extras.slow_resyncs,
+        before_resync_source: !setup.before_source.is_empty() || setup.extras.slow_resyncs,
         volumes,
         connections: vec![connection(setup, n, node_id(1 - n))],
     }

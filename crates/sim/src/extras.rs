@@ -28,7 +28,7 @@ pub struct Extras {
     pub rot: bool,
     /// A fencing policy, and handlers with answers of all kinds, late ones, and none.
     pub handlers: bool,
-    /// A `before-resync-target` handler, which a resync waits for.
+    /// `before-resync-target` and `before-resync-source` handlers, which a resync waits for.
     pub slow_resyncs: bool,
     /// Both nodes may be Primary.
     pub two_primaries: bool,

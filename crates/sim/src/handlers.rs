@@ -3,9 +3,9 @@
 //! A handler may fail in any way, be late, or never answer; what it claims is true: a peer that was shot is dead, and
 //! one that counts as outdated is not promoted by anybody.
 
-use crate::cluster::{Cluster, Event, Input};
+use crate::cluster::{Cluster, Event, Input, configuration};
 use crate::plan::Step;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use units::Duration;
 use urbd_core::{Command, HandlerCall};
 use wire::{DiskState, Role};
@@ -26,6 +26,8 @@ pub(crate) enum Answer {
 pub(crate) struct Running {
     calls: BTreeSet<(usize, u64)>,
     hung: BTreeSet<(usize, u64)>,
+    /// Those that a resync waits for: one at a time per volume of a node.
+    before_resync: BTreeMap<(usize, u64), HandlerCall>,
     /// Faults are over: they are quick, and succeed.
     mended: bool,
 }
@@ -33,11 +35,13 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn ended(&mut self, n: usize, id: u64) {
         self.calls.remove(&(n, id));
+        self.before_resync.remove(&(n, id));
     }
 
     pub(crate) fn died(&mut self, n: usize) {
         self.calls.retain(|(of, _)| *of != n);
         self.hung.retain(|(of, _)| *of != n);
+        self.before_resync.retain(|(of, _), _| *of != n);
     }
 
     pub(crate) fn any(&self) -> bool {
@@ -47,8 +51,14 @@ impl Running {
 
 impl Cluster {
     pub(crate) fn run_handler(&mut self, n: usize, id: u64, call: &HandlerCall) {
+        if self.resyncs_wait_for(call) {
+            if self.handlers.before_resync.iter().any(|((of, _), other)| *of == n && other.volume == call.volume) {
+                self.fail(format!("n{n} calls {} beside one that has not ended", call.event));
+            }
+            self.handlers.before_resync.insert((n, id), call.clone());
+        }
         if !self.setup.extras.handlers {
-            if let ("before-resync-target", Some((status, takes))) = (call.event, self.setup.before_resync) {
+            if let Some((status, takes)) = self.next_end(call) {
                 let ends = Event::Input(n, self.nodes[n].life, Input::Handler(id, status));
                 return self.at(self.now + takes, ends);
             }
@@ -78,6 +88,25 @@ impl Cluster {
             _ => Answer::Constrained,
         };
         self.at(ends, Event::Fence(n, life, id, answer));
+    }
+
+    fn resyncs_wait_for(&self, call: &HandlerCall) -> bool {
+        let cfg = configuration(&self.setup, 0);
+        match call.event {
+            "before-resync-target" => cfg.before_resync_target,
+            "before-resync-source" => cfg.before_resync_source,
+            _ => false,
+        }
+    }
+
+    /// How the next call of a handler ends that the plan has something to say about.
+    fn next_end(&mut self, call: &HandlerCall) -> Option<(i32, Duration)> {
+        let ends = match call.event {
+            "before-resync-target" => &mut self.setup.before_target,
+            "before-resync-source" => &mut self.setup.before_source,
+            _ => return None,
+        };
+        if ends.len() > 1 { Some(ends.remove(0)) } else { ends.first().copied() }
     }
 
     /// A handler does what it is for, and answers.

@@ -61,9 +61,11 @@ pub struct Setup {
     pub fencing: Fencing,
     /// How `fence-peer` ends, unless [`Extras::handlers`] says otherwise.
     pub fence_exit: i32,
-    /// How `before-resync-target` ends, and how long it takes; `None`: there is none, unless
-    /// [`Extras::slow_resyncs`] says so.
-    pub before_resync: Option<(i32, Duration)>,
+    /// How `before-resync-target` ends, and how long it takes, the first time, the second time, and so on; the last of
+    /// these for ever. Empty: there is none, unless [`Extras::slow_resyncs`] says so.
+    pub before_target: Vec<(i32, Duration)>,
+    /// The same of `before-resync-source`.
+    pub before_source: Vec<(i32, Duration)>,
     /// `after-sb-0pri`, `after-sb-1pri`, `after-sb-2pri`.
     pub after_split_brain: Policies,
     /// `max-epoch-size`.
@@ -268,7 +270,8 @@ impl Setup {
             on_io_error: *pick(rng, &[OnIoError::Detach, OnIoError::Detach, OnIoError::PassOn, OnIoError::CallHandler]),
             fencing: Fencing::DontCare,
             fence_exit: 0,
-            before_resync: None,
+            before_target: Vec::new(),
+            before_source: Vec::new(),
             after_split_brain: *pick(rng, &AFTER_SPLIT_BRAIN),
             max_epoch_size: *pick(rng, &[2048, 2048, 20, 1]),
             ko_count: *pick(rng, &[7, 7, 1, 0]),

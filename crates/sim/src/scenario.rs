@@ -83,7 +83,8 @@ impl Setup {
             on_io_error: OnIoError::Detach,
             fencing: Fencing::DontCare,
             fence_exit: 0,
-            before_resync: None,
+            before_target: Vec::new(),
+            before_source: Vec::new(),
             after_split_brain: crate::plan::AFTER_SPLIT_BRAIN[0],
             max_epoch_size: 2048,
             ko_count: 7,
@@ -121,14 +122,24 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         }
         ["write-through"] => setup.write_through = true,
         ["unequal"] => setup.same_content = false,
-        ["before-resync", exit, seconds] => {
-            let exit = i32::try_from(number(exit)?).map_err(|e| e.to_string())?;
-            setup.before_resync = Some((exit, Duration::from_secs(number(seconds)?)));
-        }
+        ["before-resync-target", ref ends @ ..] => setup.before_target = handler_ends(ends)?,
+        ["before-resync-source", ref ends @ ..] => setup.before_source = handler_ends(ends)?,
         ["slow-disks"] => setup.latency.0 = Duration(setup.latency.0.0 * 20),
         _ => return Err("an unknown setting".to_owned()),
     }
     Ok(())
+}
+
+/// Exit status and seconds of each call.
+fn handler_ends(words: &[&str]) -> Result<Vec<(i32, Duration)>, String> {
+    let end = |pair: &[&str]| match *pair {
+        [exit, seconds] => {
+            let exit = i32::try_from(number(exit)?).map_err(|e| e.to_string())?;
+            Ok((exit, Duration::from_secs(number(seconds)?)))
+        }
+        _ => Err("a status without its time".to_owned()),
+    };
+    words.chunks(2).map(end).collect()
 }
 
 fn policy(word: &str) -> Result<wire::AfterSplitBrain, String> {

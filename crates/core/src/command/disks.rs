@@ -121,17 +121,16 @@ impl Resource {
     /// generation (spec 12.7).
     pub(crate) fn starting_sync(&mut self, d: usize) {
         self.mark_all(PEER, d);
-        let next = match self.connections[PEER].peer_devices[d].repl {
-            ConnState::StartingSyncS => ConnState::SyncSource,
-            ConnState::StartingSyncT => ConnState::WFSyncUUID,
-            _ => return,
-        };
-        if next == ConnState::SyncSource {
-            self.send_sync_uuid_first(d);
-        }
-        let change = StateChange { conn: Some(next), ..StateChange::default() };
-        if let Err(code) = self.change(d, &change, Force::Hard) {
-            self.protocol_error(PEER, "resync-refused", format!("the resync cannot begin: {code:?}"));
+        match self.connections[PEER].peer_devices[d].repl {
+            ConnState::StartingSyncS => self.begin_as_source(PEER, d),
+            ConnState::StartingSyncT => {
+                self.enter_resync(
+                    PEER,
+                    d,
+                    &StateChange { conn: Some(ConnState::WFSyncUUID), ..StateChange::default() },
+                );
+            }
+            _ => {}
         }
     }
 

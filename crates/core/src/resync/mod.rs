@@ -1,6 +1,7 @@
 //! Resync: the target walks its bitmap and asks, the source reads and answers
 //! (`docs/spec/data-path-and-resync.md` 7, towards 8.4 peers 7.14). Online verify uses the same machinery (9).
 
+mod before;
 mod controller;
 mod dependency;
 mod progress;
@@ -8,6 +9,7 @@ mod source;
 mod target;
 mod verify;
 
+pub(crate) use before::BeforeResync;
 pub(crate) use source::Want;
 pub(crate) use target::Answer;
 pub(crate) use verify::VerifyRange;

@@ -140,7 +140,8 @@ fn node(n: u8, shape: Shape, write_through: bool, change: fn(&mut ResourceConfig
         node: own,
         on_no_data: urbd_core::OnNoData::IoError,
         fence_handler: false,
-        before_resync_handler: false,
+        before_resync_target: false,
+        before_resync_source: false,
         volumes: vec![VolumeConfig {
             volume: VOLUME,
             disk: Some(DiskConfig { meta: shape.kind, ..DiskConfig::default() }),

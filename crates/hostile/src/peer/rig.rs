@@ -496,7 +496,8 @@ fn config(input: &mut Input<'_>, peer: NodeId, volumes: u16, role: Role) -> Reso
         node: NodeId::new(0).expect("a node id"),
         on_no_data: if input.one_in(4) { OnNoData::SuspendIo } else { OnNoData::IoError },
         fence_handler: input.flag(),
-        before_resync_handler: false,
+        before_resync_target: false,
+        before_resync_source: false,
         volumes,
         connections: vec![c],
     }

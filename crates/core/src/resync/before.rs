@@ -1,0 +1,147 @@
+//! The handlers that a resync waits for, `before-resync-target` and `before-resync-source`
+//! (`docs/spec/connection-and-state.md` 8.6): nothing is overwritten before they end.
+//!
+//! One call at a time per peer device. A call that outlives what it was for, as its connection is gone, has no say in
+//! what comes later: the next resync waits for its end, and then for that of a call of its own.
+
+use crate::Resource;
+use crate::decide::rules84::Force;
+use crate::decide::{Handler, StateChange};
+use crate::mutant::{Mutant, mutant};
+use crate::state::PEER;
+use units::Generation;
+use wire::{ConnState, DiskState};
+
+/// What begins when the handler has ended well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Beginning {
+    /// As source; until then this state stays, in which the target waits for P_SYNC_UUID.
+    Source(ConnState),
+    /// As target, with the resync's generation.
+    Target(Generation),
+}
+
+impl Beginning {
+    fn handler(self) -> Handler {
+        match self {
+            Beginning::Source(_) => Handler::BeforeResyncSource,
+            Beginning::Target(_) => Handler::BeforeResyncTarget,
+        }
+    }
+
+    /// Is it still to begin in this state?
+    fn is_due_in(self, conn: ConnState) -> bool {
+        match self {
+            Beginning::Source(waits_in) => conn == waits_in,
+            Beginning::Target(_) => matches!(conn, ConnState::WFSyncUUID | ConnState::Behind),
+        }
+    }
+}
+
+/// A peer device's handler, and the resync that waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct BeforeResync {
+    /// The call that has not ended.
+    call: Option<u64>,
+    /// It was for a resync that is not due any more.
+    outlived: bool,
+    due: Option<Beginning>,
+}
+
+impl BeforeResync {
+    /// What a handler says of a resync that is not to begin any more counts for nothing.
+    pub(crate) fn follow(&mut self, conn: ConnState) {
+        if self.due.take_if(|due| !due.is_due_in(conn)).is_some() {
+            self.outlived = true;
+        }
+    }
+}
+
+impl Resource {
+    /// A resync as source is to begin, from whatever state we are in.
+    pub(crate) fn begin_as_source(&mut self, i: usize, d: usize) {
+        if self.cfg.before_resync_source && !mutant(Mutant::ResyncBesideHandler) {
+            let waits_in = self.connections[i].peer_devices[d].repl;
+            self.wait_for_handler(i, d, Beginning::Source(waits_in));
+        } else {
+            self.become_sync_source(i, d);
+        }
+    }
+
+    /// A resync as target is to begin.
+    pub(crate) fn begin_as_target(&mut self, i: usize, d: usize, sync: Generation) {
+        if self.cfg.before_resync_target && !mutant(Mutant::ResyncBesideHandler) {
+            self.wait_for_handler(i, d, Beginning::Target(sync));
+        } else {
+            self.become_sync_target(i, d, sync);
+        }
+    }
+
+    fn wait_for_handler(&mut self, i: usize, d: usize, due: Beginning) {
+        let before = &mut self.connections[i].peer_devices[d].before_resync;
+        before.due = Some(due);
+        if before.call.is_none() {
+            let call = self.handler(due.handler().name(), Some(d), Some(i));
+            self.connections[i].peer_devices[d].before_resync.call = Some(call);
+        }
+    }
+
+    /// A handler that nothing waits for is called when the resync has begun: there is none, or nobody has configured it
+    /// when this resync was to begin.
+    pub(crate) fn resync_began(&mut self, d: usize, source: bool) {
+        let (handler, waited) = if source {
+            (Handler::BeforeResyncSource, self.cfg.before_resync_source)
+        } else {
+            (Handler::BeforeResyncTarget, self.cfg.before_resync_target)
+        };
+        if !waited {
+            self.handler(handler.name(), Some(d), Some(PEER));
+        }
+    }
+
+    /// A handler has ended. If a resync was waiting for it, that begins, or its connection ends.
+    pub(crate) fn before_resync_ended(&mut self, i: usize, d: usize, id: u64, status: i32) {
+        let before = &mut self.connections[i].peer_devices[d].before_resync;
+        if before.call != Some(id) {
+            return;
+        }
+        before.call = None;
+        let outlived = std::mem::take(&mut before.outlived);
+        let Some(due) = before.due else { return };
+        if outlived && !mutant(Mutant::OutlivedHandlerDecides) {
+            return self.wait_for_handler(i, d, due);
+        }
+        before.due = None;
+        let handler = due.handler();
+        if handler.drops_connection(status) {
+            return self.give_up(i, "handler-refused", format!("{} ended with {status}", handler.name()));
+        }
+        match due {
+            Beginning::Source(_) => self.become_sync_source(i, d),
+            Beginning::Target(sync) => self.become_sync_target(i, d, sync),
+        }
+    }
+
+    fn become_sync_source(&mut self, i: usize, d: usize) {
+        self.send_sync_uuid_first(d);
+        self.enter_resync(i, d, &StateChange { conn: Some(ConnState::SyncSource), ..StateChange::default() });
+    }
+
+    fn become_sync_target(&mut self, i: usize, d: usize, sync: Generation) {
+        let mut set = self.uuids(d);
+        set.start_sync_target(sync.with_primary_bit(self.devices[d].role == wire::Role::Primary));
+        self.put_uuids(d, &set);
+        if let Some(u) = &self.connections[i].peer_devices[d].uuids {
+            self.devices[d].exposed = u.current;
+        }
+        let (conn, disk) = (Some(ConnState::SyncTarget), Some(DiskState::Inconsistent));
+        self.enter_resync(i, d, &StateChange { conn, disk, ..StateChange::default() });
+    }
+
+    /// A state of a resync, or on the way to one; the connection ends if that cannot be.
+    pub(crate) fn enter_resync(&mut self, i: usize, d: usize, change: &StateChange) {
+        if let Err(code) = self.change(d, change, Force::Hard) {
+            self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code:?}"));
+        }
+    }
+}
