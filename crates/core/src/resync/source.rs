@@ -71,10 +71,13 @@ impl Resource {
         }
         let repl = self.connections[i].peer_devices[d].repl;
         let early = matches!(repl, ConnState::WFBitMapS | ConnState::StartingSyncS | ConnState::Ahead);
-        if early && self.connections[i].version() >= 96 {
+        // Asked before the peer knew that it is over (its disk goes). To serve it would have the block's
+        // acknowledgement clear what writes have marked since.
+        let over = !early && !SENDING.contains(&repl) && ask.want != Want::Verify;
+        if (early || over) && self.connections[i].version() >= 96 {
             return self.send_ack(i, d, Packet::RsCancel, range, BlockId::SYNCER);
         }
-        if self.devices[d].disk != DiskState::UpToDate {
+        if over || self.devices[d].disk != DiskState::UpToDate {
             return self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
         }
         if ask.want == Want::Verify {

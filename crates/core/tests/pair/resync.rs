@@ -1,9 +1,9 @@
 //! What a resync and a verify cost, and what they do when a disk or the peer does not answer.
 
 use crate::rig::{Pair, VOLUME};
-use units::Duration;
-use urbd_core::{Command, ResourceConfig, ResyncController};
-use wire::{ConnState, DiskState, Packet};
+use units::{ByteLen, Duration, Sector};
+use urbd_core::{Command, ResourceConfig, ResyncController, Segments};
+use wire::{BlockId, ConnState, DiskState, Packet, Socket};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Blocks of 4 KiB of the rig's device, of 4 GiB less its metadata.
@@ -43,6 +43,23 @@ fn a_resync_asks_for_a_mebibyte_at_a_time() {
     let least = BLOCKS / 256;
     assert!((least - 1..least + 64).contains(&b.requests), "{b:?}");
     assert_eq!((a.disk_reads, b.disk_writes), (b.requests, b.requests), "{a:?} {b:?}");
+}
+
+/// The peer asked before it knew that the resync is over. Its answer would clear what writes have marked since.
+#[test]
+fn nothing_is_served_when_the_resync_is_over() {
+    let mut pair = Pair::with(true, fast);
+    invalidate(&mut pair);
+    pair.until(MINUTE, connected);
+    let before = pair.nodes[0].counts;
+    let block = wire::BlockRequest { sector: Sector(0), block_id: BlockId::SYNCER, size: ByteLen(4096) };
+    let (now, peer) = (pair.now, pair.nodes[0].peer);
+    for packet in [Packet::RsThinReq(block), Packet::RsDataRequest(block)] {
+        pair.nodes[0].core.on_packet(now, peer, Socket::Data, VOLUME, packet, Segments::None);
+    }
+    pair.run(10);
+    assert_eq!((pair.nodes[0].counts - before).disk_reads, 0);
+    assert!(connected(&pair));
 }
 
 #[test]
