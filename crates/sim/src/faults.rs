@@ -7,6 +7,7 @@ use crate::payload::{Buffers, ContentId};
 use crate::plan::{Step, node_id, volume_nr};
 use units::{Duration, SectorRange};
 use urbd_core::{Command, Resource};
+use wire::ConnState;
 
 impl Cluster {
     pub(crate) fn step(&mut self, step: Step) {
@@ -78,6 +79,15 @@ impl Cluster {
         self.nodes[n].commands.insert(id, command.clone());
         self.nodes[n].inbox.push_back(Input::Command(id, command));
         self.wake(n);
+    }
+
+    /// A command was obeyed.
+    pub(crate) fn has_done(&mut self, n: usize, command: &Command) {
+        if let Command::NewCurrentUuid { volume, clear_bitmap } = command {
+            // On a StandAlone node: this copy is of a generation of its own, and the split brain is the operator's.
+            let volume = &mut self.nodes[n].volumes[usize::from(volume.0)];
+            volume.alone |= !clear_bitmap || volume.word.is_some_and(|w| w.conn < ConnState::Connected);
+        }
     }
 
     /// The process is started, as `up` does it.

@@ -199,8 +199,13 @@ impl Cluster {
             Effect::Release(data) => node.buffers.release(&data, Owner::Core)?,
             Effect::RunHandler { id, call } => self.run_handler(n, id, &call),
             Effect::CommandDone { id, result } => {
-                node.commands.remove(&id).ok_or_else(|| format!("command {id} ended twice or was never given"))?;
+                let command = node.commands.remove(&id);
+                let command = command.ok_or_else(|| format!("command {id} ended twice or was never given"))?;
+                let done = result.is_ok();
                 node.last_result = Some(result);
+                if done {
+                    self.has_done(n, &command);
+                }
             }
             Effect::Device { volume, size, access, .. } => self.device_changed(n, usize::from(volume.0), size, access),
             Effect::Log(notice) => {
