@@ -83,6 +83,7 @@ mutants! {
     // Disks (connection-and-state 11).
     AttachStaleDisk "attach-stale-disk" Decision "a disk older than what users saw is refused (state 11.3)";
     AttachOutdatedAsGood "attach-outdated-as-good" Decision "an Outdated disk stays so (state 11.3)";
+    OutdatedCrash "outdated-disk-counts-as-crashed" Decision "a Primary that crashed beside its Outdated disk left nothing on that (state 11.3)";
     DiscardActivityLog "discard-activity-log" Decision "after a crash of a Primary the log is applied (disk 3.10)";
     PeerOutdatedForgotten "peer-outdated-forgotten" Decision "who outdated the peer has the newest data (state 11.3)";
     FailedDiskReturns "failed-disk-returns" Decision "a disk that is given up does not come back (state 11.4)";

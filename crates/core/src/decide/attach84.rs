@@ -93,9 +93,12 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
         hit("attach", || "refused".to_owned());
         return Err(Reason::DataNotCurrent);
     }
-    // A Primary that runs has not crashed: it works on its peer's data, and this older disk wins no comparison.
-    let crashed_primary = input.flags.crashed_primary || (input.flags.primary_ind && !input.primary);
-    let unlogged_crash = crashed_primary && input.al_disabled;
+    // A Primary that runs has not crashed: it works on its peer's data, and this older disk wins no comparison. Nor did
+    // one crash on this disk that was Outdated by then: it worked on its peer's data, too.
+    let outdated = input.flags.consistent && !input.flags.was_up_to_date && !mutant(Mutant::OutdatedCrash);
+    let was_primary = input.flags.primary_ind && !input.primary;
+    let crashed_primary = input.flags.crashed_primary || (was_primary && !outdated);
+    let unlogged_crash = (crashed_primary || was_primary) && input.al_disabled;
     let peer_outdated = input.flags.peer_outdated && !input.connected;
     let (disk, reason) = disk_state(input);
     let attach = Attach {
