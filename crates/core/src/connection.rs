@@ -137,6 +137,8 @@ pub(crate) struct PeerDevice {
     pub(crate) compared: bool,
     /// A resync is about to begin, but the peer has not compared yet what led to it.
     pub(crate) undecided: bool,
+    /// Writes of the peer were refused on this link: a disk that was attached here since lacks them.
+    pub(crate) refused_writes: bool,
     /// The next verify goes on from this bit.
     pub(crate) verify_from: u64,
     /// Marked blocks, as the peer was told last: both nodes decide about a split brain by the same numbers.
@@ -301,6 +303,7 @@ impl PeerDevice {
             uuids_stale: false,
             compared: false,
             undecided: false,
+            refused_writes: false,
             verify_from: 0,
             changes_told: 0,
             differences_found: false,

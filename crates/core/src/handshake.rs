@@ -356,13 +356,17 @@ impl Resource {
     // -- generations --------------------------------------------------------------------------------------------------
 
     pub(crate) fn uuids_received(&mut self, i: usize, d: usize, packet: &wire::Uuids) {
+        let peer_attaching = self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent;
+        if peer_attaching {
+            self.note_unconfirmed_missing(i, d);
+        }
         let dev = &self.devices[d];
         let c = &self.connections[i];
         let input = handshake84::UuidsReceived {
             primary: dev.role == Role::Primary,
             disk: dev.disk,
             conn: c.peer_devices[d].repl,
-            peer_attaching: c.peer_devices[d].pdsk < DiskState::Inconsistent,
+            peer_attaching,
             protocol: c.version(),
             own_current: self.uuids(d).current,
             exposed: dev.exposed,
@@ -442,6 +446,12 @@ impl Resource {
         } else if old.disk == DiskState::Negotiating
             && (old.conn == ConnState::WFReportParams || theirs.disk < DiskState::Negotiating)
         {
+            if theirs.role == Role::Primary && self.connections[i].peer_devices[d].refused_writes {
+                // It may have completed them (protocols A and B), and what it has sent since may depend on them. When
+                // it connects again it knows.
+                let text = "this disk lacks writes of the peer, which has none: connecting again".to_owned();
+                return self.drop_link(i, ConnState::NetworkFailure, "disk-lacks-peers-writes", text);
+            }
             // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
             let stale = self.role == Role::Primary && self.disk_lags_behind_users(d);
             change.disk = Some(if stale { DiskState::Failed } else { self.devices[d].attach_state });

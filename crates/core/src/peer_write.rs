@@ -319,7 +319,7 @@ impl Resource {
         }
         if !self.devices[d].usable() {
             self.release(data);
-            self.send_ack(i, d, Packet::NegAck, range, block_id);
+            self.refuse_peer_write(i, d, range, block_id);
             return self.leave_epoch(i, epoch, told);
         }
         let early = told == Told::Early || mutant(Mutant::AckNotHeldBack);
@@ -433,7 +433,7 @@ impl Resource {
     /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
     fn final_ack(&mut self, i: usize, d: usize, w: &PeerWrite, ok: bool) {
         if !ok {
-            return self.send_ack(i, d, Packet::NegAck, w.range, w.block_id);
+            return self.refuse_peer_write(i, d, w.range, w.block_id);
         }
         if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
             return;
@@ -447,6 +447,11 @@ impl Resource {
         } else {
             self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);
         }
+    }
+
+    fn refuse_peer_write(&mut self, i: usize, d: usize, range: SectorRange, block_id: BlockId) {
+        self.connections[i].peer_devices[d].refused_writes = true;
+        self.send_ack(i, d, Packet::NegAck, range, block_id);
     }
 
     pub(crate) fn send_ack(

@@ -251,6 +251,16 @@ impl Resource {
         dev.peer_outrun |= completed && dev.disk < wire::DiskState::UpToDate;
     }
 
+    /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on
+    /// the other stream, may come too late to say what this one lacks.
+    pub(crate) fn note_unconfirmed_missing(&mut self, i: usize, d: usize) {
+        let unsure = self.connections[i].log.iter().any(|sent| {
+            matches!(self.requests.get(sent.request), Some(Request::Write(w))
+                if w.device == d && w.completed && !w.sole)
+        });
+        self.note_missing_on_peer(d, unsure);
+    }
+
     /// P_RETRY_WRITE: with two Primaries the peer's write overlaps ours and comes first; ours is done again after it.
     pub(crate) fn write_to_repeat(&mut self, i: usize, d: usize, ack: &BlockAck) {
         let key = ack.block_id.0;
