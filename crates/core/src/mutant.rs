@@ -78,6 +78,7 @@ mutants! {
     KeepGeneration "keep-generation-on-peer-loss" Decision "a Primary that loses its peer starts a generation (state 2.8)";
     KeepGenerationAtAttach "keep-generation-at-attach" Decision "a Primary that attaches alone starts a generation (state 7.11)";
     GenerationWaitsBesideWriter "generation-waits-beside-writer" Decision "frozen beside a Primary: a generation begins (state 7.11)";
+    TargetGoneUnnoticed "target-gone-unnoticed" Cluster "a source whose target's disk goes begins a generation (state 7.11)";
     DisklessRiseUnnoticed "diskless-rise-unnoticed" Decision "a Primary without a disk starts a generation (state B.1, S4)";
     GenerationForRefused "generation-before-acceptance" Cluster "no generation for a diskless Primary that refuses (state 2.8)";
     // Disks (connection-and-state 11).
@@ -122,6 +123,7 @@ mutants! {
     PeerWritesOverlap "peer-writes-overlap" Cluster "overlapping writes of the peer follow each other (data 2.2)";
     ReadBeforeWrite "read-before-write" Cluster "a peer's read waits for its writes (data 4.2)";
     DisklessWithoutBitmap "diskless-without-bitmap" Cluster "the bitmap for a diskless writer is kept here (data 2.3)";
+    DurableSuperseded "durable-superseded" Cluster "a durable write is superseded by a durable one only (data 3.2)";
     // Resync (data-path-and-resync 7).
     ResyncBesideHandler "resync-beside-handler" Cluster "a resync waits for its handler (state 8.6)";
     OutlivedHandlerDecides "outlived-handler-decides" Cluster "a former connection's handler has no say (state 8.6)";

@@ -211,6 +211,7 @@ impl Cluster {
                 let start = number(block)? * 8;
                 self.io(0, RequestKind::Write { fua: false }, sectors(start, start + 1), node(n)?);
             }
+            ["write-durable", n, block] => self.request(node(n)?, RequestKind::Write { fua: true }, number(block)?, 1),
             ["write", n, block] => self.request(node(n)?, RequestKind::Write { fua: false }, number(block)?, 1),
             ["write", n, block, count] => {
                 self.request(node(n)?, RequestKind::Write { fua: false }, number(block)?, number(count)?);

@@ -180,7 +180,7 @@ fn needs_generation(old: &StateWord, new: &StateWord, facts: &Facts) -> bool {
     let lost = (had_data && now_lost) || returned_empty;
     // A target may have finished without this node's knowledge: then it has the current generation.
     let cut = new.conn < C::Connected && new.role == Role::Primary;
-    let target_gone = !is_source(new) && new.pdsk <= D::Failed && written;
+    let target_gone = !is_source(new) && new.pdsk <= D::Failed && written && !mutant(Mutant::TargetGoneUnnoticed);
     let interrupted = is_source(old) && (cut || target_gone);
     let risen = diskless_peer_rises && (facts.bitmap_uuid_zero || !mutant(Mutant::DisklessRiseUnnoticed));
     // What a Primary without a disk writes here its own disk lacks, which may have the current generation as well.
