@@ -241,6 +241,9 @@ impl NbdServer {
                 client.inbox.receive(ring, &client.fd, Token::Nbd(*id));
             }
         }
+        if !self.clients.values().any(|c| c.dead || c.closing) {
+            return;
+        }
         let gone = |c: &Client| c.in_flight == 0 && (c.dead || c.closing && c.outbox.is_idle());
         let gone: Vec<ClientId> = self.clients.iter().filter(|(_, c)| gone(c)).map(|(id, _)| *id).collect();
         for id in gone {

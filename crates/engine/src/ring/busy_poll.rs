@@ -3,6 +3,9 @@
 //! Waking an idle processor, above all a virtual one, costs more than the whole work on a small write. Where
 //! completions come at short intervals it pays to stay awake for the next one. Other processes of this processor are
 //! let run at every look; if one of them has real work to do, the processor is left to it.
+//!
+//! Where so much is under way that bigger batches serve better, a wait lets others run once before it sleeps: whoever
+//! shares the processor, a client or the peer, then has more for us when we are woken.
 
 use units::{Duration, Instant};
 
@@ -20,6 +23,9 @@ pub struct BusyPoll {
     penalty: Duration,
     /// Completions found since others needed the processor.
     found: u32,
+    /// Looks that others made long, and the short ones after the last of them.
+    long_looks: u32,
+    short_looks: u32,
     allowed: bool,
 }
 
@@ -27,8 +33,11 @@ pub struct BusyPoll {
 const FIRST: Duration = Duration(10_000);
 /// Who runs for so long when we let others run is not one of those that we exchange messages with.
 const WORK: Duration = Duration(250_000);
+/// So many short looks after a long one say that it was by chance: a hypervisor that took the processor away for a
+/// while, say. Who has real work to do is there at the next look as well.
+const CHANCE: u32 = 100;
 /// For how long the processor is left to others, at first and at most.
-const PENALTY: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(1000));
+const PENALTY: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(250));
 /// So many completions without anybody else at work forgive the past.
 const FORGIVEN: u32 = 500;
 
@@ -50,6 +59,8 @@ impl BusyPoll {
             crowded_until: Instant(0),
             penalty: Duration(0),
             found: 0,
+            long_looks: 0,
+            short_looks: 0,
             allowed: true,
         }
     }
@@ -67,9 +78,24 @@ impl BusyPoll {
         awake.then(|| now + self.window)
     }
 
+    /// A wait that does not stay awake begins: may others run first, so that more comes at a time?
+    pub(super) fn gathers(&self, now: Instant) -> bool {
+        self.most > Duration(0) && !self.allowed && now >= self.crowded_until
+    }
+
     /// Others were let run from `before` to `after`. True: they need the processor.
     pub(super) fn others_ran(&mut self, before: Instant, after: Instant) -> bool {
-        if after.since(before) < WORK {
+        // Whom a deep queue keeps busy works longer.
+        let work = if self.allowed { WORK } else { Duration(4 * WORK.0) };
+        if after.since(before) < work {
+            self.short_looks += 1;
+            if self.short_looks >= CHANCE {
+                (self.long_looks, self.short_looks) = (0, 0);
+            }
+            return false;
+        }
+        (self.long_looks, self.short_looks) = (self.long_looks.saturating_add(1), 0);
+        if self.long_looks < 2 {
             return false;
         }
         self.penalty = Duration(self.penalty.0 * 2).clamp(PENALTY.0, PENALTY.1);
@@ -141,6 +167,7 @@ mod tests {
         wait(&mut poll, &mut now, 5 * US);
         assert!(!poll.others_ran(now, now + Duration(20 * US)), "who we talk to");
         let mut pauses = Vec::new();
+        assert!(!poll.others_ran(now, now + Duration(2_000 * US)), "once is chance");
         for _ in 0..12 {
             let after = now + Duration(2_000 * US);
             assert!(poll.begin(now).is_some() && poll.others_ran(now, after));
@@ -151,9 +178,37 @@ mod tests {
             pauses.push(now.since(after).0 / (1_000 * US));
         }
         assert_eq!(pauses[..3], [4, 8, 16], "ms");
-        assert_eq!(pauses[11], 1000, "at most");
+        assert_eq!(pauses[11], 250, "at most");
         (0..=FORGIVEN).for_each(|_| poll.found());
         poll.others_ran(now, now + WORK);
         assert_eq!(poll.penalty, PENALTY.0);
+    }
+
+    #[test]
+    fn a_hypervisor_that_takes_the_processor_now_and_then_changes_nothing() {
+        let (mut poll, mut now) = (BusyPoll::at_most(Duration(100 * US)), Instant(1));
+        wait(&mut poll, &mut now, 5 * US);
+        for _ in 0..50 {
+            let after = now + Duration(3_000 * US);
+            assert!(!poll.others_ran(now, after), "no one is at the next look");
+            now = after;
+            (0..CHANCE).for_each(|_| assert!(!poll.others_ran(now, now + Duration(US))));
+            assert!(poll.begin(now).is_some());
+        }
+    }
+
+    #[test]
+    fn deep_queues_gather() {
+        let (mut poll, now) = (BusyPoll::at_most(Duration(100 * US)), Instant(1));
+        assert!(!poll.gathers(now), "a shallow queue stays awake instead");
+        poll.allow(false);
+        assert!(poll.gathers(now));
+        assert!(!poll.others_ran(now, now + WORK), "a busy client");
+        let after = now + Duration(4 * WORK.0);
+        assert!(!poll.others_ran(now, after) && poll.others_ran(now, after));
+        assert!(!poll.gathers(after) && poll.gathers(after + PENALTY.0));
+        let mut never = BusyPoll::default();
+        never.allow(false);
+        assert!(!never.gathers(now));
     }
 }

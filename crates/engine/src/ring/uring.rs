@@ -18,6 +18,8 @@ pub(super) struct Uring {
     /// Receives that the kernel does not have yet: while a wait stays awake they are tried here, which takes less than
     /// handing them over and back.
     receives: Vec<OpId>,
+    /// Kept to reuse its memory.
+    looked_at: Vec<libc::pollfd>,
 }
 
 /// User data of cancel requests, whose own completions nobody waits for.
@@ -51,7 +53,7 @@ impl Uring {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old (before 5.11)"));
         }
-        Ok(Uring { ring, timers: Timers::default(), receives: Vec::new() })
+        Ok(Uring { ring, timers: Timers::default(), receives: Vec::new(), looked_at: Vec::new() })
     }
 
     pub(super) fn push(&mut self, id: OpId, op: &mut Op, by_worker: bool) {
@@ -83,6 +85,8 @@ impl Uring {
         if !at_once && let Some(until) = poll.begin(now) {
             let until = deadline.map_or(until, |at| at.min(until));
             self.poll(until, poll, operations, finished)?;
+        } else if !at_once && poll.gathers(now) {
+            let_others_run(now, poll);
         }
         if at_once || finished.is_empty() && self.ring.completion().is_empty() {
             self.hand_over_receives(operations);
@@ -114,7 +118,7 @@ impl Uring {
             if self.must_enter() {
                 tolerate(self.submit())?;
             }
-            self.try_receives(operations, finished);
+            self.try_ready(operations, finished)?;
             if !finished.is_empty() || !self.ring.completion().is_empty() {
                 poll.found();
                 return Ok(());
@@ -123,22 +127,34 @@ impl Uring {
             if before >= until {
                 return Ok(());
             }
-            super::count(|calls| calls.yields += 1);
-            sys::let_others_run();
-            if poll.others_ran(before, sys::now()) {
+            if let_others_run(before, poll) {
                 return Ok(());
             }
         }
     }
 
+    /// As [`Uring::try_receives`], but asks first which sockets have something: several cost one call.
+    fn try_ready(&mut self, operations: &mut dyn Operations, finished: &mut Vec<Finished>) -> io::Result<()> {
+        if self.receives.len() < 2 {
+            self.try_receives(operations, finished);
+            return Ok(());
+        }
+        self.looked_at.clear();
+        for &id in &self.receives {
+            let Some(Op::Recv { fd, .. }) = operations.operation(id) else { unreachable!("a receive is in flight") };
+            self.looked_at.push(libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+        }
+        super::count(|calls| calls.sockets += 1);
+        sys::poll(&mut self.looked_at, 0)?;
+        let mut ready = self.looked_at.iter();
+        self.receives
+            .retain(|&id| ready.next().is_none_or(|p| p.revents == 0) || !try_receive(id, operations, finished));
+        Ok(())
+    }
+
     /// Does the receives that the kernel does not have yet, as far as there is something to receive.
     pub(super) fn try_receives(&mut self, operations: &mut dyn Operations, finished: &mut Vec<Finished>) {
-        self.receives.retain(|&id| {
-            let op = operations.operation(id).expect("a receive is in flight");
-            let result = super::poll::perform_socket(op, super::poll::Attempt::First);
-            finished.extend(result.map(|result| Finished { id, result, more: false }));
-            result.is_none()
-        });
+        self.receives.retain(|&id| !try_receive(id, operations, finished));
     }
 
     /// Is there something for the kernel to take, or something that it only gives to who enters it?
@@ -200,6 +216,21 @@ impl Uring {
             let _ = self.submit();
         }
     }
+}
+
+/// Lets others of this processor run. True: they need it.
+fn let_others_run(now: Instant, poll: &mut BusyPoll) -> bool {
+    super::count(|calls| calls.yields += 1);
+    sys::let_others_run();
+    poll.others_ran(now, sys::now())
+}
+
+/// Does a receive if there is something to receive. False: there is not.
+fn try_receive(id: OpId, operations: &mut dyn Operations, finished: &mut Vec<Finished>) -> bool {
+    let op = operations.operation(id).expect("a receive is in flight");
+    let result = super::poll::perform_socket(op, super::poll::Attempt::First);
+    finished.extend(result.map(|result| Finished { id, result, more: false }));
+    result.is_some()
 }
 
 impl Default for Timers {
