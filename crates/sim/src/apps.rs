@@ -289,6 +289,7 @@ impl Cluster {
         for v in 0..self.nodes[n].volumes.len() {
             let word = core.state_word(volume_nr(v)).expect("the volume exists");
             let old = self.nodes[n].volumes[v].word.replace(word);
+            self.nodes[n].volumes[v].arrived.closed = false;
             if old == Some(word) {
                 continue;
             }

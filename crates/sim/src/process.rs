@@ -179,7 +179,7 @@ impl Cluster {
             }
             Effect::OpenDisk { volume } => {
                 let v = usize::from(volume.0);
-                (node.volumes[v].opening, node.volumes[v].arrived.closed) = (true, false);
+                node.volumes[v].opening = true;
                 self.open_if_free(n, v);
             }
             Effect::CloseDisk { volume } => {
