@@ -510,6 +510,10 @@ impl Resource {
     fn refusal(&self, d: usize, code: Code) -> CommandError {
         let word = self.word(d);
         let text = match code {
+            Code::TwoPrimaries if self.connections.iter().any(|c| c.cfg.two_primaries) => {
+                "the peer is Primary, and below protocol 100 there can be one only: make it Secondary first, or upgrade it"
+                    .to_owned()
+            }
             Code::TwoPrimaries => "the peer is Primary: make it Secondary first, or set allow-two-primaries".to_owned(),
             Code::NoUpToDateDisk => {
                 format!(

@@ -250,7 +250,7 @@ impl Resource {
         let durable = flags.contains(DpFlags::FUA);
         let durable = durable && !mutant(Mutant::DurableSuperseded);
         let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable));
-        Some(if contained || c.version() < 100 { Packet::Superseded } else { Packet::RetryWrite })
+        Some(if contained { Packet::Superseded } else { Packet::RetryWrite })
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------

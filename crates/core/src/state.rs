@@ -61,7 +61,9 @@ impl Resource {
             (dev.attach_state, if outdated { DiskState::Outdated } else { DiskState::DUnknown })
         });
         Context {
-            two_primaries: c.is_some_and(|c| c.cfg.two_primaries),
+            // Below protocol 100 nothing can say that a write is to be repeated, and one that overlaps another in part
+            // would be lost where that one wins.
+            two_primaries: c.is_some_and(|c| c.cfg.two_primaries && c.version() >= 100),
             fencing: self.fencing_policy(),
             on_no_data: self.cfg.on_no_data,
             other_volume_peer_primary: others,
