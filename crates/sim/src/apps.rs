@@ -274,6 +274,8 @@ impl Cluster {
             "new-generation" => {
                 volume.generation_began = true;
                 volume.served |= volume.word.is_some_and(|w| w.role == Role::Secondary && w.peer == Role::Primary);
+                // It may be demoted, or connected again, in this very turn.
+                volume.alone |= volume.word.is_some_and(|w| w.role == Role::Primary);
             }
             "was-inconsistent" => volume.came_inconsistent = true,
             // The process may die in this very turn.
