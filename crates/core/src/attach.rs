@@ -588,6 +588,11 @@ impl Resource {
         if outcome.disk.is_some() && self.devices[d].backing.is_some() {
             let change = StateChange { disk: outcome.disk, ..StateChange::default() };
             let _ = self.change(d, &change, Force::Hard);
+            if outcome.disk == Some(DiskState::Inconsistent) {
+                // What the disk lacks is complete when the superblock says that it is not good any more: as that of a
+                // crashed Primary it would win over the peer's, between equal generations.
+                self.generation_changed(d);
+            }
         }
     }
 

@@ -503,9 +503,11 @@ impl Resource {
                 return;
             }
             let (d, alone, repeat) = (w.device, w.ok == 0, w.repeat);
-            if alone && (self.devices[d].generation_in_flight() || self.generation_undecided(d)) {
+            let lacked = matches!(w.local, Local::Failed(_));
+            let undecided = alone && self.generation_undecided(d);
+            if (alone || lacked) && self.devices[d].generation_in_flight() || undecided {
                 // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
-                // when the new one is on disk.
+                // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
                 return;
             }
             if repeat || self.overtaken_by_disk_loss(key) {
