@@ -42,7 +42,7 @@ impl Scratch {
     }
 }
 
-/// A folder that a dead process has left, and that could not be removed.
+/// A folder that nobody needs any more, and that could not be removed.
 #[derive(Debug)]
 pub struct Left {
     /// The folder.
@@ -61,6 +61,11 @@ pub fn sweep(parent: &Path) -> Vec<Left> {
 fn remove_if_dead(folder: PathBuf) -> Option<Left> {
     let lock = File::options().read(true).write(true).open(folder.join(LOCK)).ok()?;
     lock.try_lock().ok()?;
+    remove(folder)
+}
+
+/// Removes a folder, unless something still uses it: then it stays, and who does is said.
+pub fn remove(folder: PathBuf) -> Option<Left> {
     let users = users(&folder.canonicalize().ok()?);
     if users.is_empty() {
         let why = fs::remove_dir_all(&folder).err()?.to_string();

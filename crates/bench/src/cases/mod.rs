@@ -14,6 +14,7 @@ use crate::machine::Machine;
 use crate::nbd::NbdTarget;
 use crate::pair::filled_file;
 use crate::results::{CaseReport, Report, VERSION};
+use crate::scratch::{self, Left};
 use crate::sys::{self, Foreign};
 use crate::target::Target;
 use crate::workload::Workload;
@@ -136,6 +137,13 @@ impl Setting<'_> {
         Ok(path)
     }
 
+    /// Removes what [`Setting::folder`] has made, but for what is still in use.
+    fn clear(&self) -> Vec<Left> {
+        let entries = std::fs::read_dir(self.dir).into_iter().flatten().flatten();
+        let numbered = entries.filter(|e| e.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit));
+        numbered.filter_map(|entry| scratch::remove(entry.path())).collect()
+    }
+
     /// Two backing files of [`Setting::size`] in `folder`.
     ///
     /// # Errors
@@ -235,6 +243,10 @@ pub fn run(setting: &Setting<'_>, cases: &[&Case]) -> Report {
         if let Err(e) = (case.run)(setting, &mut part) {
             part.absent("the whole case", e);
         }
+        // The disks of all cases together do not fit into memory.
+        for left in setting.clear() {
+            part.note(&format!("{} was left: {}", left.folder.display(), left.why));
+        }
         part.thin();
         part.foreign_cpus = foreign.cpus();
         part.took = start.elapsed().as_secs_f64();
@@ -259,6 +271,26 @@ mod tests {
             self.turns = self.turns.checked_sub(1).ok_or_else(|| Error::new("out of order"))?;
             Ok(Outcome { requests: 1, seconds: 0.001, ..Outcome::default() })
         }
+    }
+
+    #[test]
+    fn a_case_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let setting = Setting {
+            program: Path::new("urbd"),
+            dir: dir.path(),
+            scale: Scale::Tiny,
+            rounds: 1,
+            progress: &|_, _| {},
+            next: Cell::new(0),
+        };
+        let run = |setting: &Setting<'_>, _: &mut CaseReport| setting.rival_files("rival").map(drop);
+        let case = Case { name: "x", set: Set::Bars, title: "x", about: "x", run };
+        std::fs::write(dir.path().join(".owner"), "").unwrap();
+        let report = super::run(&setting, &[&case, &case]);
+        assert!(report.cases.iter().all(|c| c.absent.is_empty()), "{:?}", report.cases);
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, [".owner"]);
     }
 
     #[test]
