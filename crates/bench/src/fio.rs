@@ -55,7 +55,8 @@ fn arguments(w: &Workload) -> Result<Vec<String>> {
         (Pattern::Random, _) => "randrw",
     };
     let jobs = w.connections.max(1);
-    let span = w.span / u64::from(jobs);
+    // Each job's part begins at a block: who takes sectors only refuses anything else.
+    let span = w.span / u64::from(jobs) / u64::from(w.block) * u64::from(w.block);
     let mut arguments = vec![
         format!("--rw={rw}"),
         format!("--rwmixread={}", w.read_percent),
@@ -103,6 +104,17 @@ fn outcome(job: &Value, workload: &Workload) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_jobs_begin_at_blocks() {
+        let mut workload = Workload::writes(Pattern::Sequential, 4096, 256);
+        (workload.connections, workload.span) = (16, 536_817_664);
+        let arguments = arguments(&workload).unwrap();
+        let part = 536_817_664 / 16 / 4096 * 4096;
+        for wanted in [format!("--size={part}"), format!("--offset_increment={part}")] {
+            assert!(arguments.contains(&wanted), "{arguments:?}");
+        }
+    }
 
     #[test]
     fn its_output_is_understood() {
