@@ -54,23 +54,22 @@ fn arguments(w: &Workload) -> Result<Vec<String>> {
         (Pattern::Random, 100) => "randread",
         (Pattern::Random, _) => "randrw",
     };
-    let jobs = w.connections.max(1);
-    // Each job's part begins at a block: who takes sectors only refuses anything else.
-    let span = w.span / u64::from(jobs) / u64::from(w.block) * u64::from(w.block);
+    let parts = w.split(w.offset + w.span);
+    let part = &parts[0];
     let mut arguments = vec![
         format!("--rw={rw}"),
         format!("--rwmixread={}", w.read_percent),
         format!("--bs={}", w.block),
-        format!("--iodepth={}", w.depth / jobs),
-        format!("--numjobs={jobs}"),
-        format!("--size={span}"),
-        format!("--offset_increment={span}"),
+        format!("--iodepth={}", part.depth),
+        format!("--numjobs={}", parts.len()),
+        format!("--size={}", part.span),
+        format!("--offset_increment={}", part.span),
         format!("--offset={}", w.offset),
         format!("--randseed={}", w.seed),
     ];
-    match w.until {
+    match part.until {
         Until::Millis(ms) => arguments.extend(["--time_based".into(), format!("--runtime={ms}ms")]),
-        Until::Requests(n) => arguments.push(format!("--number_ios={}", n / u64::from(jobs))),
+        Until::Requests(n) => arguments.push(format!("--number_ios={n}")),
     }
     Ok(arguments)
 }

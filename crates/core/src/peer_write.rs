@@ -247,8 +247,7 @@ impl Resource {
         }
         let mut ours = self.own_writes(d, range).peekable();
         ours.peek()?;
-        let durable = flags.contains(DpFlags::FUA);
-        let durable = durable && !mutant(Mutant::DurableSuperseded);
+        let durable = flags.contains(DpFlags::FUA) && !mutant(Mutant::DurableSuperseded);
         let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable));
         Some(if contained { Packet::Superseded } else { Packet::RetryWrite })
     }

@@ -521,9 +521,10 @@ impl Stream {
         integrity: Option<Algorithm>,
     ) -> Result<Option<(VolumeNr, Packet, Segments)>, String> {
         if self.pending.is_none() {
-            let Some(decoder) = self.decoder.as_mut().filter(|_| !self.inbox.bytes().is_empty()) else {
+            let Some(decoder) = &mut self.decoder else { return Ok(None) };
+            if self.inbox.bytes().is_empty() {
                 return Ok(None);
-            };
+            }
             match decoder.step(self.inbox.bytes()).map_err(|v| format!("{v:?}"))? {
                 Step::NeedMore(_) => return Ok(None),
                 Step::Packet(decoded) => {

@@ -233,6 +233,7 @@ impl NbdServer {
     /// Sends what is queued, receives more, and forgets clients that are gone. Once a turn, so that all replies of the
     /// turn leave together.
     pub(crate) fn pump(&mut self, ring: &mut Ring<Token>) {
+        let mut gone = Vec::new();
         for (id, client) in &mut self.clients {
             if !client.dead {
                 client.outbox.flush(ring, &client.fd, Token::Nbd(*id));
@@ -240,12 +241,10 @@ impl NbdServer {
             if !client.closing && !client.dead {
                 client.inbox.receive(ring, &client.fd, Token::Nbd(*id));
             }
+            if client.in_flight == 0 && (client.dead || client.closing && client.outbox.is_idle()) {
+                gone.push(*id);
+            }
         }
-        if !self.clients.values().any(|c| c.dead || c.closing) {
-            return;
-        }
-        let gone = |c: &Client| c.in_flight == 0 && (c.dead || c.closing && c.outbox.is_idle());
-        let gone: Vec<ClientId> = self.clients.iter().filter(|(_, c)| gone(c)).map(|(id, _)| *id).collect();
         for id in gone {
             let Some(client) = self.clients.remove(&id) else { continue };
             sys::shutdown(client.fd.as_raw_fd());

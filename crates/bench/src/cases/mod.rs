@@ -273,17 +273,15 @@ mod tests {
         }
     }
 
+    fn tiny(dir: &Path, rounds: u32) -> Setting<'_> {
+        let program = Path::new("urbd");
+        Setting { program, dir, scale: Scale::Tiny, rounds, progress: &|_, _| {}, next: Cell::new(0) }
+    }
+
     #[test]
     fn a_case_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
-        let setting = Setting {
-            program: Path::new("urbd"),
-            dir: dir.path(),
-            scale: Scale::Tiny,
-            rounds: 1,
-            progress: &|_, _| {},
-            next: Cell::new(0),
-        };
+        let setting = tiny(dir.path(), 1);
         let run = |setting: &Setting<'_>, _: &mut CaseReport| setting.rival_files("rival").map(drop);
         let case = Case { name: "x", set: Set::Bars, title: "x", about: "x", run };
         std::fs::write(dir.path().join(".owner"), "").unwrap();
@@ -295,14 +293,7 @@ mod tests {
 
     #[test]
     fn who_fails_is_left_out_and_named_and_the_others_go_on() {
-        let setting = Setting {
-            program: Path::new("urbd"),
-            dir: Path::new("/nonexistent"),
-            scale: Scale::Tiny,
-            rounds: 3,
-            progress: &|_, _| {},
-            next: Cell::new(0),
-        };
+        let setting = tiny(Path::new("/nonexistent"), 3);
         let (mut well, mut ill) = (Failing { turns: 99 }, Failing { turns: 3 });
         let mut report = CaseReport::default();
         let jobs = ["a", "b"].map(|name| (name.to_owned(), Workload::writes(Pattern::Random, 4096, 1)));

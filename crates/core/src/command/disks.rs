@@ -124,11 +124,8 @@ impl Resource {
         match self.connections[PEER].peer_devices[d].repl {
             ConnState::StartingSyncS => self.begin_as_source(PEER, d),
             ConnState::StartingSyncT => {
-                self.enter_resync(
-                    PEER,
-                    d,
-                    &StateChange { conn: Some(ConnState::WFSyncUUID), ..StateChange::default() },
-                );
+                let change = StateChange { conn: Some(ConnState::WFSyncUUID), ..StateChange::default() };
+                self.enter_resync(PEER, d, &change);
             }
             _ => {}
         }

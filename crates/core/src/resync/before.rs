@@ -60,20 +60,29 @@ impl BeforeResync {
 impl Resource {
     /// A resync as source is to begin, from whatever state we are in.
     pub(crate) fn begin_as_source(&mut self, i: usize, d: usize) {
-        if self.cfg.before_resync_source && !mutant(Mutant::ResyncBesideHandler) {
-            let waits_in = self.connections[i].peer_devices[d].repl;
-            self.wait_for_handler(i, d, Beginning::Source(waits_in));
-        } else {
-            self.become_sync_source(i, d);
-        }
+        let waits_in = self.connections[i].peer_devices[d].repl;
+        self.begin_resync(i, d, Beginning::Source(waits_in));
     }
 
     /// A resync as target is to begin.
     pub(crate) fn begin_as_target(&mut self, i: usize, d: usize, sync: Generation) {
-        if self.cfg.before_resync_target && !mutant(Mutant::ResyncBesideHandler) {
-            self.wait_for_handler(i, d, Beginning::Target(sync));
+        self.begin_resync(i, d, Beginning::Target(sync));
+    }
+
+    fn begin_resync(&mut self, i: usize, d: usize, beginning: Beginning) {
+        if self.waits_for(beginning.handler()) && !mutant(Mutant::ResyncBesideHandler) {
+            self.wait_for_handler(i, d, beginning);
         } else {
-            self.become_sync_target(i, d, sync);
+            self.begin_now(i, d, beginning);
+        }
+    }
+
+    /// Is the handler, one of those that are called before a resync, configured?
+    fn waits_for(&self, handler: Handler) -> bool {
+        if handler == Handler::BeforeResyncSource {
+            self.cfg.before_resync_source
+        } else {
+            self.cfg.before_resync_target
         }
     }
 
@@ -89,12 +98,8 @@ impl Resource {
     /// A handler that nothing waits for is called when the resync has begun: there is none, or nobody has configured it
     /// when this resync was to begin.
     pub(crate) fn resync_began(&mut self, d: usize, source: bool) {
-        let (handler, waited) = if source {
-            (Handler::BeforeResyncSource, self.cfg.before_resync_source)
-        } else {
-            (Handler::BeforeResyncTarget, self.cfg.before_resync_target)
-        };
-        if !waited {
+        let handler = if source { Handler::BeforeResyncSource } else { Handler::BeforeResyncTarget };
+        if !self.waits_for(handler) {
             self.handler(handler.name(), Some(d), Some(PEER));
         }
     }
@@ -116,7 +121,11 @@ impl Resource {
         if handler.drops_connection(status) {
             return self.give_up(i, "handler-refused", format!("{} ended with {status}", handler.name()));
         }
-        match due {
+        self.begin_now(i, d, due);
+    }
+
+    fn begin_now(&mut self, i: usize, d: usize, beginning: Beginning) {
+        match beginning {
             Beginning::Source(_) => self.become_sync_source(i, d),
             Beginning::Target(sync) => self.become_sync_target(i, d, sync),
         }

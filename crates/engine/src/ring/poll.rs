@@ -35,11 +35,6 @@ impl Poller {
         operations: &mut dyn Operations,
         finished: &mut Vec<Finished>,
     ) -> io::Result<()> {
-        self.fds.clear();
-        for id in &self.waiting {
-            let (fd, events) = interest(operations.operation(*id).expect("a waiting operation is in flight"));
-            self.fds.push(libc::pollfd { fd, events, revents: 0 });
-        }
         let timeout = match deadline {
             _ if !self.finished.is_empty() => 0,
             None => -1,
@@ -47,7 +42,7 @@ impl Poller {
             Some(at) => i32::try_from(at.since(sys::now()).0.div_ceil(1_000_000)).unwrap_or(i32::MAX),
         };
         super::count(|calls| calls.turns += 1);
-        sys::poll(&mut self.fds, timeout)?;
+        look(&self.waiting, operations, &mut self.fds, timeout)?;
         finished.append(&mut self.finished);
         let mut ready = self.fds.iter();
         self.waiting.retain(|&id| {
@@ -68,6 +63,22 @@ impl Poller {
 pub(super) enum Attempt {
     First,
     Ready,
+}
+
+/// Fills `fds` with what `waiting` waits for, in that order, and waits for some of it: `timeout` in milliseconds, -1 =
+/// for as long as it takes.
+pub(super) fn look(
+    waiting: &[OpId],
+    operations: &mut dyn Operations,
+    fds: &mut Vec<libc::pollfd>,
+    timeout: i32,
+) -> io::Result<()> {
+    fds.clear();
+    for id in waiting {
+        let (fd, events) = interest(operations.operation(*id).expect("a waiting operation is in flight"));
+        fds.push(libc::pollfd { fd, events, revents: 0 });
+    }
+    sys::poll(fds, timeout)
 }
 
 /// Does a file operation; `None` if `op` is not one.

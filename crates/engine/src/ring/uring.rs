@@ -139,13 +139,8 @@ impl Uring {
             self.try_receives(operations, finished);
             return Ok(());
         }
-        self.looked_at.clear();
-        for &id in &self.receives {
-            let Some(Op::Recv { fd, .. }) = operations.operation(id) else { unreachable!("a receive is in flight") };
-            self.looked_at.push(libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
-        }
         super::count(|calls| calls.sockets += 1);
-        sys::poll(&mut self.looked_at, 0)?;
+        super::poll::look(&self.receives, operations, &mut self.looked_at, 0)?;
         let mut ready = self.looked_at.iter();
         self.receives
             .retain(|&id| ready.next().is_none_or(|p| p.revents == 0) || !try_receive(id, operations, finished));
