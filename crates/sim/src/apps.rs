@@ -278,9 +278,13 @@ impl Cluster {
                 volume.alone |= volume.word.is_some_and(|w| w.role == Role::Primary);
             }
             "was-inconsistent" => volume.came_inconsistent = true,
-            // The process may die in this very turn.
+            "state-change" if text.contains("disk( UpToDate -> Failed )") => volume.arrived.closed = true,
+            // The process may die in this very turn, or lose its connection.
             "state-change" if text.starts_with("role( Secondary -> Primary )") => {
                 volume.alone |= volume.word.is_some_and(|w| w.conn < ConnState::Connected);
+                if volume.word.is_some_and(|w| works_on_the_peers_copy(&w)) {
+                    self.sees_the_peers_copy(n, v);
+                }
             }
             _ => {}
         }
@@ -303,7 +307,7 @@ impl Cluster {
             let volume = &mut self.nodes[n].volumes[v];
             volume.alone |= alone;
             let promoted = word.role == Role::Primary && old.is_none_or(|w| w.role == Role::Secondary);
-            if promoted && !good(&word) && word.pdsk == DiskState::UpToDate && word.conn >= ConnState::Connected {
+            if promoted && works_on_the_peers_copy(&word) {
                 self.sees_the_peers_copy(n, v);
             }
             let volume = &mut self.nodes[n].volumes[v];
@@ -368,7 +372,7 @@ impl Cluster {
 
     /// A Primary without good data of its own works on its peer's.
     fn sees_the_peers_copy(&mut self, n: usize, v: usize) {
-        let source = self.nodes[1 - n].volumes[v].view.clone();
+        let source = self.peers_view(n, v);
         let under_way = self.under_way(n, v);
         let volume = &mut self.nodes[n].volumes[v];
         volume.left_at.get_or_insert(volume.view.includes);
@@ -439,6 +443,11 @@ impl Cluster {
             self.fail(text);
         }
     }
+}
+
+/// Has a node no good copy of its own, but its peer's within reach?
+fn works_on_the_peers_copy(word: &StateWord) -> bool {
+    word.disk != DiskState::UpToDate && word.pdsk == DiskState::UpToDate && word.conn >= ConnState::Connected
 }
 
 /// Must it be durable when it ends?

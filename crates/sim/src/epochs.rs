@@ -33,7 +33,8 @@ pub(crate) struct Arrived {
     writes: BTreeMap<ContentId, (u64, u64)>,
     /// What is covered by a flush.
     flushed: u64,
-    /// The disk was let go of in this turn, perhaps for one that is being attached: what is missing on it is marked.
+    /// The disk failed or was let go of in this turn, perhaps for one that is being attached: what is missing on it is
+    /// marked.
     pub(crate) closed: bool,
 }
 
