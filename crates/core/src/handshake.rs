@@ -4,10 +4,10 @@
 use crate::Resource;
 use crate::api::{Effect, LinkUp, Segments, Severity};
 use crate::connection::{Link, PeerDevice, Phase};
-use crate::decide::handshake84::{self, Decision, Occasion};
+use crate::decide::handshake84::{self, Decision, Occasion, UuidsVerdict};
 use crate::decide::rules84::Force;
 use crate::decide::uuid84::{self, UuidSet};
-use crate::decide::{StateChange, protocol, sizes};
+use crate::decide::{Reason, StateChange, protocol, sizes};
 use crate::mutant::{Mutant, mutant};
 use crate::state::PEER;
 use units::Sector;
@@ -286,7 +286,7 @@ impl Resource {
             sizes::SizesVerdict::Keep(_) => {}
             sizes::SizesVerdict::Adopt(adopted) if adopted.size < self.devices[d].size && self.in_use(d) => {
                 // Only an area that nobody uses may go (`docs/spec/data-path-and-resync.md` 11.1).
-                let reason = crate::decide::Reason::PrimaryWouldShrink;
+                let reason = Reason::PrimaryWouldShrink;
                 self.give_up(i, reason.name(), reason.to_string());
             }
             sizes::SizesVerdict::Adopt(adopted) => {
@@ -356,38 +356,50 @@ impl Resource {
     // -- generations --------------------------------------------------------------------------------------------------
 
     pub(crate) fn uuids_received(&mut self, i: usize, d: usize, packet: &wire::Uuids) {
-        let peer_attaching = self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent;
-        if peer_attaching {
+        if self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent {
             self.note_unconfirmed_missing(i, d);
         }
-        let dev = &self.devices[d];
-        let c = &self.connections[i];
-        let input = handshake84::UuidsReceived {
+        let judged = self.judge_uuids(i, d, packet);
+        self.connections[i].peer_devices[d].uuids = Some(*packet);
+        self.connections[i].peer_devices[d].uuids_stale = false;
+        match judged {
+            (UuidsVerdict::Store { expose }, _) => {
+                if let Some(generation) = expose {
+                    self.devices[d].exposed = generation;
+                }
+            }
+            (UuidsVerdict::SkipInitialSync, reason) => {
+                self.note(Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
+                self.accept_as_equal(i, d, packet);
+            }
+            (UuidsVerdict::Disconnect, reason) => self.give_up(i, reason.name(), reason.to_string()),
+        }
+    }
+
+    /// What the generations that a peer tells of mean as things are now.
+    fn judge_uuids(&self, i: usize, d: usize, packet: &wire::Uuids) -> (UuidsVerdict, Reason) {
+        let (dev, c) = (&self.devices[d], &self.connections[i]);
+        handshake84::on_uuids(&handshake84::UuidsReceived {
             primary: dev.role == Role::Primary,
             disk: dev.disk,
             conn: c.peer_devices[d].repl,
-            peer_attaching,
+            peer_attaching: c.peer_devices[d].pdsk < DiskState::Inconsistent,
             protocol: c.version(),
             own_current: self.uuids(d).current,
             exposed: dev.exposed,
             peer_current: packet.current,
             peer_outrun: dev.peer_outrun,
             skip_initial_sync: packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC),
-        };
-        self.connections[i].peer_devices[d].uuids = Some(*packet);
-        self.connections[i].peer_devices[d].uuids_stale = false;
-        match handshake84::on_uuids(&input) {
-            (handshake84::UuidsVerdict::Store { expose }, _) => {
-                if let Some(generation) = expose {
-                    self.devices[d].exposed = generation;
-                }
-            }
-            (handshake84::UuidsVerdict::SkipInitialSync, reason) => {
-                self.note(Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
-                self.accept_as_equal(i, d, packet);
-            }
-            (handshake84::UuidsVerdict::Disconnect, reason) => self.give_up(i, reason.name(), reason.to_string()),
-        }
+        })
+    }
+
+    /// The peer says that it has a disk. Why is that none for the users here? Its generations may have come while the
+    /// own disk was still there, and did not matter to them.
+    fn why_peers_disk_is_refused(&self, i: usize, d: usize, theirs: &StateWord) -> Option<Reason> {
+        let uuids =
+            self.connections[i].peer_devices[d].uuids.as_ref().filter(|_| theirs.disk >= DiskState::Negotiating);
+        let (verdict, reason) = self.judge_uuids(i, d, uuids?);
+        (verdict == UuidsVerdict::Disconnect).then_some(reason)
     }
 
     /// `new-current-uuid --clear-bitmap` of the peer: both copies count as equal from now on.
@@ -414,6 +426,9 @@ impl Resource {
         }
         let flags = self.connections[i].peer_devices[d].uuids.map_or(UuidFlags::NONE, |u| u.flags);
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
+        if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
+            return self.give_up(i, reason.name(), reason.to_string());
+        }
         if self.peer_finished_resync(i, d, &old, theirs, peer_disk) {
             return;
         }
@@ -585,7 +600,7 @@ impl Resource {
         i: usize,
         d: usize,
         decision: Decision,
-        reason: crate::decide::Reason,
+        reason: Reason,
         change: &mut StateChange,
     ) -> Option<ConnState> {
         let negotiating = self.devices[d].disk == DiskState::Negotiating;
