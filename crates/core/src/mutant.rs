@@ -109,6 +109,7 @@ mutants! {
     CompleteBeforePeer "complete-before-peer" Cluster "protocol C: complete when the peer has it (data 1.7)";
     CompleteBeforeDisk "complete-before-disk" Cluster "complete when the own disk has it (data 1.7)";
     IgnoreRefusal "ignore-neg-ack" Cluster "P_NEG_ACK: the peer lacks the write (data 1.8)";
+    LostGenerationTrusted "lost-generation-trusted" Cluster "what was in flight when the disk went is complete in the peer's new generation (data 1.7)";
     VolatileOnPeer "volatile-on-peer" Cluster "what only the peer has is durable there (data 1.7)";
     ForgetInFlight "forget-in-flight" Cluster "writes in flight at a loss of the link are marked (data 1.12)";
     OverlapWrites "overlapping-writes" Cluster "overlapping writes follow each other (data 1.3)";

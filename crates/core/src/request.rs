@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
+use crate::connection::Connection;
 use crate::decide::routing::{self, ToPeer};
 use crate::latency::Stage;
 use crate::merging::Waiting;
@@ -374,7 +375,7 @@ impl Resource {
         }
         self.check_congestion(PEER, d);
         let word = self.word(d);
-        let protocol = self.connections.get(PEER).map_or(101, crate::connection::Connection::version);
+        let protocol = self.connections.get(PEER).map_or(101, Connection::version);
         let route = routing::write(&word, protocol);
         let local = route.local && self.devices[d].usable();
         let data_to: ConnMask = if route.peer == ToPeer::Data { 1 << PEER } else { 0 };
@@ -509,7 +510,7 @@ impl Resource {
                 // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
                 return;
             }
-            if repeat {
+            if repeat || self.overtaken_by_disk_loss(key) {
                 return self.start_again(key);
             }
             self.complete_write(key);
@@ -518,6 +519,18 @@ impl Resource {
         if w.is_done() {
             self.retire_write(key);
         }
+    }
+
+    /// A write that the peer has, and the own disk, which has gone meanwhile, may lack: the peer got it before it knew
+    /// of that, in the generation of the lost disk, which could come back after a crash and count as equal. It is sent
+    /// once more, behind the news, and the peer writes it in a generation of its own.
+    fn overtaken_by_disk_loss(&self, key: u64) -> bool {
+        let Some(Request::Write(w)) = self.requests.get(key) else { return false };
+        let gone = self.devices[w.device].disk < DiskState::Inconsistent && w.local != Local::None;
+        let peers = self.connections.iter().enumerate();
+        let serves = |c: &Connection| c.replicating(w.device) && c.peer_devices[w.device].pdsk == DiskState::UpToDate;
+        let sent_before = gone && !w.sole && !mutant(Mutant::LostGenerationTrusted);
+        sent_before && peers.filter(|(_, c)| serves(c)).any(|(i, _)| w.ok >> i & 1 == 1)
     }
 
     /// What kept writes from being completed is gone.
@@ -653,7 +666,7 @@ impl Resource {
     }
 
     fn smallest_version(&self) -> u32 {
-        self.connections.iter().map(crate::connection::Connection::version).min().unwrap_or(u32::MAX)
+        self.connections.iter().map(Connection::version).min().unwrap_or(u32::MAX)
     }
 
     fn smallest_max_epoch(&self) -> u32 {
