@@ -124,6 +124,7 @@ mutants! {
     PeerWritesOverlap "peer-writes-overlap" Cluster "overlapping writes of the peer follow each other (data 2.2)";
     ReadBeforeWrite "read-before-write" Cluster "a peer's read waits for its writes (data 4.2)";
     DisklessWithoutBitmap "diskless-without-bitmap" Cluster "the bitmap for a diskless writer is kept here (data 2.3)";
+    SupersededEarly "superseded-early" Cluster "P_SUPERSEDED when the superseding write is on the disk (data 3.2)";
     DurableSuperseded "durable-superseded" Cluster "a durable write is superseded by a durable one only (data 3.2)";
     // Resync (data-path-and-resync 7).
     ResyncBesideHandler "resync-beside-handler" Cluster "a resync waits for its handler (state 8.6)";

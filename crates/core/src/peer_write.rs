@@ -222,7 +222,7 @@ impl Resource {
         }
         if c.resolve_conflicts() {
             let early = (seq.wrapping_sub(1).wrapping_sub(c.peer_devices[d].peer_seq) as i32) > 0;
-            let unwritten = |w: &Write| w.local == Local::Pending;
+            let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededEarly);
             return early || range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
         }
         range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some())

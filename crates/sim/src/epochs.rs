@@ -2,7 +2,7 @@
 //! activity log (`docs/spec/data-path-and-resync.md` 1.7 to 1.9).
 
 use crate::apps::FIRST_WRITE;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Volume};
 use crate::net::Wish;
 use crate::oracle::{Moment, Written};
 use crate::payload::{ContentId, Payload, ZEROES};
@@ -118,6 +118,10 @@ impl Cluster {
                 return Ok(());
             }
             Packet::SyncUuid(sync) => return self.check_sync_generation(n, v, *sync),
+            Packet::Superseded(ack) => {
+                self.note_superseded(n, v, SectorRange::new(ack.sector, ack.size));
+                return Ok(());
+            }
             Packet::Data(w) => SectorRange::new(w.sector, w.size),
             Packet::Trim(w) | Packet::Zeroes(w) => SectorRange::new(w.sector, w.size),
             _ => None,
@@ -132,6 +136,23 @@ impl Cluster {
         match self.nodes[n].requests.values().find(|r| later(r) && r.written.issued > completed) {
             Some(r) => Err(format!("{:?} is in the epoch of a write that was completed before it", r.written)),
             None => Ok(()),
+        }
+    }
+
+    /// A node tells the other Primary that it need not write this: what it has there itself counts as the later write,
+    /// and stands for both when that is durable.
+    fn note_superseded(&mut self, n: usize, v: usize, range: Option<SectorRange>) {
+        let Some(range) = range else { return };
+        let theirs = |r: &&crate::cluster::Request| {
+            r.volume == v && r.sent.is_some() && crate::apps::is_write(r.kind) && r.written.range.overlaps(range)
+        };
+        let theirs: Vec<Written> = self.nodes[1 - n].requests.values().filter(theirs).map(|r| r.written).collect();
+        let Volume { data, arrived, .. } = &mut self.nodes[n].volumes[v];
+        let durable = Payload::read(data.data(), range) == Payload::read(data.durable(), range);
+        let mark = if durable { 0 } else { data.mark() };
+        for write in theirs.into_iter().filter(|w| w.content != ZEROES) {
+            let (start, end) = (write.range.start.max(range.start), write.range.end.min(range.end));
+            arrived.note_written(&Payload::of_write(write.content, SectorRange { start, end }), mark);
         }
     }
 
