@@ -125,6 +125,9 @@ pub(crate) struct PeerDevice {
     pub(crate) early_sync_uuid: Option<units::Generation>,
     /// The peer's bitmap came before we knew of the resync that it belongs to: its bits are in ours.
     pub(crate) early_bitmap: bool,
+    /// A resync or verify on this link was given up before all its answers were here. Nothing but the moment tells
+    /// them from those of the next one.
+    pub(crate) answers_may_come: bool,
     /// The handler that must end before a resync begins.
     pub(crate) before_resync: BeforeResync,
     /// To be sent when our superblock names it.
@@ -296,6 +299,7 @@ impl PeerDevice {
             receiving_bitmap: None,
             early_sync_uuid: None,
             early_bitmap: false,
+            answers_may_come: false,
             before_resync: BeforeResync::default(),
             sync_uuid_due: None,
             resync: Resync::default(),

@@ -94,6 +94,7 @@ impl Resource {
             pd.sizes = None;
             pd.receiving_bitmap = None;
             pd.early_bitmap = false;
+            pd.answers_may_come = false;
             pd.refused_writes = false;
             pd.sync_uuid_due = None;
             self.write_bitmap(d);

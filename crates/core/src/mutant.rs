@@ -133,6 +133,7 @@ mutants! {
     WriteIntoResync "write-into-resync" Cluster "a write waits for the resync of its blocks (data 7.4)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
     ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";
+    StaleAnswers "stale-answers" Cluster "an earlier resync's answers are none of this one (data 7.1)";
     FailedBlockCleared "failed-block-cleared" Cluster "a block that could not be copied stays marked (data 7.6)";
 }
 

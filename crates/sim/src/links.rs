@@ -198,14 +198,17 @@ impl Cluster {
 
     pub(crate) fn heal(&mut self, from: usize) {
         self.net.cut[from] = false;
-        for c in &mut self.net.connections {
-            c.streams[from].iter_mut().for_each(|s| s.stalled = false);
-        }
-        let numbers: Vec<u64> = self.net.connections.iter().map(|c| c.number).collect();
-        for number in numbers {
-            self.schedule_stream(number, from, 0);
-            self.schedule_stream(number, from, 1);
-        }
+        (0..2).for_each(|which| self.let_flow(from, which));
         self.seek(self.now);
+    }
+
+    /// A stream of a node goes on.
+    pub(crate) fn let_flow(&mut self, from: usize, which: usize) {
+        let flowing = |c: &mut crate::net::Connection| {
+            c.streams[from][which].stalled = false;
+            c.number
+        };
+        let numbers: Vec<u64> = self.net.connections.iter_mut().map(flowing).collect();
+        numbers.into_iter().for_each(|number| self.schedule_stream(number, from, which));
     }
 }

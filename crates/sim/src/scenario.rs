@@ -159,6 +159,14 @@ fn node(word: &str) -> Result<usize, String> {
     }
 }
 
+fn stream_number(word: &str) -> Result<usize, String> {
+    match word {
+        "data" => Ok(0),
+        "control" => Ok(1),
+        _ => Err(format!("{word} is no stream")),
+    }
+}
+
 impl Cluster {
     /// Both nodes run and are connected; without `fresh` both hold the same, and A's applications may open its device.
     fn come_up(&mut self, fresh: bool) {
@@ -224,6 +232,8 @@ impl Cluster {
                 let (start, end) = (number(block)? * 8, (number(block)? + number(count)?) * 8);
                 self.step(Step::Rot { node: node(n)?, volume: 0, range: sectors(start, end) });
             }
+            ["hold", n, stream] => self.step(Step::Stall(node(n)?, stream_number(stream)?)),
+            ["release", n, stream] => self.let_flow(node(n)?, stream_number(stream)?),
             ["busy", n, count] => self.keep_busy(node(n)?, number(count)?, 8),
             ["busy", n, count, blocks] => self.keep_busy(node(n)?, number(count)?, number(blocks)?),
             ["disk", n, fault] => self.spoil(node(n)?, fault)?,

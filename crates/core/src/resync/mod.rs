@@ -17,6 +17,7 @@ pub(crate) use verify::VerifyRange;
 use crate::Resource;
 use crate::api::{Segments, Severity};
 use crate::config::ResyncConfig;
+use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use controller::{Controller, SourceBrake, Work};
 use progress::Marks;
@@ -61,6 +62,8 @@ pub(crate) struct Resync {
     algorithm: Option<String>,
     /// A resync ends when so many more pings are answered: they flush the acknowledgements on the other stream.
     finishing: Option<u32>,
+    /// The same before it asks or answers anything: what may still come belongs to the one before.
+    settling: Option<u32>,
     /// The peer answered or acknowledged something last.
     heard: Instant,
     marks: Marks,
@@ -112,6 +115,11 @@ enum Step {
 }
 
 impl Block {
+    /// Is the peer to answer?
+    fn is_awaited(&self) -> bool {
+        matches!(self.step, Step::Requested | Step::Sent | Step::ResultsAwaited(_) | Step::Verifying(_))
+    }
+
     fn into_data(self) -> Segments {
         match self.step {
             Step::Arrived(data)
@@ -147,10 +155,31 @@ impl Resource {
             wish: std::mem::take(&mut rs.wish),
             ..Resync::default()
         };
+        self.settle_answers(i, d);
         let role = if is_source { "source" } else { "target" };
         let how = if csums { ", by checksums" } else { "" };
         let text = format!("resync as {role} begins: {} KiB differ{how}", left * 4);
         self.note(Severity::Info, Some(d), Some(i), "resync-start", text);
+    }
+
+    /// Answers on the control stream name a block, not the resync that asked: one that was held up while the peer's
+    /// disk went and came back would pass for an answer of now, clear a bit whose block was never copied, or let a write
+    /// overtake the block. A ping comes back behind all of them; nothing new is asked or answered before it does.
+    fn settle_answers(&mut self, i: usize, d: usize) {
+        if !self.connections[i].peer_devices[d].answers_may_come || mutant(Mutant::StaleAnswers) {
+            return;
+        }
+        let before = self.connections[i].pings_out;
+        self.connections[i].peer_devices[d].resync.settling = Some(1 + before);
+        self.send_ping(i);
+    }
+
+    /// A ping was answered: is it the one that was sent behind the answers of an earlier resync?
+    fn answers_settled(&mut self, i: usize, d: usize) {
+        let pd = &mut self.connections[i].peer_devices[d];
+        let Some(pings) = pd.resync.settling else { return };
+        pd.resync.settling = if pings > 1 { Some(pings - 1) } else { None };
+        pd.answers_may_come = pings > 1;
     }
 
     /// Options changed: running resyncs go on by them.
@@ -207,10 +236,14 @@ impl Resource {
         // Its generation, if the peer has not been told yet, is of no resync any more.
         self.connections[i].peer_devices[d].sync_uuid_due = None;
         let rs = &mut self.connections[i].peer_devices[d].resync;
+        let awaited = |b: &Block| b.is_awaited();
+        let may_come = rs.blocks.values().any(awaited);
         rs.in_flight = 0;
         rs.waiting.clear();
         rs.arrived.clear();
-        (rs.finishing, rs.next_pass, rs.controller, rs.brake) = (None, None, None, None);
+        (rs.finishing, rs.settling, rs.next_pass, rs.controller, rs.brake) = (None, None, None, None, None);
+        self.connections[i].peer_devices[d].answers_may_come |= may_come;
+        let rs = &mut self.connections[i].peer_devices[d].resync;
         for (id, mut block) in std::mem::take(&mut rs.blocks) {
             if let Step::Writing(data) | Step::Abandoned(data) = block.step {
                 block.step = Step::Abandoned(data);
@@ -375,12 +408,7 @@ impl Resource {
     /// When a peer that answers pings, but nothing else, has been silent for too long; `None` while nothing of it is
     /// awaited.
     pub(crate) fn resync_deadline(&self, i: usize, patience: Duration) -> Option<Instant> {
-        let oldest = |rs: &Resync| {
-            let awaited = |b: &&Block| {
-                matches!(b.step, Step::Requested | Step::Sent | Step::ResultsAwaited(_) | Step::Verifying(_))
-            };
-            rs.blocks.values().filter(awaited).map(|b| b.since.max(rs.heard)).min()
-        };
+        let oldest = |rs: &Resync| rs.blocks.values().filter(|b| b.is_awaited()).map(|b| b.since.max(rs.heard)).min();
         let pds = self.connections[i].peer_devices.iter();
         pds.filter_map(|p| oldest(&p.resync)).min().map(|since| since + patience)
     }
@@ -408,6 +436,8 @@ impl Resource {
     pub(crate) fn resync_timer(&self, i: usize) -> Option<Instant> {
         let cap = self.resync_cap(i);
         let timer = |rs: &Resync, repl: ConnState| match repl {
+            // A ping must be answered first.
+            _ if rs.settling.is_some() => None,
             // Nothing to do before the last answers are here.
             ConnState::SyncTarget if rs.finishing.is_some() => None,
             ConnState::VerifyS if rs.verify.as_ref().is_none_or(Verify::all_asked) => None,
@@ -424,9 +454,11 @@ impl Resource {
         usable.filter_map(|(p, _)| timer(&p.resync, p.repl)).map(|at| at.max(soon)).min()
     }
 
-    /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation.
+    /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation, once nothing
+    /// of an earlier one can come any more.
     fn unwanted_answer(&mut self, i: usize, d: usize, running: &[ConnState], what: String) {
-        if running.contains(&self.connections[i].peer_devices[d].repl) {
+        let pd = &self.connections[i].peer_devices[d];
+        if running.contains(&pd.repl) && pd.resync.settling.is_none() {
             self.protocol_error(i, "unknown-answer", what);
         }
     }

@@ -96,7 +96,7 @@ impl Resource {
         let now = self.now;
         let peer_primary = self.connections[i].peer_role == Role::Primary;
         let rs = &self.connections[i].peer_devices[d].resync;
-        if rs.waiting.is_empty() && rs.brake.is_none() {
+        if rs.settling.is_some() || (rs.waiting.is_empty() && rs.brake.is_none()) {
             return;
         }
         let (cap, busy) = (self.resync_cap(i), self.application_busy(d));

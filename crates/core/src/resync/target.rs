@@ -36,7 +36,11 @@ impl Resource {
     pub(super) fn request_blocks(&mut self, i: usize, d: usize) {
         let now = self.now;
         let rs = &self.connections[i].peer_devices[d].resync;
-        if rs.finishing.is_some() || rs.next_pass.is_some_and(|t| t > now) || !self.devices[d].usable() {
+        if rs.finishing.is_some()
+            || rs.settling.is_some()
+            || rs.next_pass.is_some_and(|t| t > now)
+            || !self.devices[d].usable()
+        {
             return;
         }
         if self.devices[d].generation_in_flight() {
@@ -314,6 +318,7 @@ impl Resource {
     /// Our ping was answered: whatever was sent on the control stream before has been seen.
     pub(crate) fn ping_answered(&mut self, i: usize) {
         for d in 0..self.devices.len() {
+            self.answers_settled(i, d);
             let pd = &mut self.connections[i].peer_devices[d];
             let Some(pings) = pd.resync.finishing else { continue };
             if pings > 1 {

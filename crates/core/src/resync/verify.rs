@@ -143,6 +143,7 @@ impl Resource {
             algorithm,
             ..Resync::default()
         };
+        self.settle_answers(i, d);
         let role = if source { "asking" } else { "answering" };
         let text = format!("online verify ({role}) from sector {} to {}", start * 8, end * 8);
         self.note(Severity::Info, Some(d), Some(i), "verify-start", text);
@@ -154,6 +155,9 @@ impl Resource {
         self.check_blocks(i, d);
         let now = self.now;
         let rs = &mut self.connections[i].peer_devices[d].resync;
+        if rs.settling.is_some() {
+            return;
+        }
         let patient = rs.next_pass.is_some_and(|t| t > now);
         if !patient {
             rs.next_pass = None;
