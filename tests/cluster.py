@@ -129,6 +129,7 @@ class Cluster:
         self.dir = scratch.make("urbd-test-", scratch_dir())
         self.nodes = []  # urbd nodes and kernel nodes, in the order of the config's host sections
         self.config = {}
+        self.wrap = list  # what starts a node's process: given its command line, returns another one
 
     def __enter__(self):
         return self
@@ -354,8 +355,9 @@ class UrbdNode(Node):
     def start(self, res="r0", timeout=20.0):
         """`urbd run RES` in the foreground of a process that the test owns; returns when it answers."""
         log = open(os.path.join(self.dir, f"{res}.log"), "ab")
-        p = subprocess.Popen(self.prefix() + [URBD, "run", res], env=self.env(), stdin=subprocess.DEVNULL, stdout=log,
-                             stderr=log, start_new_session=True, preexec_fn=end_with_us)
+        argv = self.prefix() + self.cluster.wrap([URBD, "run", res])
+        p = subprocess.Popen(argv, env=self.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                             start_new_session=True, preexec_fn=end_with_us)
         log.close()
         self.processes[res] = p
 

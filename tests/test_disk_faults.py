@@ -113,6 +113,35 @@ def test_primary_whose_disk_fails(faulty, policy, fault):
     assert a.read(MIB, len(data)) == data == a.read(4 * MIB, len(data))
 
 
+@pytest.mark.parametrize("peer_stays", [True, False])
+def test_passed_on_errors_and_a_crash(faulty, peer_stays):
+    """What the Primary's disk refused is on the peer alone when the Primary is killed: the old disk does not win, whether
+    the peer was there all the time or both come back, the old disk first."""
+    a, b = faulty.nodes
+    disk = FaultyDisk(a)
+    faulty.up(disk="on-io-error pass_on;", meta={"a": a.md, "b": "internal"})
+    old, new = os.urandom(65536), os.urandom(65536)
+    a.write(MIB, old)
+    disk.fail("writes")
+    a.write(MIB, new)
+    a.kill()
+    if not peer_stays:
+        b.kill()
+    disk.heal()
+    a.start()
+    if not peer_stays:
+        a.wait(disk="Inconsistent")
+        assert a.call("primary", "r0").rc != 0, "what was acknowledged is not there"
+        b.start()
+    faulty.wait_synced()
+    assert a.state()["received"] > 0 and b.state()["received"] == 0, "the disk that has everything is the source"
+    faulty.assert_same()
+    for n in (b, a):
+        n.verb("primary", "r0")
+        assert n.read(MIB, len(new)) == new
+        n.verb("secondary", "r0")
+
+
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_secondary_whose_disk_fails(faulty, policy, error):

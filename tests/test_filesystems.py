@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import random
 import signal
@@ -57,8 +58,13 @@ def digest(path):
         return hashlib.sha256(f.read()).hexdigest()
 
 
-def two_nodes(cluster):
-    a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)
+def two_nodes(cluster, size=SIZE, sparse=True):
+    """Both UpToDate, a is Primary. Without `sparse` the memory that disks in memory take is the test's own."""
+    a, b = cluster.node("a", size=size), cluster.node("b", size=size)
+    if not sparse:
+        for n in (a, b):
+            with open(n.disk_file(), "wb") as f:
+                f.writelines(itertools.repeat(bytes(MIB), size // MIB))
     cluster.configure()
     for n in (a, b):
         n.urbd("create-md", "--force", "r0")

@@ -14,10 +14,12 @@ from cluster import MIB, eventually
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes
 
 LIMIT = 48 * MIB
+# Of both nodes' processes together: 92 MiB of buffers each, and little more.
+LIMIT_OF_NODES = 224 * MIB
 WRITTEN = 192 * MIB
 # Flags of a process (proc(5), field 9 of stat) that PR_SET_IO_FLUSHER sets: PF_MEMALLOC_NOIO and PF_LOCAL_THROTTLE.
 IO_FLUSHER = 0x0008_0000 | 0x0010_0000
-CAP_SYS_RESOURCE = 1 << 24
+CAP_IPC_LOCK, CAP_SYS_RESOURCE = 1 << 14, 1 << 24
 
 
 class Group:
@@ -27,10 +29,10 @@ class Group:
              ("/sys/fs/cgroup", "memory.max", "memory.events", "memory.events"),
              ("/sys/fs/cgroup/unified", "memory.max", "memory.events", "memory.events")]
 
-    def __init__(self, limit):
+    def __init__(self, limit, name="programs"):
         refusals = []
         for root, knob, self.events, self.kills in self.ROOTS:
-            self.path = os.path.join(root, f"urbd-test-{os.getpid()}")
+            self.path = os.path.join(root, f"urbd-test-{os.getpid()}-{name}")
             try:
                 os.mkdir(self.path)
             except OSError as e:
@@ -66,6 +68,11 @@ class Group:
         eventually("the control group is empty", gone, 20)
 
 
+    def inside(self, argv):
+        """A command line that runs this one in the group."""
+        return ["sh", "-c", f'echo $$ >{self.path}/cgroup.procs && exec "$@"', "sh", *argv]
+
+
 @pytest.fixture
 def limited():
     group = Group(LIMIT)
@@ -73,16 +80,24 @@ def limited():
     group.close()
 
 
+@pytest.fixture
+def limited_nodes():
+    """For the nodes' processes: to be asked for before the cluster, which must end before the group."""
+    group = Group(LIMIT_OF_NODES, "nodes")
+    yield group
+    group.close()
+
+
 def dirty(node, group, path):
     """Writes and syncs a file from inside the group."""
-    script = (f"echo $$ >{group.path}/cgroup.procs && "
-              f"exec dd if=/dev/urandom of={path} bs=1M count={WRITTEN // 2 // MIB} conv=fsync")
-    return subprocess.Popen([*node.prefix(), "sh", "-c", script], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    dd = ["dd", "if=/dev/urandom", f"of={path}", "bs=1M", f"count={WRITTEN // 2 // MIB}", "conv=fsync"]
+    return subprocess.Popen([*node.prefix(), *group.inside(dd)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
                             text=True)
 
 
-def test_write_back_under_a_memory_limit(cluster, limited):
-    a, b = two_nodes(cluster)
+def write_back(cluster, limited):
+    """More dirty pages than the group of the programs that make them has room for."""
+    a, b = two_nodes(cluster, size=WRITTEN + 48 * MIB, sparse=False)
     dev = a.device()
     sh(*MKFS["ext4"], dev)
     with mounted(a, dev, "ext4", a.run) as where:
@@ -104,6 +119,20 @@ def test_write_back_under_a_memory_limit(cluster, limited):
     cluster.assert_same()
 
 
+def test_write_back_under_a_memory_limit(cluster, limited):
+    write_back(cluster, limited)
+
+
+def test_write_back_while_the_nodes_have_a_limit_of_their_own(limited_nodes, cluster, limited):
+    """A node's process takes its memory when it starts: what programs write does not make it grow, and it needs nobody's
+    pages to be written before it can go on."""
+    cluster.wrap = limited_nodes.inside
+    write_back(cluster, limited)
+    assert limited_nodes.killed() == 0
+    for n in cluster.nodes:
+        assert n.processes["r0"].poll() is None
+
+
 def test_process_is_ready_for_reclaim(pair):
     """Its memory is locked, and it is marked as one that reclaim goes through, if it may; else it says what it may not."""
     a = pair.nodes[0]
@@ -118,3 +147,22 @@ def test_process_is_ready_for_reclaim(pair):
         assert flags & IO_FLUSHER == IO_FLUSHER
     else:
         assert flags & IO_FLUSHER == 0 and "PR_SET_IO_FLUSHER" in a.log()
+
+
+def test_process_without_any_right(pair):
+    """Without CAP_IPC_LOCK, and with little memory that may be locked: it says so, locks nothing (else later allocations
+    would fail), and works."""
+    without = ["setpriv", "--bounding-set", "-ipc_lock", "--", "prlimit", "--memlock=65536:65536", "--"]
+    pair.wrap = lambda argv: [*without, *argv]
+    pair.up()
+    a, b = pair.nodes
+    for n in (a, b):
+        with open(f"/proc/{n.processes['r0'].pid}/status") as f:
+            status = dict(x.split(":", 1) for x in f)
+        assert not int(status["CapEff"], 16) & CAP_IPC_LOCK, "the test took the right away"
+        assert int(status["VmLck"].split()[0]) * 1024 <= 65536
+        assert "locking memory (needs CAP_IPC_LOCK)" in n.log() and "may stall when memory is short" in n.log()
+    data = os.urandom(8 * MIB)
+    a.write(0, data)
+    assert a.read(0, len(data)) == data
+    pair.assert_same()
