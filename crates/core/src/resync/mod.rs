@@ -162,9 +162,9 @@ impl Resource {
         self.note(Severity::Info, Some(d), Some(i), "resync-start", text);
     }
 
-    /// Answers on the control stream name a block, not the resync that asked: one that was held up while the peer's
-    /// disk went and came back would pass for an answer of now, clear a bit whose block was never copied, or let a write
-    /// overtake the block. A ping comes back behind all of them; nothing new is asked or answered before it does.
+    /// Answers on the control stream name a block, not the resync that asked: one that was held up while the target's
+    /// disk went and came back would pass for an answer of now, clear a bit whose block was never copied, or let a
+    /// write overtake the block. A ping comes back behind all of them; nothing new is asked or answered before.
     fn settle_answers(&mut self, i: usize, d: usize) {
         if !self.connections[i].peer_devices[d].answers_may_come || mutant(Mutant::StaleAnswers) {
             return;
@@ -454,8 +454,8 @@ impl Resource {
         usable.filter_map(|(p, _)| timer(&p.resync, p.repl)).map(|at| at.max(soon)).min()
     }
 
-    /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation, once nothing
-    /// of an earlier one can come any more.
+    /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation, once
+    /// nothing of an earlier one can come any more.
     fn unwanted_answer(&mut self, i: usize, d: usize, running: &[ConnState], what: String) {
         let pd = &self.connections[i].peer_devices[d];
         if running.contains(&pd.repl) && pd.resync.settling.is_none() {
