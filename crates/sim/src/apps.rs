@@ -273,7 +273,8 @@ impl Cluster {
             "resync-done" if target && text.ends_with(", 0 KiB failed") => volume.synced = true,
             "new-generation" => {
                 volume.generation_began = true;
-                volume.served |= volume.word.is_some_and(|w| w.role == Role::Secondary && w.peer == Role::Primary);
+                // A Secondary begins one for its peer only, which may have been promoted in this very turn.
+                volume.served |= volume.word.is_some_and(|w| w.role == Role::Secondary);
                 // It may be demoted, or connected again, in this very turn.
                 volume.alone |= volume.word.is_some_and(|w| w.role == Role::Primary);
             }
