@@ -211,6 +211,10 @@ impl Resource {
                         self.mark_out_of_sync(i, d, range);
                     }
                     self.note_missing_on_peer(d, completed);
+                    if self.peer_spared_its_disk(i, d, key) {
+                        let text = "the peer refused a write of when its copy was the better one: connecting again";
+                        return self.drop_link(i, ConnState::NetworkFailure, "peer-lacks-write", text.to_owned());
+                    }
                 } else {
                     w.ok |= bit;
                 }
@@ -225,6 +229,16 @@ impl Resource {
                 self.note_missing_on_peer(d, true);
             }
         }
+    }
+
+    /// The peer refused a write that was sent while the disk here had no good data, as a sync target's. The peer's was
+    /// the only good copy then, which stays one in spite of an error (`on-io-error pass-on`). By now this copy is good
+    /// and has the write: the other one, without it, must not count as good beside it, and the peer may not know.
+    fn peer_spared_its_disk(&self, i: usize, d: usize, key: u64) -> bool {
+        let Some(Request::Write(w)) = self.requests.get(key) else { return false };
+        let both_good = self.devices[d].disk == wire::DiskState::UpToDate
+            && self.connections[i].peer_devices[d].pdsk == wire::DiskState::UpToDate;
+        w.sole && !w.completed && w.local != Local::None && both_good
     }
 
     /// The bitmaps are about to be exchanged: what the peer has not confirmed may be missing there, although it is
