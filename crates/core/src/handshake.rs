@@ -468,7 +468,7 @@ impl Resource {
                 return self.drop_link(i, ConnState::NetworkFailure, "disk-lacks-peers-writes", text);
             }
             // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
-            let stale = self.role == Role::Primary && self.disk_lags_behind_users(d);
+            let stale = self.role == Role::Primary && (self.disk_lags_behind_users(d) || self.writes_elsewhere(i, d));
             change.disk = Some(if stale { DiskState::Failed } else { self.devices[d].attach_state });
         }
         if theirs.disk == DiskState::Negotiating && (conn > ConnState::Connected || old.disk < DiskState::Negotiating) {
@@ -566,6 +566,7 @@ impl Resource {
             dry_run: c.tentative || c.peer_tentative,
             resolve_conflicts: c.resolve_conflicts(),
             demotable: self.demotable(),
+            writes_elsewhere: self.writes_elsewhere(i, d),
         });
         let split = matches!(comparison.verdict, uuid84::Verdict::SplitBrain { .. });
         let lost = split && !c.discard_my_data && matches!(outcome.decision, Decision::Target { .. });

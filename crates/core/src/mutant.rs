@@ -83,6 +83,7 @@ mutants! {
     GenerationForRefused "generation-before-acceptance" Cluster "no generation for a diskless Primary that refuses (state 2.8)";
     // Disks (connection-and-state 11).
     AttachStaleDisk "attach-stale-disk" Decision "a disk older than what users saw is refused (state 11.3)";
+    AttachUnderWrites "attach-under-writes" Decision "a disk is not good beside writes that it will lack (state 11.3)";
     AttachOutdatedAsGood "attach-outdated-as-good" Decision "an Outdated disk stays so (state 11.3)";
     OutdatedCrash "outdated-disk-counts-as-crashed" Decision "a Primary that crashed beside its Outdated disk left nothing on that (state 11.3)";
     DiscardActivityLog "discard-activity-log" Decision "after a crash of a Primary the log is applied (disk 3.10)";

@@ -241,6 +241,13 @@ impl Resource {
         w.sole && !w.completed && w.local != Local::None && both_good
     }
 
+    /// Are writes on their way to the peer that the disk here did not get?
+    pub(crate) fn writes_elsewhere(&self, i: usize, d: usize) -> bool {
+        let mut sent = self.connections[i].log.iter().map(|sent| self.requests.get(sent.request));
+        let lacked = |local| matches!(local, Local::None | Local::Failed(_));
+        sent.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && !w.completed && lacked(w.local)))
+    }
+
     /// The bitmaps are about to be exchanged: what the peer has not confirmed may be missing there, although it is
     /// still connected (its disk is another one by now). The answers travel on the other stream, and may come too late.
     pub(crate) fn account_for_sent(&mut self, i: usize, d: usize) {

@@ -56,6 +56,8 @@ pub struct Input {
     pub resolve_conflicts: bool,
     /// A demotion of this node, without waiting, would succeed now.
     pub demotable: bool,
+    /// Writes of this node are on their way to the peer's disk alone.
+    pub writes_elsewhere: bool,
 }
 
 /// What to do.
@@ -111,10 +113,10 @@ pub struct Outcome {
 
 /// Decides what follows from a comparison (spec 5.7, "After the comparison").
 ///
-/// Differs from DRBD 8.4 in four places (`docs/compatibility.md`): a Primary that attaches wins no split brain, one
-/// without usable bitmap is never
-/// resolved by a bitmap resync, never automatically if no common generation is known, and a Primary that lost it but
-/// cannot be demoted refuses whatever discard-my-data says.
+/// Differs from DRBD 8.4 in five places (`docs/compatibility.md`): a Primary that attaches wins no split brain, nor is
+/// its disk good while writes are on their way that it will lack; one without usable bitmap is never resolved by a
+/// bitmap resync, never automatically if no common generation is known, and a Primary that lost it but cannot be
+/// demoted refuses whatever discard-my-data says.
 #[must_use]
 pub fn decide(input: &Input) -> Outcome {
     let mut out =
@@ -255,6 +257,12 @@ fn checked(input: &Input, decision: Decision, out: &mut Outcome) -> Result<Decis
     let worthless = input.me.disk <= DiskState::Inconsistent && !mutant(Mutant::InconsistentMayWin);
     if matches!(decision, Decision::Source { .. }) && worthless {
         out.reason = Reason::SourceIsInconsistent;
+        return Err(Refusal::Final);
+    }
+    let lags = input.writes_elsewhere && !mutant(Mutant::AttachUnderWrites);
+    if input.occasion == Occasion::OwnAttach && lags && !matches!(decision, Decision::Target { .. }) {
+        // The peer's disk may come to have them, and they be complete then.
+        out.reason = Reason::LacksOwnWrites;
         return Err(Refusal::Final);
     }
     // A Primary that attaches works on its peer's disk already: it has no good data of its own to lose.

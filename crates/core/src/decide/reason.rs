@@ -116,7 +116,7 @@ reasons! {
 
     // Attach (11.3).
     DataNotCurrent "data-not-current" "the disk holds another generation than the users have seen";
-    LacksOwnWrites "lacks-own-writes" "this node completed writes that only its peer has";
+    LacksOwnWrites "lacks-own-writes" "this node has writes that only its peer has, or gets";
     WasInconsistent "was-inconsistent" "metadata: the data was not consistent";
     WasOutdated "was-outdated" "metadata: the data was known to be old";
     PeerWasOutdatedBefore "peer-was-outdated-before" "metadata: the peer was outdated, so this is the newest data";

@@ -90,6 +90,7 @@ fn decide_row(args: &Args) -> String {
         dry_run: args.flag("dry-run"),
         resolve_conflicts: args.flag("R"),
         demotable: !args.flag("in-use"),
+        writes_elsewhere: args.flag("writes-elsewhere"),
     };
     outcome_text(&decide(&input), comparison.reason)
 }
@@ -227,6 +228,7 @@ pub(crate) fn both_ends_agree_and_nothing_unsafe_happens() {
                         dry_run: bit(7) && bit(3) && bit(0),
                         resolve_conflicts: bit(8),
                         demotable: bit(9),
+                        writes_elsewhere: false,
                     });
                 }
             }

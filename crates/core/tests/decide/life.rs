@@ -215,6 +215,7 @@ impl World {
             dry_run: false,
             resolve_conflicts,
             demotable: true,
+            writes_elsewhere: false,
         })
         .decision
     }

@@ -134,6 +134,7 @@ impl Meeting {
             dry_run: setting.dry_run,
             resolve_conflicts: self.comparison[n].resolve_conflicts,
             demotable: setting.demotable,
+            writes_elsewhere: false,
         })
     }
 
