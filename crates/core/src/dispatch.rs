@@ -4,6 +4,7 @@ use crate::Resource;
 use crate::api::Segments;
 use crate::connection::Phase;
 use crate::decide::StateChangeResult as Code;
+use crate::housekeeping::is_routine;
 use crate::resync::{Answer, Want};
 use units::VolumeNr;
 use wire::{BlockAck, BlockId, Packet, Socket};
@@ -17,6 +18,7 @@ impl Resource {
             (Socket::Data, Phase::Running) => self.queue_data(i, volume, packet, payload),
             (Socket::Data, _) => {
                 self.release(payload);
+                self.calm = false;
                 self.handshake_packet(i, phase, &packet);
             }
         }
@@ -43,6 +45,7 @@ impl Resource {
 
     /// The control stream: processed at once, never behind data.
     fn control_packet(&mut self, i: usize, volume: VolumeNr, packet: Packet) {
+        self.calm &= is_routine(&packet);
         match &packet {
             Packet::Ping => return self.send_connection(i, Socket::Control, Packet::PingAck),
             Packet::PingAck => return self.ping_acked(i),
@@ -87,6 +90,7 @@ impl Resource {
 
     /// The data stream, once nothing older is in the way.
     pub(crate) fn data_packet(&mut self, i: usize, volume: VolumeNr, packet: Packet, payload: Segments) {
+        self.calm &= is_routine(&packet);
         match &packet {
             Packet::Barrier(nr) => return self.peer_barrier(i, *nr),
             Packet::UnplugRemote => return,

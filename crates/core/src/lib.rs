@@ -34,6 +34,7 @@ mod device;
 mod dispatch;
 mod flush;
 mod handshake;
+mod housekeeping;
 mod latency;
 mod liveness;
 mod merging;

@@ -3,7 +3,7 @@
 
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState, Effect, LinkDown, Severity};
-use crate::connection::Phase;
+use crate::connection::{Connection, Phase};
 use crate::decide::rules84::Force;
 use crate::decide::{StateChange, fencing};
 use units::{Duration, Instant};
@@ -263,6 +263,18 @@ impl Resource {
         oldest.map(|s| s.at)
     }
 
+    /// What is looked after at the end of a turn, and goes on by time.
+    fn timers_of_others(&self) -> Option<Instant> {
+        let connection = |(i, c): (usize, &Connection)| {
+            let limit = self.patience(i).filter(|_| c.link.is_some());
+            let deadline =
+                limit.and_then(|limit| self.resync_deadline(i, limit).map(|t| t.max(c.established_at + limit)));
+            [self.resync_timer(i), self.congestion_timer(i), self.repair_timer(i), deadline].into_iter().flatten().min()
+        };
+        let connections = self.connections.iter().enumerate().filter_map(connection);
+        connections.chain(self.command_timer()).min()
+    }
+
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         let mut at = |t: Option<Instant>| {
@@ -271,17 +283,11 @@ impl Resource {
             }
         };
         for (i, c) in self.connections.iter().enumerate() {
-            at(self.resync_timer(i));
-            at(self.congestion_timer(i));
-            at(self.repair_timer(i));
             let Some(link) = &c.link else { continue };
             if link.phase < Phase::Parameters {
                 at(Some(link.phase_since + times(c.cfg.ping_timeout, 4)));
             }
             at(Some(c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |s| s + c.cfg.ping_timeout)));
-            if let Some(limit) = self.patience(i) {
-                at(self.resync_deadline(i, limit).map(|t| t.max(c.established_at + limit)));
-            }
             if let (Some(limit), Some(front)) = (self.patience(i), c.log.front()) {
                 // The front may be one that nobody waits for any more: not twice at once.
                 let again = c.overdue_checked + Duration(limit.0 / 2);
@@ -294,8 +300,12 @@ impl Resource {
                 at(Some(self.now + Duration(limit.0 / 2 + 1)));
             }
         }
-        at(self.command_timer());
         at(self.barriers_due);
+        if !self.calm || cfg!(debug_assertions) {
+            let others = self.timers_of_others();
+            debug_assert!(!self.calm || others.is_none(), "a calm resource waits for {others:?}");
+            at(others);
+        }
         next
     }
 }

@@ -118,6 +118,7 @@ impl Device {
 impl Resource {
     /// The superblock in memory changed: it is written at the end of the turn.
     pub(crate) fn md_changed(&mut self, d: usize) {
+        self.calm = false;
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.wanted += 1;
         }
@@ -125,6 +126,7 @@ impl Resource {
 
     /// The data generation changed: writes wait until it is on disk.
     pub(crate) fn generation_changed(&mut self, d: usize) {
+        self.calm = false;
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.wanted += 1;
             b.writer.generation = b.writer.wanted;
@@ -132,6 +134,7 @@ impl Resource {
     }
 
     pub(crate) fn md_in_use(&mut self, d: usize) {
+        self.calm = false;
         if let Some(b) = &mut self.devices[d].backing {
             b.md.mark_in_use();
             b.writer.wanted += 1;
@@ -141,6 +144,7 @@ impl Resource {
 
     /// No activity-log transaction before the superblock as it is now.
     fn transactions_wait(&mut self, d: usize) {
+        self.calm = false;
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.in_use = b.writer.wanted;
         }
@@ -148,6 +152,7 @@ impl Resource {
 
     /// All changed bitmap pages shall go to disk.
     pub(crate) fn write_bitmap(&mut self, d: usize) {
+        self.calm = false;
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.all_pages = true;
         }
@@ -238,6 +243,7 @@ impl Resource {
 
     /// `flush`: the page may call blocks equal whose data is in the disk's cache yet.
     fn emit_bitmap_page(&mut self, d: usize, page: u64, flush: bool) {
+        self.calm = false;
         let dev = &mut self.devices[d];
         let flush = flush && dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
         let Some(b) = &mut dev.backing else { return };

@@ -42,6 +42,8 @@ pub struct Resource {
     pub(crate) barriers_due: Option<Instant>,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) status_changed: bool,
+    /// Nothing but reads and writes happens ([`crate::housekeeping`]).
+    pub(crate) calm: bool,
     pub(crate) decisions: VecDeque<(Instant, Notice)>,
     pub(crate) pending: Vec<Pending>,
     pub(crate) handlers: BTreeMap<u64, HandlerCall>,
@@ -94,6 +96,7 @@ impl Resource {
             barriers_due: None,
             effects: VecDeque::new(),
             status_changed: true,
+            calm: false,
             decisions: VecDeque::new(),
             pending: Vec::new(),
             handlers: BTreeMap::new(),
@@ -113,7 +116,7 @@ impl Resource {
 
     /// Who has a volume's device open changed.
     pub fn on_openers(&mut self, now: Instant, volume: VolumeNr, openers: Openers) {
-        self.now = now;
+        self.begin(now);
         if let Some(d) = self.device_index(volume) {
             self.devices[d].openers = openers;
         }
@@ -122,7 +125,7 @@ impl Resource {
     /// Another resource's volume, which comes before `volume` by `resync-after`, began or ceased to hold its resync up:
     /// to sync, or to be paused itself.
     pub fn on_dependency(&mut self, now: Instant, volume: VolumeNr, waits: bool) {
-        self.now = now;
+        self.begin(now);
         if let Some(d) = self.device_index(volume) {
             self.devices[d].waits_elsewhere = waits;
         }
@@ -130,7 +133,7 @@ impl Resource {
 
     /// Both streams to `peer` are up.
     pub fn on_link_up(&mut self, now: Instant, peer: NodeId, link: LinkUp) {
-        self.now = now;
+        self.begin(now);
         if let Some(i) = self.connection_index(peer) {
             self.link_up(i, link);
         }
@@ -138,7 +141,7 @@ impl Resource {
 
     /// The streams to `peer` are gone. Not called after [`Effect::CloseLink`].
     pub fn on_link_down(&mut self, now: Instant, peer: NodeId, why: LinkDown) {
-        self.now = now;
+        self.begin(now);
         if let Some(i) = self.connection_index(peer) {
             self.link_down(i, why);
         }
@@ -163,7 +166,7 @@ impl Resource {
 
     /// The answer to [`Effect::Hmac`]; `None` if the algorithm is not known or there is no secret.
     pub fn on_hmac(&mut self, now: Instant, peer: NodeId, token: u32, mac: Option<Vec<u8>>) {
-        self.now = now;
+        self.begin(now);
         if let Some(i) = self.connection_index(peer) {
             self.hmac_done(i, token, mac);
         }
@@ -171,7 +174,7 @@ impl Resource {
 
     /// The answer to [`Effect::Digest`]: as many as there are pieces.
     pub fn on_digests(&mut self, now: Instant, op: OpId, digests: &[wire::Digest]) {
-        self.now = now;
+        self.begin(now);
         if let Some(Op::ResyncDigest { connection, device, key }) = self.ops.remove(op.0) {
             self.resync_digested(connection, device, key, digests);
         }
@@ -179,7 +182,7 @@ impl Resource {
 
     /// The answer to [`Effect::OpenDisk`]; the text says why it failed and what to do.
     pub fn on_disk_opened(&mut self, now: Instant, volume: VolumeNr, disk: Result<OpenedDisk, (i32, String)>) {
-        self.now = now;
+        self.begin(now);
         if let Some(d) = self.device_index(volume) {
             self.disk_opened(d, disk);
         }
@@ -189,6 +192,7 @@ impl Resource {
     pub fn on_disk_done(&mut self, now: Instant, done: DiskDone) {
         self.now = now;
         let Some(op) = self.ops.remove(done.op.0) else { return self.release(done.data) };
+        self.calm &= done.result.is_ok() && op.is_routine();
         let result = done.result.map_err(|e| match e {
             DiskError::Io => IoError::Io,
             DiskError::NoSpace => IoError::NoSpace,
@@ -244,7 +248,7 @@ impl Resource {
 
     /// An operation on metadata ended.
     pub fn on_meta_done(&mut self, now: Instant, done: MetaDone) {
-        self.now = now;
+        self.begin(now);
         let Some(op) = self.ops.remove(done.op.0) else { return };
         if let Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) = op {
             self.devices[d].meta_pending -= 1;
@@ -262,7 +266,7 @@ impl Resource {
 
     /// A handler ended with this exit status (0 also if it could not be run).
     pub fn on_handler_exit(&mut self, now: Instant, id: u64, status: i32) {
-        self.now = now;
+        self.begin(now);
         if let Some(call) = self.handlers.remove(&id) {
             self.handler_exit(id, &call, status);
         }
@@ -270,13 +274,13 @@ impl Resource {
 
     /// An administrator's command; it ends with [`Effect::CommandDone`].
     pub fn on_command(&mut self, now: Instant, id: u64, command: Command) {
-        self.now = now;
+        self.begin(now);
         self.command(id, command);
     }
 
     /// Time passed: at least whatever [`poll_timeout`](Self::poll_timeout) named.
     pub fn on_time(&mut self, now: Instant) {
-        self.now = now;
+        self.begin(now);
         self.check_timers();
     }
 
@@ -290,24 +294,7 @@ impl Resource {
             self.pump_requests(d);
         }
         self.send_late_barriers();
-        self.follow_dependencies();
-        for i in 0..self.connections.len() {
-            self.leave_ahead(i);
-            self.repair_after_reconnect(i);
-            self.pump_resync(i);
-        }
-        for d in 0..self.devices.len() {
-            self.pump_attach(d);
-        }
-        self.pump_commands();
-        for d in 0..self.devices.len() {
-            self.pump_al(d);
-            self.pump_metadata(d);
-            self.announce_device(d);
-        }
-        if std::mem::take(&mut self.status_changed) {
-            self.emit(Effect::StatusChanged);
-        }
+        self.keep_house();
     }
 
     // -- outputs -----------------------------------------------------------------------------------------------------
@@ -331,6 +318,12 @@ impl Resource {
     }
 
     // -- inside ------------------------------------------------------------------------------------------------------
+
+    /// Takes in something that is no routine.
+    fn begin(&mut self, now: Instant) {
+        self.now = now;
+        self.calm = false;
+    }
 
     pub(crate) fn emit(&mut self, effect: Effect) {
         self.effects.push_back(effect);
@@ -421,6 +414,7 @@ impl Resource {
         reason: &'static str,
         text: impl Into<String>,
     ) {
+        self.calm = false;
         let volume = d.map(|d| self.devices[d].volume);
         let peer = i.map(|i| self.connections[i].cfg.peer);
         let notice = Notice { severity, volume, peer, reason, text: text.into() };

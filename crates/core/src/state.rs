@@ -134,6 +134,7 @@ impl Resource {
     }
 
     fn store(&mut self, d: usize, new: &StateWord) {
+        self.calm = false;
         self.status_changed = true;
         self.devices[d].role = new.role;
         let primary = self.devices.iter().any(|d| d.role == Role::Primary);
@@ -314,6 +315,7 @@ impl Resource {
     /// Clears a reason for frozen I/O; what waited goes on.
     pub(crate) fn lift(&mut self, f: impl FnOnce(&mut SuspendReasons)) {
         f(&mut self.suspended);
+        self.calm = false;
         self.status_changed = true;
         for dev in &mut self.devices {
             dev.recheck = true;

@@ -114,6 +114,13 @@ enum Step {
     CheckSumming(Chunk, Segments),
 }
 
+impl Resync {
+    /// Nothing of it is on its way or waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.blocks.is_empty() && self.waiting.is_empty() && self.brake.is_none()
+    }
+}
+
 impl Block {
     /// Is the peer to answer?
     fn is_awaited(&self) -> bool {

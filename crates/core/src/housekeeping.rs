@@ -1,0 +1,115 @@
+//! What the end of a turn looks after besides reads and writes: commands that wait, attaching, resync, metadata, what
+//! front ends are told.
+//!
+//! While a resource is *calm*, none of that has anything to do, and is left out: a turn with nothing but reads and
+//! writes would spend a quarter of its instructions here. A resource becomes calm at the end of a turn in which all of
+//! it was looked after and nothing is left that goes on by itself. Every input ends that but a request, a packet or the
+//! end of a disk operation that is routine ([`is_routine`], [`Op::is_routine`]), and so does every change of a state or
+//! of the superblock, wherever it comes from. With debug assertions, as in the simulator, what would have been left out
+//! is done nevertheless and must come to nothing.
+
+use crate::Resource;
+use crate::api::Effect;
+use crate::connection::{Connection, PeerDevice};
+use crate::device::Device;
+use crate::resource::Op;
+use meta::DeviceFlags;
+use wire::{ConnState, Packet, Role};
+
+impl Resource {
+    /// The end of a turn, after reads and writes.
+    pub(crate) fn keep_house(&mut self) {
+        if self.calm {
+            for d in 0..self.devices.len() {
+                self.pump_al(d);
+            }
+        }
+        if !self.calm || cfg!(debug_assertions) {
+            self.look_after_everything();
+        }
+        if std::mem::take(&mut self.status_changed) {
+            self.emit(Effect::StatusChanged);
+        }
+    }
+
+    /// Does what is due, and decides whether the resource is calm from now on.
+    fn look_after_everything(&mut self) {
+        let (calm, effects) = (self.calm, self.effects.len());
+        self.look_after_each();
+        debug_assert!(
+            !calm || self.calm && self.effects.len() == effects,
+            "a calm resource had something to do: {:?}",
+            self.effects.iter().skip(effects).collect::<Vec<_>>()
+        );
+        self.calm = self.is_settled();
+        debug_assert!(!calm || self.calm, "a calm resource is not settled");
+    }
+
+    fn look_after_each(&mut self) {
+        self.follow_dependencies();
+        for i in 0..self.connections.len() {
+            self.leave_ahead(i);
+            self.repair_after_reconnect(i);
+            self.pump_resync(i);
+        }
+        for d in 0..self.devices.len() {
+            self.pump_attach(d);
+        }
+        self.pump_commands();
+        for d in 0..self.devices.len() {
+            self.pump_al(d);
+            self.pump_metadata(d);
+            self.announce_device(d);
+        }
+    }
+
+    /// Is nothing left that goes on by itself?
+    fn is_settled(&self) -> bool {
+        let device = |(d, dev): (usize, &Device)| {
+            let backing = dev.backing.as_ref();
+            // The mark of a former Primary goes when its writes are accounted for.
+            let marked =
+                self.role != Role::Primary && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
+            let full_sync = backing.is_some_and(|b| b.full_sync);
+            !marked && !full_sync && !dev.closing && dev.attaching.is_none() && self.metadata_idle(d)
+        };
+        let peer_device = |p: &PeerDevice| {
+            let at_rest = p.repl < ConnState::WFReportParams || p.repl == ConnState::Connected;
+            at_rest && p.repair_at.is_none() && p.resync.is_idle()
+        };
+        let connection = |c: &Connection| c.leaving.is_none() && c.peer_devices.iter().all(peer_device);
+        self.pending.is_empty()
+            && self.devices.iter().enumerate().all(device)
+            && self.connections.iter().all(connection)
+    }
+}
+
+impl Op {
+    /// Does its end, if it ended well, concern nobody but reads and writes?
+    pub(crate) fn is_routine(&self) -> bool {
+        matches!(
+            self,
+            Op::LocalWrite(_)
+                | Op::LocalRead(_)
+                | Op::LocalFlush(_)
+                | Op::PeerWrite(_)
+                | Op::PeerRead { .. }
+                | Op::EpochFlush { .. }
+        )
+    }
+}
+
+/// Is it a packet that concerns nobody but reads and writes?
+pub(crate) fn is_routine(packet: &Packet) -> bool {
+    matches!(
+        packet,
+        Packet::Data(_)
+            | Packet::DataRequest(_)
+            | Packet::DataReply(_)
+            | Packet::Barrier(_)
+            | Packet::UnplugRemote
+            | Packet::RecvAck(_)
+            | Packet::WriteAck(_)
+            | Packet::BarrierAck(_)
+    )
+}
