@@ -280,7 +280,7 @@ impl Resource {
 
     /// Time passed: at least whatever [`poll_timeout`](Self::poll_timeout) named.
     pub fn on_time(&mut self, now: Instant) {
-        self.begin(now);
+        self.now = now;
         self.check_timers();
     }
 

@@ -41,7 +41,8 @@ pub(crate) enum LinkEvent {
 /// All peers.
 pub(crate) struct Links {
     pool: &'static Pool,
-    links: BTreeMap<NodeId, Link>,
+    /// Few, and looked at in every turn.
+    links: Vec<Link>,
     /// Streams that still have something to send before they close.
     closing: Vec<Closing>,
     next_socket: u32,
@@ -49,9 +50,12 @@ pub(crate) struct Links {
     sent: BTreeMap<VolumeNr, Histogram>,
     seed: u64,
     events: Vec<LinkEvent>,
+    /// A stream's decoder was set: what came before can be understood now.
+    understood: bool,
 }
 
 struct Link {
+    peer: NodeId,
     settings: LinkSettings,
     phase: Phase,
 }
@@ -114,15 +118,16 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 
 impl Links {
     pub(crate) fn new(pool: &'static Pool, settings: BTreeMap<NodeId, LinkSettings>, seed: u64) -> Links {
-        let idle = |(peer, settings)| (peer, Link { settings, phase: Phase::Idle });
+        let idle = |(peer, settings)| Link { peer, settings, phase: Phase::Idle };
         let links = settings.into_iter().map(idle).collect();
-        Links { pool, links, closing: Vec::new(), next_socket: 0, sent: BTreeMap::new(), seed, events: Vec::new() }
+        let (closing, events) = (Vec::new(), Vec::new());
+        Links { pool, links, closing, next_socket: 0, sent: BTreeMap::new(), seed, events, understood: false }
     }
 
     /// Replaces the settings of the peers (`adjust`); links that are up keep theirs until they are opened anew.
     pub(crate) fn reconfigure(&mut self, settings: BTreeMap<NodeId, LinkSettings>) {
         for (peer, settings) in settings {
-            match self.links.get_mut(&peer) {
+            match self.link(peer) {
                 Some(link) => {
                     link.settings = settings;
                     if let Phase::Up(up) = &link.phase {
@@ -131,16 +136,14 @@ impl Links {
                             .for_each(|s| opening::configure(s.fd.as_raw_fd(), &link.settings));
                     }
                 }
-                None => {
-                    self.links.insert(peer, Link { settings, phase: Phase::Idle });
-                }
+                None => self.links.push(Link { peer, settings, phase: Phase::Idle }),
             }
         }
     }
 
     /// Starts trying to connect, not before `not_before`.
     pub(crate) fn connect(&mut self, peer: NodeId, not_before: Instant) {
-        if let Some(link) = self.links.get_mut(&peer)
+        if let Some(link) = self.link(peer)
             && matches!(link.phase, Phase::Idle)
         {
             link.phase = Phase::Waiting(not_before);
@@ -149,7 +152,7 @@ impl Links {
 
     /// Stops trying, or sends what is queued and closes.
     pub(crate) fn close(&mut self, ring: &mut Ring<Token>, peer: NodeId, now: Instant) {
-        let Some(link) = self.links.get_mut(&peer) else { return };
+        let Some(link) = self.link(peer) else { return };
         match std::mem::replace(&mut link.phase, Phase::Idle) {
             Phase::Up(up) => {
                 let streams = [up.data, up.control].map(|s| (s.id, s.fd, s.outbox));
@@ -163,6 +166,7 @@ impl Links {
 
     /// What the streams speak from the next packet on.
     pub(crate) fn set_dialect(&mut self, peer: NodeId, dialect: Dialect, integrity: Option<&str>) {
+        self.understood = true;
         let Some(up) = self.up(peer) else { return };
         up.dialect = dialect;
         up.integrity = integrity.and_then(Algorithm::parse);
@@ -185,6 +189,7 @@ impl Links {
         payload: &Segments,
     ) {
         let pool = self.pool;
+        self.understood |= matches!(packet, Packet::ConnectionFeatures(_));
         let Some(up) = self.up(peer) else { return };
         if let Some(algorithm) = up.integrity {
             set_digest(&mut packet, algorithm, pool, payload);
@@ -219,8 +224,8 @@ impl Links {
         answers_wait: bool,
         paused: impl Fn(NodeId) -> bool,
     ) {
-        for (peer, link) in &mut self.links {
-            let Phase::Up(up) = &mut link.phase else { continue };
+        for Link { peer, phase, .. } in &mut self.links {
+            let Phase::Up(up) = phase else { continue };
             for (stream, waits) in [(&mut up.data, false), (&mut up.control, answers_wait)] {
                 let token = Token::Link(*peer, stream.id);
                 if !waits && stream.ended.is_none() {
@@ -247,11 +252,11 @@ impl Links {
             return Some(self.events.remove(0));
         }
         let mut violation = None;
-        for (peer, link) in &mut self.links {
-            match link.next_packet(*peer, self.pool) {
+        for link in &mut self.links {
+            match link.next_packet(self.pool) {
                 Ok(None) => {}
                 Ok(packet) => return packet,
-                Err(detail) => violation = Some((*peer, detail)),
+                Err(detail) => violation = Some((link.peer, detail)),
             }
         }
         let (peer, detail) = violation?;
@@ -259,9 +264,16 @@ impl Links {
         self.events.pop()
     }
 
+    /// May there be something for [`Links::next_event`] that was not there when it gave nothing? `freed`: buffers may
+    /// have come back meanwhile.
+    pub(crate) fn has_news(&mut self, freed: bool) -> bool {
+        let starved = |link: &Link| matches!(&link.phase, Phase::Up(up) if up.data.inbox.is_starved() || up.control.inbox.is_starved());
+        std::mem::take(&mut self.understood) || !self.events.is_empty() || freed && self.links.iter().any(starved)
+    }
+
     /// When [`Links::on_timer`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let phases = self.links.values().filter_map(|link| match &link.phase {
+        let phases = self.links.iter().filter_map(|link| match &link.phase {
             Phase::Idle => None,
             Phase::Waiting(at) => Some(*at),
             Phase::Opening(opening) => Some(opening.deadline()),
@@ -279,14 +291,15 @@ impl Links {
             return;
         }
         self.closing.retain(|c| c.until > now || !c.shut());
-        let peers: Vec<NodeId> = self.links.keys().copied().collect();
+        let peers: Vec<NodeId> = self.links.iter().map(|link| link.peer).collect();
         for peer in peers {
-            let Some(link) = self.links.get_mut(&peer) else { continue };
+            let seed = self.seed.wrapping_add(1);
+            let Some(link) = self.link(peer) else { continue };
             match &mut link.phase {
                 Phase::Waiting(at) if *at <= now => {
-                    self.seed = self.seed.wrapping_add(1);
-                    let opening = Opening::start(peer, &link.settings, self.seed, now);
+                    let opening = Opening::start(peer, &link.settings, seed, now);
                     link.phase = Phase::Opening(Box::new(opening));
+                    self.seed = seed;
                     self.perform(ring, peer, now);
                 }
                 Phase::Opening(opening) if opening.deadline() <= now => {
@@ -341,7 +354,7 @@ impl Links {
         done: Done<Token>,
         now: Instant,
     ) {
-        match self.links.get_mut(&peer).map(|l| &mut l.phase) {
+        match self.link(peer).map(|l| &mut l.phase) {
             Some(Phase::Up(up)) if up.owns(socket) => {
                 up.by_id(socket).on_done(done, now);
                 up.notice_end(now);
@@ -366,7 +379,8 @@ impl Links {
 
     /// Does what the connector wants, and moves on when it is at its end.
     fn perform(&mut self, ring: &mut Ring<Token>, peer: NodeId, now: Instant) {
-        let Some(Link { settings, phase: Phase::Opening(opening) }) = self.links.get_mut(&peer) else { return };
+        let link = self.links.iter_mut().find(|link| link.peer == peer);
+        let Some(Link { settings, phase: Phase::Opening(opening), .. }) = link else { return };
         let established = opening.perform(ring, self.pool, settings, &mut self.next_socket, now);
         self.events.extend(opening.take_log().into_iter().map(|text| LinkEvent::Log { peer, text }));
         if let Some(pair) = established {
@@ -375,12 +389,13 @@ impl Links {
     }
 
     fn establish(&mut self, ring: &mut Ring<Token>, peer: NodeId, pair: Pair, now: Instant) {
-        let Some(link) = self.links.get_mut(&peer) else { return };
+        let pool = self.pool;
+        let Some(link) = self.link(peer) else { return };
         let Phase::Opening(mut opening) = std::mem::replace(&mut link.phase, Phase::Idle) else { return };
         let mut stream = |id, priority| {
             let (fd, outbox) = opening.take_socket(id)?;
             prepare(&fd, priority);
-            let inbox = Inbox::new(self.pool)?;
+            let inbox = Inbox::new(pool)?;
             let unsent = VecDeque::new();
             Some(Stream { id, fd, inbox, outbox, decoder: None, pending: None, unsent, progress: now, ended: None })
         };
@@ -400,7 +415,7 @@ impl Links {
     }
 
     fn fail(&mut self, peer: NodeId, why: LinkDown, detail: String) {
-        let Some(link) = self.links.get_mut(&peer) else { return };
+        let Some(link) = self.link(peer) else { return };
         if let Phase::Up(up) = std::mem::replace(&mut link.phase, Phase::Idle) {
             sys::shutdown(up.data.fd.as_raw_fd());
             sys::shutdown(up.control.fd.as_raw_fd());
@@ -418,15 +433,19 @@ impl Links {
         });
     }
 
+    fn link(&mut self, peer: NodeId) -> Option<&mut Link> {
+        self.links.iter_mut().find(|link| link.peer == peer)
+    }
+
     fn up(&mut self, peer: NodeId) -> Option<&mut Up> {
-        match &mut self.links.get_mut(&peer)?.phase {
+        match &mut self.link(peer)?.phase {
             Phase::Up(up) => Some(up),
             _ => None,
         }
     }
 
     fn opening(&mut self, peer: NodeId) -> Option<&mut Opening> {
-        match &mut self.links.get_mut(&peer)?.phase {
+        match &mut self.link(peer)?.phase {
             Phase::Opening(opening) => Some(opening),
             _ => None,
         }
@@ -435,7 +454,8 @@ impl Links {
 
 impl Link {
     /// The next packet of either stream; what a peer acknowledges comes before what it asks for.
-    fn next_packet(&mut self, peer: NodeId, pool: &'static Pool) -> Result<Option<LinkEvent>, String> {
+    fn next_packet(&mut self, pool: &'static Pool) -> Result<Option<LinkEvent>, String> {
+        let peer = self.peer;
         let Phase::Up(up) = &mut self.phase else { return Ok(None) };
         for (socket, stream) in [(Socket::Control, &mut up.control), (Socket::Data, &mut up.data)] {
             if let Some((volume, packet, payload)) = stream.next_packet(pool, up.integrity)? {

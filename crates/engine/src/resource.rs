@@ -157,6 +157,9 @@ struct Runner {
     done: Vec<Done<Token>>,
     outcomes: Vec<Outcome>,
     now: Instant,
+    /// When the core and the links want to be told the time, and whether that is of the turn before.
+    due: (Option<Instant>, Option<Instant>),
+    due_known: bool,
     /// Answers to peers were held back in the last turn.
     answers_wait: bool,
     /// The core was given inputs since its turn ended.
@@ -231,6 +234,8 @@ impl Runner {
             done,
             outcomes: Vec::new(),
             now: sys::now(),
+            due: (None, None),
+            due_known: false,
             answers_wait: false,
             told: false,
             taken_in: 0,
@@ -268,8 +273,13 @@ impl Runner {
 
     /// One turn of the loop: wait, take in what happened, let the core decide, carry it out.
     fn turn(&mut self) -> Result<(), Error> {
-        let due = self.core.poll_timeout();
-        let deadline = due.into_iter().chain(self.links.deadline()).min();
+        // What is to be done on this thread does not wait: when the next timer is due can be asked a turn later.
+        self.due_known = self.ring.inline_bytes().is_some() && !self.due_known;
+        if !self.due_known {
+            self.due = (self.core.poll_timeout(), self.links.deadline());
+        }
+        let (core_due, links_due) = self.due;
+        let deadline = core_due.into_iter().chain(links_due).min();
         let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
         let deadline = if hungry { Some(Instant(0)) } else { deadline };
         let taken_in = std::mem::take(&mut self.taken_in);
@@ -281,8 +291,10 @@ impl Runner {
         self.now = sys::now();
         self.inside.iter_mut().for_each(|inside| inside.begin_turn(self.now));
         self.dispatch_done();
-        self.links.on_timer(&mut self.ring, self.now);
-        if due.is_some_and(|at| at <= self.now) {
+        if links_due.is_some_and(|at| at <= self.now) {
+            self.links.on_timer(&mut self.ring, self.now);
+        }
+        if core_due.is_some_and(|at| at <= self.now) {
             self.tell(|core, now| core.on_time(now));
         }
         self.settle();
@@ -305,7 +317,7 @@ impl Runner {
             if std::mem::take(&mut self.told) {
                 self.core.on_turn_end(self.now);
             }
-            let quiet = !self.carry_out();
+            let changed = self.carry_out();
             self.volumes.feed_starved(&mut self.ring, &mut self.outcomes);
             self.requests.feed_starved();
             self.nbd.go_on();
@@ -313,7 +325,8 @@ impl Runner {
                 fuse.pump(&mut self.ring, &mut self.requests);
             }
             self.inside.iter_mut().for_each(|inside| inside.pump(&mut self.requests));
-            if !quiet || self.told || !self.outcomes.is_empty() || self.nbd.has_events() || self.requests.has_ready() {
+            let more = self.told || !self.outcomes.is_empty() || self.nbd.has_events() || self.requests.has_ready();
+            if more || self.links.has_news(changed) {
                 continue;
             }
             // Answers wait for those that this node's own writes are about to bring, but not for long.
