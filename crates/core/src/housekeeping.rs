@@ -5,8 +5,8 @@
 //! writes would spend a quarter of its instructions here. A resource becomes calm at the end of a turn in which all of
 //! it was looked after and nothing is left that goes on by itself, nor by time. Every input ends that but the time, a
 //! request, and a packet or the end of a disk operation that is routine ([`is_routine`], [`Op::is_routine`]); and so does
-//! every change of a state or of the superblock, wherever it comes from. With debug assertions, as in the simulator, what would have been left out
-//! is done nevertheless and must come to nothing.
+//! every change of a state or of the superblock, wherever it comes from. With debug assertions, as in the simulator,
+//! every other resource does nevertheless what could be left out, and it must come to nothing.
 
 use crate::Resource;
 use crate::api::Effect;
@@ -24,7 +24,7 @@ impl Resource {
                 self.pump_al(d);
             }
         }
-        if !self.calm || cfg!(debug_assertions) {
+        if !self.calm || self.doubts_calm {
             self.look_after_everything();
         }
         if std::mem::take(&mut self.status_changed) {

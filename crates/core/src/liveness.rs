@@ -301,7 +301,7 @@ impl Resource {
             }
         }
         at(self.barriers_due);
-        if !self.calm || cfg!(debug_assertions) {
+        if !self.calm || self.doubts_calm {
             let others = self.timers_of_others();
             debug_assert!(!self.calm || others.is_none(), "a calm resource waits for {others:?}");
             at(others);

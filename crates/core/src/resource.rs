@@ -44,6 +44,8 @@ pub struct Resource {
     pub(crate) status_changed: bool,
     /// Nothing but reads and writes happens ([`crate::housekeeping`]).
     pub(crate) calm: bool,
+    /// What a calm resource leaves out is done nevertheless, and must come to nothing.
+    pub(crate) doubts_calm: bool,
     pub(crate) decisions: VecDeque<(Instant, Notice)>,
     pub(crate) pending: Vec<Pending>,
     pub(crate) handlers: BTreeMap<u64, HandlerCall>,
@@ -97,6 +99,7 @@ impl Resource {
             effects: VecDeque::new(),
             status_changed: true,
             calm: false,
+            doubts_calm: cfg!(debug_assertions) && seed.is_multiple_of(2),
             decisions: VecDeque::new(),
             pending: Vec::new(),
             handlers: BTreeMap::new(),
