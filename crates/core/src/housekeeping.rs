@@ -4,9 +4,9 @@
 //! While a resource is *calm*, none of that has anything to do, and is left out: a turn with nothing but reads and
 //! writes would spend a quarter of its instructions here. A resource becomes calm at the end of a turn in which all of
 //! it was looked after and nothing is left that goes on by itself, nor by time. Every input ends that but the time, a
-//! request, and a packet or the end of a disk operation that is routine ([`is_routine`], [`Op::is_routine`]); and so does
-//! every change of a state or of the superblock, wherever it comes from. With debug assertions, as in the simulator,
-//! every other resource does nevertheless what could be left out, and it must come to nothing.
+//! request, and a packet or the end of a disk operation that is routine ([`is_routine`], [`Op::is_routine`]); and so
+//! does every change of a state or of the superblock, wherever it comes from. With debug assertions, as in the
+//! simulator, every other resource does nevertheless what could be left out, and it must come to nothing.
 
 use crate::Resource;
 use crate::api::Effect;

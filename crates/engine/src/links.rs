@@ -267,7 +267,10 @@ impl Links {
     /// May there be something for [`Links::next_event`] that was not there when it gave nothing? `freed`: buffers may
     /// have come back meanwhile.
     pub(crate) fn has_news(&mut self, freed: bool) -> bool {
-        let starved = |link: &Link| matches!(&link.phase, Phase::Up(up) if up.data.inbox.is_starved() || up.control.inbox.is_starved());
+        let starved = |link: &Link| match &link.phase {
+            Phase::Up(up) => up.data.inbox.is_starved() || up.control.inbox.is_starved(),
+            _ => false,
+        };
         std::mem::take(&mut self.understood) || !self.events.is_empty() || freed && self.links.iter().any(starved)
     }
 
