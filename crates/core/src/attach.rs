@@ -479,8 +479,7 @@ impl Resource {
         self.emit(Effect::CloseDisk { volume });
         self.abandon_al(d);
         self.finish_held();
-        // The generation of a resync that did not reach the disk must not be announced after the next attach.
-        self.connections.iter_mut().for_each(|c| c.peer_devices[d].sync_uuid_due = None);
+        self.connections.iter_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
         let change = StateChange { disk: Some(DiskState::Diskless), ..StateChange::default() };
         let _ = self.change(d, &change, Force::Hard);
         self.devices[d].disk = DiskState::Diskless;

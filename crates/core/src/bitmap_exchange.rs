@@ -123,8 +123,10 @@ impl Resource {
             ConnState::WFSyncUUID | ConnState::Behind => {}
             _ => {
                 // The answer to a request for a resync travels on the other stream and may come later: it waits for its
-                // state (`docs/spec/wire-protocol.md` 5.16).
-                self.connections[i].peer_devices[d].early_sync_uuid = Some(sync);
+                // state (`docs/spec/wire-protocol.md` 5.16). But not one for a disk that is gone.
+                if self.devices[d].backing.is_some() || mutant(Mutant::StaleSyncUuid) {
+                    self.connections[i].peer_devices[d].early_sync_uuid = Some(sync);
+                }
                 return;
             }
         }

@@ -3,6 +3,7 @@
 use crate::api::ConnectionState;
 use crate::command::Asked;
 use crate::config::{ConnectionConfig, VolumeConfig};
+use crate::mutant::{Mutant, mutant};
 use crate::peer_write::{HeldPacket, PeerEpoch};
 use crate::resync::{BeforeResync, Resync};
 use std::collections::VecDeque;
@@ -162,6 +163,19 @@ pub(crate) struct PeerDevice {
     pub(crate) received_bytes: u64,
     pub(crate) pending: u32,
     pub(crate) unacked: u32,
+}
+
+impl PeerDevice {
+    /// The disk or the link is gone: what was said of a resync that had not begun is not about the next one, nor is the
+    /// generation of one that did not reach the disk to be announced after the next attach.
+    pub(crate) fn forget_resync_to_come(&mut self) {
+        self.sync_uuid_due = None;
+        self.receiving_bitmap = None;
+        self.early_bitmap = false;
+        if !mutant(Mutant::StaleSyncUuid) {
+            self.early_sync_uuid = None;
+        }
+    }
 }
 
 impl Connection {

@@ -92,11 +92,9 @@ impl Resource {
             let pd = &mut self.connections[i].peer_devices[d];
             pd.uuids = None;
             pd.sizes = None;
-            pd.receiving_bitmap = None;
-            pd.early_bitmap = false;
             pd.answers_may_come = false;
             pd.refused_writes = false;
-            pd.sync_uuid_due = None;
+            pd.forget_resync_to_come();
             self.write_bitmap(d);
         }
         self.drop_peer_work(i);

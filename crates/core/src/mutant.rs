@@ -54,6 +54,7 @@ macro_rules! mutants {
 mutants! {
     // Comparison of generations and the handshake (connection-and-state 5, 6).
     IgnoreCrashedPrimary "ignore-crashed-primary" Decision "a crashed Primary's last writes are copied (state 5.7, rule 40)";
+    OutdatedPrimaryWins "outdated-primary-wins" Decision "an Outdated Primary overwrites no crashed one (state 5.7, rule 41)";
     BothCrashedSameWay "both-crashed-both-source" Decision "both crashed: one side is the source (state 5.7, rule 40)";
     SplitBrainBySource "split-brain-resolved-silently" Decision "rule 90 is a split brain (state 5.7)";
     HistoryWithoutFullSync "history-by-bitmap" Decision "rules 60 and 80 need a full sync (state 5.7)";
@@ -134,6 +135,7 @@ mutants! {
     WriteIntoResync "write-into-resync" Cluster "a write waits for the resync of its blocks (data 7.4)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
     ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";
+    StaleSyncUuid "stale-sync-uuid" Cluster "a sync UUID belongs to one resync (state 7.4)";
     StaleAnswers "stale-answers" Cluster "an earlier resync's answers are none of this one (data 7.1)";
     FailedBlockCleared "failed-block-cleared" Cluster "a block that could not be copied stays marked (data 7.6)";
 }

@@ -11,6 +11,7 @@ use crate::decide::effects84::{self, Facts};
 use crate::decide::rules84::{self, Context, Force};
 use crate::decide::uuid84::UuidSet;
 use crate::decide::{Handler, StateChange, StateChangeResult as Code};
+use crate::mutant::{Mutant, mutant};
 use units::Generation;
 use wire::{ConnState, DiskState, Packet, Role, Socket, StateWord, UuidFlags};
 
@@ -294,6 +295,10 @@ impl Resource {
             self.resync_began(d, matches!(new.conn, ConnState::SyncSource | ConnState::PausedSyncS));
         }
         let wants_bitmap = new.conn == ConnState::WFBitMapT && old.conn != ConnState::WFBitMapT;
+        if wants_bitmap && !mutant(Mutant::StaleSyncUuid) {
+            // The source says the generation when it has our bitmap.
+            self.connections[PEER].peer_devices[d].early_sync_uuid = None;
+        }
         if wants_bitmap && std::mem::take(&mut self.connections[PEER].peer_devices[d].early_bitmap) {
             self.bitmap_complete(PEER, d);
         }

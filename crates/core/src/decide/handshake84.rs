@@ -149,6 +149,10 @@ fn direction(input: &Input, out: &mut Outcome) -> Result<Decision, Refusal> {
     if matches!(verdict, Verdict::Unrelated | Verdict::RequiresProtocol(_) | Verdict::RequiresWsame) {
         return Err(Refusal::Final);
     }
+    if outdated_primary(input) {
+        out.reason = Reason::PrimaryIsOutdated;
+        return Err(Refusal::Final);
+    }
     if let Some(decision) = by_disk(input, verdict) {
         if !same_direction(verdict, decision) {
             out.reason = Reason::DiskStateDecides;
@@ -160,6 +164,30 @@ fn direction(input: &Input, out: &mut Outcome) -> Result<Decision, Refusal> {
         Verdict::Target { full } => Ok(Decision::Target { full }),
         Verdict::SplitBrain { bitmap_usable, ancestor_known } => split_brain(input, bitmap_usable, ancestor_known, out),
         _ => Ok(Decision::NoSync),
+    }
+}
+
+/// Rule 41 takes the Primary for the one that went on. With an Outdated disk it did not, and one that attaches worked
+/// on the crashed node's disk: its users may have seen what its own lacks. When it is demoted, rule 40 has the crashed
+/// node win.
+fn outdated_primary(input: &Input) -> bool {
+    if input.comparison.reason != Reason::CrashedPrimaryBesidePrimary || mutant(Mutant::OutdatedPrimaryWins) {
+        return false;
+    }
+    let (source, target) = match input.comparison.verdict {
+        Verdict::Source { .. } => (&input.me, &input.peer),
+        Verdict::Target { .. } => (&input.peer, &input.me),
+        _ => return false,
+    };
+    a_primary_attaches(input) || (source.disk == DiskState::Outdated && target.disk > DiskState::Outdated)
+}
+
+/// Is the disk that is being attached a Primary's, who had only the other one so far?
+fn a_primary_attaches(input: &Input) -> bool {
+    match input.occasion {
+        Occasion::OwnAttach => input.me.primary,
+        Occasion::PeerAttach | Occasion::PeerServes => input.peer.primary,
+        Occasion::Connect => false,
     }
 }
 
@@ -200,12 +228,7 @@ fn split_brain(
     let mut loser = None;
     let mut stuck = false;
     // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
-    let stale = match input.occasion {
-        Occasion::OwnAttach => input.me.primary,
-        Occasion::PeerAttach | Occasion::PeerServes => input.peer.primary,
-        Occasion::Connect => false,
-    };
-    if stale {
+    if a_primary_attaches(input) {
         out.handlers.push(Handler::SplitBrain);
         return Err(Refusal::Final);
     }

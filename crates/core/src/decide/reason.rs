@@ -74,6 +74,8 @@ reasons! {
     SourceIsInconsistent "source-is-inconsistent" "this node would be the source but its disk is not consistent";
     PrimaryWouldBeTarget "primary-would-be-target" "this node is Primary with good data and would become sync target";
     PrimaryOverwritten "primary-overwritten" "rr-conflict violently: the Primary becomes sync target";
+    PrimaryIsOutdated "primary-is-outdated" "a node crashed as Primary, and the Primary's disk is Outdated or being attached: \
+        neither is known to have everything; demote the Primary and try again";
     DryRun "dry-run" "tentative connect: decided, reported, not done";
     ExposedDataDiffers "exposed-data-differs" "Primary without good data: the peer's generation is not the one its users have seen";
     PeerLacksOwnWrites "peer-lacks-own-writes" "diskless Primary: the peer did not get all writes that were completed";

@@ -36,9 +36,9 @@ const OCCASIONS: [(&str, Occasion); 4] = [
 ];
 
 /// A comparison whose bitmap UUIDs have the given Primary bits.
-fn comparison(verdict: Verdict, was_primary: (bool, bool)) -> Comparison {
+fn comparison(verdict: Verdict, was_primary: (bool, bool), reason: Reason) -> Comparison {
     let set = |bit| UuidSet { bitmap: Generation(0x100).with_primary_bit(bit), ..UuidSet::default() };
-    Comparison { verdict, rule: 0, reason: Reason::BitmapBoth, own: set(was_primary.0), peer: set(was_primary.1) }
+    Comparison { verdict, rule: 0, reason, own: set(was_primary.0), peer: set(was_primary.1) }
 }
 
 fn decision_text(d: Decision) -> &'static str {
@@ -72,7 +72,8 @@ fn outcome_text(out: &Outcome, compared: Reason) -> String {
 fn decide_row(args: &Args) -> String {
     let verdict = args.pick("verdict", &VERDICTS, Verdict::NoSync);
     let (primary, discard) = (words::sides(args, "primary"), words::sides(args, "discard"));
-    let comparison = comparison(verdict, words::sides(args, "was-primary"));
+    let reason = if args.flag("rule41") { Reason::CrashedPrimaryBesidePrimary } else { Reason::BitmapBoth };
+    let comparison = comparison(verdict, words::sides(args, "was-primary"), reason);
     let node = |name: &str, primary, discard_my_data| Node {
         primary,
         discard_my_data,
@@ -218,7 +219,7 @@ pub(crate) fn both_ends_agree_and_nothing_unsafe_happens() {
                     let node =
                         |disk, primary, discard_my_data, changes| Node { disk, primary, discard_my_data, changes };
                     assert_safe(&Input {
-                        comparison: comparison(*verdict, (bit(4), bit(5))),
+                        comparison: comparison(*verdict, (bit(4), bit(5)), Reason::BitmapBoth),
                         occasion: Occasion::Connect,
                         me: node(disks[disk / 4], bit(0), bit(2), changes.0),
                         peer: node(disks[disk % 4], bit(1), bit(3) && !bit(2), changes.1),
