@@ -583,8 +583,9 @@ impl Resource {
             self.handler(handler.name(), Some(d), Some(i));
         }
         self.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
-        if comparison.own != self.uuids(d) {
-            self.put_uuids(d, &comparison.own);
+        let own = handshake84::generations_after(&comparison, outcome.decision, outcome.reason);
+        if own != self.uuids(d) {
+            self.put_uuids(d, &own);
         }
         if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
             (u.current, u.bitmap, u.history) =

@@ -136,6 +136,7 @@ mutants! {
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
     ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";
     StaleSyncUuid "stale-sync-uuid" Cluster "a sync UUID belongs to one resync (state 7.4)";
+    HistoryFallsOut "history-falls-out" Cluster "a target that never learns of its resync stays known (state 5.7, 80)";
     StaleAnswers "stale-answers" Cluster "an earlier resync's answers are none of this one (data 7.1)";
     FailedBlockCleared "failed-block-cleared" Cluster "a block that could not be copied stays marked (data 7.6)";
 }

@@ -127,6 +127,18 @@ pub fn decide(input: &Input) -> Outcome {
     out
 }
 
+/// This node's generations when the decision is carried out (all bits are set then, if it says so); to be persisted if
+/// changed.
+#[must_use]
+pub fn generations_after(comparison: &Comparison, decision: Decision, reason: Reason) -> UuidSet {
+    let mut own = comparison.own;
+    let by_history = decision == Decision::Source { full: true } && reason == Reason::HistorySelf;
+    if by_history && !mutant(Mutant::HistoryFallsOut) {
+        own.count_from(comparison.peer.current);
+    }
+    own
+}
+
 /// A refusal, before the occasion is looked at.
 #[derive(Clone, Copy)]
 enum Refusal {

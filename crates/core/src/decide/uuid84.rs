@@ -47,6 +47,15 @@ impl UuidSet {
         self.current = fresh;
     }
 
+    /// All bits are set for a peer whose generation is in the history: they count from that one. It stays the one that
+    /// rule 71 looks at, however often the peer's disk goes before it learns of the resync, while this node begins more
+    /// generations than the history has room for.
+    pub fn count_from(&mut self, older: Generation) {
+        let known = self.history.iter().copied().find(|h| h.same(older));
+        self.retire_bitmap();
+        self.bitmap = known.unwrap_or(older);
+    }
+
     /// The source's set when a resync starts (spec 7.4): returns the sync UUID to send in P_SYNC_UUID.
     /// `random` is used if there is no generation to derive it from.
     pub fn start_sync_source(&mut self, random: Generation) -> Generation {

@@ -186,7 +186,8 @@ impl Oracle {
                 self.check(meeting, &compared, &setting)?;
             }
         }
-        Ok([0, 1].map(|n| Seen { decision: outcomes[n].decision, own: compared[n].own, peer: compared[n].peer }))
+        let own = |n: usize| handshake84::generations_after(&compared[n], outcomes[n].decision, outcomes[n].reason);
+        Ok([0, 1].map(|n| Seen { decision: outcomes[n].decision, own: own(n), peer: compared[n].peer }))
     }
 
     fn is_new(&mut self, m: &Meeting, compared: &[Comparison; 2]) -> bool {
