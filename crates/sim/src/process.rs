@@ -338,7 +338,7 @@ impl Cluster {
         let flight = self.nodes[n].flights.remove(&serial).expect("just seen");
         let input = self.finish(n, &flight);
         let volume = &mut self.nodes[n].volumes[v];
-        if let Some((content, fua)) = flight.written.as_ref().filter(|_| !volume.data.faults.writes) {
+        if let (Some((content, fua)), Input::Disk(DiskDone { result: Ok(()), .. })) = (&flight.written, &input) {
             let mark = if *fua || self.setup.write_through { 0 } else { volume.data.mark() };
             volume.arrived.note_written(content, mark);
         }
