@@ -13,6 +13,7 @@ use crate::request::Request;
 use crate::resource::Op;
 use crate::state::PEER;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
+use std::collections::BTreeSet;
 use units::{BitSet, ByteLen, SectorRange};
 use wire::DiskState;
 
@@ -232,38 +233,16 @@ impl Resource {
             area.load(page as u64, bytes.first_chunk().expect("a whole page"), &mut bitmaps);
         }
         let mut dirty = DirtyPages::new(area.pages());
+        let hot = match attach.activity_log {
+            AlAction::Apply => self.hot_extents(d, &layout, &md, log),
+            _ => Some(BTreeSet::new()),
+        };
         let mut applied = 0;
-        if attach.activity_log == AlAction::Apply {
-            match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
-                Ok(replayed) if replayed.gap => {
-                    // A transaction in the middle is missing: its extents are not known.
-                    let text = "the activity log has a hole: everything counts as different".to_owned();
-                    self.note(Severity::Error, Some(d), None, "activity-log-hole", text);
-                    bitmaps.iter_mut().for_each(BitSet::set_all);
-                    dirty.note_all();
-                }
-                Ok(replayed) => {
-                    for &extent in &replayed.hot {
-                        let bits = area.extent_bits(extent);
-                        if bits.is_empty() {
-                            continue;
-                        }
-                        for slot in &mut bitmaps {
-                            applied += slot.set_range(bits.start, bits.end);
-                        }
-                        dirty.note_set(area.pages_of(bits));
-                    }
-                }
-                Err(e) => {
-                    // Nothing tells which extents were hot: all may differ.
-                    let text = format!("the activity log cannot be read ({e:?}): everything counts as different");
-                    self.note(Severity::Error, Some(d), None, "activity-log-unreadable", text);
-                    bitmaps.iter_mut().for_each(BitSet::set_all);
-                    dirty.note_all();
-                }
-            }
+        for bits in hot.iter().flatten().map(|extent| area.extent_bits(*extent)).filter(|bits| !bits.is_empty()) {
+            applied += bitmaps.iter_mut().map(|slot| slot.set_range(bits.start, bits.end)).sum::<u64>();
+            dirty.note_set(area.pages_of(bits));
         }
-        if attach.bitmap == Bitmap::SetAll {
+        if hot.is_none() || attach.bitmap == Bitmap::SetAll {
             bitmaps.iter_mut().for_each(BitSet::set_all);
             dirty.note_all();
         }
@@ -298,6 +277,19 @@ impl Resource {
         let text = format!("disk is {}: {}", attach.disk, attach.reason);
         self.note(Severity::Info, Some(d), None, attach.reason.name(), text);
         self.settle_metadata(d, attach.activity_log != AlAction::Keep);
+    }
+
+    /// The extents that were hot when the node crashed. `None`: nothing tells which, all may differ.
+    fn hot_extents(&mut self, d: usize, layout: &Layout, md: &Superblock, log: &[u8]) -> Option<BTreeSet<u32>> {
+        let (reason, text) =
+            match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
+                Ok(replayed) if !replayed.gap => return Some(replayed.hot),
+                // A transaction in the middle is missing: its extents are not known.
+                Ok(_) => ("activity-log-hole", "the activity log has a hole".to_owned()),
+                Err(e) => ("activity-log-unreadable", format!("the activity log cannot be read ({e:?})")),
+            };
+        self.note(Severity::Error, Some(d), None, reason, format!("{text}: everything counts as different"));
+        None
     }
 
     fn attach_input(&self, d: usize, md: &Superblock) -> attach84::Input {

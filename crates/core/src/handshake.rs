@@ -436,16 +436,7 @@ impl Resource {
             self.verify_ended_by_peer(i, d);
         }
         let old = self.word(d);
-        let occasion = handshake84::occasion(&handshake84::StateReceived {
-            peer_uuids_known: self.peer_uuids_known(i, d),
-            conn: old.conn,
-            peer_conn: theirs.conn,
-            disk: old.disk,
-            peer_disk: theirs.disk,
-            consider_resync: std::mem::take(&mut self.connections[i].peer_devices[d].consider_resync),
-            compared: self.connections[i].peer_devices[d].compared,
-        });
-        self.connections[i].peer_devices[d].compared &= theirs.disk >= DiskState::Negotiating;
+        let occasion = self.occasion_to_compare(i, d, &old, theirs);
         let mut conn = if old.conn == ConnState::WFReportParams { ConnState::Connected } else { old.conn };
         if theirs.conn == ConnState::Ahead {
             conn = ConnState::Behind;
@@ -491,13 +482,35 @@ impl Resource {
             self.connections[i].discard_my_data = false;
             self.connections[i].established_at = self.now;
         }
-        // The peer does not know of the resync yet: help it to the same conclusion.
         let undecided = conn > ConnState::Connected && theirs.conn <= ConnState::Connected;
         let pd = &mut self.connections[i].peer_devices[d];
         pd.undecided = undecided && !first && (occasion.is_some() || pd.undecided);
-        let waits = theirs.disk == DiskState::Negotiating;
-        if !first && (waits || (occasion.is_some() && undecided)) {
-            if occasion.is_some() {
+        if !first {
+            self.help_peer_decide(d, theirs.disk == DiskState::Negotiating, occasion.is_some(), undecided);
+        }
+    }
+
+    /// What makes this state a reason to compare generations, if anything.
+    fn occasion_to_compare(&mut self, i: usize, d: usize, old: &StateWord, theirs: &StateWord) -> Option<Occasion> {
+        let peer_uuids_known = self.peer_uuids_known(i, d);
+        let pd = &mut self.connections[i].peer_devices[d];
+        let occasion = handshake84::occasion(&handshake84::StateReceived {
+            peer_uuids_known,
+            conn: old.conn,
+            peer_conn: theirs.conn,
+            disk: old.disk,
+            peer_disk: theirs.disk,
+            consider_resync: std::mem::take(&mut pd.consider_resync),
+            compared: pd.compared,
+        });
+        pd.compared &= theirs.disk >= DiskState::Negotiating;
+        occasion
+    }
+
+    /// The peer does not know of the resync yet, or waits with its disk: help it to the same conclusion.
+    fn help_peer_decide(&mut self, d: usize, waits: bool, compared: bool, undecided: bool) {
+        if waits || (compared && undecided) {
+            if compared {
                 self.send_uuids(d, UuidFlags::NONE);
             }
             self.send_state(d);
@@ -523,26 +536,9 @@ impl Resource {
         change: &mut StateChange,
     ) -> Option<ConnState> {
         let theirs_uuids = self.connections[i].peer_devices[d].uuids?;
+        let comparison = self.compare_generations(i, d, &theirs_uuids, theirs.role);
         let c = &self.connections[i];
         let dev = &self.devices[d];
-        let peer_set =
-            UuidSet { current: theirs_uuids.current, bitmap: theirs_uuids.bitmap, history: theirs_uuids.history };
-        let comparison = uuid84::compare(&uuid84::Input {
-            me: uuid84::Node {
-                uuids: self.uuids(d),
-                crashed_primary: dev.crashed_primary,
-                // The peer knows of this volume's role: a promotion may be half-way, waiting for a handler.
-                primary: dev.role == Role::Primary,
-            },
-            peer: uuid84::Node {
-                uuids: peer_set,
-                crashed_primary: theirs_uuids.flags.contains(UuidFlags::CRASHED_PRIMARY),
-                primary: theirs.role == Role::Primary,
-            },
-            protocol: c.version(),
-            peer_wsame: c.has(Features::WRITE_SAME),
-            resolve_conflicts: c.resolve_conflicts(),
-        });
         let my_disk = if dev.disk == DiskState::Negotiating { dev.attach_state } else { dev.disk };
         let told = c.peer_devices[d].changes_told;
         let mut outcome = handshake84::decide(&handshake84::Input {
@@ -595,6 +591,27 @@ impl Resource {
             change.role = Some(Role::Secondary);
         }
         self.apply_decision(i, d, outcome.decision, outcome.reason, change)
+    }
+
+    fn compare_generations(&self, i: usize, d: usize, theirs: &wire::Uuids, role: Role) -> uuid84::Comparison {
+        let c = &self.connections[i];
+        let dev = &self.devices[d];
+        uuid84::compare(&uuid84::Input {
+            me: uuid84::Node {
+                uuids: self.uuids(d),
+                crashed_primary: dev.crashed_primary,
+                // The peer knows of this volume's role: a promotion may be half-way, waiting for a handler.
+                primary: dev.role == Role::Primary,
+            },
+            peer: uuid84::Node {
+                uuids: UuidSet { current: theirs.current, bitmap: theirs.bitmap, history: theirs.history },
+                crashed_primary: theirs.flags.contains(UuidFlags::CRASHED_PRIMARY),
+                primary: role == Role::Primary,
+            },
+            protocol: c.version(),
+            peer_wsame: c.has(Features::WRITE_SAME),
+            resolve_conflicts: c.resolve_conflicts(),
+        })
     }
 
     fn apply_decision(

@@ -289,25 +289,11 @@ impl Resource {
         (block_id, mut flags, seq): (BlockId, DpFlags, u32),
         data: Segments,
     ) {
-        if !self.devices[d].holds(range) || !self.connections[i].replicating(d) {
+        if let Err((reason, text)) = self.may_be_written(i, d, range) {
             self.release(data);
-            let text = format!("write of {range:?} beyond the device or outside replication");
-            return self.protocol_error(i, "write-out-of-place", text);
+            return self.protocol_error(i, reason, text);
         }
-        if self.role == wire::Role::Primary && self.connections[i].peer_role != wire::Role::Primary {
-            self.release(data);
-            let text = "a Secondary peer wrote to the data that is in use here".to_owned();
-            return self.protocol_error(i, "write-by-secondary", text);
-        }
-        let c = &mut self.connections[i];
-        if c.version() < 100 {
-            flags = flags
-                | match c.cfg.protocol {
-                    crate::config::Protocol::A => DpFlags::NONE,
-                    crate::config::Protocol::B => DpFlags::SEND_RECEIVE_ACK,
-                    crate::config::Protocol::C => DpFlags::SEND_WRITE_ACK,
-                };
-        }
+        flags = flags | self.unsaid_flags(i);
         self.saw_seq(i, d, seq);
         let told = self.may_complete(i, flags);
         let epoch = self.join_epoch(i, told);
@@ -330,15 +316,12 @@ impl Resource {
             self.send_ack(i, d, Packet::WriteAck, range, block_id);
             flags = DpFlags::NONE;
         }
-        let session = self.connections[i].session;
         let interval = self.devices[d].interval_id();
-        self.devices[d].peer_writing.insert(range, interval, ());
-        self.connections[i].peer_devices[d].unacked += 1;
-        self.connections[i].working += data.len() + PACKET_COST;
-        let key = self.peer_writes.insert(PeerWrite {
+        let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(i, d, action);
+        self.begin_peer_write(PeerWrite {
             connection: i,
             device: d,
-            session,
+            session: self.connections[i].session,
             epoch,
             told,
             action,
@@ -348,11 +331,44 @@ impl Resource {
             flags,
             interval,
             al_held: false,
-            durable: flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(i, d, action),
+            durable,
             came: self.connections[i].packet_came,
             started: self.now,
             submitted: self.now,
         });
+    }
+
+    /// May the peer write there now? If not: the reason, and what to tell.
+    fn may_be_written(&self, i: usize, d: usize, range: SectorRange) -> Result<(), (&'static str, String)> {
+        if !self.devices[d].holds(range) || !self.connections[i].replicating(d) {
+            let text = format!("write of {range:?} beyond the device or outside replication");
+            return Err(("write-out-of-place", text));
+        }
+        if self.role == wire::Role::Primary && self.connections[i].peer_role != wire::Role::Primary {
+            let text = "a Secondary peer wrote to the data that is in use here".to_owned();
+            return Err(("write-by-secondary", text));
+        }
+        Ok(())
+    }
+
+    /// Before protocol 100 a write does not say which answer it wants: the configured protocol does.
+    fn unsaid_flags(&self, i: usize) -> DpFlags {
+        let c = &self.connections[i];
+        match c.cfg.protocol {
+            _ if c.version() >= 100 => DpFlags::NONE,
+            crate::config::Protocol::A => DpFlags::NONE,
+            crate::config::Protocol::B => DpFlags::SEND_RECEIVE_ACK,
+            crate::config::Protocol::C => DpFlags::SEND_WRITE_ACK,
+        }
+    }
+
+    /// Takes a write of the peer up: to the disk, by way of the activity log if the bitmap is ours to keep.
+    fn begin_peer_write(&mut self, write: PeerWrite) {
+        let (i, d, range) = (write.connection, write.device, write.range);
+        self.devices[d].peer_writing.insert(range, write.interval, ());
+        self.connections[i].peer_devices[d].unacked += 1;
+        self.connections[i].working += write.data.len() + PACKET_COST;
+        let key = self.peer_writes.insert(write);
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
         let keeps_bitmap = self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent
             && !mutant(Mutant::DisklessWithoutBitmap);
