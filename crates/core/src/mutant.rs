@@ -92,6 +92,7 @@ mutants! {
     FailedDiskReturns "failed-disk-returns" Decision "a disk that is given up does not come back (state 11.4)";
     KeepFailedDisk "keep-failed-disk" Decision "a disk whose flush failed is given up (state 11.5)";
     ReadInconsistent "read-inconsistent-disk" Decision "reads of blocks that differ go to the good disk (data 4.1)";
+    ReadOutlivesRole "read-outlives-role" Cluster "a read that failed after a demotion is not tried elsewhere (data 4.3)";
     ReadWithoutPeer "read-from-bad-peer" Decision "only an UpToDate peer answers reads (data 4.1)";
     // Activity log and metadata (on-disk-format 2, 3, 4; data path 1.2).
     SkipActivityLog "skip-activity-log" Cluster "a write's extents are in the activity log first (disk 3.7)";

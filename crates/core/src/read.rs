@@ -5,12 +5,16 @@ use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments}
 use crate::decide::routing::{self, ReadContext, ReadRoute};
 use crate::latency::Stage;
 use crate::merging::Waiting;
+use crate::mutant::{Mutant, mutant};
 use crate::request::{Owner, Owners, Request};
 use crate::resource::Op;
 use crate::splitting::slice;
 use crate::state::PEER;
 use units::{ByteLen, Instant, Sector, SectorRange};
 use wire::DiskState;
+
+/// How often a read is tried after the first time.
+const RETRIES: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Read {
@@ -24,6 +28,8 @@ pub(crate) struct Read {
     /// Waits for this connection's answer; `None` = local.
     pub(crate) remote: Option<usize>,
     pub(crate) tries: u32,
+    /// The node was demoted while this was under way.
+    pub(crate) outlived: bool,
 }
 
 impl Resource {
@@ -60,7 +66,8 @@ impl Resource {
             ReadRoute::Remote => Some(PEER),
             ReadRoute::Nowhere => return self.read_nowhere(d, range, data, tag, came),
         };
-        let read = Read { device: d, range, data: data.clone(), tag, came, started: self.now, remote, tries };
+        let read =
+            Read { device: d, range, data: data.clone(), tag, came, started: self.now, remote, tries, outlived: false };
         let key = self.requests.insert(Request::Read(read));
         match remote {
             None => {
@@ -113,7 +120,7 @@ impl Resource {
                     self.mark_out_of_sync(i, r.device, r.range);
                 }
                 self.data_error(r.device, "read", r.range, e);
-                self.retry_read(r);
+                self.retry_read(r.tries + 1, r);
             }
         }
     }
@@ -126,11 +133,22 @@ impl Resource {
         self.end_owner(d, owner, Ok(()));
     }
 
-    /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more.
-    pub(crate) fn retry_read(&mut self, r: Read) {
-        if r.tries >= 3 {
+    /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more. Nor is anything
+    /// after a demotion, which has found I/O frozen: the peer may have been made Primary by force since, with data that
+    /// those who asked have never seen (`docs/spec/data-path-and-resync.md` 4.3).
+    pub(crate) fn retry_read(&mut self, tries: u32, r: Read) {
+        if tries > RETRIES || (r.outlived && !mutant(Mutant::ReadOutlivesRole)) {
             return self.end_owner(r.device, r.tag, Err(IoError::Io));
         }
-        self.start_read(r.device, r.range, r.data, r.tag, (r.came, r.tries + 1));
+        self.start_read(r.device, r.range, r.data, r.tag, (r.came, tries));
+    }
+
+    /// This device was demoted.
+    pub(crate) fn reads_outlive_role(&mut self, d: usize) {
+        for request in self.requests.values_mut() {
+            if let Request::Read(r) = request {
+                r.outlived |= r.device == d;
+            }
+        }
     }
 }

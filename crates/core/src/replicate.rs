@@ -375,7 +375,7 @@ impl Resource {
         }
         let Some(Request::Read(r)) = self.requests.remove(key) else { unreachable!("just seen") };
         self.connections[i].peer_devices[d].pending -= 1;
-        self.retry_read(r);
+        self.retry_read(r.tries + 1, r);
     }
 
     // -- losing the peer ----------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ impl Resource {
             .collect();
         for key in reads {
             if let Some(Request::Read(r)) = self.requests.remove(key) {
-                self.start_read(r.device, r.range, r.data, r.tag, (r.came, 0));
+                self.retry_read(0, r);
             }
         }
     }

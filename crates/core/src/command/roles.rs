@@ -218,6 +218,7 @@ impl Resource {
     }
 
     fn demoted(&mut self, d: usize) {
+        self.reads_outlive_role(d);
         if let Some(b) = &mut self.devices[d].backing
             && b.md.current != Generation::JUST_CREATED
         {
