@@ -449,14 +449,14 @@ impl Resource {
         if let Some(occasion) = occasion {
             let Some(decided) = self.decide_sync(i, d, occasion, theirs, peer_disk, &mut change) else { return };
             conn = decided;
+            if conn == ConnState::Connected && self.lacks_peers_writes(i, d, theirs) {
+                return self.connect_for_peers_writes(i);
+            }
         } else if old.disk == DiskState::Negotiating
             && (old.conn == ConnState::WFReportParams || theirs.disk < DiskState::Negotiating)
         {
-            if theirs.role == Role::Primary && self.connections[i].peer_devices[d].refused_writes {
-                // It may have completed them (protocols A and B), and what it has sent since may depend on them. When
-                // it connects again it knows.
-                let text = "this disk lacks writes of the peer, which has none: connecting again".to_owned();
-                return self.drop_link(i, ConnState::NetworkFailure, "disk-lacks-peers-writes", text);
+            if self.lacks_peers_writes(i, d, theirs) {
+                return self.connect_for_peers_writes(i);
             }
             // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
             let stale = self.role == Role::Primary && (self.disk_lags_behind_users(d) || self.writes_elsewhere(i, d));
@@ -515,6 +515,20 @@ impl Resource {
             }
             self.send_state(d);
         }
+    }
+
+    /// Is a disk being attached that no resync will bring what was refused here while there was none? The peer may have
+    /// completed it (protocols A and B), and what it has sent since may depend on it. Unless I/O is frozen there, it has
+    /// begun a generation, and there is a resync.
+    fn lacks_peers_writes(&self, i: usize, d: usize, theirs: &StateWord) -> bool {
+        let refused = self.connections[i].peer_devices[d].refused_writes;
+        self.devices[d].disk == DiskState::Negotiating && theirs.role == Role::Primary && refused
+    }
+
+    /// When the peer connects again, it knows what was refused.
+    fn connect_for_peers_writes(&mut self, i: usize) {
+        let text = "this disk lacks writes of the peer: connecting again".to_owned();
+        self.drop_link(i, ConnState::NetworkFailure, "disk-lacks-peers-writes", text);
     }
 
     /// While a disk is attached here, only what the peer says in answer to that counts: it may have begun a generation

@@ -133,9 +133,9 @@ impl Resource {
         self.end_owner(d, owner, Ok(()));
     }
 
-    /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more. Nor is anything
-    /// after a demotion, which has found I/O frozen: the peer may have been made Primary by force since, with data that
-    /// those who asked have never seen (`docs/spec/data-path-and-resync.md` 4.3).
+    /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more. Nor is
+    /// anything after a demotion, which has found I/O frozen: the peer may have been made Primary by force since, with
+    /// data that those who asked have never seen (`docs/spec/data-path-and-resync.md` 4.3).
     pub(crate) fn retry_read(&mut self, tries: u32, r: Read) {
         if tries > RETRIES || (r.outlived && !mutant(Mutant::ReadOutlivesRole)) {
             return self.end_owner(r.device, r.tag, Err(IoError::Io));
