@@ -518,8 +518,8 @@ impl Resource {
     }
 
     /// Is a disk being attached that no resync will bring what was refused here while there was none? The peer may have
-    /// completed it (protocols A and B), and what it has sent since may depend on it. Unless I/O is frozen there, it has
-    /// begun a generation, and there is a resync.
+    /// completed it (protocols A and B), and what it has sent since may depend on it. Unless I/O is frozen there, it
+    /// has begun a generation, and there is a resync.
     fn lacks_peers_writes(&self, i: usize, d: usize, theirs: &StateWord) -> bool {
         let refused = self.connections[i].peer_devices[d].refused_writes;
         self.devices[d].disk == DiskState::Negotiating && theirs.role == Role::Primary && refused
