@@ -396,6 +396,10 @@ impl Resource {
         self.devices[d].exposed = fresh;
         self.devices[d].new_generation_pending = false;
         self.devices[d].generation_with_first_write = false;
+        // A peer that attaches a disk meanwhile is told of the generation before: what was compared is of the past.
+        for c in &mut self.connections {
+            c.peer_devices[d].compared = false;
+        }
         let text = format!("new data generation {fresh}, the bitmap counts from {}", set.bitmap);
         self.note(Severity::Info, Some(d), None, "new-generation", text);
     }
