@@ -126,25 +126,22 @@ impl Resource {
 
     /// The data generation changed: writes wait until it is on disk.
     pub(crate) fn generation_changed(&mut self, d: usize) {
-        self.calm = false;
+        self.md_changed(d);
         if let Some(b) = &mut self.devices[d].backing {
-            b.writer.wanted += 1;
             b.writer.generation = b.writer.wanted;
         }
     }
 
     pub(crate) fn md_in_use(&mut self, d: usize) {
-        self.calm = false;
         if let Some(b) = &mut self.devices[d].backing {
             b.md.mark_in_use();
-            b.writer.wanted += 1;
-            b.writer.in_use = b.writer.wanted;
         }
+        self.md_changed(d);
+        self.transactions_wait(d);
     }
 
     /// No activity-log transaction before the superblock as it is now.
     fn transactions_wait(&mut self, d: usize) {
-        self.calm = false;
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.in_use = b.writer.wanted;
         }

@@ -290,9 +290,6 @@ impl Links {
 
     /// A deadline may have come.
     pub(crate) fn on_timer(&mut self, ring: &mut Ring<Token>, now: Instant) {
-        if self.deadline().is_none_or(|at| at > now) {
-            return;
-        }
         self.closing.retain(|c| c.until > now || !c.shut());
         let peers: Vec<NodeId> = self.links.iter().map(|link| link.peer).collect();
         for peer in peers {

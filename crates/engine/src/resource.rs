@@ -274,7 +274,7 @@ impl Runner {
     /// One turn of the loop: wait, take in what happened, let the core decide, carry it out.
     fn turn(&mut self) -> Result<(), Error> {
         // What is to be done on this thread does not wait: when the next timer is due can be asked a turn later.
-        self.due_known = self.ring.inline_bytes().is_some() && !self.due_known;
+        self.due_known = self.ring.has_inline() && !self.due_known;
         if !self.due_known {
             self.due = (self.core.poll_timeout(), self.links.deadline());
         }

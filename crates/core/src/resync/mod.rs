@@ -115,6 +115,13 @@ enum Step {
 }
 
 impl Resync {
+    /// A ping was answered: is it the one that so many answers were to be counted for?
+    fn is_last_answer(left: &mut Option<u32>) -> bool {
+        let Some(pings) = *left else { return false };
+        *left = (pings > 1).then(|| pings - 1);
+        left.is_none()
+    }
+
     /// Nothing of it is on its way or waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.blocks.is_empty() && self.waiting.is_empty() && self.brake.is_none()
@@ -176,17 +183,15 @@ impl Resource {
         if !self.connections[i].peer_devices[d].answers_may_come || mutant(Mutant::StaleAnswers) {
             return;
         }
-        let before = self.connections[i].pings_out;
-        self.connections[i].peer_devices[d].resync.settling = Some(1 + before);
-        self.send_ping(i);
+        self.connections[i].peer_devices[d].resync.settling = Some(self.ping_behind(i));
     }
 
-    /// A ping was answered: is it the one that was sent behind the answers of an earlier resync?
-    fn answers_settled(&mut self, i: usize, d: usize) {
-        let pd = &mut self.connections[i].peer_devices[d];
-        let Some(pings) = pd.resync.settling else { return };
-        pd.resync.settling = if pings > 1 { Some(pings - 1) } else { None };
-        pd.answers_may_come = pings > 1;
+    /// Sends a ping behind all that was sent on the control stream. The answers to pings that are on their way already
+    /// (of other volumes, too) show nothing: returns how many answers there are up to its own.
+    fn ping_behind(&mut self, i: usize) -> u32 {
+        let before = self.connections[i].pings_out;
+        self.send_ping(i);
+        1 + before
     }
 
     /// Options changed: running resyncs go on by them.
@@ -242,15 +247,13 @@ impl Resource {
     pub(crate) fn abandon_resync(&mut self, i: usize, d: usize) {
         // Its generation, if the peer has not been told yet, is of no resync any more.
         self.connections[i].peer_devices[d].sync_uuid_due = None;
-        let rs = &mut self.connections[i].peer_devices[d].resync;
-        let awaited = |b: &Block| b.is_awaited();
-        let may_come = rs.blocks.values().any(awaited);
+        let pd = &mut self.connections[i].peer_devices[d];
+        let rs = &mut pd.resync;
+        pd.answers_may_come |= rs.blocks.values().any(Block::is_awaited);
         rs.in_flight = 0;
         rs.waiting.clear();
         rs.arrived.clear();
         (rs.finishing, rs.settling, rs.next_pass, rs.controller, rs.brake) = (None, None, None, None, None);
-        self.connections[i].peer_devices[d].answers_may_come |= may_come;
-        let rs = &mut self.connections[i].peer_devices[d].resync;
         for (id, mut block) in std::mem::take(&mut rs.blocks) {
             if let Step::Writing(data) | Step::Abandoned(data) = block.step {
                 block.step = Step::Abandoned(data);

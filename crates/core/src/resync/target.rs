@@ -1,7 +1,7 @@
 //! The resync's target: which blocks to ask for, and what to do with the answers.
 
 use super::controller::{BLOCK, Controller};
-use super::{RETRY, Step};
+use super::{RETRY, Resync, Step};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
 use crate::mutant::{Mutant, mutant};
@@ -308,24 +308,20 @@ impl Resource {
         if rs.finishing.is_some() || !(copied || all_asked) {
             return;
         }
-        // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them. The
-        // answers to pings that are on their way already (of other volumes, too) show nothing.
-        let before = self.connections[i].pings_out;
-        self.connections[i].peer_devices[d].resync.finishing = Some(1 + before);
-        self.send_ping(i);
+        // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them.
+        self.connections[i].peer_devices[d].resync.finishing = Some(self.ping_behind(i));
     }
 
     /// Our ping was answered: whatever was sent on the control stream before has been seen.
     pub(crate) fn ping_answered(&mut self, i: usize) {
         for d in 0..self.devices.len() {
-            self.answers_settled(i, d);
             let pd = &mut self.connections[i].peer_devices[d];
-            let Some(pings) = pd.resync.finishing else { continue };
-            if pings > 1 {
-                pd.resync.finishing = Some(pings - 1);
+            if Resync::is_last_answer(&mut pd.resync.settling) {
+                pd.answers_may_come = false;
+            }
+            if !Resync::is_last_answer(&mut pd.resync.finishing) {
                 continue;
             }
-            pd.resync.finishing = None;
             let target = pd.repl == ConnState::SyncTarget;
             let copied = self.bits_left(i, d) <= self.bits_failed(i, d) || mutant(Mutant::FinishTooEarly);
             if target && copied {

@@ -197,10 +197,16 @@ impl<T: Copy> Ring<T> {
         &mut self.busy_poll
     }
 
+    /// Are inline operations queued?
+    #[must_use]
+    pub fn has_inline(&self) -> bool {
+        !self.inline.is_empty()
+    }
+
     /// Bytes that the queued inline operations read and write; `None` if none is queued.
     #[must_use]
     pub fn inline_bytes(&self) -> Option<usize> {
-        (!self.inline.is_empty()).then(|| self.inline.iter().map(|(op, _)| op.moved_bytes()).sum())
+        self.has_inline().then(|| self.inline.iter().map(|(op, _)| op.moved_bytes()).sum())
     }
 
     /// Does queued inline operations on this thread, oldest first, until `most` bytes are moved (at least one), and
