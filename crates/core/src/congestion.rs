@@ -6,8 +6,9 @@ use crate::api::Severity;
 use crate::config::{OnCongestion, Protocol};
 use crate::decide::StateChange;
 use crate::decide::rules84::Force;
+use crate::mutant::{Mutant, mutant};
 use units::{Duration, Instant};
-use wire::{ConnState, DiskState};
+use wire::{ConnState, DiskState, Role, UuidFlags};
 
 /// So long after the peer has caught up the resync begins.
 const CALM: Duration = Duration::from_secs(1);
@@ -49,8 +50,23 @@ impl Resource {
         self.send_due_barriers();
         let change = StateChange { conn: Some(ConnState::Ahead), ..StateChange::default() };
         let _ = self.change(d, &change, Force::Hard);
+        self.begin_generation_ahead(i, d);
         self.connections[i].peer_devices[d].caught_up = None;
         self.note_drained(i, d);
+    }
+
+    /// What this Primary writes from now on, and what it has marked, the peer's copy lacks: with one generation for both
+    /// that would be forgotten if the connection were lost after a demotion, or in a crash beside the next Primary.
+    fn begin_generation_ahead(&mut self, i: usize, d: usize) {
+        let ahead = self.connections[i].peer_devices[d].repl == ConnState::Ahead;
+        // In an interrupted resync the peer's generation is that of the resync already.
+        let common = self.uuids(d).bitmap.is_none() && self.devices[d].role == Role::Primary;
+        if ahead && common && !mutant(Mutant::AheadInOneGeneration) {
+            let compared = self.connections[i].peer_devices[d].compared;
+            self.new_generation(d);
+            self.connections[i].peer_devices[d].compared = compared;
+            self.send_uuids(d, UuidFlags::NONE);
+        }
     }
 
     /// Something was confirmed: does the peer have everything that was sent?

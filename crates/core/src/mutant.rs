@@ -81,6 +81,8 @@ mutants! {
     GenerationWaitsBesideWriter "generation-waits-beside-writer" Decision "frozen beside a Primary: a generation begins (state 7.11)";
     TargetGoneUnnoticed "target-gone-unnoticed" Cluster "a source whose target's disk goes begins a generation (state 7.11)";
     DisklessRiseUnnoticed "diskless-rise-unnoticed" Decision "a Primary without a disk starts a generation (state B.1, S4)";
+    AheadInOneGeneration "ahead-in-one-generation" Cluster "a Primary that runs ahead starts a generation (data 6.5)";
+    BehindSeesOwn "behind-sees-own" Decision "users of a target see its source's generation (state 7.9)";
     GenerationForRefused "generation-before-acceptance" Cluster "no generation for a diskless Primary that refuses (state 2.8)";
     // Disks (connection-and-state 11).
     AttachStaleDisk "attach-stale-disk" Decision "a disk older than what users saw is refused (state 11.3)";

@@ -428,7 +428,8 @@ pub struct UuidsReceived {
 /// What follows from a UUIDs packet (spec 5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UuidsVerdict {
-    /// Remember the peer's set; `expose`: the generation that users of this diskless node see from now on.
+    /// Remember the peer's set; `expose`: the generation that users of this node, which is without a disk, or behind the
+    /// peer, see from now on.
     Store {
         /// The new exposed generation.
         expose: Option<Generation>,
@@ -455,6 +456,9 @@ pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
     if !diskless && connected && input.protocol >= 90 && fresh && input.skip_initial_sync {
         return (UuidsVerdict::SkipInitialSync, Reason::SkipInitialSync);
     }
-    let expose = diskless && (connected || input.primary) && !input.peer_current.same(Generation::JUST_CREATED);
+    let behind =
+        input.conn > ConnState::Connected && input.disk <= DiskState::Outdated && !mutant(Mutant::BehindSeesOwn);
+    let elsewhere = (diskless && (connected || input.primary)) || behind;
+    let expose = elsewhere && !input.peer_current.same(Generation::JUST_CREATED);
     (UuidsVerdict::Store { expose: expose.then_some(input.peer_current) }, Reason::UuidsStored)
 }
