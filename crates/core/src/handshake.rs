@@ -593,7 +593,7 @@ impl Resource {
             self.handler(handler.name(), Some(d), Some(i));
         }
         self.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
-        let own = handshake84::generations_after(&comparison, outcome.decision, outcome.reason);
+        let own = handshake84::generations_after(&comparison, self.uuids(d), occasion, &outcome);
         if own != self.uuids(d) {
             self.put_uuids(d, &own);
         }

@@ -127,10 +127,17 @@ pub fn decide(input: &Input) -> Outcome {
     out
 }
 
-/// This node's generations when the decision is carried out (all bits are set then, if it says so); to be persisted if
-/// changed.
+/// This node's generations, which are `own` now, when the decision is carried out (all bits are set then, if it says
+/// so); to be persisted if changed.
 #[must_use]
-pub fn generations_after(comparison: &Comparison, decision: Decision, reason: Reason) -> UuidSet {
+pub fn generations_after(comparison: &Comparison, own: UuidSet, occasion: Occasion, out: &Outcome) -> UuidSet {
+    let (decision, reason) = (out.decision, out.reason);
+    // Who attaches compares by what it is told after this, and would find nothing to correct: no resync, and this node
+    // would wait for its bitmap for ever. The beginning of the resync corrects it.
+    let told_later = occasion != Occasion::Connect && comparison.rule == 34;
+    if told_later && matches!(decision, Decision::Source { .. }) && !mutant(Mutant::CorrectedTooEarly) {
+        return own;
+    }
     let mut own = comparison.own;
     let by_history = decision == Decision::Source { full: true } && reason == Reason::HistorySelf;
     if by_history && !mutant(Mutant::HistoryFallsOut) {

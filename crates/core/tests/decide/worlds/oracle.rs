@@ -186,7 +186,10 @@ impl Oracle {
                 self.check(meeting, &compared, &setting)?;
             }
         }
-        let own = |n: usize| handshake84::generations_after(&compared[n], outcomes[n].decision, outcomes[n].reason);
+        let own = |n: usize| {
+            let before = meeting.comparison[n].me.uuids;
+            handshake84::generations_after(&compared[n], before, meeting.occasions[n], &outcomes[n])
+        };
         Ok([0, 1].map(|n| Seen { decision: outcomes[n].decision, own: own(n), peer: compared[n].peer }))
     }
 
