@@ -55,8 +55,9 @@ impl Resource {
         self.note_drained(i, d);
     }
 
-    /// What this Primary writes from now on, and what it has marked, the peer's copy lacks: with one generation for both
-    /// that would be forgotten if the connection were lost after a demotion, or in a crash beside the next Primary.
+    /// What this Primary writes from now on, and what it has marked, the peer's copy lacks: with one generation for
+    /// both that would be forgotten if the connection were lost after a demotion, or in a crash beside the next
+    /// Primary.
     fn begin_generation_ahead(&mut self, i: usize, d: usize) {
         let ahead = self.connections[i].peer_devices[d].repl == ConnState::Ahead;
         // In an interrupted resync the peer's generation is that of the resync already.

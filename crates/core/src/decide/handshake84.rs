@@ -435,8 +435,8 @@ pub struct UuidsReceived {
 /// What follows from a UUIDs packet (spec 5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UuidsVerdict {
-    /// Remember the peer's set; `expose`: the generation that users of this node, which is without a disk, or behind the
-    /// peer, see from now on.
+    /// Remember the peer's set; `expose`: the generation that users of this node, which is without a disk, or behind
+    /// the peer, see from now on.
     Store {
         /// The new exposed generation.
         expose: Option<Generation>,
