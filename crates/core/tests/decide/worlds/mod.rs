@@ -180,6 +180,22 @@ const RETOLD: &[&[Op]] = &[
         Op::Attach(0, false, Start::DecidedBy(1)),
         Op::Connect(false, None, Start::Both),
     ],
+    // The same, and the Primary came back alone with its own disk, of the peer's generation.
+    &[
+        Op::Connect(false, None, Start::Both),
+        Op::Invalidate(0),
+        Op::Finish(Finish::TargetOnly),
+        Op::Detach(0),
+        Op::Connect(false, None, Start::Both),
+        Op::Promote(0, false),
+        Op::Write(0),
+        Op::Crash(0, [false, false]),
+        Op::Boot(0),
+        Op::Promote(0, false),
+        Op::Write(0),
+        Op::Demote(0),
+        Op::Connect(false, None, Start::Both),
+    ],
 ];
 
 /// # Errors
