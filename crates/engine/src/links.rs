@@ -395,7 +395,7 @@ impl Links {
         let mut stream = |id, priority| {
             let (fd, outbox) = opening.take_socket(id)?;
             prepare(&fd, priority);
-            let inbox = Inbox::new(pool)?;
+            let inbox = Inbox::new(pool)?.answering_first();
             let unsent = VecDeque::new();
             Some(Stream { id, fd, inbox, outbox, decoder: None, pending: None, unsent, progress: now, ended: None })
         };

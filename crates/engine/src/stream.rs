@@ -5,7 +5,7 @@
 //! loop turn leave with one vectored send, payload by reference.
 
 use crate::buffers::{Buf, Pool, Span};
-use crate::ring::{Fd, Message, Op, OpId, Ring};
+use crate::ring::{Fd, Message, Op, OpId, Ring, Take};
 use std::collections::VecDeque;
 
 /// The receiving side of a stream. At most one receive is in flight, and it owns the memory that it fills.
@@ -16,6 +16,7 @@ pub struct Inbox {
     end: usize,
     payload: Option<Payload>,
     receiving: Option<Target>,
+    answers_first: bool,
 }
 
 #[derive(Debug)]
@@ -52,7 +53,14 @@ impl Inbox {
     /// An inbox with a staging buffer from `pool`; `None` if the pool has none.
     #[must_use]
     pub fn new(pool: &'static Pool) -> Option<Inbox> {
-        Some(Inbox { staging: Some(pool.take(STAGING)?), start: 0, end: 0, payload: None, receiving: None })
+        let staging = Some(pool.take(STAGING)?);
+        Some(Inbox { staging, start: 0, end: 0, payload: None, receiving: None, answers_first: false })
+    }
+
+    /// The same for a TCP socket: what is answered to a few bytes leaves before TCP's acknowledgement of them.
+    #[must_use]
+    pub fn answering_first(self) -> Inbox {
+        Inbox { answers_first: true, ..self }
     }
 
     /// The bytes that are there and not consumed. Empty while a receive into the staging buffer is in flight.
@@ -127,8 +135,12 @@ impl Inbox {
                 self.staging.take()?.span(self.end, STAGING - self.end)
             }
         };
-        let whole = self.receiving == Some(Target::Payload);
-        Some(ring.push(Op::Recv { fd: fd.clone(), into, whole }, token))
+        let take = match self.receiving {
+            Some(Target::Payload) => Take::Whole,
+            _ if self.answers_first => Take::AnswerFirst,
+            _ => Take::Some,
+        };
+        Some(ring.push(Op::Recv { fd: fd.clone(), into, take }, token))
     }
 
     /// A receive has completed with `n` bytes.
@@ -251,6 +263,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::buffers::ClassPlan;
+    use crate::ring::BusyPoll;
     use std::net::{TcpListener, TcpStream};
     use std::rc::Rc;
 
@@ -281,9 +294,19 @@ mod tests {
 
     #[test]
     fn frames_of_all_sizes_arrive_in_order() {
+        for awake in [false, true] {
+            frames_arrive(awake);
+        }
+    }
+
+    fn frames_arrive(awake: bool) {
         let (pool, mut ring) = (pool(), Ring::new(16).unwrap());
         let (a, b) = pair();
         let (mut outbox, mut inbox) = (Outbox::default(), Inbox::new(pool).unwrap());
+        if awake {
+            *ring.busy_poll() = BusyPoll::at_most(units::Duration::from_millis(1));
+            inbox = inbox.answering_first();
+        }
         let sizes: Vec<u8> = (1..=255).collect();
         for (i, n) in sizes.iter().enumerate() {
             let message = outbox.message();

@@ -129,6 +129,21 @@ pub(crate) unsafe fn recv(fd: RawFd, to: *mut u8, len: usize) -> i32 {
     negative_errno(unsafe { libc::recv(fd, to.cast(), len, libc::MSG_DONTWAIT) } as i64)
 }
 
+/// As [`recv`], but leaves on the socket what it gives.
+///
+/// # Safety
+/// As for [`recv`].
+pub(crate) unsafe fn peek(fd: RawFd, to: *mut u8, len: usize) -> i32 {
+    // SAFETY: the caller vouches for the memory.
+    negative_errno(unsafe { libc::recv(fd, to.cast(), len, libc::MSG_DONTWAIT | libc::MSG_PEEK) } as i64)
+}
+
+/// Drops at most `len` bytes that a TCP socket has received: how many, or a negative errno.
+pub(crate) fn discard(fd: RawFd, len: usize) -> i32 {
+    // SAFETY: with MSG_TRUNC nothing is copied from a TCP socket.
+    negative_errno(unsafe { libc::recv(fd, std::ptr::null_mut(), len, libc::MSG_DONTWAIT | libc::MSG_TRUNC) } as i64)
+}
+
 /// # Safety
 /// `header` must point at a valid message header.
 pub(crate) unsafe fn sendmsg(fd: RawFd, header: *const libc::msghdr) -> i32 {
@@ -364,6 +379,15 @@ pub(crate) fn is_alive(fd: RawFd) -> bool {
     // SAFETY: one byte of room.
     let n = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
     n > 0 || n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+}
+
+/// Bytes that a socket has received and that nobody has taken.
+#[cfg(test)]
+pub(crate) fn received_bytes(fd: RawFd) -> i32 {
+    let mut n = 0;
+    // SAFETY: `n` is the place that the kernel fills.
+    assert_eq!(unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut n) }, 0);
+    n
 }
 
 /// Reads what is there into `to`; negative errno, EAGAIN if there is nothing and the file does not block.

@@ -3,7 +3,7 @@
 use super::LinkSettings;
 use crate::buffers::Pool;
 use crate::connector::{Action, Connector, Pair, SocketId, StreamKind};
-use crate::ring::{Done, Fd, Op, OpId, Ring};
+use crate::ring::{Done, Fd, Op, OpId, Ring, Take};
 use crate::stream::Outbox;
 use crate::sys;
 use crate::token::Token;
@@ -230,7 +230,7 @@ impl Opening {
         // Never more than the first packet: what follows belongs to the stream.
         let Some(buf) = pool.take(FIRST_PACKET_LEN) else { return };
         let into = buf.span(0, FIRST_PACKET_LEN - half.first.len());
-        ring.push(Op::Recv { fd: half.fd.clone(), into, whole: false }, Token::Link(self.peer, id));
+        ring.push(Op::Recv { fd: half.fd.clone(), into, take: Take::Some }, Token::Link(self.peer, id));
     }
 }
 

@@ -16,7 +16,7 @@ mod uring;
 
 pub use busy_poll::BusyPoll;
 pub use message::Message;
-pub use op::{Done, FallocateMode, Fd, NO_OFFSET, Op, OpId, PeerAddress};
+pub use op::{Done, FallocateMode, Fd, NO_OFFSET, Op, OpId, PeerAddress, Take};
 pub use slot::FuseSlot;
 
 use std::cell::Cell;

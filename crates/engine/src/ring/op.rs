@@ -31,9 +31,8 @@ pub enum Op {
     Connect { fd: Fd, to: PeerAddress },
     /// Accept connections until cancelled; [`Done::accepted`] gives each.
     Accept { fd: Fd },
-    /// Receive at most the span's length; completes with 0 at the end of the stream. `whole`: it need not complete
-    /// before the span is full or the stream ends.
-    Recv { fd: Fd, into: Span, whole: bool },
+    /// Receive at most the span's length; completes with 0 at the end of the stream.
+    Recv { fd: Fd, into: Span, take: Take },
     /// Send the message; completes with the number of bytes sent, maybe fewer than all.
     Send { fd: Fd, message: Box<Message> },
     /// Wait until the file is readable (one shot).
@@ -41,6 +40,19 @@ pub enum Op {
     /// Give a slot to a FUSE connection, with the answer to the request that it holds, if any; completes when the
     /// kernel has put a request there. Needs io_uring.
     FuseFetch { fd: Fd, slot: Box<FuseSlot> },
+}
+
+/// What an [`Op::Recv`] takes off its socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Take {
+    /// What is there.
+    Some,
+    /// The same; but while waits stay awake a little is only looked at, and taken off when there is time for it, at
+    /// the latest in the wait after the next. So the answer to it leaves before TCP's acknowledgement does. For TCP
+    /// sockets.
+    AnswerFirst,
+    /// It need not complete before the span is full or the stream ends.
+    Whole,
 }
 
 /// What [`Op::Fallocate`] does to the range; the file's length never changes.

@@ -101,7 +101,7 @@ fn tcp_streams_connect_send_and_receive() {
         let mut body = pool.take(4096).unwrap();
         body.bytes_mut().fill(9);
         message.share(body.span(0, 4096));
-        ring.push(Op::Recv { fd: server.clone(), into: pool.take(8192).unwrap().span(0, 8192), whole: false }, 'r');
+        ring.push(Op::Recv { fd: server.clone(), into: pool.take(8192).unwrap().span(0, 8192), take: Take::Some }, 'r');
         ring.push(Op::Send { fd: client.clone(), message }, 's');
         for done in complete(&mut ring, 2) {
             assert_eq!(done.result().unwrap(), 4100);
@@ -111,7 +111,7 @@ fn tcp_streams_connect_send_and_receive() {
         }
         assert!(sys::is_alive(client.as_raw_fd()));
 
-        let recv = ring.push(Op::Recv { fd: server, into: pool.take(1).unwrap().span(0, 1), whole: false }, 'r');
+        let recv = ring.push(Op::Recv { fd: server, into: pool.take(1).unwrap().span(0, 1), take: Take::Some }, 'r');
         ring.cancel(recv);
         ring.cancel(accept);
         assert!(complete(&mut ring, 2).iter().all(Done::cancelled));
@@ -193,7 +193,7 @@ fn staying_awake_changes_nothing() {
     *ring.busy_poll() = BusyPoll::at_most(Duration::from_millis(1));
     let (mut writer, reader) = std::os::unix::net::UnixStream::pair().unwrap();
     let (reader, file) = (fd(reader), fd(tempfile::tempfile().unwrap()));
-    let recv = |n: usize| Op::Recv { fd: reader.clone(), into: pool.take(n).unwrap().span(0, n), whole: false };
+    let recv = |n: usize| Op::Recv { fd: reader.clone(), into: pool.take(n).unwrap().span(0, n), take: Take::Some };
     for i in 0..200u32 {
         ring.push(recv(4), 'r');
         ring.push(Op::Flush { fd: file.clone() }, 'f');
@@ -212,6 +212,46 @@ fn staying_awake_changes_nothing() {
     assert_eq!(complete(&mut ring, 1)[0].result().unwrap(), 0, "the end of the stream");
     drop(reader);
     assert_eq!((pool.in_use(), ring.in_flight()), (0, 0));
+}
+
+/// What is answered first stays on its socket until the next turn, and is given once.
+#[test]
+fn an_answer_leaves_before_the_acknowledgement() {
+    let (pool, mut ring) = (pool(), Ring::new(8).unwrap());
+    if ring.interface() == Interface::Poll {
+        return; // which never stays awake
+    }
+    *ring.busy_poll() = BusyPoll::at_most(Duration::from_millis(1));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    writer.set_nodelay(true).unwrap();
+    let reader = fd(listener.accept().unwrap().0);
+    let left = || sys::received_bytes(reader.as_raw_fd());
+    let recv =
+        || Op::Recv { fd: reader.clone(), into: pool.take(4096).unwrap().span(0, 4096), take: Take::AnswerFirst };
+    let mut left_there = 0;
+    for i in 0..400u32 {
+        // Now and then a second receive of a turn that the kernel does, or more than there is room for.
+        let words = if i % 7 == 0 { 1500 } else { 1 };
+        for _ in 0..words {
+            writer.write_all(&i.to_le_bytes()).unwrap();
+        }
+        let mut got = Vec::new();
+        while got.len() < 4 * words {
+            ring.push(recv(), 'r');
+            let done = complete(&mut ring, 1);
+            let Some(Op::Recv { into, .. }) = &done[0].op else { panic!("{done:?}") };
+            let n = done[0].result().unwrap() as usize;
+            left_there += usize::from(n == 4 && left() == 4);
+            got.extend_from_slice(&into.bytes()[..n]);
+        }
+        assert_eq!(got, i.to_le_bytes().repeat(words));
+    }
+    assert!(left_there > 100, "it hardly ever stayed awake: {left_there}");
+    let id = ring.push(recv(), 'r');
+    ring.cancel(id);
+    assert!(complete(&mut ring, 1)[0].cancelled());
+    assert_eq!(left(), 0);
 }
 
 #[test]

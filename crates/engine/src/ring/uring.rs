@@ -1,12 +1,14 @@
 //! The io_uring backend.
 
 use super::busy_poll::BusyPoll;
-use super::{Finished, Op, OpId, Operations};
+use super::{Fd, Finished, Op, OpId, Operations, Take};
+use crate::buffers::Span;
 use crate::sys;
 use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, TimeoutFlags, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::rc::Rc;
 use units::{Duration, Instant};
 
 /// Long entries: the arguments of FUSE's commands do not fit into short ones.
@@ -18,6 +20,7 @@ pub(super) struct Uring {
     /// Receives that the kernel does not have yet: while a wait stays awake they are tried here, which takes less than
     /// handing them over and back.
     receives: Vec<OpId>,
+    unacknowledged: Unacknowledged,
     /// Kept to reuse its memory.
     looked_at: Vec<libc::pollfd>,
 }
@@ -31,6 +34,17 @@ const TIMERS: usize = 4;
 /// A wait that is to end earlier than this from now uses a timer that outlives it: where waits are short, arming one
 /// for each costs more than they do.
 const SHORT: Duration = Duration::from_millis(4);
+
+/// At most so many bytes are received that way at a time.
+const FEW_BYTES: usize = 16 << 10;
+
+/// What [`Take::AnswerFirst`] has left on sockets.
+struct Unacknowledged {
+    /// So many bytes of each are to be dropped. Nothing else is received from these sockets before.
+    left: Vec<(Fd, usize)>,
+    /// They were put off for one wait, and will not be for a second one.
+    put_off: bool,
+}
 
 /// Timers that run, in the kernel's hands. The places are boxed, as the kernel reads them when a timer is submitted.
 struct Timers {
@@ -53,7 +67,8 @@ impl Uring {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old (before 5.11)"));
         }
-        Ok(Uring { ring, timers: Timers::default(), receives: Vec::new(), looked_at: Vec::new() })
+        let unacknowledged = Unacknowledged { left: Vec::with_capacity(8), put_off: false };
+        Ok(Uring { ring, timers: Timers::default(), receives: Vec::new(), unacknowledged, looked_at: Vec::new() })
     }
 
     pub(super) fn push(&mut self, id: OpId, op: &mut Op, by_worker: bool) {
@@ -114,6 +129,10 @@ impl Uring {
         operations: &mut dyn Operations,
         finished: &mut Vec<Finished>,
     ) -> io::Result<()> {
+        if self.unacknowledged.put_off {
+            self.unacknowledged.take_off();
+        }
+        let mut looks = 0;
         loop {
             if self.must_enter() {
                 tolerate(self.submit())?;
@@ -121,7 +140,13 @@ impl Uring {
             self.try_ready(operations, finished)?;
             if !finished.is_empty() || !self.ring.completion().is_empty() {
                 poll.found();
+                self.unacknowledged.put_off = !self.unacknowledged.left.is_empty();
                 return Ok(());
+            }
+            // Who got our answer, and shares this processor, may have something new for us after the first look.
+            looks += 1;
+            if looks > 1 {
+                self.unacknowledged.take_off();
             }
             let before = sys::now();
             if before >= until {
@@ -133,23 +158,41 @@ impl Uring {
         }
     }
 
-    /// As [`Uring::try_receives`], but asks first which sockets have something: several cost one call.
+    /// As [`Uring::try_receives`], but asks first which sockets have something: several cost one call. And the answers
+    /// leave before TCP's acknowledgements where that is wanted.
     fn try_ready(&mut self, operations: &mut dyn Operations, finished: &mut Vec<Finished>) -> io::Result<()> {
-        if self.receives.len() < 2 {
-            self.try_receives(operations, finished);
-            return Ok(());
+        let unacknowledged = &mut self.unacknowledged;
+        let several = self.receives.len() - unacknowledged.left.len().min(self.receives.len()) >= 2;
+        if several {
+            super::count(|calls| calls.sockets += 1);
+            let skip = |fd: &Fd| unacknowledged.has(fd);
+            super::poll::look(&self.receives, operations, &mut self.looked_at, 0, skip)?;
         }
-        super::count(|calls| calls.sockets += 1);
-        super::poll::look(&self.receives, operations, &mut self.looked_at, 0)?;
         let mut ready = self.looked_at.iter();
-        self.receives
-            .retain(|&id| ready.next().is_none_or(|p| p.revents == 0) || !try_receive(id, operations, finished));
+        self.receives.retain(|&id| {
+            let op = operations.operation(id).expect("a receive is in flight");
+            if several && ready.next().is_none_or(|p| p.revents == 0) || unacknowledged.has(op.fd()) {
+                return true;
+            }
+            let result = match op {
+                Op::Recv { fd, into, take: Take::AnswerFirst } => unacknowledged.look_at(fd, into),
+                op => super::poll::perform_socket(op, super::poll::Attempt::First),
+            };
+            finished.extend(result.map(|result| Finished { id, result, more: false }));
+            result.is_none()
+        });
         Ok(())
     }
 
     /// Does the receives that the kernel does not have yet, as far as there is something to receive.
     pub(super) fn try_receives(&mut self, operations: &mut dyn Operations, finished: &mut Vec<Finished>) {
-        self.receives.retain(|&id| !try_receive(id, operations, finished));
+        self.unacknowledged.take_off();
+        self.receives.retain(|&id| {
+            let op = operations.operation(id).expect("a receive is in flight");
+            let result = super::poll::perform_socket(op, super::poll::Attempt::First);
+            finished.extend(result.map(|result| Finished { id, result, more: false }));
+            result.is_none()
+        });
     }
 
     /// Is there something for the kernel to take, or something that it only gives to who enters it?
@@ -159,6 +202,7 @@ impl Uring {
     }
 
     fn hand_over_receives(&mut self, operations: &mut dyn Operations) {
+        self.unacknowledged.take_off();
         let mut receives = std::mem::take(&mut self.receives);
         for id in receives.drain(..) {
             let op = operations.operation(id).expect("a receive is in flight");
@@ -220,12 +264,39 @@ fn let_others_run(now: Instant, poll: &mut BusyPoll) -> bool {
     poll.others_ran(now, sys::now())
 }
 
-/// Does a receive if there is something to receive. False: there is not.
-fn try_receive(id: OpId, operations: &mut dyn Operations, finished: &mut Vec<Finished>) -> bool {
-    let op = operations.operation(id).expect("a receive is in flight");
-    let result = super::poll::perform_socket(op, super::poll::Attempt::First);
-    finished.extend(result.map(|result| Finished { id, result, more: false }));
-    result.is_some()
+impl Unacknowledged {
+    fn has(&self, fd: &Fd) -> bool {
+        self.left.iter().any(|(of, _)| Rc::ptr_eq(of, fd))
+    }
+
+    /// Copies the first bytes that a socket has received, and leaves them there. `None`: there is nothing.
+    fn look_at(&mut self, fd: &Fd, into: &Span) -> Option<i32> {
+        super::count(|calls| calls.sockets += 1);
+        // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
+        let result = unsafe { sys::peek(fd.as_raw_fd(), into.address(), into.len().min(FEW_BYTES)) };
+        if let Ok(n) = usize::try_from(result)
+            && n > 0
+        {
+            self.left.push((fd.clone(), n));
+        }
+        (result != -libc::EAGAIN).then_some(result)
+    }
+
+    /// Takes off the sockets what was only looked at, upon which TCP acknowledges it.
+    fn take_off(&mut self) {
+        self.put_off = false;
+        for (fd, mut len) in self.left.drain(..) {
+            // All of it is there, unless the peer plays with urgent data or the connection broke: then what comes next
+            // is nothing that anybody could use anyway.
+            while len > 0 {
+                super::count(|calls| calls.sockets += 1);
+                match usize::try_from(sys::discard(fd.as_raw_fd(), len)) {
+                    Ok(n) if n > 0 => len -= n.min(len),
+                    _ => break,
+                }
+            }
+        }
+    }
 }
 
 impl Default for Timers {
@@ -263,8 +334,8 @@ fn entry(op: &mut Op) -> squeue::Entry {
         }
         Op::Connect { fd, to } => opcode::Connect::new(raw(fd), (&raw const *to.storage).cast(), to.len).build(),
         Op::Accept { fd } => opcode::AcceptMulti::new(raw(fd)).flags(libc::SOCK_CLOEXEC).build(),
-        Op::Recv { fd, into, whole } => {
-            let flags = if *whole { libc::MSG_WAITALL } else { 0 };
+        Op::Recv { fd, into, take } => {
+            let flags = if *take == Take::Whole { libc::MSG_WAITALL } else { 0 };
             opcode::Recv::new(raw(fd), into.address(), into.len() as u32).flags(flags).build()
         }
         Op::Send { fd, message, .. } => {
