@@ -226,6 +226,16 @@ impl Plan {
         Some(plan.only(&steps.ok()?))
     }
 
+    /// The plans of a text: one in a line, as [`Plan::parse`] reads it, and words behind a `#`.
+    ///
+    /// # Errors
+    /// A line is none: the line.
+    pub fn parse_all(text: &str) -> Result<Vec<Plan>, String> {
+        let entries = text.lines().filter_map(|line| line.split('#').next()).map(str::trim);
+        let plans = entries.filter(|entry| !entry.is_empty());
+        plans.map(|entry| Plan::parse(entry).ok_or_else(|| format!("{entry} is no plan"))).collect()
+    }
+
     /// The same cluster, and of what happens only the steps with these numbers.
     #[must_use]
     pub fn only(mut self, steps: &[usize]) -> Plan {

@@ -1,4 +1,5 @@
-//! The tests of the simulator: every wrong version of a rule must be noticed, by a scenario or within a bound of seeds.
+//! The tests of the simulator: every wrong version of a rule must be noticed, by a scenario, by a plan that failed once
+//! (`seeds.txt`), or within a bound of seeds.
 //!
 //! A run counts only if it passes without the mutant.
 
@@ -7,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use urbd_core::{Layer, Mutant, choose_mutant};
-use urbd_sim::{Options, Outcome, Scenario, parse_scenarios, run_scenario, run_seed};
+use urbd_sim::{Options, Outcome, Plan, Scenario, parse_scenarios, run_plan, run_scenario, run_seed};
 
 /// Latencies that each scenario is tried with.
 const LATENCIES: u64 = 6;
@@ -19,6 +20,8 @@ const SEEDS: u64 = 2000;
 enum Trial {
     /// Number of the scenario, and its seed.
     Scenario(usize, u64),
+    /// Number of the plan that failed once.
+    Saved(usize),
     /// A whole plan.
     Seed(u64),
 }
@@ -34,6 +37,7 @@ struct Caught {
 /// The runs, and which of them pass without a mutant; shared by all threads.
 struct Trials {
     scenarios: Vec<Scenario>,
+    saved: Vec<Plan>,
     passes: Mutex<BTreeMap<Trial, bool>>,
 }
 
@@ -41,13 +45,14 @@ impl Trials {
     fn all(&self) -> impl Iterator<Item = Trial> {
         let numbers = 0..self.scenarios.len();
         let scenarios = (0..LATENCIES).flat_map(move |seed| numbers.clone().map(move |n| Trial::Scenario(n, seed)));
-        scenarios.chain((1..=SEEDS).map(Trial::Seed))
+        scenarios.chain((0..self.saved.len()).map(Trial::Saved)).chain((1..=SEEDS).map(Trial::Seed))
     }
 
     fn run(&self, trial: Trial, mutant: Option<Mutant>) -> Outcome {
         choose_mutant(mutant);
         let outcome = match trial {
             Trial::Scenario(n, seed) => run_scenario(&self.scenarios[n], seed, Options::default()),
+            Trial::Saved(n) => run_plan(&self.saved[n], Options::default()),
             Trial::Seed(seed) => run_seed(seed, Options::default()),
         };
         choose_mutant(None);
@@ -66,6 +71,7 @@ impl Trials {
     fn name(&self, trial: Trial) -> String {
         match trial {
             Trial::Scenario(n, seed) => format!("{} with {seed}", self.scenarios[n].name),
+            Trial::Saved(n) => format!("saved plan {}", self.saved[n].name()),
             Trial::Seed(seed) => format!("seed {seed}"),
         }
     }
@@ -88,7 +94,8 @@ fn every_wrong_rule_is_caught() {
     std::panic::set_hook(Box::new(|_| {}));
     let mutants: Vec<Mutant> = Mutant::ALL.iter().copied().filter(|m| m.layer() == Layer::Cluster).collect();
     let scenarios = parse_scenarios(include_str!("../scenarios.txt"));
-    let trials = Trials { scenarios, passes: Mutex::default() };
+    let saved = Plan::parse_all(include_str!("../seeds.txt")).expect("seeds.rs reads it, too");
+    let trials = Trials { scenarios, saved, passes: Mutex::default() };
     let (next, found) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let hunter = || {
         while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {

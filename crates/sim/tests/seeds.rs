@@ -6,17 +6,11 @@ use urbd_sim::{Options, Plan, run_plan, run_seed};
 /// How many fresh seeds these tests take, without optimisation; `tests/run` takes many more (`docs/testing.md`).
 const FRESH: u64 = 40;
 
-/// A line of `seeds.txt`: what `Plan::parse` reads, then words.
-fn parse(line: &str) -> Option<Plan> {
-    let entry = line.split('#').next()?.trim();
-    (!entry.is_empty()).then(|| Plan::parse(entry).unwrap_or_else(|| panic!("seeds.txt: {entry}")))
-}
-
 #[test]
 fn what_failed_once_passes() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds.txt");
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let plans: Vec<Plan> = text.lines().filter_map(parse).collect();
+    let plans = Plan::parse_all(&text).unwrap_or_else(|e| panic!("{path}: {e}"));
     assert!(!plans.is_empty());
     let failure = |plan: &Plan| {
         let outcome = run_plan(plan, Options::default());
