@@ -135,6 +135,10 @@ impl Resource {
 
     /// All blocks are here (but for those that failed).
     pub(crate) fn resync_finished_as_target(&mut self, i: usize, d: usize) {
+        if self.source_went_on(i, d) && !mutant(Mutant::FinishesInLaterGeneration) {
+            let text = "the source has begun a generation without this copy: connecting again".to_owned();
+            return self.drop_link(i, ConnState::NetworkFailure, "source-went-on", text);
+        }
         let failed = self.bits_failed(i, d);
         let mut change = StateChange { conn: Some(ConnState::Connected), ..StateChange::default() };
         if failed == 0 {
@@ -162,6 +166,15 @@ impl Resource {
         let _ = self.change(d, &change, Force::Hard);
     }
 
+    /// Does the source have another generation than when the resync began? It takes the target's disk for gone (the
+    /// target has asked to detach it), and what it writes now is only its own. Its word travels on the other stream
+    /// than what ends a resync.
+    fn source_went_on(&self, i: usize, d: usize) -> bool {
+        let pd = &self.connections[i].peer_devices[d];
+        let now = pd.uuids.as_ref().map(|u| u.current);
+        pd.resync.peer_current.zip(now).is_some_and(|(then, now)| !now.same(then))
+    }
+
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
     pub(crate) fn peer_has_our_generations(&mut self, i: usize, d: usize) {
         let set = self.uuids(d);
@@ -180,9 +193,13 @@ impl Resource {
         peer_disk: DiskState,
     ) -> bool {
         let source = matches!(old.conn, ConnState::SyncSource | ConnState::PausedSyncS);
-        // It may have said that before it was told of this resync, for which it has asked.
+        // It may have said that before it was told of this resync. That it knows is shown by what it wrote for it, or
+        // by nothing being left. Not by its own writes, though they clear bits: they may be of a verify before this.
         let rs = &self.connections[i].peer_devices[d].resync;
-        let early = peer_disk == DiskState::UpToDate && rs.total > 0 && !rs.advanced;
+        let left = self.bits_left(i, d);
+        let wrote = mutant(Mutant::VerifyEndsResync) && left < rs.total;
+        let unaware = rs.total > 0 && left > 0 && !rs.advanced && !wrote;
+        let early = peer_disk == DiskState::UpToDate && unaware;
         if !source || theirs.conn != ConnState::Connected || early {
             return false;
         }

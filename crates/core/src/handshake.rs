@@ -399,7 +399,7 @@ impl Resource {
         let uuids =
             self.connections[i].peer_devices[d].uuids.as_ref().filter(|_| theirs.disk >= DiskState::Negotiating);
         let (verdict, reason) = self.judge_uuids(i, d, uuids?);
-        (verdict == UuidsVerdict::Disconnect).then_some(reason)
+        (verdict == UuidsVerdict::Disconnect && !mutant(Mutant::UuidsBeforeDiskLoss)).then_some(reason)
     }
 
     /// `new-current-uuid --clear-bitmap` of the peer: both copies count as equal from now on.
@@ -449,7 +449,8 @@ impl Resource {
         if let Some(occasion) = occasion {
             let Some(decided) = self.decide_sync(i, d, occasion, theirs, peer_disk, &mut change) else { return };
             conn = decided;
-            if conn == ConnState::Connected && self.lacks_peers_writes(i, d, theirs) {
+            let equal = conn == ConnState::Connected && !mutant(Mutant::RefusedWritesForgotten);
+            if equal && self.lacks_peers_writes(i, d, theirs) {
                 return self.connect_for_peers_writes(i);
             }
         } else if old.disk == DiskState::Negotiating

@@ -65,6 +65,9 @@ mutants! {
     NoConsensus "consensus-overwrites-primary" Decision "consensus never chooses the Primary (state 6.4)";
     UndemotedVictim "victim-not-demoted" Decision "a Primary loses only after it was demoted (state 6.5)";
     ExposedDataIgnored "exposed-data-ignored" Decision "a diskless Primary takes no other generation (state 5.4)";
+    UuidsBeforeDiskLoss "uuids-before-disk-loss" Cluster "a peer's UUIDs are judged by the disk there is now (state 5.4)";
+    ComparedBeforeGeneration "compared-before-generation" Cluster "what was compared is of the generations of then (state 5.6)";
+    RefusedWritesForgotten "refused-writes-forgotten" Cluster "a disk that lacks what was refused is not in service (state 5.6)";
     // State rules (connection-and-state 2).
     TwoPrimaries "two-primaries" Decision "one Primary unless configured (state 2.8)";
     WishConnects "wish-connects" Decision "a wish for a verify or resync ends no handshake (state 2.8, sanitising 3)";
@@ -115,6 +118,7 @@ mutants! {
     CompleteBeforePeer "complete-before-peer" Cluster "protocol C: complete when the peer has it (data 1.7)";
     CompleteBeforeDisk "complete-before-disk" Cluster "complete when the own disk has it (data 1.7)";
     IgnoreRefusal "ignore-neg-ack" Cluster "P_NEG_ACK: the peer lacks the write (data 1.8)";
+    RefusalOutlivesResync "refusal-outlives-resync" Cluster "a refused write of a sync target: no good copy lacks it (data 1.8)";
     LostGenerationTrusted "lost-generation-trusted" Cluster "what was in flight when the disk went is complete in the peer's new generation (data 1.7)";
     VolatileOnPeer "volatile-on-peer" Cluster "what only the peer has is durable there (data 1.7)";
     ForgetInFlight "forget-in-flight" Cluster "writes in flight at a loss of the link are marked (data 1.12)";
@@ -137,6 +141,9 @@ mutants! {
     OutlivedHandlerDecides "outlived-handler-decides" Cluster "a former connection's handler has no say (state 8.6)";
     ResyncReadsUnderWrite "resync-reads-under-write" Cluster "a resync read waits for writes to the block (data 7.4)";
     WriteIntoResync "write-into-resync" Cluster "a write waits for the resync of its blocks (data 7.4)";
+    TargetBitmapLate "target-bitmap-late" Cluster "a target's bitmap is on its disk before a block is confirmed (data 7.5)";
+    FinishesInLaterGeneration "finishes-in-later-generation" Cluster "a target gets the generation that it has copied (state 7.4)";
+    VerifyEndsResync "verify-ends-resync" Cluster "a word from before a resync does not end it (data 7.7)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
     ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";
     StaleSyncUuid "stale-sync-uuid" Cluster "a sync UUID belongs to one resync (state 7.4)";

@@ -737,8 +737,6 @@ impl Resource {
     pub(crate) fn clear_out_of_sync(&mut self, i: usize, d: usize, range: SectorRange) -> u64 {
         let Some(slot) = self.slot(i, d) else { return 0 };
         let Some(b) = &mut self.devices[d].backing else { return 0 };
-        let n = b.set_in_sync(slot, range);
-        self.connections[i].peer_devices[d].resync.advanced |= n > 0;
-        n
+        b.set_in_sync(slot, range)
     }
 }

@@ -238,7 +238,8 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
         let both_good = self.devices[d].disk == wire::DiskState::UpToDate
             && self.connections[i].peer_devices[d].pdsk == wire::DiskState::UpToDate;
-        w.sole && !w.completed && w.local != Local::None && both_good
+        let spared = w.sole && !w.completed && w.local != Local::None && both_good;
+        spared && !mutant(Mutant::RefusalOutlivesResync)
     }
 
     /// Are writes on their way to the peer that the disk here did not get?

@@ -398,7 +398,7 @@ impl Resource {
         self.devices[d].generation_with_first_write = false;
         // A peer that attaches a disk meanwhile is told of the generation before: what was compared is of the past.
         for c in &mut self.connections {
-            c.peer_devices[d].compared = false;
+            c.peer_devices[d].compared &= mutant(Mutant::ComparedBeforeGeneration);
         }
         let text = format!("new data generation {fresh}, the bitmap counts from {}", set.bitmap);
         self.note(Severity::Info, Some(d), None, "new-generation", text);

@@ -142,7 +142,9 @@ impl Resource {
         self.put_uuids(d, &set);
         // With what the source said to be out of sync after the bitmaps had become one: a block is confirmed while it
         // may still be lost here, and then nothing but this bitmap knows of it.
-        self.write_bitmap(d);
+        if !mutant(Mutant::TargetBitmapLate) {
+            self.write_bitmap(d);
+        }
         if let Some(u) = &self.connections[i].peer_devices[d].uuids {
             self.devices[d].exposed = u.current;
         }

@@ -23,7 +23,7 @@ use controller::{Controller, SourceBrake, Work};
 use progress::Marks;
 use source::Ask;
 use std::collections::{BTreeMap, VecDeque};
-use units::{BitSet, ByteLen, Duration, Instant, SectorRange};
+use units::{BitSet, ByteLen, Duration, Generation, Instant, SectorRange};
 use verify::{Chunk, Verify};
 use wire::ConnState;
 
@@ -37,13 +37,15 @@ pub(crate) struct Resync {
     position: u64,
     /// Bits set when it began.
     pub(crate) total: u64,
-    /// Some block has become equal since.
+    /// The target has compared or written a block since, or written what was sent to it since: it knows of the resync.
     pub(crate) advanced: bool,
     /// Bits that could not be copied; they stay set and are not tried again.
     failed: Option<BitSet>,
     /// Bits whose checksums were equal.
     pub(crate) same: u64,
     pub(crate) started: Option<Instant>,
+    /// The peer's generation when it began.
+    pub(crate) peer_current: Option<Generation>,
     /// By their name in the device's `resyncing` intervals.
     blocks: BTreeMap<u64, Block>,
     /// Bytes of blocks on their way.
@@ -156,10 +158,12 @@ impl Resource {
         let algorithm = self.connections[i].cfg.csums.clone();
         let is_source =
             matches!(self.connections[i].peer_devices[d].repl, ConnState::SyncSource | ConnState::PausedSyncS);
-        let rs = &mut self.connections[i].peer_devices[d].resync;
+        let pd = &mut self.connections[i].peer_devices[d];
+        let (rs, peer_current) = (&mut pd.resync, pd.uuids.as_ref().map(|u| u.current));
         *rs = Resync {
             total: left,
             started: Some(now),
+            peer_current,
             controller: (!is_source).then(|| Controller::new(&cfg, cap, now)),
             brake: if is_source { SourceBrake::new(&cfg, now) } else { None },
             csums,

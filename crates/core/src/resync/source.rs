@@ -266,7 +266,9 @@ impl Resource {
                 self.release(data);
                 let range = self.take_block(i, d, id).expect("just seen").range;
                 let bits = self.clear_out_of_sync(i, d, range);
-                self.connections[i].peer_devices[d].resync.same += bits;
+                let rs = &mut self.connections[i].peer_devices[d].resync;
+                rs.same += bits;
+                rs.advanced |= bits > 0;
                 self.send_ack(i, d, Packet::RsIsInSync, range, BlockId::SYNCER);
                 self.note_progress(i, d);
             }
@@ -287,7 +289,8 @@ impl Resource {
             b.acknowledged(now, since);
         }
         if ok {
-            self.clear_out_of_sync(i, d, range);
+            let bits = self.clear_out_of_sync(i, d, range);
+            self.connections[i].peer_devices[d].resync.advanced |= bits > 0;
         } else {
             self.block_failed(i, d, range);
         }
