@@ -35,6 +35,10 @@ const TIMERS: usize = 4;
 /// for each costs more than they do.
 const SHORT: Duration = Duration::from_millis(4);
 
+/// What comes after so many looks in vain comes alone: nothing else is to be done, and hardly anything follows before
+/// it is answered. With more under way the further call for each receive costs more than it brings.
+const LONELY: u32 = 2;
+
 /// At most so many bytes are received that way at a time.
 const FEW_BYTES: usize = 16 << 10;
 
@@ -132,12 +136,12 @@ impl Uring {
         if self.unacknowledged.put_off {
             self.unacknowledged.take_off();
         }
-        let mut looks = 0;
+        let mut looks = 0u32;
         loop {
             if self.must_enter() {
                 tolerate(self.submit())?;
             }
-            self.try_ready(operations, finished)?;
+            self.try_ready(looks >= LONELY, operations, finished)?;
             if !finished.is_empty() || !self.ring.completion().is_empty() {
                 poll.found();
                 self.unacknowledged.put_off = !self.unacknowledged.left.is_empty();
@@ -158,9 +162,14 @@ impl Uring {
         }
     }
 
-    /// As [`Uring::try_receives`], but asks first which sockets have something: several cost one call. And the answers
-    /// leave before TCP's acknowledgements where that is wanted.
-    fn try_ready(&mut self, operations: &mut dyn Operations, finished: &mut Vec<Finished>) -> io::Result<()> {
+    /// As [`Uring::try_receives`], but asks first which sockets have something: several cost one call. What comes
+    /// `alone` is answered before it is acknowledged where that is wanted.
+    fn try_ready(
+        &mut self,
+        alone: bool,
+        operations: &mut dyn Operations,
+        finished: &mut Vec<Finished>,
+    ) -> io::Result<()> {
         let unacknowledged = &mut self.unacknowledged;
         let several = self.receives.len() - unacknowledged.left.len().min(self.receives.len()) >= 2;
         if several {
@@ -175,7 +184,7 @@ impl Uring {
                 return true;
             }
             let result = match op {
-                Op::Recv { fd, into, take: Take::AnswerFirst } => unacknowledged.look_at(fd, into),
+                Op::Recv { fd, into, take: Take::AnswerFirst } if alone => unacknowledged.look_at(fd, into),
                 op => super::poll::perform_socket(op, super::poll::Attempt::First),
             };
             finished.extend(result.map(|result| Finished { id, result, more: false }));
