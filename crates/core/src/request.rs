@@ -87,6 +87,8 @@ pub(crate) struct Write {
     pub(crate) by_barrier: ConnMask,
     /// Bitmaps were exchanged since it was sent, and had it: what these peers say of it later does not matter.
     pub(crate) accounted: ConnMask,
+    /// It is being done again: some disk may have it from before.
+    pub(crate) again: bool,
     /// The peer's overlapping write comes first: when this one is settled here it starts again (spec 3.2).
     pub(crate) repeat: bool,
     /// Frozen: completion waits for the end of a suspension.
@@ -241,6 +243,7 @@ impl Resource {
             self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
         }
         for write in std::mem::take(&mut self.devices[d].blocked) {
+            self.give_up_repetition(&write);
             for owner in write.owners.into_iter() {
                 self.end_owner(d, owner, Err(IoError::NotPrimary));
             }
@@ -313,6 +316,7 @@ impl Resource {
             sole: false,
             completed: false,
             superseded: false,
+            again: false,
             by_barrier: 0,
             accounted: 0,
             repeat: false,
@@ -435,9 +439,24 @@ impl Resource {
 
     fn fail_write(&mut self, mut write: Write, error: IoError) {
         let d = write.device;
+        self.give_up_repetition(&write);
         self.leave(&mut write);
         for owner in write.owners.into_iter() {
             self.end_owner(d, owner, Err(error));
+        }
+    }
+
+    /// A write that the peer has asked to repeat is not done again: its blocks may be on this disk alone, and are to be
+    /// copied.
+    fn give_up_repetition(&mut self, write: &Write) {
+        if !write.again {
+            return;
+        }
+        let d = write.device;
+        for i in 0..self.connections.len() {
+            if self.mark_out_of_sync(i, d, write.range) > 0 {
+                self.connections[i].peer_devices[d].repair_at = Some(self.now);
+            }
         }
     }
 
@@ -554,7 +573,7 @@ impl Resource {
         self.devices[d].writing.remove(start, interval);
         self.devices[d].recheck = true;
         let mut again = self.new_write(d, kind, fua, range, data, owners);
-        again.came = came;
+        (again.came, again.again) = (came, true);
         self.devices[d].blocked.push_back(again);
         self.try_finish(key);
     }
