@@ -449,7 +449,7 @@ impl Resource {
     /// A write that the peer has asked to repeat is not done again: its blocks may be on this disk alone, and are to be
     /// copied.
     fn give_up_repetition(&mut self, write: &Write) {
-        if !write.again {
+        if !write.again || mutant(Mutant::RepetitionForgotten) {
             return;
         }
         let d = write.device;
