@@ -56,7 +56,8 @@ def test_every_request_is_counted_in_every_stage(pair):
         assert x["p50-us"] <= x["p99-us"] <= x["max-us"] and (x["count"] > 0) == (x["max-us"] > 0)
     total = here["write"]["total"]
     slower = max(here["write"][s]["sum-us"] for s in ("disk", "peer"))
-    assert total["sum-us"] >= slower + here["write"]["activity-log"]["sum-us"]
+    # Thousandths are counted: a sum of such numbers is not exact.
+    assert total["sum-us"] >= slower + here["write"]["activity-log"]["sum-us"] - 0.0005
 
 
 def test_reads_without_a_disk_wait_for_the_peer(pair):
