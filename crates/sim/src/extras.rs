@@ -4,7 +4,7 @@
 
 use crate::plan::{Plan, Setup, Step, node_id, volume_nr};
 use crate::ranges::sectors;
-use units::{Duration, Instant, Rng, SectorRange};
+use units::{Duration, Instant, Rng, Sector, SectorRange};
 use urbd_core::{Command, Fencing, Protocol};
 
 /// The first seed of each range; each goes on to the next one.
@@ -170,9 +170,10 @@ impl Adding<'_> {
     }
 }
 
-/// Commands that an operator gives to see whether what is on the disks differs.
+/// The command that an operator gives to see whether what is on the disks differs: all of it, not only from where an
+/// earlier one was interrupted.
 pub(crate) fn verify(volume: usize) -> Command {
-    Command::Verify { volume: volume_nr(volume), start: None, stop: None, repair: false }
+    Command::Verify { volume: volume_nr(volume), start: Some(Sector(0)), stop: None, repair: false }
 }
 
 /// Those by which what differs is copied.
