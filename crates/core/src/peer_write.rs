@@ -239,7 +239,7 @@ impl Resource {
 
     /// A write of the other Primary that overlaps one of ours which is not settled: ours counts as the later one. A
     /// contained write is dropped, any other is to be repeated after ours. One that has not begun follows the peer's.
-    /// A durable one is repeated unless ours is durable as well.
+    /// A durable one is repeated unless ours is durable as well, and any if our own disk has refused ours.
     fn lost_conflict(&self, i: usize, d: usize, range: SectorRange, flags: DpFlags) -> Option<fn(BlockAck) -> Packet> {
         let c = &self.connections[i];
         if !c.cfg.two_primaries || self.role != wire::Role::Primary || !c.resolve_conflicts() {
@@ -248,7 +248,8 @@ impl Resource {
         let mut ours = self.own_writes(d, range).peekable();
         ours.peek()?;
         let durable = flags.contains(DpFlags::FUA) && !mutant(Mutant::DurableSuperseded);
-        let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable));
+        let refused = |w: &Write| matches!(w.local, Local::Failed(_)) && !mutant(Mutant::RefusedSupersedes);
+        let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable) && !refused(w));
         Some(if contained { Packet::Superseded } else { Packet::RetryWrite })
     }
 
