@@ -125,8 +125,8 @@ pub(crate) fn fallocate(fd: RawFd, mode: i32, offset: u64, len: u64) -> i32 {
 /// # Safety
 /// `to` must be valid for `len` bytes of writes and not be in use elsewhere.
 pub(crate) unsafe fn recv(fd: RawFd, to: *mut u8, len: usize) -> i32 {
-    // SAFETY: the caller vouches for the memory.
-    negative_errno(unsafe { libc::recv(fd, to.cast(), len, libc::MSG_DONTWAIT) } as i64)
+    // SAFETY: as for this one.
+    unsafe { recv_with(fd, to, len, 0) }
 }
 
 /// As [`recv`], but leaves on the socket what it gives.
@@ -134,14 +134,21 @@ pub(crate) unsafe fn recv(fd: RawFd, to: *mut u8, len: usize) -> i32 {
 /// # Safety
 /// As for [`recv`].
 pub(crate) unsafe fn peek(fd: RawFd, to: *mut u8, len: usize) -> i32 {
-    // SAFETY: the caller vouches for the memory.
-    negative_errno(unsafe { libc::recv(fd, to.cast(), len, libc::MSG_DONTWAIT | libc::MSG_PEEK) } as i64)
+    // SAFETY: as for this one.
+    unsafe { recv_with(fd, to, len, libc::MSG_PEEK) }
 }
 
 /// Drops at most `len` bytes that a TCP socket has received: how many, or a negative errno.
 pub(crate) fn discard(fd: RawFd, len: usize) -> i32 {
     // SAFETY: with MSG_TRUNC nothing is copied from a TCP socket.
-    negative_errno(unsafe { libc::recv(fd, std::ptr::null_mut(), len, libc::MSG_DONTWAIT | libc::MSG_TRUNC) } as i64)
+    unsafe { recv_with(fd, std::ptr::null_mut(), len, libc::MSG_TRUNC) }
+}
+
+/// # Safety
+/// As for [`recv`], unless `flags` say that nothing is written to `to`.
+unsafe fn recv_with(fd: RawFd, to: *mut u8, len: usize, flags: libc::c_int) -> i32 {
+    // SAFETY: the caller vouches for the memory.
+    negative_errno(unsafe { libc::recv(fd, to.cast(), len, libc::MSG_DONTWAIT | flags) } as i64)
 }
 
 /// # Safety
@@ -377,8 +384,8 @@ pub(crate) fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Re
 pub(crate) fn is_alive(fd: RawFd) -> bool {
     let mut byte = 0u8;
     // SAFETY: one byte of room.
-    let n = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
-    n > 0 || n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+    let n = unsafe { peek(fd, &raw mut byte, 1) };
+    n > 0 || n == -libc::EAGAIN
 }
 
 /// Bytes that a socket has received and that nobody has taken.

@@ -47,9 +47,8 @@ pub enum Op {
 pub enum Take {
     /// What is there.
     Some,
-    /// The same; but while waits stay awake a little that comes alone is only looked at, and taken off when there is
-    /// time for it, at the latest in the wait after the next. So the answer to it leaves before TCP's acknowledgement
-    /// does. For TCP sockets.
+    /// The same; but while waits stay awake a little that comes alone is only looked at, and taken off when the next
+    /// wait begins. So the answer to it leaves before TCP's acknowledgement does. For TCP sockets.
     AnswerFirst,
     /// It need not complete before the span is full or the stream ends.
     Whole,

@@ -42,7 +42,7 @@ impl Poller {
             Some(at) => i32::try_from(at.since(sys::now()).0.div_ceil(1_000_000)).unwrap_or(i32::MAX),
         };
         super::count(|calls| calls.turns += 1);
-        look(&self.waiting, operations, &mut self.fds, timeout, |_| false)?;
+        look(&self.waiting, operations, &mut self.fds, timeout)?;
         finished.append(&mut self.finished);
         let mut ready = self.fds.iter();
         self.waiting.retain(|&id| {
@@ -59,9 +59,6 @@ impl Poller {
     }
 }
 
-/// No file, to `poll(2)`.
-const NONE: RawFd = -1;
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attempt {
     First,
@@ -69,18 +66,16 @@ pub(super) enum Attempt {
 }
 
 /// Fills `fds` with what `waiting` waits for, in that order, and waits for some of it: `timeout` in milliseconds, -1 =
-/// for as long as it takes. Files that are to be skipped are never ready.
+/// for as long as it takes.
 pub(super) fn look(
     waiting: &[OpId],
     operations: &mut dyn Operations,
     fds: &mut Vec<libc::pollfd>,
     timeout: i32,
-    skip: impl Fn(&Fd) -> bool,
 ) -> io::Result<()> {
     fds.clear();
     for id in waiting {
-        let op = operations.operation(*id).expect("a waiting operation is in flight");
-        let (fd, events) = if skip(op.fd()) { (NONE, 0) } else { interest(op) };
+        let (fd, events) = interest(operations.operation(*id).expect("a waiting operation is in flight"));
         fds.push(libc::pollfd { fd, events, revents: 0 });
     }
     sys::poll(fds, timeout)

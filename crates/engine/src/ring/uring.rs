@@ -8,7 +8,6 @@ use io_uring::types::{Fd as RingFd, FsyncFlags, SubmitArgs, TimeoutFlags, Timesp
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::rc::Rc;
 use units::{Duration, Instant};
 
 /// Long entries: the arguments of FUSE's commands do not fit into short ones.
@@ -20,7 +19,9 @@ pub(super) struct Uring {
     /// Receives that the kernel does not have yet: while a wait stays awake they are tried here, which takes less than
     /// handing them over and back.
     receives: Vec<OpId>,
-    unacknowledged: Unacknowledged,
+    /// What [`Take::AnswerFirst`] has left on sockets: so many bytes of each are to be dropped before anything is
+    /// received again.
+    unacknowledged: Vec<(Fd, usize)>,
     /// Kept to reuse its memory.
     looked_at: Vec<libc::pollfd>,
 }
@@ -41,14 +42,6 @@ const LONELY: u32 = 2;
 
 /// At most so many bytes are received that way at a time.
 const FEW_BYTES: usize = 16 << 10;
-
-/// What [`Take::AnswerFirst`] has left on sockets.
-struct Unacknowledged {
-    /// So many bytes of each are to be dropped. Nothing else is received from these sockets before.
-    left: Vec<(Fd, usize)>,
-    /// They were put off for one wait, and will not be for a second one.
-    put_off: bool,
-}
 
 /// Timers that run, in the kernel's hands. The places are boxed, as the kernel reads them when a timer is submitted.
 struct Timers {
@@ -71,7 +64,7 @@ impl Uring {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old (before 5.11)"));
         }
-        let unacknowledged = Unacknowledged { left: Vec::with_capacity(8), put_off: false };
+        let unacknowledged = Vec::with_capacity(8);
         Ok(Uring { ring, timers: Timers::default(), receives: Vec::new(), unacknowledged, looked_at: Vec::new() })
     }
 
@@ -133,9 +126,7 @@ impl Uring {
         operations: &mut dyn Operations,
         finished: &mut Vec<Finished>,
     ) -> io::Result<()> {
-        if self.unacknowledged.put_off {
-            self.unacknowledged.take_off();
-        }
+        self.acknowledge();
         let mut looks = 0u32;
         loop {
             if self.must_enter() {
@@ -144,14 +135,9 @@ impl Uring {
             self.try_ready(looks >= LONELY, operations, finished)?;
             if !finished.is_empty() || !self.ring.completion().is_empty() {
                 poll.found();
-                self.unacknowledged.put_off = !self.unacknowledged.left.is_empty();
                 return Ok(());
             }
-            // Who got our answer, and shares this processor, may have something new for us after the first look.
             looks += 1;
-            if looks > 1 {
-                self.unacknowledged.take_off();
-            }
             let before = sys::now();
             if before >= until {
                 return Ok(());
@@ -170,38 +156,38 @@ impl Uring {
         operations: &mut dyn Operations,
         finished: &mut Vec<Finished>,
     ) -> io::Result<()> {
-        let unacknowledged = &mut self.unacknowledged;
-        let several = self.receives.len() - unacknowledged.left.len().min(self.receives.len()) >= 2;
+        let several = self.receives.len() >= 2;
         if several {
             super::count(|calls| calls.sockets += 1);
-            let skip = |fd: &Fd| unacknowledged.has(fd);
-            super::poll::look(&self.receives, operations, &mut self.looked_at, 0, skip)?;
+            super::poll::look(&self.receives, operations, &mut self.looked_at, 0)?;
         }
-        let mut ready = self.looked_at.iter();
+        let (mut ready, mut left) = (self.looked_at.iter(), alone.then_some(&mut self.unacknowledged));
         self.receives.retain(|&id| {
-            let op = operations.operation(id).expect("a receive is in flight");
-            if several && ready.next().is_none_or(|p| p.revents == 0) || unacknowledged.has(op.fd()) {
-                return true;
-            }
-            let result = match op {
-                Op::Recv { fd, into, take: Take::AnswerFirst } if alone => unacknowledged.look_at(fd, into),
-                op => super::poll::perform_socket(op, super::poll::Attempt::First),
-            };
-            finished.extend(result.map(|result| Finished { id, result, more: false }));
-            result.is_none()
+            let nothing = several && ready.next().is_none_or(|p| p.revents == 0);
+            nothing || !try_receive(id, left.as_deref_mut(), operations, finished)
         });
         Ok(())
     }
 
     /// Does the receives that the kernel does not have yet, as far as there is something to receive.
     pub(super) fn try_receives(&mut self, operations: &mut dyn Operations, finished: &mut Vec<Finished>) {
-        self.unacknowledged.take_off();
-        self.receives.retain(|&id| {
-            let op = operations.operation(id).expect("a receive is in flight");
-            let result = super::poll::perform_socket(op, super::poll::Attempt::First);
-            finished.extend(result.map(|result| Finished { id, result, more: false }));
-            result.is_none()
-        });
+        self.acknowledge();
+        self.receives.retain(|&id| !try_receive(id, None, operations, finished));
+    }
+
+    /// Takes off the sockets what was only looked at, upon which TCP acknowledges it.
+    fn acknowledge(&mut self) {
+        for (fd, mut len) in self.unacknowledged.drain(..) {
+            // All of it is there, unless the peer plays with urgent data or the connection broke: then what comes next
+            // is nothing that anybody could use anyway.
+            while len > 0 {
+                super::count(|calls| calls.sockets += 1);
+                match usize::try_from(sys::discard(fd.as_raw_fd(), len)) {
+                    Ok(n) if n > 0 => len -= n.min(len),
+                    _ => break,
+                }
+            }
+        }
     }
 
     /// Is there something for the kernel to take, or something that it only gives to who enters it?
@@ -211,7 +197,7 @@ impl Uring {
     }
 
     fn hand_over_receives(&mut self, operations: &mut dyn Operations) {
-        self.unacknowledged.take_off();
+        self.acknowledge();
         let mut receives = std::mem::take(&mut self.receives);
         for id in receives.drain(..) {
             let op = operations.operation(id).expect("a receive is in flight");
@@ -273,39 +259,30 @@ fn let_others_run(now: Instant, poll: &mut BusyPoll) -> bool {
     poll.others_ran(now, sys::now())
 }
 
-impl Unacknowledged {
-    fn has(&self, fd: &Fd) -> bool {
-        self.left.iter().any(|(of, _)| Rc::ptr_eq(of, fd))
-    }
+/// Does a receive if there is something to receive. False: there is not. A little that is to be answered first is left
+/// on its socket, and noted in `left`.
+fn try_receive(
+    id: OpId,
+    left: Option<&mut Vec<(Fd, usize)>>,
+    operations: &mut dyn Operations,
+    finished: &mut Vec<Finished>,
+) -> bool {
+    let op = operations.operation(id).expect("a receive is in flight");
+    let result = match (op, left) {
+        (Op::Recv { fd, into, take: Take::AnswerFirst }, Some(left)) => look_at(fd, into, left),
+        (op, _) => super::poll::perform_socket(op, super::poll::Attempt::First),
+    };
+    finished.extend(result.map(|result| Finished { id, result, more: false }));
+    result.is_some()
+}
 
-    /// Copies the first bytes that a socket has received, and leaves them there. `None`: there is nothing.
-    fn look_at(&mut self, fd: &Fd, into: &Span) -> Option<i32> {
-        super::count(|calls| calls.sockets += 1);
-        // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
-        let result = unsafe { sys::peek(fd.as_raw_fd(), into.address(), into.len().min(FEW_BYTES)) };
-        if let Ok(n) = usize::try_from(result)
-            && n > 0
-        {
-            self.left.push((fd.clone(), n));
-        }
-        (result != -libc::EAGAIN).then_some(result)
-    }
-
-    /// Takes off the sockets what was only looked at, upon which TCP acknowledges it.
-    fn take_off(&mut self) {
-        self.put_off = false;
-        for (fd, mut len) in self.left.drain(..) {
-            // All of it is there, unless the peer plays with urgent data or the connection broke: then what comes next
-            // is nothing that anybody could use anyway.
-            while len > 0 {
-                super::count(|calls| calls.sockets += 1);
-                match usize::try_from(sys::discard(fd.as_raw_fd(), len)) {
-                    Ok(n) if n > 0 => len -= n.min(len),
-                    _ => break,
-                }
-            }
-        }
-    }
+/// Copies the first bytes that a socket has received, and leaves them there. `None`: there is nothing.
+fn look_at(fd: &Fd, into: &Span, left: &mut Vec<(Fd, usize)>) -> Option<i32> {
+    super::count(|calls| calls.sockets += 1);
+    // SAFETY: the span's memory is valid and, as checked at push, referred to by nobody else.
+    let result = unsafe { sys::peek(fd.as_raw_fd(), into.address(), into.len().min(FEW_BYTES)) };
+    left.extend(usize::try_from(result).ok().filter(|n| *n > 0).map(|n| (fd.clone(), n)));
+    (result != -libc::EAGAIN).then_some(result)
 }
 
 impl Default for Timers {
