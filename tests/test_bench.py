@@ -1,6 +1,7 @@
 """`urbd bench`: that it measures what it says, at sizes where no figure means anything. No times are judged here."""
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -116,6 +117,27 @@ def mount_namespaces():
     finally:
         os.killpg(maker.pid, signal.SIGKILL)
         maker.wait()
+
+
+def test_a_killed_bench_leaves_no_process_and_no_loop_device():
+    with scratch.lasting("urbd-test-", C.scratch_dir()) as place:
+        p = subprocess.Popen([C.URBD, "bench", "seeds", "--tiny", "--only", "mirroring", "--dir", place],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def devices():
+            files = {f: Path(f).read_text() for f in glob.glob("/sys/block/loop*/loop/backing_file") if os.path.exists(f)}
+            return [f for f, backing in files.items() if backing.startswith(str(place))]
+
+        try:
+            C.eventually("the modelled disks are there", lambda: len(devices()) == 3, 60)
+            found = devices()
+        finally:
+            p.kill()
+            p.wait()
+        C.eventually("the processes are gone", lambda: not left_behind(place), 20)
+        for mount in [x.split()[1] for x in Path("/proc/self/mounts").read_text().splitlines() if str(place) in x]:
+            subprocess.run(["umount", "-l", mount], check=True)
+        C.eventually("the loop devices are free", lambda: not any(map(os.path.exists, found)), 20)
 
 
 @pytest.mark.parametrize("name", [pytest.param((s, n), id=n) for s, names in CASES.items() for n in names])

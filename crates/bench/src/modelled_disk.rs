@@ -8,7 +8,7 @@
 use crate::error::{Error, Result};
 use crate::process::Process;
 use frontends::fuse::{self, Event, MESSAGE_MAX, Session};
-use frontends::loopdev::{self, LoopDevice};
+use frontends::loopdev::{self, Kept};
 use frontends::{Errno, Export, Kind, Request};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A modelled disk as a block device. Gone when this is dropped.
 pub struct ModelledDisk {
-    device: LoopDevice,
+    device: Kept,
     counts: PathBuf,
     mount: PathBuf,
     _server: Process,
@@ -58,11 +58,14 @@ impl ModelledDisk {
         let mut server = Process::start_with(&format!("{name}-disk"), dir, command, Stdio::piped())?;
         let file = mount.join("0");
         server.wait_until("serves", PATIENCE, || file.metadata().is_ok_and(|m| m.len() == size))?;
-        let device = loopdev::attach(&file, loopdev::Options::default());
+        let device = loopdev::keep(file, loopdev::Options::default()).and_then(|attaching| attaching.wait());
         let device = device.map_err(Error::io("a loop device for a modelled disk"))?;
         let disk = ModelledDisk { device, counts: counts_file(&backing), mount, _server: server };
         // A loop device says that it has a volatile cache, whatever it is made of.
-        device.set_write_through(true).map_err(Error::io("a modelled disk that says that it has no cache"))?;
+        disk.device
+            .device()
+            .set_write_through(true)
+            .map_err(Error::io("a modelled disk that says that it has no cache"))?;
         Ok(disk)
     }
 
@@ -78,14 +81,14 @@ impl ModelledDisk {
     /// Its block device.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        self.device.path()
+        self.device.device().path()
     }
 }
 
 impl Drop for ModelledDisk {
     fn drop(&mut self) {
         // Who has this loop device next is to be heard when he flushes.
-        let _ = self.device.set_write_through(false);
+        let _ = self.device.device().set_write_through(false);
         let _ = self.device.detach();
         // The server ends with its mount.
         let _ = fuse::unmount(&self.mount);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use reference::disk::Disk;
 use reference::fuse_server::Mounted;
 use reference::{attempt, describe, installed, run};
-use urbd_frontends::loopdev::{self, LoopDevice, Options};
+use urbd_frontends::loopdev::{self, Kept, LoopDevice, Options};
 use urbd_frontends::{Export, Kind, fuse};
 
 const MIB: usize = 1 << 20;
@@ -32,15 +32,19 @@ fn mounted(size: usize) -> Mounted {
 }
 
 /// Detaches when dropped.
-struct Attached(LoopDevice);
+struct Attached(Kept);
 
 impl Attached {
     fn new(file: PathBuf, options: Options) -> Attached {
-        Attached(loopdev::in_background(move || loopdev::attach(&file, options)).unwrap().wait().unwrap())
+        Attached(loopdev::keep(file, options).unwrap().wait().unwrap())
     }
 
     fn path(&self) -> String {
-        self.0.path().to_str().unwrap().to_owned()
+        self.device().path().to_str().unwrap().to_owned()
+    }
+
+    fn device(&self) -> LoopDevice {
+        self.0.device()
     }
 }
 
@@ -156,9 +160,9 @@ fn ext4_on_a_loop_device() {
     }
     let fs = mounted(96 * MIB);
     let device = Attached::new(fs.file("0"), Options::default());
-    assert!(device.0.is_direct().unwrap());
-    assert_eq!(device.0.backing_file().unwrap().unwrap(), fs.file("0"));
-    assert_eq!(loopdev::backed_by(&fs.file("0")).unwrap(), [device.0]);
+    assert!(device.device().is_direct().unwrap());
+    assert_eq!(device.device().backing_file().unwrap().unwrap(), fs.file("0"));
+    assert_eq!(loopdev::backed_by(&fs.file("0")).unwrap(), [device.device()]);
     run("mkfs.ext4", &["-q", &device.path()]);
     fs.disk.seen();
     {
@@ -194,7 +198,7 @@ fn a_loop_device_hears_flushes_whatever_it_was_told_before() {
         let out = format!("of={}", device.path());
         run("dd", &["if=/dev/zero", &out, "bs=4k", "count=1", "oflag=direct", "conv=fsync"]);
         assert!(fs.disk.seen().iter().any(|r| r.kind == Kind::Flush), "{}", device.path());
-        device.0.set_write_through(told).unwrap();
+        device.device().set_write_through(told).unwrap();
     }
 }
 
@@ -211,7 +215,7 @@ fn writeback_of_a_loop_device_is_paced_unless_told_otherwise() {
     };
     for paced in [false, true] {
         let device = Attached::new(fs.file("0"), Options { paced, ..Options::default() });
-        let Some(now) = pace(device.0) else { return println!("skipped: this kernel paces no writeback") };
+        let Some(now) = pace(device.device()) else { return println!("skipped: this kernel paces no writeback") };
         assert_eq!(now.trim() != "0", paced, "{now}");
     }
     let kept = loopdev::keep(fs.file("0"), Options { paced: false, ..Options::default() }).unwrap().wait().unwrap();
@@ -279,7 +283,7 @@ fn a_loop_device_grows() {
     let device = Attached::new(fs.file("0"), Options::default());
     assert_eq!(run("blockdev", &["--getsize64", &device.path()]).trim(), "1048576");
     fs.session.lock().unwrap().export_mut(0).unwrap().size = 2 * MIB as u64;
-    assert_eq!(device.0.refresh_size(&fs.file("0")).unwrap(), 2 * MIB as u64);
+    assert_eq!(device.device().refresh_size(&fs.file("0")).unwrap(), 2 * MIB as u64);
     assert_eq!(run("blockdev", &["--getsize64", &device.path()]).trim(), "2097152");
 }
 

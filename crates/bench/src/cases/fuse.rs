@@ -8,7 +8,7 @@ use crate::pair::{Front, Pair, Plan};
 use crate::results::{CaseReport, IOPS, Relation::*};
 use crate::target::{Behind, Target, Watched};
 use crate::workload::{Pattern, Workload};
-use frontends::loopdev::{self, LoopDevice};
+use frontends::loopdev::{self, Kept};
 use std::path::Path;
 
 pub(super) const CASE: Case = Case {
@@ -38,7 +38,7 @@ fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let through = PassedThrough::start(&folder, &files[0]);
     let mut through = match &through {
         Ok(through) => Some(Behind {
-            target: FileTarget::open(&through.device.path(), true, false)?,
+            target: FileTarget::open(&through.device.device().path(), true, false)?,
             watched: vec![Watched::new("server", through.bindfs.pid())],
         }),
         Err(e) => {
@@ -59,7 +59,7 @@ fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
 /// A loop device on a file that bindfs passes through.
 struct PassedThrough {
     bindfs: Bindfs,
-    device: LoopDevice,
+    device: Kept,
 }
 
 impl PassedThrough {
@@ -67,7 +67,7 @@ impl PassedThrough {
         let from = file.parent().ok_or_else(|| Error::new("the file is in no folder"))?;
         let bindfs = Bindfs::start(dir, from)?;
         let name = file.file_name().unwrap_or_default();
-        let device = loopdev::attach(&bindfs.mount().join(name), loopdev::Options::default());
+        let device = loopdev::keep(bindfs.mount().join(name), loopdev::Options::default()).and_then(|d| d.wait());
         Ok(PassedThrough { device: device.map_err(Error::io("a loop device on the passed-through file"))?, bindfs })
     }
 }

@@ -56,12 +56,12 @@ impl Kept {
         self.device
     }
 
-    /// Writes back what is dirty, and detaches the device; if somebody still has it open, the kernel does it when they
-    /// close it. See the module about threads.
+    /// Once: writes back what is dirty, and detaches the device; if somebody still has it open, the kernel does it when
+    /// they close it. See the module about threads.
     ///
     /// # Errors
     /// If dirty data could not be written.
-    pub fn detach(self) -> io::Result<()> {
+    pub fn detach(&self) -> io::Result<()> {
         let (reply, replied) = channel();
         let _ = self.orders.send(reply);
         replied.recv().unwrap_or_else(|_| Err(io::Error::other("the keeper of the loop device has died")))
