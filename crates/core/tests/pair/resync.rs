@@ -34,13 +34,13 @@ fn verify(pair: &mut Pair) {
 }
 
 #[test]
-fn a_resync_asks_for_a_mebibyte_at_a_time() {
+fn a_resync_asks_for_256_kib_at_a_time() {
     let mut pair = Pair::with(true, fast);
     let before = [0, 1].map(|i| pair.nodes[i].counts);
     invalidate(&mut pair);
     pair.until(MINUTE, connected);
     let [a, b] = [0, 1].map(|i| pair.nodes[i].counts - before[i]);
-    let least = BLOCKS / 256;
+    let least = BLOCKS / 64;
     assert!((least - 1..least + 64).contains(&b.requests), "{b:?}");
     assert_eq!((a.disk_reads, b.disk_writes), (b.requests, b.requests), "{a:?} {b:?}");
 }
