@@ -361,10 +361,13 @@ impl Resource {
     /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
     pub(crate) fn submit_write(&mut self, mut write: Write) {
         let d = write.device;
-        if self.devices[d].generation_in_flight()
+        let frozen = self.suspended.any() && !mutant(Mutant::FrozenWriteBegins);
+        if frozen
+            || self.devices[d].generation_in_flight()
             || self.devices[d].peer_writing.overlapping(write.range).next().is_some()
         {
-            // It waited for the activity log, and meanwhile a generation began, or the other Primary wrote there.
+            // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), a generation began, or the other
+            // Primary wrote there.
             return self.put_back(write);
         }
         if self.role != wire::Role::Primary {
@@ -387,7 +390,7 @@ impl Resource {
         let any_good = word.disk == DiskState::UpToDate || word.pdsk == DiskState::UpToDate;
         // The device may have shrunk while the write waited: what lies behind it is metadata.
         if !self.devices[d].holds(write.range) || !any_good || (!local && data_to == 0) {
-            return self.refuse_write(write);
+            return self.fail_write(write, IoError::Io);
         }
         write.epoch = self.epoch;
         write.started = self.now;
@@ -427,14 +430,6 @@ impl Resource {
         let (latencies, n) = (&mut self.devices[write.device].latencies, write.owners.count());
         latencies.note(Stage::WriteQueue, write.admitted.since(write.came), n);
         latencies.note(Stage::WriteActivityLog, write.started.since(write.admitted), n);
-    }
-
-    /// Neither side can take it: fail, or freeze (`on-no-data-accessible`).
-    fn refuse_write(&mut self, write: Write) {
-        if self.suspended.any() {
-            return self.put_back(write);
-        }
-        self.fail_write(write, IoError::Io);
     }
 
     fn fail_write(&mut self, mut write: Write, error: IoError) {
