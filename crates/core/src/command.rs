@@ -42,6 +42,12 @@ enum Waiting {
         step: DisconnectStep,
         sent: bool,
     },
+    /// The same, and connect again.
+    Reconnect {
+        peer: usize,
+        step: DisconnectStep,
+        sent: bool,
+    },
     Detach {
         volume: usize,
         sent: bool,
@@ -77,6 +83,7 @@ impl Waiting {
             self,
             Waiting::Promote { stage: Stage::Answer, .. }
                 | Waiting::Disconnect { sent: true, .. }
+                | Waiting::Reconnect { sent: true, .. }
                 | Waiting::Detach { sent: true, .. }
                 | Waiting::Invalidate { sent: true, .. }
                 | Waiting::Verify { sent: true, .. }
@@ -179,6 +186,7 @@ impl Resource {
                 }
                 Waiting::Demote { force } => self.step_demotion(force),
                 Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
+                Waiting::Reconnect { peer, step, sent } => (self.step_reconnect(id, peer, step, sent), None),
                 Waiting::Detach { volume, sent } => self.step_detach(id, volume, sent),
                 Waiting::Invalidate { volume, remote, sent } => self.step_invalidate(id, volume, remote, sent),
                 Waiting::Verify { volume, sent } => self.step_verify(id, volume, sent),
@@ -292,6 +300,10 @@ impl Resource {
                 self.promotion_result(promotion, force, volume, outcome)
             }
             Waiting::Disconnect { peer, step, sent: true } if peer == i => self.disconnect_result(peer, step, outcome),
+            Waiting::Reconnect { peer, step, sent: true } if peer == i => {
+                let (again, _) = self.disconnect_result(peer, step, outcome);
+                (self.come_back(peer, again), None)
+            }
             Waiting::Detach { volume, sent: true } => match outcome {
                 Ok(()) if !self.devices[volume].closing => (None, Some(Ok(()))),
                 Ok(()) => {

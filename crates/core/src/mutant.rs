@@ -115,6 +115,7 @@ mutants! {
     KeepSyncGeneration "keep-sync-generation" Cluster "a target takes over the source's generations (state 7.4)";
     ForgetOwnBits "bitmap-not-loaded" Cluster "an attach loads the bitmap (disk 4.3)";
     // Writes (data-path-and-resync 1).
+    RepairDropsLink "repair-drops-link" Cluster "who reconnects to copy what is marked takes leave first (state 8.5)";
     FrozenWriteBegins "frozen-write-begins" Cluster "what waited for the log while I/O froze does not begin (data 1.13)";
     CompleteBeforePeer "complete-before-peer" Cluster "protocol C: complete when the peer has it (data 1.7)";
     CompleteBeforeDisk "complete-before-disk" Cluster "complete when the own disk has it (data 1.7)";

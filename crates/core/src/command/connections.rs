@@ -9,6 +9,9 @@ use crate::liveness::failure;
 use units::Duration;
 use wire::{ConnState, DiskState, Packet, Role, Socket};
 
+/// What reconnects by itself has ids of its own, from here down; nobody is told of their end.
+const RECONNECT: u64 = u64::MAX - 64;
+
 impl Resource {
     pub(super) fn connect(&mut self, id: u64, i: usize, discard_my_data: bool, tentative: bool) {
         if discard_my_data && self.role == Role::Primary {
@@ -33,6 +36,33 @@ impl Resource {
         let _ = self.change_all(&change, Force::Hard);
         self.start_connecting(i, Duration(0));
         self.end(Some(id), Ok(()));
+    }
+
+    /// Disconnects as an administrator does, and connects again.
+    pub(crate) fn reconnect(&mut self, i: usize) {
+        self.wait_for(RECONNECT - i as u64, Waiting::Reconnect { peer: i, step: DisconnectStep::Plain, sent: false });
+    }
+
+    pub(super) fn step_reconnect(&mut self, id: u64, i: usize, step: DisconnectStep, sent: bool) -> Option<Waiting> {
+        if !self.connections[i].is_connected() {
+            // It was lost, and is connecting again by itself, or somebody wants it to be disconnected.
+            return None;
+        }
+        let (again, _) = self.step_disconnect(id, i, step, sent);
+        self.come_back(i, again)
+    }
+
+    /// Disconnected: connects. Or the next step towards it. If the peer does not let go, all stays as it is.
+    pub(super) fn come_back(&mut self, i: usize, again: Option<Waiting>) -> Option<Waiting> {
+        if let Some(Waiting::Disconnect { peer, step, sent }) = again {
+            return Some(Waiting::Reconnect { peer, step, sent });
+        }
+        if self.connections[i].state == ConnectionState::StandAlone {
+            let change = StateChange { conn: Some(ConnState::Unconnected), ..StateChange::default() };
+            let _ = self.change_all(&change, Force::Hard);
+            self.start_connecting(i, Duration(0));
+        }
+        None
     }
 
     pub(super) fn disconnect(&mut self, id: u64, i: usize, force: bool) {

@@ -13,6 +13,7 @@ use crate::api::{CommandError, DiskOp, IoError, Segments, Severity};
 use crate::decide::StateChange;
 use crate::decide::rules84::Force;
 use crate::liveness::failure;
+use crate::mutant::{Mutant, mutant};
 use std::collections::VecDeque;
 use units::{Duration, Instant, Sector, SectorRange};
 use wire::{
@@ -433,14 +434,19 @@ impl Resource {
             return self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
         }
         if self.connections[i].peer_role == Role::Primary || self.connections[i].version() < 96 {
-            // A Primary that loses its peer begins a generation, and copies the marked blocks when it is back.
+            let text = "verify found differences and shall repair them: reconnecting".to_owned();
             let nobody = self.connections[i].peer_role != Role::Primary && self.role != Role::Primary;
             if nobody {
-                // Nor does a Secondary without need: but otherwise the marked blocks would never be copied.
+                // A Secondary begins no generation without need: but otherwise the marked blocks would never be copied.
                 self.new_generation(d);
             }
-            let text = "verify found differences and shall repair them: reconnecting".to_owned();
-            return self.drop_link(i, ConnState::NetworkFailure, "verify-repair", text);
+            if nobody || mutant(Mutant::RepairDropsLink) {
+                return self.drop_link(i, ConnState::NetworkFailure, "verify-repair", text);
+            }
+            // A Primary whose peer takes leave begins a generation, and copies the marked blocks when it is back. A link
+            // that is only dropped looks like a failure: with fencing it would freeze, begin none, and shoot the peer.
+            self.note(Severity::Warning, None, Some(i), "verify-repair", text);
+            return self.reconnect(i);
         }
         // As after congestion: the peer learns what is marked, and no bitmap needs to be exchanged.
         self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
