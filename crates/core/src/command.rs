@@ -12,6 +12,7 @@ use crate::decide::rules84::{self, DisconnectStep, Force};
 use crate::decide::suspend::{self, ResumeStep};
 use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
+use crate::mutant::{Mutant, mutant};
 use crate::resync::VerifyRange;
 use crate::state::PEER;
 use units::{Duration, Instant, VolumeNr};
@@ -335,6 +336,12 @@ impl Resource {
             self.note(Severity::Warning, d, Some(i), "change-refused", text);
             return self.refuse_change(i, d, Code::NotSupported);
         }
+        if change.pdsk == Some(DiskState::UpToDate) && d.is_some_and(|d| self.serves_without_data(d)) {
+            // That copy was not good: by force it counts for those who have seen no better one.
+            let text = "the peer's copy shall count by force, but users here have seen another: make this node Secondary first";
+            self.note(Severity::Warning, d, Some(i), "change-refused", text.to_owned());
+            return self.refuse_change(i, d, Code::NoUpToDateDisk);
+        }
         let attaching = |d: &crate::device::Device| d.attaching.is_some();
         let result = match d {
             // What a disk that is being attached is worth comes out when that has ended.
@@ -352,6 +359,12 @@ impl Resource {
             let text = "the peer disconnected".to_owned();
             self.drop_link(i, ConnState::TearDown, "peer-disconnected", text);
         }
+    }
+
+    /// A Primary without a good copy of its own.
+    fn serves_without_data(&self, d: usize) -> bool {
+        let dev = &self.devices[d];
+        dev.role == Role::Primary && dev.disk < DiskState::UpToDate && !mutant(Mutant::ForcedBesideUsers)
     }
 
     // -- pausing and freezing -----------------------------------------------------------------------------------------

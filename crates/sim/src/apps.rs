@@ -17,6 +17,7 @@ pub(crate) const FIRST_WRITE: u64 = 16;
 impl Cluster {
     /// An application asks for something, at a node that can take it.
     pub(crate) fn io(&mut self, v: usize, kind: RequestKind, range: SectorRange, preferred: usize) {
+        self.note_wish();
         let fits = |n: &usize| {
             let node = &self.nodes[*n];
             let volume = &node.volumes[v];

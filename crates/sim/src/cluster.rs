@@ -11,6 +11,7 @@ use crate::net::Net;
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{Buffers, Payload};
 use crate::plan::{Plan, Setup, Step, VolumeSetup, bytes, node_id, volume_nr};
+use crate::restless::Restless;
 use crate::trace::Trace;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -56,6 +57,7 @@ pub(crate) struct Cluster {
     /// Places in `scheduled` that are free.
     free: Vec<usize>,
     next_event: u64,
+    pub(crate) restless: Restless,
 }
 
 /// Something that happens at its time.
@@ -242,6 +244,7 @@ impl Cluster {
             scheduled: Vec::new(),
             free: Vec::new(),
             next_event: 0,
+            restless: Restless::default(),
             setup,
         };
         for (at, step) in &plan.steps {
@@ -283,10 +286,11 @@ impl Cluster {
             self.now = time;
             self.events += 1;
             self.trace.mix(time.0);
+            self.note_event(&event);
             self.happen(event);
             self.note_watched();
             if self.events == MOST_EVENTS {
-                self.fail("there is no end of events");
+                self.fail(format!("the run has had {MOST_EVENTS} events"));
             }
         }
         self.now = self.now.max(end);
@@ -295,6 +299,7 @@ impl Cluster {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Step(step) => {
+                self.note_wish();
                 self.trace.note(self.now, || format!("* {step:?}"));
                 self.step(step);
             }

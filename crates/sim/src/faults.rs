@@ -54,6 +54,7 @@ impl Cluster {
         if self.nodes[n].core.is_none() || !self.cluster_manager_allows(n, &command) {
             return;
         }
+        self.note_wish();
         match &command {
             Command::Invalidate { volume } => {
                 self.nodes[n].volumes[usize::from(volume.0)].worthless = true;

@@ -42,6 +42,7 @@ mod payload;
 mod plan;
 mod process;
 mod ranges;
+mod restless;
 mod scenario;
 mod settle;
 mod shrink;

@@ -1,0 +1,85 @@
+//! A cluster of which nobody wants anything, and which does not come to rest: what goes round is counted and told.
+
+use crate::cluster::{Cluster, Event, Input};
+use std::collections::BTreeMap;
+use units::Instant;
+
+/// So many events without a step of the plan, a request or a command are too many. The largest that is right has a fifth of it.
+const MOST: u64 = 1_000_000;
+/// Of the last ones it is counted what they are.
+const COUNTED: u64 = 20_000;
+/// So many sorts are named.
+const NAMED: usize = 8;
+
+/// What has happened since somebody wanted something.
+#[derive(Debug, Default)]
+pub(crate) struct Restless {
+    events: u64,
+    /// Since when it is counted, and the reasons that had been given by then.
+    since: Instant,
+    reasons: BTreeMap<&'static str, u64>,
+    counts: BTreeMap<String, u64>,
+}
+
+impl Cluster {
+    /// Somebody wants something of the cluster.
+    pub(crate) fn note_wish(&mut self) {
+        self.restless.events = 0;
+    }
+
+    /// An event is about to happen.
+    pub(crate) fn note_event(&mut self, event: &Event) {
+        self.restless.events += 1;
+        let events = self.restless.events;
+        if events <= MOST - COUNTED {
+            return;
+        }
+        if events == MOST - COUNTED + 1 {
+            self.restless.since = self.now;
+            self.restless.reasons.clone_from(&self.reached);
+            self.restless.counts.clear();
+        }
+        *self.restless.counts.entry(name(event)).or_default() += 1;
+        if events == MOST {
+            let text = self.describe_unrest();
+            self.fail(text);
+        }
+    }
+
+    fn describe_unrest(&self) -> String {
+        let before = |reason| self.restless.reasons.get(reason).copied().unwrap_or_default();
+        let reasons = self.reached.iter().map(|(reason, n)| ((*reason).to_owned(), n - before(reason)));
+        let counts = self.restless.counts.iter().map(|(name, n)| (name.clone(), *n));
+        let seconds = self.now.since(self.restless.since).as_secs_f64();
+        format!(
+            "there is no end of events: nobody wanted anything for {MOST} of them. The last {COUNTED}, in {seconds} s: {}; \
+             reasons: {}; {}",
+            most_frequent(counts.collect()),
+            most_frequent(reasons.filter(|(_, n)| *n > 0).collect()),
+            self.describe()
+        )
+    }
+}
+
+/// The most frequent ones, with how often there were.
+fn most_frequent(mut all: Vec<(String, u64)>) -> String {
+    all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let named: Vec<String> = all.iter().take(NAMED).map(|(name, n)| format!("{name} {n}")).collect();
+    if named.is_empty() { "none".to_owned() } else { named.join(", ") }
+}
+
+/// What sort of event it is.
+fn name(event: &Event) -> String {
+    match event {
+        Event::Step(_) => "steps".to_owned(),
+        Event::Turn(n, _) => format!("turns of node {n}"),
+        Event::Timer(n, ..) => format!("timers of node {n}"),
+        Event::Disk(n, _) => format!("disk operations of node {n}"),
+        Event::Input(n, _, Input::LinkUp(..) | Input::LinkDown(..)) => format!("links of node {n}"),
+        Event::Input(n, _, Input::Handler(..)) => format!("handlers of node {n}"),
+        Event::Input(n, ..) => format!("inputs of node {n}"),
+        Event::Fence(n, ..) => format!("fencing by node {n}"),
+        Event::Stream(_, n, _) => format!("packets of node {n}"),
+        Event::Meet | Event::Established(..) | Event::LastWords(..) => "connections".to_owned(),
+    }
+}
