@@ -120,6 +120,7 @@ mutants! {
     FrozenWriteBegins "frozen-write-begins" Cluster "what waited for the log while I/O froze does not begin (data 1.13)";
     CompleteBeforePeer "complete-before-peer" Cluster "protocol C: complete when the peer has it (data 1.7)";
     CompleteBeforeDisk "complete-before-disk" Cluster "complete when the own disk has it (data 1.7)";
+    ReceivedIsWritten "received-is-written" Cluster "protocol B: for the only copy 'received' is no answer (data 1.7)";
     IgnoreRefusal "ignore-neg-ack" Cluster "P_NEG_ACK: the peer lacks the write (data 1.8)";
     RefusalOutlivesResync "refusal-outlives-resync" Cluster "a refused write of a sync target: no good copy lacks it (data 1.8)";
     LostGenerationTrusted "lost-generation-trusted" Cluster "what was in flight when the disk went is complete in the peer's new generation (data 1.7)";
