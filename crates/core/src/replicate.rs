@@ -62,7 +62,8 @@ impl Resource {
         // Before protocol 95 a packet cannot say FUA, and a discard never can: durable on the peer is what a barrier
         // covers.
         let mut mute = (durable && c.version() < 95) || (alone && kind != WriteKind::Data);
-        // Before 100 a packet cannot ask for another answer than the protocol's: with B it comes before the disk has it.
+        // Before 100 a packet cannot ask for another answer than the protocol's: with B it comes before the disk has
+        // it.
         mute |= sole && c.version() < 100 && c.cfg.protocol == Protocol::B && !mutant(Mutant::ReceivedIsWritten);
         let by_barrier = mute && protocol == Protocol::C;
         let zeroes = c.has(Features::WRITE_ZEROES);

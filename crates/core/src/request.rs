@@ -366,8 +366,8 @@ impl Resource {
             || self.devices[d].generation_in_flight()
             || self.devices[d].peer_writing.overlapping(write.range).next().is_some()
         {
-            // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), a generation began, or the other
-            // Primary wrote there.
+            // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), a generation began, or the
+            // other Primary wrote there.
             return self.put_back(write);
         }
         if self.role != wire::Role::Primary {

@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, Event, Input};
 use std::collections::BTreeMap;
 use units::Instant;
 
-/// So many events without a step of the plan, a request or a command are too many. The largest that is right has a fifth of it.
+/// So many events without a step of the plan, a request or a command are too many: five times what was ever seen.
 const MOST: u64 = 1_000_000;
 /// Of the last ones it is counted what they are.
 const COUNTED: u64 = 20_000;

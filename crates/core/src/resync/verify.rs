@@ -443,8 +443,9 @@ impl Resource {
             if nobody || mutant(Mutant::RepairDropsLink) {
                 return self.drop_link(i, ConnState::NetworkFailure, "verify-repair", text);
             }
-            // A Primary whose peer takes leave begins a generation, and copies the marked blocks when it is back. A link
-            // that is only dropped looks like a failure: with fencing it would freeze, begin none, and shoot the peer.
+            // A Primary whose peer takes leave begins a generation, and copies the marked blocks when it is back. A
+            // link that is only dropped looks like a failure: with fencing it would freeze, begin none, and shoot the
+            // peer.
             self.note(Severity::Warning, None, Some(i), "verify-repair", text);
             return self.reconnect(i);
         }
