@@ -11,6 +11,7 @@ use crate::decide::roles::Promotion;
 use crate::decide::rules84::{self, DisconnectStep, Force};
 use crate::decide::suspend::{self, ResumeStep};
 use crate::decide::{StateChange, StateChangeResult as Code};
+use crate::device::Device;
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use crate::resync::VerifyRange;
@@ -342,11 +343,12 @@ impl Resource {
             self.note(Severity::Warning, d, Some(i), "change-refused", text.to_owned());
             return self.refuse_change(i, d, Code::NoUpToDateDisk);
         }
-        let attaching = |d: &crate::device::Device| d.attaching.is_some();
+        // What a disk that is being attached is worth, and the peer's beside it, comes out when they have been compared.
+        let judges = change.disk.is_some() || (change.pdsk.is_some() && !mutant(Mutant::ForcedWhileCompared));
+        let undecided = |d: &Device| d.attaching.is_some() || d.disk == DiskState::Negotiating;
         let result = match d {
-            // What a disk that is being attached is worth comes out when that has ended.
-            Some(d) if change.disk.is_some() && attaching(&self.devices[d]) => Err(Code::InTransientState),
-            None if change.disk.is_some() && self.devices.iter().any(attaching) => Err(Code::InTransientState),
+            Some(d) if judges && undecided(&self.devices[d]) => Err(Code::InTransientState),
+            None if judges && self.devices.iter().any(undecided) => Err(Code::InTransientState),
             Some(d) => self.change(d, &change, Force::Soft),
             None => self.change_all(&change, Force::SoftIgnoreOutdate),
         };

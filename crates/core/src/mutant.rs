@@ -69,6 +69,7 @@ mutants! {
     ComparedBeforeGeneration "compared-before-generation" Cluster "what was compared is of the generations of then (state 5.6)";
     RefusedWritesForgotten "refused-writes-forgotten" Cluster "a disk that lacks what was refused is not in service (state 5.6)";
     ForcedBesideUsers "forced-beside-users" Cluster "no copy is called good by force beside users who have seen another (state 5.4)";
+    ForcedWhileCompared "forced-while-compared" Cluster "no copy is called good by force while the peer compares them (state 5.4)";
     // State rules (connection-and-state 2).
     TwoPrimaries "two-primaries" Decision "one Primary unless configured (state 2.8)";
     WishConnects "wish-connects" Decision "a wish for a verify or resync ends no handshake (state 2.8, sanitising 3)";

@@ -369,7 +369,9 @@ impl Cluster {
         volume.take_as_it_is(now);
         under_way.iter().for_each(|w| volume.view.may_get(w));
         volume.left_at = None;
-        self.nodes[1 - n].volumes[v].worthless = true;
+        // The other copy was the better one, so the operator has split them: who gives in is the policies' choice.
+        let other = &mut self.nodes[1 - n].volumes[v];
+        (other.worthless, other.alone) = (true, true);
     }
 
     /// A Primary without good data of its own works on its peer's.
