@@ -15,11 +15,11 @@ use crate::ring::{Done, Fd, FuseSlot, Interface, Op, Ring};
 use crate::sys;
 use crate::token::Token;
 use frontends::device_link::DeviceLinks;
-use frontends::fuse::{self, Event, MESSAGE_MAX, Session};
+use frontends::fuse::{self, Event, MESSAGE_MAX, PAYLOAD_MAX, Session, WRITE_HEADER};
 use frontends::loopdev::{self, Background, Kept, in_background};
 use frontends::{Errno, Export, Request};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -346,26 +346,62 @@ impl FuseServer {
 
     /// Reads and handles one message; false if there was none.
     fn take_message(&mut self, requests: &mut Requests) -> bool {
-        let n = sys::read_into(self.fd.as_raw_fd(), &mut self.message);
+        // What follows the headers of a write goes where the write can leave it.
+        let mut landing = self.pool.take(PAYLOAD_MAX);
+        let n = self.read_message(landing.as_mut());
         if n <= 0 {
             self.gone = n == -libc::ENODEV;
             // ENOENT: the message was taken back by an interrupt while it was read.
             return n == -libc::ENOENT || n == -libc::EINTR;
         }
-        self.out.clear();
-        match self.session.parse(&self.message[..n as usize], &mut self.out) {
+        match self.parse_message(n as usize, &mut landing) {
             Event::None => {}
             Event::Reply | Event::Destroyed => {
                 sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
             }
             Event::Request { volume, request, payload } => {
-                let received = Received { volume: volume_nr(volume), request, payload, slot: None };
-                if let Err(received) = self.admit(received, requests) {
+                let volume = volume_nr(volume);
+                if let Some(landed) = landing.filter(|_| !payload.is_empty()) {
+                    let data = Segments::One(self.fitting(landed, payload.len()));
+                    requests.admit(Asker::Fuse, volume, request, data);
+                } else if let Err(received) = self.admit(Received { volume, request, payload, slot: None }, requests) {
                     self.starved.push_back(received);
                 }
             }
         }
         true
+    }
+
+    /// Reads a message: into `message`, or, what follows the headers of a write, into `landing`.
+    fn read_message(&mut self, landing: Option<&mut Buf>) -> i32 {
+        let (header, rest) = self.message.split_at_mut(WRITE_HEADER);
+        let rest = landing.map_or(rest, |buf| &mut buf.bytes_mut()[..PAYLOAD_MAX]);
+        sys::read_parts(self.fd.as_raw_fd(), &mut [IoSliceMut::new(header), IoSliceMut::new(rest)])
+    }
+
+    /// Parses a message of `n` bytes. If its payload is not in `landing`, that is `None` afterwards.
+    fn parse_message(&mut self, n: usize, landing: &mut Option<Buf>) -> Event {
+        self.out.clear();
+        if let Some(buf) = landing.take() {
+            let (header, rest) = self.message.split_first_chunk_mut().expect("it holds the longest message");
+            let landed = &buf.bytes()[..n.saturating_sub(WRITE_HEADER)];
+            if let Some(event) = self.session.parse_write(header, landed, &mut self.out) {
+                *landing = Some(buf);
+                return event;
+            }
+            rest[..landed.len()].copy_from_slice(landed);
+        }
+        self.session.parse(&self.message[..n], &mut self.out)
+    }
+
+    /// Where a payload of `len` bytes that was read into `landed` stays: there, or in a smaller buffer if one will do.
+    fn fitting(&self, landed: Buf, len: usize) -> BufRef {
+        let smaller = self.pool.take(len).filter(|buf| buf.capacity() < landed.capacity());
+        let buf = smaller.map(|mut buf| {
+            buf.bytes_mut()[..len].copy_from_slice(&landed.bytes()[..len]);
+            buf
+        });
+        BufRef { id: buf.unwrap_or(landed).into_id().0, offset: 0, len: len as u32 }
     }
 
     /// Does a message wait that the next one would overwrite?

@@ -403,6 +403,12 @@ pub(crate) fn read_into(fd: RawFd, to: &mut [u8]) -> i32 {
     unsafe { read(fd, to.as_mut_ptr(), to.len()) }
 }
 
+/// As [`read_into`], into one slice after the other.
+pub(crate) fn read_parts(fd: RawFd, to: &mut [io::IoSliceMut<'_>]) -> i32 {
+    // SAFETY: IoSliceMut is guaranteed to have the layout of iovec, and borrows what it points at.
+    negative_errno(unsafe { libc::readv(fd, to.as_mut_ptr().cast(), to.len() as i32) } as i64)
+}
+
 /// Writes all slices with one call, as one message.
 pub(crate) fn write_message(fd: RawFd, parts: &[io::IoSlice<'_>]) -> i32 {
     // SAFETY: IoSlice is guaranteed to have the layout of iovec, and borrows what it points at.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::WRITE_HEADER;
 use crate::{Errno, Kind, Request};
 
 pub(super) const MAJOR: u32 = 7;
@@ -90,6 +91,15 @@ impl<'a> Message<'a> {
         let (header, body) = bytes.split_at_checked(IN_HEADER)?;
         let message = Message::of_header(header, body, None);
         (u32_at(header, 0) as usize == bytes.len()).then_some(message)
+    }
+
+    /// A write whose payload was read to a place of its own. `None` if it is something else; `Some(None)` if it lies about
+    /// the length.
+    pub(super) fn write_in_parts(header: &'a [u8; WRITE_HEADER], payload: &'a [u8]) -> Option<Option<Message<'a>>> {
+        let (own, operation) = header.split_at(IN_HEADER);
+        let message = Message::of_header(own, operation, Some(payload));
+        let whole = u32_at(own, 0) as usize == header.len() + payload.len();
+        (message.opcode == opcode::WRITE).then_some(whole.then_some(message))
     }
 
     /// A request in a slot: the headers have places of their own there, and the header's length is not to be used.

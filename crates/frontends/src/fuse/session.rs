@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::abi::*;
-use super::{PAYLOAD_MAX, SLOT_PAYLOAD_MAX};
+use super::{PAYLOAD_MAX, SLOT_PAYLOAD_MAX, WRITE_HEADER};
 use crate::{Errno, Export, Kind, Request};
 
 /// Requests that the kernel may have in flight in the background: direct I/O of a loop device is such.
@@ -83,6 +83,13 @@ impl Session {
     pub fn parse(&mut self, message: &[u8], out: &mut Vec<u8>) -> Event {
         let Some(message) = Message::parse(message) else { return Event::None };
         self.handle(&message, out)
+    }
+
+    /// Handles one complete message whose first [`WRITE_HEADER`] bytes were read apart from the rest, if it is a write:
+    /// then `payload` is what it writes. `None`: it is not; the parts must be joined, and parsed as a whole.
+    pub fn parse_write(&mut self, header: &[u8; WRITE_HEADER], payload: &[u8], out: &mut Vec<u8>) -> Option<Event> {
+        let message = Message::write_in_parts(header, payload)?;
+        Some(message.map_or(Event::None, |message| self.handle(&message, out)))
     }
 
     /// Handles the request that the kernel has put into a slot: its headers, and its payload of at least

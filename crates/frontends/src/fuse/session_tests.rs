@@ -228,6 +228,26 @@ proptest::proptest! {
     }
 }
 
+#[test]
+fn a_write_may_be_read_in_parts() {
+    let mut session = session();
+    let mut body = words(&[0, 512, pair(1024, 0), 0, 0]);
+    body.resize(WRITE_IN + 1024, 0xaa);
+    let whole = message(opcode::WRITE, VOLUME_0, &body);
+    let (header, payload) = whole.split_first_chunk().unwrap();
+    let mut out = Vec::new();
+    let Some(Event::Request { volume: 7, request, payload: at }) = session.parse_write(header, payload, &mut out)
+    else {
+        panic!("a request")
+    };
+    assert_eq!((request.offset, request.len, at), (512, 1024, 0..1024));
+    assert_eq!(session.parse_write(header, &payload[1..], &mut out), Some(Event::None), "it lies about its length");
+    let other = message(opcode::GETATTR, VOLUME_0, &[0; 64]);
+    let (header, rest) = other.split_first_chunk().unwrap();
+    assert_eq!(session.parse_write(header, rest, &mut out), None);
+    assert!(out.is_empty());
+}
+
 /// A slot as the kernel fills it: the message's header says nothing of its length.
 fn slot(opcode: u32, node: u64, operation: &[u8], payload: &[u8]) -> ([u8; SLOT_HEADER], Vec<u8>) {
     let mut header = [0; SLOT_HEADER];
