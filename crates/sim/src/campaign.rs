@@ -127,7 +127,7 @@ fn one(mut plan: Plan, options: Options, short: Option<Duration>) -> bool {
         let began = Instant::now();
         plan = shrink(&plan, || began.elapsed() < most);
         println!("{:#?}", plan.setup);
-        plan.steps.iter().for_each(|(at, step)| println!("{at:?} {step:?}"));
+        plan.steps.iter().for_each(|p| println!("{:?} {:?}", p.at, p.step));
         println!("for seeds.txt: {}", plan.name());
     }
     let outcome = run_plan(&plan, options);

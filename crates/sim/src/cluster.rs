@@ -247,8 +247,8 @@ impl Cluster {
             restless: Restless::default(),
             setup,
         };
-        for (at, step) in &plan.steps {
-            cluster.at(*at, Event::Step(step.clone()));
+        for planned in &plan.steps {
+            cluster.at(planned.at, Event::Step(planned.step.clone()));
         }
         cluster
     }

@@ -2,7 +2,7 @@
 //!
 //! What they add to a plan is drawn from a random source of their own: nothing that older seeds draw changes.
 
-use crate::plan::{Plan, Setup, Step, node_id, volume_nr};
+use crate::plan::{Setup, Step, node_id, volume_nr};
 use crate::ranges::sectors;
 use units::{Duration, Instant, Rng, Sector, SectorRange};
 use urbd_core::{Command, Fencing, Protocol};
@@ -80,33 +80,32 @@ impl Setup {
     }
 }
 
-impl Plan {
-    /// Adds what the switches of this seed ask for.
-    pub(crate) fn add_extras(&mut self) {
-        let extras = self.setup.extras;
-        let mut rng = Rng::new(self.seed ^ 0x6578_7472);
-        let began = Instant(2_400_000_000);
-        let end = self.steps.last().map_or(began, |(at, _)| (*at).max(began));
-        let mut adding = Adding { span: end.since(began).0.max(1_000_000), began, rng: &mut rng, plan: self };
-        if extras.clocks {
-            adding.clocks();
-        }
-        if extras.rot {
-            adding.rot();
-        }
-        if extras.handlers {
-            adding.plan.setup.fencing =
-                if adding.rng.chance(1, 2) { Fencing::ResourceOnly } else { Fencing::ResourceAndStonith };
-        }
-        if extras.two_primaries {
-            adding.two_primaries();
-        }
-        self.steps.sort_by_key(|(at, _)| *at);
+/// Adds what the switches of this seed ask for.
+pub(crate) fn add_extras(seed: u64, setup: &mut Setup, steps: &mut Vec<(Instant, Step)>) {
+    let extras = setup.extras;
+    let mut rng = Rng::new(seed ^ 0x6578_7472);
+    let began = Instant(2_400_000_000);
+    let end = steps.last().map_or(began, |(at, _)| (*at).max(began));
+    let mut adding = Adding { span: end.since(began).0.max(1_000_000), began, rng: &mut rng, setup, steps };
+    if extras.clocks {
+        adding.clocks();
     }
+    if extras.rot {
+        adding.rot();
+    }
+    if extras.handlers {
+        adding.setup.fencing =
+            if adding.rng.chance(1, 2) { Fencing::ResourceOnly } else { Fencing::ResourceAndStonith };
+    }
+    if extras.two_primaries {
+        adding.two_primaries();
+    }
+    steps.sort_by_key(|(at, _)| *at);
 }
 
 struct Adding<'a> {
-    plan: &'a mut Plan,
+    setup: &'a mut Setup,
+    steps: &'a mut Vec<(Instant, Step)>,
     rng: &'a mut Rng,
     began: Instant,
     span: u64,
@@ -118,7 +117,7 @@ impl Adding<'_> {
     }
 
     fn push(&mut self, at: Instant, step: Step) {
-        self.plan.steps.push((at, step));
+        self.steps.push((at, step));
     }
 
     fn node(&mut self) -> usize {
@@ -150,8 +149,8 @@ impl Adding<'_> {
     fn rot(&mut self) {
         for _ in 0..1 + self.rng.below(8) {
             let (at, node) = (self.some_time(), self.node());
-            let volume = self.rng.below(self.plan.setup.volumes.len() as u64) as usize;
-            let size = self.plan.setup.volumes[volume].sectors.into_iter().min().expect("two nodes");
+            let volume = self.rng.below(self.setup.volumes.len() as u64) as usize;
+            let size = self.setup.volumes[volume].sectors.into_iter().min().expect("two nodes");
             let len = [1, 8, 64][self.rng.below(3) as usize];
             let spread = if self.rng.chance(1, 2) { 64 } else { size - len };
             let start = self.rng.below(spread);

@@ -43,6 +43,7 @@ mod plan;
 mod process;
 mod ranges;
 mod restless;
+mod saved;
 mod scenario;
 mod settle;
 mod shrink;
@@ -52,7 +53,7 @@ pub use campaign::{BAD_CALL, BROKEN, Campaign, Coverage, FAILED};
 pub use disk::DiskFaults;
 pub use extras::Extras;
 pub use options::{OPTIONS, Opt};
-pub use plan::{Plan, Setup, Step, VolumeSetup};
+pub use plan::{Plan, Planned, Setup, Step, VolumeSetup};
 pub use scenario::{Scenario, parse as parse_scenarios, run_scenario};
 pub use shrink::shrink;
 
@@ -101,7 +102,7 @@ pub fn run_seed(seed: u64, options: Options) -> Outcome {
 #[must_use]
 pub fn run_plan(plan: &Plan, options: Options) -> Outcome {
     observed(plan, options, |cluster| {
-        let end = plan.steps.last().map_or(Instant(0), |(at, _)| *at);
+        let end = plan.steps.last().map_or(Instant(0), |last| last.at);
         cluster.run_with_checks(end);
         cluster.go_on(plan.least_events);
         if cluster.failure.is_none() {

@@ -27,10 +27,10 @@ const fn value(name: &'static str, value: &'static str, help: &'static str) -> O
 
 /// All options.
 pub const OPTIONS: &[Opt] = &[
-    value("seed", "SEED[+LUCK][:STEP,…]", "Run this one; with numbers, only these steps of its plan"),
+    value("seed", "SEED[+LUCK][:STEP[@SECONDS][/VALUE],…]", "Run this one; with numbers, only these steps of its plan"),
     flag("trace", "Show everything that happens"),
     value("watch", "VOLUME:SECTOR", "Show what a sector holds, and may hold, whenever that changes"),
-    value("shrink", "SECONDS", "Look so long for a shorter plan that fails in the same way"),
+    value("shrink", "SECONDS", "Look so long for a shorter and simpler plan that fails in the same way"),
     value("seeds", "N", "Run so many seeds; default: 1000"),
     value("first", "SEED", "The first of them; default: 1"),
     value("events", "N", "Go on until there were so many events"),

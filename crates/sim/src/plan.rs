@@ -1,7 +1,7 @@
 //! What happens in a run, drawn from its seed: the cluster, the faults, the operators, the applications.
 
 use crate::disk::DiskFaults;
-use crate::extras::Extras;
+use crate::extras::{Extras, add_extras};
 use units::{ByteLen, Duration, Instant, NodeId, Rng, Sector, SectorRange, VolumeNr};
 use urbd_core::{Command, Fencing, OnIoError, OnNoData, Policies, Protocol, RequestKind};
 use wire::AfterSplitBrain::{
@@ -41,9 +41,20 @@ pub struct Plan {
     /// The cluster.
     pub setup: Setup,
     /// What happens. After the last step faults end, and the cluster must recover.
-    pub steps: Vec<(Instant, Step)>,
+    pub steps: Vec<Planned>,
     /// After the last step all is mended, and applications go on until there were so many events.
     pub least_events: u64,
+}
+
+/// A step, and when it is done.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Planned {
+    /// Its number in the whole plan of the seed.
+    pub number: usize,
+    /// When.
+    pub at: Instant,
+    /// What.
+    pub step: Step,
 }
 
 /// The cluster of a run.
@@ -205,62 +216,12 @@ impl Plan {
         } else {
             drawing.body();
         }
-        let Drawing { setup, mut steps, .. } = drawing;
+        let Drawing { mut setup, mut steps, .. } = drawing;
         steps.sort_by_key(|(at, _)| *at);
-        let mut plan = Plan { seed, luck: 0, setup, steps, least_events: if long { LEAST_EVENTS } else { 0 } };
-        plan.add_extras();
-        plan
-    }
-}
-
-impl Plan {
-    /// `seed`, `seed+luck`, each perhaps with `:step,step,…`: of the seed's plan only the steps with these numbers.
-    /// `None`: it is none of these.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Plan> {
-        let (seed, steps) = text.split_once(':').map_or((text, None), |(seed, steps)| (seed, Some(steps)));
-        let (seed, luck) = seed.split_once('+').unwrap_or((seed, "0"));
-        let plan = Plan { luck: luck.parse().ok()?, ..Plan::draw(seed.parse().ok()?) };
-        let Some(steps) = steps else { return Some(plan) };
-        let steps: Result<Vec<usize>, _> = steps.split(',').map(str::parse).collect();
-        Some(plan.only(&steps.ok()?))
-    }
-
-    /// The plans of a text: one in a line, as [`Plan::parse`] reads it, and words behind a `#`.
-    ///
-    /// # Errors
-    /// A line is none: the line.
-    pub fn parse_all(text: &str) -> Result<Vec<Plan>, String> {
-        let entries = text.lines().filter_map(|line| line.split('#').next()).map(str::trim);
-        let plans = entries.filter(|entry| !entry.is_empty());
-        plans.map(|entry| Plan::parse(entry).ok_or_else(|| format!("{entry} is no plan"))).collect()
-    }
-
-    /// The same cluster, and of what happens only the steps with these numbers.
-    #[must_use]
-    pub fn only(mut self, steps: &[usize]) -> Plan {
-        self.least_events = 0;
-        let mut number = 0;
-        self.steps.retain(|_| {
-            number += 1;
-            steps.contains(&(number - 1))
-        });
-        self
-    }
-
-    /// The text that [`Plan::parse`] reads: with the numbers that the steps have in the whole plan of the seed.
-    #[must_use]
-    pub fn name(&self) -> String {
-        let whole = Plan::draw(self.seed);
-        let luck = if self.luck == 0 { String::new() } else { format!("+{}", self.luck) };
-        if self.steps == whole.steps && self.least_events == whole.least_events {
-            return format!("{}{luck}", self.seed);
-        }
-        let mut left = self.steps.iter().peekable();
-        let all = whole.steps.iter().enumerate();
-        let numbers = all.filter(|(_, step)| left.next_if(|next| next == step).is_some());
-        let numbers: Vec<String> = numbers.map(|(number, _)| number.to_string()).collect();
-        format!("{}{luck}:{}", self.seed, numbers.join(","))
+        add_extras(seed, &mut setup, &mut steps);
+        let number = |(number, (at, step))| Planned { number, at, step };
+        let steps = steps.into_iter().enumerate().map(number).collect();
+        Plan { seed, luck: 0, setup, steps, least_events: if long { LEAST_EVENTS } else { 0 } }
     }
 }
 

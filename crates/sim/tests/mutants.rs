@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use units::Instant;
 use urbd_core::{Layer, Mutant, choose_mutant};
-use urbd_sim::{Options, Outcome, Plan, Scenario, parse_scenarios, run_plan, run_scenario, run_seed};
+use urbd_sim::{
+    Options, Outcome, Plan, Planned, Scenario, Step, parse_scenarios, run_plan, run_scenario, run_seed, shrink,
+};
 
 /// Latencies that each scenario is tried with.
 const LATENCIES: u64 = 6;
@@ -116,4 +119,45 @@ fn every_wrong_rule_is_caught() {
     }
     let _ = std::panic::take_hook();
     assert!(survivors.is_empty(), "nothing has noticed: {survivors:#?}");
+}
+
+/// A plan as it was drawn, and what it shrinks to within so many runs.
+fn shrunk(mutant: Mutant, seed: u64, runs: usize) -> (Outcome, Plan, Outcome) {
+    choose_mutant(Some(mutant));
+    let plan = Plan::draw(seed);
+    let mut left = runs;
+    let short = shrink(&plan, || {
+        left = left.saturating_sub(1);
+        left > 0
+    });
+    let before = run_plan(&plan, Options::default());
+    let saved = Plan::parse(&short.name()).expect("its own name");
+    assert_eq!(saved, short, "{}", short.name());
+    let after = run_plan(&saved, Options::default());
+    choose_mutant(None);
+    (before, saved, after)
+}
+
+#[test]
+fn shrunk_plans_fail_in_the_same_way_and_are_simple() {
+    for (mutant, seed, most_steps, words) in [
+        (Mutant::SyncUuidEarly, 8, 6, "P_SYNC_UUID"),
+        (Mutant::IgnoreRefusal, 4243, 14, "acknowledged, but not on the disk"),
+    ] {
+        let (before, plan, after) = shrunk(mutant, seed, 4000);
+        let (before, after) = (before.failure.expect("it fails"), after.failure.expect("it fails"));
+        assert!(before.contains(words) && after.contains(words), "{before}\n{after}");
+        let name = plan.name();
+        assert!(plan.steps.len() <= most_steps, "{name}");
+        let end = plan.steps.last().expect("some").at;
+        assert!(end < Instant(500_000_000), "{name}: times are closer than drawn");
+        let is_round = |planned: &Planned| planned.at.0.is_multiple_of(10_000);
+        assert!(plan.steps.iter().all(is_round), "{name}: times are round");
+        let places = plan.steps.iter().filter_map(|planned| match planned.step {
+            Step::Io { range, .. } => Some(range),
+            _ => None,
+        });
+        assert!(places.clone().all(|range| range.end.0 <= 16), "{name}: requests are short");
+        assert!(plan.setup == Plan::draw(seed).setup, "the cluster is the same");
+    }
 }
