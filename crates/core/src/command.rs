@@ -101,6 +101,8 @@ pub(crate) struct Asked {
     /// Counts the disks that the volume has had: the answer is about this one.
     pub(crate) disk: u64,
     pub(crate) change: StateChange,
+    /// Why it is off, whatever the peer answers: this node has agreed to something else meanwhile.
+    pub(crate) contradicted: Option<Code>,
 }
 
 impl Resource {
@@ -232,8 +234,9 @@ impl Resource {
         if self.connections[PEER].asked.is_some() {
             return Err(Code::InTransientState);
         }
+        let disk = self.devices[d].disks_seen;
         self.connections[PEER].asked =
-            Some(Asked { command: id, volume: Some(d), disk: self.devices[d].disks_seen, change: *change });
+            Some(Asked { command: id, volume: Some(d), disk, change: *change, contradicted: None });
         self.send(PEER, Socket::Data, d, Packet::StateChgReq(*change), crate::Segments::None);
         Ok(false)
     }
@@ -249,15 +252,30 @@ impl Resource {
                     Err(Code::InTransientState)
                 }
                 // Meanwhile something else may have been agreed that this would contradict (a second Primary).
-                Some(d) => self.change_as_agreed(d, &asked.change).inspect_err(|_| {
-                    self.peer_went_ahead(d, &asked.change);
-                }),
+                Some(d) => {
+                    let still = asked.contradicted.map_or(Ok(()), Err);
+                    let outcome = still.and_then(|()| self.change_as_agreed(d, &asked.change));
+                    outcome.inspect_err(|_| self.peer_went_ahead(d, &asked.change))
+                }
                 None => self.change_all(&asked.change, Force::Hard),
             }
         } else {
             Err(Code::FailedByPeer)
         };
         self.answered(i, asked.command, outcome);
+    }
+
+    /// What this node has just agreed to may be at odds with what it has asked for itself: then that is off. By the state
+    /// alone it may look possible again when the answer comes: the peer's word from before it knew of the agreement may
+    /// come in between, and two nodes would each be Primary by leave of the other.
+    fn withdraw_contradicted(&mut self, i: usize) {
+        let asked = self.connections[i].asked.as_ref().and_then(|asked| Some((asked.volume?, asked.change)));
+        let Some((d, change)) = asked.filter(|_| !mutant(Mutant::AgreementForgotten)) else { return };
+        let judged = rules84::judge(&self.word(d), &change, Force::Soft, &self.context(d));
+        let contradiction = judged.err().filter(|code| *code != Code::NothingToDo);
+        if let Some(asked) = &mut self.connections[i].asked {
+            asked.contradicted = asked.contradicted.or(contradiction);
+        }
     }
 
     /// A change to which the peer has agreed.
@@ -353,7 +371,10 @@ impl Resource {
             None => self.change_all(&change, Force::SoftIgnoreOutdate),
         };
         let code = match result {
-            Ok(()) => Code::Success,
+            Ok(()) => {
+                self.withdraw_contradicted(i);
+                Code::Success
+            }
             Err(code) => code,
         };
         self.refuse_change(i, d, code);

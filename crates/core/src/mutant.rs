@@ -90,6 +90,7 @@ mutants! {
     CorrectedTooEarly "corrected-too-early" Cluster "who attaches is told what was compared (state 5.7, rules 34, 35)";
     BehindSeesOwn "behind-sees-own" Decision "users of a target see its source's generation (state 7.9)";
     GenerationForRefused "generation-before-acceptance" Cluster "no generation for a diskless Primary that refuses (state 2.8)";
+    AgreementForgotten "agreement-forgotten" Cluster "who agrees to the peer's promotion is not promoted by an earlier wish (state 3.1)";
     // Disks (connection-and-state 11).
     AttachStaleDisk "attach-stale-disk" Decision "a disk older than what users saw is refused (state 11.3)";
     AttachUnderWrites "attach-under-writes" Decision "a disk is not good beside writes that it will lack (state 11.3)";
