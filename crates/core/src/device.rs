@@ -30,6 +30,8 @@ pub(crate) struct Device {
     /// Writes were completed that the peer may not have, and the own disk that has them is gone: the peer's data is too
     /// old for the users of this device.
     pub(crate) peer_outrun: bool,
+    /// The peer has refused writes that the own disk has, and no resync has brought them to it since.
+    pub(crate) peer_refused: bool,
     pub(crate) crashed_primary: bool,
     pub(crate) openers: Openers,
     /// What the front ends were last told.
@@ -151,6 +153,7 @@ impl Device {
             exposed: Generation::NONE,
             outrun: false,
             peer_outrun: false,
+            peer_refused: false,
             crashed_primary: false,
             openers: Openers::default(),
             announced: None,

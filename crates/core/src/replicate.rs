@@ -213,7 +213,7 @@ impl Resource {
                     if !accounted {
                         self.mark_out_of_sync(i, d, range);
                     }
-                    self.note_missing_on_peer(d, completed);
+                    self.note_refusal(d, completed);
                     if self.peer_spared_its_disk(i, d, key) {
                         let text = "the peer refused a write of when its copy was the better one: connecting again";
                         return self.drop_link(i, ConnState::NetworkFailure, "peer-lacks-write", text.to_owned());
@@ -229,7 +229,7 @@ impl Resource {
                 if let Some(range) = ack.range() {
                     self.mark_out_of_sync(i, d, range);
                 }
-                self.note_missing_on_peer(d, true);
+                self.note_refusal(d, true);
             }
         }
     }
@@ -274,6 +274,20 @@ impl Resource {
     fn note_missing_on_peer(&mut self, d: usize, completed: bool) {
         let dev = &mut self.devices[d];
         dev.peer_outrun |= completed && dev.disk < wire::DiskState::UpToDate;
+    }
+
+    /// The peer has refused a write: as [`Resource::note_missing_on_peer`], now or when the own disk goes.
+    fn note_refusal(&mut self, d: usize, completed: bool) {
+        self.note_missing_on_peer(d, completed);
+        self.devices[d].peer_refused |= self.devices[d].disk == wire::DiskState::UpToDate;
+    }
+
+    /// The own disk goes. What the peer has refused before is on that disk alone, and the peer's word of its own disk,
+    /// on the other stream, may not have come yet.
+    pub(crate) fn note_disk_lost(&mut self, d: usize) {
+        let marked = (0..self.connections.len()).any(|i| self.bits_left(i, d) > 0);
+        let dev = &mut self.devices[d];
+        dev.peer_outrun |= std::mem::take(&mut dev.peer_refused) && marked && !mutant(Mutant::RefusalBeforeDiskLoss);
     }
 
     /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on

@@ -181,6 +181,9 @@ impl Resource {
             // Its users begin with what there is.
             self.devices[d].peer_outrun = false;
         }
+        if old.disk == DiskState::UpToDate && new.disk < DiskState::UpToDate && new.role == Role::Primary {
+            self.note_disk_lost(d);
+        }
         // The peer was forced to be Primary: its next state packet decides about a resync (spec 2.6, row 12).
         let worthless = |w: &StateWord| w.disk == DiskState::Inconsistent && w.pdsk == DiskState::Inconsistent;
         if worthless(old) && new.pdsk == DiskState::UpToDate && old.peer != Role::Primary && new.peer == Role::Primary {
@@ -291,6 +294,8 @@ impl Resource {
         }
         self.consider_repair(PEER, d, old, new);
         if !syncing(old.conn) && syncing(new.conn) {
+            // It brings what was refused, and until its end the target is no good copy.
+            self.devices[d].peer_refused = false;
             self.start_resync(PEER, d);
             self.resync_began(d, matches!(new.conn, ConnState::SyncSource | ConnState::PausedSyncS));
         }

@@ -354,7 +354,7 @@ impl Cluster {
         {
             volume.view.accept(volume.data.data(), now);
             volume.view.includes = includes;
-            under_way.iter().for_each(|w| volume.view.may_get(w));
+            under_way.iter().for_each(|w| volume.view.still_under_way(w, now));
         }
     }
 
@@ -367,7 +367,7 @@ impl Cluster {
             return self.fail(format!("volume {v} of node {n} went from Inconsistent to UpToDate without a resync"));
         }
         volume.take_as_it_is(now);
-        under_way.iter().for_each(|w| volume.view.may_get(w));
+        under_way.iter().for_each(|w| volume.view.still_under_way(w, now));
         volume.left_at = None;
         // The other copy was the better one, so the operator has split them: who gives in is the policies' choice.
         let other = &mut self.nodes[1 - n].volumes[v];

@@ -3,7 +3,8 @@
 //! Each node has a *view* of each volume: what its copy must hold if it is good. Writes enter the views of all nodes
 //! that get them; a resync hands the source's view over to the target.
 
-use crate::payload::{Content, ContentId, Payload};
+use crate::apps::FIRST_WRITE;
+use crate::payload::{Content, ContentId, Payload, ZEROES};
 use crate::ranges::{Changed, Ranges, sectors};
 use units::SectorRange;
 
@@ -64,6 +65,16 @@ impl View {
                 cell.push(entry);
             }
         });
+    }
+
+    /// The copy counts as it is from now on, and this write is still under way: what is there instead may have followed
+    /// it already, if that was issued later.
+    pub(crate) fn still_under_way(&mut self, w: &Written, now: Moment) {
+        self.cells.update(w.range, |cell| {
+            let later = |e: &&mut Entry| e.write == 0 && issued(e.content).is_none_or(|at| at > w.issued);
+            cell.open().iter_mut().filter(later).for_each(|e| e.ended = Some(now));
+        });
+        self.may_get(w);
     }
 
     /// The write is over, and if `acknowledged`, the copy has it. `oldest_read`: when the oldest read that is still
@@ -240,6 +251,11 @@ impl Cell {
     }
 }
 
+/// When the write with this content was issued; zeroes are many writes'.
+fn issued(content: ContentId) -> Option<Moment> {
+    (content != ZEROES).then(|| u64::from(content).saturating_sub(FIRST_WRITE))
+}
+
 impl Entry {
     fn settled(content: ContentId) -> Entry {
         Entry { write: 0, content, ended: Some(0), superseded: None }
@@ -274,6 +290,18 @@ mod tests {
         v.may_get(&c);
         v.ended(&c, true, 8, 9);
         assert!(!sees(&v, 10, 9) && !sees(&v, 11, 9) && sees(&v, 12, 9));
+    }
+
+    #[test]
+    fn what_is_there_may_have_followed_a_write_that_ends_later() {
+        let (long, before, after) = (write(10, 10), 8, 12);
+        for (held, stays) in [(before, false), (after, true)] {
+            let mut v = View::new(64, held + FIRST_WRITE as u32);
+            v.still_under_way(&long, 20);
+            v.ended(&long, true, 30, 30);
+            assert!(sees(&v, 10, 30));
+            assert_eq!(sees(&v, held + FIRST_WRITE as u32, 30), stays, "{held}");
+        }
     }
 
     #[test]
