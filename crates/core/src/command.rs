@@ -265,9 +265,9 @@ impl Resource {
         self.answered(i, asked.command, outcome);
     }
 
-    /// What this node has just agreed to may be at odds with what it has asked for itself: then that is off. By the state
-    /// alone it may look possible again when the answer comes: the peer's word from before it knew of the agreement may
-    /// come in between, and two nodes would each be Primary by leave of the other.
+    /// What this node has just agreed to may be at odds with what it has asked for itself: then that is off. By the
+    /// state alone it may look possible again when the answer comes: the peer's word from before it knew of the
+    /// agreement may come in between, and two nodes would each be Primary by leave of the other.
     fn withdraw_contradicted(&mut self, i: usize) {
         let asked = self.connections[i].asked.as_ref().and_then(|asked| Some((asked.volume?, asked.change)));
         let Some((d, change)) = asked.filter(|_| !mutant(Mutant::AgreementForgotten)) else { return };
@@ -361,7 +361,7 @@ impl Resource {
             self.note(Severity::Warning, d, Some(i), "change-refused", text.to_owned());
             return self.refuse_change(i, d, Code::NoUpToDateDisk);
         }
-        // What a disk that is being attached is worth, and the peer's beside it, comes out when they have been compared.
+        // What a disk that is being attached is worth, and the peer's beside it, comes out when they were compared.
         let judges = change.disk.is_some() || (change.pdsk.is_some() && !mutant(Mutant::ForcedWhileCompared));
         let undecided = |d: &Device| d.attaching.is_some() || d.disk == DiskState::Negotiating;
         let result = match d {

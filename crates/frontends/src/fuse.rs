@@ -5,8 +5,9 @@
 //! appended, or `writev` of a [`ReplyHeader`] and the payload of a read. `ENODEV` from a read means that the file
 //! system has been unmounted. Nothing here depends on that transport.
 //!
-//! A write's payload starts [`WRITE_HEADER`] bytes into the message, always. An owner that reads (`readv`) so many bytes
-//! to one place and the rest to a buffer has every payload in a buffer without copying it ([`Session::parse_write`]).
+//! A write's payload starts [`WRITE_HEADER`] bytes into the message, always. An owner that reads (`readv`) so many
+//! bytes to one place and the rest to a buffer has every payload in a buffer without copying it
+//! ([`Session::parse_write`]).
 //!
 //! Where the kernel has FUSE over io_uring (Linux 6.14, if its parameter `enable_uring` is set), requests need no read
 //! and no write: kernel and server share *slots*, a header of [`SLOT_HEADER`] bytes and a payload buffer each. A

@@ -93,8 +93,8 @@ impl<'a> Message<'a> {
         (u32_at(header, 0) as usize == bytes.len()).then_some(message)
     }
 
-    /// A write whose payload was read to a place of its own. `None` if it is something else; `Some(None)` if it lies about
-    /// the length.
+    /// A write whose payload was read to a place of its own. `None` if it is something else; `Some(None)` if it lies
+    /// about the length.
     pub(super) fn write_in_parts(header: &'a [u8; WRITE_HEADER], payload: &'a [u8]) -> Option<Option<Message<'a>>> {
         let (own, operation) = header.split_at(IN_HEADER);
         let message = Message::of_header(own, operation, Some(payload));
