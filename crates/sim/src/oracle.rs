@@ -181,23 +181,32 @@ impl View {
 
     /// Is this what a read that began at `began` may return?
     pub(crate) fn allows(&self, range: SectorRange, got: &Payload, began: Moment) -> Result<(), String> {
-        self.allows_if(range, got, |e| e.superseded.is_none_or(|t| t > began))
+        self.allows_if(range, got, |_| false, |e| e.superseded.is_none_or(|t| t > began))
     }
 
     /// Is this what may be durable when a write that must be has ended: its content, or one that it did not follow,
     /// also if a later write, which need not be durable, has followed that one?
     pub(crate) fn allows_durable(&self, w: &Written, got: &Payload) -> Result<(), String> {
-        self.allows_if(w.range, got, |e| e.superseded.is_none() || e.ended.is_none_or(|t| t >= w.issued))
+        // Of two Primaries one may write several times while the other's write is on its way back: only the last is
+        // remembered here.
+        let later = |content| issued(content).is_some_and(|at| at > w.issued);
+        self.allows_if(w.range, got, later, |e| e.superseded.is_none() || e.ended.is_none_or(|t| t >= w.issued))
     }
 
-    fn allows_if(&self, range: SectorRange, got: &Payload, counts: impl Fn(&Entry) -> bool) -> Result<(), String> {
+    fn allows_if(
+        &self,
+        range: SectorRange,
+        got: &Payload,
+        anyway: impl Fn(ContentId) -> bool,
+        counts: impl Fn(&Entry) -> bool,
+    ) -> Result<(), String> {
         for (part, content) in got.placed(range.start) {
             if content.shift != 0 {
                 return Err(format!("{part:?} holds write {} of elsewhere (shift {})", content.id, content.shift));
             }
             for (piece, cell) in self.cells.runs(part) {
                 let fine = |e: Entry| e.content == content.id && counts(&e);
-                if !cell.entries().any(fine) {
+                if !anyway(content.id) && !cell.entries().any(fine) {
                     return Err(format!("{piece:?} holds write {}, expected one of {cell:?}", content.id));
                 }
             }
