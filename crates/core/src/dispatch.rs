@@ -5,6 +5,7 @@ use crate::api::Segments;
 use crate::connection::Phase;
 use crate::decide::StateChangeResult as Code;
 use crate::housekeeping::is_routine;
+use crate::mutant::{Mutant, mutant};
 use crate::resync::{Answer, Want};
 use units::VolumeNr;
 use wire::{BlockAck, BlockId, Packet, Socket};
@@ -57,8 +58,12 @@ impl Resource {
         let Some(d) = self.device_index(volume) else {
             return self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
         };
-        if let Some(ack) = packet.block_ack() {
-            self.saw_seq(i, d, ack.seq);
+        let seq = match &packet {
+            Packet::OvResult(result) if !mutant(Mutant::VerifyResultsUncounted) => Some(result.seq),
+            other => other.block_ack().map(|ack| ack.seq),
+        };
+        if let Some(seq) = seq {
+            self.saw_seq(i, d, seq);
         }
         let cfg = &self.connections[i].cfg;
         let unasked = match &packet {

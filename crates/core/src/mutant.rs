@@ -118,6 +118,7 @@ mutants! {
     KeepSyncGeneration "keep-sync-generation" Cluster "a target takes over the source's generations (state 7.4)";
     ForgetOwnBits "bitmap-not-loaded" Cluster "an attach loads the bitmap (disk 4.3)";
     // Writes (data-path-and-resync 1).
+    VerifyResultsUncounted "verify-results-uncounted" Cluster "results of a verify take sequence numbers, too (wire 3.3)";
     RepairDropsLink "repair-drops-link" Cluster "who reconnects to copy what is marked takes leave first (state 8.5)";
     FrozenWriteBegins "frozen-write-begins" Cluster "what waited for the log while I/O froze does not begin (data 1.13)";
     CompleteBeforePeer "complete-before-peer" Cluster "protocol C: complete when the peer has it (data 1.7)";
