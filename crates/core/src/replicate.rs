@@ -164,9 +164,7 @@ impl Resource {
         w.ok |= bit;
         if in_sync {
             w.sis |= bit;
-            // So it knows of the resync that was running when this was sent, though the own disk may not be done yet.
-            let rs = &mut self.connections[i].peer_devices[d].resync;
-            rs.advanced |= rs.started.is_some_and(|began| w.started >= began);
+            self.connections[i].peer_devices[d].resync.known |= mutant(Mutant::AckShowsKnown);
         }
         let (took, n) = (self.now.since(w.started), w.owners.count());
         self.devices[d].latencies.note(Stage::WritePeer, took, n);
