@@ -193,16 +193,13 @@ impl Resource {
         peer_disk: DiskState,
     ) -> bool {
         let source = matches!(old.conn, ConnState::SyncSource | ConnState::PausedSyncS);
-        // It may have said that before it was told of this resync. That it knows is shown by what it has said or asked
-        // for on this stream, or by nothing being left. Not by what it has written: acknowledgements come on the other
-        // stream, perhaps before words that are older, and writes that clear bits may be of a verify before this.
-        let aims = matches!(theirs.conn, ConnState::WFSyncUUID | ConnState::SyncTarget | ConnState::PausedSyncT);
-        self.connections[i].peer_devices[d].resync.known |= source && aims;
+        // It may have said that before it was told of this resync. That it knows is shown by what it wrote for it, or
+        // by nothing being left. Not by its own writes, though they clear bits: they may be of a verify before this.
         let rs = &self.connections[i].peer_devices[d].resync;
         let left = self.bits_left(i, d);
         let wrote = mutant(Mutant::VerifyEndsResync) && left < rs.total;
-        let unaware = rs.total > 0 && !rs.known && !wrote && self.lacks_blocks(i, d);
-        let early = source && peer_disk == DiskState::UpToDate && unaware;
+        let unaware = rs.total > 0 && left > 0 && !rs.advanced && !wrote;
+        let early = peer_disk == DiskState::UpToDate && unaware;
         if !source || theirs.conn != ConnState::Connected || early {
             return false;
         }

@@ -154,7 +154,6 @@ mutants! {
     TargetBitmapLate "target-bitmap-late" Cluster "a target's bitmap is on its disk before a block is confirmed (data 7.5)";
     FinishesInLaterGeneration "finishes-in-later-generation" Cluster "a target gets the generation that it has copied (state 7.4)";
     VerifyEndsResync "verify-ends-resync" Cluster "a word from before a resync does not end it (data 7.7)";
-    AckShowsKnown "ack-shows-known" Cluster "an acknowledgement says nothing of words on the other stream (data 7.7)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
     ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";
     StaleSyncUuid "stale-sync-uuid" Cluster "a sync UUID belongs to one resync (state 7.4)";

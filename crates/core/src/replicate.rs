@@ -164,7 +164,9 @@ impl Resource {
         w.ok |= bit;
         if in_sync {
             w.sis |= bit;
-            self.connections[i].peer_devices[d].resync.known |= mutant(Mutant::AckShowsKnown);
+            // So it knows of the resync that was running when this was sent, though the own disk may not be done yet.
+            let rs = &mut self.connections[i].peer_devices[d].resync;
+            rs.advanced |= rs.started.is_some_and(|began| w.started >= began);
         }
         let (took, n) = (self.now.since(w.started), w.owners.count());
         self.devices[d].latencies.note(Stage::WritePeer, took, n);

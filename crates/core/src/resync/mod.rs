@@ -18,13 +18,12 @@ use crate::Resource;
 use crate::api::{Segments, Severity};
 use crate::config::ResyncConfig;
 use crate::mutant::{Mutant, mutant};
-use crate::request::{Request, Write};
 use crate::resource::Op;
 use controller::{Controller, SourceBrake, Work};
 use progress::Marks;
 use source::Ask;
 use std::collections::{BTreeMap, VecDeque};
-use units::{BitSet, ByteLen, Duration, Generation, Instant, Sector, SectorRange};
+use units::{BitSet, ByteLen, Duration, Generation, Instant, SectorRange};
 use verify::{Chunk, Verify};
 use wire::ConnState;
 
@@ -38,8 +37,8 @@ pub(crate) struct Resync {
     position: u64,
     /// Bits set when it began.
     pub(crate) total: u64,
-    /// Something came since, on the stream that its words come on, that shows that the target knows of the resync.
-    pub(crate) known: bool,
+    /// The target has compared or written a block since, or written what was sent to it since: it knows of the resync.
+    pub(crate) advanced: bool,
     /// Bits that could not be copied; they stay set and are not tried again.
     failed: Option<BitSet>,
     /// Bits whose checksums were equal.
@@ -230,18 +229,6 @@ impl Resource {
     pub(crate) fn bits_left(&self, i: usize, d: usize) -> u64 {
         let slot = self.slot(i, d);
         self.devices[d].backing.as_ref().zip(slot).map_or(0, |(b, s)| b.bitmaps[s].count())
-    }
-
-    /// Does the peer lack a block, but for those that it has got by writes which are still to come here?
-    pub(crate) fn lacks_blocks(&self, i: usize, d: usize) -> bool {
-        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return false };
-        let has = |w: &Write| w.device == d && w.sis & (1 << i) != 0;
-        let got = |bit| {
-            let block = SectorRange { start: Sector(bit * 8), end: Sector(bit * 8 + 8).min(self.devices[d].size) };
-            let covers = |w: &Write| has(w) && w.range.start <= block.start && block.end <= w.range.end;
-            self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if covers(w)))
-        };
-        std::iter::successors(b.bitmaps[slot].next_set(0), |bit| b.bitmaps[slot].next_set(bit + 1)).any(|bit| !got(bit))
     }
 
     /// Set bits that could not be copied.

@@ -88,7 +88,6 @@ impl Resource {
             let text = "more resync requests than max-buffers can be".to_owned();
             return self.protocol_error(i, "too-many-requests", text);
         }
-        rs.known |= ask.want != Want::Verify;
         rs.waiting.push_back(ask);
     }
 
@@ -267,7 +266,9 @@ impl Resource {
                 self.release(data);
                 let range = self.take_block(i, d, id).expect("just seen").range;
                 let bits = self.clear_out_of_sync(i, d, range);
-                self.connections[i].peer_devices[d].resync.same += bits;
+                let rs = &mut self.connections[i].peer_devices[d].resync;
+                rs.same += bits;
+                rs.advanced |= bits > 0;
                 self.send_ack(i, d, Packet::RsIsInSync, range, BlockId::SYNCER);
                 self.note_progress(i, d);
             }
@@ -288,7 +289,8 @@ impl Resource {
             b.acknowledged(now, since);
         }
         if ok {
-            self.clear_out_of_sync(i, d, range);
+            let bits = self.clear_out_of_sync(i, d, range);
+            self.connections[i].peer_devices[d].resync.advanced |= bits > 0;
         } else {
             self.block_failed(i, d, range);
         }
