@@ -1,13 +1,18 @@
 """urbd and the real in-kernel DRBD 8.4 as peers: both roles, both directions, disks handed over."""
 
+import contextlib
 import os
 import random
 import re
+import subprocess
+import sys
+import threading
 
 import pytest
 
 import cluster as C
 from cluster import MIB, eventually
+from kernel_peer import HOST_IP
 from test_two_nodes import Load, verify
 
 DISCONNECTED = "~Connecting|Unconnected|NetworkFailure|Timeout|BrokenPipe|StandAlone"
@@ -288,37 +293,46 @@ def test_split_brain_policy(mixed, policy):
     assert u.read(MIB, 65536) == b"\xaa" * 65536
 
 
-@pytest.mark.parametrize("protocol_max", [100, 96, 94, 93, 90, 88, 86])
-def test_older_protocol_versions(kernel_lab, protocol_max):
-    """The kernel pretends, through a proxy, to know only an older protocol: other headers, other limits."""
-    import subprocess
-    import sys
-    with C.Cluster(kernel_lab) as c:
-        u, k = c.node("u", size=24 * MIB), c.kernel(kernel_lab.node("k"))
-        text = c.configure()
-        from kernel_peer import HOST_IP
-        u.put_res("r0", text.replace(k.ip, HOST_IP))
-        k.put_res("r0", text.replace(u.ip, HOST_IP))
-        proxy = kernel_lab.popen([sys.executable, os.path.join(C.TESTS, "kernel-peer", "dialect_proxy.py"),
-                                  "--max", str(protocol_max), "--port", str(C.PORT), u.ip, k.ip],
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def configure_for_a_proxy(c, **config):
+    text = c.configure(**config)
+    for n, other in (c.nodes, reversed(c.nodes)):
+        n.put_res("r0", text.replace(other.ip, HOST_IP))
+
+
+@contextlib.contextmanager
+def through_a_proxy(lab, *options):
+    """A cluster of "u" and "k", up to their start, whose packets all pass tests/kernel-peer/dialect_proxy.py."""
+    with C.Cluster(lab) as c:
+        u, k = c.node("u", size=24 * MIB), c.kernel(lab.node("k"))
+        configure_for_a_proxy(c)
+        program = os.path.join(C.TESTS, "kernel-peer", "dialect_proxy.py")
+        proxy = lab.popen([sys.executable, program, *options, "--port", str(C.PORT), u.ip, k.ip],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             for n in (u, k):
                 n.create_md()
                 n.start()
             for n in (u, k):
                 n.wait(conn="Connected", timeout=60)
-            u.verb("primary", "--force", "r0")
-            c.wait_synced()
-            assert f"Agreed network protocol version {protocol_max}" in k.dmesg()
-            scatter(u, 4, 20 * MIB, count=15)
-            c.assert_same()
-            switch(u, k)
-            k.write(MIB, os.urandom(65536))
-            c.assert_same()
+            yield c
         finally:
             proxy.kill()
             proxy.wait()
+
+
+@pytest.mark.parametrize("protocol_max", [100, 96, 94, 93, 90, 88, 86])
+def test_older_protocol_versions(kernel_lab, protocol_max):
+    """The kernel pretends, through a proxy, to know only an older protocol: other headers, other limits."""
+    with through_a_proxy(kernel_lab, "--max", str(protocol_max)) as c:
+        u, k = c.nodes
+        u.verb("primary", "--force", "r0")
+        c.wait_synced()
+        assert f"Agreed network protocol version {protocol_max}" in k.dmesg()
+        scatter(u, 4, 20 * MIB, count=15)
+        c.assert_same()
+        switch(u, k)
+        k.write(MIB, os.urandom(65536))
+        c.assert_same()
 
 
 # ---- disks change hands --------------------------------------------------------------------------
@@ -378,3 +392,74 @@ def test_crashed_disk_from_the_kernel(mixed):
     got = max(u.state()["received"], k.state()["received"])
     assert 4096 <= got <= 3 * 4096, f"{got} KiB, expected the active extents"
     mixed.assert_same()
+
+
+# ---- where DRBD leaves a gap (docs/compatibility.md) ------------------------------------------------
+
+
+def is_marked_on_disk(node, at):
+    """Is the block at this byte marked in the bitmap on the node's disk? (24 MiB, internal metadata.)"""
+    path, block = node.disk_file(), at // 4096
+    superblock = os.path.getsize(path) // 4096 * 4096 - 4096
+    with open(path, "rb") as f:
+        f.seek(superblock - 72 * 512 + block // 8)
+        return bool(f.read(1)[0] >> block % 8 & 1)
+
+
+@pytest.mark.parametrize("target", "uk")
+def test_bitmap_of_a_target(mixed, target):
+    """A target's disk may still lose blocks that it has confirmed. urbd's bitmap names them by then, also those that the
+    source has told of since the bitmaps became one; the kernel's is not written before the resync's end (row 55)."""
+    t, s = roles(mixed, target)
+    mixed.up(primary=s)
+    mixed.configure(fast=False, net=C.FAST_NET, disk="c-plan-ahead 0; resync-rate 400K;",
+                    handlers='before-resync-source "sleep 3";')
+    for n in (t, s):
+        n.verb("adjust", "r0")
+    t.cut()
+    s.wait(conn=DISCONNECTED, timeout=40)
+    s.write(8 * MIB, os.urandom(MIB))
+    t.heal()
+    s.wait(repl="WFBitMapS", timeout=40)
+    s.write(20 * MIB, os.urandom(4096))  # only P_OUT_OF_SYNC says so
+    begun = t.wait(repl="SyncTarget", timeout=20)
+    total = 1024 + 4
+    some = eventually("blocks are confirmed", lambda: 0 < s.state()["oos"] < total and t.state(), 10)
+    marked = [is_marked_on_disk(t, at) for at in (9 * MIB - 4096, 20 * MIB)]
+    assert some["repl"] == "SyncTarget" and some["oos"] > 64, f"too late to see: {begun}, {some}"
+    assert marked == [t.kind == "urbd"] * 2
+    mixed.wait_synced()
+    mixed.assert_same()
+    assert not is_marked_on_disk(t, 20 * MIB)
+
+
+@pytest.mark.parametrize("target", "uk")
+def test_target_detaches_where_its_resync_ends(kernel_lab, tmp_path, target):
+    """The target has all blocks and waits for one word more, asks to detach, and its source goes on writing; then the word
+    comes, and the answer behind it (row 60). A kernel begins no generation for that, so that its target may end the
+    resync before it detaches; urbd begins one as source, and as target ends no resync that would take it over."""
+    with through_a_proxy(kernel_lab, "--max", "101", "--hold", str(tmp_path)) as c:
+        t, s = roles(c, target)
+        configure_for_a_proxy(c, fast=False, net="ping-int 60; ping-timeout 250; timeout 100;", disk=C.FAST_DISK)
+        for n in (t, s):
+            n.verb("adjust", "r0")
+        s.verb("primary", "--force", "r0")
+        c.wait_synced()
+        s.verb("pause-sync", "r0")
+        t.verb("invalidate", "r0")
+        t.wait(repl="PausedSyncT")
+        held = tmp_path / f"{s.ip}-control"
+        held.touch()
+        s.verb("resume-sync", "r0")
+        t.wait(repl="SyncTarget", oos=0)
+        asks = threading.Thread(target=t.call, args=("detach", "r0"))
+        asks.start()
+        s.wait(peer_disk="~Failed|Diskless")
+        s.write(4 * MIB, os.urandom(65536))
+        assert t.state()["disk"] == "Inconsistent"
+        held.unlink()
+        asks.join()
+        if t.state()["disk"] == "Diskless":
+            t.verb("attach", "r0")
+        c.wait_synced()
+        c.assert_same()

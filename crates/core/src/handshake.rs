@@ -578,6 +578,7 @@ impl Resource {
             resolve_conflicts: c.resolve_conflicts(),
             demotable: self.demotable(),
             writes_elsewhere: self.writes_elsewhere(i, d),
+            peer_is_source: theirs.conn == ConnState::WFBitMapS,
         });
         let split = matches!(comparison.verdict, uuid84::Verdict::SplitBrain { .. });
         let lost = split && !c.discard_my_data && matches!(outcome.decision, Decision::Target { .. });

@@ -87,7 +87,8 @@ mutants! {
     TargetGoneUnnoticed "target-gone-unnoticed" Cluster "a source whose target's disk goes begins a generation (state 7.11)";
     DisklessRiseUnnoticed "diskless-rise-unnoticed" Decision "a Primary without a disk starts a generation (state B.1, S4)";
     AheadInOneGeneration "ahead-in-one-generation" Cluster "a Primary that runs ahead starts a generation (data 6.5)";
-    CorrectedTooEarly "corrected-too-early" Cluster "who attaches is told what was compared (state 5.7, rules 34, 35)";
+    CorrectedTooEarly "corrected-too-early" Decision "who attaches is told what was compared (state 5.7, rules 34, 35)";
+    CorrectedSourceIgnored "corrected-source-ignored" Decision "who attaches follows a source that has corrected its set (state 5.7, rule 34)";
     BehindSeesOwn "behind-sees-own" Decision "users of a target see its source's generation (state 7.9)";
     GenerationForRefused "generation-before-acceptance" Cluster "no generation for a diskless Primary that refuses (state 2.8)";
     AgreementForgotten "agreement-forgotten" Cluster "who agrees to the peer's promotion is not promoted by an earlier wish (state 3.1)";

@@ -58,6 +58,8 @@ pub struct Input {
     pub demotable: bool,
     /// Writes of this node are on their way to the peer's disk alone.
     pub writes_elsewhere: bool,
+    /// The peer's state says that it has decided to be the source.
+    pub peer_is_source: bool,
 }
 
 /// What to do.
@@ -182,6 +184,15 @@ fn direction(input: &Input, out: &mut Outcome) -> Result<Decision, Refusal> {
         Verdict::Source { full } => Ok(Decision::Source { full }),
         Verdict::Target { full } => Ok(Decision::Target { full }),
         Verdict::SplitBrain { bitmap_usable, ancestor_known } => split_brain(input, bitmap_usable, ancestor_known, out),
+        // It corrects its generations by what it has compared (rule 34), and only then tells who attaches of them. By
+        // these there is nothing to do, but it is the source by now, and this disk lacks what it has written since.
+        _ if input.occasion == Occasion::OwnAttach
+            && input.peer_is_source
+            && !mutant(Mutant::CorrectedSourceIgnored) =>
+        {
+            out.reason = Reason::TargetPeerMissedFinish;
+            Ok(Decision::Target { full: false })
+        }
         _ => Ok(Decision::NoSync),
     }
 }

@@ -2,10 +2,10 @@ use crate::table::{self, Args};
 use crate::words;
 use units::Generation;
 use urbd_core::decide::handshake84::{
-    Decision, Input, Node, Occasion, Outcome, StateReceived, UuidsReceived, UuidsVerdict, decide, occasion, on_uuids,
-    peer_disk_counts_as, rebooted_while_suspended,
+    Decision, Input, Node, Occasion, Outcome, StateReceived, UuidsReceived, UuidsVerdict, decide, generations_after,
+    occasion, on_uuids, peer_disk_counts_as, rebooted_while_suspended,
 };
-use urbd_core::decide::uuid84::{Comparison, UuidSet, Verdict};
+use urbd_core::decide::uuid84::{self, Comparison, UuidSet, Verdict};
 use urbd_core::decide::{ConnState, DiskState, Reason};
 use urbd_core::{Policies, RrConflict};
 use wire::AfterSplitBrain;
@@ -92,6 +92,7 @@ fn decide_row(args: &Args) -> String {
         resolve_conflicts: args.flag("R"),
         demotable: !args.flag("in-use"),
         writes_elsewhere: args.flag("writes-elsewhere"),
+        peer_is_source: args.flag("peer-is-source"),
     };
     outcome_text(&decide(&input), comparison.reason)
 }
@@ -132,6 +133,29 @@ fn uuids_row(args: &Args) -> String {
     format!("{what} {}", reason.name())
 }
 
+/// This node was the source of a resync whose end it has missed (rule 34): what becomes of its bitmap UUID?
+fn missed_end_row(args: &Args) -> String {
+    let set = |bitmap, history: [u64; 2]| UuidSet {
+        current: Generation(32),
+        bitmap: Generation(bitmap),
+        history: history.map(Generation),
+    };
+    let node = |uuids| uuid84::Node { uuids, crashed_primary: false, primary: false };
+    let (me, peer) = (node(set(16, [8, 0])), node(set(0, [16, 8])));
+    let comparison =
+        uuid84::compare(&uuid84::Input { me, peer, protocol: 101, peer_wsame: true, resolve_conflicts: true });
+    assert_eq!(comparison.rule, 34);
+    let decided = Outcome {
+        decision: Decision::Source { full: false },
+        reason: comparison.reason,
+        handlers: Vec::new(),
+        demote: false,
+    };
+    let occasion = args.pick("occasion", &OCCASIONS, Occasion::Connect);
+    let own = generations_after(&comparison, me.uuids, occasion, &decided);
+    if own.bitmap.is_none() { "cleared" } else { "kept" }.to_string()
+}
+
 #[test]
 pub(crate) fn table() {
     table::check("handshake84", |command, args| match command {
@@ -142,6 +166,7 @@ pub(crate) fn table() {
             let disk = words::disk(args, "peer", DiskState::Negotiating);
             peer_disk_counts_as(disk, args.flag("inconsistent")).name().to_string()
         }
+        "missed-end" => missed_end_row(args),
         "rebooted" => rebooted_while_suspended(
             Decision::NoSync,
             args.pick("occasion", &OCCASIONS, Occasion::Connect),
@@ -230,6 +255,7 @@ pub(crate) fn both_ends_agree_and_nothing_unsafe_happens() {
                         resolve_conflicts: bit(8),
                         demotable: bit(9),
                         writes_elsewhere: false,
+                        peer_is_source: false,
                     });
                 }
             }

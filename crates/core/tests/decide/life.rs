@@ -216,6 +216,7 @@ impl World {
             resolve_conflicts,
             demotable: true,
             writes_elsewhere: false,
+            peer_is_source: false,
         })
         .decision
     }

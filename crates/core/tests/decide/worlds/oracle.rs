@@ -135,6 +135,7 @@ impl Meeting {
             resolve_conflicts: self.comparison[n].resolve_conflicts,
             demotable: setting.demotable,
             writes_elsewhere: false,
+            peer_is_source: false,
         })
     }
 
