@@ -83,3 +83,26 @@ fn name(event: &Event) -> String {
         Event::Meet | Event::Established(..) | Event::LastWords(..) => "connections".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use crate::trace::Trace;
+
+    #[test]
+    fn what_goes_round_is_told() {
+        let mut cluster = Cluster::new(&Plan::draw(1), Trace::new(false));
+        let timer = |n| Event::Timer(n, 0, Instant(0));
+        (1..MOST).for_each(|_| cluster.note_event(&Event::Meet));
+        cluster.note_wish();
+        (1..MOST - COUNTED).for_each(|_| cluster.note_event(&Event::Meet));
+        *cluster.reached.entry("link-lost").or_default() += 7;
+        (0..COUNTED).for_each(|_| cluster.note_event(&timer(1)));
+        assert_eq!(cluster.failure, None, "somebody wanted something");
+        *cluster.reached.entry("link-lost").or_default() += 5;
+        cluster.note_event(&timer(0));
+        let text = cluster.failure.unwrap_or_default();
+        assert!(text.contains("timers of node 1 19999, timers of node 0 1; reasons: link-lost 5;"), "{text}");
+    }
+}
