@@ -8,7 +8,7 @@ use crate::connection::Sent;
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
-use crate::request::{ConnMask, Local, Request, WriteKind};
+use crate::request::{ConnMask, Local, Request, Write, WriteKind};
 use units::{SectorRange, VolumeNr};
 use wire::{
     BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, BlockRange, ConnState, DpFlags, Features, Packet, Socket,
@@ -164,9 +164,9 @@ impl Resource {
         w.ok |= bit;
         if in_sync {
             w.sis |= bit;
-            // So it knows of the resync that was running when this was sent, though the own disk may not be done yet.
-            let rs = &mut self.connections[i].peer_devices[d].resync;
-            rs.advanced |= rs.started.is_some_and(|began| w.started >= began);
+            if mutant(Mutant::AckOvertakesState) {
+                self.connections[i].peer_devices[d].resync.advanced = true;
+            }
         }
         let (took, n) = (self.now.since(w.started), w.owners.count());
         self.devices[d].latencies.note(Stage::WritePeer, took, n);
@@ -180,6 +180,22 @@ impl Resource {
             self.no_longer_pending(i, d, key);
         }
         self.try_finish(key);
+    }
+
+    /// Marked blocks that the target of the resync has confirmed to have: the own disk is not done yet with the writes.
+    pub(crate) fn bits_confirmed(&self, i: usize, d: usize) -> u64 {
+        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return 0 };
+        let began = self.connections[i].peer_devices[d].resync.started;
+        let confirmed = |w: &&Write| {
+            let now = w.sis >> i & 1 == 1 && began.is_some_and(|began| w.started >= began);
+            w.device == d && w.local == Local::Pending && now
+        };
+        let sent = self.connections[i].log.iter().filter_map(|sent| match self.requests.get(sent.request) {
+            Some(Request::Write(w)) => Some(w),
+            _ => None,
+        });
+        let bits = |w: &Write| b.bitmaps[slot].count_range(w.range.start.0.div_ceil(8), w.range.end.0 / 8);
+        sent.filter(confirmed).map(bits).sum()
     }
 
     /// A write to these blocks is being submitted: what the peer says of older ones does not count for their bits.

@@ -37,7 +37,7 @@ pub(crate) struct Resync {
     position: u64,
     /// Bits set when it began.
     pub(crate) total: u64,
-    /// The target has compared or written a block since, or written what was sent to it since: it knows of the resync.
+    /// The target has asked for a block since, and has it: it knows of the resync.
     pub(crate) advanced: bool,
     /// Bits that could not be copied; they stay set and are not tried again.
     failed: Option<BitSet>,
