@@ -121,6 +121,7 @@ mutants! {
     // Writes (data-path-and-resync 1).
     VerifyResultsUncounted "verify-results-uncounted" Cluster "results of a verify take sequence numbers, too (wire 3.3)";
     RepairDropsLink "repair-drops-link" Cluster "who reconnects to copy what is marked takes leave first (state 8.5)";
+    FrozenNotAccounted "frozen-not-accounted" Cluster "what is kept for the peer is in the bitmap that is exchanged (data 1.13)";
     FrozenWriteBegins "frozen-write-begins" Cluster "what waited for the log while I/O froze does not begin (data 1.13)";
     CompleteBeforePeer "complete-before-peer" Cluster "protocol C: complete when the peer has it (data 1.7)";
     CompleteBeforeDisk "complete-before-disk" Cluster "complete when the own disk has it (data 1.7)";

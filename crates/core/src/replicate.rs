@@ -270,10 +270,13 @@ impl Resource {
 
     /// The bitmaps are about to be exchanged: what the peer has not confirmed may be missing there, although it is
     /// still connected (its disk is another one by now). The answers travel on the other stream, and may come too late.
+    /// So may what is kept frozen for it: I/O thaws when all volumes are connected, which may be after this.
     pub(crate) fn account_for_sent(&mut self, i: usize, d: usize) {
         let mut open = Vec::new();
-        for sent in &self.connections[i].log {
-            if let Some(Request::Write(w)) = self.requests.get_mut(sent.request)
+        let c = &self.connections[i];
+        let frozen = c.frozen.iter().filter(|_| !mutant(Mutant::FrozenNotAccounted));
+        for key in c.log.iter().map(|sent| &sent.request).chain(frozen) {
+            if let Some(Request::Write(w)) = self.requests.get_mut(*key)
                 && w.device == d
             {
                 w.accounted |= 1 << i;
@@ -429,7 +432,8 @@ impl Resource {
             pd.caught_up = None;
         }
         for sent in log {
-            let Some(Request::Write(w)) = self.requests.get(sent.request) else { continue };
+            let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
+            w.accounted &= !bit;
             // If it lost its power it may lack this, and the disk here that had it may be gone.
             let (d, unsure) = (w.device, w.completed && !w.sole);
             self.note_missing_on_peer(d, unsure);
@@ -467,8 +471,8 @@ impl Resource {
         w.sis &= !bit;
         w.done |= bit;
         w.held = false;
-        let (d, range) = (w.device, w.range);
-        if !mutant(Mutant::ForgetInFlight) {
+        let (d, range, accounted) = (w.device, w.range, w.accounted & bit != 0);
+        if !accounted && !mutant(Mutant::ForgetInFlight) {
             self.mark_out_of_sync(i, d, range);
         }
         self.try_finish(key);

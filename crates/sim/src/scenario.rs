@@ -109,6 +109,10 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["disk-timeout", n] => setup.disk_timeout = Duration::from_secs(number(n)?),
         ["mib", n] => setup.volumes[0].sectors = [number(n)? * 2048; 2],
         ["mib", a, b] => setup.volumes[0].sectors = [number(a)? * 2048, number(b)? * 2048],
+        // The steps are about the first one; the others go along with it.
+        ["volumes", n] => {
+            setup.volumes = vec![setup.volumes[0]; usize::try_from(number(n)?).map_err(|e| e.to_string())?]
+        }
         ["after-sb-0pri", word] => setup.after_split_brain.none = policy(word)?,
         ["after-sb-1pri", word] => setup.after_split_brain.one = policy(word)?,
         ["checksums"] => setup.digests = true,
@@ -173,7 +177,9 @@ impl Cluster {
         (0..2).for_each(|n| self.start(n));
         self.run_until(self.now + STEP);
         if !fresh {
-            self.command(0, Command::NewCurrentUuid { volume: volume_nr(0), clear_bitmap: true });
+            for v in 0..self.setup.volumes.len() {
+                self.command(0, Command::NewCurrentUuid { volume: volume_nr(v), clear_bitmap: true });
+            }
             self.run_until(self.now + STEP);
         }
         self.notices = Some(Vec::new());
