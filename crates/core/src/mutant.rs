@@ -65,6 +65,7 @@ mutants! {
     NoConsensus "consensus-overwrites-primary" Decision "consensus never chooses the Primary (state 6.4)";
     UndemotedVictim "victim-not-demoted" Decision "a Primary loses only after it was demoted (state 6.5)";
     ExposedDataIgnored "exposed-data-ignored" Decision "a diskless Primary takes no other generation (state 5.4)";
+    OwnGenerationExposed "own-generation-exposed" Cluster "without a disk users see the peer's generation (state 7.9)";
     UuidsBeforeDiskLoss "uuids-before-disk-loss" Cluster "a peer's UUIDs are judged by the disk there is now (state 5.4)";
     ComparedBeforeGeneration "compared-before-generation" Cluster "what was compared is of the generations of then (state 5.6)";
     RefusedWritesForgotten "refused-writes-forgotten" Cluster "a disk that lacks what was refused is not in service (state 5.6)";

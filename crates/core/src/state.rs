@@ -184,6 +184,9 @@ impl Resource {
         if old.disk == DiskState::UpToDate && new.disk < DiskState::UpToDate && new.role == Role::Primary {
             self.note_disk_lost(d);
         }
+        if new.disk < DiskState::Inconsistent && old.disk >= DiskState::Inconsistent {
+            self.expose_peers(d, new);
+        }
         // The peer was forced to be Primary: its next state packet decides about a resync (spec 2.6, row 12).
         let worthless = |w: &StateWord| w.disk == DiskState::Inconsistent && w.pdsk == DiskState::Inconsistent;
         if worthless(old) && new.pdsk == DiskState::UpToDate && old.peer != Role::Primary && new.peer == Role::Primary {
@@ -208,6 +211,17 @@ impl Resource {
         }
         self.refresh_flags(d);
         self.devices[d].recheck = true;
+    }
+
+    /// The own disk goes: from now on users see what the peer has (spec 7.9). It may have told of a new generation while
+    /// the disk was still there, and that did not matter.
+    fn expose_peers(&mut self, d: usize, word: &StateWord) {
+        let serves = word.conn >= ConnState::Connected && word.pdsk == DiskState::UpToDate;
+        let theirs = self.connections.get(PEER).and_then(|c| c.peer_devices[d].uuids).map(|u| u.current);
+        let fresh = |g: &Generation| g.is_none() || g.same(Generation::JUST_CREATED);
+        if let Some(current) = theirs.filter(|g| serves && !fresh(g) && !mutant(Mutant::OwnGenerationExposed)) {
+            self.devices[d].exposed = current;
+        }
     }
 
     fn note_change(&mut self, d: usize, old: &StateWord, new: &StateWord) {
