@@ -157,6 +157,8 @@ mutants! {
     TargetBitmapLate "target-bitmap-late" Cluster "a target's bitmap is on its disk before a block is confirmed (data 7.5)";
     FinishesInLaterGeneration "finishes-in-later-generation" Cluster "a target gets the generation that it has copied (state 7.4)";
     AckOvertakesState "ack-overtakes-state" Cluster "what a target has confirmed tells nothing of words before (data 0.3)";
+    RestartInOneEpoch "restart-in-one-epoch" Cluster "a write that begins again is in a later epoch (data 1.9)";
+    LatePeerOutdated "late-peer-outdated" Cluster "a peer that is connected says itself what its disk is (state 8.2)";
     VerifyEndsResync "verify-ends-resync" Cluster "a word from before a resync does not end it (data 7.7)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
     ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";

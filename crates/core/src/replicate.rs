@@ -190,12 +190,9 @@ impl Resource {
             let now = w.sis >> i & 1 == 1 && began.is_some_and(|began| w.started >= began);
             w.device == d && w.local == Local::Pending && now
         };
-        let sent = self.connections[i].log.iter().filter_map(|sent| match self.requests.get(sent.request) {
-            Some(Request::Write(w)) => Some(w),
-            _ => None,
-        });
+        let writes = self.requests.iter().filter_map(|(_, r)| if let Request::Write(w) = r { Some(w) } else { None });
         let bits = |w: &Write| b.bitmaps[slot].count_range(w.range.start.0.div_ceil(8), w.range.end.0 / 8);
-        sent.filter(confirmed).map(bits).sum()
+        writes.filter(confirmed).map(bits).sum()
     }
 
     /// A write to these blocks is being submitted: what the peer says of older ones does not count for their bits.

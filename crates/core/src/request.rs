@@ -560,7 +560,7 @@ impl Resource {
     fn start_again(&mut self, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let d = w.device;
-        let (kind, fua, range, data, came) = (w.kind, w.fua, w.range, w.data.clone(), w.came);
+        let (kind, fua, range, data, came, epoch) = (w.kind, w.fua, w.range, w.data.clone(), w.came, w.epoch);
         let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
         w.repeat = false;
         w.completed = true;
@@ -570,6 +570,10 @@ impl Resource {
         let mut again = self.new_write(d, kind, fua, range, data, owners);
         (again.came, again.again) = (came, true);
         self.devices[d].blocked.push_back(again);
+        // The peer may write what is of one epoch in any order, and it may end here, with an error.
+        if epoch == self.epoch && !mutant(Mutant::RestartInOneEpoch) {
+            self.close_epoch();
+        }
         self.try_finish(key);
     }
 

@@ -7,6 +7,7 @@ use crate::decide::roles::{self, Promotion, Step};
 use crate::decide::rules84::{self, Force};
 use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
+use crate::mutant::{Mutant, mutant};
 use crate::state::PEER;
 use units::{Duration, Generation};
 use wire::{DiskState, Role, UuidFlags};
@@ -42,6 +43,8 @@ impl Resource {
                     let next = self.next_promotion(force, volume);
                     return self.go_on_promoting(id, next);
                 }
+                let conn = self.word(volume).conn;
+                let promotion = if mutant(Mutant::LatePeerOutdated) { promotion } else { promotion.beside(conn) };
                 match self.agree(id, volume, &promotion.request()) {
                     Ok(true) => {
                         let next = self.promotion_result(promotion, force, volume, Ok(()));

@@ -60,6 +60,13 @@ impl Promotion {
         }
     }
 
+    /// The connection may have come back while a handler ran: a peer that is there says itself what its disk is.
+    #[must_use]
+    pub fn beside(mut self, conn: C) -> Promotion {
+        self.peer_outdated &= conn < C::Connected;
+        self
+    }
+
     /// What follows from the result of a request; `disk` is the own disk's state now.
     pub fn next(&mut self, result: Code, disk: D) -> Step {
         let step = self.judge(result, disk);
