@@ -6,6 +6,7 @@
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::connection::Connection;
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
@@ -140,6 +141,9 @@ impl Resource {
             let c = &mut self.connections[i];
             c.held_bytes -= cost(&next.packet, &next.payload);
             c.packet_came = next.came;
+            if let Some(d) = self.device_index(next.volume) {
+                self.devices[d].recheck |= changes_data(&next.packet);
+            }
             self.data_packet(i, next.volume, next.packet, next.payload);
         }
     }
@@ -226,6 +230,21 @@ impl Resource {
             return early || range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
         }
         range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some())
+    }
+
+    /// The other Primary's next write waits until ours to the same blocks are settled here. Ours that have not begun
+    /// follow it: those that are repeated (P_RETRY_WRITE) would keep it waiting, and be repeated, for ever.
+    pub(crate) fn follows_waiting(&self, d: usize, range: SectorRange) -> bool {
+        let waits = |c: &Connection| {
+            let next = c.held.front().filter(|next| next.volume == self.devices[d].volume);
+            let theirs = match next.map(|next| &next.packet) {
+                Some(Packet::Data(w)) => w.range(),
+                Some(Packet::Trim(w) | Packet::Zeroes(w)) => w.range(),
+                _ => None,
+            };
+            c.cfg.two_primaries && !c.resolve_conflicts() && theirs.is_some_and(|r| r.overlaps(range))
+        };
+        self.connections.iter().any(waits) && !mutant(Mutant::RepeatedFirst)
     }
 
     /// Own writes to this range that have begun and are not complete.

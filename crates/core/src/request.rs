@@ -348,10 +348,15 @@ impl Resource {
         let dev = &mut self.devices[d];
         let own = dev.writing.overlapping(write.range).next().is_some() && !mutant(Mutant::OverlapWrites);
         let resync = dev.resyncing.overlapping(write.range).next().is_some() && !mutant(Mutant::WriteIntoResync);
-        if own || resync || dev.peer_writing.overlapping(write.range).next().is_some() {
-            dev.blocked.push_back(write);
+        if own
+            || resync
+            || dev.peer_writing.overlapping(write.range).next().is_some()
+            || self.follows_waiting(d, write.range)
+        {
+            self.devices[d].blocked.push_back(write);
             return;
         }
+        let dev = &mut self.devices[d];
         write.admitted = self.now;
         write.interval = dev.interval_id();
         dev.writing.insert(write.range, write.interval, ());

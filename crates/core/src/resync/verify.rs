@@ -433,9 +433,11 @@ impl Resource {
             self.connections[i].peer_devices[d].repair_waits = true;
             return self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
         }
-        if self.connections[i].peer_role == Role::Primary || self.connections[i].version() < 96 {
+        // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
+        let peer_role = self.connections[i].peer_devices[d].peer_role;
+        if peer_role == Role::Primary || self.connections[i].version() < 96 {
             let text = "verify found differences and shall repair them: reconnecting".to_owned();
-            let nobody = self.connections[i].peer_role != Role::Primary && self.role != Role::Primary;
+            let nobody = peer_role != Role::Primary && self.devices[d].role != Role::Primary;
             if nobody {
                 // A Secondary begins no generation without need: but otherwise the marked blocks would never be copied.
                 self.new_generation(d);
