@@ -194,8 +194,8 @@ impl Resource {
     ) -> bool {
         let source = matches!(old.conn, ConnState::SyncSource | ConnState::PausedSyncS);
         // It may have said that before it was told of this resync. That it knows is shown by what it asked for, or by
-        // nothing being left. Not by its own writes, though they clear bits: they may be of a verify before this. Nor by
-        // confirming ours: that may have overtaken this, on the other stream.
+        // nothing being left. Not by its own writes, though they clear bits: they may be of a verify before this. Nor
+        // by confirming ours: that may have overtaken this, on the other stream.
         let rs = &self.connections[i].peer_devices[d].resync;
         let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
         let wrote = mutant(Mutant::VerifyEndsResync) && left < rs.total;

@@ -213,8 +213,8 @@ impl Resource {
         self.devices[d].recheck = true;
     }
 
-    /// The own disk goes: from now on users see what the peer has (spec 7.9). It may have told of a new generation while
-    /// the disk was still there, and that did not matter.
+    /// The own disk goes: from now on users see what the peer has (spec 7.9). It may have told of a new generation
+    /// while the disk was still there, and that did not matter.
     fn expose_peers(&mut self, d: usize, word: &StateWord) {
         let serves = word.conn >= ConnState::Connected && word.pdsk == DiskState::UpToDate;
         let theirs = self.connections.get(PEER).and_then(|c| c.peer_devices[d].uuids).map(|u| u.current);
