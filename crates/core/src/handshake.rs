@@ -429,6 +429,10 @@ impl Resource {
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
             return self.give_up(i, reason.name(), reason.to_string());
         }
+        if both_are_source(old.conn, theirs.conn) {
+            let text = "both nodes have decided to be the source: connecting again".to_owned();
+            return self.drop_link(i, ConnState::NetworkFailure, "two-sources", text);
+        }
         if self.peer_finished_resync(i, d, &old, theirs, peer_disk) {
             return;
         }
@@ -692,4 +696,11 @@ impl Resource {
     pub(crate) fn requests_under_way(&self) -> bool {
         self.requests.len() > 0 || self.devices.iter().any(|d| d.upper_pending > 0)
     }
+}
+
+/// Both wait for the other's bitmap, or copy what the other one copies. Each has decided by words of the other from
+/// before that one had decided: two disks that are attached at the same time.
+fn both_are_source(own: ConnState, theirs: ConnState) -> bool {
+    let source = matches!(own, ConnState::WFBitMapS | ConnState::SyncSource | ConnState::PausedSyncS);
+    source && theirs == ConnState::WFBitMapS && !mutant(Mutant::TwoSources)
 }
