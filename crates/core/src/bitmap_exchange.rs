@@ -193,6 +193,9 @@ impl Resource {
         peer_disk: DiskState,
     ) -> bool {
         let source = matches!(old.conn, ConnState::SyncSource | ConnState::PausedSyncS);
+        if !source || theirs.conn != ConnState::Connected {
+            return false;
+        }
         // It may have said that before it was told of this resync. That it knows is shown by what it asked for, or by
         // nothing being left. Not by its own writes, though they clear bits: they may be of a verify before this. Nor
         // by confirming ours: that may have overtaken this, on the other stream.
@@ -200,8 +203,7 @@ impl Resource {
         let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
         let wrote = mutant(Mutant::VerifyEndsResync) && left < rs.total;
         let unaware = rs.total > 0 && left > 0 && !rs.advanced && !wrote;
-        let early = peer_disk == DiskState::UpToDate && unaware;
-        if !source || theirs.conn != ConnState::Connected || early {
+        if peer_disk == DiskState::UpToDate && unaware {
             return false;
         }
         let failed = self.bits_failed(i, d);

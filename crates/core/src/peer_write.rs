@@ -236,13 +236,16 @@ impl Resource {
     /// follow it: those that are repeated (P_RETRY_WRITE) would keep it waiting, and be repeated, for ever.
     pub(crate) fn follows_waiting(&self, d: usize, range: SectorRange) -> bool {
         let waits = |c: &Connection| {
+            if !c.cfg.two_primaries || c.resolve_conflicts() {
+                return false;
+            }
             let next = c.held.front().filter(|next| next.volume == self.devices[d].volume);
             let theirs = match next.map(|next| &next.packet) {
                 Some(Packet::Data(w)) => w.range(),
                 Some(Packet::Trim(w) | Packet::Zeroes(w)) => w.range(),
                 _ => None,
             };
-            c.cfg.two_primaries && !c.resolve_conflicts() && theirs.is_some_and(|r| r.overlaps(range))
+            theirs.is_some_and(|r| r.overlaps(range))
         };
         self.connections.iter().any(waits) && !mutant(Mutant::RepeatedFirst)
     }
