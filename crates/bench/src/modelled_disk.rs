@@ -7,6 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::process::Process;
+use crate::sys;
 use frontends::fuse::{self, Event, MESSAGE_MAX, Session};
 use frontends::loopdev::{self, Kept};
 use frontends::{Errno, Export, Kind, Request};
@@ -50,8 +51,7 @@ impl ModelledDisk {
     pub fn start(program: &Path, dir: &Path, name: &str, size: u64, model: Model) -> Result<ModelledDisk> {
         let (mount, backing) = (dir.join(name), dir.join(format!("{name}.platter")));
         std::fs::create_dir_all(&mount).map_err(Error::io(mount.display()))?;
-        let file = File::create(&backing).and_then(|f| f.set_len(size));
-        file.map_err(Error::io(backing.display()))?;
+        fill(&backing, size).map_err(Error::io(backing.display()))?;
         let mut command = Command::new(program);
         command.args(["bench", "disk"]).arg(&mount).arg(&backing);
         command.arg(model.rate.to_string()).arg(model.seek.as_micros().to_string());
@@ -134,6 +134,17 @@ impl Counts {
     }
 }
 
+/// A platter of zeroes that has all its memory: to find some is much more work than to write to it, and would take the
+/// processors from those who are measured.
+fn fill(backing: &Path, size: u64) -> std::io::Result<()> {
+    let file = File::create(backing)?;
+    let zeroes = vec![0; 1 << 20];
+    for at in (0..size).step_by(zeroes.len()) {
+        file.write_all_at(&zeroes[..zeroes.len().min((size - at) as usize)], at)?;
+    }
+    Ok(())
+}
+
 /// Where the serving process keeps them.
 fn counts_file(backing: &Path) -> PathBuf {
     backing.with_extension("counts")
@@ -151,6 +162,8 @@ struct Job {
 /// # Errors
 /// If it may not mount, or the file cannot be opened.
 pub fn serve(mount: &Path, backing: &Path, model: Model, alive: impl Read + Send + 'static) -> Result<()> {
+    // A disk does not wait for a processor. Whoever may mount a file system mostly may do this, too; if not, replies are late.
+    let _ = sys::run_first();
     let platter = OpenOptions::new().read(true).write(true).open(backing).map_err(Error::io(backing.display()))?;
     let counts = counts_file(backing);
     let counts = File::create(&counts).map_err(Error::io(counts.display()))?;

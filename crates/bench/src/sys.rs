@@ -46,6 +46,15 @@ pub(crate) fn wait(fd: BorrowedFd<'_>, write: bool, at_most: Duration) -> io::Re
     }
 }
 
+/// Runs the calling thread, and those that it starts, before all ordinary ones whenever they have something to do; an error if
+/// that is not allowed.
+pub(crate) fn run_first() -> io::Result<()> {
+    let first = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameters are only read.
+    let r = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Bytes that may be written to the file system at `path`.
 #[must_use]
 pub(crate) fn free_bytes(path: &Path) -> Option<u64> {

@@ -6,7 +6,7 @@ mod streams;
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::mutant::{Mutant, mutant};
-use crate::request::{EXTENT_SECTORS, Request, Write, extents};
+use crate::request::{EXTENT_SECTORS, Request, Write};
 use crate::resource::Op;
 use meta::ExtentRange;
 use meta::activity_log::{Acquire, Ticket, Transaction};
@@ -104,8 +104,7 @@ impl Resource {
     fn prefetch_al(&mut self, d: usize, range: SectorRange) {
         let dev = &mut self.devices[d];
         let Some(backing) = &mut dev.backing else { return };
-        let (_, last) = extents(range);
-        let wanted = dev.al_queue.streams.note(last, u32::from(backing.al.capacity()) / 8);
+        let wanted = dev.al_queue.streams.note(range, u32::from(backing.al.capacity()) / 8);
         let end = wanted.end.min(dev.size.0.div_ceil(EXTENT_SECTORS) as u32);
         for extent in wanted.start..end {
             if !backing.al.prefetch(extent) && !backing.al.is_known(extent) {
@@ -155,6 +154,10 @@ impl Resource {
                 self.take_al_for(d, job);
             }
         }
+        self.start_transaction(d);
+    }
+
+    fn start_transaction(&mut self, d: usize) {
         let dev = &mut self.devices[d];
         if dev.al_queue.transaction.is_some() {
             return;
@@ -215,6 +218,9 @@ impl Resource {
         }
         let Some(backing) = &mut dev.backing else { return };
         let committed = backing.al.commit();
+        // The next transaction goes before the writes that have waited for this one: a disk that seeks is still there.
+        self.start_transaction(d);
+        let dev = &mut self.devices[d];
         let (go, stay): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut dev.al_queue.taken).into_iter().partition(|(t, _)| *t <= committed);
         dev.al_queue.taken = stay;
