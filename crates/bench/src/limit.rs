@@ -1,14 +1,16 @@
 //! The bare work of a mirrored write, `bench/limit.c`: the mark of 100 %.
 
+use crate::alternatives::Server;
 use crate::error::{Error, Result};
 use crate::latency::Latencies;
 use crate::pair::{PRIMARY, SECONDARY};
-use crate::process::{find_program, output};
-use crate::target::Target;
+use crate::process::{Process, find_program, output};
+use crate::target::{Target, Watched};
 use crate::workload::{Outcome, Until, Workload};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 const SOURCE: &str = include_str!("../../../bench/limit.c");
 
@@ -24,11 +26,52 @@ impl Limit {
     /// # Errors
     /// If there is no C compiler, or it fails.
     pub fn new(dir: &Path, files: [PathBuf; 2]) -> Result<Limit> {
-        let compiler = find_program("cc").ok_or_else(|| Error::new("no C compiler (cc) to build the limit with"))?;
-        let (source, program) = (dir.join("limit.c"), dir.join("limit"));
-        fs::write(&source, SOURCE).map_err(Error::io(source.display()))?;
-        output(Command::new(compiler).arg("-O2").arg("-o").arg(&program).arg(&source))?;
-        Ok(Limit { program, files })
+        Ok(Limit { program: compile(dir)?, files })
+    }
+}
+
+fn compile(dir: &Path) -> Result<PathBuf> {
+    let compiler = find_program("cc").ok_or_else(|| Error::new("no C compiler (cc) to build the limit with"))?;
+    let (source, program) = (dir.join("limit.c"), dir.join("limit"));
+    fs::write(&source, SOURCE).map_err(Error::io(source.display()))?;
+    output(Command::new(compiler).arg("-O2").arg("-o").arg(&program).arg(&source))?;
+    Ok(program)
+}
+
+/// The same work for writes of 4 KiB that come over NBD, from one connection at a time.
+pub struct ServedLimit {
+    process: Process,
+    socket: PathBuf,
+}
+
+impl ServedLimit {
+    /// Compiles it in `dir`, and serves on a socket there.
+    ///
+    /// # Errors
+    /// If there is no C compiler, or the program does not start.
+    pub fn start(dir: &Path, files: &[PathBuf; 2]) -> Result<ServedLimit> {
+        let socket = dir.join("limit.sock");
+        let mut command = Command::new(compile(dir)?);
+        // Depth and number of writes are the client's.
+        command.args(files).args(["4096", "1", "1", "unpinned"]).arg(&socket);
+        let mut process = Process::start("limit", dir, command)?;
+        process.wait_until("listens", Duration::from_secs(15), || socket.exists())?;
+        Ok(ServedLimit { process, socket })
+    }
+}
+
+impl Server for ServedLimit {
+    fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    fn watched(&self) -> Vec<Watched> {
+        let pid = self.process.pid();
+        // Not every kernel tells who a process's children are.
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let second = children.split_whitespace().next().and_then(|word| word.parse().ok());
+        let second = second.map(|pid| Watched::new(SECONDARY, pid));
+        [Watched::new(PRIMARY, pid)].into_iter().chain(second).collect()
     }
 }
 

@@ -70,7 +70,6 @@ pub(super) const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
 pub(super) const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
 
 pub(super) const REPLY_FLAG_DONE: u16 = 1;
-pub(super) const REPLY_NONE: u16 = 0;
 pub(super) const REPLY_OFFSET_DATA: u16 = 1;
 pub(super) const REPLY_BLOCK_STATUS: u16 = 5;
 pub(super) const REPLY_ERROR: u16 = 1 << 15 | 1;

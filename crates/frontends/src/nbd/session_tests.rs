@@ -214,11 +214,7 @@ fn requests_reach_the_owner() {
     let flush = crate::Request { tag: 0xc00c1e, kind: Kind::Flush, offset: 0, len: 0, fua: false };
     assert_eq!(client.command(0, CMD_FLUSH, 0, 0), Step::Request { n: 28, request: flush, payload_len: 0 });
     assert_eq!(client.command(0, CMD_DISC, 0, 0), Step::Close { n: 28, violation: None });
-    assert_eq!(
-        be32(&client.session.reply(&flush, Ok(())), 0),
-        STRUCTURED_MAGIC,
-        "requests in flight are still answered"
-    );
+    assert_eq!(be32(&client.session.reply(&flush, Ok(())), 0), SIMPLE_MAGIC, "requests in flight are still answered");
 }
 
 #[test]
@@ -236,7 +232,9 @@ fn replies_have_the_negotiated_form() {
     assert_eq!((header.len(), be32(&header, 0), be16(&header, 4), be16(&header, 6)), (28, STRUCTURED_MAGIC, 1, 1));
     assert_eq!((be64(&header, 8), be32(&header, 16), be64(&header, 20)), (0xc00c1e, 1032, 4096));
     let header = client.session.reply(&write, Ok(()));
-    assert_eq!((header.len(), be16(&header, 6), be32(&header, 16)), (20, REPLY_NONE, 0));
+    assert_eq!((header.len(), be32(&header, 0), be32(&header, 4)), (16, SIMPLE_MAGIC, 0), "nothing to say");
+    let header = client.session.reply(&write, Err(Errno::ENOSPC));
+    assert_eq!((header.len(), be16(&header, 6), be32(&header, 20)), (26, REPLY_ERROR, 28));
     let header = client.session.reply(&read, Err(Errno::EIO));
     assert_eq!((header.len(), be16(&header, 6), be32(&header, 16), be32(&header, 20)), (26, REPLY_ERROR, 6, 5));
 }
