@@ -162,7 +162,8 @@ struct Job {
 /// # Errors
 /// If it may not mount, or the file cannot be opened.
 pub fn serve(mount: &Path, backing: &Path, model: Model, alive: impl Read + Send + 'static) -> Result<()> {
-    // A disk does not wait for a processor. Whoever may mount a file system mostly may do this, too; if not, replies are late.
+    // A disk does not wait for a processor. Whoever may mount a file system mostly may do this, too; if not, replies
+    // are late.
     let _ = sys::run_first();
     let platter = OpenOptions::new().read(true).write(true).open(backing).map_err(Error::io(backing.display()))?;
     let counts = counts_file(backing);

@@ -46,8 +46,8 @@ pub(crate) fn wait(fd: BorrowedFd<'_>, write: bool, at_most: Duration) -> io::Re
     }
 }
 
-/// Runs the calling thread, and those that it starts, before all ordinary ones whenever they have something to do; an error if
-/// that is not allowed.
+/// Runs the calling thread, and those that it starts, before all ordinary ones whenever they have something to do; an
+/// error if that is not allowed.
 pub(crate) fn run_first() -> io::Result<()> {
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters are only read.

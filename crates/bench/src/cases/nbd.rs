@@ -14,8 +14,8 @@ pub(super) const CASE: Case = Case {
     set: Set::Bars,
     title: "NBD: beside a file without replication, and beside other mirrors",
     about: "The same client over a Unix socket. Files in memory; urbd with two nodes, protocol C, over loopback TCP; \
-            nbdkit with one file and no replication; bench/limit.c, the bare work of a mirrored write, with just enough \
-            of an NBD server in front; qemu-storage-daemon with two copies, of which one is in a second \
+            nbdkit with one file and no replication; bench/limit.c, the bare work of a mirrored write, with just \
+            enough of an NBD server in front; qemu-storage-daemon with two copies, of which one is in a second \
             daemon; GlusterFS with two bricks (replica 2), nbdkit on its mount. qemu works on 16 requests of a \
             connection at once, so it is judged with several connections.",
     run,

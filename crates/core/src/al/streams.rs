@@ -26,18 +26,20 @@ struct Stream {
     prepared: u32,
 }
 
-/// What is prepared first. A disk may let a transaction wait until the head comes by, and the stream must not arrive before.
+/// What is prepared first. A disk may let a transaction wait until the head comes by, and the stream must not arrive
+/// before.
 const FIRST: u32 = 16;
 /// One transaction takes 64 changes; one is left for whoever needs it at once.
 const LARGEST: u32 = 63;
-/// Sectors in a row that make a stream before its first extent ends: the transaction for the next ones then follows that for
-/// the first one, and a disk seeks once for both.
+/// Sectors in a row that make a stream before its first extent ends: the transaction for the next ones then follows
+/// that for the first one, and a disk seeks once for both.
 const ROW: u64 = EXTENT_SECTORS / 2;
 
 impl Streams {
     /// A write touches `range`. Returns the extents to make hot now, if the write is part of a stream (one goes on to
-    /// another extent, or has filled half of one in a row) that has used up three quarters of what was prepared for it: each
-    /// transaction costs a disk two seeks, so there are to be few. `limit`: as many as may be prepared and not used.
+    /// another extent, or has filled half of one in a row) that has used up three quarters of what was prepared for it:
+    /// each transaction costs a disk two seeks, so there are to be few. `limit`: as many as may be prepared and not
+    /// used.
     pub(crate) fn note(&mut self, range: SectorRange, limit: u32) -> Range<u32> {
         let none = 0..0;
         let (_, extent) = extents(range);

@@ -24,9 +24,9 @@ pub struct Extent {
     pub zero: bool,
 }
 
-/// The header for a finished request. A structured reply is one chunk that is also the last one. Only a read and an error need
-/// one; what has nothing to say may be answered simply, which saves clients (libnbd) a system call per request: they read a
-/// structured header in two parts.
+/// The header for a finished request. A structured reply is one chunk that is also the last one. Only a read and an
+/// error need one; what has nothing to say may be answered simply, which saves clients (libnbd) a system call per
+/// request: they read a structured header in two parts.
 pub(super) fn header(request: &Request, result: Result<(), Errno>, structured: bool) -> ReplyHeader {
     match (structured, request.kind, result) {
         (true, Kind::Read, Ok(())) => {
