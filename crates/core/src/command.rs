@@ -253,6 +253,7 @@ impl Resource {
                 }
                 // Meanwhile something else may have been agreed that this would contradict (a second Primary).
                 Some(d) => {
+                    self.promotion_agreed(d, asked.command);
                     let still = asked.contradicted.map_or(Ok(()), Err);
                     let outcome = still.and_then(|()| self.change_as_agreed(d, &asked.change));
                     outcome.inspect_err(|_| self.peer_went_ahead(d, &asked.change))

@@ -161,6 +161,7 @@ mutants! {
     RepeatedFirst "repeated-first" Cluster "what is repeated follows the write that it gave way to (data 3.2)";
     RestartInOneEpoch "restart-in-one-epoch" Cluster "a write that begins again is in a later epoch (data 1.9)";
     LatePeerOutdated "late-peer-outdated" Cluster "a peer that is connected says itself what its disk is (state 8.2)";
+    ForcedAfterResync "forced-after-resync" Cluster "a disk that a resync has made good is not forced (state 8.2)";
     VerifyEndsResync "verify-ends-resync" Cluster "a word from before a resync does not end it (data 7.7)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
     ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";

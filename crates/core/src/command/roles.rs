@@ -45,6 +45,7 @@ impl Resource {
                 }
                 let conn = self.word(volume).conn;
                 let promotion = if mutant(Mutant::LatePeerOutdated) { promotion } else { promotion.beside(conn) };
+                let promotion = promotion.with_disk(self.devices[volume].disk);
                 match self.agree(id, volume, &promotion.request()) {
                     Ok(true) => {
                         let next = self.promotion_result(promotion, force, volume, Ok(()));
@@ -123,6 +124,17 @@ impl Resource {
                 (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Later(at) }), None)
             }
             Step::Failed(code) => self.promotion_failed(volume, code),
+        }
+    }
+
+    /// The peer has agreed to a promotion: before it takes place, what is not needed any more is left out.
+    pub(super) fn promotion_agreed(&mut self, d: usize, command: u64) {
+        let disk = self.devices[d].disk;
+        let pending = self.pending.iter_mut().find(|p| p.id == command);
+        if let Some(Pending { what: Waiting::Promote { promotion, .. }, .. }) = pending
+            && !mutant(Mutant::ForcedAfterResync)
+        {
+            *promotion = promotion.clone().with_disk(disk);
         }
     }
 

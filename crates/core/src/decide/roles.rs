@@ -67,6 +67,16 @@ impl Promotion {
         self
     }
 
+    /// A disk that is good by now, as a resync has ended while an answer was on its way: nothing is forced, so no
+    /// generation begins that the peer, which has the same data, would not know as its own.
+    #[must_use]
+    pub fn with_disk(mut self, disk: D) -> Promotion {
+        if disk == D::UpToDate {
+            (self.forced, self.disk_up_to_date) = (false, false);
+        }
+        self
+    }
+
     /// What follows from the result of a request; `disk` is the own disk's state now.
     pub fn next(&mut self, result: Code, disk: D) -> Step {
         let step = self.judge(result, disk);
@@ -105,9 +115,7 @@ impl Promotion {
     /// What follows after `fence-peer`: `fenced` as of `fencing::after_call`, `result` the code that led here. While
     /// the handler ran a resync may have made the disk good: then nothing needs to be forced any more.
     pub fn fenced(&mut self, fenced: bool, result: Code, disk: D) -> Step {
-        if disk == D::UpToDate {
-            (self.forced, self.disk_up_to_date) = (false, false);
-        }
+        *self = self.clone().with_disk(disk);
         if fenced {
             self.disk_up_to_date |= disk == D::Consistent;
         } else if self.force {
