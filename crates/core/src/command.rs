@@ -52,7 +52,7 @@ enum Waiting {
     },
     Detach {
         volume: usize,
-        sent: bool,
+        step: GiveUp,
     },
     Verify {
         volume: usize,
@@ -61,7 +61,7 @@ enum Waiting {
     Invalidate {
         volume: usize,
         remote: bool,
-        sent: bool,
+        step: GiveUp,
     },
     /// Until requests on their way have ended.
     Suspend {
@@ -78,7 +78,28 @@ enum Stage {
     Later(Instant),
 }
 
+/// How far a command is that gives up a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum GiveUp {
+    /// Nothing has been done.
+    Wish,
+    /// It is possible, and waits until the other copy is as good ([`Resource::peer_has_all`]).
+    Draining,
+    /// The peer was asked.
+    Sent,
+}
+
 impl Waiting {
+    /// Does it give up the volume's own copy, which no write must rely on any more?
+    fn gives_up(&self, d: usize) -> bool {
+        match *self {
+            Waiting::Detach { volume, step } | Waiting::Invalidate { volume, step, remote: false } => {
+                volume == d && step != GiveUp::Wish
+            }
+            _ => false,
+        }
+    }
+
     /// Was the peer asked?
     fn awaits_answer(&self) -> bool {
         matches!(
@@ -86,8 +107,8 @@ impl Waiting {
             Waiting::Promote { stage: Stage::Answer, .. }
                 | Waiting::Disconnect { sent: true, .. }
                 | Waiting::Reconnect { sent: true, .. }
-                | Waiting::Detach { sent: true, .. }
-                | Waiting::Invalidate { sent: true, .. }
+                | Waiting::Detach { step: GiveUp::Sent, .. }
+                | Waiting::Invalidate { step: GiveUp::Sent, .. }
                 | Waiting::Verify { sent: true, .. }
         )
     }
@@ -182,6 +203,11 @@ impl Resource {
 
     /// Looks at every waiting command again.
     pub(crate) fn pump_commands(&mut self) {
+        for i in 0..self.connections.len() {
+            if let Some((d, change)) = self.connections[i].asked_later.take() {
+                self.peer_asks_change(i, Some(d), &change);
+            }
+        }
         for pending in std::mem::take(&mut self.pending) {
             let Pending { id, what } = pending;
             let (again, result) = match what {
@@ -191,8 +217,8 @@ impl Resource {
                 Waiting::Demote { force } => self.step_demotion(force),
                 Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
                 Waiting::Reconnect { peer, step, sent } => (self.step_reconnect(id, peer, step, sent), None),
-                Waiting::Detach { volume, sent } => self.step_detach(id, volume, sent),
-                Waiting::Invalidate { volume, remote, sent } => self.step_invalidate(id, volume, remote, sent),
+                Waiting::Detach { volume, step } => self.step_detach(id, volume, step),
+                Waiting::Invalidate { volume, remote, step } => self.step_invalidate(id, volume, remote, step),
                 Waiting::Verify { volume, sent } => self.step_verify(id, volume, sent),
                 Waiting::Suspend { volume } => self.step_suspend(volume),
                 Waiting::Down => self.step_down(),
@@ -325,7 +351,7 @@ impl Resource {
                 let (again, _) = self.disconnect_result(peer, step, outcome);
                 (self.come_back(peer, again), None)
             }
-            Waiting::Detach { volume, sent: true } => match outcome {
+            Waiting::Detach { volume, step: GiveUp::Sent } => match outcome {
                 Ok(()) if !self.devices[volume].closing => (None, Some(Ok(()))),
                 Ok(()) => {
                     self.devices[volume].detach_commands.push(id);
@@ -333,7 +359,7 @@ impl Resource {
                 }
                 Err(code) => (None, Some(Err(self.refusal(volume, code)))),
             },
-            Waiting::Invalidate { volume, sent: true, .. } | Waiting::Verify { volume, sent: true } => {
+            Waiting::Invalidate { volume, step: GiveUp::Sent, .. } | Waiting::Verify { volume, sent: true } => {
                 (None, Some(outcome.map_err(|code| self.refusal(volume, code))))
             }
             other => (Some(other), None),
@@ -361,6 +387,11 @@ impl Resource {
             let text = "the peer's copy shall count by force, but users here have seen another: make this node Secondary first";
             self.note(Severity::Warning, d, Some(i), "change-refused", text.to_owned());
             return self.refuse_change(i, d, Code::NoUpToDateDisk);
+        }
+        let becomes_target = change.conn == Some(ConnState::StartingSyncT);
+        if let Some(d) = d.filter(|d| becomes_target && !self.peer_has_all(*d)) {
+            self.connections[i].asked_later = Some((d, *asked));
+            return;
         }
         // What a disk that is being attached is worth, and the peer's beside it, comes out when they were compared.
         let judges = change.disk.is_some() || (change.pdsk.is_some() && !mutant(Mutant::ForcedWhileCompared));

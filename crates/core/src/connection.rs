@@ -3,6 +3,7 @@
 use crate::api::ConnectionState;
 use crate::command::Asked;
 use crate::config::{ConnectionConfig, VolumeConfig};
+use crate::decide::StateChange;
 use crate::mutant::{Mutant, mutant};
 use crate::peer_write::{HeldPacket, PeerEpoch};
 use crate::resync::{BeforeResync, Resync};
@@ -64,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) pings_out: u32,
     /// A cluster-wide change asked of the peer, waiting for its answer.
     pub(crate) asked: Option<Asked>,
+    /// A change of a volume that the peer has asked for, and that waits until what was sent there is durable.
+    pub(crate) asked_later: Option<(usize, StateChange)>,
     /// The fence-peer handler is running, begun in this session.
     pub(crate) fencing: bool,
     pub(crate) fencing_session: u64,
@@ -213,6 +216,7 @@ impl Connection {
             ping_sent: None,
             pings_out: 0,
             asked: None,
+            asked_later: None,
             fencing: false,
             fencing_session: 0,
             fence_result: None,

@@ -77,7 +77,8 @@ impl Resource {
             let at_rest = p.repl < ConnState::WFReportParams || p.repl == ConnState::Connected;
             at_rest && p.repair_at.is_none() && p.resync.is_idle()
         };
-        let connection = |c: &Connection| c.leaving.is_none() && c.peer_devices.iter().all(peer_device);
+        let connection =
+            |c: &Connection| c.leaving.is_none() && c.asked_later.is_none() && c.peer_devices.iter().all(peer_device);
         self.pending.is_empty()
             && self.devices.iter().enumerate().all(device)
             && self.connections.iter().all(connection)

@@ -102,6 +102,7 @@ impl Resource {
         self.close_epoch();
         self.barriers_due = None;
         self.connections[i].asked = None;
+        self.connections[i].asked_later = None;
         self.peer_gone_for_commands(i);
         self.fence_if_due(i);
     }

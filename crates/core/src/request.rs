@@ -260,7 +260,7 @@ impl Resource {
             c.is_connected() && (matches!(repl, ConnState::WFBitMapT | ConnState::WFSyncUUID) || old)
         });
         let generation = dev.generation_in_flight() || self.generation_undecided(d);
-        !self.suspended.any() && !settling && !unstable && !generation && !dev.closing
+        !self.suspended.any() && !settling && !unstable && !generation && !dev.closing && !self.gives_up_copy(d)
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -368,11 +368,12 @@ impl Resource {
         let d = write.device;
         let frozen = self.suspended.any() && !mutant(Mutant::FrozenWriteBegins);
         if frozen
+            || self.gives_up_copy(d)
             || self.devices[d].generation_in_flight()
             || self.devices[d].peer_writing.overlapping(write.range).next().is_some()
         {
-            // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), a generation began, or the
-            // other Primary wrote there.
+            // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
+            // generation began, or the other Primary wrote there.
             return self.put_back(write);
         }
         if self.role != wire::Role::Primary {

@@ -406,6 +406,7 @@ impl Cluster {
     /// A resync is complete: the target is as good as the source.
     fn resynced(&mut self, n: usize, v: usize, was_secondary: bool) {
         let source = self.peers_view(n, v);
+        let on_the_way: Vec<Written> = self.nodes[1 - n].epochs.early(v).copied().collect();
         let source_volume = &self.nodes[1 - n].volumes[v];
         // Or it served a Primary that had lost its disk, which was promoted with that later, and alone.
         let alone = source_volume.alone || (source_volume.served && self.nodes[n].volumes[v].alone);
@@ -440,8 +441,11 @@ impl Cluster {
             volume.view.adopt(source, volume.size, under_way.into_iter());
         }
         if unsafe_protocol {
-            // What the source has completed may still be on its way.
+            // What the source has completed may still be on its way, one write after the other.
             volume.may_hold_what_it_holds(now);
+            for write in &on_the_way {
+                volume.view.may_hold(write.range, write.content, now);
+            }
         }
         if lost && !excused {
             self.fail(text);

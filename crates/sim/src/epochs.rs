@@ -94,9 +94,14 @@ impl Epochs {
         if self.sent == epoch {
             self.completed.get_or_insert(now);
         }
-        if let Some((v, write)) = good.filter(|(_, w)| epoch >= self.confirmed && w.content != ZEROES) {
+        if let Some((v, write)) = good.filter(|_| epoch >= self.confirmed) {
             self.early.push((now, epoch, v, write));
         }
+    }
+
+    /// Writes to a volume that applications know to be complete, and that the peer may not have yet.
+    pub(crate) fn early(&self, v: usize) -> impl Iterator<Item = &Written> {
+        self.early.iter().filter(move |(_, _, volume, _)| *volume == v).map(|(.., write)| write)
     }
 
     fn confirm(&mut self) {
@@ -177,7 +182,7 @@ impl Cluster {
             // The state word is that of the turn before: a disk may be lost in this one.
             let good = volume.word.is_some_and(|w| w.disk == DiskState::UpToDate) && !volume.arrived.closed;
             let good = good && !volume.data.faults.any();
-            *completed < issued && good && !volume.arrived.is_stable(write)
+            *completed < issued && good && write.content != ZEROES && !volume.arrived.is_stable(write)
         });
         match lost {
             Some((.., write)) => {

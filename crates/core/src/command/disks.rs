@@ -1,11 +1,14 @@
 //! Detach, invalidate, generations and size on command (`docs/spec/connection-and-state.md` 11.4, 12).
 
-use super::Waiting;
+use super::{GiveUp, Waiting};
 use crate::Resource;
 use crate::api::CommandError;
-use crate::decide::rules84::Force;
+use crate::connection::Connection;
+use crate::decide::rules84::{self, Force};
 use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
+use crate::mutant::{Mutant, mutant};
+use crate::request::Request;
 use crate::state::PEER;
 use units::Generation;
 use wire::{ConnState, DiskState, Role, UuidFlags};
@@ -30,7 +33,7 @@ impl Resource {
             let _ = self.change(d, &change, Force::Hard);
             return self.pump_detach(d);
         }
-        self.wait_for(id, Waiting::Detach { volume: d, sent: false });
+        self.wait_for(id, Waiting::Detach { volume: d, step: GiveUp::Wish });
     }
 
     /// Is there a disk in use that a detach would let go of?
@@ -42,22 +45,26 @@ impl Resource {
         &mut self,
         id: u64,
         d: usize,
-        sent: bool,
+        step: GiveUp,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
-        if sent {
-            return (Some(Waiting::Detach { volume: d, sent }), None);
+        let at = |step| (Some(Waiting::Detach { volume: d, step }), None);
+        if step == GiveUp::Sent {
+            return at(step);
         }
         if !self.can_detach(d) {
             return (None, Some(Ok(())));
         }
         let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
+        if self.is_possible(d, &change) && !self.peer_has_all(d) {
+            return at(GiveUp::Draining);
+        }
         match self.agree(id, d, &change) {
             Ok(true) => {
                 self.devices[d].detach_commands.push(id);
                 (None, None)
             }
-            Ok(false) => (Some(Waiting::Detach { volume: d, sent: true }), None),
-            Err(Code::InTransientState) => (Some(Waiting::Detach { volume: d, sent: false }), None),
+            Ok(false) => at(GiveUp::Sent),
+            Err(Code::InTransientState) => at(GiveUp::Wish),
             Err(code) => (None, Some(Err(self.refusal(d, code)))),
         }
     }
@@ -79,7 +86,7 @@ impl Resource {
     }
 
     pub(super) fn invalidate(&mut self, id: u64, d: usize, remote: bool) {
-        self.wait_for(id, Waiting::Invalidate { volume: d, remote, sent: false });
+        self.wait_for(id, Waiting::Invalidate { volume: d, remote, step: GiveUp::Wish });
     }
 
     pub(super) fn step_invalidate(
@@ -87,10 +94,11 @@ impl Resource {
         id: u64,
         d: usize,
         remote: bool,
-        sent: bool,
+        step: GiveUp,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
-        if sent {
-            return (Some(Waiting::Invalidate { volume: d, remote, sent }), None);
+        let at = |step| (Some(Waiting::Invalidate { volume: d, remote, step }), None);
+        if step == GiveUp::Sent {
+            return at(step);
         }
         if let Err(refusal) = self.has_disk(d) {
             return (None, Some(Err(refusal)));
@@ -109,12 +117,42 @@ impl Resource {
         }
         let conn = if remote { ConnState::StartingSyncS } else { ConnState::StartingSyncT };
         let change = StateChange { conn: Some(conn), ..StateChange::default() };
+        if !remote && self.is_possible(d, &change) && !self.peer_has_all(d) {
+            return at(GiveUp::Draining);
+        }
         match self.agree(id, d, &change) {
             Ok(true) => (None, Some(Ok(()))),
-            Ok(false) => (Some(Waiting::Invalidate { volume: d, remote, sent: true }), None),
-            Err(Code::InTransientState) => (Some(Waiting::Invalidate { volume: d, remote, sent: false }), None),
+            Ok(false) => at(GiveUp::Sent),
+            Err(Code::InTransientState) => at(GiveUp::Wish),
             Err(code) => (None, Some(Err(self.refusal(d, code)))),
         }
+    }
+
+    /// Would this change be made, as things are?
+    fn is_possible(&self, d: usize, change: &StateChange) -> bool {
+        rules84::judge(&self.word(d), change, Force::Soft, &self.context(d)).is_ok()
+    }
+
+    /// Is this volume's own copy about to be given up, by a command here or of the peer? Then no write begins: it would
+    /// rely on two copies.
+    pub(crate) fn gives_up_copy(&self, d: usize) -> bool {
+        let for_peer = |c: &Connection| c.asked_later.is_some_and(|(volume, _)| volume == d);
+        self.pending.iter().any(|p| p.what.gives_up(d)) || self.connections.iter().any(for_peer)
+    }
+
+    /// Has the peer all that was sent to it, for good? If not, it is asked to say so, by a barrier.
+    ///
+    /// What is acknowledged is on the own disk and, with protocol C, in the cache of the peer's. Who gives up the own
+    /// copy gives up the only one that survives the loss of the peer's power: first the other one must be as good.
+    pub(super) fn peer_has_all(&mut self, d: usize) -> bool {
+        let of_volume = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.device == d);
+        let lacks = self.connections.iter().any(|c| c.log.iter().any(|sent| of_volume(sent.request)));
+        if !lacks || mutant(Mutant::GivenUpBeforeDurable) {
+            return true;
+        }
+        self.close_epoch();
+        self.send_due_barriers();
+        false
     }
 
     /// StartingSyncS or StartingSyncT: everything differs, so that no bitmaps are exchanged; the target waits for the
