@@ -334,6 +334,26 @@ impl Cluster {
             } else if !was_good && good(&word) {
                 self.became_good(n, v, old.as_ref(), &word);
             }
+            if equals(&word) && !old.is_some_and(|w| equals(&w)) {
+                self.met_as_equals(n, v);
+            }
+        }
+    }
+
+    /// Both copies are good, and the nodes are connected. What the peer's was acknowledged to have, this one has, too, if
+    /// it looks so: an acknowledgement may have been on its way when a link was lost.
+    fn met_as_equals(&mut self, n: usize, v: usize) {
+        let peers = self.peers_view(n, v);
+        if self.nodes[n].volumes[v].view.includes_all_of(&peers) {
+            return;
+        }
+        let now = self.tick();
+        let volume = &mut self.nodes[n].volumes[v];
+        let whole = crate::ranges::sectors(0, volume.size.min(peers.len()));
+        if peers.allows(whole, &Payload::read(volume.data.data(), whole), now).is_ok() {
+            for (mine, theirs) in volume.view.includes.iter_mut().zip(peers.includes) {
+                *mine = theirs.max(*mine);
+            }
         }
     }
 
@@ -456,6 +476,11 @@ impl Cluster {
 /// Has a node no good copy of its own, but its peer's within reach?
 fn works_on_the_peers_copy(word: &StateWord) -> bool {
     word.disk != DiskState::UpToDate && word.pdsk == DiskState::UpToDate && word.conn >= ConnState::Connected
+}
+
+/// Are both copies good, and the nodes connected?
+fn equals(word: &StateWord) -> bool {
+    word.disk == DiskState::UpToDate && word.pdsk == DiskState::UpToDate && word.conn >= ConnState::Connected
 }
 
 /// Must it be durable when it ends?

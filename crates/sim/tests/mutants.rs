@@ -142,7 +142,7 @@ fn shrunk(mutant: Mutant, seed: u64, runs: usize) -> (Outcome, Plan, Outcome) {
 fn shrunk_plans_fail_in_the_same_way_and_are_simple() {
     for (mutant, seed, most_steps, words) in [
         (Mutant::SyncUuidEarly, 8, 6, "P_SYNC_UUID"),
-        (Mutant::IgnoreRefusal, 4243, 14, "acknowledged, but not on the disk"),
+        (Mutant::IgnoreRefusal, 3427, 14, "acknowledged, but not on the disk"),
     ] {
         let (before, plan, after) = shrunk(mutant, seed, 4000);
         let (before, after) = (before.failure.expect("it fails"), after.failure.expect("it fails"));

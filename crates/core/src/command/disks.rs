@@ -143,11 +143,13 @@ impl Resource {
     /// Has the peer all that was sent to it, for good? If not, it is asked to say so, by a barrier.
     ///
     /// What is acknowledged is on the own disk and, with protocol C, in the cache of the peer's. Who gives up the own
-    /// copy gives up the only one that survives the loss of the peer's power: first the other one must be as good.
+    /// copy gives up the only one that survives the loss of the peer's power: first the other one must be as good. One
+    /// that is not good itself stands for nothing.
     pub(super) fn peer_has_all(&mut self, d: usize) -> bool {
         let of_volume = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.device == d);
         let lacks = self.connections.iter().any(|c| c.log.iter().any(|sent| of_volume(sent.request)));
-        if !lacks || mutant(Mutant::GivenUpBeforeDurable) {
+        let good = self.devices[d].disk == DiskState::UpToDate;
+        if !lacks || !good || mutant(Mutant::GivenUpBeforeDurable) {
             return true;
         }
         self.close_epoch();
