@@ -340,8 +340,8 @@ impl Cluster {
         }
     }
 
-    /// Both copies are good, and the nodes are connected. What the peer's was acknowledged to have, this one has, too, if
-    /// it looks so: an acknowledgement may have been on its way when a link was lost.
+    /// Both copies are good, and the nodes are connected. What the peer's was acknowledged to have, this one has, too,
+    /// if it looks so: an acknowledgement may have been on its way when a link was lost.
     fn met_as_equals(&mut self, n: usize, v: usize) {
         let peers = self.peers_view(n, v);
         if self.nodes[n].volumes[v].view.includes_all_of(&peers) {
