@@ -48,6 +48,8 @@ pub(crate) struct Connection {
     /// When the one that is looked at came.
     pub(crate) packet_came: Instant,
     pub(crate) held_bytes: u64,
+    /// Since when the first of them waits for a sequence number before its own, of two Primaries' writes.
+    pub(crate) number_missing: Option<Instant>,
     /// What the disks do for the peer: bytes, and something per request. Over all sessions.
     pub(crate) working: u64,
     pub(crate) epochs: VecDeque<PeerEpoch>,
@@ -206,6 +208,7 @@ impl Connection {
             held: VecDeque::new(),
             packet_came: Instant(0),
             held_bytes: 0,
+            number_missing: None,
             working: 0,
             epochs: VecDeque::new(),
             last_epoch_size: 0,

@@ -213,6 +213,10 @@ impl Resource {
             let text = "the peer did not answer the handshake in time".to_owned();
             return self.drop_link(i, ConnState::Timeout, "handshake-timeout", text);
         }
+        if self.number_is_overdue(i) {
+            let text = "a sequence number before that of a write did not come within ping-timeout".to_owned();
+            return self.protocol_error(i, "missing-number", text);
+        }
         if let Some(sent) = c.ping_sent {
             if now >= sent + c.cfg.ping_timeout && c.last_heard <= sent {
                 let text = "no answer to a ping within ping-timeout".to_owned();
@@ -286,6 +290,7 @@ impl Resource {
             if link.phase < Phase::Parameters {
                 at(Some(link.phase_since + times(c.cfg.ping_timeout, 4)));
             }
+            at(c.number_missing.map(|since| since + c.cfg.ping_timeout));
             at(Some(c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |s| s + c.cfg.ping_timeout)));
             if let (Some(limit), Some(front)) = (self.patience(i), c.log.front()) {
                 // The front may be one that nobody waits for any more: not twice at once.

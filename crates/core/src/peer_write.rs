@@ -135,10 +135,14 @@ impl Resource {
                 self.begin_generation_for(next.volume, &next.packet);
             }
             if blocked || self.must_wait(i, next.volume, &next.packet) {
-                self.connections[i].held.push_front(next);
+                let missing = self.number_is_missing(i, next.volume, &next.packet);
+                let c = &mut self.connections[i];
+                c.number_missing = missing.then(|| c.number_missing.unwrap_or(self.now));
+                c.held.push_front(next);
                 break;
             }
             let c = &mut self.connections[i];
+            c.number_missing = None;
             c.held_bytes -= cost(&next.packet, &next.payload);
             c.packet_came = next.came;
             if let Some(d) = self.device_index(next.volume) {
@@ -215,6 +219,35 @@ impl Resource {
         c.working > 0 && c.working + more + PACKET_COST > u64::from(c.cfg.max_buffers) * 4096
     }
 
+    /// Two Primaries: has the peer used a number before this write's that the node which resolves conflicts has not seen?
+    fn number_is_missing(&self, i: usize, volume: VolumeNr, packet: &Packet) -> bool {
+        let seq = match packet {
+            Packet::Data(w) => w.seq,
+            Packet::Trim(w) | Packet::Zeroes(w) => w.seq,
+            _ => return false,
+        };
+        self.device_index(volume).is_some_and(|d| self.resolves_conflicts(i) && self.lacks_number_before(i, d, seq))
+    }
+
+    /// That number has not come for too long (`docs/spec/wire-protocol.md` 3.3).
+    pub(crate) fn number_is_overdue(&self, i: usize) -> bool {
+        let c = &self.connections[i];
+        let late = c.number_missing.is_some_and(|since| self.now >= since + c.cfg.ping_timeout);
+        let late = late && !mutant(Mutant::NumberAwaited);
+        late && c.held.front().is_some_and(|next| self.number_is_missing(i, next.volume, &next.packet))
+    }
+
+    fn lacks_number_before(&self, i: usize, d: usize, seq: u32) -> bool {
+        let seen = self.connections[i].peer_devices[d].peer_seq;
+        (seq.wrapping_sub(1).wrapping_sub(seen) as i32) > 0
+    }
+
+    /// Two Primaries, and this node resolves conflicts.
+    fn resolves_conflicts(&self, i: usize) -> bool {
+        let c = &self.connections[i];
+        c.cfg.two_primaries && self.role == wire::Role::Primary && c.resolve_conflicts()
+    }
+
     /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an
     /// acknowledgement on the other stream may say that one of ours is settled), and lets its own disk have what it
     /// will say is the later write; the other node lets its own write settle
@@ -225,9 +258,8 @@ impl Resource {
             return false;
         }
         if c.resolve_conflicts() {
-            let early = (seq.wrapping_sub(1).wrapping_sub(c.peer_devices[d].peer_seq) as i32) > 0;
             let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededEarly);
-            return early || range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
+            return self.lacks_number_before(i, d, seq) || range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
         }
         range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some())
     }
@@ -263,8 +295,7 @@ impl Resource {
     /// contained write is dropped, any other is to be repeated after ours. One that has not begun follows the peer's.
     /// A durable one is repeated unless ours is durable as well, and any if our own disk has refused ours.
     fn lost_conflict(&self, i: usize, d: usize, range: SectorRange, flags: DpFlags) -> Option<fn(BlockAck) -> Packet> {
-        let c = &self.connections[i];
-        if !c.cfg.two_primaries || self.role != wire::Role::Primary || !c.resolve_conflicts() {
+        if !self.resolves_conflicts(i) {
             return None;
         }
         let mut ours = self.own_writes(d, range).peekable();
@@ -720,6 +751,7 @@ impl Resource {
         }
         let c = &mut self.connections[i];
         c.held_bytes = 0;
+        c.number_missing = None;
         c.epochs.clear();
         c.epoch_flushing = false;
         c.epoch_flushes = 0;

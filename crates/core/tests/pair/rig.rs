@@ -427,16 +427,20 @@ impl Pair {
     }
 
     pub(crate) fn write(&mut self, block: u64) {
+        self.write_on(0, block);
+    }
+
+    pub(crate) fn write_on(&mut self, node: usize, block: u64) {
         let data = Segments::One(BufRef { id: self.next_tag as u32, offset: 0, len: 4096 });
         let (sector, len) = (Sector(block * 8), ByteLen(4096));
         let tag = self.next_tag;
-        self.nodes[0].note_event(|| Event::Request(tag, sector, len));
+        self.nodes[node].note_event(|| Event::Request(tag, sector, len));
         let kind = RequestKind::Write { fua: false };
         let request = BlockRequest { tag: self.next_tag, volume: VOLUME, kind, sector, len, data };
         self.next_tag += 1;
         self.in_flight += 1;
         let now = self.now;
-        self.nodes[0].count(|core| core.on_request(now, request));
+        self.nodes[node].count(|core| core.on_request(now, request));
     }
 
     /// `n` writes of 4 KiB, `depth` in flight, to the blocks that `next` names. What they cost both nodes.

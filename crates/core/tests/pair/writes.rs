@@ -1,7 +1,7 @@
 //! What a write costs the core.
 
 use crate::rig::{Pair, VOLUME};
-use units::Rng;
+use units::{Duration, Rng};
 use urbd_core::{Protocol, Stage};
 
 /// Random blocks in 64 extents, never neighbours.
@@ -161,4 +161,22 @@ fn a_single_write_with_protocol_b_does_not_wait_for_the_peers_disk() {
         histogram.sum().0
     });
     assert!(b < c, "{b} and {c} ns");
+}
+
+#[test]
+fn a_missing_sequence_number_is_waited_for_until_ping_timeout() {
+    let two_primaries = |cfg: &mut urbd_core::ResourceConfig| cfg.connections[0].two_primaries = true;
+    let mut pair = Pair::with(true, two_primaries);
+    pair.command(1, urbd_core::Command::Primary { force: false });
+    pair.run(100);
+    // The node that resolves conflicts never sees the other's answer to its write.
+    pair.nodes[1].lost = |packet| matches!(packet, wire::Packet::WriteAck(_));
+    pair.write(0);
+    pair.run(20);
+    pair.write_on(1, 8);
+    pair.run(20);
+    assert_eq!(pair.nodes[0].counts.disk_writes, 1, "the other's write waits for the number before it");
+    let seconds = pair.until(Duration::from_secs(20), |p| p.nodes[0].notes.contains(&"missing-number"));
+    assert!((0.49..0.51).contains(&seconds), "{seconds} s");
+    assert!(pair.nodes[0].notes.contains(&"link closed"));
 }
