@@ -516,9 +516,9 @@ impl Resource {
             return true;
         }
         b.closing_clean = true;
-        b.md.flags.remove(DeviceFlags::PRIMARY_IND);
-        b.md.flags.put(DeviceFlags::CRASHED_PRIMARY, dev.crashed_primary);
-        b.md.mark_clean();
+        if mutant(Mutant::CleanBeforeLog) {
+            b.md.mark_clean();
+        }
         let layout = b.layout;
         let ring = empty_ring(&layout);
         let offset = layout.al_at().0;
@@ -543,11 +543,17 @@ impl Resource {
         }
     }
 
-    /// The empty log is written; the superblock may say so.
+    /// The empty log is written; the superblock may say so, and not before: it may be written for another reason
+    /// meanwhile, and then the log of the next attach would begin beside what is left of this one.
     pub(crate) fn log_reset_done(&mut self, d: usize, result: Result<(), DiskError>) {
         if result.is_err() {
             return self.meta_error(d, "activity log");
         }
+        let dev = &mut self.devices[d];
+        let Some(b) = &mut dev.backing else { return };
+        b.md.flags.remove(DeviceFlags::PRIMARY_IND);
+        b.md.flags.put(DeviceFlags::CRASHED_PRIMARY, dev.crashed_primary);
+        b.md.mark_clean();
         self.md_changed(d);
     }
 

@@ -112,6 +112,7 @@ mutants! {
     LogBeforeBitmap "log-before-bitmap" Cluster "bits of an evicted extent are on disk first (disk 3.7)";
     ReleaseExtentEarly "release-extent-early" Cluster "the bit is set before the extent is let go of (data 1.8)";
     LogResetBeforeBitmap "log-reset-before-bitmap" Cluster "a replayed log is emptied after the bitmap is down (disk 3.10)";
+    CleanBeforeLog "clean-before-log" Cluster "a disk is marked clean when its log is empty (disk 2.9)";
     WriteBeforeGeneration "write-before-generation" Cluster "no write of a generation that is not durable (state 7.11)";
     LatePrimaryMark "late-primary-mark" Cluster "the Primary mark is durable before the first write (disk 2.9)";
     SuperblockBeforeData "superblock-before-data" Cluster "data is flushed before the superblock calls it good (disk 2.8)";
