@@ -196,17 +196,20 @@ impl Resource {
         if !source || theirs.conn != ConnState::Connected {
             return false;
         }
-        // It may have said that before it was told of this resync. That it knows is shown by what it asked for, or by
-        // nothing being left. Not by its own writes, though they clear bits: they may be of a verify before this. Nor
-        // by confirming ours: that may have overtaken this, on the other stream.
+        // It may have said that before it was told of this resync. That it knows is shown by its bitmap, which came on
+        // the same stream, by what it asked for, or by nothing being left. Not by its own writes, though they clear
+        // bits: they may be of a verify before this. Nor by confirming ours: that may have overtaken this, on the
+        // other stream.
         let rs = &self.connections[i].peer_devices[d].resync;
         let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
         let wrote = mutant(Mutant::VerifyEndsResync) && left < rs.total;
-        let unaware = rs.total > 0 && left > 0 && !rs.advanced && !wrote;
-        if peer_disk == DiskState::UpToDate && unaware {
+        let unaware = rs.total > 0 && left > 0 && !rs.known && !wrote;
+        let failed = self.bits_failed(i, d);
+        // A block that could not be copied was asked for, too; without its disk a target need not have asked.
+        let asked = failed > 0 && peer_disk == DiskState::Inconsistent || peer_disk < DiskState::Inconsistent;
+        if unaware && !asked {
             return false;
         }
-        let failed = self.bits_failed(i, d);
         if peer_disk == DiskState::UpToDate {
             let mut set = self.uuids(d);
             set.retire_bitmap();

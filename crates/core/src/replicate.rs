@@ -165,7 +165,7 @@ impl Resource {
         if in_sync {
             w.sis |= bit;
             if mutant(Mutant::AckOvertakesState) {
-                self.connections[i].peer_devices[d].resync.advanced = true;
+                self.connections[i].peer_devices[d].resync.known = true;
             }
         }
         let (took, n) = (self.now.since(w.started), w.owners.count());
@@ -195,11 +195,11 @@ impl Resource {
         writes.filter(confirmed).map(bits).sum()
     }
 
-    /// A write to these blocks is being submitted: what the peer says of older ones does not count for their bits.
+    /// A write to these blocks is being submitted, and not sent to these peers: what they say of older ones does not
+    /// count for their bits. Who gets it says itself what became of it, after that.
     pub(crate) fn supersede_unconfirmed(&mut self, d: usize, range: SectorRange, data_to: ConnMask) {
         for (i, c) in self.connections.iter().enumerate() {
-            let syncing = (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&c.peer_devices[d].repl);
-            if data_to >> i & 1 == 1 && (!syncing || c.cfg.protocol == Protocol::C) {
+            if data_to >> i & 1 == 1 {
                 continue;
             }
             for sent in &c.log {

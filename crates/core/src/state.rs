@@ -177,14 +177,15 @@ impl Resource {
             return;
         }
         self.note_change(d, old, new);
-        if old.role != Role::Primary && new.role == Role::Primary {
+        let rises = old.role != Role::Primary && new.role == Role::Primary;
+        if rises {
             // Its users begin with what there is.
             self.devices[d].peer_outrun = false;
         }
         if old.disk == DiskState::UpToDate && new.disk < DiskState::UpToDate && new.role == Role::Primary {
             self.note_disk_lost(d);
         }
-        if new.disk < DiskState::Inconsistent && old.disk >= DiskState::Inconsistent {
+        if new.disk < DiskState::Inconsistent && (old.disk >= DiskState::Inconsistent || rises) {
             self.expose_peers(d, new);
         }
         // The peer was forced to be Primary: its next state packet decides about a resync (spec 2.6, row 12).
@@ -213,8 +214,9 @@ impl Resource {
         self.devices[d].recheck = true;
     }
 
-    /// The own disk goes: from now on users see what the peer has (spec 7.9). It may have told of a new generation
-    /// while the disk was still there, and that did not matter.
+    /// The own disk goes, or there are users without one: from now on they see what the peer has (spec 7.9). It may have
+    /// told of its generation while there was a disk here, or no users, and that did not matter. The one that it begins
+    /// for a Primary without a disk may never be heard of.
     fn expose_peers(&mut self, d: usize, word: &StateWord) {
         let serves = word.conn >= ConnState::Connected && word.pdsk == DiskState::UpToDate;
         let theirs = self.connections.get(PEER).and_then(|c| c.peer_devices[d].uuids).map(|u| u.current);
@@ -311,6 +313,7 @@ impl Resource {
             // It brings what was refused, and until its end the target is no good copy.
             self.devices[d].peer_refused = false;
             self.start_resync(PEER, d);
+            self.connections[PEER].peer_devices[d].resync.known = old.conn == ConnState::WFBitMapS;
             self.resync_began(d, matches!(new.conn, ConnState::SyncSource | ConnState::PausedSyncS));
         }
         let wants_bitmap = new.conn == ConnState::WFBitMapT && old.conn != ConnState::WFBitMapT;

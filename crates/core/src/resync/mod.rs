@@ -37,8 +37,8 @@ pub(crate) struct Resync {
     position: u64,
     /// Bits set when it began.
     pub(crate) total: u64,
-    /// The target has asked for a block since, and has it: it knows of the resync.
-    pub(crate) advanced: bool,
+    /// The target knows of it: its bitmap came for it, or it has asked for a block since, and has it.
+    pub(crate) known: bool,
     /// Bits that could not be copied; they stay set and are not tried again.
     failed: Option<BitSet>,
     /// Bits whose checksums were equal.

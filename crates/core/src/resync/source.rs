@@ -268,7 +268,7 @@ impl Resource {
                 let bits = self.clear_out_of_sync(i, d, range);
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.same += bits;
-                rs.advanced |= bits > 0;
+                rs.known |= bits > 0;
                 self.send_ack(i, d, Packet::RsIsInSync, range, BlockId::SYNCER);
                 self.note_progress(i, d);
             }
@@ -290,7 +290,7 @@ impl Resource {
         }
         if ok {
             let bits = self.clear_out_of_sync(i, d, range);
-            self.connections[i].peer_devices[d].resync.advanced |= bits > 0;
+            self.connections[i].peer_devices[d].resync.known |= bits > 0;
         } else {
             self.block_failed(i, d, range);
         }

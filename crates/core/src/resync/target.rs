@@ -111,6 +111,10 @@ impl Resource {
             let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
             return self.resync_disk(i, d, id, false, read);
         }
+        self.ask_for_block(i, d, range);
+    }
+
+    fn ask_for_block(&mut self, i: usize, d: usize, range: SectorRange) {
         let request = wire::BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
         let thin = self.connections[i].has(Features::THIN_RESYNC) && self.connections[i].version() >= 95;
         let packet = if thin { Packet::RsThinReq(request) } else { Packet::RsDataRequest(request) };
@@ -130,9 +134,11 @@ impl Resource {
         let range = block.range;
         if let Err(e) = result {
             self.release(data);
-            self.take_block(i, d, id);
-            self.block_failed(i, d, range);
-            return self.data_error(d, "read for a checksum", range, e);
+            self.data_error(d, "read for a checksum", range, e);
+            // If the disk goes on: what cannot be read is copied, which may mend it.
+            let Some(block) = self.block_mut(i, d, id) else { return };
+            block.step = Step::Requested;
+            return self.ask_for_block(i, d, range);
         }
         block.step = Step::Summing(data.clone());
         let algorithm = self.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
