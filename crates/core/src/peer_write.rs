@@ -219,7 +219,7 @@ impl Resource {
         c.working > 0 && c.working + more + PACKET_COST > u64::from(c.cfg.max_buffers) * 4096
     }
 
-    /// Two Primaries: has the peer used a number before this write's that the node which resolves conflicts has not seen?
+    /// Two Primaries, and this node resolves conflicts: is a number before this write's missing?
     fn number_is_missing(&self, i: usize, volume: VolumeNr, packet: &Packet) -> bool {
         let seq = match packet {
             Packet::Data(w) => w.seq,

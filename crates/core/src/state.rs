@@ -214,9 +214,9 @@ impl Resource {
         self.devices[d].recheck = true;
     }
 
-    /// The own disk goes, or there are users without one: from now on they see what the peer has (spec 7.9). It may have
-    /// told of its generation while there was a disk here, or no users, and that did not matter. The one that it begins
-    /// for a Primary without a disk may never be heard of.
+    /// The own disk goes, or there are users without one: from now on they see what the peer has (spec 7.9). It may
+    /// have told of its generation while there was a disk here, or no users, and that did not matter. The one that it
+    /// begins for a Primary without a disk may never be heard of.
     fn expose_peers(&mut self, d: usize, word: &StateWord) {
         let serves = word.conn >= ConnState::Connected && word.pdsk == DiskState::UpToDate;
         let theirs = self.connections.get(PEER).and_then(|c| c.peer_devices[d].uuids).map(|u| u.current);
