@@ -7,7 +7,7 @@ use crate::payload::{Buffers, ContentId};
 use crate::plan::{Step, node_id, volume_nr};
 use units::{Duration, SectorRange};
 use urbd_core::{Command, Resource};
-use wire::ConnState;
+use wire::{ConnState, DiskState, Role};
 
 impl Cluster {
     pub(crate) fn step(&mut self, step: Step) {
@@ -180,7 +180,8 @@ impl Cluster {
 
     fn lose_power(&mut self, n: usize) {
         let now = self.tick();
-        for volume in &mut self.nodes[n].volumes {
+        let mut left_behind = Vec::new();
+        for (v, volume) in self.nodes[n].volumes.iter_mut().enumerate() {
             if let Some(meta) = &mut volume.meta {
                 meta.lose_power(&mut self.rng);
             }
@@ -189,7 +190,17 @@ impl Cluster {
                 let left: Vec<_> = volume.data.data().runs(place).map(|(r, c)| (r, c.id)).collect();
                 for (range, content) in left {
                     volume.view.may_hold(range, content, now);
+                    left_behind.push((v, range, content));
                 }
+            }
+        }
+        // Of two Primaries the other one may have no good copy, and this was the only one: like those of any disk that
+        // loses its power, what users of both have not made durable by a flush may be gone for both.
+        for (v, range, content) in left_behind {
+            let other = &mut self.nodes[1 - n].volumes[v];
+            let without = other.word.is_some_and(|w| w.role == Role::Primary && w.disk < DiskState::UpToDate);
+            if without && self.setup.extras.two_primaries {
+                other.view.may_hold(range, content, now);
             }
         }
     }
