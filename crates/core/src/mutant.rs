@@ -133,6 +133,7 @@ mutants! {
     RefusalOutlivesResync "refusal-outlives-resync" Cluster "a refused write of a sync target: no good copy lacks it (data 1.8)";
     LostGenerationTrusted "lost-generation-trusted" Cluster "what was in flight when the disk went is complete in the peer's new generation (data 1.7)";
     RefusalBeforeDiskLoss "refusal-before-disk-loss" Cluster "a peer that has refused what a lost disk had is no good copy (state 5.4)";
+    AloneBeforeDiskLoss "alone-before-disk-loss" Cluster "what was written alone is on the lost disk alone (state 7.9)";
     GivenUpBeforeDurable "given-up-before-durable" Cluster "a copy is given up when the peer's is durable (data 1.7)";
     VolatileOnPeer "volatile-on-peer" Cluster "what only the peer has is durable there (data 1.7)";
     ForgetInFlight "forget-in-flight" Cluster "writes in flight at a loss of the link are marked (data 1.12)";

@@ -299,11 +299,13 @@ impl Resource {
     }
 
     /// The own disk goes. What the peer has refused before is on that disk alone, and the peer's word of its own disk,
-    /// on the other stream, may not have come yet.
-    pub(crate) fn note_disk_lost(&mut self, d: usize) {
+    /// on the other stream, may not have come yet. The same goes for what was written without a peer: one that has
+    /// ended a resync unnoticed has this generation, too.
+    pub(crate) fn note_disk_lost(&mut self, d: usize, alone: bool) {
         let marked = (0..self.connections.len()).any(|i| self.bits_left(i, d) > 0);
         let dev = &mut self.devices[d];
-        dev.peer_outrun |= std::mem::take(&mut dev.peer_refused) && marked && !mutant(Mutant::RefusalBeforeDiskLoss);
+        let refused = std::mem::take(&mut dev.peer_refused) && !mutant(Mutant::RefusalBeforeDiskLoss);
+        dev.peer_outrun |= marked && (refused || alone && !mutant(Mutant::AloneBeforeDiskLoss));
     }
 
     /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on

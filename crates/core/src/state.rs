@@ -183,7 +183,7 @@ impl Resource {
             self.devices[d].peer_outrun = false;
         }
         if old.disk == DiskState::UpToDate && new.disk < DiskState::UpToDate && new.role == Role::Primary {
-            self.note_disk_lost(d);
+            self.note_disk_lost(d, new.conn < ConnState::Connected);
         }
         if new.disk < DiskState::Inconsistent && (old.disk >= DiskState::Inconsistent || rises) {
             self.expose_peers(d, new);
