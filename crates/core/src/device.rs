@@ -53,6 +53,8 @@ pub(crate) struct Device {
 
     /// Requests not looked at yet, in order of arrival.
     pub(crate) incoming: VecDeque<Waiting>,
+    /// The same for parts of reads that had begun when I/O froze.
+    pub(crate) parts_waiting: Vec<crate::read::PartWaiting>,
     pub(crate) merging: Merging,
     /// Writes that wait for an overlapping one.
     pub(crate) blocked: VecDeque<crate::request::Write>,
@@ -167,6 +169,7 @@ impl Device {
             forced_detach: false,
             metadata_failed: false,
             incoming: VecDeque::new(),
+            parts_waiting: Vec::new(),
             merging: Merging::default(),
             blocked: VecDeque::new(),
             writing: IntervalSet::new(),

@@ -32,20 +32,44 @@ pub(crate) struct Read {
     pub(crate) outlived: bool,
 }
 
+/// A part of a read that waits, frozen, for a good copy.
+#[derive(Debug)]
+pub(crate) struct PartWaiting {
+    pub(crate) range: SectorRange,
+    pub(crate) data: Segments,
+    pub(crate) owner: Owner,
+    pub(crate) came: Instant,
+}
+
 impl Resource {
     pub(crate) fn start_reads(&mut self, d: usize, Waiting { came, request: req }: Waiting) {
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
+        let (owner, tries) = (Owner::Tag(req.tag), (came, 0));
         if req.len.0 <= MAX_DATA {
-            return self.start_read(d, range, req.data, Owner::Tag(req.tag), (came, 0));
+            return self.start_read(d, range, req.data, owner, tries);
         }
-        let parts = req.len.0.div_ceil(MAX_DATA);
-        let key = self.begin_split(Owners::One(Owner::Tag(req.tag)), parts as u32);
+        self.start_in_parts(d, range, &req.data, owner, tries, MAX_DATA);
+    }
+
+    /// Reads so many bytes at a time.
+    fn start_in_parts(
+        &mut self,
+        d: usize,
+        range: SectorRange,
+        data: &Segments,
+        owner: Owner,
+        tries: (Instant, u32),
+        most: u64,
+    ) {
+        let whole = range.len().0;
+        let parts = whole.div_ceil(most);
+        let key = self.begin_split(Owners::One(owner), parts as u32);
         for n in 0..parts {
-            let from = n * MAX_DATA;
-            let len = MAX_DATA.min(req.len.0 - from);
+            let from = n * most;
+            let len = most.min(whole - from);
             let start = Sector(range.start.0 + from / 512);
             let part = SectorRange::new(start, ByteLen(len)).expect("within the request");
-            self.start_read(d, part, slice(&req.data, from, len), Owner::Part(key), (came, 0));
+            self.start_read(d, part, slice(data, from, len), Owner::Part(key), tries);
         }
     }
 
@@ -66,6 +90,11 @@ impl Resource {
             ReadRoute::Remote => Some(PEER),
             ReadRoute::Nowhere => return self.read_nowhere(d, range, data, tag, came),
         };
+        // Old peers take less at a time than a disk does.
+        let most = remote.map_or(MAX_DATA, |i| self.connections[i].max_data(d));
+        if range.len().0 > most {
+            return self.start_in_parts(d, range, &data, tag, (came, tries), most);
+        }
         let read =
             Read { device: d, range, data: data.clone(), tag, came, started: self.now, remote, tries, outlived: false };
         let key = self.requests.insert(Request::Read(read));
@@ -85,6 +114,9 @@ impl Resource {
                 let (sector, len, volume) = (range.start, range.len(), self.devices[d].volume);
                 let request = BlockRequest { tag, volume, kind: RequestKind::Read, sector, len, data };
                 self.devices[d].incoming.push_front(Waiting { came, request });
+            }
+            Owner::Part(_) if self.suspended.any() => {
+                self.devices[d].parts_waiting.push(PartWaiting { range, data, owner: tag, came });
             }
             _ => self.end_owner(d, tag, Err(IoError::Io)),
         }

@@ -222,6 +222,9 @@ impl Resource {
                 self.admit(d, write);
             }
         }
+        for part in std::mem::take(&mut self.devices[d].parts_waiting) {
+            self.start_read(d, part.range, part.data, part.owner, (part.came, 0));
+        }
         let dev = &mut self.devices[d];
         dev.merging.bring_neighbours_together(&mut dev.incoming);
         while let Some(next) = self.devices[d].incoming.pop_front() {
@@ -241,6 +244,9 @@ impl Resource {
     fn refuse_waiting(&mut self, d: usize) {
         for waiting in std::mem::take(&mut self.devices[d].incoming) {
             self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
+        }
+        for part in std::mem::take(&mut self.devices[d].parts_waiting) {
+            self.end_owner(d, part.owner, Err(IoError::NotPrimary));
         }
         for write in std::mem::take(&mut self.devices[d].blocked) {
             self.give_up_repetition(&write);

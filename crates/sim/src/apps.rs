@@ -458,7 +458,10 @@ impl Cluster {
         volume.doubtful.clear();
         // A Primary's applications have seen through its view all along.
         if fewer || (counted && was_secondary) {
+            let grown = crate::ranges::sectors(source.len().min(volume.size), volume.size);
             volume.view.adopt(source, volume.size, under_way.into_iter());
+            // Nobody has promised anything of what the source has grown by.
+            volume.view.rebase_part(grown, volume.data.data());
         }
         if unsafe_protocol {
             // What the source has completed may still be on its way, one write after the other.
