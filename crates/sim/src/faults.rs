@@ -205,8 +205,13 @@ impl Cluster {
         }
     }
 
-    /// Sectors of a disk change by themselves. Nobody promises anything of them until they are written again.
+    /// Sectors of a disk change by themselves. Nobody promises anything of them until they are written again. Not while
+    /// they are written: the other Primary's later write may give way to one that has rotten since.
     fn rot(&mut self, n: usize, v: usize, range: SectorRange) {
+        let writing = |c: &Cluster, n: usize| c.under_way(n, v).iter().any(|w| w.range.overlaps(range));
+        if self.setup.extras.two_primaries && (writing(self, 0) || writing(self, 1)) {
+            return;
+        }
         let now = self.tick();
         let id = (FIRST_WRITE + now) as ContentId;
         self.nodes[n].volumes[v].data.rot(range, id);
