@@ -134,7 +134,7 @@ impl Resource {
         if let Some(Pending { what: Waiting::Promote { promotion, .. }, .. }) = pending
             && !mutant(Mutant::ForcedAfterResync)
         {
-            *promotion = promotion.clone().with_disk(disk);
+            *promotion = promotion.with_disk(disk);
         }
     }
 

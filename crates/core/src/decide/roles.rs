@@ -115,7 +115,7 @@ impl Promotion {
     /// What follows after `fence-peer`: `fenced` as of `fencing::after_call`, `result` the code that led here. While
     /// the handler ran a resync may have made the disk good: then nothing needs to be forced any more.
     pub fn fenced(&mut self, fenced: bool, result: Code, disk: D) -> Step {
-        *self = self.clone().with_disk(disk);
+        *self = self.with_disk(disk);
         if fenced {
             self.disk_up_to_date |= disk == D::Consistent;
         } else if self.force {
