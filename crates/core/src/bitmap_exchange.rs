@@ -207,7 +207,8 @@ impl Resource {
         let failed = self.bits_failed(i, d);
         // A block that could not be copied was asked for, too; without its disk a target need not have asked.
         let asked = failed > 0 && peer_disk == DiskState::Inconsistent || peer_disk < DiskState::Inconsistent;
-        if unaware && !asked {
+        let spoiled = peer_disk < DiskState::UpToDate && mutant(Mutant::SpoiledEndsResync);
+        if unaware && !asked && !spoiled {
             return false;
         }
         if peer_disk == DiskState::UpToDate {

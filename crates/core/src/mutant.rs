@@ -167,6 +167,7 @@ mutants! {
     LatePeerOutdated "late-peer-outdated" Cluster "a peer that is connected says itself what its disk is (state 8.2)";
     ForcedAfterResync "forced-after-resync" Cluster "a disk that a resync has made good is not forced (state 8.2)";
     VerifyEndsResync "verify-ends-resync" Cluster "a word from before a resync does not end it (data 7.7)";
+    SpoiledEndsResync "spoiled-ends-resync" Cluster "nor does such a word of a disk that is no good copy (data 7.7)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";
     ClearBeforeWritten "clear-before-written" Cluster "a bit is cleared when the block is written (data 7.5)";
     StaleSyncUuid "stale-sync-uuid" Cluster "a sync UUID belongs to one resync (state 7.4)";
