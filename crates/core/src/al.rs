@@ -6,7 +6,7 @@ mod streams;
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::mutant::{Mutant, mutant};
-use crate::request::{EXTENT_SECTORS, Request, Write};
+use crate::request::{EXTENT_SECTORS, Request, Write, extents};
 use crate::resource::Op;
 use meta::ExtentRange;
 use meta::activity_log::{Acquire, Ticket, Transaction};
@@ -104,7 +104,8 @@ impl Resource {
     fn prefetch_al(&mut self, d: usize, range: SectorRange) {
         let dev = &mut self.devices[d];
         let Some(backing) = &mut dev.backing else { return };
-        let wanted = dev.al_queue.streams.note(range, u32::from(backing.al.capacity()) / 8);
+        let (_, last) = extents(range);
+        let wanted = dev.al_queue.streams.note(last, u32::from(backing.al.capacity()) / 8);
         let end = wanted.end.min(dev.size.0.div_ceil(EXTENT_SECTORS) as u32);
         for extent in wanted.start..end {
             if !backing.al.prefetch(extent) && !backing.al.is_known(extent) {
