@@ -70,17 +70,28 @@ impl Resource {
     }
 
     pub(crate) fn attach_failed(&mut self, d: usize, code: i32, text: String) {
+        let Some(attaching) = self.devices[d].attaching.take() else { return };
+        // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The
+        // next one has nothing to do with that.
+        if std::mem::take(&mut self.devices[d].closing) {
+            let change = StateChange { disk: Some(DiskState::Diskless), ..StateChange::default() };
+            let _ = self.change(d, &change, Force::Hard);
+        }
         let dev = &mut self.devices[d];
-        let Some(attaching) = dev.attaching.take() else { return };
+        (dev.forced_detach, dev.metadata_failed) = (false, false);
         dev.disk = DiskState::Diskless;
         dev.backing = None;
         dev.recheck = true;
         let volume = dev.volume;
+        let detaching = std::mem::take(&mut dev.detach_commands);
         if attaching.opened.is_some() {
             self.emit(Effect::CloseDisk { volume });
         }
         self.abort_local_io(d);
         self.abandon_al(d);
+        for command in detaching {
+            self.end(Some(command), Ok(()));
+        }
         self.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
         self.status_changed = true;
         self.end(attaching.command, Err(error(code, text)));
@@ -445,6 +456,9 @@ impl Resource {
         let busy = self.ops.iter().any(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes));
         if busy && !dev.forced_detach {
             return;
+        }
+        if dev.attaching.is_some() {
+            return self.attach_failed(d, 118, "the disk failed while it was being attached".to_owned());
         }
         if busy {
             self.abort_local_io(d);
