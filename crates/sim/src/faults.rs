@@ -140,6 +140,10 @@ impl Cluster {
         if power {
             self.lose_power(n);
         }
+        // What it had sent its peer is not what its disk will show.
+        if self.net.wishes[n] != Wish::Nothing {
+            self.close_link(n, !power);
+        }
         for volume in &mut self.nodes[n].volumes {
             if let Some(includes) = volume.left_at.take() {
                 // The process had gone on without this disk, and only it knew: what comes up next is what the disk was.
@@ -149,9 +153,6 @@ impl Cluster {
             volume.word = None;
             volume.generation_began = false;
             (volume.size, volume.writable, volume.open, volume.opening) = (0, false, false, false);
-        }
-        if self.net.wishes[n] != Wish::Nothing {
-            self.close_link(n, !power);
         }
     }
 
