@@ -298,7 +298,8 @@ impl Resource {
         if !self.resolves_conflicts(i) {
             return None;
         }
-        let mut ours = self.own_writes(d, range).peekable();
+        // What the peer has answered is older than what it has sent since, and may be waiting for a barrier only.
+        let mut ours = self.own_writes(d, range).filter(|w| (w.ok | w.done) >> i & 1 == 0).peekable();
         ours.peek()?;
         let durable = flags.contains(DpFlags::FUA) && !mutant(Mutant::DurableSuperseded);
         let refused = |w: &Write| matches!(w.local, Local::Failed(_)) && !mutant(Mutant::RefusedSupersedes);
