@@ -402,7 +402,11 @@ impl Resource {
             Some(d) => self.change(d, &change, Force::Soft),
             None => self.change_all(&change, Force::SoftIgnoreOutdate),
         };
+        // Its disk may be gone since it asked: then no resync has begun.
+        let begun =
+            d.is_none_or(|d| !becomes_target || self.connections[i].peer_devices[d].repl > ConnState::Connected);
         let code = match result {
+            Ok(()) if !begun => Code::NoUpToDateDisk,
             Ok(()) => {
                 self.withdraw_contradicted(i);
                 Code::Success
