@@ -463,3 +463,29 @@ def test_target_detaches_where_its_resync_ends(kernel_lab, tmp_path, target):
             t.verb("attach", "r0")
         c.wait_synced()
         c.assert_same()
+
+
+@pytest.mark.parametrize("forced", "uk")
+def test_forced_beside_users(mixed, forced):
+    """Two Primaries are allowed, and one works without a good disk on a copy that is not good either, which the other node
+    then declares good by force (row 62). A kernel agrees; urbd does when it has no users any more."""
+    f, p = roles(mixed, forced)
+    mixed.configure(fast=False, net=C.FAST_NET + " allow-two-primaries;", disk="c-plan-ahead 0; resync-rate 400K;")
+    for n in (f, p):
+        n.create_md()
+        n.start()
+    for n in (f, p):
+        n.wait(conn="Connected", timeout=60)
+    p.verb("primary", "--force", "r0")
+    f.wait(repl="SyncTarget", timeout=20)
+    p.call("detach", "--force", "r0")
+    p.wait(disk="Diskless", role="Primary")
+    f.wait(peer_disk="Diskless", disk="Inconsistent")
+    result = f.call("primary", "--force", "r0")
+    if p.kind == "urbd":
+        assert result.rc != 0 and f.state()["disk"] == "Inconsistent"
+        p.verb("secondary", "r0")
+        f.verb("primary", "--force", "r0")
+    else:
+        assert result.rc == 0, result
+    assert f.state()["disk"] == "UpToDate"
