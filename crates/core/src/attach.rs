@@ -5,7 +5,7 @@ use crate::Resource;
 use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
 use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
 use crate::decide::rules84::{Force, MetadataFlags};
-use crate::decide::{StateChange, io_error};
+use crate::decide::{Reason, StateChange, io_error};
 use crate::device::{Backing, Flushing};
 use crate::metadata::MdWriter;
 use crate::mutant::{Mutant, mutant};
@@ -404,6 +404,15 @@ impl Resource {
             let (has, needs) = (capacity.0 / 2, size.0 / 2);
             let text = format!("the disk holds {has} KiB, but the device has {needs} KiB: use a larger disk");
             return self.attach_failed(d, 111, text);
+        }
+        // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
+        let alone = !self.connections.iter().any(|c| c.replicating(d));
+        let outrun = self.disk_lags_behind_users(d) && !mutant(Mutant::JudgedBeforeSettled);
+        if alone && outrun && self.role == wire::Role::Primary {
+            return self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
+        }
+        if outrun && self.devices[d].outrun && self.devices[d].attach_state > DiskState::Outdated {
+            self.devices[d].attach_state = DiskState::Outdated;
         }
         let Some(attaching) = self.devices[d].attaching.take() else { return };
         self.devices[d].attached_at = self.now;

@@ -134,6 +134,7 @@ mutants! {
     LostGenerationTrusted "lost-generation-trusted" Cluster "what was in flight when the disk went is complete in the peer's new generation (data 1.7)";
     RefusalBeforeDiskLoss "refusal-before-disk-loss" Cluster "a peer that has refused what a lost disk had is no good copy (state 5.4)";
     AloneBeforeDiskLoss "alone-before-disk-loss" Cluster "what was written alone is on the lost disk alone (state 7.9)";
+    JudgedBeforeSettled "judged-before-settled" Cluster "users of a disk that is being attached go on: what they have got counts (state 7.9)";
     GivenUpBeforeDurable "given-up-before-durable" Cluster "a copy is given up when the peer's is durable (data 1.7)";
     VolatileOnPeer "volatile-on-peer" Cluster "what only the peer has is durable there (data 1.7)";
     ForgetInFlight "forget-in-flight" Cluster "writes in flight at a loss of the link are marked (data 1.12)";
