@@ -144,6 +144,7 @@ mutants! {
     TrustFailedFlush "trust-failed-flush" Cluster "a failed flush is an error (data 1.10)";
     // The peer's side (data-path-and-resync 2).
     AckOnReceive "ack-on-receive" Cluster "P_WRITE_ACK when the disk has it (data 2.5)";
+    AckOfNoCopy "ack-of-no-copy" Cluster "P_NEG_ACK where neither node has a good copy (data 2.5)";
     AckNotHeldBack "recv-ack-not-held-back" Cluster "P_RECV_ACK is held back where later writes do not wait (data 2.6)";
     BarrierBeforeFlush "barrier-ack-before-flush" Cluster "P_BARRIER_ACK after the flush (data 1.11)";
     BarrierBeforeWrites "barrier-ack-before-writes" Cluster "P_BARRIER_ACK when all writes are down (data 2.6)";

@@ -503,7 +503,7 @@ impl Resource {
 
     /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
     fn final_ack(&mut self, i: usize, d: usize, w: &PeerWrite, ok: bool) {
-        if !ok {
+        if !ok || self.stands_for_nothing(i, d) {
             return self.refuse_peer_write(i, d, w.range, w.block_id);
         }
         if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
@@ -518,6 +518,14 @@ impl Resource {
         } else {
             self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);
         }
+    }
+
+    /// Has neither node a good copy? The peer, which has told of its own, may not have heard of this one yet: that
+    /// travels on the other stream than the acknowledgement, which it would take for one of a good copy.
+    fn stands_for_nothing(&self, i: usize, d: usize) -> bool {
+        let good = |disk: DiskState| disk == DiskState::UpToDate;
+        let none = !good(self.devices[d].disk) && !good(self.connections[i].peer_devices[d].pdsk);
+        none && !mutant(Mutant::AckOfNoCopy)
     }
 
     fn refuse_peer_write(&mut self, i: usize, d: usize, range: SectorRange, block_id: BlockId) {
