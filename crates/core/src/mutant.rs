@@ -87,6 +87,7 @@ mutants! {
     GenerationWaitsBesideWriter "generation-waits-beside-writer" Decision "frozen beside a Primary: a generation begins (state 7.11)";
     TargetGoneUnnoticed "target-gone-unnoticed" Cluster "a source whose target's disk goes begins a generation (state 7.11)";
     DisklessRiseUnnoticed "diskless-rise-unnoticed" Decision "a Primary without a disk starts a generation (state B.1, S4)";
+    FencedSourceInOneGeneration "fenced-source-in-one-generation" Cluster "a Primary thaws as source: a generation begins (state 7.11)";
     AheadInOneGeneration "ahead-in-one-generation" Cluster "a Primary that runs ahead starts a generation (data 6.5)";
     CorrectedTooEarly "corrected-too-early" Decision "who attaches is told what was compared (state 5.7, rules 34, 35)";
     CorrectedSourceIgnored "corrected-source-ignored" Decision "who attaches follows a source that has corrected its set (state 5.7, rule 34)";

@@ -360,14 +360,15 @@ impl Resource {
     }
 
     /// A generation was put off while I/O was frozen: is it still due? Not if a peer with data came back meanwhile, as
-    /// nothing was written without it.
+    /// nothing was written without it; but if that is to become a target, what is written from now on is.
     fn settle_pending_generation(&mut self, d: usize) {
         if self.generation_undecided(d) {
             return;
         }
         let word = self.word(d);
         let together = word.conn >= ConnState::Connected && word.pdsk >= DiskState::Inconsistent;
-        if together || word.disk != DiskState::UpToDate {
+        let parts = word.conn == ConnState::WFBitMapS && !mutant(Mutant::FencedSourceInOneGeneration);
+        if (together && !parts) || word.disk != DiskState::UpToDate {
             self.devices[d].new_generation_pending = false;
         }
         self.create_pending_generation(d);

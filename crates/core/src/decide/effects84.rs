@@ -85,11 +85,11 @@ pub struct Facts {
 
 /// The effects of `old` becoming `new`, in the order in which they are to be carried out.
 ///
-/// Differs from DRBD 8.4 in six places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
+/// Differs from DRBD 8.4 in seven places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
 /// it brings (or there is by now) an UpToDate disk; a Primary that loses its sync target starts a generation; so does a
 /// node whose peer without a disk becomes Primary, also if a bitmap UUID is set; if that one was Primary when it
 /// connected, only with its first write; so does a Primary that attaches while there is no other disk; and a frozen
-/// Primary begins one at once if its peer is Primary as well.
+/// Primary begins one at once if its peer is Primary as well, and when it goes on as the source of its peer.
 #[must_use]
 pub fn effects(old: &StateWord, new: &StateWord, facts: &Facts) -> Vec<Effect> {
     let mut out = Vec::new();
@@ -129,7 +129,12 @@ fn before_packets(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Vec
         }
     }
     if new.susp_fen && came_back && facts.all_volumes_connected {
-        out.extend([Effect::DropPendingGeneration, Effect::ResendRequests, Effect::LiftFencing]);
+        // Who is to become a target does not get what is written from now on before that begins: the copies part.
+        let parts = new.conn == C::WFBitMapS && !mutant(Mutant::FencedSourceInOneGeneration);
+        if !parts {
+            out.push(Effect::DropPendingGeneration);
+        }
+        out.extend([Effect::ResendRequests, Effect::LiftFencing]);
     }
 }
 
