@@ -520,14 +520,6 @@ impl Resource {
         }
     }
 
-    /// Has neither node a good copy? The peer, which has told of its own, may not have heard of this one yet: that
-    /// travels on the other stream than the acknowledgement, which it would take for one of a good copy.
-    fn stands_for_nothing(&self, i: usize, d: usize) -> bool {
-        let good = |disk: DiskState| disk == DiskState::UpToDate;
-        let none = !good(self.devices[d].disk) && !good(self.connections[i].peer_devices[d].pdsk);
-        none && !mutant(Mutant::AckOfNoCopy)
-    }
-
     fn refuse_peer_write(&mut self, i: usize, d: usize, range: SectorRange, block_id: BlockId) {
         self.connections[i].peer_devices[d].refused_writes = true;
         self.send_ack(i, d, Packet::NegAck, range, block_id);

@@ -49,6 +49,14 @@ impl Resource {
         }
     }
 
+    /// Has neither node a good copy? The peer, which has told of its own, may not have heard of this one yet: that
+    /// travels on the other stream than the acknowledgement, which it would take for one of a good copy.
+    pub(crate) fn stands_for_nothing(&self, i: usize, d: usize) -> bool {
+        let good = |disk: DiskState| disk == DiskState::UpToDate;
+        let none = !good(self.devices[d].disk) && !good(self.connections[i].peer_devices[d].pdsk);
+        none && !mutant(Mutant::AckOfNoCopy)
+    }
+
     pub(crate) fn context(&self, d: usize) -> Context {
         let dev = &self.devices[d];
         let c = self.connections.get(PEER);

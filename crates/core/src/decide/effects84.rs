@@ -85,7 +85,7 @@ pub struct Facts {
 
 /// The effects of `old` becoming `new`, in the order in which they are to be carried out.
 ///
-/// Differs from DRBD 8.4 in seven places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
+/// Differs from DRBD 8.4 in 7 places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
 /// it brings (or there is by now) an UpToDate disk; a Primary that loses its sync target starts a generation; so does a
 /// node whose peer without a disk becomes Primary, also if a bitmap UUID is set; if that one was Primary when it
 /// connected, only with its first write; so does a Primary that attaches while there is no other disk; and a frozen
