@@ -702,5 +702,5 @@ impl Resource {
 /// before that one had decided: two disks that are attached at the same time.
 fn both_are_source(own: ConnState, theirs: ConnState) -> bool {
     let source = matches!(own, ConnState::WFBitMapS | ConnState::SyncSource | ConnState::PausedSyncS);
-    source && theirs == ConnState::WFBitMapS && !mutant(Mutant::TwoSources)
+    source && theirs == ConnState::WFBitMapS
 }

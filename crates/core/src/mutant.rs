@@ -92,7 +92,6 @@ mutants! {
     CorrectedTooEarly "corrected-too-early" Decision "who attaches is told what was compared (state 5.7, rules 34, 35)";
     CorrectedSourceIgnored "corrected-source-ignored" Decision "who attaches follows a source that has corrected its set (state 5.7, rule 34)";
     BehindSeesOwn "behind-sees-own" Decision "users of a target see its source's generation (state 7.9)";
-    TwoSources "two-sources" Cluster "both decided to be the source: they compare again (state 5.7)";
     GenerationForRefused "generation-before-acceptance" Cluster "no generation for a diskless Primary that refuses (state 2.8)";
     AgreementForgotten "agreement-forgotten" Cluster "who agrees to the peer's promotion is not promoted by an earlier wish (state 3.1)";
     // Disks (connection-and-state 11).
