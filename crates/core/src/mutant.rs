@@ -114,6 +114,7 @@ mutants! {
     LogResetBeforeBitmap "log-reset-before-bitmap" Cluster "a replayed log is emptied after the bitmap is down (disk 3.10)";
     CleanBeforeLog "clean-before-log" Cluster "a disk is marked clean when its log is empty (disk 2.9)";
     WriteBeforeGeneration "write-before-generation" Cluster "no write of a generation that is not durable (state 7.11)";
+    GenerationsOneByOne "generations-one-by-one" Cluster "frozen writes end when all volumes have begun their generations (state 7.11)";
     LatePrimaryMark "late-primary-mark" Cluster "the Primary mark is durable before the first write (disk 2.9)";
     SuperblockBeforeData "superblock-before-data" Cluster "data is flushed before the superblock calls it good (disk 2.8)";
     SyncUuidEarly "sync-uuid-early" Cluster "P_SYNC_UUID after its superblock (state 7.4)";

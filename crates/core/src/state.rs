@@ -215,7 +215,7 @@ impl Resource {
         }
         self.follow_resync_states(d, old, new);
         if self.devices[d].new_generation_pending && !self.suspended.any() {
-            self.settle_pending_generation(d);
+            self.frozen_with(d).for_each(|volume| self.settle_pending_generation(volume));
             self.finish_held();
         }
         self.refresh_flags(d);
@@ -273,7 +273,10 @@ impl Resource {
             E::LiftNoData => self.lift(|s| s.no_data = false),
             E::LiftFencing => self.lift(|s| s.fencing = false),
             E::DropPendingGeneration => self.devices[d].new_generation_pending = false,
-            E::CreatePendingGeneration => self.create_pending_generation(d),
+            E::CreatePendingGeneration => {
+                self.create_pending_generation(d);
+                self.frozen_with(d).for_each(|volume| self.settle_pending_generation(volume));
+            }
             E::CompleteWithoutPeer => self.give_up_frozen(PEER),
             E::SendSyncUuid => self.send_sync_uuid(d),
             E::SendUuids => self.send_uuids(d, UuidFlags::NONE),
@@ -380,6 +383,11 @@ impl Resource {
             self.devices[d].new_generation_pending = false;
         }
         self.create_pending_generation(d);
+    }
+
+    /// The volumes that go on when I/O of one does, which are all: what was frozen ends when each has begun its generation.
+    fn frozen_with(&self, d: usize) -> std::ops::Range<usize> {
+        if mutant(Mutant::GenerationsOneByOne) { d..d + 1 } else { 0..self.devices.len() }
     }
 
     /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
