@@ -385,7 +385,8 @@ impl Resource {
         self.create_pending_generation(d);
     }
 
-    /// The volumes that go on when I/O of one does, which are all: what was frozen ends when each has begun its generation.
+    /// The volumes that go on when I/O of one does, which are all: what was frozen ends when each has begun its
+    /// generation.
     fn frozen_with(&self, d: usize) -> std::ops::Range<usize> {
         if mutant(Mutant::GenerationsOneByOne) { d..d + 1 } else { 0..self.devices.len() }
     }
