@@ -10,7 +10,7 @@ from faulty_disk import FaultyDisk
 
 BLOCK = 64 << 10
 WRITES = 24
-RATE = 4_000_000  # bits a second; the filter lets two seconds of it pass at once
+RATE = 2_000_000  # bits a second; the filter lets two seconds of it pass at once, the rest is slow on any machine
 
 
 @pytest.fixture
@@ -80,14 +80,13 @@ def test_a_slow_disk_shows_in_the_disk_stage(pair):
     write(a)
     slow_here = spent(a, "write", before)
     own.slow(0)
-    # How much slower depends on the machine's load; which one is slower must not.
-    assert slow_here["disk"] > slow_here["peer"] and slow_here["total"] < 2 * slow_here["disk"], slow_here
+    assert slow_here["disk"] > 3 * slow_here["peer"] and slow_here["total"] < 2 * slow_here["disk"], slow_here
     before, before_there = stages(a), stages(b)
     peers.slow(RATE)
     write(a)
     slow_there, there = spent(a, "write", before), spent(b, "peer-write", before_there)
     peers.slow(0)
-    assert slow_there["peer"] > slow_there["disk"], slow_there
+    assert slow_there["peer"] > 3 * slow_there["disk"], slow_there
     assert there["disk"] > there["queue"] and there["disk"] > slow_there["peer"] / 2, (there, slow_there)
 
 
@@ -100,7 +99,7 @@ def test_a_slow_link_shows_in_the_peer_stage(pair):
     write(a)
     slow, there = spent(a, "write", before), spent(b, "peer-write", before_there)
     a.run(["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
-    assert slow["peer"] > slow["disk"] and slow["peer"] > there["total"], (slow, there)
+    assert slow["peer"] > 3 * slow["disk"] and slow["peer"] > 3 * there["total"], (slow, there)
     assert slow["send"] <= slow["peer"] <= slow["total"], slow
 
 
