@@ -1,6 +1,6 @@
 //! The bare work of a mirrored write, `bench/limit.c`: the mark of 100 %.
 
-use crate::alternatives::Server;
+use crate::alternatives::{PATIENCE, Server, uri_of};
 use crate::error::{Error, Result};
 use crate::latency::Latencies;
 use crate::pair::{PRIMARY, SECONDARY};
@@ -10,7 +10,6 @@ use crate::workload::{Outcome, Until, Workload};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 const SOURCE: &str = include_str!("../../../bench/limit.c");
 
@@ -55,14 +54,14 @@ impl ServedLimit {
         // Depth and number of writes are the client's.
         command.args(files).args(["4096", "1", "1", "unpinned"]).arg(&socket);
         let mut process = Process::start("limit", dir, command)?;
-        process.wait_until("listens", Duration::from_secs(15), || socket.exists())?;
+        process.wait_until("listens", PATIENCE, || socket.exists())?;
         Ok(ServedLimit { process, socket })
     }
 }
 
 impl Server for ServedLimit {
     fn uri(&self) -> String {
-        format!("nbd+unix:///?socket={}", self.socket.display())
+        uri_of(&self.socket)
     }
 
     fn watched(&self) -> Vec<Watched> {

@@ -6,6 +6,7 @@
 //! request, so a queue that is never empty is served at the modelled rate however late this process is woken.
 
 use crate::error::{Error, Result};
+use crate::pair::filled_file;
 use crate::process::Process;
 use crate::sys;
 use frontends::fuse::{self, Event, MESSAGE_MAX, Session};
@@ -51,7 +52,9 @@ impl ModelledDisk {
     pub fn start(program: &Path, dir: &Path, name: &str, size: u64, model: Model) -> Result<ModelledDisk> {
         let (mount, backing) = (dir.join(name), dir.join(format!("{name}.platter")));
         std::fs::create_dir_all(&mount).map_err(Error::io(mount.display()))?;
-        fill(&backing, size).map_err(Error::io(backing.display()))?;
+        // It has all its memory: to find some is much more work than to write to it, and would take the processors from
+        // those who are measured.
+        filled_file(&backing, size)?;
         let mut command = Command::new(program);
         command.args(["bench", "disk"]).arg(&mount).arg(&backing);
         command.arg(model.rate.to_string()).arg(model.seek.as_micros().to_string());
@@ -132,17 +135,6 @@ impl Counts {
             busy: self.busy - earlier.busy,
         }
     }
-}
-
-/// A platter of zeroes that has all its memory: to find some is much more work than to write to it, and would take the
-/// processors from those who are measured.
-fn fill(backing: &Path, size: u64) -> std::io::Result<()> {
-    let file = File::create(backing)?;
-    let zeroes = vec![0; 1 << 20];
-    for at in (0..size).step_by(zeroes.len()) {
-        file.write_all_at(&zeroes[..zeroes.len().min((size - at) as usize)], at)?;
-    }
-    Ok(())
 }
 
 /// Where the serving process keeps them.

@@ -16,11 +16,11 @@ pub use tgt::Tgt;
 use crate::error::{Error, Result};
 use crate::process::find_program;
 use crate::target::Watched;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long one may take until it serves.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Something that serves NBD.
 pub trait Server {
@@ -28,6 +28,11 @@ pub trait Server {
     fn uri(&self) -> String;
     /// The processes that work for it.
     fn watched(&self) -> Vec<Watched>;
+}
+
+/// The address of the only export of a server on that socket.
+pub(crate) fn uri_of(socket: &Path) -> String {
+    format!("nbd+unix:///?socket={}", socket.display())
 }
 
 /// The file of a program, or which package would bring it.

@@ -1,6 +1,6 @@
 //! A file served by nbdkit: the same front end without replication.
 
-use super::{PATIENCE, Server, program};
+use super::{PATIENCE, Server, program, uri_of};
 use crate::error::Result;
 use crate::process::Process;
 use crate::target::Watched;
@@ -30,7 +30,7 @@ impl Nbdkit {
 
 impl Server for Nbdkit {
     fn uri(&self) -> String {
-        format!("nbd+unix:///?socket={}", self.socket.display())
+        uri_of(&self.socket)
     }
 
     fn watched(&self) -> Vec<Watched> {
