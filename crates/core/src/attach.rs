@@ -400,15 +400,15 @@ impl Resource {
         }
         let (capacity, size) = (self.capacity(d), self.devices[d].size);
         let used = self.role == wire::Role::Primary || self.in_use(d);
-        if capacity < size && (used || self.connections.iter().any(|c| c.replicating(d))) {
+        let replicating = self.connections.iter().any(|c| c.replicating(d));
+        if capacity < size && (used || replicating) {
             let (has, needs) = (capacity.0 / 2, size.0 / 2);
             let text = format!("the disk holds {has} KiB, but the device has {needs} KiB: use a larger disk");
             return self.attach_failed(d, 111, text);
         }
         // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
-        let alone = !self.connections.iter().any(|c| c.replicating(d));
         let outrun = self.disk_lags_behind_users(d) && !mutant(Mutant::JudgedBeforeSettled);
-        if alone && outrun && self.role == wire::Role::Primary {
+        if !replicating && outrun && self.role == wire::Role::Primary {
             return self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
         }
         if outrun && self.devices[d].outrun && self.devices[d].attach_state > DiskState::Outdated {
@@ -419,11 +419,7 @@ impl Resource {
         self.md_in_use(d);
         let (size, _) = crate::decide::sizes::usable(&self.size_limits(d));
         // A device that other nodes already use keeps its size until they agree to another.
-        let size = if self.devices[d].size.0 != 0 && self.connections.iter().any(|c| c.replicating(d)) {
-            self.devices[d].size.min(size)
-        } else {
-            size
-        };
+        let size = if self.devices[d].size.0 != 0 && replicating { self.devices[d].size.min(size) } else { size };
         // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
         self.adopt_size(d, size, true);
         let dev = &self.devices[d];

@@ -101,9 +101,18 @@ impl PeerWrite {
 /// What a packet of the peer costs while it waits or is worked on, besides its payload.
 const PACKET_COST: u64 = 256;
 
-/// Does it change data: a write, a discard, zeroes?
+/// The blocks that a write, a discard or zeroes change, and its sequence number; `None` if it changes no data.
+fn change_of(packet: &Packet) -> Option<(Option<SectorRange>, u32)> {
+    match packet {
+        Packet::Data(w) => Some((w.range(), w.seq)),
+        Packet::Trim(w) | Packet::Zeroes(w) => Some((w.range(), w.seq)),
+        _ => None,
+    }
+}
+
+/// Does it change data?
 fn changes_data(packet: &Packet) -> bool {
-    matches!(packet, Packet::Data(_) | Packet::Trim(_) | Packet::Zeroes(_))
+    change_of(packet).is_some()
 }
 
 /// Memory that a held packet takes, in bytes.
@@ -191,14 +200,11 @@ impl Resource {
         }
         // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
         let unsettled = dev.generation_in_flight();
+        if let Some((range, seq)) = change_of(packet) {
+            let blocked = overlaps(range) && !(matches!(packet, Packet::Data(_)) && mutant(Mutant::PeerWritesOverlap));
+            return unsettled || blocked || self.must_wait_for_local(i, d, range, seq);
+        }
         match packet {
-            Packet::Data(w) if mutant(Mutant::PeerWritesOverlap) => {
-                unsettled || self.must_wait_for_local(i, d, w.range(), w.seq)
-            }
-            Packet::Data(w) => unsettled || overlaps(w.range()) || self.must_wait_for_local(i, d, w.range(), w.seq),
-            Packet::Trim(w) | Packet::Zeroes(w) => {
-                unsettled || overlaps(w.range()) || self.must_wait_for_local(i, d, w.range(), w.seq)
-            }
             // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
             Packet::DataRequest(r) => overlaps(r.range()) && !mutant(Mutant::ReadBeforeWrite),
             Packet::OutOfSync(r) => overlaps(r.range()),
@@ -221,11 +227,7 @@ impl Resource {
 
     /// Two Primaries, and this node resolves conflicts: is a number before this write's missing?
     fn number_is_missing(&self, i: usize, volume: VolumeNr, packet: &Packet) -> bool {
-        let seq = match packet {
-            Packet::Data(w) => w.seq,
-            Packet::Trim(w) | Packet::Zeroes(w) => w.seq,
-            _ => return false,
-        };
+        let Some((_, seq)) = change_of(packet) else { return false };
         self.device_index(volume).is_some_and(|d| self.resolves_conflicts(i) && self.lacks_number_before(i, d, seq))
     }
 
@@ -272,11 +274,7 @@ impl Resource {
                 return false;
             }
             let next = c.held.front().filter(|next| next.volume == self.devices[d].volume);
-            let theirs = match next.map(|next| &next.packet) {
-                Some(Packet::Data(w)) => w.range(),
-                Some(Packet::Trim(w) | Packet::Zeroes(w)) => w.range(),
-                _ => None,
-            };
+            let theirs = next.and_then(|next| change_of(&next.packet)?.0);
             theirs.is_some_and(|r| r.overlaps(range))
         };
         self.connections.iter().any(waits) && !mutant(Mutant::RepeatedFirst)

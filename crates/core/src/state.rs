@@ -215,7 +215,7 @@ impl Resource {
         }
         self.follow_resync_states(d, old, new);
         if self.devices[d].new_generation_pending && !self.suspended.any() {
-            self.frozen_with(d).for_each(|volume| self.settle_pending_generation(volume));
+            self.settle_pending_generations();
             self.finish_held();
         }
         self.refresh_flags(d);
@@ -275,7 +275,9 @@ impl Resource {
             E::DropPendingGeneration => self.devices[d].new_generation_pending = false,
             E::CreatePendingGeneration => {
                 self.create_pending_generation(d);
-                self.frozen_with(d).for_each(|volume| self.settle_pending_generation(volume));
+                if !mutant(Mutant::GenerationsOneByOne) {
+                    self.settle_pending_generations();
+                }
             }
             E::CompleteWithoutPeer => self.give_up_frozen(PEER),
             E::SendSyncUuid => self.send_sync_uuid(d),
@@ -361,13 +363,16 @@ impl Resource {
         if self.suspended.any() {
             return;
         }
-        for d in 0..self.devices.len() {
-            self.settle_pending_generation(d);
-        }
+        self.settle_pending_generations();
         for i in 0..self.connections.len() {
             self.restart_frozen(i);
         }
         self.finish_held();
+    }
+
+    /// I/O of all volumes goes on together: what was frozen ends when each has begun its generation.
+    fn settle_pending_generations(&mut self) {
+        (0..self.devices.len()).for_each(|d| self.settle_pending_generation(d));
     }
 
     /// A generation was put off while I/O was frozen: is it still due? Not if a peer with data came back meanwhile, as
@@ -383,12 +388,6 @@ impl Resource {
             self.devices[d].new_generation_pending = false;
         }
         self.create_pending_generation(d);
-    }
-
-    /// The volumes that go on when I/O of one does, which are all: what was frozen ends when each has begun its
-    /// generation.
-    fn frozen_with(&self, d: usize) -> std::ops::Range<usize> {
-        if mutant(Mutant::GenerationsOneByOne) { d..d + 1 } else { 0..self.devices.len() }
     }
 
     /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
