@@ -215,7 +215,12 @@ impl Cluster {
         }
         let now = self.tick();
         let id = (FIRST_WRITE + now) as ContentId;
-        self.nodes[n].volumes[v].data.rot(range, id);
+        // A copy that is not good yet may count as it is a moment later. What it had from its peer comes back when a
+        // verify repairs the rotten blocks.
+        let volume = &mut self.nodes[n].volumes[v];
+        let before: Vec<_> = volume.data.data().runs(range).map(|(piece, content)| (piece, content.id)).collect();
+        before.into_iter().for_each(|(piece, content)| volume.view.may_hold(piece, content, now));
+        volume.data.rot(range, id);
         for node in &mut self.nodes {
             node.volumes[v].view.may_hold(range, id, now);
             node.volumes[v].rotten.push(range);
