@@ -171,7 +171,7 @@ impl Cluster {
     }
 
     /// Is the other end of this node's connection up?
-    fn peer_listens(&mut self, n: usize) -> bool {
+    pub(crate) fn peer_listens(&mut self, n: usize) -> bool {
         let Wish::Connected(number) = self.net.wishes[n] else { return false };
         self.net.get(number).is_some_and(|c| c.ends[1 - n] == End::Up)
     }

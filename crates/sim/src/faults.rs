@@ -140,6 +140,9 @@ impl Cluster {
         if power {
             self.lose_power(n);
         }
+        if self.setup.extras.two_primaries {
+            self.doubt_what_only_it_had(n);
+        }
         // What it had sent its peer is not what its disk will show.
         if self.net.wishes[n] != Wish::Nothing {
             self.close_link(n, !power);
@@ -153,6 +156,18 @@ impl Cluster {
             volume.word = None;
             volume.generation_began = false;
             (volume.size, volume.writable, volume.open, volume.opening) = (0, false, false, false);
+        }
+    }
+
+    /// Of two Primaries that both crash in one generation either may be the source. If this one outlived its peer, but not
+    /// until its new generation was on its disk, what no flush has covered may be on the wrong disk alone.
+    fn doubt_what_only_it_had(&mut self, n: usize) {
+        let deaf = matches!(self.net.wishes[n], Wish::Connected(_)) && !self.peer_listens(n);
+        for volume in &mut self.nodes[n].volumes {
+            let primary = volume.word.is_some_and(|w| w.role == Role::Primary);
+            if primary && (deaf || volume.generation_began) {
+                volume.doubtful.extend(volume.unflushed.drain(..).map(|(_, range, _)| range));
+            }
         }
     }
 
