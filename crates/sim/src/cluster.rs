@@ -151,8 +151,8 @@ pub(crate) struct Volume {
     pub(crate) worthless: bool,
     /// The operator has said (by a promotion with force and the like) that this copy counts, whatever it holds.
     pub(crate) declared: bool,
-    /// The power was lost, or both of two Primaries, while these acknowledged writes were not flushed: nobody may rely on
-    /// them.
+    /// The power was lost, or both of two Primaries, while these acknowledged writes were not flushed: nobody may rely
+    /// on them.
     pub(crate) doubtful: Vec<SectorRange>,
     /// These have changed by themselves.
     pub(crate) rotten: Vec<SectorRange>,

@@ -150,7 +150,8 @@ impl Cluster {
         for volume in &mut self.nodes[n].volumes {
             if let Some(includes) = volume.left_at.take() {
                 // The process had gone on without this disk, and only it knew: what comes up next is what the disk was.
-                volume.take_as_it_is(now);
+                let data = volume.data.data();
+                volume.view.accept(data, now);
                 volume.view.includes = includes;
             }
             volume.word = None;
@@ -159,8 +160,8 @@ impl Cluster {
         }
     }
 
-    /// Of two Primaries that both crash in one generation either may be the source. If this one outlived its peer, but not
-    /// until its new generation was on its disk, what no flush has covered may be on the wrong disk alone.
+    /// Of two Primaries that both crash in one generation either may be the source. If this one outlived its peer, but
+    /// not until its new generation was on its disk, what no flush has covered may be on the wrong disk alone.
     fn doubt_what_only_it_had(&mut self, n: usize) {
         let deaf = matches!(self.net.wishes[n], Wish::Connected(_)) && !self.peer_listens(n);
         for volume in &mut self.nodes[n].volumes {
