@@ -489,3 +489,29 @@ def test_forced_beside_users(mixed, forced):
     else:
         assert result.rc == 0, result
     assert f.state()["disk"] == "UpToDate"
+
+
+@pytest.mark.parametrize("client", "uk")
+def test_promoted_without_a_disk(kernel_lab, tmp_path, client):
+    """A node without a disk is promoted, its peer begins a generation for it, and the connection is lost before it hears
+    of that (row 66). Its own old disk lacks what it has written since; a kernel takes it nevertheless, and reads the past."""
+    with through_a_proxy(kernel_lab, "--max", "101", "--hold", str(tmp_path)) as c:
+        d, s = roles(c, client)
+        s.verb("primary", "--force", "r0")
+        c.wait_synced()
+        s.verb("secondary", "r0")
+        d.verb("detach", "r0")
+        s.wait(peer_disk="Diskless")
+        held = tmp_path / f"{s.ip}-data"
+        held.touch()
+        d.verb("primary", "r0")
+        s.wait(peer_role="Primary")
+        d.write(MIB, b"\x01" * 512)
+        d.cut()
+        d.wait(conn=DISCONNECTED, role="Primary", timeout=40)
+        result = d.call("attach", "r0")
+        if d.kind == "urbd":
+            assert result.rc == 10 and "(150)" in result.err, result
+            assert d.state()["disk"] == "Diskless"
+        else:
+            assert result.rc == 0 and d.read(MIB, 512) == bytes(512), result
