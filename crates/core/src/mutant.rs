@@ -74,6 +74,7 @@ mutants! {
     // State rules (connection-and-state 2).
     TwoPrimaries "two-primaries" Decision "one Primary unless configured (state 2.8)";
     WishConnects "wish-connects" Decision "a wish for a verify or resync ends no handshake (state 2.8, sanitising 3)";
+    OutdateEndsVerify "outdate-ends-verify" Cluster "a disk is not outdated during a verify (state 2.8, validity 10)";
     RisesUndecided "rises-before-it-compared" Decision "no promotion between two comparisons of one attach (state 5.6)";
     DemoteInUse "demote-in-use" Decision "a device that is open is not demoted (state 2.8)";
     PrimaryWithoutData "primary-without-data" Decision "a Primary needs good data (state 2.8)";

@@ -254,9 +254,11 @@ pub fn hard_rules(old: &StateWord, new: &StateWord) -> Result<(), Code> {
     Ok(())
 }
 
-/// Connected to a peer whose data is not better: sanitising would make an outdated disk UpToDate at once.
-const fn refuses_outdated(conn: C) -> bool {
+/// Connected to a peer whose data is not better: sanitising would make an outdated disk UpToDate at once, and end a
+/// verify on this node only.
+fn refuses_outdated(conn: C) -> bool {
     matches!(conn, C::Connected | C::WFBitMapS | C::SyncSource | C::PausedSyncS)
+        || (verifies(conn) && !mutant(Mutant::OutdateEndsVerify))
 }
 
 /// Is this a state to be in (spec 2.8, "State validity")? The first matching row decides.

@@ -350,19 +350,18 @@ impl Resource {
         if result.outcome == VerifyOutcome::OutOfSync {
             self.mark_out_of_sync(i, d, range);
         }
-        // After the end was announced on the other stream there is nothing left to count.
-        if let Some(id) = self.find_around(i, d, Some(range), |s| matches!(s, Step::ResultsAwaited(_)))
-            && self.connections[i].peer_devices[d].repl == ConnState::VerifyT
-        {
-            let now = self.now;
-            let rs = &mut self.connections[i].peer_devices[d].resync;
-            rs.heard = now;
-            if let Some(Step::ResultsAwaited(bytes)) = rs.blocks.get_mut(&id).map(|b| &mut b.step) {
-                *bytes = bytes.saturating_sub(range.len().0);
-                if *bytes == 0 {
-                    self.take_block(i, d, id);
-                }
+        let Some(id) = self.find_around(i, d, Some(range), |s| matches!(s, Step::ResultsAwaited(_))) else { return };
+        let now = self.now;
+        let rs = &mut self.connections[i].peer_devices[d].resync;
+        rs.heard = now;
+        if let Some(Step::ResultsAwaited(bytes)) = rs.blocks.get_mut(&id).map(|b| &mut b.step) {
+            *bytes = bytes.saturating_sub(range.len().0);
+            if *bytes == 0 {
+                self.take_block(i, d, id);
             }
+        }
+        // What is asked for outside a verify is answered, too, but nowhere counted.
+        if self.connections[i].peer_devices[d].repl == ConnState::VerifyT {
             self.verified(i, d, range.len().0.div_ceil(BLOCK), result.outcome);
             self.check_verify_end(i, d);
         }
