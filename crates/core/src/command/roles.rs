@@ -73,11 +73,13 @@ impl Resource {
     }
 
     /// A volume is Primary: the next one, or the end. Those before may have been demoted while this one waited for a
-    /// handler.
+    /// handler: then they are promoted once more, but not by force. That was said of what they held before, and they
+    /// may have been invalidated since.
     fn next_promotion(&self, force: bool, volume: usize) -> Progress {
-        let missing = || self.devices.iter().position(|d| d.role != Role::Primary);
-        let next = Some(volume + 1).filter(|next| *next < self.devices.len()).or_else(missing);
-        let Some(volume) = next else { return (None, Some(Ok(()))) };
+        let next = Some((volume + 1, force)).filter(|(next, _)| *next < self.devices.len());
+        let again = || self.devices.iter().position(|d| d.role != Role::Primary);
+        let again = || again().map(|d| (d, force && mutant(Mutant::ForcedTwice)));
+        let Some((volume, force)) = next.or_else(again) else { return (None, Some(Ok(()))) };
         (Some(Waiting::Promote { promotion: Promotion::new(force), force, volume, stage: Stage::Ask }), None)
     }
 
@@ -138,10 +140,11 @@ impl Resource {
         }
     }
 
-    /// Volumes that were promoted before this one go back.
+    /// Volumes that were promoted before this one go back, those after it, too, if this one is tried once more.
     fn promotion_failed(&mut self, volume: usize, code: Code) -> Progress {
         let error = self.refusal(volume, code);
-        for d in 0..volume {
+        let others = |d: &usize| *d != volume;
+        for d in (0..self.devices.len()).filter(others) {
             let change = StateChange { role: Some(Role::Secondary), ..StateChange::default() };
             if self.change(d, &change, Force::Soft).is_ok() {
                 self.demoted(d);

@@ -307,7 +307,7 @@ pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(),
         && !matches!(new.disk, D::UpToDate | D::Diskless)
         && (new.conn <= C::WFSyncUUID || new.conn != old.conn);
     let below_outdated = old.disk < D::Outdated && old.disk != D::Attaching;
-    let becomes_starting = starts_sync(new.conn) && !starts_sync(old.conn);
+    let becomes_starting = starts_sync(new.conn) && new.conn != old.conn;
     let becomes_verifying = verifies(new.conn) && !verifies(old.conn);
     let becomes_syncing = matches!(new.conn, C::SyncTarget | C::SyncSource);
     // Sanitising makes both disks UpToDate for a verify, and the source's for a resync: not one that has no good data.
