@@ -514,6 +514,24 @@ def test_verify_with_the_kernel(mixed, on):
     mixed.assert_same()
 
 
+@pytest.mark.parametrize("on", "uk")
+def test_outdate_during_a_verify(mixed, on):
+    """It leaves the disk UpToDate, and the verify goes on; a kernel calls that a success, urbd refuses it (row 70)."""
+    u, k = mixed.nodes
+    mixed.up(primary=u, net="verify-alg crc32c;")
+    mixed.configure(fast=False, net=C.FAST_NET + "verify-alg crc32c;", disk="c-plan-ahead 0; resync-rate 400K;")
+    for n in (u, k):
+        n.verb("adjust", "r0")
+    u.verb("verify", "r0")
+    n, other = (u, k) if on == "u" else (k, u)
+    n.wait(repl="~Verify.")
+    other.wait(repl="~Verify.")
+    result = n.call("outdate", "r0")
+    assert (result.rc == 11 and "-6" in result.err) if n is u else result.rc == 0, result
+    for x in (u, k):
+        assert x.state()["disk"] == "UpToDate" and x.state()["repl"].startswith("Verify")
+
+
 @pytest.mark.parametrize("primary", "uk")
 def test_verify_repair_with_the_kernel(mixed, primary):
     u, k = mixed.nodes
