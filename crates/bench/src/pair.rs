@@ -6,7 +6,7 @@ use crate::nbd::NbdTarget;
 use crate::process::{Process, output};
 use crate::target::{Behind, Watched};
 use control::client::socket_path;
-use control::{Client, ConnectionState, DiskState, ReplicationState, ResourceStatus};
+use control::{Client, ConnectionState, DiskState, Event, ReplicationState, ResourceStatus};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a node may take to start, to connect, to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -171,6 +171,34 @@ impl Pair {
             let mut nodes = sockets.iter().zip(diskless);
             nodes.all(|(socket, diskless)| status(socket).is_ok_and(|s| there(&s, diskless)))
         })
+    }
+
+    /// Copies the whole of the first node's disk to the second's, which is given up: how long that takes, from the
+    /// command until the second node says that it is UpToDate. Nobody else asks the nodes for anything meanwhile.
+    ///
+    /// # Errors
+    /// If it is refused, or nothing happens for too long.
+    pub fn resync(&mut self) -> Result<Duration> {
+        let socket = socket_path(&self.dir.join(NODES[1]), &self.resource);
+        let failed = |e| Error::new(format!("resync: {e}"));
+        let connect = || Client::connect(&socket, Some(ANSWER)).map_err(failed);
+        let mut events = connect()?.subscribe(false, false).map_err(failed)?;
+        while !matches!(events.next(Some(ANSWER)).map_err(failed)?, Event::Ready) {}
+        let mut operator = connect()?;
+        let start = Instant::now();
+        operator.command(control::Command::Invalidate { volume: None }).map_err(failed)?;
+        let mut begun = false;
+        loop {
+            if let Event::Status(status) = events.next(Some(PATIENCE)).map_err(failed)? {
+                if begun && is_synced(&status, false) {
+                    break;
+                }
+                begun |= !is_synced(&status, false);
+            }
+        }
+        let took = start.elapsed();
+        self.wait_synced()?;
+        Ok(took)
     }
 
     /// Waits until the first node's status is as `there` wants it.

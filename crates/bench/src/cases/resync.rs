@@ -38,10 +38,7 @@ fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
         let start = Instant::now();
         std::fs::copy(&first, &copy).map_err(crate::Error::io(copy.display()))?;
         report.record(&title, COPY, MIB_S, mib / start.elapsed().as_secs_f64());
-        pair.verb_on_second("invalidate")?;
-        let start = Instant::now();
-        pair.wait_synced()?;
-        report.record(&title, ALONE, MIB_S, mib / start.elapsed().as_secs_f64());
+        report.record(&title, ALONE, MIB_S, mib / pair.resync()?.as_secs_f64());
         let mut nbd = pair.nbd()?;
         report.outcome(&app_job, WITHOUT, &nbd.run(&work.1)?)?;
         pair.verb_on_second("invalidate")?;
