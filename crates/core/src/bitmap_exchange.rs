@@ -91,6 +91,7 @@ impl Resource {
     /// Begins the generation of a resync. The target learns of it when it is on disk here: a source that has forgotten
     /// it after a crash would not recognise the target's data.
     pub(crate) fn send_sync_uuid(&mut self, d: usize) {
+        self.begin_first_generation(d);
         let mut set = self.uuids(d);
         let random = self.draw_generation(d);
         let sync = set.start_sync_source(random);
@@ -98,6 +99,14 @@ impl Resource {
         self.connections[PEER].peer_devices[d].sync_uuid_due = Some(sync);
         if mutant(Mutant::SyncUuidEarly) {
             self.send_due_sync_uuid(d);
+        }
+    }
+
+    /// A source has good data, also if nobody was ever promoted here, but a resync was asked for. "Just created" is no
+    /// generation: of two such nodes none sees that the other missed a resync's end, or crashed as Primary.
+    fn begin_first_generation(&mut self, d: usize) {
+        if self.uuids(d).current.same(Generation::JUST_CREATED) && !mutant(Mutant::SourceJustCreated) {
+            self.new_generation_beside_target(PEER, d);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::decide::StateChange;
 use crate::decide::rules84::Force;
 use crate::mutant::{Mutant, mutant};
 use units::{Duration, Instant};
-use wire::{ConnState, DiskState, Role, UuidFlags};
+use wire::{ConnState, DiskState, Role};
 
 /// So long after the peer has caught up the resync begins.
 const CALM: Duration = Duration::from_secs(1);
@@ -63,10 +63,7 @@ impl Resource {
         // In an interrupted resync the peer's generation is that of the resync already.
         let common = self.uuids(d).bitmap.is_none() && self.devices[d].role == Role::Primary;
         if ahead && common && !mutant(Mutant::AheadInOneGeneration) {
-            let compared = self.connections[i].peer_devices[d].compared;
-            self.new_generation(d);
-            self.connections[i].peer_devices[d].compared = compared;
-            self.send_uuids(d, UuidFlags::NONE);
+            self.new_generation_beside_target(i, d);
         }
     }
 

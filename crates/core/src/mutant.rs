@@ -67,6 +67,7 @@ mutants! {
     ExposedDataIgnored "exposed-data-ignored" Decision "a diskless Primary takes no other generation (state 5.4)";
     OwnGenerationExposed "own-generation-exposed" Cluster "without a disk users see the peer's generation (state 7.9)";
     UuidsBeforeDiskLoss "uuids-before-disk-loss" Cluster "a peer's UUIDs are judged by the disk there is now (state 5.4)";
+    ComparedBeforeLoss "compared-before-loss" Cluster "what was compared is of the disk that the peer had then (state 5.6)";
     ComparedBeforeGeneration "compared-before-generation" Cluster "what was compared is of the generations of then (state 5.6)";
     RefusedWritesForgotten "refused-writes-forgotten" Cluster "a disk that lacks what was refused is not in service (state 5.6)";
     ForcedBesideUsers "forced-beside-users" Cluster "no copy is called good by force beside users who have seen another (state 5.4)";
@@ -89,6 +90,7 @@ mutants! {
     TargetGoneUnnoticed "target-gone-unnoticed" Cluster "a source whose target's disk goes begins a generation (state 7.11)";
     DisklessRiseUnnoticed "diskless-rise-unnoticed" Decision "a Primary without a disk starts a generation (state B.1, S4)";
     FencedSourceInOneGeneration "fenced-source-in-one-generation" Cluster "a Primary thaws as source: a generation begins (state 7.11)";
+    SourceJustCreated "source-just-created" Cluster "who is a source has a generation (state 7.11)";
     AheadInOneGeneration "ahead-in-one-generation" Cluster "a Primary that runs ahead starts a generation (data 6.5)";
     CorrectedTooEarly "corrected-too-early" Decision "who attaches is told what was compared (state 5.7, rules 34, 35)";
     CorrectedSourceIgnored "corrected-source-ignored" Decision "who attaches follows a source that has corrected its set (state 5.7, rule 34)";
@@ -135,7 +137,6 @@ mutants! {
     RefusalOutlivesResync "refusal-outlives-resync" Cluster "a refused write of a sync target: no good copy lacks it (data 1.8)";
     LostGenerationTrusted "lost-generation-trusted" Cluster "what was in flight when the disk went is complete in the peer's new generation (data 1.7)";
     RefusalBeforeDiskLoss "refusal-before-disk-loss" Cluster "a peer that has refused what a lost disk had is no good copy (state 5.4)";
-    AloneBeforeDiskLoss "alone-before-disk-loss" Cluster "what was written alone is on the lost disk alone (state 7.9)";
     JudgedBeforeSettled "judged-before-settled" Cluster "users of a disk that is being attached go on: what they have got counts (state 7.9)";
     GivenUpBeforeDurable "given-up-before-durable" Cluster "a copy is given up when the peer's is durable (data 1.7)";
     VolatileOnPeer "volatile-on-peer" Cluster "what only the peer has is durable there (data 1.7)";

@@ -305,7 +305,7 @@ impl Resource {
         let marked = (0..self.connections.len()).any(|i| self.bits_left(i, d) > 0);
         let dev = &mut self.devices[d];
         let refused = std::mem::take(&mut dev.peer_refused) && !mutant(Mutant::RefusalBeforeDiskLoss);
-        dev.peer_outrun |= marked && (refused || alone && !mutant(Mutant::AloneBeforeDiskLoss));
+        dev.peer_outrun |= marked && (refused || alone);
     }
 
     /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on

@@ -185,6 +185,10 @@ impl Resource {
             return;
         }
         self.note_change(d, old, new);
+        if new.pdsk < DiskState::Negotiating && old.pdsk >= DiskState::Negotiating {
+            // Also if the peer has asked for it: its words from before are still under way, and call the disk good.
+            self.connections[PEER].peer_devices[d].compared &= mutant(Mutant::ComparedBeforeLoss);
+        }
         let rises = old.role != Role::Primary && new.role == Role::Primary;
         if rises {
             // Its users begin with what there is.
@@ -441,6 +445,14 @@ impl Resource {
         }
         let text = format!("new data generation {fresh}, the bitmap counts from {}", set.bitmap);
         self.note(Severity::Info, Some(d), None, "new-generation", text);
+    }
+
+    /// The peer is, or will be, the target of a resync, and gets the generation with that: what was compared stays so.
+    pub(crate) fn new_generation_beside_target(&mut self, i: usize, d: usize) {
+        let compared = self.connections[i].peer_devices[d].compared;
+        self.new_generation(d);
+        self.connections[i].peer_devices[d].compared = compared;
+        self.send_uuids(d, UuidFlags::NONE);
     }
 
     pub(crate) fn create_pending_generation(&mut self, d: usize) {
