@@ -465,6 +465,33 @@ def test_target_detaches_where_its_resync_ends(kernel_lab, tmp_path, target):
         c.assert_same()
 
 
+@pytest.mark.parametrize("source", "uk")
+def test_fresh_disk_is_copied(mixed, source):
+    """Of two fresh disks one is copied to the other by command (row 71). A kernel leaves both in the generation of fresh
+    disks; urbd as source begins one, which a kernel takes over where the resync ends, and finds equal later."""
+    s, t = roles(mixed, source)
+    mixed.configure()
+    for n in (s, t):
+        n.create_md()
+        n.start()
+    for n in (s, t):
+        n.wait(conn="Connected", timeout=60)
+    s.verb("invalidate-remote", "r0")
+    mixed.wait_synced()
+    current = [n.verb("get-gi", "r0").out.split(":")[0] for n in (s, t)]
+    fresh = [int(g, 16) & ~1 == 4 for g in current]
+    assert fresh == [s.kind == "kernel"] * 2, current
+    assert int(current[0], 16) | 1 == int(current[1], 16) | 1
+    t.cut()
+    s.wait(conn=DISCONNECTED, timeout=40)
+    t.heal()
+    mixed.wait_synced()
+    assert s.state()["oos"] == 0
+    s.verb("primary", "r0")
+    s.write(MIB, os.urandom(65536))
+    mixed.assert_same()
+
+
 @pytest.mark.parametrize("forced", "uk")
 def test_forced_beside_users(mixed, forced):
     """Two Primaries are allowed, and one works without a good disk on a copy that is not good either, which the other node
