@@ -142,6 +142,8 @@ pub(crate) struct PeerDevice {
     pub(crate) consider_resync: bool,
     /// The peer's generations are those from before it knew of the disk that is being attached here.
     pub(crate) uuids_stale: bool,
+    /// The peer said last that its disk is being attached.
+    pub(crate) attaching: bool,
     /// The generations of both sides were compared since the peer has its disk, and its data was not refused.
     pub(crate) compared: bool,
     /// A resync is about to begin, but the peer has not compared yet what led to it.
@@ -326,6 +328,7 @@ impl PeerDevice {
             resync: Resync::default(),
             consider_resync: false,
             uuids_stale: false,
+            attaching: false,
             compared: false,
             undecided: false,
             refused_writes: false,

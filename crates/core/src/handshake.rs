@@ -379,11 +379,14 @@ impl Resource {
     /// What the generations that a peer tells of mean as things are now.
     fn judge_uuids(&self, i: usize, d: usize, packet: &wire::Uuids) -> (UuidsVerdict, Reason) {
         let (dev, c) = (&self.devices[d], &self.connections[i]);
+        let pd = &c.peer_devices[d];
+        // A resync that was to bring it up to date may have been agreed to already, and ended with the own disk.
+        let attaching = pd.attaching && pd.pdsk < DiskState::UpToDate && !mutant(Mutant::TargetToBeServes);
         handshake84::on_uuids(&handshake84::UuidsReceived {
             primary: dev.role == Role::Primary,
             disk: dev.disk,
-            conn: c.peer_devices[d].repl,
-            peer_attaching: c.peer_devices[d].pdsk < DiskState::Inconsistent,
+            conn: pd.repl,
+            peer_attaching: attaching || pd.pdsk < DiskState::Inconsistent,
             protocol: c.version(),
             own_current: self.uuids(d).current,
             exposed: dev.exposed,
@@ -426,6 +429,7 @@ impl Resource {
         }
         let flags = self.connections[i].peer_devices[d].uuids.map_or(UuidFlags::NONE, |u| u.flags);
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
+        self.connections[i].peer_devices[d].attaching = theirs.disk == DiskState::Negotiating;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
             return self.give_up(i, reason.name(), reason.to_string());
         }

@@ -68,6 +68,7 @@ mutants! {
     OwnGenerationExposed "own-generation-exposed" Cluster "without a disk users see the peer's generation (state 7.9)";
     UuidsBeforeDiskLoss "uuids-before-disk-loss" Cluster "a peer's UUIDs are judged by the disk there is now (state 5.4)";
     ComparedBeforeLoss "compared-before-loss" Cluster "what was compared is of the disk that the peer had then (state 5.6)";
+    TargetToBeServes "target-to-be-serves" Cluster "a disk that was to be copied to is judged anew when its source's goes (state 5.4)";
     ComparedBeforeGeneration "compared-before-generation" Cluster "what was compared is of the generations of then (state 5.6)";
     RefusedWritesForgotten "refused-writes-forgotten" Cluster "a disk that lacks what was refused is not in service (state 5.6)";
     ForcedBesideUsers "forced-beside-users" Cluster "no copy is called good by force beside users who have seen another (state 5.4)";
