@@ -47,6 +47,11 @@ impl Running {
     pub(crate) fn any(&self) -> bool {
         !self.calls.is_empty()
     }
+
+    /// Does one run that will not end by itself?
+    pub(crate) fn hang(&self) -> bool {
+        !self.hung.is_empty()
+    }
 }
 
 impl Cluster {

@@ -6,6 +6,9 @@ use units::Instant;
 
 /// So many events without a step of the plan, a request or a command are too many: five times what was ever seen.
 const MOST: u64 = 1_000_000;
+/// While a handler hangs a command is tried again and again, ten times a second, or a hundred if the clock runs fast, and
+/// that for hours: of these events every tenth counts.
+const OF_HUNG: u64 = 10;
 /// Of the last ones it is counted what they are.
 const COUNTED: u64 = 20_000;
 /// So many sorts are named.
@@ -15,6 +18,8 @@ const NAMED: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Restless {
     events: u64,
+    /// How many there were of those of which only every tenth counts.
+    hung: u64,
     /// Since when it is counted, and the reasons that had been given by then.
     since: Instant,
     reasons: BTreeMap<&'static str, u64>,
@@ -29,6 +34,12 @@ impl Cluster {
 
     /// An event is about to happen.
     pub(crate) fn note_event(&mut self, event: &Event) {
+        if self.handlers.hang() && self.nodes.iter().any(|n| !n.commands.is_empty()) {
+            self.restless.hung += 1;
+            if !self.restless.hung.is_multiple_of(OF_HUNG) {
+                return;
+            }
+        }
         self.restless.events += 1;
         let events = self.restless.events;
         if events <= MOST - COUNTED {
