@@ -6,8 +6,8 @@ use units::Instant;
 
 /// So many events without a step of the plan, a request or a command are too many: five times what was ever seen.
 const MOST: u64 = 1_000_000;
-/// While a handler hangs a command is tried again and again, ten times a second, or a hundred if the clock runs fast, and
-/// that for hours: of these events every tenth counts.
+/// While a handler hangs a command is tried again and again, ten times a second, or a hundred if the clock runs fast,
+/// and that for hours: of these events every tenth counts.
 const OF_HUNG: u64 = 10;
 /// Of the last ones it is counted what they are.
 const COUNTED: u64 = 20_000;
