@@ -43,8 +43,14 @@ impl Mounted {
 
 impl Drop for Mount<'_> {
     fn drop(&mut self) {
-        if let Some(umount) = find_program("umount") {
-            let _ = output(Command::new(umount).arg(self.0));
+        let Some(umount) = find_program("umount") else { return };
+        // What an io_uring had open the kernel closes a little after the ring is gone: until then the mount is busy.
+        let busy = || output(Command::new(&umount).arg(self.0)).is_err();
+        for _ in 0..50 {
+            if !busy() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
         }
     }
 }
