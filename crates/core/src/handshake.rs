@@ -503,7 +503,7 @@ impl Resource {
     fn occasion_to_compare(&mut self, i: usize, d: usize, old: &StateWord, theirs: &StateWord) -> Option<Occasion> {
         let peer_uuids_known = self.peer_uuids_known(i, d);
         let pd = &mut self.connections[i].peer_devices[d];
-        let occasion = handshake84::occasion(&handshake84::StateReceived {
+        handshake84::occasion(&handshake84::StateReceived {
             peer_uuids_known,
             conn: old.conn,
             peer_conn: theirs.conn,
@@ -511,9 +511,7 @@ impl Resource {
             peer_disk: theirs.disk,
             consider_resync: std::mem::take(&mut pd.consider_resync),
             compared: pd.compared,
-        });
-        pd.compared &= theirs.disk >= DiskState::Negotiating;
-        occasion
+        })
     }
 
     /// The peer does not know of the resync yet, or waits with its disk: help it to the same conclusion.

@@ -434,6 +434,11 @@ impl Volume {
         rotten.into_iter().for_each(|(range, content)| self.view.may_hold(range, content, now));
     }
 
+    /// Nobody may rely on what was acknowledged and is not known to be flushed.
+    pub(crate) fn doubt_unflushed(&mut self) {
+        self.doubtful.extend(self.unflushed.drain(..).map(|(_, range, _)| range));
+    }
+
     /// What the copy holds now is as good as what is expected of it.
     pub(crate) fn may_hold_what_it_holds(&mut self, now: Moment) {
         for (range, content) in self.data.data().all() {

@@ -167,7 +167,7 @@ impl Cluster {
         for volume in &mut self.nodes[n].volumes {
             let primary = volume.word.is_some_and(|w| w.role == Role::Primary);
             if primary && (deaf || volume.generation_began) {
-                volume.doubtful.extend(volume.unflushed.drain(..).map(|(_, range, _)| range));
+                volume.doubt_unflushed();
             }
         }
     }
@@ -202,7 +202,7 @@ impl Cluster {
             if let Some(meta) = &mut volume.meta {
                 meta.lose_power(&mut self.rng);
             }
-            volume.doubtful.extend(volume.unflushed.drain(..).map(|(_, range, _)| range));
+            volume.doubt_unflushed();
             for place in volume.data.lose_power(&mut self.rng) {
                 let left: Vec<_> = volume.data.data().runs(place).map(|(r, c)| (r, c.id)).collect();
                 for (range, content) in left {

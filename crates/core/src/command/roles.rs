@@ -77,8 +77,8 @@ impl Resource {
     /// may have been invalidated since.
     fn next_promotion(&self, force: bool, volume: usize) -> Progress {
         let next = Some((volume + 1, force)).filter(|(next, _)| *next < self.devices.len());
-        let again = || self.devices.iter().position(|d| d.role != Role::Primary);
-        let again = || again().map(|d| (d, force && mutant(Mutant::ForcedTwice)));
+        let demoted = || self.devices.iter().position(|d| d.role != Role::Primary);
+        let again = || Some((demoted()?, force && mutant(Mutant::ForcedTwice)));
         let Some((volume, force)) = next.or_else(again) else { return (None, Some(Ok(()))) };
         (Some(Waiting::Promote { promotion: Promotion::new(force), force, volume, stage: Stage::Ask }), None)
     }
