@@ -169,13 +169,17 @@ class Cluster:
     def up(self, primary=None, timeout=60.0, **options):
         """Fresh metadata everywhere, full sync from `primary` (default: the first node), both UpToDate."""
         self.configure(**options)
+        self.start_fresh(timeout)
+        (primary or self.nodes[0]).verb("primary", "--force", "r0")
+        self.wait_synced(timeout)
+
+    def start_fresh(self, timeout=60.0):
+        """Fresh metadata everywhere, all connected; nobody has data."""
         for n in self.nodes:
             n.create_md()
             n.start()
         for n in self.nodes:
             n.wait(conn="Connected", timeout=timeout)
-        (primary or self.nodes[0]).verb("primary", "--force", "r0")
-        self.wait_synced(timeout)
 
     def wait_synced(self, timeout=60.0, **want):
         for n in self.nodes:

@@ -309,11 +309,7 @@ def through_a_proxy(lab, *options):
         proxy = lab.popen([sys.executable, program, *options, "--port", str(C.PORT), u.ip, k.ip],
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            for n in (u, k):
-                n.create_md()
-                n.start()
-            for n in (u, k):
-                n.wait(conn="Connected", timeout=60)
+            c.start_fresh()
             yield c
         finally:
             proxy.kill()
@@ -471,11 +467,7 @@ def test_fresh_disk_is_copied(mixed, source):
     disks; urbd as source begins one, which a kernel takes over where the resync ends, and finds equal later."""
     s, t = roles(mixed, source)
     mixed.configure()
-    for n in (s, t):
-        n.create_md()
-        n.start()
-    for n in (s, t):
-        n.wait(conn="Connected", timeout=60)
+    mixed.start_fresh()
     s.verb("invalidate-remote", "r0")
     mixed.wait_synced()
     current = [n.verb("get-gi", "r0").out.split(":")[0] for n in (s, t)]
@@ -498,11 +490,7 @@ def test_forced_beside_users(mixed, forced):
     then declares good by force (row 62). A kernel agrees; urbd does when it has no users any more."""
     f, p = roles(mixed, forced)
     mixed.configure(fast=False, net=C.FAST_NET + " allow-two-primaries;", disk="c-plan-ahead 0; resync-rate 400K;")
-    for n in (f, p):
-        n.create_md()
-        n.start()
-    for n in (f, p):
-        n.wait(conn="Connected", timeout=60)
+    mixed.start_fresh()
     p.verb("primary", "--force", "r0")
     f.wait(repl="SyncTarget", timeout=20)
     p.call("detach", "--force", "r0")

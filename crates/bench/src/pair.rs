@@ -187,14 +187,9 @@ impl Pair {
         let mut operator = connect()?;
         let start = Instant::now();
         operator.command(control::Command::Invalidate { volume: None }).map_err(failed)?;
-        let mut begun = false;
-        loop {
-            if let Event::Status(status) = events.next(Some(PATIENCE)).map_err(failed)? {
-                if begun && is_synced(&status, false) {
-                    break;
-                }
-                begun |= !is_synced(&status, false);
-            }
+        for synced in [false, true] {
+            let there = |event| matches!(event, Event::Status(status) if is_synced(&status, false) == synced);
+            while !there(events.next(Some(PATIENCE)).map_err(failed)?) {}
         }
         let took = start.elapsed();
         self.wait_synced()?;
