@@ -5,6 +5,7 @@ use crate::dialect::Version;
 use crate::fields::{Fields, Put};
 use crate::inline::Digest;
 use crate::packet::Unsendable;
+use crate::peers::Dagtag;
 use crate::violation::Violation;
 use crate::{MAX_BLOCK, MAX_DISCARD};
 use std::fmt;
@@ -167,7 +168,31 @@ pub struct VerifyReply {
     pub digest: Digest,
 }
 
-/// An acknowledgement of a block (`docs/spec/wire-protocol.md` 5.8): twelve packets share this layout.
+/// A request of resync or verify, or the answer of a verify, that names the write which it depends on
+/// (`docs/spec/wire-protocol.md` 5.7, 5.9).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DagtagRequest {
+    /// Which block. Its cookie is `SYNCER` below version 122.
+    pub block: BlockRequest,
+    /// The node whose stream of writes it depends on; means nothing without a dependency.
+    pub node: u32,
+    /// The position that must have been reached; 0 for no dependency.
+    pub dagtag: Dagtag,
+    /// Digest of the block, where the packet has one. Its length is what the peer sent, not necessarily the
+    /// algorithm's.
+    pub digest: Digest,
+}
+
+/// P_OV_RESULT_ID (`docs/spec/wire-protocol.md` 5.9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifyResultId {
+    /// Which block.
+    pub block: BlockAck,
+    /// The result.
+    pub outcome: VerifyOutcome,
+}
+
+/// An acknowledgement of a block (`docs/spec/wire-protocol.md` 5.8): many packets share this layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockAck {
     /// As in the request.
@@ -348,6 +373,53 @@ impl VerifyReply {
     }
 }
 
+impl DagtagRequest {
+    pub(crate) fn parse(f: &mut Fields<'_>) -> Result<DagtagRequest, Violation> {
+        let (sector, block_id, size) = (f.u64()?, BlockId(f.u64()?), f.u32()?);
+        let (node, dagtag) = (f.u32()?, Dagtag(f.u64()?));
+        let size = block_size(f, size, MAX_BLOCK)?;
+        let block = BlockRequest { sector: sector_of(f, sector, size)?, block_id, size };
+        Ok(DagtagRequest { block, node, dagtag, digest: digest(f.rest(), f)? })
+    }
+
+    pub(crate) fn emit(&self, out: &mut Vec<u8>) -> Result<(), Unsendable> {
+        out.put64(self.block.sector.0);
+        out.put64(self.block.block_id.0);
+        put_size(out, self.block.size)?;
+        out.put32(self.node);
+        out.put64(self.dagtag.0);
+        out.extend_from_slice(self.digest.as_slice());
+        Ok(())
+    }
+}
+
+impl VerifyResultId {
+    pub(crate) fn parse(f: &mut Fields<'_>) -> Result<VerifyResultId, Violation> {
+        let (block, result) = (BlockAck::parse(f)?, f.u32()?);
+        f.bytes(4)?;
+        let outcome = match result {
+            0 => VerifyOutcome::Skipped,
+            1 => VerifyOutcome::InSync,
+            2 => VerifyOutcome::OutOfSync,
+            n => {
+                return Err(Violation::UnknownValue { command: f.command(), field: "result", value: n.into() });
+            }
+        };
+        Ok(VerifyResultId { block, outcome })
+    }
+
+    pub(crate) fn emit(&self, out: &mut Vec<u8>) -> Result<(), Unsendable> {
+        self.block.emit(out)?;
+        out.put32(match self.outcome {
+            VerifyOutcome::Skipped => 0,
+            VerifyOutcome::InSync => 1,
+            VerifyOutcome::OutOfSync => 2,
+        });
+        out.put32(0);
+        Ok(())
+    }
+}
+
 impl BlockAck {
     pub(crate) fn parse(f: &mut Fields<'_>) -> Result<BlockAck, Violation> {
         let (sector, block_id, size, seq) = (f.u64()?, BlockId(f.u64()?), ByteLen(f.u32()?.into()), f.u32()?);
@@ -430,14 +502,14 @@ impl BarrierAck {
     }
 }
 
-fn sector_of(f: &Fields<'_>, sector: u64, size: ByteLen) -> Result<Sector, Violation> {
+pub(crate) fn sector_of(f: &Fields<'_>, sector: u64, size: ByteLen) -> Result<Sector, Violation> {
     match sector.checked_add(size.to_sectors_ceil().0) {
         Some(end) if end <= SECTOR_LIMIT => Ok(Sector(sector)),
         _ => Err(Violation::SectorBeyondAnyDevice { command: f.command(), sector }),
     }
 }
 
-fn block_size(f: &Fields<'_>, size: u32, max: u32) -> Result<ByteLen, Violation> {
+pub(crate) fn block_size(f: &Fields<'_>, size: u32, max: u32) -> Result<ByteLen, Violation> {
     let len = ByteLen(size.into());
     if size == 0 || size > max || !len.is_sector_aligned() {
         return Err(Violation::BadBlockSize { command: f.command(), size, max });
@@ -449,7 +521,7 @@ fn digest(bytes: &[u8], f: &Fields<'_>) -> Result<Digest, Violation> {
     Digest::new(bytes).ok_or(Violation::Truncated { command: f.command() })
 }
 
-fn put_size(out: &mut Vec<u8>, size: ByteLen) -> Result<(), Unsendable> {
+pub(crate) fn put_size(out: &mut Vec<u8>, size: ByteLen) -> Result<(), Unsendable> {
     out.put32(u32::try_from(size.0).map_err(|_| Unsendable::TooLong { bytes: size.0 })?);
     Ok(())
 }

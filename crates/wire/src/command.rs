@@ -88,10 +88,40 @@ commands! {
     ConnStChgReply = 0x2b, "P_CONN_ST_CHG_REPLY";
     RetryWrite = 0x2c, "P_RETRY_WRITE";
     ProtocolUpdate = 0x2d, "P_PROTOCOL_UPDATE";
+    TwopcPrepare = 0x2e, "P_TWOPC_PREPARE";
+    TwopcAbort = 0x2f, "P_TWOPC_ABORT";
+    Dagtag = 0x30, "P_DAGTAG";
     Trim = 0x31, "P_TRIM";
     RsThinReq = 0x32, "P_RS_THIN_REQ";
     RsDeallocated = 0x33, "P_RS_DEALLOCATED";
+    TwopcPrepRsz = 0x35, "P_TWOPC_PREP_RSZ";
     Zeroes = 0x36, "P_ZEROES";
+    PeerAck = 0x40, "P_PEER_ACK";
+    PeersInSync = 0x41, "P_PEERS_IN_SYNC";
+    Uuids110 = 0x42, "P_UUIDS110";
+    PeerDagtag = 0x43, "P_PEER_DAGTAG";
+    CurrentUuid = 0x44, "P_CURRENT_UUID";
+    TwopcYes = 0x45, "P_TWOPC_YES";
+    TwopcNo = 0x46, "P_TWOPC_NO";
+    TwopcCommit = 0x47, "P_TWOPC_COMMIT";
+    TwopcRetry = 0x48, "P_TWOPC_RETRY";
+    ConfirmStable = 0x49, "P_CONFIRM_STABLE";
+    RsCancelAhead = 0x4a, "P_RS_CANCEL_AHEAD";
+    Disconnect = 0x4b, "P_DISCONNECT";
+    RsDagtagReq = 0x4c, "P_RS_DAGTAG_REQ";
+    RsCsumDagtagReq = 0x4d, "P_RS_CSUM_DAGTAG_REQ";
+    RsThinDagtagReq = 0x4e, "P_RS_THIN_DAGTAG_REQ";
+    OvDagtagReq = 0x4f, "P_OV_DAGTAG_REQ";
+    OvDagtagReply = 0x50, "P_OV_DAGTAG_REPLY";
+    WriteAckInSync = 0x51, "P_WRITE_ACK_IN_SYNC";
+    RsNegAck = 0x52, "P_RS_NEG_ACK";
+    OvResultId = 0x53, "P_OV_RESULT_ID";
+    RsDeallocatedId = 0x54, "P_RS_DEALLOCATED_ID";
+    FlushRequests = 0x55, "P_FLUSH_REQUESTS";
+    FlushForward = 0x56, "P_FLUSH_FORWARD";
+    FlushRequestsAck = 0x57, "P_FLUSH_REQUESTS_ACK";
+    EnableReplicationNext = 0x58, "P_ENABLE_REPLICATION_NEXT";
+    EnableReplication = 0x59, "P_ENABLE_REPLICATION";
     InitialMeta = 0xfff1, "P_INITIAL_META";
     InitialData = 0xfff2, "P_INITIAL_DATA";
     ConnectionFeatures = 0xfffe, "P_CONNECTION_FEATURES";
@@ -134,6 +164,17 @@ impl Command {
                 | C::RsCancel
                 | C::ConnStChgReply
                 | C::RetryWrite
+                | C::PeerAck
+                | C::PeersInSync
+                | C::TwopcYes
+                | C::TwopcNo
+                | C::TwopcRetry
+                | C::ConfirmStable
+                | C::RsCancelAhead
+                | C::WriteAckInSync
+                | C::RsNegAck
+                | C::OvResultId
+                | C::FlushForward
         )
     }
 
@@ -153,6 +194,14 @@ impl Command {
                 | C::BarrierAck
                 | C::ConnStChgReq
                 | C::ConnStChgReply
+                | C::Dagtag
+                | C::PeerDagtag
+                | C::PeerAck
+                | C::ConfirmStable
+                | C::Disconnect
+                | C::FlushRequests
+                | C::FlushForward
+                | C::FlushRequestsAck
                 | C::DelayProbe
                 | C::InitialData
                 | C::InitialMeta
@@ -161,13 +210,28 @@ impl Command {
     }
 
     /// May a peer that speaks `dialect` send this packet? P_TRIM is taken without its feature, because 8.4 nodes
-    /// send it from version 95 on whatever was agreed.
+    /// send it from version 95 on whatever was agreed. P_ENABLE_REPLICATION is taken from DRBD 9 that speaks an old
+    /// version, and means nothing then (`docs/spec/wire-protocol.md` 16.1).
     #[must_use]
     pub const fn is_accepted(self, dialect: &Dialect) -> bool {
+        self.is_in(dialect) || (!dialect.version.is_9() && self.is_about_replication())
+    }
+
+    const fn is_about_replication(self) -> bool {
+        matches!(self, Command::EnableReplicationNext | Command::EnableReplication)
+    }
+
+    /// Does the dialect have it?
+    const fn is_in(self, dialect: &Dialect) -> bool {
         let (since, until) = self.versions();
         let version = dialect.version.number();
         let feature = match self {
-            Command::RsThinReq | Command::RsDeallocated => Features::THIN_RESYNC,
+            Command::RsThinReq | Command::RsDeallocated | Command::RsDeallocatedId => Features::THIN_RESYNC,
+            Command::RsDagtagReq | Command::RsCsumDagtagReq | Command::OvDagtagReq | Command::OvDagtagReply => {
+                Features::RESYNC_DAGTAG
+            }
+            Command::RsThinDagtagReq => Features(Features::RESYNC_DAGTAG.0 | Features::THIN_RESYNC.0),
+            Command::EnableReplicationNext | Command::EnableReplication => Features::RESYNC_WITHOUT_REPLICATION,
             Command::Zeroes => Features::WRITE_ZEROES,
             _ => Features::NONE,
         };
@@ -178,14 +242,15 @@ impl Command {
     #[must_use]
     pub const fn is_sendable(self, dialect: &Dialect) -> bool {
         let trim_ok = !matches!(self, Command::Trim) || dialect.has(Features::TRIM);
-        self.is_accepted(dialect) && trim_ok && !matches!(self, Command::DelayProbe)
+        self.is_in(dialect) && trim_ok && !matches!(self, Command::DelayProbe)
     }
 
     const fn versions(self) -> (u32, u32) {
         use Command as C;
         match self {
             C::SyncParam => (86, 88),
-            C::OvRequest | C::OvReply | C::OvResult => (88, 121),
+            C::OvRequest | C::OvReply => (88, u32::MAX),
+            C::OvResult => (88, 121),
             C::SyncParam89 | C::CsumRsRequest | C::RsIsInSync => (89, u32::MAX),
             C::CompressedBitmap => (90, u32::MAX),
             C::Trim | C::RsThinReq | C::Zeroes => (95, u32::MAX),
@@ -196,6 +261,19 @@ impl Command {
             C::ConnStChgReq | C::ConnStChgReply => (100, 109),
             C::Superseded => (86, 101),
             C::RetryWrite => (100, 101),
+            C::TwopcPrepare | C::TwopcAbort | C::TwopcCommit | C::TwopcYes | C::TwopcNo | C::TwopcRetry => {
+                (110, u32::MAX)
+            }
+            C::Dagtag | C::PeerAck | C::PeersInSync | C::Uuids110 | C::PeerDagtag | C::CurrentUuid => (110, u32::MAX),
+            C::TwopcPrepRsz => (112, u32::MAX),
+            C::ConfirmStable => (114, u32::MAX),
+            C::RsCancelAhead => (115, u32::MAX),
+            C::Disconnect => (118, u32::MAX),
+            C::RsDagtagReq | C::RsCsumDagtagReq | C::RsThinDagtagReq => (118, u32::MAX),
+            C::OvDagtagReq | C::OvDagtagReply => (118, u32::MAX),
+            C::WriteAckInSync | C::RsNegAck | C::OvResultId | C::RsDeallocatedId => (122, u32::MAX),
+            C::FlushRequests | C::FlushForward | C::FlushRequestsAck => (123, u32::MAX),
+            C::EnableReplicationNext | C::EnableReplication => (118, u32::MAX),
             _ => (86, u32::MAX),
         }
     }
@@ -231,6 +309,18 @@ impl Command {
             C::AuthChallenge => (64, 128),
             C::AuthResponse => (1, 64),
             C::ConnectionFeatures => (72, 72),
+            C::TwopcPrepare | C::TwopcPrepRsz | C::TwopcCommit | C::TwopcAbort => (36, 36),
+            C::TwopcYes | C::TwopcNo | C::TwopcRetry | C::OvResultId => (32, 32),
+            C::RsDagtagReq | C::RsThinDagtagReq | C::OvDagtagReq => (32, 32),
+            C::RsCsumDagtagReq | C::OvDagtagReply => (32, 32 + 64),
+            C::RsCancelAhead | C::WriteAckInSync | C::RsNegAck | C::RsDeallocatedId => (24, 24),
+            C::PeersInSync | C::ConfirmStable => (24, 24),
+            C::PeerAck | C::CurrentUuid => (16, 16),
+            C::PeerDagtag | C::FlushForward | C::FlushRequestsAck => (12, 12),
+            C::Dagtag | C::FlushRequests => (8, 8),
+            C::EnableReplicationNext | C::EnableReplication => (4, 4),
+            C::Disconnect => (0, 0),
+            C::Uuids110 => (40, variable_max),
         }
     }
 

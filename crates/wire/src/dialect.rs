@@ -4,23 +4,36 @@ use crate::violation::Violation;
 use std::fmt;
 use std::ops::BitOr;
 
-/// A protocol version this crate speaks: 86 to 101.
+/// A protocol version this crate speaks: 86 to 101 (DRBD 8.4), 118 to 124 (DRBD 9).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(u8);
 
 impl Version {
     /// The oldest version spoken.
     pub const MIN: Version = Version(86);
+    /// The newest version of 8.4's dialect.
+    pub const MAX_84: Version = Version(101);
+    /// The oldest version of 9's dialect.
+    pub const MIN_9: Version = Version(118);
     /// The newest version spoken.
-    pub const MAX: Version = Version(101);
+    pub const MAX: Version = Version(124);
 
     /// `None` if this crate does not speak `n`.
     #[must_use]
     pub const fn new(n: u32) -> Option<Version> {
-        if n >= Self::MIN.0 as u32 && n <= Self::MAX.0 as u32 { Some(Version(n as u8)) } else { None }
+        match n {
+            86..=101 | 118..=124 => Some(Version(n as u8)),
+            _ => None,
+        }
     }
 
-    /// The number, 86 to 101.
+    /// Does it have node ids, two-phase commits and one bitmap for each peer?
+    #[must_use]
+    pub const fn is_9(self) -> bool {
+        self.0 >= Self::MIN_9.0
+    }
+
+    /// The number, 86 to 101 or 118 to 124.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0 as u32
@@ -76,8 +89,22 @@ impl Features {
     pub const WRITE_SAME: Features = Features(0x4);
     /// P_ZEROES; P_TRIM means a plain discard.
     pub const WRITE_ZEROES: Features = Features(0x8);
+    /// Requests of resync and verify name the write that they depend on.
+    pub const RESYNC_DAGTAG: Features = Features(0x10);
+    /// Second layout of two-phase commits: flags, and the reachable nodes in P_TWOPC_COMMIT.
+    pub const TWOPC_V2: Features = Features(0x20);
+    /// Generations of a resync that is skipped are handled as 9.2.4 does.
+    pub const RS_SKIP_UUID: Features = Features(0x40);
+    /// P_ENABLE_REPLICATION: a target of a resync need not get new writes meanwhile.
+    pub const RESYNC_WITHOUT_REPLICATION: Features = Features(0x80);
+    /// P_SIZES tells how much a bit of the bitmap stands for. Needs `WRITE_SAME`.
+    pub const BM_BLOCK_SHIFT: Features = Features(0x100);
+    /// P_PEER_DAGTAG within the handshake.
+    pub const RECONCILE_RECONNECT: Features = Features(0x200);
+    /// All of 8.4's.
+    pub const OF_84: Features = Features(0xf);
     /// All that this crate speaks.
-    pub const ALL: Features = Features(0xf);
+    pub const ALL: Features = Features(0x3ff);
 
     /// Are all features of `other` set?
     #[must_use]

@@ -7,7 +7,7 @@ use crate::inline::AlgName;
 use crate::packet::Unsendable;
 use crate::violation::Violation;
 use std::fmt;
-use units::{Generation, Sector};
+use units::{Generation, NodeId, Sector};
 
 /// P_CONNECTION_FEATURES: what a node offers (`docs/spec/wire-protocol.md` 7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,26 @@ pub struct ConnectionFeatures {
 }
 
 impl ConnectionFeatures {
-    /// Everything this crate speaks, without node ids.
+    /// Everything of 8.4's dialect, without node ids.
     pub const OFFER: ConnectionFeatures = ConnectionFeatures {
         protocol_min: Version::MIN.number(),
-        protocol_max: Version::MAX.number(),
-        features: Features::ALL,
+        protocol_max: Version::MAX_84.number(),
+        features: Features::OF_84,
         sender_node: 0,
         receiver_node: 0,
     };
+
+    /// Everything this crate speaks, from node `own` to node `peer`.
+    #[must_use]
+    pub const fn of_9(own: NodeId, peer: NodeId) -> ConnectionFeatures {
+        ConnectionFeatures {
+            protocol_min: Version::MIN.number(),
+            protocol_max: Version::MAX.number(),
+            features: Features::ALL,
+            sender_node: own.index() as u32,
+            receiver_node: peer.index() as u32,
+        }
+    }
 
     /// What a node that offered `self` speaks with one that offered `peer`: the lower of both maxima, the common
     /// features. Errors if the ranges do not meet, or meet at a version that this crate does not speak.
@@ -45,7 +57,12 @@ impl ConnectionFeatures {
             return Err(refusal);
         }
         let version = Version::new(top(self).min(top(peer))).ok_or(refusal)?;
-        Ok(Dialect { version, features: self.features.and(peer.features) })
+        let features = self.features.and(peer.features);
+        // Only 9.2.0 to 9.2.2 offer this mixture, and what they mean by it was never released again.
+        if version.number() == 121 && features.contains(Features::RESYNC_DAGTAG) {
+            return Err(refusal);
+        }
+        Ok(Dialect { version, features })
     }
 
     pub(crate) fn parse(f: &mut Fields<'_>) -> Result<ConnectionFeatures, Violation> {
@@ -300,6 +317,16 @@ pub struct ResizeFlags {
     pub assume_clean: bool,
 }
 
+impl ResizeFlags {
+    pub(crate) const fn from_bits(flags: u16) -> ResizeFlags {
+        ResizeFlags { forced: flags & 1 != 0, assume_clean: flags & 2 != 0 }
+    }
+
+    pub(crate) const fn to_bits(self) -> u16 {
+        self.forced as u16 | (self.assume_clean as u16) << 1
+    }
+}
+
 /// The queue limits part of P_SIZES. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
@@ -319,6 +346,9 @@ pub struct QueueLimits {
     pub discard_zeroes_data: bool,
     /// Does the disk take WRITE SAME?
     pub write_same_capable: bool,
+    /// A bit of the sender's bitmap stands for 4 KiB times two to the power of this, 0 to 8. Travels only with
+    /// `Features::BM_BLOCK_SHIFT`, and is 0 without it.
+    pub bitmap_block_shift: u8,
 }
 
 impl Default for QueueLimits {
@@ -333,6 +363,7 @@ impl Default for QueueLimits {
             discard_enabled: false,
             discard_zeroes_data: false,
             write_same_capable: false,
+            bitmap_block_shift: 0,
         }
     }
 }
@@ -360,8 +391,8 @@ impl Sizes {
     pub(crate) fn parse(f: &mut Fields<'_>, dialect: &Dialect) -> Result<Sizes, Violation> {
         let (disk_size, user_size, current_size) = (size(f)?, size(f)?, size(f)?);
         let (max_bio_size, queue_order_type, flags) = (f.u32()?, f.u16()?, f.u16()?);
-        let flags = ResizeFlags { forced: flags & 1 != 0, assume_clean: flags & 2 != 0 };
-        let limits = if dialect.has(Features::WRITE_SAME) { Some(QueueLimits::parse(f)?) } else { None };
+        let flags = ResizeFlags::from_bits(flags);
+        let limits = if dialect.has(Features::WRITE_SAME) { Some(QueueLimits::parse(f, dialect)?) } else { None };
         Ok(Sizes { disk_size, user_size, current_size, max_bio_size, queue_order_type, flags, limits })
     }
 
@@ -371,9 +402,9 @@ impl Sizes {
         out.put64(self.current_size.0);
         out.put32(self.max_bio_size);
         out.put16(self.queue_order_type);
-        out.put16(u16::from(self.flags.forced) | u16::from(self.flags.assume_clean) << 1);
+        out.put16(self.flags.to_bits());
         match &self.limits {
-            Some(limits) if dialect.has(Features::WRITE_SAME) => limits.emit(out),
+            Some(limits) if dialect.has(Features::WRITE_SAME) => limits.emit(dialect, out),
             None if dialect.has(Features::WRITE_SAME) => return Err(Unsendable::NoQueueLimits),
             _ => {}
         }
@@ -382,8 +413,8 @@ impl Sizes {
 }
 
 impl QueueLimits {
-    fn parse(f: &mut Fields<'_>) -> Result<QueueLimits, Violation> {
-        let limits = QueueLimits {
+    fn parse(f: &mut Fields<'_>, dialect: &Dialect) -> Result<QueueLimits, Violation> {
+        let mut limits = QueueLimits {
             physical_block_size: f.u32()?,
             logical_block_size: f.u32()?,
             alignment_offset: f.u32()?,
@@ -392,22 +423,30 @@ impl QueueLimits {
             discard_enabled: f.u8()? != 0,
             discard_zeroes_data: f.u8()? != 0,
             write_same_capable: f.u8()? != 0,
+            bitmap_block_shift: 0,
         };
-        f.u8()?; // bitmap block shift: means something only with a feature that this crate does not offer
+        let shift = f.u8()?;
+        if dialect.has(Features::BM_BLOCK_SHIFT) {
+            if shift > 8 {
+                let (command, value) = (f.command(), shift.into());
+                return Err(Violation::UnknownValue { command, field: "bitmap block size", value });
+            }
+            limits.bitmap_block_shift = shift;
+        }
         Ok(limits)
     }
 
-    fn emit(&self, out: &mut Vec<u8>) {
+    fn emit(&self, dialect: &Dialect, out: &mut Vec<u8>) {
         let numbers =
             [self.physical_block_size, self.logical_block_size, self.alignment_offset, self.io_min, self.io_opt];
         numbers.into_iter().for_each(|n| out.put32(n));
-        [self.discard_enabled, self.discard_zeroes_data, self.write_same_capable, false]
-            .into_iter()
-            .for_each(|b| out.put8(b.into()));
+        let abilities = [self.discard_enabled, self.discard_zeroes_data, self.write_same_capable];
+        abilities.into_iter().for_each(|b| out.put8(b.into()));
+        out.put8(if dialect.has(Features::BM_BLOCK_SHIFT) { self.bitmap_block_shift } else { 0 });
     }
 }
 
-fn size(f: &mut Fields<'_>) -> Result<Sector, Violation> {
+pub(crate) fn size(f: &mut Fields<'_>) -> Result<Sector, Violation> {
     let sector = f.u64()?;
     if sector > 1 << 54 {
         return Err(Violation::SectorBeyondAnyDevice { command: f.command(), sector });
@@ -415,7 +454,7 @@ fn size(f: &mut Fields<'_>) -> Result<Sector, Violation> {
     Ok(Sector(sector))
 }
 
-/// `uuid_flags` of P_UUIDS (`docs/spec/wire-protocol.md` 5.14).
+/// `uuid_flags` of P_UUIDS and P_UUIDS110 (`docs/spec/wire-protocol.md` 5.14); P_UUIDS has the first four.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct UuidFlags(pub u64);
 
@@ -430,11 +469,36 @@ impl UuidFlags {
     pub const INCONSISTENT: UuidFlags = UuidFlags(0x4);
     /// Take the data as equal and clear the bitmap (from version 90 on).
     pub const SKIP_INITIAL_SYNC: UuidFlags = UuidFlags(0x8);
+    /// The sender begins a generation.
+    pub const NEW_DATAGEN: UuidFlags = UuidFlags(0x10);
+    /// The sender's data does not depend on another node.
+    pub const STABLE: UuidFlags = UuidFlags(0x20);
+    /// The sender has just become stable: the receiver looks again whether a resync is due.
+    pub const GOT_STABLE: UuidFlags = UuidFlags(0x40);
+    /// The receiver is to look whether a resync is due.
+    pub const RESYNC: UuidFlags = UuidFlags(0x80);
+    /// The connection had been up before.
+    pub const RECONNECT: UuidFlags = UuidFlags(0x100);
+    /// The sender speaks for a Primary without a disk.
+    pub const DISKLESS_PRIMARY: UuidFlags = UuidFlags(0x200);
+    /// The sender was Primary and lost quorum.
+    pub const PRIMARY_LOST_QUORUM: UuidFlags = UuidFlags(0x400);
+    /// The sender is the target of a resync from a third node; its current generation is that node's.
+    pub const SYNC_TARGET: UuidFlags = UuidFlags(0x800);
+    /// One bitmap generation is that of a slot without a node (from version 116 on).
+    pub const HAS_UNALLOCATED: UuidFlags = UuidFlags(0x1000);
 
     /// Are all flags of `other` set?
     #[must_use]
     pub const fn contains(self, other: UuidFlags) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// The node id under which the generation of a slot without a node is listed; `None` without such a slot.
+    #[must_use]
+    pub fn unallocated(self) -> Option<NodeId> {
+        let named = NodeId::new((self.0 >> 56) as u8);
+        named.filter(|_| self.contains(UuidFlags::HAS_UNALLOCATED))
     }
 }
 

@@ -1,4 +1,4 @@
-//! DRBD packets to and from bytes, for protocol versions 86 to 101.
+//! DRBD packets to and from bytes, for protocol versions 86 to 101 (DRBD 8.4) and 118 to 124 (DRBD 9).
 //!
 //! Purpose: one typed value per packet ([`Packet`]), the three header formats, the state word, the bitmap's run-length
 //! code, and an incremental reader for each of the two streams of a connection ([`StreamDecoder`]). Implements
@@ -12,28 +12,33 @@
 //! whether a packet makes sense in the connection's present state (that is the replication core's to decide).
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod bitmap;
 mod block;
 mod command;
 mod dialect;
 mod fields;
+mod generations;
 mod handshake;
 mod header;
 mod inline;
 mod packet;
+mod peers;
 mod run_length;
 mod state;
 mod state_change;
 mod stream;
 mod violation;
 
+pub use agreement::{Decision, Prepare, PrepareResize, Transaction, Vote};
 pub use bitmap::{BitmapReceiver, BitmapSender};
 pub use block::{
-    BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ChecksumRequest, DelayProbe,
-    DpFlags, VerifyOutcome, VerifyReply, VerifyResult, Write, WriteRange,
+    BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ChecksumRequest, DagtagRequest,
+    DelayProbe, DpFlags, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId, Write, WriteRange,
 };
 pub use command::{Command, Socket};
 pub use dialect::{Dialect, Features, HeaderFormat, Refusal, Version};
+pub use generations::{CurrentUuid, Uuids110};
 pub use handshake::{
     AfterSplitBrain, ConnectionFeatures, Protocol, QueueLimits, ReplicationProtocol, ResizeFlags, ResyncController,
     Sizes, SyncParam, UuidFlags, Uuids,
@@ -41,6 +46,7 @@ pub use handshake::{
 pub use header::Header;
 pub use inline::{AlgName, AuthBytes, Digest, InlineBytes, digest_len};
 pub use packet::{Packet, Unsendable};
+pub use peers::{ConfirmStable, Dagtag, FlushAnswer, PeerAck, PeerDagtag, PeersInSync, WireMask};
 pub use run_length::CompressedBitmap;
 pub use state::{ConnState, DiskNumbering, DiskState, Role, StateWord};
 pub use state_change::{StateChange, StateChangeError, StateChangeResult};

@@ -1,16 +1,19 @@
 //! The packet enumeration: one variant per packet, parsed from and emitted to bytes.
 
+use crate::agreement::{Decision, Prepare, PrepareResize, Vote};
 use crate::bitmap::parse_words;
 use crate::block::{
-    BarrierAck, BarrierNr, BlockAck, BlockData, BlockRange, BlockRequest, ChecksumRequest, DelayProbe, VerifyReply,
-    VerifyResult, Write, WriteRange,
+    BarrierAck, BarrierNr, BlockAck, BlockData, BlockRange, BlockRequest, ChecksumRequest, DagtagRequest, DelayProbe,
+    VerifyReply, VerifyResult, VerifyResultId, Write, WriteRange,
 };
 use crate::command::Command;
 use crate::dialect::{Dialect, HeaderFormat};
 use crate::fields::{Fields, Put};
+use crate::generations::{CurrentUuid, Uuids110};
 use crate::handshake::{ConnectionFeatures, Protocol, Sizes, SyncParam, Uuids};
 use crate::header::Header;
 use crate::inline::AuthBytes;
+use crate::peers::{ConfirmStable, Dagtag, FlushAnswer, PeerAck, PeerDagtag, PeersInSync, flush_sequence};
 use crate::run_length::CompressedBitmap;
 use crate::state::{DiskNumbering, StateWord};
 use crate::state_change::{StateChange, StateChangeResult};
@@ -118,6 +121,69 @@ pub enum Packet {
     /// Run-length coded bitmap.
     CompressedBitmap(CompressedBitmap),
 
+    /// Prepare a change of state.
+    TwopcPrepare(Box<Prepare>),
+    /// Prepare a change of size.
+    TwopcPrepRsz(Box<PrepareResize>),
+    /// Carry it out.
+    TwopcCommit(Box<Decision>),
+    /// Give it up.
+    TwopcAbort(Box<Decision>),
+    /// It can be carried out.
+    TwopcYes(Box<Vote>),
+    /// It cannot.
+    TwopcNo(Box<Vote>),
+    /// Not now.
+    TwopcRetry(Box<Vote>),
+    /// The handshake has shown that the two nodes must not be connected.
+    Disconnect,
+
+    /// The generations of the sender's data, one bitmap for each node.
+    Uuids110(Box<Uuids110>),
+    /// The sender's current generation.
+    CurrentUuid(CurrentUuid),
+    /// Position of the write before the next one on this connection.
+    Dagtag(Dagtag),
+    /// Who has the sender's writes.
+    PeerAck(PeerAck),
+    /// Position of the last write from a third node.
+    PeerDagtag(PeerDagtag),
+    /// Who has the same data in a range.
+    PeersInSync(PeersInSync),
+    /// Writes that are on stable storage before their epoch ends.
+    ConfirmStable(ConfirmStable),
+    /// Tell who has your writes up to now; with a sequence number.
+    FlushRequests(u64),
+    /// A third node has asked; what came before on this stream is what it asked for.
+    FlushForward(FlushAnswer),
+    /// The writes that the Primary had begun are known here.
+    FlushRequestsAck(FlushAnswer),
+    /// Are writes to be sent to the sender when it becomes the target of a resync?
+    EnableReplicationNext(bool),
+    /// Are writes to be sent to the sender from now on?
+    EnableReplication(bool),
+
+    /// The write is done, and the block is in sync.
+    WriteAckInSync(BlockAck),
+    /// The resync write failed.
+    RsNegAck(BlockAck),
+    /// The resync request is not served now: the sender is Ahead.
+    RsCancelAhead(BlockAck),
+    /// The block of this request reads as zeroes here.
+    RsDeallocatedId(BlockAck),
+    /// Send this block for resync.
+    RsDagtagReq(Box<DagtagRequest>),
+    /// The same, unless its digest is this.
+    RsCsumDagtagReq(Box<DagtagRequest>),
+    /// The same; if it is all zeroes say so instead.
+    RsThinDagtagReq(Box<DagtagRequest>),
+    /// Send the digest of this block.
+    OvDagtagReq(Box<DagtagRequest>),
+    /// The digest.
+    OvDagtagReply(Box<DagtagRequest>),
+    /// What the comparison of this request's block said.
+    OvResultId(Box<VerifyResultId>),
+
     /// Are you there?
     Ping,
     /// Yes.
@@ -139,6 +205,9 @@ macro_rules! block_acks {
             | Packet::RsIsInSync($ack)
             | Packet::NegRsDreply($ack)
             | Packet::RsCancel($ack)
+            | Packet::WriteAckInSync($ack)
+            | Packet::RsNegAck($ack)
+            | Packet::RsCancelAhead($ack)
     };
 }
 
@@ -243,6 +312,36 @@ impl Packet {
             Packet::OvResult(_) => Command::OvResult,
             Packet::Bitmap(_) => Command::Bitmap,
             Packet::CompressedBitmap(_) => Command::CompressedBitmap,
+            Packet::TwopcPrepare(_) => Command::TwopcPrepare,
+            Packet::TwopcPrepRsz(_) => Command::TwopcPrepRsz,
+            Packet::TwopcCommit(_) => Command::TwopcCommit,
+            Packet::TwopcAbort(_) => Command::TwopcAbort,
+            Packet::TwopcYes(_) => Command::TwopcYes,
+            Packet::TwopcNo(_) => Command::TwopcNo,
+            Packet::TwopcRetry(_) => Command::TwopcRetry,
+            Packet::Uuids110(_) => Command::Uuids110,
+            Packet::CurrentUuid(_) => Command::CurrentUuid,
+            Packet::Dagtag(_) => Command::Dagtag,
+            Packet::PeerAck(_) => Command::PeerAck,
+            Packet::PeerDagtag(_) => Command::PeerDagtag,
+            Packet::PeersInSync(_) => Command::PeersInSync,
+            Packet::ConfirmStable(_) => Command::ConfirmStable,
+            Packet::FlushRequests(_) => Command::FlushRequests,
+            Packet::FlushForward(_) => Command::FlushForward,
+            Packet::FlushRequestsAck(_) => Command::FlushRequestsAck,
+            Packet::EnableReplicationNext(_) => Command::EnableReplicationNext,
+            Packet::EnableReplication(_) => Command::EnableReplication,
+            Packet::WriteAckInSync(_) => Command::WriteAckInSync,
+            Packet::RsNegAck(_) => Command::RsNegAck,
+            Packet::RsCancelAhead(_) => Command::RsCancelAhead,
+            Packet::RsDeallocatedId(_) => Command::RsDeallocatedId,
+            Packet::RsDagtagReq(_) => Command::RsDagtagReq,
+            Packet::RsCsumDagtagReq(_) => Command::RsCsumDagtagReq,
+            Packet::RsThinDagtagReq(_) => Command::RsThinDagtagReq,
+            Packet::OvDagtagReq(_) => Command::OvDagtagReq,
+            Packet::OvDagtagReply(_) => Command::OvDagtagReply,
+            Packet::OvResultId(_) => Command::OvResultId,
+            Packet::Disconnect => Command::Disconnect,
             Packet::Ping => Command::Ping,
             Packet::PingAck => Command::PingAck,
             Packet::DelayProbe(_) => Command::DelayProbe,
@@ -297,7 +396,8 @@ impl Packet {
         if payload > u64::from(version.max_block()) || body + header_len > crate::MAX_PACKET {
             return Err(Unsendable::TooLong { bytes: length.into() });
         }
-        let volume = if command.is_connection_level() { VolumeNr(0) } else { volume };
+        let no_volume = if version.is_9() { VolumeNr::NONE } else { VolumeNr(0) };
+        let volume = if command.is_connection_level() { no_volume } else { volume };
         let format = if handshake { HeaderFormat::H80 } else { HeaderFormat::choose(version, length) };
         let header = Header { volume, command: command.number(), length };
         let bytes = header.emit(format).ok_or(Unsendable::NoVolumes { volume })?;
@@ -308,7 +408,8 @@ impl Packet {
     fn emit_body(&self, dialect: &Dialect, out: &mut Vec<u8>) -> Result<(), Unsendable> {
         let numbering = DiskNumbering::of(dialect.version);
         match self {
-            Packet::InitialData | Packet::InitialMeta | Packet::UnplugRemote | Packet::Ping | Packet::PingAck => {}
+            Packet::InitialData | Packet::InitialMeta | Packet::UnplugRemote => {}
+            Packet::Ping | Packet::PingAck | Packet::Disconnect => {}
             Packet::ConnectionFeatures(p) => p.emit(out),
             Packet::AuthChallenge(b) | Packet::AuthResponse(b) => out.extend_from_slice(b.as_slice()),
             Packet::Protocol(p) | Packet::ProtocolUpdate(p) => p.emit(dialect, out)?,
@@ -341,6 +442,27 @@ impl Packet {
             Packet::RsDeallocated(r) | Packet::OutOfSync(r) => r.emit(out)?,
             Packet::Bitmap(words) => words.iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes())),
             Packet::CompressedBitmap(c) => c.emit(out),
+            Packet::TwopcPrepare(p) => p.emit(dialect, out),
+            Packet::TwopcPrepRsz(p) => p.emit(dialect, out),
+            Packet::TwopcCommit(p) | Packet::TwopcAbort(p) => p.emit(dialect, out),
+            Packet::TwopcYes(v) | Packet::TwopcNo(v) | Packet::TwopcRetry(v) => v.emit(out),
+            Packet::Uuids110(u) => u.emit(out)?,
+            Packet::CurrentUuid(u) => u.emit(out),
+            Packet::Dagtag(d) => out.put64(d.0),
+            Packet::PeerAck(a) => a.emit(out),
+            Packet::PeerDagtag(d) => d.emit(out),
+            Packet::PeersInSync(p) => p.emit(out)?,
+            Packet::ConfirmStable(c) => c.emit(out),
+            Packet::FlushRequests(sequence) => out.put64(*sequence),
+            Packet::FlushForward(a) | Packet::FlushRequestsAck(a) => a.emit(out),
+            Packet::EnableReplicationNext(on) | Packet::EnableReplication(on) => {
+                out.put8((*on).into());
+                out.put_padded(&[], 3);
+            }
+            Packet::RsDeallocatedId(a) => a.emit(out)?,
+            Packet::RsDagtagReq(r) | Packet::RsCsumDagtagReq(r) | Packet::RsThinDagtagReq(r) => r.emit(out)?,
+            Packet::OvDagtagReq(r) | Packet::OvDagtagReply(r) => r.emit(out)?,
+            Packet::OvResultId(r) => r.emit(out)?,
             Packet::DelayProbe(p) => {
                 out.put32(p.seq);
                 out.put32(p.offset);
@@ -405,6 +527,36 @@ impl Packet {
             Command::OvResult => Packet::OvResult(VerifyResult::parse(f)?),
             Command::Bitmap => Packet::Bitmap(parse_words(f)?),
             Command::CompressedBitmap => Packet::CompressedBitmap(CompressedBitmap::parse(f)?),
+            Command::TwopcPrepare => Packet::TwopcPrepare(Box::new(Prepare::parse(f, dialect)?)),
+            Command::TwopcPrepRsz => Packet::TwopcPrepRsz(Box::new(PrepareResize::parse(f, dialect)?)),
+            Command::TwopcCommit => Packet::TwopcCommit(Box::new(Decision::parse(f, dialect)?)),
+            Command::TwopcAbort => Packet::TwopcAbort(Box::new(Decision::parse(f, dialect)?)),
+            Command::TwopcYes => Packet::TwopcYes(Box::new(Vote::parse(f)?)),
+            Command::TwopcNo => Packet::TwopcNo(Box::new(Vote::parse(f)?)),
+            Command::TwopcRetry => Packet::TwopcRetry(Box::new(Vote::parse(f)?)),
+            Command::Disconnect => Packet::Disconnect,
+            Command::Uuids110 => Packet::Uuids110(Box::new(Uuids110::parse(f)?)),
+            Command::CurrentUuid => Packet::CurrentUuid(CurrentUuid::parse(f)?),
+            Command::Dagtag => Packet::Dagtag(Dagtag(f.u64()?)),
+            Command::PeerAck => Packet::PeerAck(PeerAck::parse(f)?),
+            Command::PeerDagtag => Packet::PeerDagtag(PeerDagtag::parse(f)?),
+            Command::PeersInSync => Packet::PeersInSync(PeersInSync::parse(f)?),
+            Command::ConfirmStable => Packet::ConfirmStable(ConfirmStable::parse(f)?),
+            Command::FlushRequests => Packet::FlushRequests(flush_sequence(f)?),
+            Command::FlushForward => Packet::FlushForward(FlushAnswer::parse(f)?),
+            Command::FlushRequestsAck => Packet::FlushRequestsAck(FlushAnswer::parse(f)?),
+            Command::EnableReplicationNext => Packet::EnableReplicationNext(f.u8()? != 0),
+            Command::EnableReplication => Packet::EnableReplication(f.u8()? != 0),
+            Command::WriteAckInSync => Packet::WriteAckInSync(BlockAck::parse(f)?),
+            Command::RsNegAck => Packet::RsNegAck(BlockAck::parse(f)?),
+            Command::RsCancelAhead => Packet::RsCancelAhead(BlockAck::parse(f)?),
+            Command::RsDeallocatedId => Packet::RsDeallocatedId(BlockAck::parse(f)?),
+            Command::RsDagtagReq => Packet::RsDagtagReq(Box::new(DagtagRequest::parse(f)?)),
+            Command::RsCsumDagtagReq => Packet::RsCsumDagtagReq(Box::new(DagtagRequest::parse(f)?)),
+            Command::RsThinDagtagReq => Packet::RsThinDagtagReq(Box::new(DagtagRequest::parse(f)?)),
+            Command::OvDagtagReq => Packet::OvDagtagReq(Box::new(DagtagRequest::parse(f)?)),
+            Command::OvDagtagReply => Packet::OvDagtagReply(Box::new(DagtagRequest::parse(f)?)),
+            Command::OvResultId => Packet::OvResultId(Box::new(VerifyResultId::parse(f)?)),
             Command::Ping => Packet::Ping,
             Command::PingAck => Packet::PingAck,
             Command::DelayProbe => Packet::DelayProbe(DelayProbe { seq: f.u32()?, offset: f.u32()? }),

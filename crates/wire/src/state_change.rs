@@ -42,12 +42,18 @@ impl StateChange {
             _ => Err(StateChangeError::PartialMask(name)),
         };
         let bit = |n: u32| (mask >> n & 1 == 1).then_some(val >> n & 1 == 1);
+        // DRBD 9 does not convert the numbers in a request to an old peer (`docs/spec/wire-protocol.md` 17.7). All but
+        // its UpToDate mean something else to an 8.4 node, which takes them for that.
+        let disk = |n| match (n, numbering) {
+            (9, DiskNumbering::Classic) => Some(DiskState::UpToDate),
+            _ => DiskState::from_number(n, numbering),
+        };
         Ok(StateChange {
             role: known(field("role", place::ROLE)?, Role::from_number)?,
             peer: known(field("peer role", place::PEER)?, Role::from_number)?,
             conn: known(field("connection state", place::CONN)?, ConnState::from_number)?,
-            disk: known(field("disk state", place::DISK)?, |n| DiskState::from_number(n, numbering))?,
-            pdsk: known(field("peer disk state", place::PDSK)?, |n| DiskState::from_number(n, numbering))?,
+            disk: known(field("disk state", place::DISK)?, disk)?,
+            pdsk: known(field("peer disk state", place::PDSK)?, disk)?,
             susp: bit(place::SUSP),
             aftr_isp: bit(place::AFTR_ISP),
             peer_isp: bit(place::PEER_ISP),
@@ -227,6 +233,18 @@ results! {
     OutdateWithoutConnection = -21,
     /// The device is open read-only.
     PrimaryReader = -22,
+    /// Not answered in time (9).
+    Timeout = -23,
+    /// The peer is connected to somebody that this node is not (9).
+    WeaklyConnected = -24,
+    /// There is no quorum (9).
+    NoQuorum = -25,
+    /// No bitmap slot is free (9).
+    AttachNoBitmap = -26,
+    /// The handshake has shown that the nodes must not be connected (9).
+    HandshakeDisconnect = -27,
+    /// The handshake is to be tried again (9).
+    HandshakeRetry = -28,
 }
 
 impl StateChangeResult {
@@ -284,6 +302,9 @@ mod tests {
         assert_eq!(disconnect.to_bits(Classic), (0x1f0, 0x10));
         let detach = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
         assert_eq!(detach.to_bits(Classic), (0x1e00, 0x400));
+        // What 9.3.3 asks of an 8.4 node for a forced promotion (`vectors/wire9/32`).
+        let forced = StateChange { disk: Some(DiskState::UpToDate), ..promote };
+        assert_eq!(StateChange::from_bits(0x1e03, 0x1201, Classic), Ok(forced));
     }
 
     #[test]

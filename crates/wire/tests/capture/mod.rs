@@ -1,4 +1,4 @@
-//! Reads the recordings in `vectors/wire84`: pcapng files of Ethernet frames, cut into the byte streams of the TCP
+//! Reads the recordings in `vectors/`: pcapng files of Ethernet frames, cut into the byte streams of the TCP
 //! connections they hold.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,8 @@ pub(crate) struct Connection {
     pub(crate) opener: Flow,
     /// The other one.
     pub(crate) acceptor: Flow,
+    /// It was there before the recording began. Who sent the SYN is not known then.
+    pub(crate) joined: bool,
 }
 
 /// What one end sent.
@@ -21,17 +23,25 @@ pub(crate) struct Flow {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// All recordings, in order of their names.
-pub(crate) fn recordings() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/wire84");
+/// All recordings in a folder of `vectors/`, in order of their names.
+pub(crate) fn recordings_in(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors").join(folder);
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|p| p.to_string_lossy().contains(".pcapng"));
     files.sort();
     files
 }
 
-/// The connections of a recording, in the order in which they were opened.
+/// The connections of a recording, in the order in which they were opened. What was open before is left out.
+#[allow(dead_code, reason = "each test program uses one of both")]
 pub(crate) fn connections(path: &Path) -> Vec<Connection> {
+    let mut all = connections_joined(path);
+    all.retain(|c| !c.joined);
+    all
+}
+
+/// The connections of a recording, those that were open before it too: what they carry must begin with a packet.
+pub(crate) fn connections_joined(path: &Path) -> Vec<Connection> {
     let mut all: Vec<Ends> = Vec::new();
     let mut live = BTreeMap::new();
     for frame in frames(&contents(path)) {
@@ -44,6 +54,11 @@ pub(crate) fn connections(path: &Path) -> Vec<Connection> {
                 all.push(Ends::new(&segment));
                 continue;
             }
+        }
+        if !live.contains_key(&segment.key()) && !segment.payload.is_empty() {
+            live.insert(segment.key(), all.len());
+            live.insert(segment.reverse_key(), all.len());
+            all.push(Ends::join(&segment));
         }
         let Some(&n) = live.get(&segment.key()) else { continue };
         all[n].take(&segment);
@@ -120,6 +135,7 @@ struct Ends {
     opener: Key,
     first_seq: u32,
     sides: [Side; 2],
+    joined: bool,
 }
 
 #[derive(Default)]
@@ -132,7 +148,11 @@ struct Side {
 impl Ends {
     fn new(syn: &Segment<'_>) -> Ends {
         let opening = Side { next: Some(syn.seq.wrapping_add(1)), ..Side::default() };
-        Ends { opener: syn.key(), first_seq: syn.seq, sides: [opening, Side::default()] }
+        Ends { opener: syn.key(), first_seq: syn.seq, sides: [opening, Side::default()], joined: false }
+    }
+
+    fn join(first: &Segment<'_>) -> Ends {
+        Ends { opener: first.key(), first_seq: first.seq, sides: [Side::default(), Side::default()], joined: true }
     }
 
     fn is_retransmitted_syn(&self, segment: &Segment<'_>) -> bool {
@@ -141,6 +161,9 @@ impl Ends {
 
     fn take(&mut self, segment: &Segment<'_>) {
         let side = &mut self.sides[usize::from(segment.key() != self.opener)];
+        if self.joined && side.next.is_none() && !segment.payload.is_empty() {
+            side.next = Some(segment.seq);
+        }
         if segment.syn {
             side.next = Some(segment.seq.wrapping_add(1));
         } else if side.next.is_some() && !segment.payload.is_empty() {
@@ -154,6 +177,7 @@ impl Ends {
         Connection {
             opener: Flow { from: a, to: b, bytes: opener.bytes },
             acceptor: Flow { from: b, to: a, bytes: acceptor.bytes },
+            joined: self.joined,
         }
     }
 }

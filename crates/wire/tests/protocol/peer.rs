@@ -1,6 +1,6 @@
 //! Decoders as they are after the handshake with a peer.
 
-use units::VolumeNr;
+use units::{NodeId, VolumeNr};
 use urbd_wire::{
     AfterSplitBrain, AlgName, ConnectionFeatures, Dialect, Features, Packet, Protocol, ReplicationProtocol, Socket,
     Step, StreamDecoder, Version,
@@ -30,7 +30,10 @@ pub(crate) fn decoder(socket: Socket, dialect: Dialect, integrity_alg: &str) -> 
     if socket == Socket::Control {
         return StreamDecoder::control(dialect);
     }
-    let mut decoder = StreamDecoder::data(ConnectionFeatures::OFFER);
+    let node = |n| NodeId::new(n).unwrap();
+    let own =
+        if dialect.version.is_9() { ConnectionFeatures::of_9(node(0), node(1)) } else { ConnectionFeatures::OFFER };
+    let mut decoder = StreamDecoder::data(own);
     let (protocol_max, features) = (dialect.version.number(), dialect.features);
     let offer = ConnectionFeatures { protocol_max, features, ..ConnectionFeatures::OFFER };
     feed(&mut decoder, &Packet::ConnectionFeatures(offer), &Dialect::HANDSHAKE);

@@ -2,11 +2,13 @@
 
 use crate::peer;
 use proptest::prelude::*;
-use units::{BitSet, ByteLen, Generation, Sector, VolumeNr};
+use units::{BitSet, ByteLen, Generation, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_wire::*;
 
 fn dialects() -> impl Strategy<Value = Dialect> {
-    (86u32..=101, 0u32..16).prop_map(|(v, f)| peer::dialect(v, Features(f)))
+    // Only 9.2.0 to 9.2.2 mix version 121 with RESYNC_DAGTAG, and are refused.
+    let of_9 = (118u32..=124, 0u32..1024).prop_map(|(v, f)| (v, if v == 121 { f & !0x10 } else { f }));
+    prop_oneof![(86u32..=101, 0u32..16), of_9].prop_map(|(v, f)| peer::dialect(v, Features(f)))
 }
 
 fn blocks(max: u64) -> impl Strategy<Value = (Sector, BlockId, ByteLen)> {
@@ -32,7 +34,6 @@ fn states() -> impl Strategy<Value = StateWord> {
     let conn = proptest::sample::select(ConnState::ALL);
     (role(), role(), conn, disk(), disk(), any::<[bool; 7]>()).prop_map(|(role, peer, conn, disk, pdsk, f)| {
         let [susp, aftr_isp, peer_isp, user_isp, susp_nod, susp_fen, quorum] = f;
-        let [disk, pdsk] = [disk, pdsk].map(|d| if d == DiskState::Detaching { DiskState::Failed } else { d });
         StateWord { role, peer, conn, disk, pdsk, susp, aftr_isp, peer_isp, user_isp, susp_nod, susp_fen, quorum }
     })
 }
@@ -87,7 +88,7 @@ fn options() -> impl Strategy<Value = Packet> {
 
 fn sizes() -> impl Strategy<Value = Packet> {
     let size = || (0u64..=1 << 54).prop_map(Sector);
-    let limits = (any::<[u32; 5]>(), any::<[bool; 3]>()).prop_map(|(n, flags)| QueueLimits {
+    let limits = (any::<[u32; 5]>(), any::<[bool; 3]>(), 0u8..=8).prop_map(|(n, flags, shift)| QueueLimits {
         physical_block_size: n[0],
         logical_block_size: n[1],
         alignment_offset: n[2],
@@ -96,6 +97,7 @@ fn sizes() -> impl Strategy<Value = Packet> {
         discard_enabled: flags[0],
         discard_zeroes_data: flags[1],
         write_same_capable: flags[2],
+        bitmap_block_shift: shift,
     });
     (size(), size(), size(), any::<(u32, u16)>(), any::<[bool; 2]>(), limits).prop_map(|(d, u, c, n, flags, limits)| {
         Packet::Sizes(Box::new(Sizes {
@@ -185,6 +187,104 @@ fn block_packets() -> impl Strategy<Value = Packet> {
     ]
 }
 
+fn transactions() -> impl Strategy<Value = Transaction> {
+    let node = || (0u8..32).prop_map(|n| NodeId::new(n).unwrap());
+    (any::<u32>(), node(), proptest::option::of(node()), any::<u64>(), any::<[bool; 2]>()).prop_map(
+        |(tid, initiator, target, nodes, [has_reachable, primary_incapable])| {
+            let nodes_to_reach = WireMask(nodes);
+            Transaction { tid, initiator, target, nodes_to_reach, has_reachable, primary_incapable }
+        },
+    )
+}
+
+fn agreement_packets() -> impl Strategy<Value = Packet> {
+    let masks = || any::<[u64; 3]>().prop_map(|m| m.map(WireMask));
+    let prepare = (transactions(), state_changes())
+        .prop_map(|(transaction, change)| Packet::TwopcPrepare(Box::new(Prepare { transaction, change })));
+    let resize = (transactions(), 0u64..=1 << 54, any::<[bool; 2]>()).prop_map(|(transaction, size, flags)| {
+        let flags = ResizeFlags { forced: flags[0], assume_clean: flags[1] };
+        Packet::TwopcPrepRsz(Box::new(PrepareResize { transaction, user_size: Sector(size), flags }))
+    });
+    let decision =
+        (transactions(), masks(), state_changes(), 0..4).prop_map(|(t, [a, b, _], change, kind)| match kind {
+            0 => Packet::TwopcCommit(Box::new(Decision::of_change(t, a, b, &change))),
+            1 => Packet::TwopcCommit(Box::new(Decision::of_resize(t, a, Sector(b.0)))),
+            2 => Packet::TwopcAbort(Box::new(Decision::of_change(t, a, b, &change))),
+            _ => Packet::TwopcAbort(Box::new(Decision::abort(t))),
+        });
+    let vote = (transactions(), masks(), 0..4).prop_map(|(t, [a, b, c], kind)| match kind {
+        0 => Packet::TwopcYes(Box::new(Vote::on_change(&t, a, b, c))),
+        1 => Packet::TwopcYes(Box::new(Vote::on_resize(&t, a, b, Sector(c.0)))),
+        2 => Packet::TwopcNo(Box::new(Vote::on_change(&t, a, b, c))),
+        _ => Packet::TwopcRetry(Box::new(Vote::on_change(&t, a, b, c))),
+    });
+    prop_oneof![prepare, resize, decision, vote, Just(Packet::Disconnect)]
+}
+
+fn third_node_packets() -> impl Strategy<Value = Packet> {
+    let node = || (0u8..32).prop_map(|n| NodeId::new(n).unwrap());
+    let list = |n| proptest::collection::vec(generations(), n);
+    let uuids = (generations(), any::<[u64; 3]>(), any::<u32>(), list(32..=32usize), list(0..=32usize)).prop_map(
+        |(current, [dirty_bits, flags, nodes], tracked, mut bitmaps, history)| {
+            bitmaps.truncate(tracked.count_ones() as usize);
+            let (flags, nodes, tracked) = (UuidFlags(flags), WireMask(nodes), NodeMask(tracked));
+            Packet::Uuids110(Box::new(Uuids110 { current, dirty_bits, flags, nodes, tracked, bitmaps, history }))
+        },
+    );
+    let flush = (1u64.., node()).prop_map(|(sequence, node)| FlushAnswer { sequence, node });
+    prop_oneof![
+        uuids,
+        (generations(), any::<u64>())
+            .prop_map(|(current, weak)| { Packet::CurrentUuid(CurrentUuid { current, weak_nodes: WireMask(weak) }) }),
+        any::<u64>().prop_map(|n| Packet::Dagtag(Dagtag(n))),
+        any::<[u64; 2]>().prop_map(|[m, d]| Packet::PeerAck(PeerAck { nodes: WireMask(m), dagtag: Dagtag(d) })),
+        (any::<u64>(), node()).prop_map(|(d, node)| Packet::PeerDagtag(PeerDagtag { dagtag: Dagtag(d), node })),
+        (blocks(1 << 31), any::<u64>()).prop_map(|((sector, _, size), m)| {
+            Packet::PeersInSync(PeersInSync { sector, nodes: WireMask(m), size })
+        }),
+        (any::<[u64; 2]>(), any::<u32>()).prop_map(|([a, b], set_size)| {
+            Packet::ConfirmStable(ConfirmStable { oldest: BlockId(a), youngest: BlockId(b), set_size })
+        }),
+        (1u64..).prop_map(Packet::FlushRequests),
+        flush.clone().prop_map(Packet::FlushForward),
+        flush.prop_map(Packet::FlushRequestsAck),
+        any::<bool>().prop_map(Packet::EnableReplicationNext),
+        any::<bool>().prop_map(Packet::EnableReplication),
+    ]
+}
+
+fn block_packets_of_9() -> impl Strategy<Value = Packet> {
+    let acks: [fn(BlockAck) -> Packet; 4] =
+        [Packet::WriteAckInSync, Packet::RsNegAck, Packet::RsCancelAhead, Packet::RsDeallocatedId];
+    let requests: [fn(Box<DagtagRequest>) -> Packet; 5] = [
+        Packet::RsDagtagReq,
+        Packet::RsThinDagtagReq,
+        Packet::OvDagtagReq,
+        Packet::RsCsumDagtagReq,
+        Packet::OvDagtagReply,
+    ];
+    let ack = || {
+        (blocks(1 << 20), any::<u32>()).prop_map(|((sector, block_id, size), seq)| BlockAck {
+            sector,
+            block_id,
+            size,
+            seq,
+        })
+    };
+    let outcomes = [VerifyOutcome::Skipped, VerifyOutcome::InSync, VerifyOutcome::OutOfSync];
+    let request = (blocks(1 << 20), any::<u32>(), any::<u64>(), digests(), 0..5usize);
+    prop_oneof![
+        (ack(), 0..4usize).prop_map(move |(a, n)| acks[n](a)),
+        request.prop_map(move |((sector, block_id, size), node, dagtag, digest, n)| {
+            let digest = if n < 3 { Digest::EMPTY } else { digest };
+            let block = BlockRequest { sector, block_id, size };
+            requests[n](Box::new(DagtagRequest { block, node, dagtag: Dagtag(dagtag), digest }))
+        }),
+        (ack(), proptest::sample::select(outcomes.to_vec()))
+            .prop_map(|(block, outcome)| Packet::OvResultId(Box::new(VerifyResultId { block, outcome }))),
+    ]
+}
+
 fn bitmap_packets() -> impl Strategy<Value = Packet> {
     let words = proptest::collection::vec(any::<u64>(), 0..=510).prop_map(Packet::Bitmap);
     let compressed = bitsets().prop_filter_map("empty", |b| CompressedBitmap::encode(&b, 0, 4079));
@@ -213,6 +313,9 @@ fn packets() -> impl Strategy<Value = Packet> {
         writes(),
         block_packets(),
         bitmap_packets(),
+        agreement_packets(),
+        third_node_packets(),
+        block_packets_of_9(),
         Just(Packet::Ping),
         Just(Packet::PingAck),
         Just(Packet::UnplugRemote),
@@ -232,9 +335,31 @@ fn as_seen(packet: &Packet, dialect: &Dialect, digest: Digest) -> Packet {
             p.controller = if version >= 95 { p.controller } else { ResyncController::default() };
         }
         Packet::Sizes(s) if !dialect.has(Features::WRITE_SAME) => s.limits = None,
+        Packet::Sizes(s) if !dialect.has(Features::BM_BLOCK_SHIFT) => {
+            s.limits = s.limits.map(|l| QueueLimits { bitmap_block_shift: 0, ..l });
+        }
+        Packet::State(s) if !dialect.version.is_9() => (s.disk, s.pdsk) = (old_disk(s.disk), old_disk(s.pdsk)),
+        Packet::StateChgReq(c) | Packet::ConnStChgReq(c) => {
+            (c.disk, c.pdsk) = (c.disk.map(old_disk), c.pdsk.map(old_disk));
+        }
+        Packet::TwopcPrepare(p) => p.transaction = transaction_as_seen(p.transaction, dialect),
+        Packet::TwopcPrepRsz(p) => p.transaction = transaction_as_seen(p.transaction, dialect),
+        Packet::TwopcCommit(d) | Packet::TwopcAbort(d) => d.transaction = transaction_as_seen(d.transaction, dialect),
         _ => {}
     }
     packet
+}
+
+/// Below version 110 there is no Detaching.
+fn old_disk(disk: DiskState) -> DiskState {
+    if disk == DiskState::Detaching { DiskState::Failed } else { disk }
+}
+
+fn transaction_as_seen(transaction: Transaction, dialect: &Dialect) -> Transaction {
+    let flags = dialect.has(Features::TWOPC_V2);
+    let (has_reachable, primary_incapable) =
+        (transaction.has_reachable && flags, transaction.primary_incapable && flags);
+    Transaction { has_reachable, primary_incapable, ..transaction }
 }
 
 fn socket_of(command: Command) -> Socket {
@@ -251,7 +376,11 @@ proptest! {
         let digest = Digest::new(&vec![0xab; digest_len(alg).unwrap()]).unwrap();
         let packet = as_seen(&packet, &dialect, digest);
         let command = packet.command(&dialect);
-        let volume = VolumeNr(if dialect.version.number() < 100 || command.is_connection_level() { 0 } else { volume });
+        let none = if dialect.version.is_9() { VolumeNr::NONE } else { VolumeNr(0) };
+        let volume = match command.is_connection_level() {
+            true => none,
+            false => VolumeNr(if dialect.version.number() < 100 { 0 } else { volume }),
+        };
         let mut bytes = vec![0x55; 3];
         let emitted = packet.emit(volume, &dialect, &mut bytes);
         if !command.is_sendable(&dialect) {
@@ -344,9 +473,12 @@ proptest! {
 
     #[test]
     fn a_state_change_keeps_its_meaning_through_mask_and_value(change in state_changes()) {
-        let (mask, val) = change.to_bits(DiskNumbering::Classic);
-        prop_assert_eq!(val & !mask, 0);
-        prop_assert_eq!(StateChange::from_bits(mask, val, DiskNumbering::Classic), Ok(change));
+        let old = StateChange { disk: change.disk.map(old_disk), pdsk: change.pdsk.map(old_disk), ..change };
+        for (numbering, change) in [(DiskNumbering::Classic, old), (DiskNumbering::WithDetaching, change)] {
+            let (mask, val) = change.to_bits(numbering);
+            prop_assert_eq!(val & !mask, 0);
+            prop_assert_eq!(StateChange::from_bits(mask, val, numbering), Ok(change));
+        }
         let seen = change.from_peers_view();
         let mirrored = (change.peer, change.role, change.pdsk, change.disk);
         prop_assert_eq!((seen.role, seen.peer, seen.disk, seen.pdsk), mirrored);

@@ -1,15 +1,16 @@
 //! The test vectors in `docs/spec/wire-protocol.md`, appendix A.
 
 use crate::peer::{self, dialect};
-use units::{BitSet, ByteLen, Sector, VolumeNr};
+use units::{BitSet, ByteLen, NodeId, Sector, VolumeNr};
 use urbd_wire::{
     BarrierAck, BarrierNr, BitmapReceiver, BitmapSender, BlockAck, BlockId, CompressedBitmap, ConnState,
-    ConnectionFeatures, Dialect, Digest, DiskNumbering, DiskState, DpFlags, Features, Packet, QueueLimits, ResizeFlags,
-    Role, Sizes, Socket, StateWord, Step, Version, Write, WriteRange, digest_len, first_packet,
+    ConnectionFeatures, Decision, Dialect, Digest, DiskNumbering, DiskState, DpFlags, Features, Packet, Prepare,
+    QueueLimits, ResizeFlags, Role, Sizes, Socket, StateChange, StateWord, Step, Transaction, Version, Vote, WireMask,
+    Write, WriteRange, digest_len, first_packet,
 };
 
 /// What two 8.4 nodes speak.
-const NEWEST: Dialect = Dialect { version: Version::MAX, features: Features::ALL };
+const NEWEST: Dialect = Dialect { version: Version::MAX_84, features: Features::OF_84 };
 
 fn hex(text: &str) -> Vec<u8> {
     text.split_whitespace().map(|b| u8::from_str_radix(b, 16).unwrap()).collect()
@@ -37,6 +38,66 @@ fn connection_features_of_8_4() {
     expected.resize(80, 0);
     let mut bytes = Vec::new();
     Packet::ConnectionFeatures(ConnectionFeatures::OFFER).emit(VolumeNr(0), &Dialect::HANDSHAKE, &mut bytes).unwrap();
+    assert_eq!(bytes, expected);
+}
+
+const OF_9: Dialect = Dialect { version: Version::MAX, features: Features::ALL };
+
+#[test]
+fn a_connect_in_two_phases() {
+    let node = |n| NodeId::new(n).unwrap();
+    let transaction = Transaction {
+        tid: 0x1234_5678,
+        initiator: node(0),
+        target: Some(node(1)),
+        nodes_to_reach: WireMask(!3),
+        has_reachable: true,
+        primary_incapable: false,
+    };
+    let change =
+        StateChange { role: Some(Role::Secondary), conn: Some(ConnState::WFReportParams), ..StateChange::default() };
+    let both = WireMask(3);
+    let none = WireMask::NONE;
+    let prepare = Packet::TwopcPrepare(Box::new(Prepare { transaction, change }));
+    check_of_9(
+        Socket::Data,
+        &prepare,
+        "86 20 ec 20 ff ff 00 2e 00 00 00 24 00 00 00 00 12 34 56 78 c0 00 00 00 00 00 00 01 ff ff ff ff \
+         ff ff ff fc 00 00 00 00 00 00 00 00 00 00 01 f3 00 00 00 92",
+    );
+    let yes = Packet::TwopcYes(Box::new(Vote::on_change(&transaction, both, none, none)));
+    check_of_9(
+        Socket::Control,
+        &yes,
+        "86 20 ec 20 ff ff 00 45 00 00 00 20 00 00 00 00 12 34 56 78 00 00 00 00 00 00 00 00 00 00 00 03 \
+         00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00",
+    );
+    let decision = Decision::of_change(transaction, none, both, &change);
+    assert_eq!(decision.reachable_nodes(), Some(both));
+    check_of_9(
+        Socket::Data,
+        &Packet::TwopcCommit(Box::new(decision)),
+        "86 20 ec 20 ff ff 00 47 00 00 00 24 00 00 00 00 12 34 56 78 c0 00 00 00 00 00 00 01 ff ff ff ff \
+         ff ff ff fc 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 03",
+    );
+}
+
+/// The same as [`check`], for packets about no volume.
+fn check_of_9(socket: Socket, packet: &Packet, text: &str) {
+    let (mut bytes, expected) = (Vec::new(), hex(text));
+    packet.emit(VolumeNr::NONE, &OF_9, &mut bytes).unwrap();
+    assert_eq!(bytes, expected);
+    let Ok(Step::Packet(d)) = peer::decoder(socket, OF_9, "").step(&expected) else { panic!("{text}") };
+    assert_eq!((&d.packet, d.consumed, d.volume), (packet, expected.len(), VolumeNr::NONE));
+}
+
+#[test]
+fn connection_features_of_9() {
+    let mut expected = hex("83 74 02 67 ff fe 00 48 00 00 00 56 00 00 03 ff 00 00 00 7c 00 00 00 01 00 00 00 02");
+    expected.resize(80, 0);
+    let (mut bytes, node) = (Vec::new(), |n| NodeId::new(n).unwrap());
+    let offer = Packet::ConnectionFeatures(ConnectionFeatures::of_9(node(1), node(2)));
+    offer.emit(VolumeNr(0), &Dialect::HANDSHAKE, &mut bytes).unwrap();
     assert_eq!(bytes, expected);
 }
 

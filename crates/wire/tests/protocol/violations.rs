@@ -1,13 +1,14 @@
 //! What a peer may not send (`docs/spec/wire-protocol.md` 16): each row gives its named reason and reaction.
 
 use crate::peer::{self, dialect};
+use units::NodeId;
 use urbd_wire::{
     BitmapReceiver, Command, ConnectionFeatures, Dialect, Features, HeaderFormat, Packet, Reaction, Refusal, Socket,
     Step, StreamDecoder, Version, Violation, first_packet,
 };
 
 /// What two 8.4 nodes speak.
-const NEWEST: Dialect = Dialect { version: Version::MAX, features: Features::ALL };
+const NEWEST: Dialect = Dialect { version: Version::MAX_84, features: Features::OF_84 };
 
 /// A packet with the given length field.
 fn packet(command: u16, length: u32, body: &[u8]) -> Vec<u8> {
@@ -72,9 +73,9 @@ fn every_command_is_unknown_on_the_stream_where_it_does_not_belong() {
             assert_eq!(step, Err(Violation::UnknownCommand { command, control }), "{command:#x}");
         }
         let elsewhere = if control { [0x00, 0x0e, 0x12, 0x28] } else { [0x13, 0x16, 0x1d, 0x29] };
-        let never = [0x05, 0x06, 0x25, 0x26, 0x34, 0x42, 0x100, 0xfff1, 0xfff2, 0xfffe];
+        let never = [0x05, 0x06, 0x25, 0x26, 0x34, 0x37, 0x5a, 0x100, 0xfff1, 0xfff2, 0xfffe];
         assert!(elsewhere.iter().chain(&never).all(|n| unknown.contains(n)));
-        assert_eq!(65536 - unknown.len(), if control { 17 } else { 30 });
+        assert_eq!(65536 - unknown.len(), if control { 28 } else { 49 });
     }
 }
 
@@ -127,6 +128,8 @@ fn lengths() {
         (Command::RsThinReq, false, 24, 24),
         (Command::RsDeallocated, false, 16, 16),
         (Command::Zeroes, false, 28, 28),
+        (Command::EnableReplicationNext, false, 4, 4),
+        (Command::EnableReplication, false, 4, 4),
     ];
     let known = Command::ALL.iter().filter(|c| c.is_accepted(&NEWEST));
     let missing: Vec<_> = known.filter(|c| !table.iter().any(|row| row.0 == **c)).collect();
@@ -169,23 +172,127 @@ fn layouts_by_version() {
 #[test]
 fn packets_that_the_dialect_lacks() {
     for (command, version, features) in [
-        (Command::SyncParam, 89, Features::ALL),
-        (Command::SyncParam89, 88, Features::ALL),
-        (Command::OvRequest, 87, Features::ALL),
-        (Command::CsumRsRequest, 88, Features::ALL),
-        (Command::CompressedBitmap, 89, Features::ALL),
-        (Command::Trim, 94, Features::ALL),
-        (Command::OutOfSync, 95, Features::ALL),
-        (Command::ConnStChgReq, 99, Features::ALL),
-        (Command::ProtocolUpdate, 99, Features::ALL),
-        (Command::RsThinReq, 99, Features::ALL.without(Features::THIN_RESYNC)),
-        (Command::RsDeallocated, 99, Features::ALL.without(Features::THIN_RESYNC)),
-        (Command::Zeroes, 99, Features::ALL.without(Features::WRITE_ZEROES)),
+        (Command::SyncParam, 89, Features::OF_84),
+        (Command::SyncParam89, 88, Features::OF_84),
+        (Command::OvRequest, 87, Features::OF_84),
+        (Command::CsumRsRequest, 88, Features::OF_84),
+        (Command::CompressedBitmap, 89, Features::OF_84),
+        (Command::Trim, 94, Features::OF_84),
+        (Command::OutOfSync, 95, Features::OF_84),
+        (Command::ConnStChgReq, 99, Features::OF_84),
+        (Command::ProtocolUpdate, 99, Features::OF_84),
+        (Command::RsThinReq, 99, Features::OF_84.without(Features::THIN_RESYNC)),
+        (Command::RsDeallocated, 99, Features::OF_84.without(Features::THIN_RESYNC)),
+        (Command::Zeroes, 99, Features::OF_84.without(Features::WRITE_ZEROES)),
+        (Command::TwopcPrepare, 99, Features::OF_84),
+        (Command::Uuids110, 99, Features::OF_84),
+        (Command::Dagtag, 99, Features::OF_84),
     ] {
         let bytes = [&[0x83, 0x74, 2, 0x67], &command.number().to_be_bytes()[..], &[0, 0]].concat();
         let violation = Violation::NotInDialect { command, version };
         assert_eq!(peer::decoder(Socket::Data, dialect(version, features), "").step(&bytes), Err(violation));
     }
+}
+
+#[test]
+fn packets_that_a_dialect_of_9_lacks() {
+    let header = |command: Command| {
+        let number = command.number().to_be_bytes();
+        [&[0x86, 0x20, 0xec, 0x20, 0, 0][..], &number[..], &[0; 8]].concat()
+    };
+    for (socket, command, version, features) in [
+        (Socket::Data, Command::Uuids, 118, Features::ALL),
+        (Socket::Data, Command::SyncUuid, 118, Features::ALL),
+        (Socket::Data, Command::ConnStChgReq, 124, Features::ALL),
+        (Socket::Control, Command::Superseded, 118, Features::ALL),
+        (Socket::Control, Command::RetryWrite, 124, Features::ALL),
+        (Socket::Control, Command::OvResult, 122, Features::ALL),
+        (Socket::Control, Command::OvResultId, 120, Features::ALL),
+        (Socket::Data, Command::RsDeallocated, 122, Features::ALL),
+        (Socket::Data, Command::RsDeallocatedId, 120, Features::ALL),
+        (Socket::Data, Command::RsDeallocatedId, 122, Features::ALL.without(Features::THIN_RESYNC)),
+        (Socket::Control, Command::WriteAckInSync, 120, Features::ALL),
+        (Socket::Control, Command::RsNegAck, 120, Features::ALL),
+        (Socket::Data, Command::FlushRequests, 122, Features::ALL),
+        (Socket::Control, Command::FlushForward, 122, Features::ALL),
+        (Socket::Data, Command::RsDagtagReq, 124, Features::ALL.without(Features::RESYNC_DAGTAG)),
+        (Socket::Data, Command::RsThinDagtagReq, 124, Features::ALL.without(Features::THIN_RESYNC)),
+        (Socket::Data, Command::OvDagtagReply, 124, Features::ALL.without(Features::RESYNC_DAGTAG)),
+        (Socket::Data, Command::EnableReplication, 124, Features::ALL.without(Features::RESYNC_WITHOUT_REPLICATION)),
+    ] {
+        let violation = Violation::NotInDialect { command, version };
+        let mut decoder = peer::decoder(socket, dialect(version, features), "");
+        assert_eq!(decoder.step(&header(command)), Err(violation), "{command} at {version}");
+    }
+}
+
+/// Some DRBD 9 say it to an 8.4 node, too. It is read, and nothing else of 9 is.
+#[test]
+fn replication_of_9_is_read_by_an_old_peer() {
+    for command in [Command::EnableReplicationNext, Command::EnableReplication] {
+        assert!(command.is_accepted(&NEWEST) && !command.is_sendable(&NEWEST));
+        let packet = accepted(Socket::Data, &with_body(command, &[1, 0, 0, 0]));
+        assert_eq!(packet.command(&NEWEST), command);
+    }
+}
+
+#[test]
+fn dialects_of_9_that_are_refused() {
+    let offer = |protocol_max, features| ConnectionFeatures {
+        protocol_max,
+        features,
+        ..ConnectionFeatures::of_9(NodeId::new(0).unwrap(), NodeId::new(1).unwrap())
+    };
+    let own = offer(124, Features::ALL);
+    for version in 86..=130 {
+        let agreed = own.agree(&offer(version, Features::ALL.without(Features::RESYNC_DAGTAG)));
+        let expected = Version::new(version.min(124));
+        assert_eq!(agreed.ok().map(|d| d.version), expected, "{version}");
+        assert_eq!(expected.is_none(), (102..118).contains(&version));
+    }
+    assert!(own.agree(&offer(121, Features::ALL)).is_err());
+    assert!(own.agree(&offer(120, Features::ALL)).is_ok());
+    assert_eq!(own.agree(&ConnectionFeatures::OFFER).unwrap().version, Version::MAX_84);
+    assert_eq!(ConnectionFeatures::OFFER.agree(&own).unwrap().features, Features::OF_84);
+}
+
+#[test]
+fn values_of_9_that_mean_nothing() {
+    let newest = dialect(124, Features::ALL);
+    let refused = |socket, command: Command, body: &[u8]| {
+        let number = command.number().to_be_bytes();
+        let length = (body.len() as u32).to_be_bytes();
+        let bytes = [&[0x86, 0x20, 0xec, 0x20, 0, 0][..], &number, &length, &[0; 4], body].concat();
+        peer::decoder(socket, newest, "").step(&bytes).unwrap_err()
+    };
+    let unknown = |command, field, value| Violation::UnknownValue { command, field, value };
+    let mut uuids = vec![0; 40];
+    uuids[32..40].copy_from_slice(&(1u64 << 32).to_be_bytes());
+    assert_eq!(refused(Socket::Data, Command::Uuids110, &uuids), unknown(Command::Uuids110, "bitmap nodes", 1 << 32));
+    uuids[32..40].copy_from_slice(&7u64.to_be_bytes());
+    assert_eq!(refused(Socket::Data, Command::Uuids110, &uuids), Violation::Truncated { command: Command::Uuids110 });
+    let mut prepare = vec![0; 36];
+    prepare[10] = 32;
+    assert_eq!(refused(Socket::Data, Command::TwopcPrepare, &prepare), unknown(Command::TwopcPrepare, "initiator", 32));
+    (prepare[10], prepare[11]) = (0, 0xfe);
+    assert_eq!(
+        refused(Socket::Data, Command::TwopcPrepare, &prepare),
+        unknown(Command::TwopcPrepare, "target", 0xffff_ffff)
+    );
+    (prepare[11], prepare[27]) = (0xff, 2);
+    assert_eq!(
+        refused(Socket::Data, Command::TwopcPrepare, &prepare),
+        unknown(Command::TwopcPrepare, "primary nodes", 2)
+    );
+    assert_eq!(
+        refused(Socket::Data, Command::FlushRequests, &[0; 8]),
+        unknown(Command::FlushRequests, "flush sequence", 0)
+    );
+    let result = [&[0; 16][..], &[0, 0, 16, 0], &[0; 4], &[0, 0, 0, 3], &[0; 4]].concat();
+    assert_eq!(refused(Socket::Control, Command::OvResultId, &result), unknown(Command::OvResultId, "result", 3));
+    let mut sizes = vec![0; 56];
+    sizes[55] = 9;
+    assert_eq!(refused(Socket::Data, Command::Sizes, &sizes), unknown(Command::Sizes, "bitmap block size", 9));
 }
 
 #[test]
@@ -249,7 +356,7 @@ fn state_words() {
         (0x0000_000c, "peer role", 3),
         (24 << 4, "connection state", 24),
         (0x1f0, "connection state", 31),
-        (9 << 9, "disk state", 9),
+        (10 << 9, "disk state", 10),
         (15 << 13, "peer disk state", 15),
     ] {
         let unknown = |command| Violation::UnknownValue { command, field, value };
@@ -259,6 +366,8 @@ fn state_words() {
         let command = Command::StateChgReq;
         assert_eq!(refused(Socket::Data, &with_body(command, &request)), unknown(command));
     }
+    let state = refused(Socket::Data, &with_body(Command::State, &(9u32 << 9).to_be_bytes()));
+    assert_eq!(state, Violation::UnknownValue { command: Command::State, field: "disk state", value: 9 });
     let partial = [[0, 0, 0, 0x10], [0; 4]].concat();
     let violation = Violation::PartialMask { field: "connection state", mask: 0x10 };
     assert_eq!(refused(Socket::Data, &with_body(Command::ConnStChgReq, &partial)), violation);
