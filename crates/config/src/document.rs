@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::address::Address;
 use crate::error::Span;
+use crate::index::Index;
 use crate::model::{Backing, MetaDisk};
 use crate::options::Settings;
 
@@ -13,6 +14,7 @@ pub(crate) struct Document {
     pub(crate) global: Option<Settings>,
     pub(crate) common: Option<Sections>,
     pub(crate) resources: Vec<ResourceNode>,
+    names: Index,
 }
 
 /// A word and its place.
@@ -189,6 +191,21 @@ impl VolumeNode {
             Some((path, Some(index))) => MetaDisk::Indexed { path: path.to_owned(), index },
         };
         Some(Backing { path, meta_disk })
+    }
+}
+
+impl Document {
+    pub(crate) fn resource(&self, name: &str) -> Option<&ResourceNode> {
+        self.resources.get(self.names.find(name)?)
+    }
+
+    pub(crate) fn resource_mut(&mut self, name: &str) -> Option<&mut ResourceNode> {
+        self.resources.get_mut(self.names.find(name)?)
+    }
+
+    pub(crate) fn add(&mut self, resource: ResourceNode) {
+        self.names.add(&resource.name.text, self.resources.len());
+        self.resources.push(resource);
     }
 }
 

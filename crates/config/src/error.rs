@@ -1,5 +1,6 @@
 //! What is wrong, where, and what to do about it.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -159,6 +160,7 @@ const MAX_ERRORS: usize = 100;
 pub(crate) struct Findings {
     pub(crate) errors: Vec<Error>,
     pub(crate) warnings: Vec<Warning>,
+    warned: HashSet<Warning>,
 }
 
 impl Findings {
@@ -170,7 +172,7 @@ impl Findings {
 
     pub(crate) fn warn(&mut self, span: &Span, message: impl Into<String>) {
         let warning = Warning { span: span.clone(), message: message.into() };
-        if !self.warnings.contains(&warning) {
+        if self.warned.insert(warning.clone()) {
             self.warnings.push(warning);
         }
     }
@@ -181,7 +183,7 @@ impl Findings {
 }
 
 /// Something the user should know although the configuration can be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Warning {
     /// Where.
     pub span: Span,

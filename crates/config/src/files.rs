@@ -1,7 +1,9 @@
 //! Where configuration text comes from: the only input that this crate reads.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path, PathBuf};
 
 /// Reads files and expands patterns.
@@ -11,6 +13,14 @@ pub trait Files {
     /// # Errors
     /// As the file system says.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// The same for a file that another one includes: a pipe is none.
+    ///
+    /// # Errors
+    /// As the file system says.
+    fn read_included(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read(path)
+    }
 
     /// The names in a directory, in any order; empty if it is not a directory.
     fn names_in(&self, directory: &Path) -> Vec<String>;
@@ -24,8 +34,18 @@ pub trait Files {
 pub struct Disk;
 
 impl Files for Disk {
+    /// What a shell puts into a pipe (`<(…)`, `/dev/stdin`) can be the main file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        std::fs::read(path)
+        let is = std::fs::metadata(path)?.file_type();
+        if is.is_fifo() { at_most(path) } else { self.read_included(path) }
+    }
+
+    fn read_included(&self, path: &Path) -> io::Result<Vec<u8>> {
+        // Not even opened: that alone may do something, or wait for ever.
+        match std::fs::metadata(path)?.is_file() {
+            true => at_most(path),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+        }
     }
 
     fn names_in(&self, directory: &Path) -> Vec<String> {
@@ -36,6 +56,20 @@ impl Files for Disk {
     fn identity(&self, path: &Path) -> PathBuf {
         std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
     }
+}
+
+/// Longest file that is read, in bytes: a hundred thousand resources are less.
+const LONGEST: u64 = 64 << 20;
+
+/// A file whose end must come: what the kernel makes up while it is read may have none.
+fn at_most(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST {
+        let what = format!("it is longer than {} MiB, which no configuration is", LONGEST >> 20);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    Ok(bytes)
 }
 
 /// Files that exist only in memory, for tests and for text from standard input.
@@ -95,6 +129,10 @@ pub(crate) fn expand(files: &dyn Files, pattern: &Path) -> Vec<PathBuf> {
             names.into_iter().map(|n| directory.join(n)).collect::<Vec<_>>()
         };
         found = found.iter().flat_map(matching).collect();
+    }
+    // What a wildcard at the end has found is there.
+    if pattern.file_name().and_then(|n| n.to_str()).is_some_and(is_pattern) {
+        return found;
     }
     let exists = |path: &PathBuf| {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {

@@ -32,6 +32,7 @@ mod dump;
 mod error;
 mod files;
 mod grammar;
+mod index;
 mod lexer;
 mod load;
 mod local;

@@ -9,7 +9,7 @@ use crate::model::{
     Config, Connection, Host, HostMatch, LocalConnection, LocalPath, LocalResource, LocalVolume, PeerDevice, Resource,
     ThisHost,
 };
-use crate::options::{Setting, Settings};
+use crate::options::{Quorum, Setting, Settings};
 use crate::resolve::{device_below, target};
 use crate::table::{Group, option};
 use crate::value::Value;
@@ -150,7 +150,7 @@ impl Config {
 
     /// The minor on this host of the volume that `RES` or `RES/VOL` names.
     fn minor_of(&self, text: &str, this: &ThisHost) -> Option<u32> {
-        let (resource, nr) = target(&self.resources, text)?;
+        let (resource, nr) = target(&self.resources, &self.index, text)?;
         let at = self.section_for(resource, this).ok()??;
         resource.hosts[at].volumes.iter().find(|v| v.nr.0 == nr).map(|v| v.minor)
     }
@@ -198,6 +198,18 @@ impl LocalResource {
                 Error::without_place(ErrorKind::Unsupported, message)
                     .help("nothing would be replicated; add a `connection-mesh { hosts …; }`"),
             );
+        }
+        let quorum =
+            [("quorum", self.options.quorum), ("quorum-minimum-redundancy", self.options.quorum_minimum_redundancy)];
+        for (name, _) in quorum.into_iter().filter(|(_, value)| *value != Quorum::Off) {
+            let message = format!("resource `{}` has the option `{name}`, which urbd does not keep yet", self.name);
+            let help = "a node without quorum would go on writing: set it to `off`; `fencing` and a fence-peer handler \
+                        keep a node from writing alone";
+            let place = self.settings.find(name).map(|setting| &setting.span);
+            findings.error(match place {
+                Some(span) => Error::new(ErrorKind::Unsupported, span, message).help(help),
+                None => Error::without_place(ErrorKind::Unsupported, message).help(help),
+            });
         }
         for peer in &self.peers {
             let mut refuse = |what: &str, help: &str| {

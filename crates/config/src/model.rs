@@ -8,6 +8,7 @@ use units::{NodeId, VolumeNr};
 use crate::address::Address;
 use crate::document::Document;
 use crate::error::{Span, Warning};
+use crate::index::Index;
 use crate::options::{
     DeviceOptions, DiskOptions, GlobalOptions, Handlers, NetOptions, PeerDeviceOptions, ResourceOptions, ResyncGoal,
     Settings, StartupOptions, UrbdOptions,
@@ -22,6 +23,7 @@ pub struct Config {
     pub global: GlobalOptions,
     /// All resources, in the order of the files.
     pub resources: Vec<Resource>,
+    pub(crate) index: Index,
     pub(crate) document: Document,
     pub(crate) warnings: Vec<Warning>,
 }
@@ -283,7 +285,7 @@ impl Config {
     /// The resource of that name.
     #[must_use]
     pub fn resource(&self, name: &str) -> Option<&Resource> {
-        self.resources.iter().find(|r| r.name == name)
+        self.resources.get(self.index.find(name)?)
     }
 
     /// What the user should know: options that have no effect, names that are ignored, missing connections.

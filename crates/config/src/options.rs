@@ -553,8 +553,11 @@ option_structs! {
     UrbdOptions from Urbd {
         /// How the block device is presented.
         front_end: FrontEnd = "front-end",
-        /// Use FUSE over io_uring where the kernel offers it.
+        /// Use FUSE over io_uring where the kernel offers it: no system calls for requests, but the device does not
+        /// outlive the process.
         fuse_io_uring: bool = "fuse-io-uring",
+        /// Let the block device outlive the process: a keeper holds it until the next one takes over.
+        hand_over: bool = "hand-over",
         /// What decides on the speed of a resync.
         resync_controller: ResyncController = "resync-controller",
         /// How long a wait for the next event stays awake at most, 0 to 1 ms; 0 = it sleeps at once. Default 100 us.

@@ -30,7 +30,7 @@ impl Config {
     pub fn overlay(&mut self, scope: OverlayScope<'_>, host: &ThisHost, settings: &Settings) -> Result<(), Error> {
         let local = self.resource_as_seen_by(scope.resource, host)?;
         let resource = self.resource(scope.resource).expect("just seen").clone();
-        let node = self.document.resources.iter_mut().find(|n| n.name.text == scope.resource).expect("just seen");
+        let node = self.document.resource_mut(scope.resource).expect("just seen");
         let own = resource.hosts.iter().position(|h| h.node_id == local.node_id);
         let own = own.ok_or_else(|| Error::without_place(ErrorKind::Host, "no section for this host"))?;
         let is_meant = |other: usize| scope.peer.is_none_or(|peer| resource.hosts[other].node_id == peer);

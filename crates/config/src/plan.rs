@@ -221,10 +221,14 @@ impl Plan {
     pub fn up(wanted: &LocalResource, scope: &AdjustScope) -> Plan {
         let mut builder = Builder::new(wanted, scope);
         builder.push(Step::NewResource { node_id: wanted.node_id, options: wanted.settings.clone() });
-        for volume in &wanted.volumes {
-            builder.new_volume(volume);
+        for volume in wanted.volumes.iter().filter(|v| scope.only_volume.is_none_or(|only| only == v.nr)) {
+            match scope.skip_disk {
+                false => builder.new_volume(volume),
+                true => builder.new_minor(volume),
+            }
         }
-        for peer in &wanted.peers {
+        let meant = |id: NodeId| !scope.skip_net && scope.only_peer.is_none_or(|only| only == id);
+        for peer in wanted.peers.iter().filter(|p| meant(p.peer_node_id)) {
             builder.new_peer(peer);
         }
         builder.finish()
@@ -310,13 +314,17 @@ impl<'a> Builder<'a> {
     }
 
     fn new_volume(&mut self, volume: &LocalVolume) {
+        self.new_minor(volume);
+        self.attach(volume);
+    }
+
+    fn new_minor(&mut self, volume: &LocalVolume) {
         self.push(Step::NewMinor {
             volume: volume.nr,
             minor: volume.minor,
             diskless: volume.backing.is_none(),
             options: volume.settings.of(Group::Device),
         });
-        self.attach(volume);
     }
 
     fn del_volume(&mut self, volume: &RunningVolume) {

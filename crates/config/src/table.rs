@@ -372,7 +372,8 @@ table! {
     }
     Urbd {
         "front-end": choice::<FrontEnd>("auto"), honoured();
-        "fuse-io-uring": YES, honoured();
+        "fuse-io-uring": NO, honoured();
+        "hand-over": YES, honoured();
         "resync-controller": choice::<ResyncController>("adaptive"), honoured();
         "busy-poll": number(Unit::Microsecond, 100, 0, 1000), honoured();
     }

@@ -16,8 +16,8 @@ use crate::resolve::{merged_sections, merged_volumes};
 use crate::table::{Group, Kind};
 
 impl Config {
-    /// The canonical text. `verbose`: with everything expanded: inherited options, generated connections. `only`: the
-    /// names of the resources to print; empty means all.
+    /// The canonical text, with what the resources inherit. `verbose`: with everything expanded: inherited options,
+    /// generated connections. `only`: the names of the resources to print; empty means all.
     #[must_use]
     pub fn dump(&self, host: &ThisHost, verbose: bool, only: &[&str]) -> String {
         let mut out = Printer { text: format!("# {}\n", self.file), level: 0 };
@@ -27,20 +27,29 @@ impl Config {
             out.text.push('\n');
         }
         for (resource, node) in self.resources.iter().zip(&self.document.resources) {
-            if !only.is_empty() && !only.contains(&resource.name.as_str()) {
-                continue;
+            if only.is_empty() || only.contains(&resource.name.as_str()) {
+                self.dump_one(&mut out, resource, node, host, verbose);
             }
-            self.dump_header(&mut out, resource, node, host);
-            out.block(&format!("resource {}", quoted(&resource.name)), |out| {
-                if verbose {
-                    self.dump_expanded(out, resource, node)
-                } else {
-                    self.dump_as_written(out, resource, node)
-                }
-            });
-            out.text.push('\n');
         }
         out.text
+    }
+
+    /// One resource, without what is around it; `None` if there is no such resource.
+    #[must_use]
+    pub fn dump_resource(&self, host: &ThisHost, verbose: bool, name: &str) -> Option<String> {
+        let mut both = self.resources.iter().zip(&self.document.resources);
+        let (resource, node) = both.find(|(resource, _)| resource.name == name)?;
+        let mut out = Printer { text: String::new(), level: 0 };
+        self.dump_one(&mut out, resource, node, host, verbose);
+        Some(out.text)
+    }
+
+    fn dump_one(&self, out: &mut Printer, resource: &Resource, node: &ResourceNode, host: &ThisHost, verbose: bool) {
+        self.dump_header(out, resource, node, host);
+        out.block(&format!("resource {}", quoted(&resource.name)), |out| {
+            if verbose { self.dump_expanded(out, resource, node) } else { self.dump_as_written(out, resource, node) }
+        });
+        out.text.push('\n');
     }
 
     fn dump_global(&self, out: &mut Printer, verbose: bool) {

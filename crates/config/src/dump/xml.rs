@@ -2,7 +2,7 @@
 
 use super::{Printer, by_group};
 use crate::address::Address;
-use crate::document::{ConnectionNode, HostKind, HostNode, ProxyNode, ResourceNode, Sections};
+use crate::document::{ConnectionNode, HostKind, HostNode, ProxyNode, ProxyOptions, ResourceNode, Sections};
 use crate::error::Findings;
 use crate::model::{Config, Connection, Host, HostMatch, MetaDisk, Resource};
 use crate::options::{Setting, Settings};
@@ -11,10 +11,9 @@ use crate::table::{Group, Kind};
 
 impl Config {
     /// The configuration as XML, in the form of the real drbdadm: hosts complete, connections generated, options as
-    /// written. `only`: the names of the resources to print; empty means all. Where the real tool prints an address of
-    /// `(null)`, this leaves the element out.
+    /// written. Where the real tool prints an address of `(null)`, this leaves the element out.
     #[must_use]
-    pub fn dump_xml(&self, only: &[&str]) -> String {
+    pub fn dump_xml(&self) -> String {
         let mut out = Printer { text: String::new(), level: 0 };
         element(&mut out, "config", &[("file", &self.file)], |out| {
             global(out, self.document.global.as_ref());
@@ -22,26 +21,35 @@ impl Config {
                 element(out, "common", &[], |out| sections(out, common));
             }
             for (resource, node) in self.resources.iter().zip(&self.document.resources) {
-                if only.is_empty() || only.contains(&resource.name.as_str()) {
-                    one_resource(out, resource, node);
-                }
+                one_resource(out, resource, node);
             }
         });
         out.text
     }
+
+    /// One resource as XML, without what is around it; `None` if there is no such resource.
+    #[must_use]
+    pub fn dump_resource_xml(&self, name: &str) -> Option<String> {
+        let mut both = self.resources.iter().zip(&self.document.resources);
+        let (resource, node) = both.find(|(resource, _)| resource.name == name)?;
+        let mut out = Printer { text: String::new(), level: 0 };
+        one_resource(&mut out, resource, node);
+        Some(out.text)
+    }
 }
 
 fn global(out: &mut Printer, settings: Option<&Settings>) {
-    let shown = ["disable-ip-verification", "minor-count", "dialog-refresh"];
-    let found: Vec<&Setting> = shown.iter().filter_map(|n| settings?.find(n)).filter(|s| !s.is_default()).collect();
+    let shown = [("disable-ip-verification", ""), ("minor-count", "count"), ("dialog-refresh", "refresh")];
+    let found = shown.iter().filter_map(|(name, attribute)| Some((settings?.find(name)?, attribute)));
+    let found: Vec<(&Setting, &&str)> = found.filter(|(s, _)| !s.is_default()).collect();
     if found.is_empty() {
         return;
     }
     element(out, "global", &[], |out| {
-        for setting in found {
+        for (setting, attribute) in found {
             match setting.spec.kind {
                 Kind::Flag => out.line(&format!("<{}/>", setting.spec.name)),
-                _ => out.line(&format!("<{} val=\"{}\"/>", setting.spec.name, escaped(&setting.text))),
+                _ => out.line(&format!("<{} {attribute}=\"{}\"/>", setting.spec.name, escaped(&setting.text))),
             }
         }
     });
@@ -74,8 +82,10 @@ fn one_host(out: &mut Printer, node: &ResourceNode, host: &Host, section: &HostN
             element(out, "volume", &[("vnr", &volume.nr.0.to_string())], |out| {
                 let own = section.volumes.iter().find(|v| v.nr == written.nr);
                 options(out, "disk", &own.map(|v| by_group(&v.options)).unwrap_or_default());
-                out.line(&format!("<device minor=\"{}\"></device>", volume.minor));
-                let path = volume.backing.as_ref().map_or("none", |b| b.path.as_str());
+                let device = written.device.as_ref().and_then(|d| d.name.as_deref()).unwrap_or_default();
+                out.line(&format!("<device minor=\"{}\">{}</device>", volume.minor, escaped(device)));
+                let none = if written.disk.is_some() { "none" } else { "" };
+                let path = volume.backing.as_ref().map_or(none, |b| b.path.as_str());
                 out.line(&format!("<disk>{}</disk>", escaped(path)));
                 let (index, place) = match volume.backing.as_ref().map(|b| &b.meta_disk) {
                     None if written.meta_disk.is_none() => return,
@@ -149,7 +159,19 @@ fn one_proxy(out: &mut Printer, proxy: &ProxyNode) {
         for (word, address) in [("inside", &proxy.inside), ("outside", &proxy.outside)] {
             address.iter().for_each(|address| out.line(&endpoint(word, address)));
         }
-        options(out, "options", &proxy.options.settings);
+        proxy_options(out, "options", &proxy.options);
+    });
+}
+
+fn proxy_options(out: &mut Printer, name: &str, proxy: &ProxyOptions) {
+    if proxy.plugins.is_empty() {
+        return options(out, name, &proxy.settings);
+    }
+    element(out, "section", &[("name", name)], |out| {
+        proxy.settings.iter().for_each(|setting| option(out, setting));
+        element(out, "section", &[("name", "plugin")], |out| {
+            proxy.plugins.iter().for_each(|plugin| out.line(&format!("<option name=\"{}\"/>", escaped(plugin))));
+        });
     });
 }
 
@@ -157,8 +179,8 @@ fn sections(out: &mut Printer, sections: &Sections) {
     options(out, "options", &sections.options);
     options(out, "net", &sections.net);
     options(out, "disk", &by_group(&sections.disk));
-    options(out, "startup", &sections.startup);
-    options(out, "proxy", &sections.proxy.settings);
+    options(out, "startup", &sections.startup.iter().filter(|s| s.spec.name != "become-primary-on").cloned().collect());
+    proxy_options(out, "proxy", &sections.proxy);
     options(out, "handlers", &sections.handlers);
     options(out, "urbd", &sections.urbd.of(Group::Urbd));
     options(out, "resync-goal", &sections.urbd.of(Group::ResyncGoal));
@@ -168,15 +190,15 @@ fn options(out: &mut Printer, name: &str, settings: &Settings) {
     if settings.is_empty() {
         return;
     }
-    element(out, "section", &[("name", name)], |out| {
-        for setting in settings.iter() {
-            let (name, value) = (setting.spec.name, escaped(&setting.text));
-            match setting.spec.kind {
-                Kind::Flag => out.line(&format!("<option name=\"{name}\"/>")),
-                _ => out.line(&format!("<option name=\"{name}\" value=\"{value}\"/>")),
-            }
-        }
-    });
+    element(out, "section", &[("name", name)], |out| settings.iter().for_each(|setting| option(out, setting)));
+}
+
+fn option(out: &mut Printer, setting: &Setting) {
+    let (name, value) = (setting.spec.name, escaped(&setting.text));
+    match setting.spec.kind {
+        Kind::Flag => out.line(&format!("<option name=\"{name}\"/>")),
+        _ => out.line(&format!("<option name=\"{name}\" value=\"{value}\"/>")),
+    }
 }
 
 fn endpoint(word: &str, address: &Address) -> String {
@@ -194,5 +216,5 @@ fn element(out: &mut Printer, name: &str, attributes: &[(&str, &str)], body: imp
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&apos;")
 }

@@ -5,6 +5,7 @@ mod cursor;
 mod hosts;
 mod sections;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,14 +54,14 @@ pub(crate) struct Grammar<'a> {
     options: &'a LoadOptions,
     pub(crate) findings: Findings,
     pub(crate) document: Document,
-    read: Vec<PathBuf>,
+    read: HashSet<PathBuf>,
     depth: usize,
 }
 
 impl<'a> Grammar<'a> {
     pub(crate) fn new(files: &'a dyn Files, options: &'a LoadOptions) -> Grammar<'a> {
         let (findings, document) = (Findings::default(), Document::default());
-        Grammar { files, options, findings, document, read: Vec::new(), depth: 0 }
+        Grammar { files, options, findings, document, read: HashSet::new(), depth: 0 }
     }
 
     /// Reads one file with everything it includes. `from` is the statement that named it.
@@ -69,7 +70,7 @@ impl<'a> Grammar<'a> {
         if self.read.contains(&identity) || self.options.exclude.iter().any(|e| self.files.identity(e) == identity) {
             return;
         }
-        self.read.push(identity);
+        self.read.insert(identity);
         match self.read_text(path, from) {
             Ok(text) => self.text(path, &text),
             Err(error) => self.findings.error(error),
@@ -91,7 +92,8 @@ impl<'a> Grammar<'a> {
     }
 
     fn read_text(&self, path: &Path, from: Option<&Span>) -> Result<String, Error> {
-        let bytes = self.files.read(path).map_err(|error| {
+        let read = if from.is_some() { self.files.read_included(path) } else { self.files.read(path) };
+        let bytes = read.map_err(|error| {
             let message = format!("cannot read {}: {error}", path.display());
             match from {
                 Some(span) if error.kind() == io::ErrorKind::NotFound => {
@@ -206,7 +208,7 @@ impl<'a> Grammar<'a> {
             self.findings
                 .warn(&name.span, "verbs take the word `all` for all resources: this one cannot be named alone");
         }
-        if let Some(first) = self.document.resources.iter().find(|r| r.name.text == name.text) {
+        if let Some(first) = self.document.resource(&name.text) {
             return Err(Error::new(
                 ErrorKind::Duplicate,
                 &name.span,
@@ -229,7 +231,7 @@ impl<'a> Grammar<'a> {
                 self.findings.error(error);
             }
         }
-        self.document.resources.push(resource);
+        self.document.add(resource);
         Ok(())
     }
 

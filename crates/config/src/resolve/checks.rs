@@ -1,18 +1,19 @@
 //! What must be unique on one host, over all resources; and references between resources.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 
 use crate::document::{Document, HostNode, ResourceNode};
 use crate::error::{Error, ErrorKind, Findings, Span};
+use crate::index::Index;
 use crate::model::{Host, HostMatch, MetaDisk, Resource, volume_name};
 use crate::options::Setting;
 
 /// Checks that need all resources.
-pub(super) fn across_resources(resources: &[Resource], document: &Document, findings: &mut Findings) {
+pub(super) fn across_resources(resources: &[Resource], index: &Index, document: &Document, findings: &mut Findings) {
     let mut taken = Taken { seen: HashMap::new(), findings };
     for resource in resources {
-        let Some(node) = document.resources.iter().find(|n| n.name.text == resource.name) else { continue };
+        let Some(node) = document.resource(&resource.name) else { continue };
         for (host, host_node) in resource.hosts.iter().zip(&node.hosts) {
             for name in machine_names(host) {
                 taken.volumes(&name, resource, node, host, host_node);
@@ -20,7 +21,7 @@ pub(super) fn across_resources(resources: &[Resource], document: &Document, find
         }
         taken.addresses(resource);
     }
-    resync_after(resources, findings);
+    resync_after(resources, index, findings);
 }
 
 /// The machines that a host section may stand for.
@@ -115,12 +116,12 @@ type VolumeName = (String, u16);
 
 /// Unknown targets are not fatal: a boot must not fail for an order of resyncs. Circles are: all in them would wait for
 /// ever. What different hosts say is taken together, as a resync that waits on one node waits on both.
-fn resync_after(resources: &[Resource], findings: &mut Findings) {
+fn resync_after(resources: &[Resource], index: &Index, findings: &mut Findings) {
     let mut after: BTreeMap<VolumeName, Vec<(VolumeName, &Setting)>> = BTreeMap::new();
     for resource in resources {
         for volume in resource.hosts.iter().flat_map(|h| &h.volumes) {
             let Some(setting) = volume.settings.find("resync-after").filter(|s| !s.is_default()) else { continue };
-            let Some((other, nr)) = target(resources, &setting.text) else {
+            let Some((other, nr)) = target(resources, index, &setting.text) else {
                 let text = &setting.text;
                 let message = format!("there is no `{text}` to resync after: the dependency is ignored");
                 findings.warn(&setting.span, message);
@@ -130,9 +131,9 @@ fn resync_after(resources: &[Resource], findings: &mut Findings) {
             edges.push(((other.name.clone(), nr), setting));
         }
     }
-    for from in after.keys() {
-        let Some(way) = way_back(&after, from) else { continue };
-        let (_, setting) = &after[from].iter().find(|(to, _)| *to == way[0]).expect("the way begins with it");
+    for from in in_circles(&after) {
+        let Some(way) = way_back(&after, &from) else { continue };
+        let (_, setting) = &after[&from].iter().find(|(to, _)| *to == way[0]).expect("the way begins with it");
         let names: Vec<String> = way.iter().map(|(resource, nr)| format!("{resource}/{nr}")).collect();
         let message = format!(
             "`resync-after {}` makes a circle: {}/{} waits for {}",
@@ -147,18 +148,56 @@ fn resync_after(resources: &[Resource], findings: &mut Findings) {
     }
 }
 
+/// The volumes that wait for something that waits for them, and those between two such circles.
+fn in_circles(after: &BTreeMap<VolumeName, Vec<(VolumeName, &Setting)>>) -> BTreeSet<VolumeName> {
+    let edges = after.iter().flat_map(|(from, to)| to.iter().map(move |(to, _)| (from, to)));
+    let there = on_the_way(edges.clone());
+    let edges = edges.filter(|(from, to)| there.contains(*from) && there.contains(*to));
+    on_the_way(edges.map(|(from, to)| (to, from))).into_iter().cloned().collect()
+}
+
+/// The ends of edges from which a way goes on for ever: without those from which none leads, again and again.
+fn on_the_way<'a>(edges: impl Iterator<Item = (&'a VolumeName, &'a VolumeName)>) -> HashSet<&'a VolumeName> {
+    let mut leading_to: HashMap<&VolumeName, Vec<&VolumeName>> = HashMap::new();
+    let mut ways: HashMap<&VolumeName, usize> = HashMap::new();
+    for (from, to) in edges {
+        leading_to.entry(to).or_default().push(from);
+        *ways.entry(from).or_default() += 1;
+        ways.entry(to).or_default();
+    }
+    let mut ends: Vec<&VolumeName> = ways.iter().filter(|(_, n)| **n == 0).map(|(name, _)| *name).collect();
+    while let Some(end) = ends.pop() {
+        ways.remove(end);
+        for from in leading_to.remove(end).into_iter().flatten() {
+            let Some(left) = ways.get_mut(from) else { continue };
+            *left -= 1;
+            if *left == 0 {
+                ends.push(from);
+            }
+        }
+    }
+    ways.into_keys().collect()
+}
+
 /// The shortest chain of dependencies that leads from a volume to itself: what comes after it, itself at the end.
 fn way_back(after: &BTreeMap<VolumeName, Vec<(VolumeName, &Setting)>>, from: &VolumeName) -> Option<Vec<VolumeName>> {
-    let mut seen = BTreeSet::new();
-    let mut ways = VecDeque::from([vec![from.clone()]]);
-    while let Some(way) = ways.pop_front() {
-        for (next, _) in after.get(way.last()?).into_iter().flatten() {
-            let longer: Vec<VolumeName> = way.iter().chain([next]).cloned().collect();
+    let mut reached_from: HashMap<&VolumeName, &VolumeName> = HashMap::new();
+    let mut reached = VecDeque::from([from]);
+    while let Some(last) = reached.pop_front() {
+        for (next, _) in after.get(last).into_iter().flatten() {
             if next == from {
-                return Some(longer[1..].to_vec());
+                let mut way = vec![next.clone()];
+                let mut at = last;
+                while at != from {
+                    way.push(at.clone());
+                    at = reached_from[at];
+                }
+                way.reverse();
+                return Some(way);
             }
-            if seen.insert(next.clone()) {
-                ways.push_back(longer);
+            if !reached_from.contains_key(next) {
+                reached_from.insert(next, last);
+                reached.push_back(next);
             }
         }
     }
@@ -166,9 +205,9 @@ fn way_back(after: &BTreeMap<VolumeName, Vec<(VolumeName, &Setting)>>, from: &Vo
 }
 
 /// The resource and volume number that `RES` or `RES/VOL` names. Without a number: the lowest volume.
-pub(crate) fn target<'a>(resources: &'a [Resource], text: &str) -> Option<(&'a Resource, u16)> {
+pub(crate) fn target<'a>(resources: &'a [Resource], index: &Index, text: &str) -> Option<(&'a Resource, u16)> {
     let (name, nr) = volume_name(text)?;
-    let resource = resources.iter().find(|r| r.name == name)?;
+    let resource = resources.get(index.find(name)?)?;
     let volumes = &resource.hosts.first()?.volumes;
     let nr = match nr {
         Some(nr) => volumes.iter().find(|v| v.nr == nr)?.nr.0,

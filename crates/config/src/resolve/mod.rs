@@ -11,9 +11,10 @@ use units::Duration;
 
 pub(crate) use self::checks::target;
 pub(crate) use self::hosts::merged_volumes;
-use crate::document::{Document, HostKind, ResourceNode, Sections};
+use crate::document::{Document, HostKind, HostNode, ResourceNode, Sections};
 use crate::error::{Error, ErrorKind, Errors, Findings};
 use crate::grammar::clash_error;
+use crate::index::Index;
 use crate::model::{Backing, Config, HostMatch, MetaDisk, Resource};
 use crate::options::{Clash, Setting, Settings, StartupOptions};
 
@@ -25,11 +26,12 @@ pub(crate) fn resolve(file: Arc<str>, document: Document, mut findings: Findings
             resources.push(resource);
         }
     }
-    stack(&document, &mut resources, &mut findings);
-    checks::across_resources(&resources, &document, &mut findings);
+    let index = Index::of(resources.iter().map(|r| r.name.as_str()));
+    stack(&document, &mut resources, &index, &mut findings);
+    checks::across_resources(&resources, &index, &document, &mut findings);
     let global = document.global.as_ref().map(Into::into).unwrap_or_default();
     let warnings = findings.into_result()?;
-    Ok(Config { file, global, resources, document, warnings })
+    Ok(Config { file, global, resources, index, document, warnings })
 }
 
 /// The sections of a resource with everything from its template or from `common` filled in.
@@ -128,16 +130,19 @@ fn warn_settings(settings: &Settings, findings: &mut Findings) {
 }
 
 /// Gives stacked hosts their names and their backing devices: the lower resource's devices of the same volume numbers.
-fn stack(document: &Document, resources: &mut [Resource], findings: &mut Findings) {
+fn stack(document: &Document, resources: &mut [Resource], index: &Index, findings: &mut Findings) {
+    let is_stacked = |host: &HostNode| matches!(host.kind, HostKind::Stacked(_));
+    if !document.resources.iter().any(|node| node.hosts.iter().any(is_stacked)) {
+        return;
+    }
     let lowers: Vec<Resource> = resources.to_vec();
     for resource in resources.iter_mut() {
-        let Some(node) = document.resources.iter().find(|n| n.name.text == resource.name) else { continue };
+        let Some(node) = document.resource(&resource.name) else { continue };
         for (host, host_node) in resource.hosts.iter_mut().zip(&node.hosts) {
             let HostKind::Stacked(lower_name) = &host_node.kind else { continue };
-            let Some(lower) = lowers.iter().find(|l| l.name == lower_name.text && l.name != resource.name) else {
-                if !document.resources.iter().any(|n| n.name.text == lower_name.text)
-                    || lower_name.text == resource.name
-                {
+            let Some(lower) = index.find(&lower_name.text).map(|at| &lowers[at]).filter(|l| l.name != resource.name)
+            else {
+                if document.resource(&lower_name.text).is_none() || lower_name.text == resource.name {
                     let message = format!("there is no resource `{}` to stack on", lower_name.text);
                     findings.error(Error::new(ErrorKind::Stacking, &lower_name.span, message));
                 }
