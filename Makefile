@@ -26,6 +26,7 @@ SBIN ?= /usr/sbin
 install: build
 	install -D -m 755 $(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd $(DESTDIR)$(SBIN)/urbd
 	install -D -m 644 dist/urbd@.service $(DESTDIR)/usr/lib/systemd/system/urbd@.service
+	install -D -m 644 dist/urbd-keeper@.service $(DESTDIR)/usr/lib/systemd/system/urbd-keeper@.service
 	install -D -m 644 README.md $(DESTDIR)/usr/share/doc/urbd/README.md
 	install -d $(DESTDIR)/usr/share/bash-completion/completions $(DESTDIR)/usr/share/zsh/vendor-completions \
 	  $(DESTDIR)/usr/share/fish/vendor_completions.d

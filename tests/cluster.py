@@ -373,11 +373,43 @@ class UrbdNode(Node):
         eventually(f"{self.name}: urbd answers", answers, timeout)
         return p
 
+    def serving(self, res="r0"):
+        """The id of the process that runs the resource."""
+        with open(os.path.join(self.run_dir, f"{res}.pid")) as f:
+            return int(f.read())
+
+    def keepers(self):
+        """The processes that hold devices when nobody serves them."""
+        def is_keeper(pid):
+            with contextlib.suppress(OSError):
+                with open(f"/proc/{pid}/cmdline", "rb") as f:
+                    return b"keep" in f.read().split(b"\0")
+            return False
+        return [pid for pid in self._all_pids() if is_keeper(pid)]
+
+    def let_io_fail(self):
+        """Where no process serves, ends the keepers and what they keep: whoever waits for a device gets an error."""
+        if self.pids():
+            return
+        for pid in self.keepers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        eventually("the keepers are gone", lambda: not self.keepers(), 20)
+
+    def kill_process(self, res="r0", sig=signal.SIGKILL):
+        """Ends the resource's process alone: its devices stay with the keeper."""
+        pid = self.serving(res)
+        os.kill(pid, sig)
+        p = self.processes.pop(res, None)
+        if p:
+            p.wait(20)
+        eventually(f"process {pid} is gone", lambda: not self._alive(pid), 20)
+
     def kill(self, res="r0", sig=signal.SIGKILL):
-        """kill -9 of the resource's process and its children (a power failure of the program)."""
+        """kill -9 of the resource's process, its children and its keeper (a power failure of the program)."""
         p = self.processes.pop(res, None)
         pids = [p.pid] if p else []
-        pids += [pid for pid in self.pids() if pid not in pids and self._serves(pid, res)]
+        pids += [pid for pid in self._all_pids() if pid not in pids and self._serves(pid, res)]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sig)
@@ -418,7 +450,12 @@ class UrbdNode(Node):
         return False
 
     def pids(self):
-        """All processes of this node, also detached ones: they carry its run directory in their environment."""
+        """All processes of this node but keepers, also detached ones."""
+        keepers = self.keepers()
+        return [pid for pid in self._all_pids() if pid not in keepers]
+
+    def _all_pids(self):
+        """They carry the node's run directory in their environment."""
         mark, found = b"URBD_RUN_DIR=" + self.run_dir.encode(), []
         for p in os.listdir("/proc"):
             if p.isdigit() and int(p) != os.getpid():
@@ -505,10 +542,10 @@ class UrbdNode(Node):
         loops = self.loops()  # only now do their backing files have names
         for res in list(self.processes):
             self.kill(res)
-        for pid in self.pids():
+        for pid in self._all_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        eventually("the node's processes are gone", lambda: not self.pids(), 20)
+        eventually("the node's processes are gone", lambda: not self._all_pids(), 20)
         for disk in self.disks:
             disk.close()
         pid = _read_pidfile(self.pidfile)

@@ -9,6 +9,7 @@ import threading
 H80, H100 = 0x83740267, 0x8620EC20
 INITIAL_META, INITIAL_DATA, FEATURES = 0xFFF1, 0xFFF2, 0xFFFE
 DATA, BARRIER, BITMAP, DATA_REQUEST, PROTOCOL, UUIDS, SIZES, STATE = 0x00, 0x03, 0x04, 0x08, 0x0B, 0x0C, 0x0D, 0x0E
+AUTH_CHALLENGE, AUTH_RESPONSE = 0x10, 0x11
 PING, PING_ACK, WRITE_ACK, BARRIER_ACK, SYNC_PARAM89, COMPRESSED_BITMAP, TRIM, ZEROES = \
     0x13, 0x14, 0x16, 0x1C, 0x23, 0x24, 0x31, 0x36
 STATE_FRESH = 0x0000C882  # Secondary, WFConnection, Inconsistent, DUnknown: what a just created 8.4 node sends
@@ -104,6 +105,17 @@ class FakePeer:
             _, command, payload = self.receive()
             seen[command] = payload
         return seen
+
+    def authenticate(self, digest=bytes(20)):
+        """As somebody who does not know the secret, of whom urbd wants it. None: without an answer as yet."""
+        self.connect()
+        self.data.sendall(features())
+        self.exactly(80)
+        _, command, _ = self.receive()
+        assert command == AUTH_CHALLENGE, command
+        answer = b"" if digest is None else h100(AUTH_RESPONSE, digest)
+        self.data.sendall(h100(AUTH_CHALLENGE, os.urandom(64)) + answer)
+        return self
 
     def closed(self, timeout=15):
         """Whether urbd ended this connection within the time limit (any packets before that are read and dropped)."""

@@ -232,3 +232,37 @@ def test_fake_peer_is_a_convincing_one(kernel_lab):
         assert peer.closed()
         peer.close()
         k.wait(conn="Connecting")
+
+
+def test_a_skip_needs_a_kernel_that_lacks_the_feature(tmp_path):
+    told = tmp_path / "told"
+    told.write_text("test fuse ... ok\nskipped: fuse-io-uring: this kernel has none\nskipped: fio is not installed\n"
+                    "skipped: nonsense: no reason\nSKIPPED [2] tests/test_x.py:7: fuse-io-uring: messages only\n")
+    skips = os.path.join(os.path.dirname(os.path.abspath(__file__)), "skips")
+    feature = "/sys/module/fuse/parameters"
+
+    def verdicts(before):
+        r = subprocess.run(["unshare", "-m", "sh", "-c", f"{before}; exec {skips} {told}"], capture_output=True, text=True)
+        assert r.returncode == 0 and not r.stderr, r
+        return [line.split(" ", 1) for line in r.stdout.splitlines()]
+
+    whys = ["fuse-io-uring: this kernel has none", "fio is not installed", "nonsense: no reason",
+            "fuse-io-uring: messages only", "fuse-io-uring: messages only"]
+    lacking = verdicts(f"[ ! -d {feature} ] || mount -t tmpfs none {feature}")
+    assert lacking == [[v, w] for v, w in zip(["permitted", "refused", "refused", "permitted", "permitted"], whys)]
+    if os.path.exists(f"{feature}/enable_uring"):
+        assert verdicts(":") == [["refused", w] for w in whys]
+
+
+def test_skips_are_counted_by_the_runner(tmp_path):
+    """A cargo and a pytest that skip: neither is a pass, and only one has a reason that this kernel gives."""
+    cargo = tmp_path / "cargo"
+    cargo.write_text("#!/bin/sh\n[ \"$*\" != \"${*#test --workspace}\" ] || exit 0\n"
+                     "echo 'skipped: fio is not installed'\necho 'test result: ok. 5 passed; 0 failed;'\n")
+    cargo.chmod(0o755)
+    runner = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
+    r = subprocess.run([runner, "rust"], env={**os.environ, "CARGO": str(cargo)}, capture_output=True, text=True)
+    lines = r.stdout.splitlines()
+    steps = sum(line.startswith("-- ") for line in lines) - 1
+    assert r.returncode == 1 and lines[-1] == f"{steps + 4} passed, 1 failed", r.stdout
+    assert "FAILED skipped: fio is not installed" in lines and "permitted skips: 0" in lines

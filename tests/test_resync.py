@@ -216,6 +216,7 @@ OTHERS = [("disk-options", "resync-rate", "1M"), ("disk-options", "c-delay-targe
 
 def test_options_change_while_a_resync_and_an_application_run(pair):
     from test_two_nodes import Load
+    pair.configure(protocol="A")  # `on-congestion` is refused without it
     a, b = resyncing(pair, rate=2, megabytes=24)
     load = Load(a, seconds=6, depth=8)
     for verb, name, value in OTHERS:
@@ -469,6 +470,22 @@ def test_pull_ahead_on_congestion(pair):
         fill(a, 12)
         assert decisions(a, "pull-ahead")
     pair.wait_synced(timeout=60)
+    pair.assert_same()
+
+
+def test_bursts_over_a_thin_link(pair):
+    """The source changes between SyncSource and Ahead: each resync is broken off by the next burst."""
+    from test_two_nodes import Load
+    a, b = pair.nodes
+    pair.up(protocol="A", net="on-congestion pull-ahead; congestion-fill 10K; csums-alg crc32c; sndbuf-size 64K;")
+    with thin_link(a):
+        for _ in range(5):
+            Load(a, seconds=0.5, depth=16).end(0)
+            time.sleep(1.3)  # the source leaves Ahead a second after the peer has caught up
+    assert len(decisions(a, "pull-ahead")) > 1
+    pair.wait_synced(timeout=60)
+    for n in (a, b):
+        n.wait(oos=0)
     pair.assert_same()
 
 

@@ -504,6 +504,41 @@ def test_split_brain_after_sb_0pri(pair, policy, survivor):
     assert (a.read(MIB, 8192) == b"\xaa" * 8192) == (survivor == "a")
 
 
+def test_a_policy_that_overrides_discard_my_data_says_so(pair):
+    pair.up(net="after-sb-0pri discard-older-primary;")
+    a, b = pair.nodes
+    split(pair)
+    for n in (a, b):
+        n.urbd("secondary", "r0")
+        n.urbd("disconnect", "r0")
+    b.urbd("connect", "--discard-my-data", "r0")
+    a.urbd("connect", "r0")
+    b.heal()
+    pair.wait_synced()
+    pair.assert_same()
+    b.urbd("primary", "r0")
+    assert b.read(MIB, 8192) != b"\xaa" * 8192
+    for n, whose in ((a, "the peer"), (b, "this node")):
+        text = f"{whose} was to discard its data, but keeps it"
+        assert n.log().count(text) == 1 and text in n.urbd("why", "r0").out, n.log()
+        assert "Primary first loses" in n.log()
+    b.urbd("secondary", "r0")
+    # Where nothing overrides it, nothing is said.
+    pair.configure(net="after-sb-0pri disconnect;")
+    for n in (a, b):
+        n.urbd("adjust", "r0")
+    a.urbd("primary", "r0")
+    split(pair)
+    for n in (a, b):
+        n.urbd("secondary", "r0")
+        n.urbd("disconnect", "r0")
+    b.urbd("connect", "--discard-my-data", "r0")
+    a.urbd("connect", "r0")
+    b.heal()
+    pair.wait_synced()
+    assert a.log().count("was to discard its data") == b.log().count("was to discard its data") == 1
+
+
 def test_split_brain_after_sb_1pri(pair):
     pair.up(net="after-sb-1pri discard-secondary;")
     a, b = pair.nodes
@@ -656,9 +691,17 @@ def test_shared_secret(pair):
     text = pair.configure()
     b.put_res("r0", text.replace('"right"', '"wrong"'))
     b.start()
-    eventually("refusal", lambda: b.state()["conn"] != "Connected" and "StandAlone" in
-               (a.state()["conn"], b.state()["conn"]), 40)
-    assert "secret" in (a.log() + b.log()).lower() or "authent" in (a.log() + b.log()).lower()
+    for n in (a, b):
+        eventually("status says it", lambda: "authentication:failed" in n.urbd("status", "r0").out, 40)
+        connection = n.status()["connections"][0]
+        assert connection["connection-state"] != "StandAlone" and connection["failed-authentications"] > 0, connection
+        assert "shared-secret" in connection["reason"] and "next try" in connection["reason"], connection
+    # It goes on by itself as soon as the secrets agree, however long the next wait would be.
+    b.put_res("r0", text)
+    b.urbd("adjust", "r0")
+    pair.wait_synced(timeout=25)
+    assert "authentication" not in a.urbd("status", "r0").out + b.urbd("status", "r0").out
+    assert "failed-authentications" not in a.status()["connections"][0]
 
 
 def test_data_integrity(pair):

@@ -66,7 +66,7 @@ impl Plan {
     fn text(&self, resource: &str, ports: [u16; 2]) -> String {
         let front = if self.front == Front::Device { "fuse" } else { "nbd" };
         let mut text = format!(
-            "global {{ usage-count no; }}\nresource {resource} {{\n  urbd {{ front-end {front}; }}\n  net {{ protocol {}; \
+            "global {{ usage-count no; }}\nresource {resource} {{\n  urbd {{ front-end {front}; hand-over no; }}\n  net {{ protocol {}; \
              {} }}\n  disk {{ {} }}\n",
             self.protocol, self.net, self.disk
         );

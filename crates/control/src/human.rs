@@ -143,6 +143,9 @@ impl Page {
         if verbose || !connected {
             line.field(fields::connection(connection, color));
         }
+        if connection.failed_authentications > 0 {
+            line.word("authentication:failed");
+        }
         if verbose || connected {
             line.field(fields::peer_role(connection, color));
             if verbose || connection.tls {

@@ -99,6 +99,9 @@ fn connection(resource: &ResourceStatus, connection: &ConnectionStatus) -> Value
     if let Some(protocol) = connection.protocol {
         object.insert("protocol-version".into(), json!(protocol));
     }
+    if connection.failed_authentications > 0 {
+        object.insert("failed-authentications".into(), json!(connection.failed_authentications));
+    }
     if let Some(reason) = &connection.reason {
         object.insert("reason".into(), json!(reason));
     }

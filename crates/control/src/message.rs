@@ -152,17 +152,11 @@ pub enum Command {
         volume: Option<u16>,
         /// And declares both sides equal (skips the initial resync).
         clear_bitmap: bool,
-        /// And makes the peer a target of a full resync.
-        force_resync: bool,
     },
     /// Takes over the new size of the backing device.
     Resize {
         /// Which volume.
         volume: Option<u16>,
-        /// Wanted size in sectors; `None` is as large as possible.
-        size_sectors: Option<u64>,
-        /// The peer's backing device has grown already.
-        assume_peer_has_space: bool,
         /// The new space is equal on both sides already.
         assume_clean: bool,
     },
@@ -170,13 +164,10 @@ pub enum Command {
     ChangeOptions {
         /// The whole new configuration text, without includes (as `dump` prints it).
         config: String,
-        /// Leave disks alone.
-        skip_disk: bool,
-        /// Leave connections alone.
-        skip_net: bool,
-        /// For connections that are started by this.
-        discard_my_data: bool,
     },
+    /// Ends the process; the block devices stay, and what applications ask of them waits for the next process. Refused
+    /// where they cannot be left.
+    HandOver,
     /// Disconnects, detaches, ends the process. Refused while Primary and in use, unless forced.
     Down {
         /// Even if the device is open.
@@ -430,7 +421,7 @@ error_codes! {
     /// StandAlone already.
     ALREADY_STANDALONE = -9, "is StandAlone already";
     /// A peer refused.
-    REFUSED_BY_PEER = -10, "refused by a peer";
+    REFUSED_BY_PEER = -10, "State change was refused by peer node";
     /// Needs a disk.
     NEEDS_DISK = -11, "needs a disk";
     /// Held open.

@@ -178,6 +178,9 @@ pub struct ConnectionStatus {
     /// Agreed protocol number once connected.
     #[serde(default)]
     pub protocol: Option<u32>,
+    /// Tries in a row in which the nodes did not accept each other's secret (not part of the tools' output).
+    #[serde(default)]
+    pub failed_authentications: u32,
     /// Why the connection is in this state, in words (not part of the tools' output).
     #[serde(default)]
     pub reason: Option<String>,

@@ -103,6 +103,7 @@ impl Described {
 
     fn connection(&self) -> ConnectionStatus {
         ConnectionStatus {
+            failed_authentications: 0,
             peer_node_id: self.number("peer").map(|n| n as u8),
             name: self.text("name").unwrap(),
             connection: ConnectionState::ALL[self.or_zero("cs") as usize],

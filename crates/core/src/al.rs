@@ -92,12 +92,14 @@ impl Resource {
     /// `None`: this disk keeps no activity log, or there is none.
     fn acquire_al(&mut self, d: usize, range: SectorRange) -> Option<Acquire> {
         let dev = &mut self.devices[d];
-        let kept = dev.cfg.as_ref().is_some_and(|c| c.al_updates) && !mutant(Mutant::SkipActivityLog);
-        if !dev.usable() || !kept {
+        let wanted = dev.cfg.as_ref().is_some_and(|c| c.al_updates);
+        if !dev.usable() || mutant(Mutant::SkipActivityLog) {
             return None;
         }
+        // Without it a crash is followed by a full resync, if the superblock says so: until it does, all is logged.
+        let backing = dev.backing.as_mut().filter(|b| wanted || !b.is_unlogged_on_disk())?;
         let extents = ExtentRange::of(range).expect("requests are not empty and lie in the device");
-        Some(dev.backing.as_mut()?.al.acquire(extents))
+        Some(backing.al.acquire(extents))
     }
 
     /// Makes the next extents of a sequential stream hot before it reaches them.

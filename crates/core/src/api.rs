@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use units::{ByteLen, Generation, NodeId, Sector, VolumeNr};
+use units::{ByteLen, Generation, NodeId, Sector, SectorRange, VolumeNr};
 
 /// A piece of a payload buffer that the caller (the engine) owns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,6 +208,20 @@ pub enum DiskOp {
     Flush,
 }
 
+impl DiskOp {
+    /// What it changes on the disk; `None` for reads and flushes.
+    #[must_use]
+    pub fn changes(&self) -> Option<SectorRange> {
+        match self {
+            DiskOp::Write { sector, data, .. } => SectorRange::new(*sector, ByteLen(data.len())),
+            DiskOp::Discard { sector, len, .. } | DiskOp::WriteZeroes { sector, len, .. } => {
+                SectorRange::new(*sector, *len)
+            }
+            DiskOp::Read { .. } | DiskOp::ReadNew { .. } | DiskOp::Flush => None,
+        }
+    }
+}
+
 /// An operation on a volume's *metadata*; offsets are bytes on the metadata device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MetaOp {
@@ -251,8 +265,7 @@ pub struct DiskDone {
     pub op: OpId,
     /// How it ended.
     pub result: Result<(), DiskError>,
-    /// For [`DiskOp::ReadNew`] that succeeded: the data. The core gives it back with [`Effect::Release`] or by sending
-    /// it.
+    /// For [`DiskOp::ReadNew`] that succeeded: the data. The core gives it back by [`Effect::Release`], or sends it.
     pub data: Segments,
     /// For a read with `detect_zeroes` that succeeded: every byte is zero. Otherwise false.
     pub zeroes: bool,
@@ -328,6 +341,8 @@ pub enum Effect {
         peer: NodeId,
         /// Not before this time (a failed handshake waits 1 s).
         not_before: units::Instant,
+        /// What the peer opens is accepted before that time as well.
+        accept_before: bool,
     },
     /// What the streams to `peer` speak from the next packet on, both ways (headers, digests).
     Dialect {
@@ -531,6 +546,8 @@ pub enum Command {
         /// Also without UpToDate data, or without fencing the peer.
         force: bool,
     },
+    /// Become Primary again as before this process, which had no peer if so. Fails only if a peer went on meanwhile.
+    PrimaryAgain(bool),
     /// Become Secondary. Fails while a device is held open.
     Secondary {
         /// Fail the openers' I/O instead of refusing.
@@ -600,8 +617,8 @@ pub enum Command {
     },
     /// New options (`adjust`).
     ChangeOptions(Box<crate::ResourceConfig>),
-    /// Secondary, disconnect all, detach all, stop.
-    Down,
+    /// Secondary, disconnect all (true: even if a peer does not agree), detach all, stop.
+    Down(bool),
 }
 
 /// Why a command failed: DRBD's code (`docs/spec/config-and-cli.md` appendix A and
@@ -709,6 +726,8 @@ pub struct ConnectionSnapshot {
     pub addresses: (SocketAddr, SocketAddr),
     /// Agreed protocol version, if connected.
     pub version: Option<u32>,
+    /// Tries in a row that ended because one of the nodes did not know the other's secret; 0 = the last one did not.
+    pub refusals: u32,
     /// Per volume.
     pub peer_devices: Vec<PeerDeviceSnapshot>,
 }

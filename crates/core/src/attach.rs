@@ -94,6 +94,10 @@ impl Resource {
         }
         self.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
         self.status_changed = true;
+        if self.connections.get(PEER).is_some_and(|c| c.replicating(d)) {
+            // The handshake, or a later word, may have said that it is being attached.
+            self.send_state(d);
+        }
         self.end(attaching.command, Err(error(code, text)));
     }
 
@@ -257,6 +261,14 @@ impl Resource {
             bitmaps.iter_mut().for_each(BitSet::set_all);
             dirty.note_all();
         }
+        if attach.activity_log == AlAction::Discard && bitmaps.len() > 1 {
+            // The peer knows what it sent to this Secondary before that crashed. Nobody else does.
+            let hot = if input.al_disabled { None } else { self.hot_extents(d, &layout, &md, log) };
+            let peers: Vec<usize> = self.connections.iter().filter_map(|c| slot_in(&md, c)).collect();
+            let strangers = bitmaps.iter_mut().enumerate().filter(|(slot, _)| !peers.contains(slot));
+            mark_hot(strangers.map(|(_, bits)| bits), hot.as_ref(), &area);
+            dirty.note_all();
+        }
         if md.version() == meta::Version::V09 {
             self.assign_slots(&mut md);
         }
@@ -271,6 +283,7 @@ impl Resource {
         let opened = dev.attaching.as_ref().and_then(|a| a.opened.clone()).expect("it was opened");
         dev.crashed_primary = attach.crashed_primary;
         dev.attach_state = attach.disk;
+        dev.left_alone = input.flags.primary_ind && !input.flags.connected_ind;
         dev.attach_peer_disk = attach.peer_disk;
         dev.backing = Some(Backing {
             opened,
@@ -294,7 +307,12 @@ impl Resource {
     fn hot_extents(&mut self, d: usize, layout: &Layout, md: &Superblock, log: &[u8]) -> Option<BTreeSet<u32>> {
         let (reason, text) =
             match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
-                Ok(replayed) if !replayed.gap => return Some(replayed.hot),
+                Ok(replayed) if !replayed.gap => {
+                    if let Some(complaint) = replayed.complaint() {
+                        self.note(Severity::Warning, Some(d), None, "activity-log-damaged", complaint);
+                    }
+                    return Some(replayed.hot);
+                }
                 // A transaction in the middle is missing: its extents are not known.
                 Ok(_) => ("activity-log-hole", "the activity log has a hole".to_owned()),
                 Err(e) => ("activity-log-unreadable", format!("the activity log cannot be read ({e:?})")),
@@ -679,4 +697,21 @@ fn error(code: i32, text: String) -> CommandError {
 fn empty_ring(layout: &Layout) -> Box<[u8]> {
     let blocks = layout.geometry().al().blocks() as usize;
     meta::activity_log::block::initialized().repeat(blocks).into_boxed_slice()
+}
+
+/// The bitmap slot of a connection's peer.
+fn slot_in(md: &Superblock, c: &crate::connection::Connection) -> Option<usize> {
+    md.peers[c.cfg.peer.index()].slot.map(usize::from)
+}
+
+/// Marks hot extents as different; without knowing them, everything.
+fn mark_hot<'a>(slots: impl Iterator<Item = &'a mut BitSet>, hot: Option<&BTreeSet<u32>>, area: &BitmapArea) {
+    for slot in slots {
+        match hot {
+            Some(hot) => hot.iter().map(|extent| area.extent_bits(*extent)).for_each(|bits| {
+                slot.set_range(bits.start, bits.end);
+            }),
+            None => slot.set_all(),
+        }
+    }
 }

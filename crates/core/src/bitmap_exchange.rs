@@ -220,6 +220,12 @@ impl Resource {
         if unaware && !asked && !spoiled {
             return false;
         }
+        if peer_disk == DiskState::UpToDate && left > 0 {
+            // The peer's copy lacks what is marked here, whatever its own bitmap says.
+            let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
+            self.drop_link(i, ConnState::NetworkFailure, "resync-incomplete", text);
+            return true;
+        }
         if peer_disk == DiskState::UpToDate {
             let mut set = self.uuids(d);
             set.retire_bitmap();

@@ -1,9 +1,12 @@
 //! What an administrator asks for, and the changes that both nodes must agree to
 //! (`docs/spec/connection-and-state.md` 3.1, 8.2, 8.4, 12).
 
+mod again;
 mod connections;
 mod disks;
 mod roles;
+
+pub(crate) use again::Again;
 
 use crate::Resource;
 use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity};
@@ -67,7 +70,25 @@ enum Waiting {
     Suspend {
         volume: usize,
     },
-    Down,
+    /// The end: Secondary, disconnected, detached.
+    Down {
+        force: bool,
+        leave: Leave,
+    },
+}
+
+/// How far a node is that leaves a peer because it goes down.
+#[derive(Clone, Copy, Debug)]
+struct Leave {
+    step: DisconnectStep,
+    /// Since when the peer owes an answer.
+    asked: Option<Instant>,
+}
+
+impl Leave {
+    const WISH: Leave = Leave { step: DisconnectStep::Plain, asked: None };
+    /// A peer that has not answered by then has to live with it, unless it would lose its only good copy.
+    const PATIENCE: Duration = Duration::from_secs(2);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +109,9 @@ enum GiveUp {
     /// The peer was asked.
     Sent,
 }
+
+/// What goes on waiting, or the result.
+type Progress = (Option<Waiting>, Option<Result<(), CommandError>>);
 
 impl Waiting {
     /// Does it give up the volume's own copy, which no write must rely on any more?
@@ -110,6 +134,7 @@ impl Waiting {
                 | Waiting::Detach { step: GiveUp::Sent, .. }
                 | Waiting::Invalidate { step: GiveUp::Sent, .. }
                 | Waiting::Verify { sent: true, .. }
+                | Waiting::Down { leave: Leave { asked: Some(_), .. }, .. }
         )
     }
 }
@@ -128,7 +153,7 @@ pub(crate) struct Asked {
 
 impl Resource {
     pub(crate) fn end(&mut self, id: Option<u64>, result: Result<(), CommandError>) {
-        if let Some(id) = id {
+        if let Some(id) = id.filter(|id| self.promoted_again(*id, &result)) {
             self.emit(Effect::CommandDone { id, result });
         }
     }
@@ -159,6 +184,10 @@ impl Resource {
                 );
                 Ok(())
             }
+            Command::PrimaryAgain(alone) => {
+                self.primary_again(id, alone);
+                Ok(())
+            }
             Command::Secondary { force } => {
                 self.wait_for(id, Waiting::Demote { force });
                 Ok(())
@@ -185,9 +214,9 @@ impl Resource {
                 self.end(Some(id), Ok(()));
                 Ok(())
             }
-            Command::Down => {
-                self.stopping = true;
-                self.wait_for(id, Waiting::Down);
+            Command::Down(force) => {
+                self.forget_again();
+                self.wait_for(id, Waiting::Down { force, leave: Leave::WISH });
                 Ok(())
             }
         };
@@ -208,6 +237,21 @@ impl Resource {
                 self.peer_asks_change(i, Some(d), &change);
             }
         }
+        loop {
+            self.step_commands();
+            self.end_unanswerable();
+            let had_disk = self.devices.iter().filter(|d| d.backing.is_some()).count();
+            for d in 0..self.devices.len() {
+                self.pump_detach(d);
+            }
+            // What waits for a disk to be closed goes on now: nothing else may ever come in.
+            if self.devices.iter().filter(|d| d.backing.is_some()).count() == had_disk {
+                return;
+            }
+        }
+    }
+
+    fn step_commands(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             let Pending { id, what } = pending;
             let (again, result) = match what {
@@ -221,17 +265,13 @@ impl Resource {
                 Waiting::Invalidate { volume, remote, step } => self.step_invalidate(id, volume, remote, step),
                 Waiting::Verify { volume, sent } => self.step_verify(id, volume, sent),
                 Waiting::Suspend { volume } => self.step_suspend(volume),
-                Waiting::Down => self.step_down(),
+                Waiting::Down { force, leave } => self.step_down(id, force, leave),
             };
             match (again, result) {
                 (Some(what), _) => self.pending.push(Pending { id, what }),
                 (None, Some(result)) => self.end(Some(id), result),
                 (None, None) => {}
             }
-        }
-        self.end_unanswerable();
-        for d in 0..self.devices.len() {
-            self.pump_detach(d);
         }
     }
 
@@ -351,6 +391,10 @@ impl Resource {
                 let (again, _) = self.disconnect_result(peer, step, outcome);
                 (self.come_back(peer, again), None)
             }
+            Waiting::Down { force, leave: Leave { step, asked: Some(_) } } => {
+                let next = self.disconnect_result(i, step, outcome);
+                self.leave_peer_result(i, force, next)
+            }
             Waiting::Detach { volume, step: GiveUp::Sent } => match outcome {
                 Ok(()) if !self.devices[volume].closing => (None, Some(Ok(()))),
                 Ok(()) => {
@@ -463,6 +507,7 @@ impl Resource {
     }
 
     fn resume_io(&mut self, id: u64, d: usize) {
+        self.resume_again();
         let word = self.word(d);
         for step in suspend::resume_io(&word, self.devices[d].new_generation_pending) {
             match step {
@@ -486,40 +531,16 @@ impl Resource {
     // -- the end ------------------------------------------------------------------------------------------------------
 
     /// Secondary, disconnected, detached: in this order (`docs/spec/config-and-cli.md` 5.2).
-    fn step_down(&mut self) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    fn step_down(&mut self, id: u64, force: bool, leave: Leave) -> Progress {
         if self.role == Role::Primary {
-            let (again, result) = self.step_demotion(false);
-            if let Some(Err(e)) = result {
-                self.stopping = false;
-                return (None, Some(Err(e)));
-            }
-            if again.is_some() {
-                return (Some(Waiting::Down), None);
+            match self.step_demotion(false) {
+                (_, Some(Err(e))) => return (None, Some(Err(e))),
+                (Some(_), _) => return (Some(Waiting::Down { force, leave }), None),
+                _ => {}
             }
         }
-        for i in 0..self.connections.len() {
-            if self.connections[i].state != ConnectionState::StandAlone {
-                if self.connections[i].leaving.is_none() {
-                    self.connections[i].leaving = Some(self.now);
-                    let id = u64::MAX - i as u64;
-                    self.pending.push(Pending {
-                        id,
-                        what: Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false },
-                    });
-                    let last = self.pending.len() - 1;
-                    let Pending { what, .. } = self.pending.remove(last);
-                    if let Waiting::Disconnect { peer, step, sent } = what {
-                        let (again, _) = self.step_disconnect(id, peer, step, sent);
-                        if let Some(what) = again {
-                            self.pending.push(Pending { id, what });
-                        }
-                    }
-                } else if self.connections[i].leaving.is_some_and(|t| self.now >= t + Duration::from_secs(2)) {
-                    // The peer does not answer: leave without its blessing.
-                    self.stand_alone(i);
-                }
-                return (Some(Waiting::Down), None);
-            }
+        if let Some(i) = self.connections.iter().position(|c| c.state != ConnectionState::StandAlone) {
+            return self.leave_peer(id, i, force, leave);
         }
         let mut attached = false;
         for d in 0..self.devices.len() {
@@ -533,12 +554,76 @@ impl Resource {
             }
         }
         if attached || self.devices.iter().any(|d| d.attaching.is_some()) {
-            return (Some(Waiting::Down), None);
+            return (Some(Waiting::Down { force, leave }), None);
         }
         if !std::mem::replace(&mut self.stopped, true) {
             self.emit(Effect::Stopped);
         }
         (None, Some(Ok(())))
+    }
+
+    /// Going down: leaves a peer as `disconnect` does.
+    fn leave_peer(&mut self, id: u64, i: usize, force: bool, leave: Leave) -> Progress {
+        let waits = (Some(Waiting::Down { force, leave }), None);
+        match leave.asked {
+            Some(at) if self.now < at + Leave::PATIENCE => waits,
+            Some(_) if !force && self.peer_lives_on_this_node(i) => {
+                // Should it agree after all, this node is disconnected.
+                let unattended = u64::MAX - i as u64;
+                self.pending.push(Pending {
+                    id: unattended,
+                    what: Waiting::Disconnect { peer: i, step: leave.step, sent: true },
+                });
+                self.connections[i].asked.iter_mut().for_each(|asked| asked.command = unattended);
+                let text = "the peer is Primary without a good disk of its own, and has not answered for 2 s whether it \
+                    can do without this node: try again, or take its data away with --force";
+                (None, Some(Err(failure(Code::FailedByPeer.code(), text))))
+            }
+            Some(_) => {
+                self.stand_alone(i);
+                self.step_down(id, force, Leave::WISH)
+            }
+            None => {
+                let next = self.step_disconnect(id, i, leave.step, false);
+                match self.leave_peer_result(i, force, next) {
+                    // At once: nothing else may ever come in.
+                    (Some(_), None) if self.connections[i].state == ConnectionState::StandAlone => {
+                        self.step_down(id, force, Leave::WISH)
+                    }
+                    next => next,
+                }
+            }
+        }
+    }
+
+    /// What became of an attempt to disconnect from a peer: the next one, or the refusal, or the next peer.
+    fn leave_peer_result(&mut self, i: usize, force: bool, next: Progress) -> Progress {
+        let leave = match next {
+            (Some(Waiting::Disconnect { step, sent, .. }), _) => Leave { step, asked: sent.then_some(self.now) },
+            (_, Some(Err(e))) if !force => {
+                let text = if e.code == Code::FailedByPeer.code() {
+                    "its users need this node: wait for the end of the resync, or take their data away with --force"
+                        .to_owned()
+                } else {
+                    e.text
+                };
+                return (None, Some(Err(failure(e.code, text))));
+            }
+            (_, Some(Err(e))) => {
+                let text = format!("going down although that was refused: {}", e.text);
+                self.note(Severity::Warning, None, Some(i), "left-by-force", text);
+                self.stand_alone(i);
+                Leave::WISH
+            }
+            _ => Leave::WISH,
+        };
+        (Some(Waiting::Down { force, leave }), None)
+    }
+
+    /// Would the users of the peer lose their data with this node?
+    fn peer_lives_on_this_node(&self, i: usize) -> bool {
+        let primary = self.connections[i].peer_role == Role::Primary;
+        primary && self.connections[i].peer_devices.iter().any(|p| p.pdsk < DiskState::UpToDate)
     }
 
     fn change_options(&mut self, cfg: crate::ResourceConfig) {
@@ -554,6 +639,7 @@ impl Resource {
         }
         self.cfg = cfg;
         for i in 0..self.connections.len() {
+            self.forget_refusals(i);
             if self.connections[i].is_connected() {
                 for d in 0..self.devices.len() {
                     self.send_sync_param(i, d);
@@ -607,9 +693,9 @@ impl Resource {
             }
             Code::PrimaryNop => "the peer could not be fenced (outdated); see the fence-peer handler".to_owned(),
             Code::DeviceInUse => "the device is in use: close it and try again".to_owned(),
-            Code::FailedByPeer => "the peer refused the change".to_owned(),
+            Code::FailedByPeer => "the change was refused by peer node".to_owned(),
             Code::NeedConnection => "this needs a connection to the peer".to_owned(),
-            Code::ResyncRunning => "a resync is running: wait for its end".to_owned(),
+            Code::ResyncRunning => "a resync or verify is running: wait for its end".to_owned(),
             Code::IsDiskless | Code::NoLocalDisk => "the volume has no disk here: attach it first".to_owned(),
             Code::InTransientState => "another change is going on: try again".to_owned(),
             other => format!("{other:?}"),
@@ -636,12 +722,12 @@ impl Resource {
     pub(crate) fn ping_answered_for_commands(&mut self, _i: usize) {}
 
     pub(crate) fn command_timer(&self) -> Option<Instant> {
-        let later = self.pending.iter().filter_map(|p| match p.what {
+        let times = self.pending.iter().filter_map(|p| match p.what {
             Waiting::Promote { stage: Stage::Later(at), .. } => Some(at),
+            Waiting::Down { leave: Leave { asked: Some(at), .. }, .. } => Some(at + Leave::PATIENCE),
             _ => None,
         });
-        let leaving = self.connections.iter().filter_map(|c| c.leaving.map(|t| t + Duration::from_secs(2)));
-        later.chain(leaving).min()
+        times.chain(self.again_timer()).min()
     }
 }
 

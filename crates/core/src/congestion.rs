@@ -4,6 +4,7 @@
 use crate::Resource;
 use crate::api::Severity;
 use crate::config::{OnCongestion, Protocol};
+use crate::connection::PeerDevice;
 use crate::decide::StateChange;
 use crate::decide::rules84::Force;
 use crate::mutant::{Mutant, mutant};
@@ -51,6 +52,10 @@ impl Resource {
         let change = StateChange { conn: Some(ConnState::Ahead), ..StateChange::default() };
         let _ = self.change(d, &change, Force::Hard);
         self.begin_generation_ahead(i, d);
+        if self.connections[i].peer_devices[d].repl == ConnState::Ahead {
+            // A resync that this broke off: what the target has written by then is told anew at the end.
+            self.settle_answers(i, d);
+        }
         self.connections[i].peer_devices[d].caught_up = None;
         self.note_drained(i, d);
     }
@@ -77,19 +82,31 @@ impl Resource {
     }
 
     pub(crate) fn congestion_timer(&self, i: usize) -> Option<Instant> {
-        let ahead = self.connections[i].peer_devices.iter().filter(|p| p.repl == ConnState::Ahead);
-        ahead.filter_map(|p| p.caught_up).map(|t| t + CALM).min()
+        self.connections[i].peer_devices.iter().filter_map(PeerDevice::leaves_ahead).min()
     }
 
     /// The peer has caught up and the line was quiet for a while: copy what it missed.
     pub(crate) fn leave_ahead(&mut self, i: usize) {
         for d in 0..self.devices.len() {
-            let pd = &self.connections[i].peer_devices[d];
-            if pd.repl != ConnState::Ahead || pd.caught_up.is_none_or(|t| self.now < t + CALM) {
+            if self.connections[i].peer_devices[d].leaves_ahead().is_none_or(|at| self.now < at) {
                 continue;
             }
             self.connections[i].peer_devices[d].caught_up = None;
+            // No bitmaps are exchanged before this resync: the target copies what it was told of. A resync that was
+            // broken off has cleared bits there whose acknowledgements came too late to clear them here, and bits of
+            // blocks that have been written again since.
+            if !mutant(Mutant::AheadTellsOnce) {
+                self.send_marks(i, d);
+            }
             self.begin_as_source(i, d);
         }
+    }
+}
+
+impl PeerDevice {
+    /// Ahead: when the resync may begin. Not before the last answer to one that was broken off is here.
+    fn leaves_ahead(&self) -> Option<Instant> {
+        let ready = self.repl == ConnState::Ahead && self.resync.settled();
+        self.caught_up.filter(|_| ready).map(|at| at + CALM)
     }
 }

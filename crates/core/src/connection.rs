@@ -74,8 +74,8 @@ pub(crate) struct Connection {
     pub(crate) fencing_session: u64,
     /// Its result, if it came at once.
     pub(crate) fence_result: Option<bool>,
-    /// `down` asked for the disconnect at this time.
-    pub(crate) leaving: Option<Instant>,
+    /// Tries in a row that were refused because of the secret.
+    pub(crate) refusals: u32,
 }
 
 #[derive(Debug)]
@@ -156,6 +156,8 @@ pub(crate) struct PeerDevice {
     pub(crate) changes_told: u64,
     /// A verify found differences that no resync has repaired yet.
     pub(crate) differences_found: bool,
+    /// Blocks that were marked when the node connected anew to have them copied; 0 once a resync has begun since.
+    pub(crate) repair_tried: u64,
     /// Reconnected with such differences at this time.
     pub(crate) repair_at: Option<Instant>,
     /// Not after a while, but at once: this node's users have seen them.
@@ -225,7 +227,7 @@ impl Connection {
             fencing: false,
             fencing_session: 0,
             fence_result: None,
-            leaving: None,
+            refusals: 0,
         }
     }
 
@@ -335,6 +337,7 @@ impl PeerDevice {
             verify_from: 0,
             changes_told: 0,
             differences_found: false,
+            repair_tried: 0,
             repair_at: None,
             repair_at_once: false,
             repair_waits: false,

@@ -19,6 +19,8 @@ pub(crate) struct Device {
     pub(crate) disk: DiskState,
     /// What the metadata say the disk is, while `disk` is Negotiating or unconnected decisions are open.
     pub(crate) attach_state: DiskState,
+    /// The metadata say that this node crashed as a Primary without a peer.
+    pub(crate) left_alone: bool,
     /// The size that applications see, agreed with the peers.
     pub(crate) size: Sector,
     pub(crate) backing: Option<Backing>,
@@ -150,6 +152,7 @@ impl Device {
             role: Role::Secondary,
             disk: DiskState::Diskless,
             attach_state: DiskState::Diskless,
+            left_alone: false,
             size: Sector(0),
             backing: None,
             exposed: Generation::NONE,

@@ -33,9 +33,8 @@ impl Resource {
             (Phase::Challenge, Packet::AuthResponse(bytes)) => self.response_received(i, bytes),
             (Phase::Parameters, Packet::Protocol(theirs)) => self.protocol_received(i, theirs),
             (Phase::Challenge, Packet::Protocol(_)) => {
-                let text =
-                    "the peer does not authenticate; set cram-hmac-alg and shared-secret on both nodes".to_owned();
-                self.give_up(i, "authentication-failed", text);
+                let text = "the peer does not authenticate; set cram-hmac-alg and shared-secret on both nodes";
+                self.refuse(i, "authentication-failed", text);
             }
             (Phase::Parameters, Packet::AuthChallenge(bytes)) => self.challenge_received(i, bytes),
             (_, other) => {
@@ -101,7 +100,7 @@ impl Resource {
             Packet::UnplugRemote => return,
             Packet::ProtocolUpdate(p) | Packet::Protocol(p) => return self.protocol_changed(i, p),
             Packet::ConnStChgReq(change) => return self.peer_asks_change(i, None, change),
-            Packet::DelayProbe(_) => return,
+            Packet::DelayProbe(_) | Packet::EnableReplicationNext(_) | Packet::EnableReplication(_) => return,
             _ => {}
         }
         let Some(d) = self.device_index(volume) else {

@@ -6,6 +6,7 @@ use crate::api::{Effect, LinkUp, Segments, Severity};
 use crate::connection::{Link, PeerDevice, Phase};
 use crate::decide::handshake84::{self, Decision, Occasion, UuidsVerdict};
 use crate::decide::rules84::Force;
+use crate::decide::split_brain::Loser;
 use crate::decide::uuid84::{self, UuidSet};
 use crate::decide::{Reason, StateChange, protocol, sizes};
 use crate::mutant::{Mutant, mutant};
@@ -38,7 +39,7 @@ impl Resource {
             expected: None,
             response: None,
         });
-        let mut features = Features::ALL;
+        let mut features = Features::OF_84;
         if c.cfg.integrity.is_some() {
             // The reference mishandles P_ZEROES with integrity (`docs/spec/wire-protocol.md` 17.1).
             features = features.without(Features::WRITE_ZEROES);
@@ -62,7 +63,7 @@ impl Resource {
         let dialect = match c.offered.agree(theirs) {
             Ok(dialect) => dialect,
             Err(refusal) => {
-                return self.give_up(i, "incompatible-versions", wire::Violation::from(refusal).to_string());
+                return self.refuse(i, "incompatible-versions", &wire::Violation::from(refusal).to_string());
             }
         };
         c.link.as_mut().expect("a packet came").dialect = Some(dialect);
@@ -71,11 +72,11 @@ impl Resource {
         self.emit(Effect::Dialect { peer, dialect, integrity });
         if self.devices.len() > 1 && dialect.version.number() < 100 {
             let text = format!("protocol version {} has only one volume", dialect.version);
-            return self.give_up(i, "too-many-volumes", text);
+            return self.refuse(i, "too-many-volumes", &text);
         }
         if self.connections[i].cfg.integrity.is_some() && dialect.version.number() < 87 {
-            let text = "data-integrity-alg needs protocol version 87 or later; unset it for this peer".to_owned();
-            return self.give_up(i, "no-integrity", text);
+            let text = "data-integrity-alg needs protocol version 87 or later; unset it for this peer";
+            return self.refuse(i, "no-integrity", text);
         }
         if auth {
             let challenge = self.connections[i].link.as_ref().expect("a packet came").challenge;
@@ -96,7 +97,7 @@ impl Resource {
         let own = c.link.as_ref().expect("a packet came").challenge;
         let theirs = bytes.as_slice();
         if theirs.len() < 64 || theirs[..64] == own {
-            return self.give_up(i, "reflected-challenge", "the peer sent our own challenge back".to_owned());
+            return self.refuse(i, "reflected-challenge", "the peer sent our own challenge back");
         }
         let peer = c.cfg.peer;
         let message = theirs.to_vec();
@@ -142,10 +143,11 @@ impl Resource {
         let (a, b) = (expected.as_slice(), response.as_slice());
         let same = a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0;
         if same {
+            self.connections[i].refusals = 0;
             self.send_parameters(i);
         } else {
-            let text = "the peer does not know the shared secret; make shared-secret equal on both nodes".to_owned();
-            self.give_up(i, "authentication-failed", text);
+            let text = "the peer does not know the shared secret; make shared-secret equal on both nodes";
+            self.refuse(i, "authentication-failed", text);
         }
     }
 
@@ -167,6 +169,7 @@ impl Resource {
             pd.before_resync = keep.before_resync;
             pd.verify_from = keep.verify_from;
             pd.differences_found = keep.differences_found;
+            pd.repair_tried = keep.repair_tried;
         }
         for d in 0..self.devices.len() {
             self.send_sync_param(i, d);
@@ -276,7 +279,7 @@ impl Resource {
             primary: self.role == Role::Primary,
             no_resync: packet.flags.assume_clean,
         };
-        let asks = packet.current_size != dev.size && c.replicating(d);
+        let replicating = c.replicating(d);
         self.connections[i].peer_devices[d].sizes = Some(*packet);
         match sizes::on_sizes(&input) {
             sizes::SizesVerdict::Refuse(reason) => {
@@ -292,7 +295,8 @@ impl Resource {
             sizes::SizesVerdict::Adopt(adopted) => {
                 self.connections[i].peer_devices[d].peer_capacity = adopted.peer;
                 self.adopt_size(d, adopted.size, adopted.set_grown_bits);
-                if adopted.send_sizes && asks {
+                // A peer that has attached a larger disk waits for this node to agree.
+                if adopted.send_sizes && replicating && packet.current_size != adopted.size {
                     self.send_sizes(d);
                 }
                 if adopted.resync_grown {
@@ -562,7 +566,7 @@ impl Resource {
         let dev = &self.devices[d];
         let my_disk = if dev.disk == DiskState::Negotiating { dev.attach_state } else { dev.disk };
         let told = c.peer_devices[d].changes_told;
-        let mut outcome = handshake84::decide(&handshake84::Input {
+        let input = handshake84::Input {
             comparison,
             occasion,
             me: handshake84::Node {
@@ -585,7 +589,8 @@ impl Resource {
             demotable: self.demotable(),
             writes_elsewhere: self.writes_elsewhere(i, d),
             peer_is_source: theirs.conn == ConnState::WFBitMapS,
-        });
+        };
+        let mut outcome = handshake84::decide(&input);
         let split = matches!(comparison.verdict, uuid84::Verdict::SplitBrain { .. });
         let lost = split && !c.discard_my_data && matches!(outcome.decision, Decision::Target { .. });
         if lost && occasion == Occasion::Connect && self.bits_left(i, d) > told {
@@ -597,8 +602,24 @@ impl Resource {
             comparison.rule, comparison.verdict, outcome.decision, outcome.reason
         );
         self.note(Severity::Info, Some(d), Some(i), outcome.reason.name(), text);
+        if let Some(node) = handshake84::keeps_what_it_was_to_discard(&input, outcome.decision) {
+            let (whose, other) = if node == Loser::Me { ("this node", "the peer") } else { ("the peer", "this node") };
+            let text = format!(
+                "{whose} was to discard its data, but keeps it, and {other} gets it: what decides before that is: {}. To \
+                 discard it all the same, make {whose} Secondary and invalidate its disk",
+                outcome.reason
+            );
+            self.note(Severity::Warning, Some(d), Some(i), "discard-my-data-overridden", text);
+        }
         for handler in &outcome.handlers {
             self.handler(handler.name(), Some(d), Some(i));
+        }
+        if self.may_lack_acknowledged(i, d, outcome.decision, occasion, peer_disk) {
+            self.new_generation(d);
+            let text = "the peer may have rebooted while I/O was frozen, and lack what it had acknowledged: \
+                        connecting again for a resync";
+            self.drop_link(i, ConnState::ProtocolError, "rebooted-while-frozen", text.to_owned());
+            return None;
         }
         self.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
         let own = handshake84::generations_after(&comparison, self.uuids(d), occasion, &outcome);
@@ -612,7 +633,47 @@ impl Resource {
         if outcome.demote {
             change.role = Some(Role::Secondary);
         }
+        if outcome.decision == Decision::NoSync && self.devices[d].outrun {
+            return self.fetch_own_writes(i, d, change);
+        }
         self.apply_decision(i, d, outcome.decision, outcome.reason, change)
+    }
+
+    /// The own disk lacks writes that this node's users had completed by the peer, and the generations are equal all
+    /// the same: the peer has begun none for them (DRBD 9.3.3 at protocol 101). Only a full resync makes sure that they
+    /// come: this disk calls itself new, which every peer understands, and the nodes connect again. A Primary goes on
+    /// with the peer's disk alone.
+    fn fetch_own_writes(&mut self, i: usize, d: usize, change: &mut StateChange) -> Option<ConnState> {
+        let reason = Reason::LacksOwnWrites;
+        if self.role == Role::Primary {
+            return self.apply_decision(i, d, Decision::FailOwnDisk, reason, change);
+        }
+        let fresh = UuidSet { current: units::Generation::JUST_CREATED, ..UuidSet::default() };
+        self.put_uuids(d, &fresh);
+        self.mark_all(i, d);
+        if self.devices[d].disk == DiskState::Negotiating {
+            self.devices[d].attach_state = DiskState::Inconsistent;
+        } else {
+            let spoiled = StateChange { disk: Some(DiskState::Inconsistent), ..StateChange::default() };
+            let _ = self.change(d, &spoiled, Force::Hard);
+        }
+        let text = format!("{reason}, and the generations do not tell: connecting again for a full resync");
+        self.drop_link(i, ConnState::NetworkFailure, reason.name(), text);
+        None
+    }
+
+    fn may_lack_acknowledged(
+        &self,
+        i: usize,
+        d: usize,
+        decision: Decision,
+        occasion: Occasion,
+        peer_disk: DiskState,
+    ) -> bool {
+        let frozen = self.suspended.any() && self.role == Role::Primary;
+        let pending = self.devices[d].new_generation_pending && self.devices[d].disk == DiskState::UpToDate;
+        let unconfirmed = self.acknowledged_before(i, d) && !mutant(Mutant::RebootedWhileFrozen);
+        handshake84::rebooted_while_suspended(decision, occasion, peer_disk, unconfirmed, frozen, pending)
     }
 
     fn compare_generations(&self, i: usize, d: usize, theirs: &wire::Uuids, role: Role) -> uuid84::Comparison {
@@ -651,7 +712,7 @@ impl Resource {
                 return None;
             }
             Decision::Retry => {
-                self.drop_link(i, ConnState::NetworkFailure, reason.name(), reason.to_string());
+                self.retry_later(i, reason.name(), reason.to_string());
                 return None;
             }
             Decision::FailOwnDisk => {

@@ -55,7 +55,17 @@ impl Resource {
         for d in 0..self.devices.len() {
             self.pump_attach(d);
         }
+        self.pump_again();
         self.pump_commands();
+        self.pump_disks();
+        // A disk that is let go of may have nothing left to write as of now: nothing else may ever come in.
+        if (0..self.devices.len()).any(|d| self.devices[d].closing && self.metadata_idle(d)) {
+            self.pump_commands();
+            self.pump_disks();
+        }
+    }
+
+    fn pump_disks(&mut self) {
         for d in 0..self.devices.len() {
             self.pump_al(d);
             self.pump_metadata(d);
@@ -71,15 +81,20 @@ impl Resource {
             let marked =
                 self.role != Role::Primary && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
             let full_sync = backing.is_some_and(|b| b.full_sync);
-            !marked && !full_sync && !dev.closing && dev.attaching.is_none() && self.metadata_idle(d)
+            !marked
+                && !full_sync
+                && !dev.will_be_logged()
+                && !dev.closing
+                && dev.attaching.is_none()
+                && self.metadata_idle(d)
         };
         let peer_device = |p: &PeerDevice| {
             let at_rest = p.repl < ConnState::WFReportParams || p.repl == ConnState::Connected;
             at_rest && p.repair_at.is_none() && p.resync.is_idle()
         };
-        let connection =
-            |c: &Connection| c.leaving.is_none() && c.asked_later.is_none() && c.peer_devices.iter().all(peer_device);
+        let connection = |c: &Connection| c.asked_later.is_none() && c.peer_devices.iter().all(peer_device);
         self.pending.is_empty()
+            && self.again.is_none()
             && self.devices.iter().enumerate().all(device)
             && self.connections.iter().all(connection)
     }

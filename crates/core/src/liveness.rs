@@ -3,7 +3,7 @@
 
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState, Effect, LinkDown, Severity};
-use crate::connection::{Connection, Phase};
+use crate::connection::{Connection, Link, Phase};
 use crate::decide::rules84::Force;
 use crate::decide::{StateChange, fencing};
 use units::{Duration, Instant};
@@ -11,6 +11,9 @@ use wire::{ConnState, DiskState, Packet, Role, Socket};
 
 /// After a failed handshake the next try waits this long.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// After a failed authentication the next try waits `connect-int`, twice as long each time, up to this.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Resource {
     /// The transport lost the streams.
@@ -20,9 +23,13 @@ impl Resource {
             LinkDown::Timeout => (ConnState::Timeout, "nothing could be sent for too long"),
             LinkDown::Violation => (ConnState::ProtocolError, "the peer sent what cannot be understood"),
         };
-        if self.connections[i].link.is_some() {
-            self.drop_link(i, conn, "link-lost", text.to_owned());
+        let Some(link) = &self.connections[i].link else { return };
+        if conn == ConnState::BrokenPipe && link.phase == Phase::Challenge && link.answered {
+            let text = "the peer ended the connection when it had our answer to its challenge: make shared-secret equal on \
+                        both nodes";
+            return self.refuse(i, "authentication-refused", text);
         }
+        self.drop_link(i, conn, "link-lost", text.to_owned());
     }
 
     /// The peer broke the protocol: drop the link and try again.
@@ -32,18 +39,64 @@ impl Resource {
 
     /// Ends the link for `conn` (a state between Timeout and TearDown) and tries again.
     pub(crate) fn drop_link(&mut self, i: usize, conn: ConnState, reason: &'static str, text: String) {
+        let established = self.connections[i].is_connected();
+        let wait = if established && conn != ConnState::ProtocolError { Duration(0) } else { RETRY };
+        self.begin_anew(i, conn, reason, text, (wait, false));
+    }
+
+    /// The nodes cannot agree at present (`rr-conflict retry-connect`): they try again after `connect-int`. Each try
+    /// calls handlers.
+    pub(crate) fn retry_later(&mut self, i: usize, reason: &'static str, text: String) {
+        let wait = self.connections[i].cfg.connect_int;
+        self.begin_anew(i, ConnState::NetworkFailure, reason, text, (wait, false));
+    }
+
+    /// Ends the link, and tries again after a time; the flag says if what the peer opens is accepted meanwhile.
+    fn begin_anew(
+        &mut self,
+        i: usize,
+        conn: ConnState,
+        reason: &'static str,
+        text: String,
+        (wait, accept): (Duration, bool),
+    ) {
         if self.connections[i].link.is_none() {
             return;
         }
-        let established = self.connections[i].is_connected();
         self.note(Severity::Warning, None, Some(i), reason, text);
         let change = StateChange { conn: Some(conn), ..StateChange::default() };
         let _ = self.change_all(&change, Force::Hard);
         self.clean_up(i);
         let change = StateChange { conn: Some(ConnState::Unconnected), ..StateChange::default() };
         let _ = self.change_all(&change, Force::Hard);
-        let wait = if established && conn != ConnState::ProtocolError { Duration(0) } else { RETRY };
-        self.start_connecting(i, wait);
+        self.begin_to_connect(i, wait, accept);
+    }
+
+    /// What is at the other end is not acceptable. If it has shown that it is the peer: StandAlone until the
+    /// administrator says otherwise. If it has not, it may be anybody who can reach our port: only this link ends. The
+    /// peer itself is let in at any time, and sought again after `connect-int`, then after twice that, and so on.
+    pub(crate) fn refuse(&mut self, i: usize, reason: &'static str, text: &str) {
+        let c = &mut self.connections[i];
+        let is_known = c.cfg.cram_hmac.is_none() || c.link.as_ref().is_some_and(|link| link.phase >= Phase::Parameters);
+        if is_known {
+            return self.give_up(i, reason, text.to_owned());
+        }
+        c.refusals = c.refusals.saturating_add(1);
+        let doubled = times(c.cfg.connect_int, 1 << (c.refusals - 1).min(31));
+        let wait = doubled.min(LONGEST_WAIT);
+        let text = format!("{text}; the next try is in {} s", wait.0 / 1_000_000_000);
+        self.begin_anew(i, ConnState::ProtocolError, reason, text, (wait, true));
+    }
+
+    /// The wait of a refused connection is over: something has changed that may make the next try succeed.
+    pub(crate) fn forget_refusals(&mut self, i: usize) {
+        let c = &mut self.connections[i];
+        let waits = std::mem::take(&mut c.refusals) > 0;
+        if waits && c.state == ConnectionState::Connecting && c.link.is_none() {
+            let peer = c.cfg.peer;
+            self.emit(Effect::CloseLink { peer });
+            self.emit(Effect::Connect { peer, not_before: self.now, accept_before: false });
+        }
     }
 
     /// The peer is not acceptable: StandAlone until the administrator says otherwise.
@@ -69,11 +122,15 @@ impl Resource {
     }
 
     pub(crate) fn start_connecting(&mut self, i: usize, wait: Duration) {
+        self.begin_to_connect(i, wait, false);
+    }
+
+    fn begin_to_connect(&mut self, i: usize, wait: Duration, accept_before: bool) {
         let change = StateChange { conn: Some(ConnState::WFConnection), ..StateChange::default() };
         let _ = self.change_all(&change, Force::Hard);
         let peer = self.connections[i].cfg.peer;
         let not_before = self.now + wait;
-        self.emit(Effect::Connect { peer, not_before });
+        self.emit(Effect::Connect { peer, not_before, accept_before });
     }
 
     /// What is left of a link: requests, peer writes, resync, bitmaps (spec 4.7).
@@ -209,9 +266,12 @@ impl Resource {
         let now = self.now;
         let c = &self.connections[i];
         let Some(link) = &c.link else { return };
-        if link.phase < Phase::Parameters && now >= link.phase_since + times(c.cfg.ping_timeout, 4) {
-            let text = "the peer did not answer the handshake in time".to_owned();
-            return self.drop_link(i, ConnState::Timeout, "handshake-timeout", text);
+        if let Some(limit) = handshake_deadline(link, c.cfg.ping_timeout) {
+            if now >= limit {
+                let text = "the peer did not answer the handshake in time".to_owned();
+                self.drop_link(i, ConnState::Timeout, "handshake-timeout", text);
+            }
+            return;
         }
         if self.number_is_overdue(i) {
             let text = "a sequence number before that of a write did not come within ping-timeout".to_owned();
@@ -229,7 +289,35 @@ impl Resource {
         } else if now >= c.last_heard + c.cfg.ping_int {
             self.send_ping(i);
         }
+        self.check_unanswered_attach(i);
         self.check_overdue(i);
+    }
+
+    /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
+    /// `timeout`, as for a request; without `ko-count` seven times.
+    fn attach_deadline(&self, i: usize) -> Option<(Instant, usize)> {
+        let c = &self.connections[i];
+        let waiting = self.devices.iter().enumerate().filter(|(d, dev)| {
+            let answered = dev.disk != DiskState::Negotiating;
+            !answered && c.replicating(*d)
+        });
+        let limit = self.patience(i).unwrap_or(times(c.cfg.timeout, 7));
+        waiting.map(|(d, dev)| (dev.attached_at + limit, d)).min()
+    }
+
+    /// The peer does not answer an attach: 8.4.11 and 9.3.3 may take no notice of one. A new handshake compares the
+    /// disks anew. But not if that took away the only copy that users have.
+    fn check_unanswered_attach(&mut self, i: usize) {
+        let Some((_, d)) = self.attach_deadline(i).filter(|(limit, _)| self.now >= *limit) else { return };
+        if self.role == Role::Primary {
+            let text = "the peer has not said what the disk that is being attached is good for: it is let go of";
+            self.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
+            let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
+            let _ = self.change(d, &change, Force::Hard);
+            return;
+        }
+        let text = "the peer has not said what the disk that is being attached is good for: connecting again";
+        self.drop_link(i, ConnState::NetworkFailure, "attach-unanswered", text.to_owned());
     }
 
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
@@ -287,9 +375,11 @@ impl Resource {
         };
         for (i, c) in self.connections.iter().enumerate() {
             let Some(link) = &c.link else { continue };
-            if link.phase < Phase::Parameters {
-                at(Some(link.phase_since + times(c.cfg.ping_timeout, 4)));
+            if let Some(limit) = handshake_deadline(link, c.cfg.ping_timeout) {
+                at(Some(limit));
+                continue;
             }
+            at(self.attach_deadline(i).map(|(limit, _)| limit));
             at(c.number_missing.map(|since| since + c.cfg.ping_timeout));
             at(Some(c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |s| s + c.cfg.ping_timeout)));
             if let (Some(limit), Some(front)) = (self.patience(i), c.log.front()) {
@@ -312,6 +402,12 @@ impl Resource {
         }
         next
     }
+}
+
+/// Until when the peer must have taken the next step of the handshake; `None` when that is over. A kernel reads the
+/// control stream only from then on, and would take the header of an earlier ping for one of the agreed version.
+fn handshake_deadline(link: &Link, ping_timeout: Duration) -> Option<Instant> {
+    (link.phase < Phase::Running).then(|| link.phase_since + times(ping_timeout, 4))
 }
 
 fn times(d: Duration, n: u64) -> Duration {

@@ -134,8 +134,36 @@ mod tests {
         assert_eq!(order(&[(0, 8), (100, 8), (8, 8), (108, 8)]), [0, 2, 1, 3]);
         assert_eq!(order(&[(8, 8), (0, 8)]), [1, 0], "descending writes");
         assert_eq!(order(&[(50, 8), (0, 8), (200, 8)]), [0, 1, 2], "nothing to gain");
-        assert_eq!(order(&[(0, 8), (100, 8), (8, 8), (4, 8)]), [0, 1, 2, 3], "overlaps keep their order");
+        // The first and the third would be neighbours, and the last would come before the second.
+        assert_eq!(order(&[(0, 8), (104, 8), (8, 8), (100, 8)]), [0, 1, 2, 3], "overlaps keep their order");
+        assert_eq!(order(&[(0, 8), (100, 8), (8, 8), (100, 16)]), [0, 1, 2, 3], "of writes to the same place as well");
         assert_eq!(order(&[(8, 8), (100, 8), (0, 0), (0, 8)]), [0, 1, 2, 3], "nothing passes a flush");
         assert_eq!(order(&[]), []);
+    }
+
+    /// All queues of five that are made of short writes to a few places, and flushes.
+    #[test]
+    fn what_overlaps_keeps_its_order() {
+        let kinds: Vec<(u64, u64)> = (0..4).flat_map(|at| [(at, 1), (at, 2)]).chain([(0, 0)]).collect();
+        let together = |r: &[(u64, u64)]| r.windows(2).filter(|w| w[0].1 > 0 && w[0].0 + w[0].1 == w[1].0).count();
+        let mut changed = 0;
+        for n in 0..kinds.len().pow(5) {
+            let queue: Vec<(u64, u64)> = (0..5).map(|i| kinds[n / kinds.len().pow(i) % kinds.len()]).collect();
+            let order = order(&queue);
+            let after: Vec<(u64, u64)> = order.iter().map(|tag| queue[*tag as usize]).collect();
+            let mut all = order.clone();
+            all.sort_unstable();
+            assert_eq!(all, [0, 1, 2, 3, 4], "{queue:?}");
+            let bound = |a: (u64, u64), b: (u64, u64)| a.1 == 0 || b.1 == 0 || (a.0 < b.0 + b.1 && b.0 < a.0 + a.1);
+            for (late, early) in (0..5).flat_map(|i| (0..i).map(move |j| (i, j))).filter(|(i, j)| order[*i] < order[*j])
+            {
+                assert!(!bound(after[late], after[early]), "{queue:?} became {after:?}");
+            }
+            if order != [0, 1, 2, 3, 4] {
+                changed += 1;
+                assert!(together(&after) > together(&queue), "{queue:?} became {after:?}");
+            }
+        }
+        assert!(changed > 0);
     }
 }

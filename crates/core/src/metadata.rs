@@ -5,7 +5,7 @@ use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::device::{Backing, Device};
 use crate::mutant::{Mutant, mutant};
-use crate::request::Request;
+use crate::request::{Request, Write};
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, PeerFlags};
 use std::collections::BTreeSet;
@@ -25,6 +25,8 @@ pub(crate) struct MdWriter {
     generation: u64,
     /// Version that says "in use": no activity-log transaction before it is on disk.
     in_use: u64,
+    /// Version that says that the activity log is not kept: every write is in it before that is on disk.
+    unlogged: u64,
     /// Bitmap pages being written.
     pages: BTreeSet<u64>,
     /// One of them is preceded by a flush of the data; so much of it is covered.
@@ -75,6 +77,12 @@ impl Backing {
         n
     }
 
+    /// Does the superblock on disk say that the activity log is not kept?
+    pub(crate) fn is_unlogged_on_disk(&self) -> bool {
+        let said = self.md.flags.contains(DeviceFlags::AL_DISABLED) && self.writer.written >= self.writer.unlogged;
+        said || mutant(Mutant::UnloggedUnsaid)
+    }
+
     /// Is every block that the range touches equal on the slot's peer?
     pub(crate) fn in_sync(&self, slot: usize, range: SectorRange) -> bool {
         let bits = self.area().touched(range);
@@ -107,7 +115,48 @@ impl Backing {
     }
 }
 
+impl Resource {
+    /// This node's disk changes: nodes that are not connected, or not configured at all, lack that. Their slots, and
+    /// those that are vacant, say so until such a node gets it (`docs/spec/connection-and-state.md` 7.13). Configured
+    /// peers have marks of their own, by what they confirm.
+    pub(crate) fn mark_for_strangers(&mut self, d: usize, range: SectorRange) {
+        if !self.knows_strangers(d) {
+            return;
+        }
+        for slot in 0..self.slots(d) {
+            if !self.is_slot_of_peer(d, slot)
+                && let Some(b) = &mut self.devices[d].backing
+            {
+                b.set_out_of_sync(slot, range);
+            }
+        }
+    }
+
+    /// Are there bitmap slots of others than the configured peers? The writes of a peer go by the activity log then:
+    /// after a crash the peer knows what it had sent, but they do not.
+    pub(crate) fn knows_strangers(&self, d: usize) -> bool {
+        self.slots(d) > 1 && (0..self.slots(d)).any(|slot| !self.is_slot_of_peer(d, slot))
+    }
+
+    fn slots(&self, d: usize) -> usize {
+        self.devices[d].backing.as_ref().map_or(0, |b| b.bitmaps.len())
+    }
+
+    fn is_slot_of_peer(&self, d: usize, slot: usize) -> bool {
+        (0..self.connections.len()).any(|i| self.slot(i, d) == Some(slot))
+    }
+}
+
 impl Device {
+    fn has_flag(&self, flag: DeviceFlags) -> bool {
+        self.backing.as_ref().is_some_and(|b| b.md.flags.contains(flag))
+    }
+
+    /// `al-updates` is `yes`, and the disk says `no`: that goes when all is on disk that the bitmap knows.
+    pub(crate) fn will_be_logged(&self) -> bool {
+        self.has_flag(DeviceFlags::AL_DISABLED) && self.cfg.as_ref().is_some_and(|c| c.al_updates)
+    }
+
     /// Is a new data generation on its way to the disk?
     pub(crate) fn generation_in_flight(&self) -> bool {
         let in_flight = self.backing.as_ref().is_some_and(|b| b.writer.written < b.writer.generation);
@@ -294,15 +343,27 @@ impl Resource {
     /// A node that is no longer Primary counts as one until every write of that time is accounted for: after a crash
     /// the activity log of a Secondary is not looked at.
     fn keeps_primary_mark(&mut self, d: usize) -> bool {
+        let unlogged = self.devices[d].has_flag(DeviceFlags::AL_DISABLED);
+        let counts = |w: &Write| w.device == d && (w.al_held || unlogged);
+        self.devices[d].has_flag(DeviceFlags::PRIMARY_IND)
+            && (self.saves_marks(d) || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if counts(w))))
+    }
+
+    /// `al-updates` is `yes` again: what was written without the activity log is known to nobody but the bitmap in
+    /// memory, until that is on disk (`docs/spec/on-disk-format.md` 3.11).
+    fn keeps_unlogged_mark(&mut self, d: usize) -> bool {
+        self.devices[d].has_flag(DeviceFlags::AL_DISABLED)
+            && (self.saves_marks(d)
+                || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.al_held))
+                || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.al_held))
+    }
+
+    /// Sees to it that the marked blocks are marked on disk, too. False: they are.
+    fn saves_marks(&mut self, d: usize) -> bool {
         let Some(b) = &mut self.devices[d].backing else { return false };
-        if !b.md.flags.contains(DeviceFlags::PRIMARY_IND) {
-            return false;
-        }
-        let (dirty, writing) = (b.dirty.any_set(), !b.writer.pages.is_empty());
+        let dirty = b.dirty.any_set();
         b.writer.all_pages |= dirty;
-        dirty
-            || writing
-            || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && w.al_held))
+        dirty || !b.writer.pages.is_empty()
     }
 
     /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
@@ -311,6 +372,8 @@ impl Resource {
             c.peer_role == wire::Role::Primary && c.is_connected() && c.peer_devices[d].pdsk < DiskState::Inconsistent
         });
         let primary = self.role == wire::Role::Primary || primary_peer_without_disk || self.keeps_primary_mark(d);
+        let logged = self.devices[d].cfg.as_ref().is_none_or(|c| c.al_updates);
+        let unlogged = (!logged || self.keeps_unlogged_mark(d)) && !mutant(Mutant::UnloggedUnsaid);
         let dev = &mut self.devices[d];
         let (disk, crashed) = (dev.disk, dev.crashed_primary);
         let Some(b) = &mut dev.backing else { return };
@@ -323,7 +386,9 @@ impl Resource {
         flags.put(DeviceFlags::PRIMARY_IND, primary);
         flags.put(DeviceFlags::WAS_UP_TO_DATE, disk > DiskState::Outdated);
         flags.put(DeviceFlags::CRASHED_PRIMARY, crashed);
+        flags.put(DeviceFlags::AL_DISABLED, unlogged);
         let mut changed = before != b.md.flags;
+        let becomes_unlogged = unlogged && !before.contains(DeviceFlags::AL_DISABLED);
         let mark = DeviceFlags::PRIMARY_IND;
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
         for i in 0..self.connections.len() {
@@ -343,6 +408,9 @@ impl Resource {
             self.transactions_wait(d);
         } else if changed {
             self.md_changed(d);
+        }
+        if becomes_unlogged && let Some(b) = &mut self.devices[d].backing {
+            b.writer.unlogged = b.writer.wanted;
         }
     }
 }

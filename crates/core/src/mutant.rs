@@ -92,6 +92,10 @@ mutants! {
     DisklessRiseUnnoticed "diskless-rise-unnoticed" Decision "a Primary without a disk starts a generation (state B.1, S4)";
     FencedSourceInOneGeneration "fenced-source-in-one-generation" Cluster "a Primary thaws as source: a generation begins (state 7.11)";
     SourceJustCreated "source-just-created" Cluster "who is a source has a generation (state 7.11)";
+    RebootedWhileFrozen "rebooted-while-frozen" Cluster "a peer that may have rebooted while I/O was frozen gets a resync (state 5.6, rule 4)";
+    UnloggedDiskLoss "unlogged-disk-loss" Cluster "without the activity log a disk that failed under a Primary is copied in full (on-disk 3.11)";
+    UnloggedUnsaid "unlogged-unsaid" Cluster "no write without the activity log before the superblock says that it is not kept (on-disk 3.11)";
+    AheadTellsOnce "ahead-tells-once" Cluster "before a resync without bitmaps the target is told of every marked block (data 6.5)";
     AheadInOneGeneration "ahead-in-one-generation" Cluster "a Primary that runs ahead starts a generation (data 6.5)";
     CorrectedTooEarly "corrected-too-early" Decision "who attaches is told what was compared (state 5.7, rules 34, 35)";
     CorrectedSourceIgnored "corrected-source-ignored" Decision "who attaches follows a source that has corrected its set (state 5.7, rule 34)";
@@ -131,6 +135,7 @@ mutants! {
     RepairDropsLink "repair-drops-link" Cluster "who reconnects to copy what is marked takes leave first (state 8.5)";
     FrozenNotAccounted "frozen-not-accounted" Cluster "what is kept for the peer is in the bitmap that is exchanged (data 1.13)";
     FrozenWriteBegins "frozen-write-begins" Cluster "what waited for the log while I/O froze does not begin (data 1.13)";
+    FailsForNothing "fails-for-nothing" Cluster "a request fails only without a good copy (state B, S11)";
     CompleteBeforePeer "complete-before-peer" Cluster "protocol C: complete when the peer has it (data 1.7)";
     CompleteBeforeDisk "complete-before-disk" Cluster "complete when the own disk has it (data 1.7)";
     ReceivedIsWritten "received-is-written" Cluster "protocol B: for the only copy 'received' is no answer (data 1.7)";

@@ -256,12 +256,12 @@ impl Resource {
     /// (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
     fn must_wait_for_local(&self, i: usize, d: usize, range: Option<SectorRange>, seq: u32) -> bool {
         let c = &self.connections[i];
-        if !c.cfg.two_primaries || self.role != wire::Role::Primary {
-            return false;
-        }
-        if c.resolve_conflicts() {
+        let both = c.cfg.two_primaries && self.role == wire::Role::Primary;
+        if !both || c.resolve_conflicts() {
+            // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
             let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededEarly);
-            return self.lacks_number_before(i, d, seq) || range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
+            let lacks_number = both && self.lacks_number_before(i, d, seq);
+            return lacks_number || range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
         }
         range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some())
     }
@@ -427,6 +427,8 @@ impl Resource {
             && !mutant(Mutant::DisklessWithoutBitmap);
         if keeps_bitmap && !range.is_empty() {
             self.mark_out_of_sync(i, d, range);
+            self.take_al_for_peer(d, key, range);
+        } else if self.knows_strangers(d) && !range.is_empty() {
             self.take_al_for_peer(d, key, range);
         } else {
             self.peer_write_granted(key, false);

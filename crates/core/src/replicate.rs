@@ -42,14 +42,6 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let (epoch, range, kind, fua, data) = (w.epoch, w.range, w.kind, w.fua, w.data.clone());
         let sole = w.sole;
-        if kind != WriteKind::Data && !self.connections[i].takes_discards() {
-            // It waited for another peer, or for another software there.
-            self.mark_out_of_sync(i, d, range);
-            if let Some(Request::Write(w)) = self.requests.get_mut(key) {
-                w.done |= 1 << i;
-            }
-            return self.try_finish(key);
-        }
         self.close_older_epoch(i, epoch);
         let c = &mut self.connections[i];
         c.sent_in_epoch += 1;
@@ -458,6 +450,13 @@ impl Resource {
                 self.retry_read(0, r);
             }
         }
+    }
+
+    /// Does the transfer log keep writes that the peer, on the connection before, had acknowledged, and no barrier
+    /// acknowledgement has confirmed? They are not sent again.
+    pub(crate) fn acknowledged_before(&self, i: usize, d: usize) -> bool {
+        let mut kept = self.connections[i].frozen.iter().map(|key| self.requests.get(*key));
+        kept.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && !w.held))
     }
 
     /// A peer that is gone does not count as having a write. Its bits are set at once: bitmaps may be exchanged before

@@ -373,6 +373,10 @@ impl Resource {
     pub(crate) fn submit_write(&mut self, mut write: Write) {
         let d = write.device;
         let frozen = self.suspended.any() && !mutant(Mutant::FrozenWriteBegins);
+        if !frozen {
+            // It may begin a generation.
+            self.check_congestion(PEER, d);
+        }
         if frozen
             || self.gives_up_copy(d)
             || self.devices[d].generation_in_flight()
@@ -392,7 +396,6 @@ impl Resource {
             self.leave(&mut write);
             return self.split_write(d, write, limit);
         }
-        self.check_congestion(PEER, d);
         let word = self.word(d);
         let protocol = self.connections.get(PEER).map_or(101, Connection::version);
         let route = routing::write(&word, protocol);
@@ -403,6 +406,12 @@ impl Resource {
         // The device may have shrunk while the write waited: what lies behind it is metadata.
         if !self.devices[d].holds(write.range) || !any_good || (!local && data_to == 0) {
             return self.fail_write(write, IoError::Io);
+        }
+        let untold = |c: &Connection| write.kind != WriteKind::Data && !c.takes_discards();
+        if data_to != 0 && self.connections.get(PEER).is_some_and(untold) {
+            // It waited for another peer, or for another software there, and this one cannot be told: a good copy would
+            // lack it. Whoever asks writes zeroes instead.
+            return self.fail_write(write, IoError::NotSupported);
         }
         write.epoch = self.epoch;
         write.started = self.now;
@@ -692,6 +701,7 @@ impl Resource {
 
     fn complete(&mut self, owner: Owner, result: Result<(), IoError>) {
         let Owner::Tag(tag) = owner else { unreachable!("parts end with their split") };
+        let result = if mutant(Mutant::FailsForNothing) && tag.is_multiple_of(97) { Err(IoError::Io) } else { result };
         self.emit(Effect::Complete { tag, result });
     }
 

@@ -4,7 +4,7 @@ use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
     MetaOp, Notice, OpId, OpenedDisk, Openers, Segments, Severity, SuspendReasons,
 };
-use crate::command::Pending;
+use crate::command::{Again, Pending};
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::device::Device;
@@ -48,9 +48,10 @@ pub struct Resource {
     pub(crate) doubts_calm: bool,
     pub(crate) decisions: VecDeque<(Instant, Notice)>,
     pub(crate) pending: Vec<Pending>,
+    /// The wish to be Primary again, as before this process.
+    pub(crate) again: Option<Again>,
     pub(crate) handlers: BTreeMap<u64, HandlerCall>,
     pub(crate) next_handler: u64,
-    pub(crate) stopping: bool,
     pub(crate) stopped: bool,
 }
 
@@ -102,9 +103,9 @@ impl Resource {
             doubts_calm: cfg!(debug_assertions) && seed.is_multiple_of(2),
             decisions: VecDeque::new(),
             pending: Vec::new(),
+            again: None,
             handlers: BTreeMap::new(),
             next_handler: 0,
-            stopping: false,
             stopped: false,
         }
     }
@@ -347,6 +348,9 @@ impl Resource {
     }
 
     pub(crate) fn disk(&mut self, d: usize, op: Op, action: DiskOp) {
+        if let Some(range) = action.changes() {
+            self.mark_for_strangers(d, range);
+        }
         if matches!(op, Op::LocalRead(_) | Op::LocalWrite(_) | Op::LocalFlush(_)) {
             self.devices[d].local_pending += 1;
         }

@@ -76,6 +76,7 @@ impl Resource {
             role: c.peer_role,
             addresses: c.cfg.addresses,
             version: c.dialect().map(|d| d.version.number()),
+            refusals: c.refusals,
             peer_devices: (0..self.devices.len()).map(|d| self.peer_device_snapshot(i, d)).collect(),
         }
     }

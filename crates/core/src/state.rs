@@ -133,6 +133,7 @@ impl Resource {
                 Err(code) => return Err(code),
             }
         }
+        suspend_together(&mut words);
         for (d, _, new) in &words {
             self.store(*d, new);
         }
@@ -174,6 +175,7 @@ impl Resource {
             all_volumes_connected: pds(|p| p.repl >= ConnState::Connected),
             all_peer_disks_outdated: pds(|p| p.pdsk <= DiskState::Outdated),
             all_disks_up_to_date: self.devices.iter().all(|d| d.disk == DiskState::UpToDate),
+            others_lack_data: (0..self.devices.len()).any(|o| o != d && rules84::lacks_data(&self.word(o))),
             call_local_io_error: dev.cfg.as_ref().is_some_and(|c| c.on_io_error == OnIoError::CallHandler),
             forced_detach: dev.forced_detach,
             grown: false,
@@ -538,6 +540,7 @@ impl Resource {
             discard_enabled: discard,
             discard_zeroes_data: false,
             write_same_capable: false,
+            bitmap_block_shift: 0,
         };
         let sizes = wire::Sizes {
             disk_size,
@@ -566,6 +569,15 @@ impl Resource {
             let volume = dev.volume;
             self.emit(Effect::Device { volume, size, access, discard: now.2 });
         }
+    }
+}
+
+/// I/O of the resource is frozen if any volume has a reason for it.
+fn suspend_together(words: &mut [(usize, StateWord, StateWord)]) {
+    let any = |reason: fn(&StateWord) -> bool| words.iter().any(|(_, _, new)| reason(new));
+    let (susp, susp_nod, susp_fen) = (any(|w| w.susp), any(|w| w.susp_nod), any(|w| w.susp_fen));
+    for (_, _, new) in words {
+        (new.susp, new.susp_nod, new.susp_fen) = (susp, susp_nod, susp_fen);
     }
 }
 

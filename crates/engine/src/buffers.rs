@@ -50,6 +50,7 @@ pub struct Span {
 
 struct Class {
     size: usize,
+    count: usize,
     free: RefCell<Vec<u32>>,
     /// Memory of no slot: it came back from operations that had been given up.
     spare: RefCell<Vec<*mut u8>>,
@@ -83,7 +84,7 @@ impl Pool {
                 offset += c.size;
             }
             let free = (first..slots.len() as u32).rev().collect();
-            classes.push(Class { size: c.size, free: RefCell::new(free), spare: RefCell::default() });
+            classes.push(Class { size: c.size, count: c.count, free: RefCell::new(free), spare: RefCell::default() });
         }
         Box::leak(Box::new(Pool { bytes: total, classes: classes.into(), slots: slots.into() }))
     }
@@ -114,6 +115,24 @@ impl Pool {
         let slot = fitting.take(2).find_map(|c| c.free.borrow_mut().pop())?;
         self.slots[slot as usize].refs.set(1);
         Some(self.reference(slot))
+    }
+
+    /// The same, but not of the largest class, nor of a larger one than is needed: those are being saved.
+    #[must_use]
+    pub fn take_spared(&'static self, len: usize) -> Option<Buf> {
+        let (_, smaller) = self.classes.split_last()?;
+        let slot = smaller.iter().find(|c| c.size >= len)?.free.borrow_mut().pop()?;
+        self.slots[slot as usize].refs.set(1);
+        Some(self.reference(slot))
+    }
+
+    /// Bytes that there are, in use or not, for buffers of `len` bytes as [`Pool::take`] gives them; as many for each
+    /// buffer of the next class. What is longer than the largest class comes in pieces of that.
+    #[must_use]
+    pub fn bytes_for(&self, len: usize) -> usize {
+        let largest = self.classes.len() - 1;
+        let first = self.classes.iter().position(|c| c.size >= len).unwrap_or(largest);
+        self.classes[first..].iter().take(2).map(|c| c.count).sum::<usize>() * self.classes[first].size
     }
 
     /// Takes back a reference that [`Buf::into_id`] gave up. Panics if none was given up.
@@ -347,6 +366,17 @@ mod tests {
         drop((a, b, c));
         assert_eq!(pool.in_use(), 0);
         assert!(pool.take(16385).is_none());
+    }
+
+    #[test]
+    fn what_is_saved_is_not_given() {
+        let pool = pool();
+        let a = pool.take_spared(1).unwrap();
+        let _b = pool.take_spared(1).unwrap();
+        assert!(pool.take_spared(1).is_none() && pool.take_spared(8192).is_none() && pool.take(1).is_some());
+        drop(a);
+        assert_eq!(pool.take_spared(1).unwrap().capacity(), 4096);
+        assert_eq!([1, 4096, 4097, 65536].map(|len| pool.bytes_for(len)), [3 * 4096, 3 * 4096, 16384, 16384]);
     }
 
     #[test]

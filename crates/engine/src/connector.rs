@@ -87,20 +87,22 @@ struct Slot {
     ours: bool,
 }
 
-/// At most so many accepted sockets wait for their first packet; more are closed at once.
+/// At most so many accepted sockets wait for their first packet; one more takes the place of the oldest. A peer's first
+/// packet comes at once: who keeps silent must not shut it out.
 const MAX_UNDECLARED: usize = 8;
 
 impl Connector {
-    /// Starts trying at once. `seed` spreads the retries of different nodes.
+    /// Accepts from now on what the peer opens, and opens connections itself from `open` on. `seed` spreads the retries
+    /// of different nodes.
     #[must_use]
-    pub fn start(settings: Settings, seed: u64, now: Instant) -> Connector {
+    pub fn start(settings: Settings, seed: u64, now: Instant, open: Instant) -> Connector {
         let mut connector = Connector {
             settings,
             data: None,
             meta: None,
             undeclared: Vec::new(),
             opening: None,
-            next_open: now,
+            next_open: open,
             check_at: None,
             resolve_conflicts: false,
             rng: Rng::new(seed),
@@ -165,8 +167,12 @@ impl Connector {
 
     /// A TCP connection from `from` was accepted. Only the configured peer's address is let in.
     pub fn on_accepted(&mut self, socket: SocketId, from: IpAddr, now: Instant) {
-        if from.to_canonical() != self.settings.peer.ip().to_canonical() || self.undeclared.len() >= MAX_UNDECLARED {
+        if from.to_canonical() != self.settings.peer.ip().to_canonical() {
             return self.actions.push(Action::Close(socket));
+        }
+        if self.undeclared.len() >= MAX_UNDECLARED {
+            let (silent, _) = self.undeclared.remove(0);
+            self.actions.push(Action::Close(silent));
         }
         let give_up = now + Duration(self.settings.ping_timeout.0.saturating_mul(4));
         self.undeclared.push((socket, give_up));
@@ -176,7 +182,7 @@ impl Connector {
     /// The first packet of an accepted socket came; `None`: it was none, or the socket ended.
     pub fn on_first_packet(&mut self, socket: SocketId, kind: Option<StreamKind>, now: Instant) {
         let Some(at) = self.undeclared.iter().position(|(s, _)| *s == socket) else { return };
-        self.undeclared.swap_remove(at);
+        self.undeclared.remove(at);
         let Some(kind) = kind else { return self.actions.push(Action::Close(socket)) };
         let greater = self.is_greater();
         if let Some(old) = *self.slot(kind) {

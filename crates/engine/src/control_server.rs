@@ -1,9 +1,9 @@
 //! The control socket: clients' requests in, replies and events out (`crates/control` has the messages).
 
-use crate::buffers::Pool;
+use crate::buffers::{ClassPlan, Pool};
 use crate::nbd_server::bind;
 use crate::ring::{Done, Fd, Op, OpId, Ring};
-use crate::stream::{Inbox, Outbox};
+use crate::stream::{Inbox, Outbox, STAGING};
 use crate::sys;
 use crate::token::{ClientId, Token};
 use control::frame::{Decoder, FrameError, encode};
@@ -20,8 +20,11 @@ pub(crate) struct ControlServer {
     path: PathBuf,
     resource: String,
     listener: Option<(Fd, OpId)>,
+    /// No clients yet, as there is no buffer; oldest first.
+    accepted: VecDeque<Fd>,
     clients: BTreeMap<ClientId, Client>,
     next_client: u64,
+    heard: u64,
     requests: VecDeque<(ClientId, Request)>,
 }
 
@@ -33,12 +36,20 @@ struct Client {
     greeted: bool,
     /// A request is being worked on; the next is taken after its reply.
     busy: bool,
+    /// It was seen waiting for its answer.
+    waits: bool,
     subscribed: bool,
     closing: bool,
+    /// Rises with each sign of life of any client.
+    heard: u64,
 }
 
-/// More clients are turned away.
+/// With so many clients the next one takes the place of one that says nothing.
 const MAX_CLIENTS: usize = 32;
+/// Buffers of clients that have gone, while the kernel still has them.
+const SPARE: usize = 8;
+/// Of these, so many may listen to events: there is always a place for a command.
+const MAX_SUBSCRIBERS: usize = 24;
 /// A subscriber that lets so many bytes wait is cut off.
 const MAX_BACKLOG: usize = 8 << 20;
 
@@ -47,21 +58,20 @@ impl ControlServer {
     ///
     /// # Errors
     /// If the socket cannot be made.
-    pub(crate) fn listen(
-        ring: &mut Ring<Token>,
-        pool: &'static Pool,
-        resource: &str,
-        path: &Path,
-    ) -> io::Result<ControlServer> {
+    pub(crate) fn listen(ring: &mut Ring<Token>, resource: &str, path: &Path) -> io::Result<ControlServer> {
         let fd = bind(path)?;
+        // Of its own: whoever holds all buffers of the others can still be ended by a command.
+        let pool = Pool::leak(&[ClassPlan { size: STAGING, count: MAX_CLIENTS + SPARE }]);
         let accept = ring.push(Op::Accept { fd: fd.clone() }, Token::ControlListen);
         Ok(ControlServer {
             pool,
             path: path.to_owned(),
             resource: resource.to_owned(),
             listener: Some((fd, accept)),
+            accepted: VecDeque::new(),
             clients: BTreeMap::new(),
             next_client: 0,
+            heard: 0,
             requests: VecDeque::new(),
         })
     }
@@ -69,23 +79,53 @@ impl ControlServer {
     /// The listener accepted, or ended.
     pub(crate) fn on_accept(&mut self, mut done: Done<Token>) {
         let Ok(fd) = done.accepted() else { return };
-        if self.clients.len() >= MAX_CLIENTS {
-            return;
+        self.accepted.push_back(Rc::new(fd));
+        if self.accepted.len() > MAX_CLIENTS {
+            self.accepted.pop_front();
         }
-        let Some(inbox) = Inbox::new(self.pool) else { return };
+        self.admit();
+    }
+
+    /// Takes in who was accepted. Buffers of clients that had to go come back with the kernel's next answers.
+    fn admit(&mut self) {
+        while let Some(fd) = self.accepted.pop_front() {
+            if self.clients.len() >= MAX_CLIENTS && !self.make_room() {
+                continue;
+            }
+            let Some(inbox) = Inbox::new(self.pool) else { return self.accepted.push_front(fd) };
+            self.add(fd, inbox);
+        }
+    }
+
+    fn add(&mut self, fd: Fd, inbox: Inbox) {
         let id = ClientId(self.next_client);
         self.next_client += 1;
+        self.heard += 1;
         let client = Client {
-            fd: Rc::new(fd),
+            fd,
             decoder: Decoder::default(),
             inbox,
             outbox: Outbox::default(),
             greeted: false,
             busy: false,
+            waits: false,
             subscribed: false,
             closing: false,
+            heard: self.heard,
         };
         self.clients.insert(id, client);
+    }
+
+    /// Ends the client that has said nothing for longest; one that has not even greeted before all others. False if
+    /// each has a request that is being worked on, or listens.
+    fn make_room(&mut self) -> bool {
+        let silent = self.clients.iter().filter(|(_, c)| !c.busy && !c.subscribed);
+        let Some((&id, _)) = silent.min_by_key(|(_, c)| (c.greeted, c.heard)) else { return false };
+        if let Some(client) = self.clients.remove(&id) {
+            // The receive that waits for it holds its descriptor.
+            sys::shutdown(client.fd.as_raw_fd());
+        }
+        true
     }
 
     /// A send or receive of a client ended.
@@ -94,6 +134,8 @@ impl ControlServer {
         match (done.result(), done.op) {
             (Ok(n), Some(Op::Send { message, .. })) => client.outbox.sent(message, n as usize),
             (Ok(n), Some(Op::Recv { into, .. })) if n > 0 => {
+                self.heard += 1;
+                client.heard = self.heard;
                 client.inbox.received(into, n as usize);
                 client.decoder.push(client.inbox.bytes());
                 client.inbox.consume(client.inbox.bytes().len());
@@ -110,14 +152,42 @@ impl ControlServer {
 
     /// Answers the request of a client. A reply with an event leaves it subscribed.
     pub(crate) fn reply(&mut self, id: ClientId, reply: &Reply) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(client) = self.clients.get_mut(&id).filter(|c| c.busy) else { return };
         client.outbox.message().copy(&encode(reply));
-        client.busy = false;
+        (client.busy, client.waits) = (false, false);
         self.parse(id);
     }
 
-    /// Begins an event stream with the present state; it ends there if `now`.
+    /// Does anyone wait for an answer?
+    pub(crate) fn anyone_waits(&self) -> bool {
+        self.clients.values().any(|c| c.busy)
+    }
+
+    /// Who waits now, and did so when this was called before.
+    pub(crate) fn wait_longer(&mut self) -> Vec<ClientId> {
+        let mut longer = Vec::new();
+        for (id, client) in &mut self.clients {
+            let waited = std::mem::replace(&mut client.waits, client.busy);
+            longer.extend((waited && client.busy).then_some(*id));
+        }
+        longer
+    }
+
+    /// The last answer to this client: that of its request, when it comes, concerns nobody any more.
+    pub(crate) fn dismiss(&mut self, id: ClientId, reply: &Reply) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.outbox.message().copy(&encode(reply));
+        (client.busy, client.closing) = (false, true);
+    }
+
+    /// Begins an event stream with the present state; it ends there if `now`. Too many listeners are refused.
     pub(crate) fn subscribe(&mut self, id: ClientId, status: &ResourceStatus, now: bool) {
+        if !now && self.clients.values().filter(|c| c.subscribed).count() >= MAX_SUBSCRIBERS {
+            let what = format!("{MAX_SUBSCRIBERS} programs follow the events of {} already", self.resource);
+            let failure = Failure::new(ErrorCode::INVALID_REQUEST, what)
+                .with_hint("end one of them, or ask now and then: urbd events2 --now");
+            return self.reply(id, &Reply::Error(failure));
+        }
         let Some(client) = self.clients.get_mut(&id) else { return };
         for event in [Event::Status(status.clone()), Event::Ready] {
             client.outbox.message().copy(&encode(&Reply::Event(event)));
@@ -125,6 +195,11 @@ impl ControlServer {
         client.busy = false;
         client.closing = now;
         client.subscribed = !now;
+    }
+
+    /// Is there a next request?
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
     }
 
     /// Does anyone listen to events?
@@ -146,6 +221,7 @@ impl ControlServer {
 
     /// Sends what is queued and receives more.
     pub(crate) fn pump(&mut self, ring: &mut Ring<Token>) {
+        self.admit();
         self.clients.retain(|id, client| {
             client.outbox.flush(ring, &client.fd, Token::Control(*id));
             if client.closing && client.outbox.is_idle() {

@@ -32,17 +32,25 @@ pub struct Value {
 }
 
 impl Algorithm {
+    /// All of them, by the names that the kernel's crypto API has for them.
+    pub const ALL: [(&'static str, Algorithm); 5] = [
+        ("crc32c", Algorithm::Crc32c),
+        ("md5", Algorithm::Md5),
+        ("sha1", Algorithm::Sha1),
+        ("sha256", Algorithm::Sha256),
+        ("sha512", Algorithm::Sha512),
+    ];
+
     /// The algorithm that the kernel's crypto API knows by `name`; `None` if it is none of ours.
     #[must_use]
     pub fn parse(name: &str) -> Option<Algorithm> {
-        Some(match name {
-            "crc32c" => Algorithm::Crc32c,
-            "md5" => Algorithm::Md5,
-            "sha1" => Algorithm::Sha1,
-            "sha256" => Algorithm::Sha256,
-            "sha512" => Algorithm::Sha512,
-            _ => return None,
-        })
+        Algorithm::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, algorithm)| algorithm)
+    }
+
+    /// Whether it has a keyed form, for authentication.
+    #[must_use]
+    pub fn is_keyed(self) -> bool {
+        self != Algorithm::Crc32c
     }
 
     /// Digest length in bytes.

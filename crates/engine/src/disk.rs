@@ -7,6 +7,8 @@
 //! `Way` says how each kind of file is spoken to.
 
 use crate::buffers::Span;
+use crate::exclusive::{self, Locked};
+use crate::resource::log;
 use crate::ring::{FallocateMode, Fd, Message, Op, Ring};
 use crate::sys::{self, FileHome};
 use std::fmt;
@@ -183,10 +185,14 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::Busy(path.to_owned())),
-        Err(std::fs::TryLockError::Error(e)) => Err(OpenError::Io(path.to_owned(), e)),
+    match exclusive::lock(file) {
+        Ok(Locked::Yes) => Ok(()),
+        Ok(Locked::Despite(who)) => {
+            log("warning", &format!("{} is locked by {who}, who can only read it: used all the same", path.display()));
+            Ok(())
+        }
+        Ok(Locked::No) => Err(OpenError::Busy(path.to_owned())),
+        Err(e) => Err(OpenError::Io(path.to_owned(), e)),
     }
 }
 

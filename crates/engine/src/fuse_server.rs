@@ -1,23 +1,30 @@
 //! Block devices by FUSE and loop: a file system with one file per volume, and a loop device on each while this node is
 //! Primary.
 //!
-//! Nothing of this outlives the process: the file system is taken out of the directory tree at once and lives on an
-//! open descriptor of its root; the loop devices have keepers ([`loopdev::keep`]).
+//! The file system is taken out of the directory tree at once and lives on an open descriptor of its root. Nothing of
+//! this outlives the process (the loop devices have holders, [`loopdev::keep`]) but what a keeper holds as well: then
+//! the next process takes over (`handover`).
 //!
 //! Requests come in one of two ways. Where the kernel has FUSE over io_uring and it is switched on, in *slots* that are
 //! part of the loop's ring: no system call of their own. Else as messages, read and answered with plain calls that do
 //! not block: io_uring would hand them to worker threads, as `/dev/fuse` has no way to be tried. What touches the
 //! files (attaching, resizing and detaching loop devices) runs on helper threads, because this thread serves the files.
 
+mod handover;
+
+pub(crate) use handover::Inherited;
+
 use crate::buffers::{Buf, Pool};
 use crate::requests::{Asker, Requests};
+use crate::resource::log;
 use crate::ring::{Done, Fd, FuseSlot, Interface, Op, Ring};
 use crate::sys;
 use crate::token::Token;
 use frontends::device_link::DeviceLinks;
 use frontends::fuse::{self, Event, MESSAGE_MAX, PAYLOAD_MAX, Session, WRITE_HEADER};
+use frontends::keeper::Keeper;
 use frontends::loopdev::{self, Background, Kept, in_background};
-use frontends::{Errno, Export, Request};
+use frontends::{Errno, Export, Kind, Request};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -43,9 +50,28 @@ pub(crate) struct FuseServer {
     slots: HashMap<u64, Box<FuseSlot>>,
     /// Writes for whose payload the pool has no buffer, oldest first.
     starved: VecDeque<Received>,
+    /// Changes of any volume that have no answer yet.
+    changing: u32,
+    /// Flushes that began when every change had its answer, and how many there were; by the kernel's number.
+    flushing: HashMap<u64, (VolumeNr, u64)>,
+    /// Flushes of which it is known that they have nothing to do.
+    idle_flushes: Vec<Request>,
     out: Vec<u8>,
     armed: bool,
     gone: bool,
+    stage: Stage,
+    /// Who holds what outlives this process.
+    keeper: Option<Keeper>,
+}
+
+/// Whether requests are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Not yet: they were made to another process, and this one must be Primary first.
+    Waiting,
+    Serving,
+    /// Not any more: they wait for the next process.
+    Leaving,
 }
 
 /// A request, and where its payload is.
@@ -66,8 +92,11 @@ struct Node {
     link: Option<PathBuf>,
     work: Option<Work>,
     used: bool,
-    /// Not tried again until something changes.
-    failed: bool,
+    /// Why there is no device, or one of another size. Not tried again until something changes.
+    problem: Option<String>,
+    /// Changes that the kernel has asked for, and how many of them the last flush covered.
+    changes: u64,
+    flushed: u64,
 }
 
 /// What is being done about a device, and the size that it is to have then.
@@ -109,8 +138,8 @@ impl FuseServer {
         let mut server = FuseServer::mount(pool, resource, volumes, run_dir)?;
         if slots && ring.interface() == Interface::IoUring {
             server.session = server.session.wanting_slots();
-            server.greet()?;
         }
+        server.greet()?;
         if server.session.has_slots() {
             server.give_slots(ring, done)?;
         }
@@ -128,27 +157,44 @@ impl FuseServer {
         let mount = run_dir.join(format!("{resource}.fuse"));
         let (fd, root) = mount_aside(&mount)?;
         sys::set_nonblocking(fd.as_raw_fd());
-        let export = |v: &VolumeNr| Export::new(u32::from(v.0), format!("{resource}/{}", v.0), 0).read_only();
-        let server = FuseServer {
-            pool,
-            fd,
-            root,
-            session: Session::new(volumes.iter().map(export).collect(), sys::user_and_group()),
-            links: DeviceLinks::from_env(),
-            resource: resource.to_owned(),
-            volumes: volumes.iter().map(|v| (*v, Node::default())).collect(),
-            message: vec![0; MESSAGE_MAX],
-            slots: HashMap::new(),
-            starved: VecDeque::new(),
-            out: Vec::with_capacity(4096),
-            armed: false,
-            gone: false,
-        };
+        let server = FuseServer::on(pool, (resource, run_dir), volumes, fd, root);
         for volume in volumes {
             // A dead process's; it would lead nowhere, or to somebody else's loop device.
             let _ = server.links.remove(resource, u32::from(volume.0));
         }
         Ok(server)
+    }
+
+    fn on(
+        pool: &'static Pool,
+        (resource, run_dir): (&str, &Path),
+        volumes: &[VolumeNr],
+        fd: Fd,
+        root: OwnedFd,
+    ) -> FuseServer {
+        let export = |v: &VolumeNr| Export::new(u32::from(v.0), format!("{resource}/{}", v.0), 0).read_only();
+        FuseServer {
+            pool,
+            fd,
+            root,
+            session: Session::new(volumes.iter().map(export).collect(), sys::user_and_group()),
+            links: DeviceLinks::from_env(run_dir),
+            resource: resource.to_owned(),
+            volumes: volumes.iter().map(|v| (*v, Node::default())).collect(),
+            // Not zeroes, which would be memory that comes when it is touched: a process that is killed while the
+            // kernel copies a message takes the message with it if a page is missing.
+            message: vec![u8::MAX; MESSAGE_MAX],
+            slots: HashMap::new(),
+            starved: VecDeque::new(),
+            changing: 0,
+            flushing: HashMap::new(),
+            idle_flushes: Vec::new(),
+            out: Vec::with_capacity(4096),
+            armed: false,
+            gone: false,
+            stage: Stage::Serving,
+            keeper: None,
+        }
     }
 
     /// Answers the kernel's first message, which is there as soon as it has mounted.
@@ -178,9 +224,12 @@ impl FuseServer {
 
     /// What the volume's device is to be from now on.
     pub(crate) fn set_device(&mut self, volume: VolumeNr, size: ByteLen, access: Access, discard: bool) {
+        if self.stage == Stage::Leaving {
+            return;
+        }
         let Some(node) = self.volumes.get_mut(&volume) else { return };
         node.wanted = if access == Access::ReadWrite { size.0 } else { 0 };
-        node.failed = false;
+        node.problem = None;
         if let Some(export) = self.session.export_mut(u32::from(volume.0)) {
             export.size = size.0;
             export.read_only = access != Access::ReadWrite;
@@ -190,7 +239,24 @@ impl FuseServer {
 
     /// Is a device being attached, resized or detached?
     pub(crate) fn is_busy(&self) -> bool {
-        self.volumes.values().any(|n| n.work.is_some() || n.needs_work())
+        self.volumes.values().any(|n| n.work.is_some() || self.takes_requests() && n.needs_work())
+    }
+
+    /// Which device that there should be could not be made, and why.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let missing = |(_, node): &(&VolumeNr, &Node)| node.wanted > 0 && node.device.is_none();
+        let (volume, node) = self.volumes.iter().find(missing)?;
+        Some(format!("volume {volume}: {}", node.problem.as_deref()?))
+    }
+
+    /// What could not be done is tried once more.
+    pub(crate) fn try_again(&mut self) {
+        self.volumes.values_mut().for_each(|node| node.problem = None);
+    }
+
+    /// Does a write wait for a buffer?
+    pub(crate) fn is_starved(&self) -> bool {
+        !self.starved.is_empty()
     }
 
     /// Is there a device?
@@ -201,12 +267,13 @@ impl FuseServer {
     /// The path that applications open.
     pub(crate) fn device_path(&self, volume: VolumeNr) -> Option<PathBuf> {
         let node = self.volumes.get(&volume)?;
-        node.link.clone().or_else(|| node.device.as_ref().map(|(kept, _)| kept.device().path()))
+        let named = node.link.clone().filter(|_| self.links.is_own(&self.resource, u32::from(volume.0)));
+        named.or_else(|| node.device.as_ref().map(|(kept, _)| kept.device().path()))
     }
 
     /// Was the device in use when it was last looked at?
     pub(crate) fn is_used(&self, volume: VolumeNr) -> bool {
-        self.volumes.get(&volume).is_some_and(|n| n.used)
+        self.stage == Stage::Serving && self.volumes.get(&volume).is_some_and(|n| n.used)
     }
 
     /// Looks which devices are in use (mounted, or claimed by another driver); [`Token::UseCheck`] comes when it is
@@ -215,7 +282,7 @@ impl FuseServer {
     pub(crate) fn check_use(&self, ring: &mut Ring<Token>) -> io::Result<Background<Vec<VolumeNr>>> {
         let devices: Vec<(VolumeNr, PathBuf)> =
             self.volumes.iter().filter_map(|(v, n)| Some((*v, n.device.as_ref()?.0.device().path()))).collect();
-        let work = in_background(move || {
+        let work = in_background(&[], move || {
             let claimed = |path: &PathBuf| {
                 let open = std::fs::File::options().read(true).custom_flags(libc::O_EXCL).open(path);
                 let written_back = open.and_then(|device| device.sync_all());
@@ -248,11 +315,17 @@ impl FuseServer {
 
     /// Takes in messages, and starts what has to be done about the devices.
     pub(crate) fn pump(&mut self, ring: &mut Ring<Token>, requests: &mut Requests) {
+        if !self.takes_requests() {
+            return;
+        }
         while let Some(received) = self.starved.pop_front() {
             if let Err(received) = self.admit(received, requests) {
                 self.starved.push_front(received);
                 break;
             }
+        }
+        for flush in std::mem::take(&mut self.idle_flushes) {
+            self.answer(ring, &flush, Ok(()), Vec::new());
         }
         if !self.armed {
             let mut taken = 0;
@@ -295,8 +368,8 @@ impl FuseServer {
                 None
             }
             Err(e) => {
-                node.failed = true;
-                Some(e.to_string())
+                node.problem = Some(e.to_string());
+                node.problem.clone()
             }
         }
     }
@@ -327,6 +400,11 @@ impl FuseServer {
         result: Result<(), Errno>,
         data: Vec<(Buf, u32)>,
     ) {
+        match request.kind {
+            Kind::Read => {}
+            Kind::Flush => self.flushed(request.tag, result),
+            Kind::Write | Kind::Discard | Kind::WriteZeroes { .. } => self.changing = self.changing.saturating_sub(1),
+        }
         let header = Session::reply(request, result);
         if let Some(slot) = self.slots.remove(&request.tag) {
             return commit(ring, &self.fd, slot, &header, &data);
@@ -338,7 +416,7 @@ impl FuseServer {
     }
 
     fn arm(&mut self, ring: &mut Ring<Token>) {
-        if !self.armed && !self.gone {
+        if !self.armed && !self.gone && self.takes_requests() {
             self.armed = true;
             ring.push(Op::Readable { fd: self.fd.clone() }, Token::Fuse);
         }
@@ -362,6 +440,7 @@ impl FuseServer {
             Event::Request { volume, request, payload } => {
                 let volume = volume_nr(volume);
                 if let Some(landed) = landing.filter(|_| !payload.is_empty()) {
+                    self.note(volume, request);
                     let data = Segments::One(self.fitting(landed, payload.len()));
                     requests.admit(Asker::Fuse, volume, request, data);
                 } else if let Err(received) = self.admit(Received { volume, request, payload, slot: None }, requests) {
@@ -425,29 +504,64 @@ impl FuseServer {
         if let Some(slot) = received.slot {
             self.slots.insert(received.request.tag, slot);
         }
+        if self.note(received.volume, received.request) {
+            self.idle_flushes.push(received.request);
+            return Ok(());
+        }
         requests.admit(Asker::Fuse, received.volume, received.request, data);
         Ok(())
     }
 
+    /// Counts what the kernel asks for. True: a flush of a device that is being taken away, and all that was written
+    /// has been flushed before. The core refuses it as it does every request on a Secondary, but there is nothing to
+    /// lose.
+    fn note(&mut self, volume: VolumeNr, request: Request) -> bool {
+        let Some(node) = self.volumes.get_mut(&volume) else { return false };
+        match request.kind {
+            Kind::Read => {}
+            Kind::Flush if node.wanted == 0 && node.flushed == node.changes => return true,
+            Kind::Flush if self.changing == 0 => {
+                self.flushing.insert(request.tag, (volume, node.changes));
+            }
+            Kind::Flush => {}
+            Kind::Write | Kind::Discard | Kind::WriteZeroes { .. } => {
+                self.changing += 1;
+                node.changes += 1;
+            }
+        }
+        false
+    }
+
+    fn flushed(&mut self, tag: u64, result: Result<(), Errno>) {
+        let Some((volume, changes)) = self.flushing.remove(&tag) else { return };
+        if let Some(node) = self.volumes.get_mut(&volume).filter(|_| result.is_ok()) {
+            node.flushed = node.flushed.max(changes);
+        }
+    }
+
     fn start_work(&mut self, ring: &mut Ring<Token>, volume: VolumeNr) {
         let file = PathBuf::from(format!("/proc/thread-self/fd/{}/{volume}", self.root.as_raw_fd()));
+        let second = self.second(volume);
         let Some(node) = self.volumes.get_mut(&volume) else { return };
         let token = Token::FuseWork(volume);
         let started = match (node.device.take(), node.wanted) {
-            (None, size) => loopdev::keep(file, DEVICE)
+            (None, size) => loopdev::keep_with(file, &[self.root.as_fd()], DEVICE, second)
                 .and_then(|work| watch(ring, &work, token).map(|()| Work::Attach(work, size))),
-            (Some((kept, _)), 0) => in_background(move || kept.detach())
+            (Some((kept, _)), 0) => in_background(&[], move || kept.detach())
                 .and_then(|work| watch(ring, &work, token).map(|()| Work::Detach(work))),
             (Some((kept, old)), size) => {
                 let device = kept.device();
                 node.device = Some((kept, old));
-                in_background(move || device.refresh_size(&file))
+                in_background(&[self.root.as_fd()], move || device.refresh_size(&file))
                     .and_then(|work| watch(ring, &work, token).map(|()| Work::Resize(work, size)))
             }
         };
         match started {
             Ok(work) => node.work = Some(work),
-            Err(_) => node.failed = true,
+            Err(e) => {
+                log("error", &format!("the block device of volume {volume}: {e}"));
+                node.problem = Some(e.to_string());
+            }
         }
     }
 }
@@ -466,8 +580,9 @@ fn volume_nr(id: u32) -> VolumeNr {
 }
 
 impl Node {
+    /// Is there something to be done about the device?
     fn needs_work(&self) -> bool {
-        !self.failed && self.wanted != self.device.as_ref().map_or(0, |(_, size)| *size)
+        self.problem.is_none() && self.wanted != self.device.as_ref().map_or(0, |(_, size)| *size)
     }
 }
 
@@ -481,6 +596,11 @@ fn watch<T>(ring: &mut Ring<Token>, work: &Background<T>, token: Token) -> io::R
 /// Mounts on `place`, opens the root directory, and unmounts again: nobody but us can reach the files, and they are
 /// gone when we are. A mount that a process left there which died in between is cleared away.
 fn mount_aside(place: &Path) -> io::Result<(Fd, OwnedFd)> {
+    // Mounting and unmounting follow links.
+    if place.is_symlink() {
+        let what = format!("{} is a symbolic link: remove it", place.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    }
     if fuse::is_mounted(place)? {
         fuse::unmount(place)?;
     }

@@ -12,16 +12,19 @@
 
 mod application;
 pub mod buffers;
+mod claim;
 pub mod connector;
 mod control_server;
 mod dependencies;
 pub mod digests;
 
 pub mod disk;
+pub mod exclusive;
 mod fuse_server;
 mod handlers;
 mod links;
 mod metrics;
+mod mutant;
 mod nbd_server;
 mod notify;
 mod requests;
@@ -35,6 +38,9 @@ mod token;
 mod volumes;
 
 pub use application::Application;
+pub use claim::{Claim, KeeperCommand, end_keeper, keep};
 pub use frontends::{Errno, Kind, Request};
-pub use resource::{Error, Options, clear_leftovers, run, run_with};
+#[cfg(feature = "mutants")]
+pub use mutant::{Mutant, choose_mutant};
+pub use resource::{Error, Options, clear_leftovers, device_name, prepare_run_dir, run, run_with};
 pub use setup::resource_config;

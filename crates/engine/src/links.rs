@@ -62,7 +62,11 @@ struct Link {
 
 enum Phase {
     Idle,
-    Waiting(Instant),
+    /// Listening begins at the first time, attempts to open a connection at the second.
+    Waiting {
+        listen: Instant,
+        open: Instant,
+    },
     Opening(Box<Opening>),
     Up(Box<Up>),
 }
@@ -142,11 +146,12 @@ impl Links {
     }
 
     /// Starts trying to connect, not before `not_before`.
-    pub(crate) fn connect(&mut self, peer: NodeId, not_before: Instant) {
+    pub(crate) fn connect(&mut self, peer: NodeId, not_before: Instant, accept_before: bool) {
         if let Some(link) = self.link(peer)
             && matches!(link.phase, Phase::Idle)
         {
-            link.phase = Phase::Waiting(not_before);
+            let listen = if accept_before { Instant(0) } else { not_before };
+            link.phase = Phase::Waiting { listen, open: not_before };
         }
     }
 
@@ -160,7 +165,7 @@ impl Links {
                 self.flush(ring, now);
             }
             Phase::Opening(mut opening) => opening.stop(ring),
-            Phase::Idle | Phase::Waiting(_) => {}
+            Phase::Idle | Phase::Waiting { .. } => {}
         }
     }
 
@@ -278,7 +283,7 @@ impl Links {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let phases = self.links.iter().filter_map(|link| match &link.phase {
             Phase::Idle => None,
-            Phase::Waiting(at) => Some(*at),
+            Phase::Waiting { listen, .. } => Some(*listen),
             Phase::Opening(opening) => Some(opening.deadline()),
             Phase::Up(up) => {
                 let stuck = up.control.outbox.is_sending().then(|| up.control.progress + link.settings.timeout);
@@ -296,8 +301,8 @@ impl Links {
             let seed = self.seed.wrapping_add(1);
             let Some(link) = self.link(peer) else { continue };
             match &mut link.phase {
-                Phase::Waiting(at) if *at <= now => {
-                    let opening = Opening::start(peer, &link.settings, seed, now);
+                Phase::Waiting { listen, open } if *listen <= now => {
+                    let opening = Opening::start(peer, &link.settings, seed, now, *open);
                     link.phase = Phase::Opening(Box::new(opening));
                     self.seed = seed;
                     self.perform(ring, peer, now);

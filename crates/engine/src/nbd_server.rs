@@ -10,11 +10,11 @@ use frontends::nbd::{Exports, Session, Step};
 use frontends::{BlockSizes, Errno, Export, Kind, Request};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use units::{ByteLen, VolumeNr};
+use units::{ByteLen, Duration, Instant, VolumeNr};
 use urbd_core::{Access, BufRef, MAX_DATA, Openers, Segments};
 
 /// What clients did.
@@ -33,6 +33,9 @@ pub(crate) struct NbdServer {
     clients: BTreeMap<ClientId, Client>,
     next_client: u64,
     events: VecDeque<FrontEvent>,
+    now: Instant,
+    /// How long a client may take nothing while others lack buffers.
+    pause: Duration,
 }
 
 /// A volume as it is offered.
@@ -56,9 +59,17 @@ struct Client {
     next_long: u64,
     open: bool,
     in_flight: u32,
+    /// Bytes of its reads that are under way.
+    reading: u64,
+    /// A read that waits until the client has taken more of its answers; nothing behind it is looked at.
+    parked: Option<Request>,
+    /// When the client has last taken anything, or had nothing to take.
+    took_at: Instant,
     /// No more requests are taken.
     closing: bool,
     dead: bool,
+    /// That it is dead was told.
+    mourned: bool,
 }
 
 /// A write of which `taken` bytes of payload have come, and the next piece is awaited.
@@ -79,6 +90,12 @@ struct Long {
 
 /// Longest read or write that is offered, in bytes.
 pub(crate) const MAX_REQUEST: u32 = 32 << 20;
+/// A client's reads and answers hold at most one of so many parts of the buffers that serve reads of such a length.
+const SHARES: usize = 8;
+/// Who has taken nothing for so long while others lack buffers is closed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The same while that does not help.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest payload that is received in one piece.
 const MAX_PIECE: u32 = MAX_DATA as u32;
 
@@ -91,15 +108,32 @@ impl NbdServer {
             clients: BTreeMap::new(),
             next_client: 0,
             events: VecDeque::new(),
+            now: Instant(0),
+            pause: LONGEST_PAUSE,
         }
     }
 
-    /// Listens for clients of a volume on `path`; a socket that a dead process left there is replaced.
+    /// What happens from now on happens at this time.
+    pub(crate) fn begin_turn(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Listens for clients of a volume on `path`: on the socket that another process `left`, or else on a new one,
+    /// which replaces what is there.
     ///
     /// # Errors
     /// If the socket cannot be made.
-    pub(crate) fn listen(&mut self, ring: &mut Ring<Token>, volume: VolumeNr, path: &Path) -> io::Result<()> {
-        let fd = bind(path)?;
+    pub(crate) fn listen(
+        &mut self,
+        ring: &mut Ring<Token>,
+        volume: VolumeNr,
+        path: &Path,
+        left: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        let fd = match left.filter(|_| path.exists()) {
+            Some(left) => Rc::new(left),
+            None => bind(path)?,
+        };
         let accept = ring.push(Op::Accept { fd: fd.clone() }, Token::NbdListen(volume));
         let offer = Offer {
             path: path.to_owned(),
@@ -166,8 +200,12 @@ impl NbdServer {
             next_long: 0,
             open: false,
             in_flight: 0,
+            reading: 0,
+            parked: None,
+            took_at: self.now,
             closing: false,
             dead: false,
+            mourned: false,
         };
         self.clients.insert(id, client);
         self.pump(ring);
@@ -177,12 +215,59 @@ impl NbdServer {
     pub(crate) fn on_done(&mut self, id: ClientId, done: Done<Token>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         match (done.result(), done.op) {
-            (Ok(n), Some(Op::Send { message, .. })) => client.outbox.sent(message, n as usize),
+            (Ok(n), Some(Op::Send { message, .. })) => {
+                client.outbox.sent(message, n as usize);
+                client.took_at = self.now;
+            }
             (Ok(n), Some(Op::Recv { into, .. })) if n > 0 => {
                 client.inbox.received(into, n as usize);
                 self.parse(id);
             }
-            _ => client.dead = true,
+            _ => client.die(),
+        }
+        if let Some(client) = self.clients.get_mut(&id).filter(|c| c.dead) {
+            client.outbox.drop_queue();
+        }
+    }
+
+    /// Clients that are gone since the last call: what they still wait for is wanted by nobody.
+    pub(crate) fn next_dead(&mut self) -> Option<ClientId> {
+        let (id, client) = self.clients.iter_mut().find(|(_, c)| c.dead && !c.mourned)?;
+        client.mourned = true;
+        Some(*id)
+    }
+
+    /// A read of a dead client that was not begun.
+    pub(crate) fn not_begun(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.in_flight -= 1;
+        }
+    }
+
+    /// If others lack buffers: closes the clients that hold some and have taken nothing for [`LONGEST_PAUSE`]. If that
+    /// does not help, it was too many of them, and the next ones are given less time.
+    pub(crate) fn close_idlers(&mut self, others_lack: bool) {
+        if !others_lack {
+            self.pause = LONGEST_PAUSE;
+            return;
+        }
+        let mut closed = Vec::new();
+        let pause = self.pause;
+        for client in self.clients.values_mut().filter(|c| !c.dead && !c.outbox.is_idle()) {
+            if self.now.since(client.took_at) >= pause {
+                client.die();
+                closed.push(client.volume);
+            }
+        }
+        if !closed.is_empty() {
+            self.pause = SHORTEST_PAUSE;
+        }
+        for volume in closed {
+            let seconds = pause.0 / 1_000_000_000;
+            self.log(format!(
+                "an NBD client of volume {volume} was closed: it has taken none of its answers for {seconds} s, and others \
+                 wait for the memory that they lie in"
+            ));
         }
     }
 
@@ -190,6 +275,15 @@ impl NbdServer {
     pub(crate) fn answer(&mut self, id: ClientId, request: &Request, result: Result<(), Errno>, data: Vec<(Buf, u32)>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.in_flight -= 1;
+        if request.kind == Kind::Read {
+            client.reading -= u64::from(request.len);
+        }
+        if client.dead {
+            return;
+        }
+        if client.outbox.is_idle() {
+            client.took_at = self.now;
+        }
         let message = client.outbox.message();
         message.copy(&client.session.reply(request, result));
         data.into_iter().for_each(|(buf, len)| message.share(buf.span(0, len as usize)));
@@ -221,9 +315,14 @@ impl NbdServer {
         !self.events.is_empty()
     }
 
+    /// Does the payload of a write wait for a buffer?
+    pub(crate) fn is_starved(&self) -> bool {
+        self.clients.values().any(|c| c.inbox.is_starved())
+    }
+
     /// Goes on where buffers were lacking.
     pub(crate) fn go_on(&mut self) {
-        if self.clients.values().any(|c| c.inbox.is_starved()) {
+        if self.is_starved() {
             let starved = self.clients.iter().filter(|(_, c)| c.inbox.is_starved());
             let starved: Vec<ClientId> = starved.map(|(id, _)| *id).collect();
             starved.into_iter().for_each(|id| self.parse(id));
@@ -233,18 +332,26 @@ impl NbdServer {
     /// Sends what is queued, receives more, and forgets clients that are gone. Once a turn, so that all replies of the
     /// turn leave together.
     pub(crate) fn pump(&mut self, ring: &mut Ring<Token>) {
-        let mut gone = Vec::new();
+        let (mut gone, mut parked) = (Vec::new(), Vec::new());
         for (id, client) in &mut self.clients {
             if !client.dead {
+                let before = client.outbox.sent_bytes();
                 client.outbox.flush(ring, &client.fd, Token::Nbd(*id));
+                if client.outbox.sent_bytes() > before {
+                    client.took_at = self.now;
+                }
+                parked.extend(client.parked.is_some().then_some(*id));
             }
-            if !client.closing && !client.dead {
+            // What has come behind a parked read would not be at hand while more is being received.
+            if !client.closing && !client.dead && client.parked.is_none() {
                 client.inbox.receive(ring, &client.fd, Token::Nbd(*id));
             }
             if client.in_flight == 0 && (client.dead || client.closing && client.outbox.is_idle()) {
                 gone.push(*id);
             }
         }
+        // What it has taken just now may be enough.
+        parked.into_iter().for_each(|id| self.parse(id));
         for id in gone {
             let Some(client) = self.clients.remove(&id) else { continue };
             sys::shutdown(client.fd.as_raw_fd());
@@ -252,6 +359,21 @@ impl NbdServer {
                 self.count_openers(client.volume);
             }
         }
+    }
+
+    /// The sockets that clients connect to.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = (VolumeNr, &Fd)> {
+        self.volumes.iter().filter_map(|(volume, offer)| Some((*volume, &offer.listener.as_ref()?.0)))
+    }
+
+    /// Takes no clients any more, and closes those there are: they find the next process on the same sockets.
+    pub(crate) fn leave(&mut self, ring: &mut Ring<Token>) {
+        for offer in self.volumes.values_mut() {
+            if let Some((_, accept)) = offer.listener.take() {
+                ring.cancel(accept);
+            }
+        }
+        self.clients.values().for_each(|c| sys::shutdown(c.fd.as_raw_fd()));
     }
 
     /// Stops listening and removes the sockets.
@@ -270,6 +392,7 @@ impl NbdServer {
             let Some(offer) = self.volumes.get(&client.volume) else { return };
             match client.step(&offer.export, self.pool) {
                 Parsed::Nothing => return,
+                Parsed::Request(request, ..) if client.parks(&request, self.pool) => return,
                 Parsed::Progress => {
                     if client.session.export().is_some() && !client.open {
                         client.open = true;
@@ -279,6 +402,9 @@ impl NbdServer {
                 }
                 Parsed::Request(request, payload, long) => {
                     client.in_flight += 1;
+                    if request.kind == Kind::Read {
+                        client.reading += u64::from(request.len);
+                    }
                     let asker = long.map_or(Asker::Nbd(id), |long| Asker::NbdPiece(id, long));
                     self.events.push_back(FrontEvent::Request(asker, client.volume, request, payload));
                 }
@@ -352,7 +478,31 @@ impl Client {
         Parsed::Request(piece, data, long)
     }
 
+    /// Nothing is sent to it any more, and no answer kept for it.
+    fn die(&mut self) {
+        self.dead = true;
+        self.parked = None;
+        self.outbox.drop_queue();
+        // A send that is under way ends.
+        sys::shutdown(self.fd.as_raw_fd());
+    }
+
+    /// Must this read wait until the client has taken more of what it has asked for? One read is always possible.
+    fn parks(&mut self, request: &Request, pool: &'static Pool) -> bool {
+        let held = self.reading + self.outbox.appended_bytes() - self.outbox.sent_bytes();
+        let share = (pool.bytes_for(request.len as usize) / SHARES) as u64;
+        let parks = request.kind == Kind::Read && held > 0 && held + u64::from(request.len) > share;
+        self.parked = parks.then_some(*request);
+        parks
+    }
+
     fn step(&mut self, exports: &dyn Exports, pool: &'static Pool) -> Parsed {
+        if self.dead {
+            return Parsed::Nothing;
+        }
+        if let Some(read) = self.parked.take() {
+            return Parsed::Request(read, Segments::None, None);
+        }
         if self.pending.is_some() {
             return self.take_piece(pool);
         }

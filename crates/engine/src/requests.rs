@@ -38,6 +38,8 @@ pub(crate) struct Requests {
     free: Vec<u32>,
     /// Reads for which the pool has had no buffers, oldest first.
     starved: VecDeque<(Asker, VolumeNr, Request)>,
+    /// Of those, reads that need several buffers at once.
+    long_starved: usize,
     ready: VecDeque<BlockRequest>,
 }
 
@@ -52,18 +54,37 @@ struct Front {
 
 impl Requests {
     pub(crate) fn new(pool: &'static Pool) -> Requests {
-        Requests { pool, table: Vec::new(), free: Vec::new(), starved: VecDeque::new(), ready: VecDeque::new() }
+        Requests {
+            pool,
+            table: Vec::new(),
+            free: Vec::new(),
+            starved: VecDeque::new(),
+            long_starved: 0,
+            ready: VecDeque::new(),
+        }
     }
 
     /// Takes a request in, with a write's payload (at most [`MAX_DATA`]); it is cut into parts that the core takes.
-    /// Reads that wait for buffers keep their order.
+    /// An asker's reads that wait for buffers keep their order.
     pub(crate) fn admit(&mut self, asker: Asker, volume: VolumeNr, request: Request, payload: Segments) {
-        if request.kind == Kind::Read && !self.starved.is_empty() {
-            return self.starved.push_back((asker, volume, request));
-        }
-        if !self.try_admit(asker, volume, request, payload) {
+        let behind = request.kind == Kind::Read && self.starved.iter().any(|(other, ..)| *other == asker);
+        if behind || !self.try_admit(asker, volume, request, payload) {
+            self.long_starved += usize::from(is_long(&request));
             self.starved.push_back((asker, volume, request));
         }
+    }
+
+    /// Do reads wait for buffers?
+    pub(crate) fn is_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
+    /// The client is gone: its reads that wait for buffers are not begun. How many were there?
+    pub(crate) fn forget(&mut self, client: ClientId) -> usize {
+        let before = self.starved.len();
+        self.starved.retain(|(asker, ..)| *asker != Asker::Nbd(client));
+        self.long_starved = self.starved.iter().filter(|(.., request)| is_long(request)).count();
+        before - self.starved.len()
     }
 
     /// False: a read for which there are no buffers.
@@ -116,6 +137,12 @@ impl Requests {
         self.table.len() - self.free.len()
     }
 
+    /// Requests of the kernel's that the core works on, or that wait for buffers.
+    pub(crate) fn of_devices(&self) -> usize {
+        let fronts = self.table.iter().flatten().filter(|front| front.asker == Asker::Fuse);
+        fronts.count() + self.starved.iter().filter(|(asker, ..)| *asker == Asker::Fuse).count()
+    }
+
     /// The core has done a part. `Some`: with it the whole request is done.
     pub(crate) fn complete(&mut self, tag: u64, result: Result<(), IoError>) -> Option<Answer> {
         let slot = tag as u32;
@@ -142,19 +169,29 @@ impl Requests {
         Some(Answer { asker: front.asker, request: front.request, result, data })
     }
 
-    /// Buffers may have come back: admits reads that wait for some.
+    /// Buffers may have come back: admits reads that wait for some. Who waits for what another one does not let go of
+    /// keeps nobody else waiting.
     pub(crate) fn feed_starved(&mut self) {
-        while let Some((asker, volume, request)) = self.starved.front().copied() {
-            if !self.try_admit(asker, volume, request, Segments::None) {
-                return;
+        let mut lacking: Vec<Asker> = Vec::new();
+        for _ in 0..self.starved.len() {
+            let Some((asker, volume, request)) = self.starved.pop_front() else { return };
+            let waits = lacking.contains(&asker);
+            let long = usize::from(is_long(&request));
+            self.long_starved -= long;
+            if waits || !self.try_admit(asker, volume, request, Segments::None) {
+                lacking.extend((!waits).then_some(asker));
+                self.long_starved += long;
+                self.starved.push_back((asker, volume, request));
             }
-            self.starved.pop_front();
         }
     }
 
     /// A buffer for each part, or none at all.
     fn take_buffers(&self, parts: u64, part_len: impl Fn(u64) -> u64) -> Option<Segments> {
-        let take = |part| self.pool.take(part_len(part) as usize).map(|buf| (buf, part_len(part) as u32));
+        // While a long read waits, the largest buffers are saved for it: they would never all be free at once.
+        let spare = parts == 1 && self.long_starved > 0;
+        let take = if spare { Pool::take_spared } else { Pool::take };
+        let take = |part| take(self.pool, part_len(part) as usize).map(|buf| (buf, part_len(part) as u32));
         let named = |(buf, len): (Buf, u32)| BufRef { id: buf.into_id().0, offset: 0, len };
         if parts == 1 {
             return take(0).map(|one| Segments::One(named(one)));
@@ -162,6 +199,11 @@ impl Requests {
         let bufs: Option<Vec<_>> = (0..parts).map(take).collect();
         Some(Segments::many(bufs?.into_iter().map(named).collect()))
     }
+}
+
+/// Is it a read that needs several buffers?
+fn is_long(request: &Request) -> bool {
+    request.kind == Kind::Read && u64::from(request.len) > MAX_DATA
 }
 
 fn request_kind(request: &Request) -> RequestKind {
@@ -249,5 +291,44 @@ mod tests {
         drop(taken);
         requests.feed_starved();
         assert_eq!(parts(&mut requests).iter().map(|p| p.volume.0).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn who_waits_for_large_buffers_keeps_nobody_else_waiting() {
+        let (mut requests, pool) = requests();
+        let client = |n| Asker::Nbd(ClientId(n));
+        let held = pool.take(1 << 20).unwrap();
+        let read = |len| request(Kind::Read, len);
+        requests.admit(client(1), VolumeNr(1), read(3 << 20), Segments::None);
+        requests.admit(client(1), VolumeNr(1), read(512), Segments::None);
+        assert!(!requests.has_ready() && requests.is_starved(), "its own order is kept");
+        requests.admit(client(2), VolumeNr(2), read(512), Segments::None);
+        requests.admit(client(3), VolumeNr(3), read(1 << 20), Segments::None);
+        let small = parts(&mut requests);
+        assert_eq!(small.iter().map(|p| p.volume.0).collect::<Vec<_>>(), [2], "large buffers are saved");
+        drop(held);
+        requests.feed_starved();
+        let long = parts(&mut requests);
+        assert_eq!(long.iter().filter(|p| p.volume.0 == 1 && p.len.0 == 1 << 20).count(), 3);
+        for part in long.iter().filter(|p| p.len.0 == 1 << 20) {
+            requests.complete(part.tag, Ok(()));
+        }
+        requests.feed_starved();
+        assert_eq!(parts(&mut requests).iter().map(|p| p.volume.0).collect::<Vec<_>>(), [3]);
+        assert!(!requests.is_starved());
+    }
+
+    #[test]
+    fn nothing_is_begun_for_who_is_gone() {
+        let (mut requests, pool) = requests();
+        let taken: Vec<Buf> = std::iter::from_fn(|| pool.take(1)).collect();
+        let large: Vec<Buf> = std::iter::from_fn(|| pool.take(1 << 20)).collect();
+        for (n, len) in [(1, 512), (2, 512), (1, 2 << 20), (1, 512)] {
+            requests.admit(Asker::Nbd(ClientId(n)), VolumeNr(n as u16), request(Kind::Read, len), Segments::None);
+        }
+        assert_eq!((requests.forget(ClientId(1)), requests.forget(ClientId(1))), (3, 0));
+        drop((taken, large));
+        requests.feed_starved();
+        assert_eq!(parts(&mut requests).iter().map(|p| p.volume.0).collect::<Vec<_>>(), [2]);
     }
 }

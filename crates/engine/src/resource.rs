@@ -2,12 +2,15 @@
 
 mod commands;
 mod effects;
+mod handover;
 
 use crate::application::{Application, Inside};
 use crate::buffers::Pool;
+use crate::claim::{Claim, KeeperCommand, lock_file, open_lock};
 use crate::control_server::ControlServer;
 use crate::dependencies::Dependencies;
-use crate::fuse_server::FuseServer;
+use crate::exclusive::{self, Locked};
+use crate::fuse_server::{FuseServer, Inherited};
 use crate::handlers::Handlers;
 use crate::links::{LinkEvent, Links};
 use crate::nbd_server::{FrontEvent, MAX_REQUEST, NbdServer};
@@ -22,10 +25,11 @@ use frontends::device_link::DeviceLinks;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use units::{Instant, VolumeNr};
+use units::{Duration, Instant, VolumeNr};
 use urbd_core::{Command, LinkDown, LinkUp, Resource};
 
 /// What to run and where.
@@ -41,6 +45,8 @@ pub struct Options {
     pub bring_up: bool,
     /// What `show` answers.
     pub show: String,
+    /// Starts the process that holds the block devices when this one is gone. `None`: they go with it.
+    pub keeper: Option<KeeperCommand>,
 }
 
 /// Why a resource could not be run.
@@ -69,16 +75,17 @@ pub enum Error {
 /// # Errors
 /// If it cannot be started, or the kernel interface fails.
 pub fn run(options: Options) -> Result<(), Error> {
-    run_with(options, None)
+    let claim = Claim::take(&options.run_dir, &options.resource.name, std::time::Duration::ZERO)?;
+    run_with(options, claim, None)
 }
 
-/// As [`run`], with an application inside the process.
+/// As [`run`], with an application inside the process. `claim` is of this resource and run directory.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_with(options: Options, application: Option<Box<dyn Application>>) -> Result<(), Error> {
+pub fn run_with(options: Options, claim: Claim, application: Option<Box<dyn Application>>) -> Result<(), Error> {
     let bring_up = options.bring_up;
-    let mut runner = Runner::start(options)?;
+    let mut runner = Runner::start(options, claim)?;
     runner.inside = application
         .map(|application| Inside::start(&mut runner.ring, runner.pool, application))
         .transpose()
@@ -95,16 +102,36 @@ pub fn run_with(options: Options, application: Option<Box<dyn Application>>) -> 
     Ok(())
 }
 
+/// Makes the run directory, or looks whether the one that exists can be trusted.
+///
+/// # Errors
+/// If it cannot be made, or somebody else than this user and root could put into it what this process then uses.
+pub fn prepare_run_dir(run_dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(run_dir)?;
+    let is = std::fs::metadata(run_dir)?;
+    let denied = |what: String| {
+        let next = "make it this user's and writable by nobody else, or set URBD_RUN_DIR to another directory";
+        io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {what}: {next}", run_dir.display()))
+    };
+    if is.uid() != 0 && is.uid() != sys::user_and_group().0 {
+        return Err(denied(format!("belongs to user {}", is.uid())));
+    }
+    if is.mode() & 0o002 != 0 {
+        return Err(denied("can be written by everybody".into()));
+    }
+    Ok(())
+}
+
 /// Removes what a killed process of the resource left: its sockets, and its devices' names, which may lead to somebody
 /// else's device by now. Does nothing, and says false, while a process holds the resource.
 #[must_use]
 pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> bool {
     // Where there is no lock no process has been.
-    let Ok(lock) = File::open(lock_file(run_dir, resource)) else { return true };
-    if lock.try_lock().is_err() {
+    let Ok(lock) = open_lock(&lock_file(run_dir, resource), false) else { return true };
+    if !matches!(exclusive::lock(&lock), Ok(Locked::Yes | Locked::Despite(_))) {
         return false;
     }
-    let links = DeviceLinks::from_env();
+    let links = DeviceLinks::from_env(run_dir);
     let sockets = [socket_path(run_dir, resource)].into_iter();
     let sockets = sockets.chain(volumes.iter().map(|volume| {
         let _ = links.remove(resource, u32::from(volume.0));
@@ -115,8 +142,12 @@ pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> 
     true
 }
 
-fn lock_file(run_dir: &Path, resource: &str) -> PathBuf {
-    run_dir.join(format!("{resource}.pid"))
+/// The name that a volume's block device has while this node is Primary.
+///
+/// # Errors
+/// For a resource whose name is not one component of a path.
+pub fn device_name(run_dir: &Path, resource: &str, volume: VolumeNr) -> io::Result<PathBuf> {
+    DeviceLinks::from_env(run_dir).path(resource, u32::from(volume.0))
 }
 
 fn nbd_path(run_dir: &Path, resource: &str, volume: VolumeNr) -> PathBuf {
@@ -134,6 +165,12 @@ const SOON_WRITTEN: usize = 128 << 10;
 /// Submissions that fit one turn; more are handed over in between.
 const RING_DEPTH: u32 = 1024;
 
+/// How long a client may take to read what it was told before the process ends.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// How often clients that wait for an answer are looked at.
+const LOOK_AT_WAITING: Duration = Duration::from_millis(250);
+
 struct Runner {
     core: Resource,
     ring: Ring<Token>,
@@ -142,6 +179,8 @@ struct Runner {
     links: Links,
     nbd: NbdServer,
     fuse: Option<FuseServer>,
+    /// Why there are none of the block devices that the configured front end promises.
+    no_devices: Option<String>,
     inside: Option<Inside>,
     requests: Requests,
     control: ControlServer,
@@ -151,6 +190,7 @@ struct Runner {
     commands: commands::Commands,
     local: LocalResource,
     config_file: PathBuf,
+    run_dir: PathBuf,
     show: String,
     minors: BTreeMap<VolumeNr, u32>,
     /// Kept to reuse their memory.
@@ -169,25 +209,28 @@ struct Runner {
     /// The same of the last turns, the older the less.
     batch: usize,
     status_changed: bool,
-    stopped: bool,
+    /// Since when the core has nothing more to do.
+    stopped: Option<Instant>,
+    /// When to look again at clients that wait for an answer.
+    look_at_waiting: Option<Instant>,
     signals: Fd,
     /// Commands that wait until it is known who uses the devices.
     checking: Option<commands::UseCheck>,
     asked_to_stop: bool,
+    handover: handover::Handover,
     _lock: File,
 }
 
 impl Runner {
-    fn start(options: Options) -> Result<Runner, Error> {
-        let Options { resource: local, config_file, run_dir, show, .. } = options;
+    fn start(options: Options, claim: Claim) -> Result<Runner, Error> {
+        let Options { resource: local, config_file, run_dir, show, keeper: keeper_command, .. } = options;
         let io = |what: &str| {
             let what = what.to_owned();
             move |error| Error::Io { what, error }
         };
         let core_config = setup::resource_config(&local).map_err(Error::Config)?;
         let links = setup::link_settings(&local).map_err(Error::Config)?;
-        std::fs::create_dir_all(&run_dir).map_err(io("making the run directory"))?;
-        let lock = lock(&run_dir, &local.name)?;
+        let Claim { lock, keeper, mut left } = handover::check(claim, &local)?;
         for refused in sys::harden_memory() {
             log("warning", &format!("not granted: {refused}; the process may stall when memory is short"));
         }
@@ -198,15 +241,30 @@ impl Runner {
         log("info", &format!("{} MiB of buffers, {:?}", pool.bytes() >> 20, ring.interface()));
         let signals: Fd = Rc::new(sys::stop_signals().map_err(io("blocking signals"))?);
         ring.push(Op::Readable { fd: signals.clone() }, Token::Signal);
+        let inherited = Inherited::from(&mut left);
         let mut nbd = NbdServer::new(pool, &local.name);
         for volume in &local.volumes {
             let path = nbd_path(&run_dir, &local.name, volume.nr);
-            nbd.listen(&mut ring, volume.nr, &path).map_err(io(&format!("listening on {}", path.display())))?;
+            let left = handover::take_listener(&mut left, volume.nr);
+            nbd.listen(&mut ring, volume.nr, &path, left).map_err(io(&format!("listening on {}", path.display())))?;
         }
         let mut done = Vec::new();
-        let fuse = start_fuse(&mut ring, &mut done, pool, &local, &run_dir);
+        let volumes: Vec<VolumeNr> = local.volumes.iter().map(|v| v.nr).collect();
+        let started = match inherited {
+            Some(inherited) => {
+                let place = (local.name.as_str(), run_dir.as_path());
+                let server = FuseServer::take_over(&mut ring, pool, place, &volumes, inherited, &keeper);
+                Ok(Some(server.map_err(io("taking over the block devices"))?))
+            }
+            None => start_fuse(&mut ring, &mut done, pool, &local, &run_dir),
+        };
+        let (fuse, no_devices) = match started {
+            Ok(fuse) => (fuse, None),
+            Err(why) => (None, Some(why)),
+        };
+        let handover = handover::Handover::new(keeper, keeper_command.filter(|_| local.urbd.hand_over), &left);
         let path = socket_path(&run_dir, &local.name);
-        let control = ControlServer::listen(&mut ring, pool, &local.name, &path)
+        let control = ControlServer::listen(&mut ring, &local.name, &path)
             .map_err(io(&format!("listening on {}", path.display())))?;
         let mut dependencies = Dependencies::new(&mut ring, &run_dir).map_err(io("making a pipe for resync-after"))?;
         dependencies.follow(&local);
@@ -220,6 +278,7 @@ impl Runner {
             pool,
             nbd,
             fuse,
+            no_devices,
             inside: None,
             requests: Requests::new(pool),
             checking: None,
@@ -230,6 +289,7 @@ impl Runner {
             commands: commands::Commands::default(),
             local,
             config_file,
+            run_dir,
             show,
             done,
             outcomes: Vec::new(),
@@ -241,11 +301,14 @@ impl Runner {
             taken_in: 0,
             batch: 0,
             status_changed: false,
-            stopped: false,
+            stopped: None,
+            look_at_waiting: None,
             signals,
             asked_to_stop: false,
+            handover,
             _lock: lock,
-        })
+        }
+        .kept())
     }
 
     /// Attaches all disks and connects to all peers.
@@ -260,6 +323,7 @@ impl Runner {
             let id = self.commands.unattended();
             self.tell(|core, now| core.on_command(now, id, command));
         }
+        self.wish_to_be_primary_again();
         self.settle();
     }
 
@@ -268,7 +332,9 @@ impl Runner {
     }
 
     fn finished(&self) -> bool {
-        self.stopped && self.control.is_idle() && !self.fuse.as_ref().is_some_and(FuseServer::is_busy)
+        let Some(at) = self.stopped else { return false };
+        let told = self.control.is_idle() || self.now >= at + LAST_WORD;
+        told && (self.is_leaving() || !self.fuse.as_ref().is_some_and(FuseServer::is_busy))
     }
 
     /// One turn of the loop: wait, take in what happened, let the core decide, carry it out.
@@ -279,7 +345,9 @@ impl Runner {
             self.due = (self.core.poll_timeout(), self.links.deadline());
         }
         let (core_due, links_due) = self.due;
-        let deadline = core_due.into_iter().chain(links_due).min();
+        let last_word = self.stopped.map(|at| at + LAST_WORD).filter(|at| *at > self.now);
+        let own = self.look_at_waiting.into_iter().chain(last_word);
+        let deadline = core_due.into_iter().chain(links_due).chain(own).chain(self.leaving_deadline()).min();
         let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
         let deadline = if hungry { Some(Instant(0)) } else { deadline };
         let taken_in = std::mem::take(&mut self.taken_in);
@@ -289,6 +357,8 @@ impl Runner {
         let turned = self.ring.turn(deadline, &mut self.done);
         turned.map_err(kernel_failed)?;
         self.now = sys::now();
+        self.volumes.begin_turn(self.now);
+        self.nbd.begin_turn(self.now);
         self.inside.iter_mut().for_each(|inside| inside.begin_turn(self.now));
         self.dispatch_done();
         if links_due.is_some_and(|at| at <= self.now) {
@@ -297,7 +367,16 @@ impl Runner {
         if core_due.is_some_and(|at| at <= self.now) {
             self.tell(|core, now| core.on_time(now));
         }
+        if self.look_at_waiting.is_some_and(|at| at <= self.now) {
+            self.look_at_waiting = None;
+            self.answer_for_hung_disks();
+            self.nbd.close_idlers(self.lacks_buffers());
+        }
         self.settle();
+        if self.look_at_waiting.is_none() && (self.control.anyone_waits() || self.lacks_buffers()) {
+            self.look_at_waiting = Some(self.now + LOOK_AT_WAITING);
+        }
+        self.go_on_leaving();
         Ok(())
     }
 
@@ -313,12 +392,25 @@ impl Runner {
     /// what is to be sent: one message per stream.
     fn settle(&mut self) {
         loop {
+            self.settle_all();
+            if !self.answer_clients() {
+                break;
+            }
+        }
+        self.control.pump(&mut self.ring);
+    }
+
+    fn settle_all(&mut self) {
+        loop {
             self.feed();
             if std::mem::take(&mut self.told) {
                 self.core.on_turn_end(self.now);
             }
             let changed = self.carry_out();
             self.volumes.feed_starved(&mut self.ring, &mut self.outcomes);
+            while let Some(client) = self.nbd.next_dead() {
+                (0..self.requests.forget(client)).for_each(|_| self.nbd.not_begun(client));
+            }
             self.requests.feed_starved();
             self.nbd.go_on();
             if let Some(fuse) = &mut self.fuse {
@@ -340,8 +432,12 @@ impl Runner {
                 break;
             }
         }
-        self.answer_clients();
-        self.control.pump(&mut self.ring);
+    }
+
+    /// Does somebody wait for a buffer?
+    fn lacks_buffers(&self) -> bool {
+        let fuse = self.fuse.as_ref().is_some_and(FuseServer::is_starved);
+        fuse || self.requests.is_starved() || self.nbd.is_starved()
     }
 
     /// Gives the core an input.
@@ -377,14 +473,22 @@ impl Runner {
             Token::Dependency => self.on_dependency(),
             Token::UseCheck => self.on_use_checked(),
             Token::Signal => self.on_signal(),
+            Token::Keeper => self.on_keeper_gone(),
         }
     }
 
-    /// The first signal asks to go down, which is refused while the device is in use; the next one does not ask.
+    /// The first signal asks to go down. While a device is in use it is left to the keeper; without one, going down is
+    /// refused then. The next signal does not ask.
     fn on_signal(&mut self) {
         sys::take_signal(&self.signals);
         self.ring.push(Op::Readable { fd: self.signals.clone() }, Token::Signal);
         let force = std::mem::replace(&mut self.asked_to_stop, true);
+        if self.is_leaving() || force && self.can_leave() {
+            return self.leave_at_once();
+        }
+        if self.fuse.as_ref().is_some_and(FuseServer::is_waiting) {
+            return self.leave();
+        }
         if force {
             log("warning", "asked to stop again: going down although the device is in use");
         } else {
@@ -470,8 +574,7 @@ impl Runner {
     }
 
     fn stop(&mut self) {
-        self.nbd.stop(&mut self.ring);
-        drop(self.fuse.take());
+        self.stop_front_ends();
         self.control.publish(control::Event::Gone);
         self.control.pump(&mut self.ring);
         self.control.stop(&mut self.ring);
@@ -503,17 +606,18 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The kernel's front end, if it is wanted and this host offers it; the NBD sockets are there in any case.
+/// The kernel's front end, if it is wanted and this host offers it; the NBD sockets are there in any case. Fails if it
+/// was to be expected.
 fn start_fuse(
     ring: &mut Ring<Token>,
     done: &mut Vec<Done<Token>>,
     pool: &'static Pool,
     local: &LocalResource,
     run_dir: &Path,
-) -> Option<FuseServer> {
+) -> Result<Option<FuseServer>, String> {
     let wanted = local.urbd.front_end;
     if !matches!(wanted, FrontEnd::Auto | FrontEnd::Fuse) {
-        return None;
+        return Ok(None);
     }
     let volumes: Vec<VolumeNr> = local.volumes.iter().map(|v| v.nr).collect();
     let mut start = |slots| FuseServer::start(ring, done, pool, &local.name, &volumes, run_dir, slots);
@@ -526,12 +630,13 @@ fn start_fuse(
         Ok(fuse) => {
             let way = if fuse.has_slots() { "over io_uring" } else { "with messages" };
             log("info", &format!("block devices by loop and FUSE {way}"));
-            Some(fuse)
+            Ok(Some(fuse))
         }
         Err(e) => {
             let severity = if wanted == FrontEnd::Fuse { "error" } else { "info" };
             log(severity, &format!("no block devices on this host (FUSE with loop: {e}); use the NBD sockets"));
-            None
+            // Who is not root cannot have any, and does not expect them.
+            if sys::user_and_group().0 == 0 { Err(format!("FUSE with loop: {e}")) } else { Ok(None) }
         }
     }
 }
@@ -539,22 +644,6 @@ fn start_fuse(
 /// One line on standard error, which the service manager keeps.
 pub(crate) fn log(severity: &str, text: &str) {
     eprintln!("{severity}: {text}");
-}
-
-/// Takes the lock that says which process runs the resource, and writes the process id into it.
-fn lock(run_dir: &Path, resource: &str) -> Result<File, Error> {
-    let path = lock_file(run_dir, resource);
-    let failed = |error| Error::Io { what: format!("locking {}", path.display()), error };
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(std::fs::TryLockError::WouldBlock) => {
-            return Err(Error::AlreadyRunning { resource: resource.to_owned(), lock: path });
-        }
-        Err(std::fs::TryLockError::Error(error)) => return Err(failed(error)),
-    }
-    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
-    Ok(file)
 }
 
 fn random_seed() -> io::Result<u64> {

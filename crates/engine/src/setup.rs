@@ -1,6 +1,7 @@
 //! From the configuration file's model to what the core and the engine work by.
 
 use crate::connector::Settings;
+use crate::digests::Algorithm;
 use crate::links::LinkSettings;
 use crate::volumes::Paths;
 use config::{
@@ -15,11 +16,13 @@ use urbd_core::{
 };
 use wire::AfterSplitBrain;
 
-/// What a resource's configuration means for this node's core.
+/// What a resource's configuration means for this node's core. The start of a process and its change of options both
+/// come here: what a process takes over while it runs, it could also be started with.
 ///
 /// # Errors
 /// What of the configuration cannot be run, in words.
 pub fn resource_config(local: &LocalResource) -> Result<ResourceConfig, String> {
+    local.check_startable().map_err(|errors| errors.to_string())?;
     if local.peers.len() > 1 {
         let peers: Vec<&str> = local.peers.iter().map(|p| p.peer_name.as_str()).collect();
         return Err(format!(
@@ -143,9 +146,7 @@ fn resync_config(local: &LocalResource, volume: &LocalVolume) -> ResyncConfig {
 
 fn connection_config(peer: &LocalConnection) -> Result<ConnectionConfig, String> {
     let net = &peer.net;
-    if net.tls {
-        return Err(format!("connection to {}: tls is not supported yet", peer.peer_name));
-    }
+    check_algorithms(peer)?;
     let mut c = ConnectionConfig::new(peer.peer_node_id, &peer.peer_name, addresses(peer)?);
     c.protocol = match net.protocol {
         config::Protocol::A => Protocol::A,
@@ -180,6 +181,31 @@ fn connection_config(peer: &LocalConnection) -> Result<ConnectionConfig, String>
     };
     (c.congestion_fill, c.congestion_extents) = (net.congestion_fill.0, net.congestion_extents);
     Ok(c)
+}
+
+/// Each algorithm that is named must be one of ours: a digest that is never made is found by no peer.
+fn check_algorithms(peer: &LocalConnection) -> Result<(), String> {
+    let net = &peer.net;
+    let named = [
+        ("cram-hmac-alg", &net.cram_hmac_alg),
+        ("data-integrity-alg", &net.data_integrity_alg),
+        ("csums-alg", &net.csums_alg),
+        ("verify-alg", &net.verify_alg),
+    ];
+    for (option, name) in named.into_iter().filter_map(|(option, name)| Some((option, name.as_ref()?))) {
+        let keyed = option == "cram-hmac-alg";
+        let known = Algorithm::parse(name);
+        if known.is_none_or(|algorithm| keyed && !algorithm.is_keyed()) {
+            let fit = Algorithm::ALL.iter().filter(|(_, algorithm)| !keyed || algorithm.is_keyed());
+            let fit: Vec<&str> = fit.map(|(name, _)| *name).collect();
+            return Err(format!(
+                "connection to {}: urbd cannot use `{name}` as {option}; use one of {}",
+                peer.peer_name,
+                fit.join(", ")
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn addresses(peer: &LocalConnection) -> Result<(std::net::SocketAddr, std::net::SocketAddr), String> {
@@ -278,7 +304,16 @@ mod tests {
 
     #[test]
     fn what_cannot_be_run_is_refused() {
-        let text = CONF.replace("ping-timeout 7;", "tls yes;");
-        assert!(resource_config(&local(&text)).unwrap_err().contains("tls"));
+        for (option, why) in [
+            ("tls yes;", "tls"),
+            ("on-congestion pull-ahead; protocol B;", "needs protocol A"),
+            ("allow-two-primaries; protocol B;", "needs protocol C"),
+            ("verify-alg rot13;", "crc32c, md5, sha1, sha256, sha512"),
+            ("cram-hmac-alg crc32c; shared-secret x;", "use one of md5, sha1, sha256, sha512"),
+        ] {
+            let text = CONF.replace("ping-timeout 7;", option);
+            let refused = resource_config(&local(&text)).expect_err(option);
+            assert!(refused.contains(why), "{option}: {refused}");
+        }
     }
 }

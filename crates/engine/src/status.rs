@@ -135,6 +135,7 @@ fn connection(s: &Snapshot, c: &ConnectionSnapshot, now: Instant) -> ConnectionS
         peer_role: role(c.role),
         tls: false,
         protocol: c.version,
+        failed_authentications: c.refusals,
         reason: s.decisions.iter().rev().find(about).map(|n| n.1.text.clone()),
         statistics: Some(ConnectionStatistics::default()),
         paths: vec![path],

@@ -223,6 +223,12 @@ impl Outbox {
         !self.in_flight && self.queue.iter().all(|m| m.is_empty())
     }
 
+    /// Forgets what is not being sent.
+    pub fn drop_queue(&mut self) {
+        self.queue.clear();
+        self.before_last = 0;
+    }
+
     /// Is a send in flight?
     #[must_use]
     pub fn is_sending(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The system calls that have no safe wrapper elsewhere. Results are as the kernel's: negative errno on failure.
 #![allow(unsafe_code)]
 
+use crate::mutant::{Mutant, mutant};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -37,9 +38,14 @@ pub(crate) unsafe fn pwrite(fd: RawFd, from: *const u8, len: usize, offset: u64)
 /// # Safety
 /// `iovecs` must point at `n` vectors of readable memory. An offset of `u64::MAX` means the file has none.
 pub(crate) unsafe fn pwritev(fd: RawFd, iovecs: *const libc::iovec, n: u32, offset: u64, durable: bool) -> i32 {
-    let flags = if durable { libc::RWF_DSYNC } else { 0 };
+    let flags = write_flags(durable);
     // SAFETY: the caller vouches for the vectors.
     negative_errno(unsafe { libc::pwritev2(fd, iovecs, n as i32, offset as i64, flags) } as i64)
+}
+
+/// Flags of a write (`pwritev2`); `durable`: on stable storage when it completes.
+pub(crate) fn write_flags(durable: bool) -> i32 {
+    if durable && !mutant(Mutant::DsyncDropped) { libc::RWF_DSYNC } else { 0 }
 }
 
 /// Can this file be read without blocking (RWF_NOWAIT)? Files that cannot are served by io_uring's worker threads.
@@ -456,6 +462,8 @@ mod tests {
         let base = map_memory(HUGE_PAGE + 4096).unwrap() as usize;
         if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
             assert!(wants_huge_page(base) && wants_huge_page(base + 2 * HUGE_PAGE - 1));
+        } else {
+            println!("skipped: huge-pages: this kernel has none");
         }
     }
 

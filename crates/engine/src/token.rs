@@ -38,6 +38,8 @@ pub(crate) enum Token {
     UseCheck,
     /// A signal asks us to stop.
     Signal,
+    /// The keeper has ended.
+    Keeper,
 }
 
 /// The name of a client, never used twice.

@@ -5,13 +5,14 @@
 
 use crate::buffers::{Buf, BufId, Pool};
 use crate::disk::{Disk, OpenError};
+use crate::mutant::{Mutant, mutant};
 use crate::ring::{Done, Message, Op, Ring};
 use crate::token::Token;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
-use units::{ByteLen, VolumeNr};
+use units::{ByteLen, Duration, Instant, VolumeNr};
 use urbd_core::{BufRef, DiskDone, DiskError, DiskOp, MetaDone, MetaOp, OpId, OpenedDisk, Segments};
 
 /// Where a volume's data and metadata lie.
@@ -42,6 +43,7 @@ pub(crate) struct Volumes {
     starved: VecDeque<u32>,
     /// Volumes to open as soon as the operations of their former disks have ended.
     reopening: Vec<VolumeNr>,
+    now: Instant,
     zeroes: Buf,
     /// Messages of writes of several pieces that are done; boxed as the ring holds them.
     #[allow(clippy::vec_box)]
@@ -59,6 +61,7 @@ struct Job {
     disks: OpenVolume,
     /// Its disk was closed: nobody wants to know how it ends.
     orphan: bool,
+    since: Instant,
     op: OpId,
     work: Work,
 }
@@ -87,6 +90,9 @@ enum ZeroAttempt {
     Flushing,
 }
 
+/// A disk that has not answered for so long hangs. One that is only slow is seldom that slow.
+const HANGS: Duration = Duration::from_secs(3);
+
 /// Metadata moves in pieces of at most so many bytes.
 const META_PIECE: usize = 1 << 20;
 
@@ -103,9 +109,22 @@ impl Volumes {
             free: Vec::new(),
             starved: VecDeque::new(),
             reopening: Vec::new(),
+            now: Instant(0),
             zeroes,
             spare: Vec::new(),
         }
+    }
+
+    /// What is begun from now on is begun at this time.
+    pub(crate) fn begin_turn(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// For how long a disk in use has not answered, if that is long enough to say that it hangs.
+    pub(crate) fn hangs(&self, volume: VolumeNr) -> Option<Duration> {
+        let jobs = self.jobs.iter().flatten().filter(|j| j.volume == volume && !j.orphan);
+        let oldest = jobs.map(|j| j.since).min()?;
+        Some(self.now.since(oldest)).filter(|time| *time >= HANGS)
     }
 
     /// Other paths (`adjust`); disks that are open stay as they are until they are opened anew.
@@ -164,7 +183,8 @@ impl Volumes {
             }));
         };
         let disk = disks.data.clone();
-        let job = |work| Job { volume, disks, orphan: false, op, work };
+        let since = self.now;
+        let job = |work| Job { volume, disks, orphan: false, since, op, work };
         match action {
             DiskOp::Read { sector, data } => {
                 let bounce = !matches!(data, Segments::One(_));
@@ -188,7 +208,8 @@ impl Volumes {
                 let next = sector.to_bytes().0;
                 let attempt = if unmap { ZeroAttempt::PunchHole } else { ZeroAttempt::ZeroRange };
                 let end = next + len.0;
-                self.start(ring, job(Work::Zeroes { next, end, attempt, fallback: true, durable: fua }));
+                let durable = fua && !mutant(Mutant::ZeroesNotDurable);
+                self.start(ring, job(Work::Zeroes { next, end, attempt, fallback: true, durable }));
             }
         }
         None
@@ -207,13 +228,15 @@ impl Volumes {
         };
         let work = match action {
             MetaOp::Write { offset, bytes, flush_before, fua } => {
-                let external = !Rc::ptr_eq(&disks.data, &disks.meta);
+                let external = !Rc::ptr_eq(&disks.data, &disks.meta) && !mutant(Mutant::DataNotFlushed);
+                let fua = fua && !mutant(Mutant::MetaNotDurable);
                 let flushes = if flush_before { 1 + u8::from(external) } else { 0 };
                 Work::MetaWrite { flushes, offset, bytes, done: 0, fua }
             }
             MetaOp::Read { offset, len } => Work::MetaRead { offset, bytes: Vec::new(), len: len as usize },
         };
-        self.start(ring, Job { volume, disks, orphan: false, op, work });
+        let since = self.now;
+        self.start(ring, Job { volume, disks, orphan: false, since, op, work });
         None
     }
 
@@ -305,7 +328,7 @@ impl Volumes {
             pieces => {
                 let mut parts = self.spare.pop().unwrap_or_default();
                 pieces.iter().for_each(|piece| parts.share(span(piece)));
-                disk.write_parts(offset, parts, fua)
+                disk.write_parts(offset, parts, fua && !mutant(Mutant::MergedNotDurable))
             }
         }
     }

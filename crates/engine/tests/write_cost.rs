@@ -142,11 +142,15 @@ impl Node {
             run_dir: run_dir.clone(),
             bring_up: true,
             show: String::new(),
+            keeper: None,
         };
         let ((poke, socket), (report, reports)) = (UnixStream::pair().unwrap(), sync_channel(4));
         let rng = Rng::new(5);
         let load = Load { socket, report, size: 0, depth, run, left: 0, in_flight: 0, mix, cursor: 0, rng };
-        std::thread::spawn(move || engine::run_with(options, Some(Box::new(load))).unwrap());
+        std::thread::spawn(move || {
+            let claim = engine::Claim::take(&options.run_dir, "r0", Duration::ZERO).unwrap();
+            engine::run_with(options, claim, Some(Box::new(load))).unwrap();
+        });
         Node { run_dir, poke, reports }
     }
 

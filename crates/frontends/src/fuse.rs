@@ -30,10 +30,25 @@ mod session;
 mod session_tests;
 mod slot;
 
+use abi::{NOTIFY_RESEND, OUT_HEADER};
 pub use abi::{ReplyHeader, SLOT_HEADER};
 pub use mount::{is_mounted, mount, unmount};
 pub use session::{Event, Session};
 pub use slot::commit;
+
+/// What a connection promises the kernel for as long as it lasts: the numbers of nodes and handles, the answers to
+/// `INIT` and `OPEN`. Who takes a connection over must promise the same; a change of them is another number.
+pub const CONTRACT: u32 = 1;
+
+/// The message that makes the kernel hand out once more what was read from the connection and not answered, before
+/// anything else. For who takes a connection over, once, before its first read ([`Session::can_resend`]).
+#[must_use]
+pub fn resend() -> [u8; OUT_HEADER] {
+    let mut message = [0; OUT_HEADER];
+    message[..4].copy_from_slice(&(OUT_HEADER as u32).to_ne_bytes());
+    message[4..8].copy_from_slice(&NOTIFY_RESEND.to_ne_bytes());
+    message
+}
 
 /// Longest payload of one read or write in bytes.
 pub const PAYLOAD_MAX: usize = 1 << 20;

@@ -4,7 +4,8 @@
 //! the file, so the kernel sends messages to the file system and waits for the answers: the serving thread would wait
 //! for itself. [`in_background`] runs the call on a helper thread and wakes the event loop through an eventfd.
 //!
-//! A loop device of [`attach`] outlives the process; one of [`keep`] does not. [`backed_by`] finds those left over;
+//! A loop device of [`attach`] outlives the process; one of [`keep`] does not, unless a
+//! [`keeper`](crate::keeper) holds it, too. [`backed_by`] finds those left over;
 //! detach them *before* the dead file system is unmounted, because afterwards the kernel no longer knows the file's
 //! full path.
 //!
@@ -13,14 +14,16 @@
 
 #![allow(unsafe_code)] // ioctl and eventfd.
 
-mod keeper;
+mod holder;
 
-pub use keeper::{Kept, keep};
+pub use holder::{Kept, Second, keep, keep_with, take_over};
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
@@ -110,6 +113,19 @@ pub fn backed_by(file: &Path) -> io::Result<Vec<LoopDevice>> {
 }
 
 impl LoopDevice {
+    /// The device that is open as `node`.
+    fn of(node: &File) -> io::Result<LoopDevice> {
+        let found = node.metadata()?;
+        let number = || {
+            let id = found.rdev();
+            let named = std::fs::read_link(format!("/sys/dev/block/{}:{}", libc::major(id), libc::minor(id))).ok()?;
+            named.file_name()?.to_str()?.strip_prefix("loop")?.parse().ok()
+        };
+        let number = Some(found.file_type().is_block_device()).filter(|is| *is).and_then(|_| number());
+        let refusal = || io::Error::new(io::ErrorKind::InvalidInput, "this is no loop device");
+        number.map(|number| LoopDevice { number }).ok_or_else(refusal)
+    }
+
     /// `/dev/loopN`.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/loop{}", self.number))
@@ -202,10 +218,8 @@ impl LoopDevice {
     fn attribute(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         match std::fs::read(format!("/sys/block/loop{}/{name}", self.number)) {
             Ok(bytes) => Ok(Some(bytes)),
-            // A device that is being detached answers its attributes with ENXIO.
-            Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENXIO) => {
-                Ok(None)
-            }
+            // A device that is being detached answers with ENXIO, one that is being removed with ENODEV.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -267,20 +281,60 @@ impl Config {
 }
 
 /// Runs `work` on a thread of its own and returns at once.
+///
+/// The thread has a descriptor table of its own, in which only `open` (numbers as here) and the standard ones are open;
+/// `work` must own no others. It may wait for the file that this process serves: if the process is killed then, what it
+/// has open is closed nevertheless, and another one can serve the file, by which this thread ends, too.
 pub fn in_background<T: Send + 'static>(
+    open: &[BorrowedFd<'_>],
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<Background<T>> {
     let event = eventfd()?;
-    let ring = Bell(event.try_clone()?);
+    let bell = event.as_raw_fd();
+    let open: Vec<RawFd> = open.iter().map(AsRawFd::as_raw_fd).chain([bell]).collect();
     let (sender, receiver) = channel();
+    let (ready, is_ready) = channel::<()>();
     std::thread::Builder::new().name("urbd-loop".into()).spawn(move || {
+        let own_table = own_descriptors();
+        // SAFETY: the number is open in this thread's own table, and nothing else owns it there. If it has none the
+        // file is never closed here.
+        let bell = Bell(ManuallyDrop::new(unsafe { File::from_raw_fd(bell) }), own_table.is_ok());
+        let alone = own_table.and_then(|()| close_all_but(&open));
+        drop(ready);
         // Dropped last, also by a panic: the owner is woken in any case.
-        let _ring = ring;
+        let _bell = bell;
         let sender = sender;
         // Nobody may be listening any more.
-        let _ = sender.send(work());
+        let _ = sender.send(alone.and_then(|()| work()));
     })?;
+    // Until then the numbers are those of this table.
+    let _ = is_ready.recv();
     Ok(Background { event, receiver })
+}
+
+/// Gives this thread a descriptor table of its own.
+fn own_descriptors() -> io::Result<()> {
+    // SAFETY: the call takes a number.
+    check(unsafe { libc::unshare(libc::CLONE_FILES) }).map(drop)
+}
+
+/// Closes every descriptor of this thread's own table but the standard ones and `open`.
+fn close_all_but(open: &[RawFd]) -> io::Result<()> {
+    let mut open: Vec<libc::c_uint> = open.iter().map(|fd| *fd as libc::c_uint).collect();
+    open.sort_unstable();
+    let mut first = 3;
+    for kept in open.into_iter().filter(|kept| *kept >= 3).map(Some).chain([None]) {
+        let last = kept.map_or(libc::c_uint::MAX, |kept| kept - 1);
+        if first <= last {
+            // SAFETY: the thread has a table of its own, and owns nothing in it but `open`.
+            let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            if closed != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        first = kept.map_or(first, |kept| first.max(kept + 1));
+    }
+    Ok(())
 }
 
 /// Work on a helper thread. Its descriptor becomes readable (once, 8 bytes) when the work has ended.
@@ -313,12 +367,17 @@ impl<T> AsFd for Background<T> {
     }
 }
 
-struct Bell(File);
+/// Rings when it is dropped, and closes the file then if that is this thread's own.
+struct Bell(ManuallyDrop<File>, bool);
 
 impl Drop for Bell {
     fn drop(&mut self) {
         // An eventfd that has room for one more cannot fail.
         let _ = self.0.write_all(&1u64.to_ne_bytes());
+        if self.1 {
+            // SAFETY: it is not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
     }
 }
 
@@ -339,22 +398,32 @@ mod tests {
 
     #[test]
     fn background_work_rings_the_bell() {
-        let mut work = in_background(|| Ok(7)).unwrap();
+        let mut work = in_background(&[], || Ok(7)).unwrap();
         work.event.read_exact(&mut [0; 8]).unwrap();
         assert_eq!(work.take().unwrap().unwrap(), 7);
-        assert!(in_background(|| Err::<(), _>(io::Error::other("no"))).unwrap().wait().is_err());
+        assert!(in_background(&[], || Err::<(), _>(io::Error::other("no"))).unwrap().wait().is_err());
     }
 
     #[test]
     fn background_work_that_dies_is_an_error() {
-        let work = in_background::<()>(|| std::panic::resume_unwind(Box::new("dead"))).unwrap();
+        let work = in_background::<()>(&[], || std::panic::resume_unwind(Box::new("dead"))).unwrap();
         assert!(work.wait().is_err());
+    }
+
+    #[test]
+    fn a_helper_has_only_what_it_is_given() {
+        let (given, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let (a, b) = (given.as_raw_fd(), other.as_raw_fd());
+        let is_open = |fd: RawFd| std::fs::read_link(format!("/proc/thread-self/fd/{fd}")).is_ok();
+        let work = in_background(&[given.as_fd()], move || Ok((is_open(a), is_open(b)))).unwrap();
+        assert_eq!(work.wait().unwrap(), (true, false));
+        assert!(is_open(b));
     }
 
     #[test]
     fn work_that_goes_on_has_no_result() {
         let (release, wait) = channel::<()>();
-        let mut work = in_background(move || wait.recv().map_err(io::Error::other)).unwrap();
+        let mut work = in_background(&[], move || wait.recv().map_err(io::Error::other)).unwrap();
         assert!(work.take().is_none());
         release.send(()).unwrap();
         work.wait().unwrap();

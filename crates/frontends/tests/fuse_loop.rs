@@ -18,12 +18,14 @@ const MIB: usize = 1 << 20;
 /// Whether this machine lets us; says so if not.
 fn possible() -> bool {
     let root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
-    let devices =
-        ["/dev/fuse", "/dev/loop-control"].iter().all(|path| OpenOptions::new().read(true).open(path).is_ok());
-    if !(root && devices) {
-        println!("skipped: needs root, /dev/fuse and /dev/loop-control");
+    let usable = |path| root && OpenOptions::new().read(true).open(path).is_ok();
+    let (fuse, loops) = (usable("/dev/fuse"), usable("/dev/loop-control"));
+    if !fuse {
+        println!("skipped: fuse: needs root and /dev/fuse");
+    } else if !loops {
+        println!("skipped: loop: needs root and /dev/loop-control");
     }
-    root && devices
+    fuse && loops
 }
 
 fn mounted(size: usize) -> Mounted {
@@ -215,7 +217,9 @@ fn writeback_of_a_loop_device_is_paced_unless_told_otherwise() {
     };
     for paced in [false, true] {
         let device = Attached::new(fs.file("0"), Options { paced, ..Options::default() });
-        let Some(now) = pace(device.device()) else { return println!("skipped: this kernel paces no writeback") };
+        let Some(now) = pace(device.device()) else {
+            return println!("skipped: writeback-pacing: this kernel has none");
+        };
         assert_eq!(now.trim() != "0", paced, "{now}");
     }
     let kept = loopdev::keep(fs.file("0"), Options { paced: false, ..Options::default() }).unwrap().wait().unwrap();
@@ -255,7 +259,7 @@ fn xfs_on_a_loop_device() {
         let xfs = FileSystem::mount(&device.path());
         run("dd", &["if=/dev/urandom", &format!("of={}", xfs.path("a")), "bs=1M", "count=16", "oflag=direct"]);
     } else {
-        println!("this kernel cannot mount xfs: only checking it");
+        println!("skipped: xfs: this kernel cannot mount it, which is only checked then");
     }
     run("xfs_repair", &["-n", &device.path()]);
 }
@@ -267,7 +271,7 @@ fn a_read_only_volume_makes_a_read_only_device() {
     }
     let fs = mounted(MIB);
     let file = fs.file("1");
-    let refused = loopdev::in_background(move || loopdev::attach(&file, Options::default())).unwrap().wait();
+    let refused = loopdev::in_background(&[], move || loopdev::attach(&file, Options::default())).unwrap().wait();
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EROFS));
     let device = Attached::new(fs.file("1"), Options { read_only: true, ..Options::default() });
     assert_eq!(run("blockdev", &["--getro", &device.path()]).trim(), "1");

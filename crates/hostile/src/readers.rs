@@ -9,8 +9,10 @@ use wire::{BitmapReceiver, ConnectionFeatures, Dialect, Features, Packet, Step, 
 /// to the same.
 pub fn wire_data_stream(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let offer = ConnectionFeatures { features: Features(u32::from(input.u8() & 15)), ..ConnectionFeatures::OFFER };
-    let theirs = ConnectionFeatures { protocol_max: 86 + u32::from(input.u8() % 16), ..offer };
+    let Dialect { version, features } = any_dialect(&mut input);
+    let own = if version.is_9() { ConnectionFeatures { features, ..OFFER_9 } } else { ConnectionFeatures::OFFER };
+    let offer = ConnectionFeatures { features, ..own };
+    let theirs = ConnectionFeatures { protocol_max: version.number(), ..offer };
     let mut decoder = StreamDecoder::data(offer);
     if input.one_in(8) {
         return cut_packets(decoder, Dialect::HANDSHAKE, input.bytes(usize::MAX));
@@ -26,10 +28,21 @@ pub fn wire_data_stream(bytes: &[u8]) {
 /// The same for a control stream.
 pub fn wire_control_stream(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let features = Features(u32::from(input.u8() & 15));
-    let version = Version::new(86 + u32::from(input.u8() % 16)).expect("86 to 101");
-    let dialect = Dialect { version, features };
+    let dialect = any_dialect(&mut input);
     cut_packets(StreamDecoder::control(dialect), dialect, input.bytes(usize::MAX));
+}
+
+const OFFER_9: ConnectionFeatures = ConnectionFeatures::of_9(NodeId::new(0).unwrap(), NodeId::new(1).unwrap());
+
+/// 8.4's or 9's, with any of its features.
+fn any_dialect(input: &mut Input<'_>) -> Dialect {
+    let (features, n) = (Features(input.u16().into()), input.u8());
+    let number = if n & 0x80 == 0 { 86 + u32::from(n % 16) } else { 118 + u32::from(n % 7) };
+    let version = Version::new(number).expect("86 to 101 or 118 to 124");
+    // Nodes that mix version 121 with this feature are refused.
+    let early = if number == 121 { Features::RESYNC_DAGTAG } else { Features::NONE };
+    let all = if version.is_9() { Features::ALL } else { Features::OF_84 };
+    Dialect { version, features: features.and(all).without(early) }
 }
 
 fn cut_packets(mut decoder: StreamDecoder, mut dialect: Dialect, bytes: &[u8]) {
@@ -80,7 +93,7 @@ pub fn wire_first_packet(bytes: &[u8]) {
 pub fn bitmap_code(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let version = Version::new(if input.flag() { 101 } else { 95 }).expect("known versions");
-    let dialect = Dialect { version, features: Features::ALL };
+    let dialect = Dialect { version, features: Features::OF_84 };
     let bits = input.odd().min(1 << 20);
     let mut receiver = BitmapReceiver::new(&dialect, bits);
     let mut decoder = StreamDecoder::control(dialect);

@@ -1,6 +1,8 @@
 //! `apply-al`: bringing the bitmap up to what the activity log says after a crash
 //! (`docs/spec/on-disk-format.md` 3.10).
 //!
+//! Where a transaction is missing in the middle, the reference goes on without it; here every extent is marked.
+//!
 //! [`decide`] says what is to be done; the caller then reads each page of [`ApplyAl::pages`], marks it with
 //! [`ApplyAl::mark`], writes it back, flushes, and carries out [`ApplyAl::finish`]. Doing it twice is harmless.
 
@@ -20,6 +22,8 @@ pub struct ApplyAl {
     layout: Layout,
     area: BitmapArea,
     hot: BTreeSet<u32>,
+    /// A transaction is missing: every extent may have been hot.
+    all: bool,
     reinitialize: bool,
     superblock: Option<Superblock>,
     replay: Result<Replay, ReplayError>,
@@ -35,6 +39,7 @@ pub fn decide(found: &Found, ring: &[u8]) -> Result<ApplyAl, ReplayError> {
         layout: found.layout,
         area: BitmapArea::new(found.layout.geometry(), sb.effective_size),
         hot: BTreeSet::new(),
+        all: false,
         reinitialize: true,
         superblock: None,
         replay: replay.clone(),
@@ -47,6 +52,7 @@ pub fn decide(found: &Found, ring: &[u8]) -> Result<ApplyAl, ReplayError> {
             plan.reinitialize = r.has_records || r.must_reinitialize;
             marks = r.has_records && was_primary;
             if marks {
+                plan.all = r.gap;
                 plan.hot = r.hot;
             }
         }
@@ -63,11 +69,17 @@ impl ApplyAl {
     /// Bitmap pages to change, ascending.
     #[must_use]
     pub fn pages(&self) -> BTreeSet<u64> {
+        if self.all {
+            return (0..self.area.pages()).collect();
+        }
         self.hot.iter().flat_map(|&e| self.area.pages_of_extent(e)).collect()
     }
 
     /// Marks what belongs on `page`; returns how many bits became set.
     pub fn mark(&self, page: u64, data: &mut Block) -> u64 {
+        if self.all {
+            return self.area.extents_on_page(page).map(|e| self.area.mark_extent_on_page(e, page, data)).sum();
+        }
         let on_page = self.hot.range(self.area.extents_on_page(page));
         on_page.map(|&e| self.area.mark_extent_on_page(e, page, data)).sum()
     }
@@ -76,6 +88,12 @@ impl ApplyAl {
     #[must_use]
     pub fn hot(&self) -> &BTreeSet<u32> {
         &self.hot
+    }
+
+    /// Is every extent marked, as the log does not tell which were hot?
+    #[must_use]
+    pub fn marks_all(&self) -> bool {
+        self.all
     }
 
     /// Hot extents wholly beyond the bitmap, which are not marked.

@@ -29,6 +29,7 @@ impl Cluster {
             return;
         }
         let moment = self.tick();
+        self.nodes[n].volumes[v].reach.note(moment);
         let tag = moment;
         let id = (FIRST_WRITE + moment) as ContentId;
         let (content, data) = match kind {
@@ -98,6 +99,9 @@ impl Cluster {
         let content = self.nodes[n].buffers.content(&request.data)?;
         self.nodes[n].buffers.release(&request.data, Owner::Application)?;
         let word = core.state_word(volume_nr(v)).expect("the volume exists");
+        if let Err(error) = result {
+            self.check_reason(n, &request, &word, error)?;
+        }
         match request.kind {
             RequestKind::Read => {
                 if result.is_ok() {
@@ -124,7 +128,7 @@ impl Cluster {
         let now = self.tick();
         let acknowledged = result.is_ok();
         let written = request.written;
-        let fua = is_fua(request.kind);
+        let fua = is_durable(request.kind);
         let reading = self.oldest_read(n, now).min(if fua { written.issued } else { now });
         if let Some(sent) = request.sent {
             self.nodes[n].epochs.note_completed(sent, now, acknowledged.then_some((v, written)));
@@ -234,7 +238,7 @@ impl Cluster {
     }
 
     fn oldest_read(&self, n: usize, now: Moment) -> Moment {
-        let reads = self.nodes[n].requests.values().filter(|r| !is_write(r.kind) || is_fua(r.kind));
+        let reads = self.nodes[n].requests.values().filter(|r| !is_write(r.kind) || is_durable(r.kind));
         reads.map(|r| r.written.issued).min().unwrap_or(now)
     }
 
@@ -269,6 +273,9 @@ impl Cluster {
     /// What happens within a turn and is not seen after it.
     pub(crate) fn noticed(&mut self, n: usize, v: usize, reason: &str, text: &str) {
         let volume = &mut self.nodes[n].volumes[v];
+        if reason == "state-change" {
+            volume.reach.note_change(text, self.moment);
+        }
         let target = volume.word.is_some_and(|w| matches!(w.conn, ConnState::SyncTarget | ConnState::PausedSyncT));
         match reason {
             "resync-done" if target && text.ends_with(", 0 KiB failed") => volume.synced = true,
@@ -298,6 +305,7 @@ impl Cluster {
             let word = core.state_word(volume_nr(v)).expect("the volume exists");
             let old = self.nodes[n].volumes[v].word.replace(word);
             self.nodes[n].volumes[v].arrived.closed = false;
+            self.nodes[n].volumes[v].reach.note_word(&word, self.moment);
             if old == Some(word) {
                 continue;
             }
@@ -487,7 +495,7 @@ fn equals(word: &StateWord) -> bool {
 }
 
 /// Must it be durable when it ends?
-fn is_fua(kind: RequestKind) -> bool {
+pub(crate) fn is_durable(kind: RequestKind) -> bool {
     matches!(kind, RequestKind::Write { fua: true } | RequestKind::WriteZeroes { fua: true, .. })
 }
 

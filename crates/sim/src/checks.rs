@@ -39,10 +39,24 @@ impl Cluster {
     /// An application's write goes to the disk: its extents must be in the activity log there
     /// (`docs/spec/on-disk-format.md` 3.7, I1).
     pub(crate) fn check_activity_log(&mut self, n: usize, v: usize, range: SectorRange) -> Result<(), String> {
+        if self.superblock(n, v)?.flags.contains(meta::DeviceFlags::AL_DISABLED) {
+            // It says that a crash asks for a full resync.
+            return Ok(());
+        }
         let hot = self.hot_extents(n, v)?;
         let extents = meta::ExtentRange::of(range).ok_or("an empty write")?;
         match extents.iter().find(|e| !hot.contains(e)) {
             Some(e) => Err(format!("write to {range:?} of volume {v}, but extent {e} is not in the activity log")),
+            None => Ok(()),
+        }
+    }
+
+    /// Data are about to be changed on a disk, which may do what it has at the same time in any order: nothing else may
+    /// be changing these sectors (`docs/spec/data-path-and-resync.md` 1.5).
+    pub(crate) fn check_alone(&self, n: usize, v: usize, range: SectorRange) -> Result<(), String> {
+        let mut others = self.nodes[n].flights.values().filter(|f| f.volume == v).filter_map(|f| f.changes);
+        match others.find(|other| other.overlaps(range)) {
+            Some(other) => Err(format!("{range:?} of volume {v} is written while {other:?} is still being written")),
             None => Ok(()),
         }
     }

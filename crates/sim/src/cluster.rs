@@ -40,6 +40,8 @@ pub(crate) struct Cluster {
     pub(crate) reached: BTreeMap<&'static str, u64>,
     /// What the cores said to whom it concerns, if it is kept.
     pub(crate) notices: Option<Vec<(usize, String)>>,
+    /// The volume that a scenario's steps are about.
+    pub(crate) steps_about: usize,
     pub(crate) watch: Option<Watch>,
     /// Counts everything that the oracle orders.
     pub(crate) moment: Moment,
@@ -170,6 +172,8 @@ pub(crate) struct Volume {
     pub(crate) opening: bool,
     /// Acknowledged and not known to be flushed.
     pub(crate) unflushed: Vec<(Moment, SectorRange, usize)>,
+    /// Why requests may fail.
+    pub(crate) reach: crate::errors::Reach,
 }
 
 /// A disk operation under way.
@@ -178,6 +182,8 @@ pub(crate) struct Flight {
     pub(crate) volume: usize,
     pub(crate) op: OpId,
     pub(crate) work: Work,
+    /// Sectors of data that it changes.
+    pub(crate) changes: Option<SectorRange>,
     /// What it writes, and whether it is durable then.
     pub(crate) written: Option<(Payload, bool)>,
     /// The disk was closed: nobody is told.
@@ -234,6 +240,7 @@ impl Cluster {
             packets: 0,
             reached: BTreeMap::new(),
             notices: None,
+            steps_about: 0,
             watch: None,
             moment: 2,
             serial: 0,
@@ -423,6 +430,7 @@ impl Volume {
             open: false,
             opening: false,
             unflushed: Vec::new(),
+            reach: crate::errors::Reach::default(),
         }
     }
 
@@ -459,7 +467,10 @@ impl VolumeSetup {
         } else {
             (meta::MetaDisk::Internal, bytes(self.sectors[n]))
         };
-        meta::Layout::new(kind, meta::Geometry::V08, device).expect("large enough")
+        let (stripes, blocks) = self.log;
+        let log = meta::AlShape::new(stripes, blocks).expect("a possible ring");
+        let geometry = meta::Geometry::new(1, 4096, log).expect("a possible geometry");
+        meta::Layout::new(kind, geometry, device).expect("large enough")
     }
 }
 
@@ -469,9 +480,8 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         meta: if v.external { meta::MetaDisk::FlexExternal } else { meta::MetaDisk::Internal },
         on_io_error: setup.on_io_error,
         fencing: setup.fencing,
-        al_extents: 67,
         disk_timeout: setup.disk_timeout,
-        ..DiskConfig::default()
+        ..setup.drawn.nodes[n].disk(DiskConfig::default())
     };
     let volumes = setup.volumes.iter().enumerate();
     let volumes = volumes.map(|(i, v)| VolumeConfig { volume: volume_nr(i), disk: Some(disk(v)) }).collect();
@@ -506,6 +516,7 @@ fn connection(setup: &Setup, n: usize, peer: NodeId) -> ConnectionConfig {
         };
     }
     c.two_primaries = setup.extras.two_primaries;
+    setup.drawn.connection(n, &mut c);
     c
 }
 

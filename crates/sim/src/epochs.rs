@@ -6,9 +6,9 @@ use crate::cluster::{Cluster, Volume};
 use crate::net::Wish;
 use crate::oracle::{Moment, Written};
 use crate::payload::{ContentId, Payload, ZEROES};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::SectorRange;
-use wire::{DiskState, Packet};
+use wire::{ConnState, DiskState, Packet};
 
 /// The epochs of one node's present connection, as its data stream shows them.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +24,8 @@ pub(crate) struct Epochs {
     /// Writes that were completed to their applications and that no barrier acknowledgement has confirmed: when, epoch,
     /// volume, what.
     early: Vec<(Moment, u64, usize, Written)>,
+    /// Volumes whose writes the peer is only told of: its copy is none to go by, whatever part of a write it has.
+    ahead: BTreeSet<usize>,
 }
 
 /// Writes of the peer that have reached a disk.
@@ -94,7 +96,7 @@ impl Epochs {
         if self.sent == epoch {
             self.completed.get_or_insert(now);
         }
-        if let Some((v, write)) = good.filter(|_| epoch >= self.confirmed) {
+        if let Some((v, write)) = good.filter(|(v, _)| epoch >= self.confirmed && !self.ahead.contains(v)) {
             self.early.push((now, epoch, v, write));
         }
     }
@@ -120,6 +122,16 @@ impl Cluster {
                 let epochs = self.nodes[n].epochs.sent(connection);
                 epochs.sent += 1;
                 epochs.completed = None;
+                return Ok(());
+            }
+            Packet::State(word) => {
+                let epochs = self.nodes[n].epochs.sent(connection);
+                if word.conn == ConnState::Ahead {
+                    epochs.ahead.insert(v);
+                    epochs.early.retain(|(_, _, volume, _)| *volume != v);
+                } else {
+                    epochs.ahead.remove(&v);
+                }
                 return Ok(());
             }
             Packet::SyncUuid(sync) => return self.check_sync_generation(n, v, *sync),

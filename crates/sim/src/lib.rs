@@ -13,7 +13,9 @@
 //! dies; operators detach, disconnect, force, invalidate, outdate, freeze and verify at any time. On ranges of seeds of
 //! their own (`extras.rs`): clocks that jump, run slow and fast, machines that are suspended and processes stopped for
 //! hours (from 100,000 on); sectors that rot, which verify must find (110,000); fencing policies whose handlers answer
-//! anything true, late, or never (120,000); two Primaries (130,000); any mixture of these (140,000).
+//! anything true, late, or never (120,000); two Primaries (130,000); any mixture of these (140,000);
+//! and options that users may set, from one end of their ranges to the other, on a network that has a bandwidth
+//! (`drawn.rs`, 1,000,000).
 //!
 //! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
 //! the write that they come from.
@@ -28,7 +30,9 @@ mod clocks;
 mod cluster;
 mod codec;
 mod disk;
+mod drawn;
 mod epochs;
+mod errors;
 mod extras;
 mod faults;
 mod handlers;
@@ -51,6 +55,7 @@ mod trace;
 
 pub use campaign::{BAD_CALL, BROKEN, Campaign, Coverage, FAILED};
 pub use disk::DiskFaults;
+pub use drawn::{Drawn, NodeOptions};
 pub use extras::Extras;
 pub use options::{OPTIONS, Opt};
 pub use plan::{Plan, Planned, Setup, Step, VolumeSetup};

@@ -40,10 +40,17 @@ impl Cluster {
 
     fn enqueue(&mut self, number: u64, from: usize, which: usize, item: Item) {
         let delay = self.delay(self.setup.latency.1);
-        let now = self.now;
+        let (now, bandwidth) = (self.now, self.setup.drawn.bandwidth);
         let Some(connection) = self.net.get(number) else { return };
         let stream = &mut connection.streams[from][which];
-        let at = stream.items.back().map_or(now + delay, |(last, _)| (now + delay).max(*last));
+        let at = match (&item, stream.items.back()) {
+            // It leaves when all before it has left.
+            (Item::Packet(_, packet, payload), last) if bandwidth > 0 => {
+                let bytes = 16 + payload.sectors() * 512 + 16 * u64::from(matches!(packet, Packet::Data(_)));
+                last.map_or(now + delay, |(last, _)| (*last).max(now)) + Duration(bytes * 1_000_000_000 / bandwidth)
+            }
+            (_, last) => last.map_or(now + delay, |(last, _)| (now + delay).max(*last)),
+        };
         stream.items.push_back((at, item));
         self.schedule_stream(number, from, which);
     }

@@ -1,6 +1,7 @@
 //! What happens in a run, drawn from its seed: the cluster, the faults, the operators, the applications.
 
 use crate::disk::DiskFaults;
+use crate::drawn::{Drawn, add_adjusts};
 use crate::extras::{Extras, add_extras};
 use units::{ByteLen, Duration, Instant, NodeId, Rng, Sector, SectorRange, VolumeNr};
 use urbd_core::{Command, Fencing, OnIoError, OnNoData, Policies, Protocol, RequestKind};
@@ -95,6 +96,8 @@ pub struct Setup {
     pub versions: [u32; 2],
     /// Faults that only ranges of seeds of their own have.
     pub extras: Extras,
+    /// Options that only a range of seeds of its own has other than by default.
+    pub drawn: Drawn,
     /// Times that things take, each from 0 or nearly 0 to this: a disk operation, a packet, the wait before a turn.
     pub latency: (Duration, Duration, Duration),
 }
@@ -106,6 +109,8 @@ pub struct VolumeSetup {
     pub sectors: [u64; 2],
     /// Is the metadata on a device of its own?
     pub external: bool,
+    /// The ring of the activity log: stripes, and blocks of one.
+    pub log: (u32, u32),
 }
 
 /// Something that happens to the cluster. Nodes are named by their index.
@@ -208,6 +213,7 @@ impl Plan {
         }
         setup.extras = Extras::of(seed);
         setup.suit_extras();
+        Drawn::draw(seed, &mut setup);
         let mut drawing = Drawing { mix: Mix::draw(&mut rng), wide, rng, setup, steps: Vec::new(), now: Instant(0) };
         drawing.prologue();
         let long = seed >= LONG && !drawing.setup.extras.any();
@@ -219,6 +225,7 @@ impl Plan {
         let Drawing { mut setup, mut steps, .. } = drawing;
         steps.sort_by_key(|(at, _)| *at);
         add_extras(seed, &mut setup, &mut steps);
+        add_adjusts(seed, &setup, &mut steps);
         let number = |(number, (at, step))| Planned { number, at, step };
         let steps = steps.into_iter().enumerate().map(number).collect();
         Plan { seed, luck: 0, setup, steps, least_events: if long { LEAST_EVENTS } else { 0 } }
@@ -230,7 +237,7 @@ impl Setup {
         let volume = |rng: &mut Rng| {
             let mib = *pick(rng, &[1, 2, 4, 8, 8, 16, 40, 320]);
             let other = if rng.chance(1, 8) { mib + 1 } else { mib };
-            VolumeSetup { sectors: [mib * 2048, other * 2048], external: rng.chance(1, 3) }
+            VolumeSetup { sectors: [mib * 2048, other * 2048], external: rng.chance(1, 3), log: (1, 8) }
         };
         let volumes = (0..*pick(rng, &[1, 1, 1, 2, 3])).map(|_| volume(rng)).collect();
         let us = |rng: &mut Rng, choices: &[u64]| Duration(*pick(rng, choices) * 1000);
@@ -252,6 +259,7 @@ impl Setup {
             write_through: rng.chance(1, 6),
             versions: [101; 2],
             extras: Extras::default(),
+            drawn: Drawn::default(),
             latency: (us(rng, &[20, 100, 1000, 20_000]), us(rng, &[20, 100, 1000, 30_000]), us(rng, &[0, 10, 200])),
         }
     }

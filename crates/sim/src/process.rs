@@ -161,6 +161,7 @@ impl Cluster {
         match effect {
             Effect::Send { stream, volume, packet, payload, .. } => {
                 let content = node.buffers.content(&payload)?;
+                self.note_progress(&packet, content.sectors());
                 self.send(n, stream, volume, packet, content)?;
             }
             Effect::Connect { not_before, .. } => {
@@ -237,8 +238,8 @@ impl Cluster {
         let opened = OpenedDisk {
             backing: crate::plan::bytes(sectors),
             meta_device: self.setup.volumes[v].layout(n).device(),
-            can_discard: true,
-            discard_zeroes: true,
+            can_discard: self.setup.drawn.nodes[n].discards.0,
+            discard_zeroes: self.setup.drawn.nodes[n].discards.1,
             write_through: self.setup.write_through,
             block_size: 512,
         };
@@ -252,6 +253,10 @@ impl Cluster {
             let range = SectorRange::new(sector, len).filter(|r| r.end.0 <= limit);
             range.ok_or_else(|| format!("disk operation at {sector:?} + {len:?} is beyond the data area"))
         };
+        let changes = action.changes();
+        if let Some(range) = changes {
+            self.check_alone(n, v, range)?;
+        }
         let node = &mut self.nodes[n];
         let application = match &action {
             DiskOp::Write { data, .. } => node.buffers.is_applications(data),
@@ -275,7 +280,7 @@ impl Cluster {
         } else if let Work::Write(_, content, _) = &work {
             self.check_order(n, content)?;
         }
-        self.submit(n, v, op, work);
+        self.submit(n, v, op, work, changes);
         Ok(())
     }
 
@@ -296,11 +301,11 @@ impl Cluster {
             }
             MetaOp::Read { offset, len } => Work::MetaRead { at: offset, len },
         };
-        self.submit(n, v, op, work);
+        self.submit(n, v, op, work, None);
         Ok(())
     }
 
-    fn submit(&mut self, n: usize, volume: usize, op: OpId, mut work: Work) {
+    fn submit(&mut self, n: usize, volume: usize, op: OpId, mut work: Work, changes: Option<SectorRange>) {
         let early = self.rng.chance(1, 2);
         let written = match &work {
             Work::Write(_, content, fua) => Some((content.clone(), *fua)),
@@ -325,7 +330,7 @@ impl Cluster {
         }
         self.serial += 1;
         let serial = self.serial;
-        self.nodes[n].flights.insert(serial, Flight { volume, op, work, written, orphan: false, marks });
+        self.nodes[n].flights.insert(serial, Flight { volume, op, work, changes, written, orphan: false, marks });
         self.after(self.setup.latency.0, Event::Disk(n, serial));
     }
 
@@ -337,6 +342,14 @@ impl Cluster {
         }
         let flight = self.nodes[n].flights.remove(&serial).expect("just seen");
         let input = self.finish(n, &flight);
+        let failed = match &input {
+            Input::Disk(done) => done.result.is_err(),
+            Input::Meta(done) => done.result.is_err(),
+            _ => false,
+        };
+        if failed {
+            self.note_disk_error(n, v, &flight.work);
+        }
         let volume = &mut self.nodes[n].volumes[v];
         if let (Some((content, fua)), Input::Disk(DiskDone { result: Ok(()), .. })) = (&flight.written, &input) {
             let mark = if *fua || self.setup.write_through { 0 } else { volume.data.mark() };

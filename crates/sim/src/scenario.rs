@@ -77,7 +77,7 @@ impl Setup {
     fn plain(seed: u64) -> Setup {
         let slow = Duration(20_000 << (seed % 8));
         Setup {
-            volumes: vec![VolumeSetup { sectors: [16 * 2048; 2], external: false }],
+            volumes: vec![VolumeSetup { sectors: [16 * 2048; 2], external: false, log: (1, 8) }],
             protocol: Protocol::C,
             on_no_data: OnNoData::IoError,
             on_io_error: OnIoError::Detach,
@@ -94,6 +94,7 @@ impl Setup {
             write_through: false,
             versions: [101; 2],
             extras: crate::extras::Extras::default(),
+            drawn: crate::drawn::Drawn::default(),
             latency: (slow, Duration(slow.0 * 2), Duration(10_000)),
         }
     }
@@ -109,7 +110,7 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["disk-timeout", n] => setup.disk_timeout = Duration::from_secs(number(n)?),
         ["mib", n] => setup.volumes[0].sectors = [number(n)? * 2048; 2],
         ["mib", a, b] => setup.volumes[0].sectors = [number(a)? * 2048, number(b)? * 2048],
-        // The steps are about the first one; the others go along with it.
+        // The steps are about the first one, unless `volume N` says another.
         ["volumes", n] => {
             setup.volumes = vec![setup.volumes[0]; usize::try_from(number(n)?).map_err(|e| e.to_string())?]
         }
@@ -124,6 +125,13 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
             setup.fencing = Fencing::ResourceAndStonith;
             setup.fence_exit = i32::try_from(number(n)?).map_err(|e| e.to_string())?;
         }
+        ["on-congestion", "pull-ahead"] => setup.drawn.on_congestion = urbd_core::OnCongestion::PullAhead,
+        ["congestion-fill", n] => {
+            let sectors = number(n)?;
+            setup.drawn.nodes.iter_mut().for_each(|node| node.congestion_fill = sectors);
+        }
+        ["bandwidth", n] => setup.drawn.bandwidth = number(n)?,
+        ["al-updates", "no"] => setup.drawn.nodes.iter_mut().for_each(|node| node.al_updates = false),
         ["write-through"] => setup.write_through = true,
         ["unequal"] => setup.same_content = false,
         ["before-resync-target", ref ends @ ..] => setup.before_target = handler_ends(ends)?,
@@ -193,6 +201,10 @@ impl Cluster {
         let words: Vec<&str> = line.split_whitespace().collect();
         match *words.as_slice() {
             ["stays"] => return Ok(()),
+            ["volume", n] => {
+                self.steps_about = usize::try_from(number(n)?).map_err(|e| e.to_string())?;
+                return Ok(());
+            }
             ["settled"] => {
                 self.must_settle();
                 return Ok(());
@@ -216,6 +228,7 @@ impl Cluster {
 
     fn perform(&mut self, words: &[&str]) -> Result<(), String> {
         match *words {
+            ["al-updates", n, yes] => self.change_options(node(n)?, |options| options.al_updates = yes == "yes"),
             ["cut"] => self.net.cut = [true; 2],
             ["heal"] => (0..2).for_each(|n| self.heal(n)),
             ["reset"] => self.reset_links(),
@@ -223,7 +236,7 @@ impl Cluster {
             [verb, n] => self.act(verb, node(n)?)?,
             ["write-part", n, block] => {
                 let start = number(block)? * 8;
-                self.io(0, RequestKind::Write { fua: false }, sectors(start, start + 1), node(n)?);
+                self.io(self.steps_about, RequestKind::Write { fua: false }, sectors(start, start + 1), node(n)?);
             }
             ["write-durable", n, block] => self.request(node(n)?, RequestKind::Write { fua: true }, number(block)?, 1),
             ["write", n, block] => self.request(node(n)?, RequestKind::Write { fua: false }, number(block)?, 1),
@@ -236,7 +249,7 @@ impl Cluster {
             }
             ["rot", n, block, count] => {
                 let (start, end) = (number(block)? * 8, (number(block)? + number(count)?) * 8);
-                self.step(Step::Rot { node: node(n)?, volume: 0, range: sectors(start, end) });
+                self.step(Step::Rot { node: node(n)?, volume: self.steps_about, range: sectors(start, end) });
             }
             ["hold", n, stream] => self.step(Step::Stall(node(n)?, stream_number(stream)?)),
             ["release", n, stream] => self.let_flow(node(n)?, stream_number(stream)?),
@@ -267,7 +280,7 @@ impl Cluster {
             "connect" => self.connect(n, false),
             "connect-discarding" => self.connect(n, true),
             _ => {
-                let command = command(verb, n).ok_or("an unknown step")?;
+                let command = command(verb, n, self.steps_about).ok_or("an unknown step")?;
                 match command {
                     Command::Primary { .. } => self.want_open(n, true),
                     Command::Secondary { .. } if verb != "demote-in-use" => {
@@ -282,12 +295,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// `adjust` of a node with other options.
+    fn change_options(&mut self, n: usize, change: impl Fn(&mut crate::NodeOptions)) {
+        change(&mut self.setup.drawn.nodes[n]);
+        let config = crate::cluster::configuration(&self.setup, n);
+        self.command(n, Command::ChangeOptions(Box::new(config)));
+    }
+
     fn connect(&mut self, n: usize, discard_my_data: bool) {
         self.command(n, Command::Connect { peer: node_id(1 - n), discard_my_data, tentative: false });
     }
 
     fn request(&mut self, n: usize, kind: RequestKind, block: u64, blocks: u64) {
-        self.io(0, kind, sectors(block * 8, (block + blocks) * 8), n);
+        self.io(self.steps_about, kind, sectors(block * 8, (block + blocks) * 8), n);
     }
 
     /// Many small requests to few blocks, one shortly after the other.
@@ -316,14 +336,14 @@ impl Cluster {
             "good" => {}
             _ => return Err(format!("{fault} is no fault of a disk")),
         }
-        self.nodes[n].volumes[0].data.faults = faults;
+        self.nodes[n].volumes[self.steps_about].data.faults = faults;
         Ok(())
     }
 
     // -- expectations -------------------------------------------------------------------------------------------------
 
     fn expect_state(&self, n: usize, states: &[&str]) -> Result<(), String> {
-        let Some(word) = self.nodes[n].volumes[0].word else {
+        let Some(word) = self.nodes[n].volumes[self.steps_about].word else {
             return if states == ["down"] { Ok(()) } else { Err("it is down".to_owned()) };
         };
         states.iter().try_for_each(|state| match fits(&word, state) {
@@ -370,8 +390,8 @@ impl Cluster {
 }
 
 /// The administrator's command of this name; with an exclamation mark it is forced.
-fn command(verb: &str, n: usize) -> Option<Command> {
-    let (volume, peer) = (volume_nr(0), node_id(1 - n));
+fn command(verb: &str, n: usize, v: usize) -> Option<Command> {
+    let (volume, peer) = (volume_nr(v), node_id(1 - n));
     let (name, force) = verb.strip_suffix('!').map_or((verb, false), |name| (name, true));
     Some(match name {
         "primary" => Command::Primary { force },
@@ -387,9 +407,11 @@ fn command(verb: &str, n: usize) -> Option<Command> {
         "suspend-io" => Command::SuspendIo { volume },
         "resume-io" => Command::ResumeIo { volume },
         "new-current-uuid" => Command::NewCurrentUuid { volume, clear_bitmap: false },
+        "skip-initial-sync" => Command::NewCurrentUuid { volume, clear_bitmap: true },
         "resize" => Command::Resize { volume, assume_clean: false },
         "connect-tentative" => Command::Connect { peer, discard_my_data: false, tentative: true },
         "verify" => Command::Verify { volume, start: None, stop: None, repair: false },
+        "verify-repair" => Command::Verify { volume, start: None, stop: None, repair: true },
         _ => return None,
     })
 }

@@ -30,3 +30,12 @@ fn every_scenario_ends_as_it_should() {
     println!("{given} of {} reasons were given; never: {}", Reason::ALL.len(), never.join(" "));
     assert!(given >= REASONS, "only {given} reasons of decisions were given; never: {never:?}");
 }
+
+/// It has more events than may pass in which nobody wants anything and nothing gets on. Once, as it takes its time.
+#[test]
+fn a_long_verify_is_no_standstill() {
+    let text = "scenario a-verify-of-two-GiB (A.7 verify)\nset checksums\nset mib 2048\nverify A\nwait 60\n\
+                A says verify done: 0 KiB differ\n";
+    let [scenario] = &parse_scenarios(text)[..] else { panic!("one scenario") };
+    assert_eq!(run_scenario(scenario, 1, Options::default()).failure, None);
+}

@@ -50,6 +50,11 @@ impl NodeMask {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeNr(pub u16);
 
+impl VolumeNr {
+    /// What packets of DRBD 9 that are about no volume have in its place.
+    pub const NONE: VolumeNr = VolumeNr(0xffff);
+}
+
 /// A data generation identifier (UUID): 64 bits, of which bit 0 says "this node was Primary"
 /// (`docs/spec/on-disk-format.md` 5.1). 0 is "none", 4 is "just created".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -59,7 +59,8 @@ pub(crate) fn run(argv: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn run_verb(argv: &[OsString]) -> u8 {
-    if argv.get(1).is_some_and(|a| a == "--version" || a == "-V") {
+    let argv = &without_help_of_help(argv);
+    if asks_for_version(argv) {
         verbs::status::print(&verbs::completion::version_words());
         return 0;
     }
@@ -72,33 +73,52 @@ fn run_verb(argv: &[OsString]) -> u8 {
     };
     let Some((name, args)) = matches.subcommand() else { return exit::USAGE };
     if name == "bench" {
-        return settle(verbs::bench::run(&Context::new(args), args));
+        let context = Context::new(args);
+        if context.dry_run {
+            return settle(Err(verbs::dry_run::none("bench")));
+        }
+        return settle(verbs::bench::run(&context, args));
     }
     let Some(verb) = verbs::find(name) else { return exit::USAGE };
     let context = Context::new(args);
     let call = Call { context: &context, args };
     match verb.action {
-        Action::Once(act) => settle(act(&call)),
-        Action::Each(act) => run_each(&call, verb, act),
+        Action::Once(_) if context.dry_run => settle(verbs::dry_run::once(verb, &call).map(say)),
+        Action::Once(act) | Action::Look(act) => settle(act(&call)),
+        Action::Each(_) if context.dry_run => {
+            for_each(&call, verb, |target| verbs::dry_run::lines(verb, &call, target).map(say))
+        }
+        Action::Each(act) | Action::LookAt(act) => for_each(&call, verb, |target| act(&call, target)),
     }
 }
 
+/// `help --help` is `help`.
+fn without_help_of_help(argv: &[OsString]) -> Vec<OsString> {
+    let first = argv.iter().find(|a| *a == "help" || a.to_str().is_some_and(|name| verbs::find(name).is_some()));
+    let of_help = first.is_some_and(|verb| verb == "help");
+    argv.iter().filter(|a| !(of_help && (*a == "--help" || *a == "-h"))).cloned().collect()
+}
+
+/// `--version` or `-V`, alone or behind general options.
+fn asks_for_version(argv: &[OsString]) -> bool {
+    let before_verb = argv.iter().skip(1).take_while(|a| a.to_str().is_none_or(|name| verbs::find(name).is_none()));
+    before_verb.into_iter().any(|a| a == "--version" || a == "-V")
+}
+
+/// Prints the lines of a dry run.
+fn say(lines: Vec<String>) -> u8 {
+    verbs::status::print(&lines.into_iter().map(|line| line + "\n").collect::<String>());
+    0
+}
+
 /// One object after the other; a failure does not keep the others from being served.
-fn run_each(call: &Call, verb: &Verb, act: fn(&Call, &Target) -> Result<u8, Problem>) -> u8 {
+fn for_each(call: &Call, verb: &Verb, act: impl Fn(&Target) -> Result<u8, Problem>) -> u8 {
     let (targets, mut worst) = match objects::targets(call.context, &call.objects(), verb.takes) {
         Ok(found) => found,
         Err(problem) => return settle(Err(problem)),
     };
     for target in &targets {
-        let done = match verbs::dry_run::lines(verb, call, target) {
-            Ok(Some(lines)) if call.context.dry_run => {
-                lines.iter().for_each(|line| println!("{line}"));
-                Ok(0)
-            }
-            Err(problem) if call.context.dry_run => Err(problem),
-            _ => act(call, target),
-        };
-        worst = worst.max(settle(done));
+        worst = worst.max(settle(act(target)));
     }
     worst
 }
@@ -246,6 +266,21 @@ mod tests {
             let (_, args) = matches.subcommand().unwrap();
             assert!(args.get_flag("force"), "{line}");
             assert_eq!(args.get_one::<String>("object").unwrap(), "r0");
+        }
+    }
+
+    #[test]
+    fn help_and_version_may_stand_with_other_options() {
+        let argv = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for line in
+            ["urbd help", "urbd help --help", "urbd help -h", "urbd --help", "urbd help up", "urbd -v help --help"]
+        {
+            assert_eq!(run(argv(line)), 0, "{line}");
+        }
+        for (line, expected) in
+            [("urbd -V", true), ("urbd -c FILE --version", true), ("urbd up -V", false), ("urbd up", false)]
+        {
+            assert_eq!(asks_for_version(&argv(line)), expected, "{line}");
         }
     }
 

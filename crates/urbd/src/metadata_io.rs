@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use engine::exclusive;
 use meta::plan::Step;
 use meta::{BLOCK_LEN, Block};
 
@@ -194,11 +195,7 @@ fn holder_of(path: &Path) -> Option<String> {
 }
 
 fn try_lock(file: &File) -> io::Result<bool> {
-    match file.try_lock() {
-        Ok(()) => Ok(true),
-        Err(fs::TryLockError::WouldBlock) => Ok(false),
-        Err(fs::TryLockError::Error(e)) => Err(e),
-    }
+    Ok(exclusive::lock(file)? != exclusive::Locked::No)
 }
 
 fn end_of(file: &File) -> io::Result<u64> {

@@ -127,12 +127,17 @@ impl Target {
         if let Some(peer) = &self.name.peer
             && self.peers().next().is_none()
         {
-            let known: Vec<&str> = local.peers.iter().map(|p| p.peer_name.as_str()).collect();
-            let why = if *peer == local.host { "this is the own host" } else { "no such peer" };
+            let known: Vec<String> =
+                local.peers.iter().map(|p| format!("{} (node id {})", p.peer_name, p.peer_node_id)).collect();
+            let why = if *peer == local.host || *peer == local.node_id.to_string() {
+                "this is the own host"
+            } else {
+                "no such peer"
+            };
             return Err(Problem::usage(format!("{self}: {why}")).hint(format!(
                 "{} has the peers: {}",
                 local.name,
-                known.join(" ")
+                known.join(", ")
             )));
         }
         Ok(())
@@ -158,8 +163,12 @@ impl Target {
 
     /// The configured connections that it stands for.
     pub(crate) fn peers(&self) -> impl Iterator<Item = &LocalConnection> {
-        let wanted = self.name.peer.as_deref();
-        self.local.iter().flat_map(|l| &l.peers).filter(move |p| wanted.is_none_or(|name| is_named(p, name)))
+        let all = self.local.as_ref().map_or(&[][..], |l| &l.peers);
+        let found = match self.name.peer.as_deref() {
+            None => all.iter().collect(),
+            Some(name) => named(all, name),
+        };
+        found.into_iter()
     }
 
     /// How the control protocol names the peer.
@@ -169,10 +178,15 @@ impl Target {
     }
 }
 
-/// A peer may be named by its host name with or without domain.
-fn is_named(connection: &LocalConnection, name: &str) -> bool {
-    let own = &connection.peer_name;
-    own == name || own.split('.').next() == Some(name)
+/// A peer may be named by its host name with or without domain, or as drbdsetup does by its node id. A host may have a
+/// number as its name: that goes before.
+fn named<'a>(peers: &'a [LocalConnection], name: &str) -> Vec<&'a LocalConnection> {
+    let is = |p: &&LocalConnection| p.peer_name == name || p.peer_name.split('.').next() == Some(name);
+    let by_name: Vec<_> = peers.iter().filter(is).collect();
+    match by_name.is_empty() {
+        true => peers.iter().filter(|p| p.peer_node_id.to_string() == name).collect(),
+        false => by_name,
+    }
 }
 
 impl std::fmt::Display for Target {

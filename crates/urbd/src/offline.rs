@@ -6,6 +6,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use meta::activity_log::replay::Replay;
 use meta::create::{self, CreateOptions, InitialBitmap};
 use meta::dump;
 use meta::existing::{self, Verdict};
@@ -31,6 +32,22 @@ pub(crate) struct Place {
     pub(crate) kind: MetaDisk,
     /// The expected format; `None` takes what is there.
     pub(crate) version: Option<Version>,
+    /// As what this program was called, for hints.
+    pub(crate) called: Called,
+}
+
+/// How a place was named.
+#[derive(Debug, Clone)]
+pub(crate) enum Called {
+    /// `urbd VERB RES/VOL`
+    Urbd,
+    /// `drbdmeta MINOR FORMAT DEVICE INDEX COMMAND`
+    Drbdmeta {
+        /// As given.
+        minor: String,
+        /// As given.
+        version: Version,
+    },
 }
 
 /// Metadata that was read.
@@ -79,7 +96,18 @@ impl Place {
 
     fn nothing_there(&self, why: &FindError) -> Problem {
         let message = format!("{}: No valid meta data found on {}: {why}", self.label, self.path.display());
-        Problem::new(NO_METADATA, message).hint(format!("write fresh metadata with: urbd create-md {}", self.label))
+        Problem::new(NO_METADATA, message).hint(format!("write fresh metadata with: {}", self.command("create-md")))
+    }
+
+    /// The command line that does `verb` to it.
+    fn command(&self, verb: &str) -> String {
+        match &self.called {
+            Called::Urbd => format!("urbd {verb} {}", self.label),
+            Called::Drbdmeta { minor, version } => {
+                let peers = if verb == "create-md" && *version == Version::V09 { " 1" } else { "" };
+                format!("drbdmeta {minor} {version} {} {} {verb}{peers}", self.path.display(), self.kind)
+            }
+        }
     }
 }
 
@@ -247,8 +275,11 @@ pub(crate) fn apply_al(place: &Place) -> Result<u8, Problem> {
     let ring = store.read(found.layout.al_at().0, area as usize)?;
     let plan = apply_al::decide(&found, &ring).map_err(|why| {
         Problem::new(exit::FAILURE, format!("{}: the activity log is not usable: {why:?}", place.label))
-            .hint(format!("if the peer has good data: urbd invalidate {}", place.label))
+            .hint(format!("if the peer has good data: {}", place.command("invalidate")))
     })?;
+    if let Some(complaint) = plan.replay().ok().and_then(Replay::complaint) {
+        eprintln!("urbd: warning: {}: {complaint}", place.label);
+    }
     for page in plan.pages() {
         let at = found.layout.bitmap_page_at(page).0;
         let mut block = store.read_block(at)?;
@@ -257,7 +288,9 @@ pub(crate) fn apply_al(place: &Place) -> Result<u8, Problem> {
         }
     }
     store.sync()?;
-    if !plan.hot().is_empty() {
+    if plan.marks_all() {
+        println!("{}: marked everything in the bitmap", place.label);
+    } else if !plan.hot().is_empty() {
         println!("{}: marked {} activity log extents in the bitmap", place.label, plan.hot().len());
     }
     store.carry_out(&plan.finish())?;
@@ -273,7 +306,7 @@ pub(crate) fn dump(place: &Place, force: bool, command: &str, host: &str) -> Res
     if !found.superblock.is_clean() && !force {
         let message = format!("{}: the metadata is unclean: its bitmap cannot be trusted yet", place.label);
         return Err(Problem::new(NO_METADATA, message)
-            .hint(format!("run: urbd apply-al {} (or dump it all the same with --force)", place.label)));
+            .hint(format!("run: {} (or dump it all the same with --force)", place.command("apply-al"))));
     }
     let needed = BitmapArea::new(found.layout.geometry(), found.superblock.effective_size).pages() * 4096;
     let available = store.len().saturating_sub(found.layout.bitmap_at().0);

@@ -16,6 +16,8 @@ pub(crate) mod exit {
     pub(crate) const FAILURE: u8 = 10;
     /// Bad call of drbdsetup or drbdmeta, device in use, a program could not be started, no answer in time.
     pub(crate) const BROKEN: u8 = 20;
+    /// A device is in use.
+    pub(crate) const IN_USE: u8 = 11;
     /// `create-md` would destroy a file system.
     pub(crate) const WOULD_DESTROY: u8 = 40;
 }
@@ -73,6 +75,11 @@ impl Problem {
     pub(crate) fn not_running(resource: &str) -> Problem {
         Problem::new(exit::FAILURE, format!("{resource}: No such resource (it does not run on this node)"))
             .hint(format!("start it with: urbd up {resource}"))
+    }
+
+    /// Did somebody else use a disk that only one may use?
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.exit == exit::BROKEN && self.message.contains(" is in use")
     }
 
     /// Prints it on stderr.

@@ -26,12 +26,17 @@ use crate::cli::Call;
 use crate::objects::{Takes, Target};
 use crate::problem::Problem;
 
-/// What a verb does; the number is the exit status.
+/// What a verb does; the number is the exit status. A dry run does only the first two; of the others it prints the
+/// lines of [`dry_run`], or says that there are none.
 #[derive(Clone, Copy)]
 pub(crate) enum Action {
-    /// Once for the whole command line.
+    /// Looks, once for the whole command line.
+    Look(fn(&Call) -> Result<u8, Problem>),
+    /// Looks at one object after the other.
+    LookAt(fn(&Call, &Target) -> Result<u8, Problem>),
+    /// Changes something, once for the whole command line.
     Once(fn(&Call) -> Result<u8, Problem>),
-    /// For one object after the other.
+    /// Changes one object after the other.
     Each(fn(&Call, &Target) -> Result<u8, Problem>),
 }
 
@@ -106,6 +111,15 @@ const fn once(
     Verb { name, help, takes, options, settings: &[], hidden: false, action: Action::Once(action) }
 }
 
+/// A verb that only looks: a dry run of it is the verb.
+const fn look(verb: Verb) -> Verb {
+    let action = match verb.action {
+        Action::Once(act) | Action::Look(act) => Action::Look(act),
+        Action::Each(act) | Action::LookAt(act) => Action::LookAt(act),
+    };
+    Verb { action, ..verb }
+}
+
 const fn setting(settings: &'static [Group], verb: Verb) -> Verb {
     Verb { settings, ..verb }
 }
@@ -139,6 +153,7 @@ const CREATE_MD: &[Opt] = &[
     flag("peers-outdated", "Declare the peers' data outdated (v09)"),
     flag("ignore-sanity-checks", "Write even over a file system"),
 ];
+const RUN: &[Opt] = &[Opt { hidden: true, ..flag("take-over", "Go on where the process that runs it leaves") }];
 const ADJUST: &[Opt] = &[
     flag("skip-disk", "Leave disks alone"),
     flag("skip-net", "Leave connections alone"),
@@ -160,8 +175,12 @@ const EVENTS: &[Opt] = &[
     COLOR,
 ];
 const RESIZE: &[Opt] = &[
-    value("size", "SIZE", "Wanted size in sectors, or with a suffix s, K, M, G, T; default: as large as possible"),
-    flag("assume-peer-has-space", "The peer's backing device has grown already"),
+    value(
+        "size",
+        "SIZE",
+        "Wanted size in sectors, or with a suffix s, K, M, G, T, until the next adjust; 0: the largest",
+    ),
+    Opt { hidden: true, ..flag("assume-peer-has-space", "Not supported") },
     flag("assume-clean", "The new space is equal on both nodes already"),
 ];
 const VERIFY: &[Opt] = &[
@@ -176,23 +195,25 @@ const PD_HELP: &str = "Change the speed of resyncs until the next adjust; none g
 const RESOURCE_HELP: &str = "Change options of the resource until the next adjust; none given: as configured";
 const NEW_UUID: &[Opt] = &[
     flag("clear-bitmap", "Declare both nodes equal: skips the initial synchronisation"),
-    flag("force-resync", "Make the peers targets of a full resync"),
+    Opt { hidden: true, ..flag("force-resync", "Not supported") },
 ];
 
 use Takes::{Nothing, OptionalResource, Peer, PeerDevice, Resource, Volume};
 
 /// All verbs, in the order of the help text.
 pub(crate) static VERBS: &[Verb] = &[
-    once("status", OptionalResource, "Show the state of running resources", STATUS, status::status),
+    look(once("status", OptionalResource, "Show the state of running resources", STATUS, status::status)),
     each("up", Resource, "Start resources: attach the disks, connect to the peers", &[], lifecycle::up),
     each("down", Resource, "Stop resources", &[FORCE], lifecycle::down),
     each("adjust", PeerDevice, "Bring running resources to what the configuration says", ADJUST, adjust::adjust),
-    once("run", Resource, "Run one resource in the foreground", &[], lifecycle::run),
+    each("restart", Resource, "Go on with another process: applications on the device wait", &[], lifecycle::restart),
+    once("run", Resource, "Run one resource in the foreground", RUN, lifecycle::run),
+    hidden(once("keep", Resource, "Hold a resource's devices when no process serves it", &[], lifecycle::keep)),
     each("primary", Resource, "Make this node Primary: the device can be used", &[FORCE], commands::primary),
     each("secondary", Resource, "Make this node Secondary", &[FORCE], commands::secondary),
     each("connect", Peer, "Connect to the peers", &[DISCARD, ADJUST_TENTATIVE], commands::connect),
     each("disconnect", Peer, "Disconnect from the peers", &[FORCE], commands::disconnect),
-    each("attach", Volume, "Attach the backing disk", &[], commands::attach),
+    each("attach", Volume, "Attach the backing disk", ATTACH, commands::attach),
     each("detach", Volume, "Detach the backing disk", &[FORCE], commands::detach),
     each("create-md", Volume, "Write fresh metadata to the backing disk", CREATE_MD, metadata::create),
     each("invalidate", Volume, "Throw this node's data away and fetch the peer's", &[], commands::invalidate),
@@ -212,13 +233,13 @@ pub(crate) static VERBS: &[Verb] = &[
     each("wait-connect", PeerDevice, "Wait until connected", WAITING, wait::connect),
     each("wait-sync", PeerDevice, "Wait until synchronised", WAITING, wait::sync),
     hidden(each("wait-con-int", Resource, "Wait until connected (boot scripts)", WAITING, wait::connect)),
-    once("events2", OptionalResource, "Print state changes as they happen", EVENTS, status::events),
+    look(once("events2", OptionalResource, "Print state changes as they happen", EVENTS, status::events)),
     each("role", Resource, "Print our role", &[], status::role),
     each("cstate", Peer, "Print the state of connections", &[], status::connection_state),
     each("dstate", Volume, "Print the states of disks", &[], status::disk_state),
-    each("why", Resource, "Explain why everything is in the state it is in", &[], status::why),
-    once("metrics", OptionalResource, "Print counters for Prometheus", &[], status::metrics),
-    each("show", Resource, "Print the running configuration", &[], show::show),
+    look(each("why", Resource, "Explain why everything is in the state it is in", &[], status::why)),
+    look(once("metrics", OptionalResource, "Print counters for Prometheus", &[], status::metrics)),
+    look(once("show", OptionalResource, "Print the running configuration", &[], show::show)),
     each("dump-md", Volume, "Print the metadata as text", &[FORCE], metadata::dump),
     once("restore-md", Volume, "Write metadata from its text: restore-md RES/VOL FILE", RESTORE_MD, metadata::restore),
     each("wipe-md", Volume, "Destroy the metadata", &[FORCE], metadata::wipe),
@@ -227,23 +248,29 @@ pub(crate) static VERBS: &[Verb] = &[
     each("show-gi", PeerDevice, "Explain the data generation identifiers", &[NODE_ID, FORCE], gi::show),
     each("get-gi", PeerDevice, "Print the data generation identifiers", &[NODE_ID, FORCE], gi::get),
     each("set-gi", PeerDevice, "Overwrite the data generation identifiers", SET_GI, gi::set),
-    once("dump", OptionalResource, "Print the configuration as it was understood", &[], configuration::dump),
-    once("dump-xml", OptionalResource, "Print the configuration as XML", &[], configuration::dump_xml),
-    each("nbd-uri", Volume, "Print the NBD address of volumes", &[], shell::nbd_uri),
-    once("sh-resources", Nothing, "Names of all resources of this host", &[], shell::resources),
-    each("sh-resource", PeerDevice, "Name of the resource", &[], shell::resource),
-    each("sh-dev", Volume, "Device per volume", &[], shell::device),
-    each("sh-minor", Volume, "Minor number per volume", &[], shell::minor),
-    each("sh-ll-dev", Volume, "Backing disk per volume", &[], shell::backing),
-    each("sh-md-dev", Volume, "Metadata disk per volume", &[], shell::metadata_device),
-    each("sh-md-idx", Volume, "Metadata index per volume", &[], shell::metadata_index),
-    each("sh-ip", PeerDevice, "Own address of each path", &[], shell::address),
-    once("sh-nop", OptionalResource, "Only check the configuration", &[], shell::nothing),
-    once("sh-mod-parms", Nothing, "Parameters of the kernel module: none", &[], shell::module_parameters),
-    each("sh-lr-of", Resource, "Lower resource of a stacked one", &[], shell::lower_resource),
-    once("sh-list-adjustable", OptionalResource, "Resources that `adjust` would change", &[], shell::adjustable),
-    each("sh-list-config-file", Resource, "Configuration file of a resource", &[], shell::config_file),
-    each("sh-udev", Volume, "Names and links of a device, for udev", &[], shell::udev),
+    look(once("dump", OptionalResource, "Print the configuration as it was understood", &[], configuration::dump)),
+    look(once("dump-xml", OptionalResource, "Print the configuration as XML", &[], configuration::dump_xml)),
+    look(each("nbd-uri", Volume, "Print the NBD address of volumes", &[], shell::nbd_uri)),
+    look(once("sh-resources", OptionalResource, "Names of all resources of this host", &[], shell::resources)),
+    look(each("sh-resource", PeerDevice, "Name of the resource", &[], shell::resource)),
+    look(each("sh-dev", Volume, "Device per volume", &[], shell::device)),
+    look(each("sh-minor", Volume, "Minor number per volume", &[], shell::minor)),
+    look(each("sh-ll-dev", Volume, "Backing disk per volume", &[], shell::backing)),
+    look(each("sh-md-dev", Volume, "Metadata disk per volume", &[], shell::metadata_device)),
+    look(each("sh-md-idx", Volume, "Metadata index per volume", &[], shell::metadata_index)),
+    look(each("sh-ip", PeerDevice, "Own address of each path", &[], shell::address)),
+    look(once("sh-nop", OptionalResource, "Only check the configuration", &[], shell::nothing)),
+    look(once(
+        "sh-mod-parms",
+        OptionalResource,
+        "Parameters of the kernel module: none",
+        &[],
+        shell::module_parameters,
+    )),
+    look(each("sh-lr-of", Resource, "Lower resource of a stacked one", &[], shell::lower_resource)),
+    look(once("sh-list-adjustable", OptionalResource, "Resources that `adjust` would change", &[], shell::adjustable)),
+    look(each("sh-list-config-file", Resource, "Configuration file of a resource", &[], shell::config_file)),
+    look(each("sh-udev", Volume, "Names and links of a device, for udev", &[], shell::udev)),
     hidden(each("pri-on-incon-degr", PeerDevice, "Run the configured handler", &[], handlers::pri_on_incon_degr)),
     hidden(each("pri-lost-after-sb", PeerDevice, "Run the configured handler", &[], handlers::pri_lost_after_sb)),
     hidden(each("pri-lost", PeerDevice, "Run the configured handler", &[], handlers::pri_lost)),
@@ -259,11 +286,17 @@ pub(crate) static VERBS: &[Verb] = &[
     hidden(each("fence-peer", PeerDevice, "Run the configured handler", &[], handlers::fence_peer)),
     hidden(each("unfence-peer", PeerDevice, "Run the configured handler", &[], handlers::unfence_peer)),
     once("sim", Nothing, "Simulate whole clusters with this program's core, and check every promise", SIM, sim::run),
-    once("completion", Nothing, "Print a completion script", COMPLETION, completion::print),
-    once("version", Nothing, "Print version numbers as shell assignments", &[], completion::version),
+    look(once("completion", Nothing, "Print a completion script", COMPLETION, completion::print)),
+    look(once("version", Nothing, "Print version numbers as shell assignments", &[], completion::version)),
 ];
 
 const ADJUST_TENTATIVE: Opt = Opt { hidden: true, ..flag("tentative", "Accepted for compatibility") };
+/// What drbdsetup is called with: the disk that the caller believes is configured.
+const ATTACH: &[Opt] = &[
+    Opt { hidden: true, ..value("disk", "PATH", "Refuse unless this is the configured disk") },
+    Opt { hidden: true, ..value("meta-disk", "PATH", "Refuse unless this is the disk of the metadata") },
+    Opt { hidden: true, ..value("meta-index", "INDEX", "Refuse unless this is the place of the metadata on it") },
+];
 const RESTORE_MD: &[Opt] = &[FORCE, value("file", "FILE", "The text; default: standard input")];
 const SET_GI: &[Opt] = &[FORCE, NODE_ID, value("gi", "GI", "As get-gi prints them; empty fields stay")];
 const COMPLETION: &[Opt] = &[positional("shell", "SHELL", "bash, zsh, fish, elvish or powershell")];

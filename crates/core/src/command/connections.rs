@@ -20,6 +20,8 @@ impl Resource {
         }
         let c = &mut self.connections[i];
         if c.state != ConnectionState::StandAlone {
+            self.forget_refusals(i);
+            let c = &mut self.connections[i];
             if discard_my_data && !c.is_connected() {
                 c.discard_my_data = true;
                 return self.end(Some(id), Ok(()));
@@ -101,7 +103,15 @@ impl Resource {
             if let Err(code) = judged
                 && code != Code::NothingToDo
             {
-                return self.disconnect_result(i, step, Err(code));
+                return match self.disconnect_result(i, step, Err(code)) {
+                    // At once: nothing else may ever come in. Once only, lest two steps lead to each other.
+                    (Some(Waiting::Disconnect { step: next, .. }), None)
+                        if step == DisconnectStep::Plain || next == DisconnectStep::Forced =>
+                    {
+                        self.step_disconnect(id, i, next, false)
+                    }
+                    result => result,
+                };
             }
         }
         if !self.connections[i].is_connected() {
@@ -133,6 +143,10 @@ impl Resource {
             return (None, Some(Ok(())));
         }
         let code = outcome.err().unwrap_or(Code::Success);
+        if code == Code::FailedByPeer && !self.connections[i].is_connected() {
+            // The link is lost: nobody is left to refuse.
+            return (Some(Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false }), None);
+        }
         match rules84::next_disconnect_step(step, code, conn) {
             DisconnectStep::Done => (None, Some(Ok(()))),
             DisconnectStep::Failed => (None, Some(Err(self.refusal(0, code)))),

@@ -191,6 +191,12 @@ impl Resource {
             && word.conn == ConnState::Connected
             && self.connections[PEER].version() >= 90
             && set.current == Generation::JUST_CREATED;
+        let attaching = (DiskState::Attaching..DiskState::Inconsistent).contains(&word.pdsk);
+        if skip && (attaching || word.disk < DiskState::Inconsistent) {
+            // What is not there cannot be declared equal, and a disk that is attached later would be taken for good.
+            let text = "both nodes need their disks, and one of them is not attached: try again when it is";
+            return self.end(Some(id), Err(failure(151, text)));
+        }
         if !skip && word.conn != ConnState::StandAlone {
             let text = "only on a StandAlone node, or with --clear-bitmap on two connected, just created nodes";
             return self.end(Some(id), Err(failure(151, text)));
@@ -214,7 +220,7 @@ impl Resource {
             self.peer_has_our_generations(PEER, d);
             let change = StateChange {
                 disk: Some(DiskState::UpToDate),
-                pdsk: Some(DiskState::UpToDate),
+                pdsk: (word.pdsk >= DiskState::Inconsistent).then_some(DiskState::UpToDate),
                 ..StateChange::default()
             };
             let _ = self.change(d, &change, Force::Hard);

@@ -1,8 +1,7 @@
 //! Promotion and demotion (`docs/spec/connection-and-state.md` 8.2, 8.4).
 
-use super::{Pending, Stage, Waiting};
+use super::{Pending, Progress, Stage, Waiting};
 use crate::Resource;
-use crate::api::CommandError;
 use crate::decide::roles::{self, Promotion, Step};
 use crate::decide::rules84::{self, Force};
 use crate::decide::{StateChange, StateChangeResult as Code};
@@ -11,9 +10,6 @@ use crate::mutant::{Mutant, mutant};
 use crate::state::PEER;
 use units::{Duration, Generation};
 use wire::{DiskState, Role, UuidFlags};
-
-/// What goes on waiting, or the result.
-type Progress = (Option<Waiting>, Option<Result<(), CommandError>>);
 
 impl Resource {
     pub(super) fn step_promotion(

@@ -98,7 +98,9 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
     let outdated = input.flags.consistent && !input.flags.was_up_to_date && !mutant(Mutant::OutdatedCrash);
     let was_primary = input.flags.primary_ind && !input.primary;
     let crashed_primary = input.flags.crashed_primary || (was_primary && !outdated);
-    let unlogged_crash = (crashed_primary || was_primary) && input.al_disabled;
+    // A Primary whose disk failed under it knows no more than one that crashed.
+    let interrupted = input.flags.primary_ind && !input.al_clean && !mutant(Mutant::UnloggedDiskLoss);
+    let unlogged_crash = (crashed_primary || was_primary || interrupted) && input.al_disabled;
     let peer_outdated = input.flags.peer_outdated && !input.connected;
     let (disk, reason) = disk_state(input);
     let attach = Attach {

@@ -75,6 +75,8 @@ pub struct Facts {
     pub all_peer_disks_outdated: bool,
     /// The disks of all volumes are UpToDate.
     pub all_disks_up_to_date: bool,
+    /// This node is Primary of another volume of which no UpToDate disk can be reached.
+    pub others_lack_data: bool,
     /// on-io-error is call-local-io-error.
     pub call_local_io_error: bool,
     /// The detach is forced.
@@ -85,11 +87,12 @@ pub struct Facts {
 
 /// The effects of `old` becoming `new`, in the order in which they are to be carried out.
 ///
-/// Differs from DRBD 8.4 in 7 places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if
-/// it brings (or there is by now) an UpToDate disk; a Primary that loses its sync target starts a generation; so does a
-/// node whose peer without a disk becomes Primary, also if a bitmap UUID is set; if that one was Primary when it
-/// connected, only with its first write; so does a Primary that attaches while there is no other disk; and a frozen
-/// Primary begins one at once if its peer is Primary as well, and when it goes on as the source of its peer.
+/// Differs from DRBD 8.4 in 7 places (`docs/compatibility.md`): susp_nod is lifted by a returning connection only if it
+/// brings (or there is by now) an UpToDate disk of each volume; a Primary that loses its sync target starts a
+/// generation; so does a node whose peer without a disk becomes Primary, also if a bitmap UUID is set; if that one was
+/// Primary when it connected, only with its first write; so does a Primary that attaches while there is no other disk;
+/// and a frozen Primary begins one at once if its peer is Primary as well, and when it goes on as the source of its
+/// peer.
 #[must_use]
 pub fn effects(old: &StateWord, new: &StateWord, facts: &Facts) -> Vec<Effect> {
     let mut out = Vec::new();
@@ -119,7 +122,7 @@ fn before_packets(old: &StateWord, new: &StateWord, facts: &Facts, out: &mut Vec
         out.push(Effect::DropPendingGeneration);
     }
     if new.susp_nod {
-        if came_back && !lacks_data(new) {
+        if came_back && !lacks_data(new) && !facts.others_lack_data {
             out.extend([Effect::ResendRequests, Effect::LiftNoData]);
         } else if attached(old, new) && facts.all_disks_up_to_date {
             out.extend([Effect::RestartLocalIo, Effect::LiftNoData]);

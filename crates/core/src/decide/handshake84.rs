@@ -129,6 +129,17 @@ pub fn decide(input: &Input) -> Outcome {
     out
 }
 
+/// Who was told to discard its data, and gives it to the other node all the same: generations, disks or a policy have
+/// decided before that was looked at.
+#[must_use]
+pub fn keeps_what_it_was_to_discard(input: &Input, decision: Decision) -> Option<Loser> {
+    match (input.me.discard_my_data, input.peer.discard_my_data, decision) {
+        (true, false, Decision::Source { .. }) => Some(Loser::Me),
+        (false, true, Decision::Target { .. }) => Some(Loser::Peer),
+        _ => None,
+    }
+}
+
 /// This node's generations, which are `own` now, when the decision is carried out (all bits are set then, if it says
 /// so); to be persisted if changed.
 #[must_use]
@@ -401,19 +412,21 @@ pub fn occasion(state: &StateReceived) -> Option<Occasion> {
     }
 }
 
-/// Is this a rebooted peer that must not be resent old requests? Then: create the pending generation, end the
-/// connection with ProtocolError, drop the user's suspension (spec 5.6, rule 4).
+/// Is this a rebooted peer that must not be resent old requests? Then: create the pending generation, and end the
+/// connection with ProtocolError (spec 5.6, rule 4). A peer whose disk counts as UpToDate may have rebooted as well:
+/// `unconfirmed` says that it had acknowledged writes for which no barrier acknowledgement came.
 #[must_use]
 pub fn rebooted_while_suspended(
     decision: Decision,
     occasion: Occasion,
     peer_disk: DiskState,
+    unconfirmed: bool,
     io_suspended: bool,
     generation_pending: bool,
 ) -> bool {
     occasion == Occasion::Connect
         && decision == Decision::NoSync
-        && peer_disk == DiskState::Consistent
+        && (peer_disk == DiskState::Consistent || unconfirmed)
         && io_suspended
         && generation_pending
 }

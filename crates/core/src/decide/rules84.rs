@@ -203,7 +203,7 @@ fn suspend(old: &StateWord, new: &mut StateWord, ctx: &Context) {
 }
 
 /// Primary without access to an UpToDate disk.
-pub(super) fn lacks_data(s: &StateWord) -> bool {
+pub(crate) fn lacks_data(s: &StateWord) -> bool {
     s.role == Role::Primary && s.disk < D::UpToDate && s.pdsk < D::UpToDate
 }
 
@@ -308,7 +308,7 @@ pub fn soft_rules(old: &StateWord, new: &StateWord, ctx: &Context) -> Result<(),
         && (new.conn <= C::WFSyncUUID || new.conn != old.conn);
     let below_outdated = old.disk < D::Outdated && old.disk != D::Attaching;
     let becomes_starting = starts_sync(new.conn) && new.conn != old.conn;
-    let becomes_verifying = verifies(new.conn) && !verifies(old.conn);
+    let becomes_verifying = verifies(new.conn) && new.conn != old.conn;
     let becomes_syncing = matches!(new.conn, C::SyncTarget | C::SyncSource);
     // Sanitising makes both disks UpToDate for a verify, and the source's for a resync: not one that has no good data.
     let bad = |disk: D, other: D| disk <= D::Inconsistent && other == D::UpToDate;

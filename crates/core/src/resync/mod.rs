@@ -106,6 +106,9 @@ enum Step {
     Digesting(Ask, Segments),
     /// Source: sent, not acknowledged.
     Sent,
+    /// Source: the peer was told that it is all zeroes. It occupies no buffer here, and DRBD 9 confirms what it frees
+    /// only when it has gathered more of it.
+    Freed,
     /// Verify, answering side: its digests were sent; the results of so many bytes are awaited.
     ResultsAwaited(u64),
     /// Verify, asking side: asked for digests.
@@ -124,6 +127,11 @@ impl Resync {
         left.is_none()
     }
 
+    /// No answer to an earlier one can come any more.
+    pub(crate) fn settled(&self) -> bool {
+        self.settling.is_none()
+    }
+
     /// Nothing of it is on its way or waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.blocks.is_empty() && self.waiting.is_empty() && self.brake.is_none()
@@ -133,7 +141,7 @@ impl Resync {
 impl Block {
     /// Is the peer to answer?
     fn is_awaited(&self) -> bool {
-        matches!(self.step, Step::Requested | Step::Sent | Step::ResultsAwaited(_) | Step::Verifying(_))
+        matches!(self.step, Step::Requested | Step::Sent | Step::Freed | Step::ResultsAwaited(_) | Step::Verifying(_))
     }
 
     fn into_data(self) -> Segments {
@@ -183,7 +191,7 @@ impl Resource {
     /// Answers on the control stream name a block, not the resync that asked: one that was held up while the target's
     /// disk went and came back would pass for an answer of now, clear a bit whose block was never copied, or let a
     /// write overtake the block. A ping comes back behind all of them; nothing new is asked or answered before.
-    fn settle_answers(&mut self, i: usize, d: usize) {
+    pub(crate) fn settle_answers(&mut self, i: usize, d: usize) {
         if !self.connections[i].peer_devices[d].answers_may_come || mutant(Mutant::StaleAnswers) {
             return;
         }
@@ -386,7 +394,7 @@ impl Resource {
         let rs = &mut self.connections[i].peer_devices[d].resync;
         let block = rs.blocks.remove(&id)?;
         rs.arrived.retain(|a| *a != id);
-        if !matches!(block.step, Step::Abandoned(_)) {
+        if !matches!(block.step, Step::Abandoned(_) | Step::Freed) {
             rs.in_flight = rs.in_flight.saturating_sub(block.range.len().0);
         }
         rs.heard = now;

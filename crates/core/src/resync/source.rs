@@ -49,7 +49,7 @@ impl Ask {
 impl Resync {
     /// Source: must the next request, of so many bytes, wait until others are acknowledged?
     fn is_full(&self, cap: u64, bytes: u64) -> bool {
-        self.in_flight > 0 && self.in_flight + bytes > cap.max(LEAST_CAP)
+        (self.in_flight > 0 && self.in_flight + bytes > cap.max(LEAST_CAP)) || self.blocks.len() >= MOST_WAITING
     }
 
     /// Source: when its brake may permit more. Time alone makes no room for the next request if it is not the brake
@@ -83,7 +83,10 @@ impl Resource {
         if ask.want == Want::Verify {
             self.verify_asked(i, d, range);
         }
+        let now = self.now;
         let rs = &mut self.connections[i].peer_devices[d].resync;
+        // A peer that goes on asking is alive, whatever it has not confirmed yet.
+        rs.heard = now;
         if rs.waiting.len() >= MOST_WAITING {
             let text = "more resync requests than max-buffers can be".to_owned();
             return self.protocol_error(i, "too-many-requests", text);
@@ -203,7 +206,9 @@ impl Resource {
             }
             None if zeroes && ask.want == Want::Thin => {
                 self.release(data);
-                self.block_mut(i, d, id).expect("just seen").step = Step::Sent;
+                self.block_mut(i, d, id).expect("just seen").step = Step::Freed;
+                let rs = &mut self.connections[i].peer_devices[d].resync;
+                rs.in_flight = rs.in_flight.saturating_sub(ask.block.size.0);
                 let range = BlockRange { sector: ask.block.sector, size: ask.block.size };
                 self.send(i, Socket::Data, d, Packet::RsDeallocated(range), Segments::None);
             }
@@ -279,7 +284,7 @@ impl Resource {
 
     /// The target wrote (or failed to write) a block.
     pub(crate) fn resync_acked(&mut self, i: usize, d: usize, ack: &BlockAck, ok: bool) {
-        let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::Sent)) else {
+        let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::Sent | Step::Freed)) else {
             let text = format!("resync acknowledgement for {} that was not sent", ack.sector);
             return self.unwanted_answer(i, d, SENDING, text);
         };

@@ -435,6 +435,16 @@ impl Resource {
         // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
         let peer_role = self.connections[i].peer_devices[d].peer_role;
         if peer_role == Role::Primary || self.connections[i].version() < 96 {
+            let left = self.bits_left(i, d);
+            if left == std::mem::replace(&mut self.connections[i].peer_devices[d].repair_tried, left) {
+                // DRBD 9 begins no generation for that, and would be left and met again for ever.
+                let text = format!(
+                    "{} KiB are marked as different, and connecting again has not made the peer copy them: `invalidate` \
+                     this node, or demote the peer",
+                    left * 4
+                );
+                return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
+            }
             let text = "verify found differences and shall repair them: reconnecting".to_owned();
             let nobody = peer_role != Role::Primary && self.devices[d].role != Role::Primary;
             if nobody {
@@ -454,13 +464,10 @@ impl Resource {
         self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
         self.connections[i].peer_devices[d].differences_found = false;
         self.run_ahead(i, d);
-        if self.connections[i].peer_devices[d].repl == ConnState::Ahead {
-            self.send_marks(i, d);
-        }
     }
 
     /// Tells the peer of every block that is marked here: it may know of none of them.
-    fn send_marks(&mut self, i: usize, d: usize) {
+    pub(crate) fn send_marks(&mut self, i: usize, d: usize) {
         let mut from = 0;
         while let Some(range) = self.marked_run(i, d, from) {
             from = range.end.0.div_ceil(8);
@@ -505,6 +512,7 @@ impl Resource {
         pd.repair_at_once = urgent;
         if (ConnState::SyncSource..=ConnState::SyncTarget).contains(&new) {
             pd.differences_found = false;
+            pd.repair_tried = 0;
         }
         pd.repair_waits &= !conn_changed;
         if !two && std::mem::take(&mut pd.repair_waits) {

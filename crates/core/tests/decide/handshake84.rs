@@ -171,6 +171,7 @@ pub(crate) fn table() {
             Decision::NoSync,
             args.pick("occasion", &OCCASIONS, Occasion::Connect),
             words::disk(args, "peer", DiskState::Consistent),
+            args.flag("unconfirmed"),
             args.flag("suspended"),
             args.flag("pending"),
         )

@@ -148,6 +148,7 @@ pub(crate) fn table() {
                     all_volumes_connected: !args.flag("other-volume-missing"),
                     all_peer_disks_outdated: args.flag("all-peer-disks-outdated"),
                     all_disks_up_to_date: !args.flag("other-disk-bad"),
+                    others_lack_data: args.flag("others-lack-data"),
                     call_local_io_error: args.flag("call-local-io-error"),
                     forced_detach: args.flag("forced"),
                     grown: args.flag("grown"),
@@ -298,5 +299,30 @@ pub(crate) fn a_primary_that_loses_a_peers_data_starts_a_generation() {
                 assert!(found.contains(&wanted), "{} -> {}: {found:?}", show(&old), show(&new));
             }
         });
+    }
+}
+
+/// A resync or verify begins only where none is on its way, whichever node asks for it.
+#[test]
+fn no_resync_or_verify_begins_beside_another() {
+    let context = Context { verify_alg: true, ..plain() };
+    let beginnings = [ConnState::VerifyS, ConnState::VerifyT, ConnState::StartingSyncS, ConnState::StartingSyncT];
+    for &conn in ConnState::ALL.iter().filter(|c| **c > ConnState::Connected) {
+        let (disk, pdsk) = match conn {
+            ConnState::StartingSyncT
+            | ConnState::WFBitMapT
+            | ConnState::WFSyncUUID
+            | ConnState::SyncTarget
+            | ConnState::PausedSyncT
+            | ConnState::Behind => (DiskState::Inconsistent, DiskState::UpToDate),
+            ConnState::VerifyS | ConnState::VerifyT => (DiskState::UpToDate, DiskState::UpToDate),
+            _ => (DiskState::UpToDate, DiskState::Inconsistent),
+        };
+        let old = StateWord::undisturbed(Role::Secondary, Role::Secondary, conn, disk, pdsk);
+        for wished in beginnings.into_iter().filter(|w| *w != conn) {
+            let change = StateChange { conn: Some(wished), ..StateChange::default() };
+            let judged = judge(&old, &change, Force::Soft, &context);
+            assert_eq!(judged, Err(StateChangeResult::ResyncRunning), "{conn} to {wished}");
+        }
     }
 }

@@ -1,9 +1,13 @@
 //! Two cores beside each other: what writes cost, what a resync and a verify cost, and what they do when a disk or the
 //! peer does not answer.
 
+mod again;
 #[path = "../../../units/tests/counting/allocations.rs"]
 mod counting;
 mod crash;
+mod links;
 mod resync;
 mod rig;
+mod strangers;
+mod verbs;
 mod writes;

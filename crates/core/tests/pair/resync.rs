@@ -45,6 +45,31 @@ fn a_resync_asks_for_256_kib_at_a_time() {
     assert_eq!((a.disk_reads, b.disk_writes), (b.requests, b.requests), "{a:?} {b:?}");
 }
 
+/// DRBD 9 confirms what it frees when it has gathered more of it. Meanwhile it asks for the rest.
+#[test]
+fn a_target_need_not_confirm_what_it_frees() {
+    let mut pair = Pair::with(true, fast);
+    pair.nodes[0].empty = true;
+    pair.nodes[1].lost = |packet| matches!(packet, Packet::RsWriteAck(_));
+    let before = pair.nodes[0].counts;
+    invalidate(&mut pair);
+    pair.until(MINUTE, |p| (p.nodes[0].counts - before).disk_reads >= BLOCKS / 64);
+    assert_eq!(pair.states(), [ConnState::SyncSource, ConnState::SyncTarget]);
+}
+
+/// Whatever the target's bitmap says: what is marked here its copy lacks.
+#[test]
+fn a_resync_has_not_ended_while_blocks_are_marked() {
+    let mut pair = Pair::with(true, fast);
+    pair.nodes[0].empty = true;
+    pair.nodes[1].lost = |packet| matches!(packet, Packet::RsWriteAck(ack) if ack.sector.0 > 1 << 16);
+    invalidate(&mut pair);
+    pair.until(MINUTE, |p| p.nodes[0].notes.contains(&"resync-incomplete"));
+    let snapshot = pair.nodes[0].core.snapshot();
+    let device = &snapshot.connections[0].peer_devices[0];
+    assert!(device.out_of_sync.0 > 0 && device.peer_disk != DiskState::UpToDate, "{device:?}");
+}
+
 /// The peer asked before it knew that the resync is over. Its answer would clear what writes have marked since.
 #[test]
 fn nothing_is_served_when_the_resync_is_over() {

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, Generation, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{
-    BlockRequest, BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkUp, MetaDone, MetaOp,
-    OpenedDisk, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
+    BlockRequest, BufRef, Command, CommandError, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkUp,
+    MetaDone, MetaOp, OpenedDisk, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
 };
 use wire::{Packet, Socket};
 
@@ -14,7 +14,7 @@ use crate::counting::allocations;
 use crate::crash::journal::{Event, Pace};
 
 pub(crate) const VOLUME: VolumeNr = VolumeNr(0);
-/// Of the backing disks.
+/// Of the backing disks, by default.
 const SIZE: ByteLen = ByteLen(4 << 30);
 
 /// A struct of numbers, and the difference of two of it.
@@ -63,11 +63,13 @@ pub(crate) struct Node {
     pub(crate) layout: meta::Layout,
     /// From the first byte of the metadata on.
     pub(crate) metadata: Vec<u8>,
+    /// Of the backing disk.
+    size: ByteLen,
     write_through: bool,
     disk_done: Vec<DiskDone>,
     meta_done: Vec<MetaDone>,
-    inbox: VecDeque<(Socket, VolumeNr, Packet, Segments)>,
-    link_wanted: bool,
+    pub(crate) inbox: VecDeque<(Socket, VolumeNr, Packet, Segments)>,
+    pub(crate) link_wanted: bool,
     pub(crate) counts: Counts,
     /// What this node sends and is lost.
     pub(crate) lost: fn(&Packet) -> bool,
@@ -85,6 +87,11 @@ pub(crate) struct Node {
     pub(crate) notes: Vec<&'static str>,
     /// Everything that a crash may undo, if it is kept.
     pub(crate) journal: Option<Vec<Event>>,
+    /// How commands ended, if any may fail.
+    pub(crate) answers: Option<Vec<(u64, Result<(), CommandError>)>>,
+    pub(crate) stopped: bool,
+    /// Something has come in since the last turn's end.
+    pub(crate) told: bool,
     /// How long disk operations take; by default until the next turn.
     pub(crate) pace: Pace,
 }
@@ -95,16 +102,27 @@ pub(crate) struct Shape {
     pub(crate) kind: meta::MetaDisk,
     pub(crate) version: meta::Version,
     pub(crate) al: meta::AlShape,
+    /// Bitmap slots: of the peer, and of nodes that are not configured (or of none).
+    pub(crate) slots: u32,
+    /// Of the backing disk.
+    pub(crate) size: ByteLen,
 }
 
 impl Shape {
-    pub(crate) const DEFAULT: Shape =
-        Shape { kind: meta::MetaDisk::Internal, version: meta::Version::V08, al: meta::AlShape::DEFAULT };
+    pub(crate) const DEFAULT: Shape = Shape {
+        kind: meta::MetaDisk::Internal,
+        version: meta::Version::V08,
+        al: meta::AlShape::DEFAULT,
+        slots: 1,
+        size: SIZE,
+    };
 }
 
 pub(crate) struct Pair {
     pub(crate) now: Instant,
     pub(crate) nodes: [Node; 2],
+    /// How long a turn takes; by default a microsecond.
+    pub(crate) turn: Duration,
     in_flight: u64,
     next_tag: u64,
 }
@@ -114,10 +132,10 @@ pub(crate) fn metadata_at(layout: &meta::Layout) -> u64 {
     layout.superblock_at().0.min(layout.al_at().0).min(layout.bitmap_at().0)
 }
 
-fn node(n: u8, shape: Shape, write_through: bool, change: fn(&mut ResourceConfig)) -> Node {
+fn node(n: u8, shape: Shape, write_through: bool, change: &dyn Fn(&mut ResourceConfig)) -> Node {
     let (own, peer) = (NodeId::new(n).unwrap(), NodeId::new(1 - n).unwrap());
-    let geometry = meta::Geometry::new(1, 4096, shape.al).unwrap();
-    let layout = meta::Layout::new(shape.kind, geometry, SIZE).unwrap();
+    let geometry = meta::Geometry::new(shape.slots, 4096, shape.al).unwrap();
+    let layout = meta::Layout::new(shape.kind, geometry, shape.size).unwrap();
     let mut sb = meta::Superblock::fresh(shape.version, &layout);
     match shape.version {
         meta::Version::V08 => sb.peers[meta::Superblock::V08_PEER].slot = Some(0),
@@ -126,7 +144,7 @@ fn node(n: u8, shape: Shape, write_through: bool, change: fn(&mut ResourceConfig
     sb.current = Generation(0x1000);
     sb.flags.put(meta::DeviceFlags::CONSISTENT, true);
     sb.flags.put(meta::DeviceFlags::WAS_UP_TO_DATE, true);
-    sb.effective_size = layout.capacity().min(SIZE.to_sectors_floor());
+    sb.effective_size = layout.capacity().min(shape.size.to_sectors_floor());
     let from = metadata_at(&layout);
     let bitmap_end = layout.bitmap_at().0 + geometry.bitmap_bytes(sb.effective_size);
     let end = bitmap_end.max(layout.superblock_at().0 + 4096).max(layout.al_at().0 + shape.al.bytes().0);
@@ -155,6 +173,7 @@ fn node(n: u8, shape: Shape, write_through: bool, change: fn(&mut ResourceConfig
         peer,
         layout,
         metadata,
+        size: shape.size,
         write_through,
         disk_done: Vec::new(),
         meta_done: Vec::new(),
@@ -169,6 +188,9 @@ fn node(n: u8, shape: Shape, write_through: bool, change: fn(&mut ResourceConfig
         digest: 0,
         notes: Vec::new(),
         journal: None,
+        answers: None,
+        stopped: false,
+        told: false,
         pace: Pace::default(),
     }
 }
@@ -185,6 +207,9 @@ impl Node {
     /// One turn; what is sent goes to `to`.
     fn turn(&mut self, now: Instant, to: &mut VecDeque<(Socket, VolumeNr, Packet, Segments)>) {
         let peer = self.peer;
+        if self.stopped {
+            return self.inbox.clear();
+        }
         let (mut disk, mut meta) = (std::mem::take(&mut self.disk_done), std::mem::take(&mut self.meta_done));
         if self.slow {
             self.queued.extend(Some(disk.len()).filter(|n| *n > 0));
@@ -193,10 +218,12 @@ impl Node {
         let left = std::mem::take(&mut self.disk_done);
         for done in disk.drain(..self.pace.ready(disk.len())) {
             self.note_event(|| Event::DiskDone(done.op));
+            self.told = true;
             self.count(|core| core.on_disk_done(now, done));
         }
         for done in meta.drain(..self.pace.ready(meta.len())) {
             self.note_event(|| Event::MetaDone);
+            self.told = true;
             self.count(|core| core.on_meta_done(now, done));
         }
         (self.disk_done, self.meta_done) = (disk, meta);
@@ -207,15 +234,25 @@ impl Node {
                 Packet::BarrierAck(ack) => self.note_event(|| Event::BarrierAcked(ack.barrier)),
                 _ => {}
             }
+            self.told = true;
             self.count(|core| core.on_packet(now, peer, stream, volume, packet, payload));
         }
         if self.core.poll_timeout().is_some_and(|at| at <= now) {
+            self.told = true;
             self.count(|core| core.on_time(now));
         }
-        self.count(|core| core.on_turn_end(now));
+        // As in the engine: who gets nothing has no turn.
+        if std::mem::take(&mut self.told) {
+            self.count(|core| core.on_turn_end(now));
+        }
         while let Some(effect) = self.count(Resource::poll_effect) {
             self.carry_out(now, effect, to);
         }
+    }
+
+    pub(crate) fn link_down(&mut self, now: Instant, why: urbd_core::LinkDown) {
+        self.told = true;
+        self.core.on_link_down(now, self.peer, why);
     }
 
     /// What happened, if a journal of it is kept.
@@ -251,8 +288,8 @@ impl Node {
             Effect::Connect { .. } => self.link_wanted = true,
             Effect::OpenDisk { volume } => {
                 let opened = OpenedDisk {
-                    backing: SIZE,
-                    meta_device: SIZE,
+                    backing: self.size,
+                    meta_device: self.size,
                     can_discard: true,
                     discard_zeroes: true,
                     write_through: self.write_through,
@@ -302,10 +339,15 @@ impl Node {
                 self.note_event(|| Event::Complete(tag));
                 self.counts.completed += 1;
             }
-            Effect::CommandDone { result, .. } => {
-                result.expect("commands succeed");
+            Effect::CommandDone { id, result } => match &mut self.answers {
+                Some(answers) => answers.push((id, result)),
+                None => result.expect("commands succeed"),
+            },
+            Effect::CloseLink { .. } => {
+                self.notes.push("link closed");
+                self.link_wanted = false;
             }
-            Effect::CloseLink { .. } => self.notes.push("link closed"),
+            Effect::Stopped => self.stopped = true,
             _ => {}
         }
     }
@@ -339,20 +381,22 @@ impl Pair {
     }
 
     /// The same with other options.
-    pub(crate) fn with(write_through: bool, change: fn(&mut ResourceConfig)) -> Pair {
+    pub(crate) fn with(write_through: bool, change: impl Fn(&mut ResourceConfig)) -> Pair {
         Pair::on(Shape::DEFAULT, write_through, change)
     }
 
     /// The same on other metadata.
-    pub(crate) fn on(shape: Shape, write_through: bool, change: fn(&mut ResourceConfig)) -> Pair {
+    pub(crate) fn on(shape: Shape, write_through: bool, change: impl Fn(&mut ResourceConfig)) -> Pair {
         let mut pair = Pair {
             now: Instant(1_000_000_000),
-            nodes: [node(0, shape, write_through, change), node(1, shape, write_through, change)],
+            nodes: [node(0, shape, write_through, &change), node(1, shape, write_through, &change)],
+            turn: Duration(1000),
             in_flight: 0,
             next_tag: 0,
         };
         let now = pair.now;
         for n in &mut pair.nodes {
+            n.told = true;
             n.core.on_command(now, 1, Command::Attach { volume: VOLUME });
             let (peer, discard_my_data, tentative) = (n.peer, false, false);
             n.core.on_command(now, 2, Command::Connect { peer, discard_my_data, tentative });
@@ -362,7 +406,7 @@ impl Pair {
         pair.link();
         pair.run(100);
         let primary = Command::Primary { force: false };
-        pair.nodes[0].core.on_command(pair.now, 3, primary);
+        pair.command(0, primary);
         pair.run(100);
         pair
     }
@@ -372,6 +416,7 @@ impl Pair {
         for (i, n) in self.nodes.iter_mut().enumerate() {
             let link = LinkUp { resolve_conflicts: i == 0, challenge: [i as u8; 64] };
             n.note_event(|| Event::Link(true));
+            (n.told, n.link_wanted) = (true, false);
             n.core.on_link_up(self.now, n.peer, link);
         }
     }
@@ -381,14 +426,21 @@ impl Pair {
         for n in &mut self.nodes {
             n.inbox.clear();
             n.note_event(|| Event::Link(false));
-            n.core.on_link_down(self.now, n.peer, urbd_core::LinkDown::Closed);
+            n.link_down(self.now, urbd_core::LinkDown::Closed);
         }
     }
 
-    /// Turns of both nodes, one microsecond each.
+    /// Is nothing under way, on a disk or between the nodes?
+    pub(crate) fn is_idle(&self) -> bool {
+        self.nodes
+            .iter()
+            .all(|n| n.stopped || (!n.told && n.inbox.is_empty() && n.disk_done.is_empty() && n.meta_done.is_empty()))
+    }
+
+    /// Turns of both nodes.
     pub(crate) fn run(&mut self, turns: usize) {
         for _ in 0..turns {
-            self.now = self.now + Duration(1000);
+            self.now = self.now + self.turn;
             let [a, b] = &mut self.nodes;
             a.turn(self.now, &mut b.inbox);
             b.turn(self.now, &mut a.inbox);
@@ -397,13 +449,22 @@ impl Pair {
 
     /// Until `there`, with the time that the cores' timers want to pass; virtual seconds until then.
     pub(crate) fn until(&mut self, limit: Duration, there: impl Fn(&Pair) -> bool) -> f64 {
+        self.until_beside(limit, there, |_| {})
+    }
+
+    /// The same, with something before each turn.
+    pub(crate) fn until_beside(
+        &mut self,
+        limit: Duration,
+        there: impl Fn(&Pair) -> bool,
+        mut beside: impl FnMut(&mut Pair),
+    ) -> f64 {
         let start = self.now;
         while !there(self) {
             assert!(self.now.since(start) < limit, "not within {limit:?}: {:?}", self.nodes[1].notes);
+            beside(self);
             self.run(1);
-            let idle =
-                self.nodes.iter().all(|n| n.inbox.is_empty() && n.disk_done.is_empty() && n.meta_done.is_empty());
-            if idle {
+            if self.is_idle() {
                 let timer = self.nodes.iter().filter_map(|n| n.core.poll_timeout()).min();
                 self.now = self.now.max(timer.unwrap_or(self.now));
             }
@@ -418,7 +479,13 @@ impl Pair {
     }
 
     pub(crate) fn command(&mut self, node: usize, command: Command) {
-        self.nodes[node].core.on_command(self.now, 9, command);
+        self.command_with_id(node, 9, command);
+    }
+
+    pub(crate) fn command_with_id(&mut self, node: usize, id: u64, command: Command) {
+        let n = &mut self.nodes[node];
+        n.told = true;
+        n.core.on_command(self.now, id, command);
     }
 
     /// What both nodes say of their volume.
@@ -431,15 +498,24 @@ impl Pair {
     }
 
     pub(crate) fn write_on(&mut self, node: usize, block: u64) {
-        let data = Segments::One(BufRef { id: self.next_tag as u32, offset: 0, len: 4096 });
-        let (sector, len) = (Sector(block * 8), ByteLen(4096));
         let tag = self.next_tag;
-        self.nodes[node].note_event(|| Event::Request(tag, sector, len));
-        let kind = RequestKind::Write { fua: false };
+        self.nodes[node].note_event(|| Event::Request(tag, Sector(block * 8), ByteLen(4096)));
+        self.request_on(node, block, RequestKind::Write { fua: false });
+    }
+
+    /// A request for a block of 4 KiB, or a flush.
+    pub(crate) fn request_on(&mut self, node: usize, block: u64, kind: RequestKind) {
+        let data = match kind {
+            RequestKind::Write { .. } => Segments::One(BufRef { id: self.next_tag as u32, offset: 0, len: 4096 }),
+            _ => Segments::None,
+        };
+        let (sector, len) = if kind == RequestKind::Flush { (0, 0) } else { (block * 8, 4096) };
+        let (sector, len) = (Sector(sector), ByteLen(len));
         let request = BlockRequest { tag: self.next_tag, volume: VOLUME, kind, sector, len, data };
         self.next_tag += 1;
         self.in_flight += 1;
         let now = self.now;
+        self.nodes[node].told = true;
         self.nodes[node].count(|core| core.on_request(now, request));
     }
 

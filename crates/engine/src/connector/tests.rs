@@ -25,7 +25,7 @@ fn socket(n: u32) -> SocketId {
 
 #[test]
 fn greater_address_declares_data_and_then_answers_with_meta() {
-    let mut c = Connector::start(settings(GREATER, LESSER), 1, T0);
+    let mut c = Connector::start(settings(GREATER, LESSER), 1, T0, T0);
     assert_eq!(c.take_actions(), [Action::Open]);
     c.on_connected(Some(socket(1)), T0);
     assert_eq!(c.take_actions(), [Action::Declare(socket(1), StreamKind::Data), Action::Open]);
@@ -45,7 +45,7 @@ fn greater_address_declares_data_and_then_answers_with_meta() {
 
 #[test]
 fn a_kernel_that_declares_data_first_gets_meta_at_once() {
-    let mut c = Connector::start(settings(LESSER, GREATER), 1, T0);
+    let mut c = Connector::start(settings(LESSER, GREATER), 1, T0, T0);
     c.take_actions();
     c.on_connected(None, T0);
     assert!(c.take_actions().is_empty() && c.deadline() > T0);
@@ -64,7 +64,7 @@ fn a_kernel_that_declares_data_first_gets_meta_at_once() {
 fn crossed_sockets_greater_keeps_lesser_adopts() {
     for (local, peer, kept) in [(GREATER, LESSER, true), (LESSER, GREATER, false)] {
         let kind = if kept { StreamKind::Data } else { StreamKind::Meta };
-        let mut c = Connector::start(settings(local, peer), 1, T0);
+        let mut c = Connector::start(settings(local, peer), 1, T0, T0);
         c.on_connected(Some(socket(1)), T0);
         c.on_accepted(socket(2), ip(peer), T0);
         c.take_actions();
@@ -76,7 +76,7 @@ fn crossed_sockets_greater_keeps_lesser_adopts() {
 
 #[test]
 fn strangers_and_silent_sockets_are_closed() {
-    let mut c = Connector::start(settings(LESSER, GREATER), 1, T0);
+    let mut c = Connector::start(settings(LESSER, GREATER), 1, T0, T0);
     c.on_connected(None, T0);
     c.take_actions();
     c.on_accepted(socket(1), "10.9.9.9".parse().unwrap(), T0);
@@ -93,7 +93,7 @@ fn strangers_and_silent_sockets_are_closed() {
 
 #[test]
 fn a_dead_socket_is_forgotten_and_opened_again() {
-    let mut c = Connector::start(settings(GREATER, LESSER), 1, T0);
+    let mut c = Connector::start(settings(GREATER, LESSER), 1, T0, T0);
     c.on_connected(Some(socket(1)), T0);
     c.on_connected(Some(socket(2)), T0);
     c.take_actions();
@@ -108,7 +108,7 @@ fn a_dead_socket_is_forgotten_and_opened_again() {
 
 #[test]
 fn stop_closes_everything() {
-    let mut c = Connector::start(settings(GREATER, LESSER), 1, T0);
+    let mut c = Connector::start(settings(GREATER, LESSER), 1, T0, T0);
     c.on_connected(Some(socket(1)), T0);
     c.on_accepted(socket(2), ip(LESSER), T0);
     c.take_actions();
@@ -140,8 +140,8 @@ enum Event {
 impl Network {
     fn new(seed: u64) -> Network {
         let nodes = [
-            Connector::start(settings(GREATER, LESSER), seed, T0),
-            Connector::start(settings(LESSER, GREATER), seed + 1, T0),
+            Connector::start(settings(GREATER, LESSER), seed, T0, T0),
+            Connector::start(settings(LESSER, GREATER), seed + 1, T0, T0),
         ];
         Network {
             nodes,
@@ -233,4 +233,40 @@ fn two_nodes_always_agree_on_the_same_two_sockets() {
         assert_eq!(net.other_end[&(0, a.meta)], (1, b.meta), "seed {seed}");
         assert_ne!(a.resolve_conflicts, b.resolve_conflicts, "seed {seed}: both or none resolve conflicts");
     }
+}
+
+#[test]
+fn before_it_opens_connections_it_accepts_them() {
+    let open = T0 + Duration::from_secs(60);
+    let mut c = Connector::start(settings(GREATER, LESSER), 1, T0, open);
+    assert_eq!((c.take_actions(), c.deadline()), (vec![], open));
+    for (n, kind) in [(1, StreamKind::Data), (2, StreamKind::Meta)] {
+        c.on_accepted(socket(n), ip(LESSER), T0);
+        assert_eq!(c.take_actions(), [Action::ReadFirst(socket(n))]);
+        c.on_first_packet(socket(n), Some(kind), T0);
+        let tries = if kind == StreamKind::Data { vec![Action::Open] } else { vec![] };
+        assert_eq!(c.take_actions(), tries);
+    }
+    let mut c = Connector::start(settings(GREATER, LESSER), 1, T0, open);
+    c.on_timer(open);
+    assert_eq!(c.take_actions(), [Action::Open]);
+}
+
+#[test]
+fn silent_sockets_do_not_shut_the_peer_out() {
+    let mut c = Connector::start(settings(GREATER, LESSER), 1, T0, T0 + Duration::from_secs(60));
+    for n in 1..=8 {
+        c.on_accepted(socket(n), ip(LESSER), T0);
+        assert_eq!(c.take_actions(), [Action::ReadFirst(socket(n))]);
+    }
+    for (n, silent) in [(9, 1), (10, 2)] {
+        c.on_accepted(socket(n), ip(LESSER), T0);
+        assert_eq!(c.take_actions(), [Action::Close(socket(silent)), Action::ReadFirst(socket(n))]);
+    }
+    for (n, kind) in [(9, StreamKind::Data), (10, StreamKind::Meta)] {
+        c.on_first_packet(socket(n), Some(kind), T0);
+    }
+    c.take_actions();
+    c.on_timer(T0 + Duration::from_millis(500));
+    assert!(c.take_actions().contains(&Action::Check(socket(9), socket(10))));
 }

@@ -36,10 +36,10 @@ struct Half {
 }
 
 impl Opening {
-    pub(super) fn start(peer: NodeId, settings: &LinkSettings, seed: u64, now: Instant) -> Opening {
+    pub(super) fn start(peer: NodeId, settings: &LinkSettings, seed: u64, now: Instant, open: Instant) -> Opening {
         Opening {
             peer,
-            connector: Connector::start(settings.connector.clone(), seed, now),
+            connector: Connector::start(settings.connector.clone(), seed, now, open),
             listener: None,
             attempt: None,
             sockets: BTreeMap::new(),

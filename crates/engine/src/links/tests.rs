@@ -91,14 +91,14 @@ fn turn_until(a: &mut Node, b: &mut Node, what: &str, is_so: impl Fn(&Node, &Nod
 fn connected() -> (Node, Node) {
     let (x, y) = (free_address(), free_address());
     let (mut a, mut b) = (Node::new(x, y, 1), Node::new(y, x, 0));
-    a.links.connect(node_id(1), Instant(0));
-    b.links.connect(node_id(0), Instant(0));
+    a.links.connect(node_id(1), Instant(0), false);
+    b.links.connect(node_id(0), Instant(0), false);
     turn_until(&mut a, &mut b, "both are up", |a, b| a.is_up() && b.is_up());
     for node in [&mut a, &mut b] {
         node.send(Socket::Data, Packet::ConnectionFeatures(ConnectionFeatures::OFFER), &Segments::None);
     }
     turn_until(&mut a, &mut b, "features came", |a, b| a.packets().len() == 1 && b.packets().len() == 1);
-    let dialect = Dialect { version: Version::MAX, features: wire::Features::ALL };
+    let dialect = Dialect { version: Version::MAX_84, features: wire::Features::OF_84 };
     a.links.set_dialect(node_id(1), dialect, Some("sha1"));
     b.links.set_dialect(node_id(0), dialect, Some("sha1"));
     (a, b)
@@ -157,7 +157,7 @@ fn a_wrong_integrity_digest_ends_the_link() {
     let (mut a, mut b) = connected();
     a.send(Socket::Data, protocol("sha1"), &Segments::None);
     // The sender takes another algorithm of the same length for granted: none is, so the digest stays empty bytes.
-    let dialect = Dialect { version: Version::MAX, features: wire::Features::ALL };
+    let dialect = Dialect { version: Version::MAX_84, features: wire::Features::OF_84 };
     a.links.set_dialect(node_id(1), dialect, None);
     let Packet::Data(mut forged) = write(512) else { panic!("a write") };
     forged.digest = wire::Digest::new(&[0x55; 20]).unwrap();

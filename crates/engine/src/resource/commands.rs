@@ -7,7 +7,8 @@ use crate::status::{self, Surroundings};
 use crate::token::ClientId;
 use crate::{metrics, notify, setup};
 use config::{Disk, LoadOptions, ThisHost};
-use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, Reply, Request, ResourceStatus};
+use control::ResourceStatus;
+use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, ReplicationState, Reply, Request};
 use frontends::loopdev::Background;
 use std::collections::BTreeMap;
 use units::{NodeId, Sector, VolumeNr};
@@ -20,8 +21,21 @@ pub(super) struct Commands {
     /// Which question each of the core's commands belongs to.
     running: BTreeMap<u64, u64>,
     asked: BTreeMap<u64, Question>,
-    replies: Vec<(ClientId, Reply)>,
+    replies: Vec<(ClientId, Reply, Promotion)>,
+    /// For the next question.
+    notes: Vec<String>,
     start: Start,
+}
+
+/// Was a command one to become Primary?
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Promotion {
+    #[default]
+    No,
+    /// A Secondary was asked.
+    Begun,
+    /// A Primary was asked.
+    Again,
 }
 
 /// Attaching the disks with which the process starts.
@@ -39,16 +53,28 @@ pub(super) struct UseCheck {
 }
 
 /// One client's command; it may be several for the core (all volumes, all peers).
+#[derive(Default)]
 struct Question {
     client: Option<ClientId>,
     left: usize,
     failure: Option<Failure>,
+    /// What the client is told when it has succeeded.
+    notes: Vec<String>,
+    promotion: Promotion,
+    /// A command that has failed already, and is undone by this one.
+    undone: Option<Failure>,
 }
 
 impl Commands {
     /// The id for a command that nobody waits for.
     pub(super) fn unattended(&mut self) -> u64 {
         self.ask(None, 1)[0]
+    }
+
+    /// An id for a command whose end is no client's business.
+    pub(super) fn name(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
     }
 
     /// Ids for the `n` commands that the process starts with.
@@ -66,7 +92,7 @@ impl Commands {
     /// Tells the client how the start went, as soon as that is known.
     fn await_start(&mut self, client: ClientId) {
         match &self.start.reply {
-            Some(reply) => self.replies.push((client, reply.clone())),
+            Some(reply) => self.replies.push((client, reply.clone(), Promotion::No)),
             None => self.start.waiting.push(client),
         }
     }
@@ -82,24 +108,33 @@ impl Commands {
         if asked.left > 0 {
             return;
         }
-        let Some(Question { client, failure, .. }) = self.asked.remove(&question) else { return };
+        let Some(Question { client, mut failure, notes, promotion, undone, .. }) = self.asked.remove(&question) else {
+            return;
+        };
+        if let Some(mut undone) = undone {
+            undone.message += &match failure {
+                None => "; this node is Secondary again".to_owned(),
+                Some(failure) => format!("; this node stays Primary: {failure}"),
+            };
+            failure = Some(undone);
+        }
         if self.start.question == Some(question) {
             let reply = failure.clone().map_or(Reply::Ok { info: Vec::new() }, Reply::Error);
             // The resource is there even if a disk is not: it can serve its peer's data.
             ready();
-            self.replies.extend(self.start.waiting.drain(..).map(|client| (client, reply.clone())));
+            self.replies.extend(self.start.waiting.drain(..).map(|client| (client, reply.clone(), Promotion::No)));
             self.start.reply = Some(reply);
         }
         match (client, failure) {
-            (Some(client), None) => self.replies.push((client, Reply::Ok { info: Vec::new() })),
-            (Some(client), Some(failure)) => self.replies.push((client, Reply::Error(failure))),
+            (Some(client), None) => self.replies.push((client, Reply::Ok { info: notes }, promotion)),
+            (Some(client), Some(failure)) => self.replies.push((client, Reply::Error(failure), Promotion::No)),
             (None, Some(failure)) => log("error", &failure.to_string()),
             (None, None) => {}
         }
     }
 
     /// Replies that are ready to be sent.
-    pub(super) fn take_replies(&mut self) -> Vec<(ClientId, Reply)> {
+    pub(super) fn take_replies(&mut self) -> Vec<(ClientId, Reply, Promotion)> {
         std::mem::take(&mut self.replies)
     }
 
@@ -107,7 +142,8 @@ impl Commands {
     fn ask(&mut self, client: Option<ClientId>, n: usize) -> Vec<u64> {
         let question = self.next;
         self.next += 1;
-        self.asked.insert(question, Question { client, left: n, failure: None });
+        let notes = std::mem::take(&mut self.notes);
+        self.asked.insert(question, Question { client, left: n, notes, ..Question::default() });
         let ids: Vec<u64> = (0..n as u64).map(|i| self.next + i).collect();
         self.next += n as u64;
         self.running.extend(ids.iter().map(|id| (*id, question)));
@@ -139,6 +175,10 @@ impl Runner {
                 Ok(generations) => Reply::Generations(generations),
                 Err(failure) => Reply::Error(failure),
             },
+            Request::Command(Asked::HandOver) => match self.hand_over() {
+                Ok(()) => Reply::Ok { info: Vec::new() },
+                Err(failure) => Reply::Error(failure),
+            },
             Request::Command(asked) => return self.on_asked(Some(client), asked),
         };
         self.control.reply(client, &reply);
@@ -146,14 +186,25 @@ impl Runner {
 
     /// Does what an administrator asked for; without a client, the log says how it ended.
     pub(super) fn on_asked(&mut self, client: Option<ClientId>, asked: Asked) {
+        if let Some(failure) = self.refused_while_waiting(&asked) {
+            return client.into_iter().for_each(|client| self.control.reply(client, &Reply::Error(failure.clone())));
+        }
         if self.must_check_use(&asked) { self.check_use(client, asked) } else { self.command(client, asked) }
     }
 
     fn command(&mut self, client: Option<ClientId>, asked: Asked) {
-        let reply = match self.translate(asked) {
+        let promotion = self.promotion(&asked);
+        let translated = match (client, asked) {
+            // A service manager asks once, and then kills. Who uses the device here is spared; the peer has its say in
+            // the log.
+            (None, Asked::Down { force: false }) => Ok(vec![Command::Down(true)]),
+            (_, asked) => self.translate(asked),
+        };
+        let reply = match translated {
             Ok(commands) if commands.is_empty() => Reply::Ok { info: Vec::new() },
             Ok(commands) => {
                 let ids = self.commands.ask(client, commands.len());
+                self.commands.asked.values_mut().next_back().expect("just asked").promotion = promotion;
                 for (id, command) in ids.into_iter().zip(commands) {
                     self.tell(|core, now| core.on_command(now, id, command));
                 }
@@ -164,6 +215,40 @@ impl Runner {
         if let Some(client) = client {
             self.control.reply(client, &reply);
         }
+    }
+
+    fn promotion(&mut self, asked: &Asked) -> Promotion {
+        if !matches!(asked, Asked::Primary { .. }) {
+            return Promotion::No;
+        }
+        match self.core.snapshot().role {
+            wire::Role::Primary => {
+                self.fuse.iter_mut().for_each(FuseServer::try_again);
+                Promotion::Again
+            }
+            _ => Promotion::Begun,
+        }
+    }
+
+    /// Answers a command that has ended. Who became Primary, but without the block device that the configuration
+    /// promises, has not: a cluster manager is to try the other node.
+    pub(super) fn answer_client(&mut self, (client, reply, promotion): (ClientId, Reply, Promotion)) {
+        let missing = || self.no_devices.clone().or_else(|| self.fuse.as_ref().and_then(FuseServer::missing));
+        let Some(why) = Some(missing).filter(|_| promotion != Promotion::No).and_then(|missing| missing()) else {
+            return self.control.reply(client, &reply);
+        };
+        let text = format!("there can be no block device ({why})");
+        let failure = Failure::new(ErrorCode::INVALID_REQUEST, text).with_hint(format!(
+            "mend it (for example: modprobe loop; modprobe fuse), restart {}; or say that its NBD sockets will do: \
+             urbd {{ front-end none; }}",
+            self.local.name
+        ));
+        if promotion == Promotion::Again {
+            return self.control.reply(client, &Reply::Error(failure));
+        }
+        let id = self.commands.ask(Some(client), 1)[0];
+        self.commands.asked.values_mut().next_back().expect("just asked").undone = Some(failure);
+        self.tell(|core, now| core.on_command(now, id, Command::Secondary { force: false }));
     }
 
     /// Going Secondary is refused while a device is in use, which only the kernel knows.
@@ -196,7 +281,32 @@ impl Runner {
         }
         self.told = true;
         for (client, asked) in check.waiting {
-            self.command(client, asked);
+            // Who was asked by a signal does not insist on going down.
+            if client.is_none() && !used.is_empty() && self.can_leave() {
+                self.leave()
+            } else {
+                self.command(client, asked)
+            }
+        }
+    }
+
+    /// Whoever waits while a disk does not answer is told so: most commands end when what is under way on it has ended.
+    pub(super) fn answer_for_hung_disks(&mut self) {
+        let hung = self.local.volumes.iter().filter_map(|v| Some((v.nr, self.volumes.hangs(v.nr)?))).next();
+        let waiting = self.control.wait_longer();
+        let Some((nr, since)) = hung else { return };
+        let object = format!("{}/{nr}", self.local.name);
+        let path = self.volumes.path(nr).map(|p| p.data.display().to_string()).unwrap_or_default();
+        let seconds = since.0 / 1_000_000_000;
+        let text = format!(
+            "the disk of {object}, {path}, has not answered for {seconds} s: what was asked goes on when it does"
+        );
+        let failure = Failure::new(ErrorCode::IN_TRANSIENT_STATE, text).with_hint(format!(
+            "to give the disk up: urbd detach --force {object}; to end the process all the same: urbd down --force {}",
+            self.local.name
+        ));
+        for client in waiting {
+            self.control.dismiss(client, &Reply::Error(failure.clone()));
         }
     }
 
@@ -275,16 +385,23 @@ impl Runner {
             Asked::SuspendIo { volume } => self.each_volume(volume, |volume| Command::SuspendIo { volume })?,
             Asked::ResumeIo { volume } => self.each_volume(volume, |volume| Command::ResumeIo { volume })?,
             Asked::Outdate { volume } => self.each_volume(volume, |volume| Command::Outdate { volume })?,
-            Asked::NewCurrentUuid { volume, clear_bitmap, .. } => {
+            Asked::NewCurrentUuid { volume, clear_bitmap } => {
                 self.each_volume(volume, |volume| Command::NewCurrentUuid { volume, clear_bitmap })?
             }
-            Asked::Resize { volume, assume_clean, .. } => {
+            Asked::Resize { volume, assume_clean } => {
                 self.check_grown(volume)?;
                 self.each_volume(volume, |volume| Command::Resize { volume, assume_clean })?
             }
-            Asked::ChangeOptions { config, .. } => vec![self.change_options(&config)?],
-            Asked::Down { force: false } => vec![Command::Down],
-            Asked::Down { force: true } => vec![Command::Secondary { force: true }, Command::Down],
+            Asked::ChangeOptions { config } => vec![self.change_options(&config)?],
+            // Not for the core.
+            Asked::HandOver => Vec::new(),
+            Asked::Down { force: false } => vec![Command::Down(false)],
+            Asked::Down { force: true } => {
+                let hung = self.volumes_with_disk().filter(|nr| self.volumes.hangs(*nr).is_some());
+                let mut all: Vec<_> = hung.map(|volume| Command::Detach { volume, force: true }).collect();
+                all.extend([Command::Secondary { force: true }, Command::Down(true)]);
+                all
+            }
         })
     }
 
@@ -345,6 +462,7 @@ impl Runner {
         let local = config.resource_as_seen_by(&self.local.name, &host).map_err(|e| invalid(e.to_string()))?;
         self.check_same_objects(&local)?;
         let core_config = setup::resource_config(&local).map_err(invalid)?;
+        self.commands.notes = self.idle_at_source(&local);
         self.links.reconfigure(setup::link_settings(&local).map_err(invalid)?);
         self.volumes.reconfigure(setup::disk_paths(&local));
         *self.ring.busy_poll() = BusyPoll::at_most(local.urbd.busy_poll);
@@ -355,6 +473,33 @@ impl Runner {
         self.local = local;
         self.show = text.to_owned();
         Ok(Command::ChangeOptions(Box::new(core_config)))
+    }
+
+    /// The speed of a resync is decided on its target: what `new` changes of it on a source has no effect now.
+    fn idle_at_source(&self, new: &config::LocalResource) -> Vec<String> {
+        const OF_TARGET: [&str; 5] = ["resync-rate", "c-plan-ahead", "c-delay-target", "c-fill-target", "c-max-rate"];
+        let status = self.status();
+        let mut notes = Vec::new();
+        for (before, after) in self.local.peers.iter().zip(&new.peers) {
+            let peer = status.connections.iter().find(|c| c.name == before.peer_name);
+            for (before, after) in before.peer_devices.iter().zip(&after.peer_devices) {
+                let now = peer.and_then(|c| c.peer_device(after.volume.0)).map(|p| p.replication);
+                if !matches!(now, Some(ReplicationState::SyncSource | ReplicationState::PausedSyncS)) {
+                    continue;
+                }
+                let text = |of: &config::PeerDevice, name| of.settings.find(name).map(|s| s.value.clone());
+                let changed = OF_TARGET.into_iter().filter(|name| text(before, name) != text(after, name));
+                let changed: Vec<&str> = changed.collect();
+                if !changed.is_empty() {
+                    notes.push(format!(
+                        "warning: volume {} is the source of a resync, whose speed its target decides: set {} there",
+                        after.volume,
+                        changed.join(", ")
+                    ));
+                }
+            }
+        }
+        notes
     }
 
     /// The volumes and peers of a resource are made when it starts.

@@ -26,7 +26,7 @@ impl Runner {
             Effect::Send { peer, stream, volume, packet, payload } => {
                 self.links.send(peer, now, stream, volume, packet, &payload);
             }
-            Effect::Connect { peer, not_before } => self.links.connect(peer, not_before),
+            Effect::Connect { peer, not_before, accept_before } => self.links.connect(peer, not_before, accept_before),
             Effect::Dialect { peer, dialect, integrity } => {
                 self.links.set_dialect(peer, dialect, integrity.as_deref());
             }
@@ -50,6 +50,8 @@ impl Runner {
             Effect::Complete { tag, result } => self.complete(tag, result),
             Effect::Release(buffers) => self.release(&buffers),
             Effect::RunHandler { id, call } => self.run_handler(id, &call),
+            Effect::CommandDone { id, result } if self.is_wish(id) => self.on_wish_done(result),
+            Effect::CommandDone { id, result } if self.is_demotion(id) => self.on_demoted(result),
             Effect::CommandDone { id, result } => self.commands.on_done(id, result),
             Effect::Device { volume, size, access, discard } => {
                 self.nbd.set_device(volume, size, access, discard);
@@ -63,7 +65,7 @@ impl Runner {
             }
             Effect::StatusChanged => self.status_changed = true,
             Effect::Log(notice) => self.log_notice(&notice),
-            Effect::Stopped => self.stopped = true,
+            Effect::Stopped => self.stopped = Some(now),
         }
     }
 
@@ -228,17 +230,19 @@ impl Runner {
 }
 
 impl Runner {
-    /// Tells whoever waits: ended commands, and subscribers about changes.
-    pub(super) fn answer_clients(&mut self) {
+    /// Tells whoever waits: ended commands, and subscribers about changes. True if that has led to something to do.
+    pub(super) fn answer_clients(&mut self) -> bool {
         // Who became Primary wants to open the device: it is to be there when the command ends.
         if !self.fuse.as_ref().is_some_and(FuseServer::is_busy) {
-            for (client, reply) in self.commands.take_replies() {
-                self.control.reply(client, &reply);
+            for reply in self.commands.take_replies() {
+                self.answer_client(reply);
             }
         }
         if std::mem::take(&mut self.status_changed) && self.control.has_subscribers() {
             let status = self.status();
             self.control.publish(Event::Status(status));
         }
+        // Who was answered may have asked for the next thing already.
+        self.told || self.control.has_requests()
     }
 }

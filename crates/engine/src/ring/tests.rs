@@ -18,6 +18,15 @@ fn interfaces() -> impl Iterator<Item = Interface> {
     [Interface::IoUring, Interface::Poll].into_iter().filter(move |i| uring || *i == Interface::Poll)
 }
 
+/// Most tests of a ring are made with both of its interfaces.
+#[test]
+fn both_interfaces_are_tried() {
+    if !interfaces().any(|i| i == Interface::IoUring) {
+        println!("skipped: io-uring: this kernel has none, or we may not use it");
+    }
+    assert!(interfaces().any(|i| i == Interface::Poll));
+}
+
 /// Turns until `n` completions came.
 fn complete<T: Copy>(ring: &mut Ring<T>, n: usize) -> Vec<Done<T>> {
     let mut done = Vec::new();
@@ -219,7 +228,7 @@ fn staying_awake_changes_nothing() {
 fn an_answer_leaves_before_the_acknowledgement() {
     let (pool, mut ring) = (pool(), Ring::new(8).unwrap());
     if ring.interface() == Interface::Poll {
-        return; // which never stays awake
+        return println!("skipped: io-uring: nothing else stays awake");
     }
     *ring.busy_poll() = BusyPoll::at_most(Duration::from_millis(1));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

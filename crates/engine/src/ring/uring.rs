@@ -301,18 +301,17 @@ fn tolerate(result: io::Result<usize>) -> io::Result<()> {
 }
 
 fn entry(op: &mut Op) -> squeue::Entry {
-    let flags = |durable: bool| if durable { libc::RWF_DSYNC } else { 0 };
     match op {
         Op::Read { fd, offset, into } => {
             opcode::Read::new(raw(fd), into.address(), into.len() as u32).offset(*offset).build()
         }
         Op::Write { fd, offset, from, durable } => {
             let write = opcode::Write::new(raw(fd), from.address(), from.len() as u32);
-            write.offset(*offset).rw_flags(flags(*durable)).build()
+            write.offset(*offset).rw_flags(sys::write_flags(*durable)).build()
         }
         Op::WriteParts { fd, offset, parts, durable } => {
             let (iovecs, n) = parts.prepare_iovecs();
-            opcode::Writev::new(raw(fd), iovecs, n).offset(*offset).rw_flags(flags(*durable)).build()
+            opcode::Writev::new(raw(fd), iovecs, n).offset(*offset).rw_flags(sys::write_flags(*durable)).build()
         }
         Op::Flush { fd } => opcode::Fsync::new(raw(fd)).flags(FsyncFlags::DATASYNC).build(),
         Op::Fallocate { fd, offset, len, mode } => {

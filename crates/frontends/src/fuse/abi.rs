@@ -57,6 +57,10 @@ const PARALLEL_DIROPS: u32 = 1 << 18;
 pub(super) const MAX_PAGES: u32 = 1 << 22;
 /// There are more flags than fit into 32 bits.
 pub(super) const INIT_EXT: u32 = 1 << 30;
+/// What was read and not answered can be asked for once more (Linux 6.9). Of the second word of flags.
+pub(super) const HAS_RESEND: u32 = 1 << (39 - 32);
+/// The notification that asks for them; notifications go where answers have an error, and have no request's number.
+pub(super) const NOTIFY_RESEND: u32 = 7;
 /// Requests may travel through an io_uring (Linux 6.14). Of the second word of flags.
 pub(super) const OVER_IO_URING: u32 = 1 << (41 - 32);
 /// What we accept if the kernel offers it. Without `WRITEBACK_CACHE`: no data may sit where we do not see it.

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -115,30 +115,8 @@ fn refused(who: &str, stderr: &[u8]) -> io::Error {
 
 /// Receives one descriptor that was sent with `SCM_RIGHTS`.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let mut byte = 0u8;
-    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // Room for one control message, aligned as `cmsghdr` wants it.
-    let mut control = [0u64; 8];
-    // SAFETY: a `msghdr` of zeroes is a valid empty one.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: `message` points to `part` and `control`, which live to the end of this function.
-    if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `recvmsg` has filled `message`; CMSG_FIRSTHDR answers null or a header inside `control`.
-    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
-    let header = header.filter(|header| {
-        // SAFETY: CMSG_LEN only computes.
-        let needed = unsafe { libc::CMSG_LEN(size_of::<libc::c_int>() as u32) } as _;
-        header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS && header.cmsg_len >= needed
-    });
-    let header = header.ok_or_else(|| io::Error::other("fusermount3 did not hand over a descriptor"))?;
-    // SAFETY: the header is inside `control` and its length covers one descriptor, which is now ours alone.
-    unsafe { Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned())) }
+    let (_, descriptor) = crate::sys::receive(socket, &mut [0])?;
+    descriptor.ok_or_else(|| io::Error::other("fusermount3 did not hand over a descriptor"))
 }
 
 #[cfg(test)]
@@ -166,8 +144,11 @@ mod tests {
         const INIT: u32 = 26;
         let usable = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
         let installed = Command::new("fusermount3").arg("--version").output().is_ok();
-        if !usable || !installed {
-            return println!("skipped: needs fusermount3 and a /dev/fuse that we may open");
+        if !usable {
+            return println!("skipped: fuse: needs a /dev/fuse that we may open");
+        }
+        if !installed {
+            return println!("skipped: fusermount3 is not installed");
         }
         let directory = tempfile::tempdir().unwrap();
         let mut device = std::fs::File::from(mount_by_helper(directory.path()).unwrap());

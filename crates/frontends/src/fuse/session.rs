@@ -36,6 +36,7 @@ pub struct Session {
     exports: Vec<Export>,
     owner: (u32, u32),
     slots: Slots,
+    can_resend: bool,
 }
 
 /// Whether requests travel in slots, through an io_uring, rather than as messages on the descriptor.
@@ -57,7 +58,7 @@ impl Session {
     /// A file system with one file per export, named by what follows the last `/` of the export's name (its volume
     /// number). The files belong to user and group `owner`, who alone may open them.
     pub fn new(exports: Vec<Export>, owner: (u32, u32)) -> Session {
-        Session { exports, owner, slots: Slots::Unwanted }
+        Session { exports, owner, slots: Slots::Unwanted, can_resend: false }
     }
 
     /// Asks the kernel, when it greets, to hand over requests in slots ([`Session::parse_slot`]).
@@ -71,6 +72,11 @@ impl Session {
     /// what is not a request (`FORGET`, `INTERRUPT`) still comes as a message.
     pub fn has_slots(&self) -> bool {
         self.slots == Slots::Agreed
+    }
+
+    /// Has the kernel said, when it greeted, that it can hand out unanswered requests once more ([`super::resend`])?
+    pub fn can_resend(&self) -> bool {
+        self.can_resend
     }
 
     /// The export of volume `id`, to change its size or to make it read-only or writable. That takes effect for the
@@ -103,8 +109,11 @@ impl Session {
     fn handle(&mut self, message: &Message<'_>, out: &mut Vec<u8>) -> Event {
         let start = out.len();
         out.extend_from_slice(&[0; OUT_HEADER]);
-        if message.opcode == opcode::INIT && self.slots != Slots::Unwanted {
-            self.slots = if offers_slots(message) { Slots::Agreed } else { Slots::Wanted };
+        if message.opcode == opcode::INIT {
+            self.can_resend = offers(message, HAS_RESEND);
+            if self.slots != Slots::Unwanted {
+                self.slots = if offers(message, OVER_IO_URING) { Slots::Agreed } else { Slots::Wanted };
+            }
         }
         let answer = self.answer(message, out);
         let error = match answer {
@@ -186,11 +195,10 @@ impl Session {
     }
 
     fn index(&self, message: &Message<'_>) -> Result<usize, Errno> {
-        let index = usize::try_from(message.node.wrapping_sub(ROOT + 1)).map_err(|_| Errno::ENOENT)?;
         if message.node == ROOT {
             return Err(Errno::from_raw(libc::EISDIR));
         }
-        if index < self.exports.len() { Ok(index) } else { Err(Errno::ENOENT) }
+        self.exports.iter().position(|export| node(export) == message.node).ok_or(Errno::ENOENT)
     }
 
     fn export(&self, message: &Message<'_>) -> Result<&Export, Errno> {
@@ -201,7 +209,7 @@ impl Session {
         let export = &self.exports[index];
         let permissions = if export.read_only { 0o400 } else { 0o600 };
         Attr {
-            node: index as u64 + ROOT + 1,
+            node: node(export),
             size: export.size,
             mode: libc::S_IFREG | permissions,
             links: 1,
@@ -218,7 +226,7 @@ impl Session {
         let index = self.exports.iter().position(|export| file_name(export).as_bytes() == name).ok_or(Errno::ENOENT)?;
         const GENERATION: u64 = 0;
         // Valid for no time at all: sizes and roles change.
-        body.u64(&[index as u64 + ROOT + 1, GENERATION, 0, 0]).u32(&[0, 0]);
+        body.u64(&[node(&self.exports[index]), GENERATION, 0, 0]).u32(&[0, 0]);
         self.attr(index).emit(body);
         Ok(())
     }
@@ -256,7 +264,7 @@ impl Session {
     fn read_directory(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
         const DIRECTORY: u8 = libc::DT_DIR;
         let (offset, size) = (message.u64(8)?, message.u32(16)? as usize);
-        let files = self.exports.iter().zip(ROOT + 1..).map(|(export, node)| (node, libc::DT_REG, file_name(export)));
+        let files = self.exports.iter().map(|export| (node(export), libc::DT_REG, file_name(export)));
         let entries = [(ROOT, DIRECTORY, "."), (ROOT, DIRECTORY, "..")].into_iter().chain(files);
         let start = body.0.len();
         let skip = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -332,8 +340,13 @@ fn file_name(export: &Export) -> &str {
     export.name.rsplit('/').next().unwrap_or_default()
 }
 
-/// Does this `INIT` offer to hand requests over in slots?
-fn offers_slots(message: &Message<'_>) -> bool {
+/// A volume's node: the same whatever other volumes there are, as it outlives the process.
+fn node(export: &Export) -> u64 {
+    u64::from(export.id) + ROOT + 1
+}
+
+/// Does this `INIT` offer something of the second word of flags?
+fn offers(message: &Message<'_>, flag: u32) -> bool {
     let extended = message.u32(12).is_ok_and(|flags| flags & INIT_EXT != 0);
-    extended && message.u32(16).is_ok_and(|more| more & OVER_IO_URING != 0)
+    extended && message.u32(16).is_ok_and(|more| more & flag != 0)
 }

@@ -3,8 +3,8 @@ use super::*;
 use crate::{Errno, Export, Kind, Request};
 
 const UNIQUE: u64 = 0xfeed;
-const VOLUME_0: u64 = 2;
-const READ_ONLY: u64 = 3;
+const VOLUME_0: u64 = ROOT + 1 + 7;
+const READ_ONLY: u64 = ROOT + 1 + 9;
 
 fn session() -> Session {
     let exports = vec![Export::new(7, "r0/0", 1 << 20), Export::new(9, "r0/1", 1 << 20).read_only()];
@@ -76,6 +76,27 @@ fn init_negotiates() {
         let error = ask(&mut session, opcode::INIT, 0, &body(major, minor, flags)).unwrap_err();
         assert_eq!(error.raw(), libc::EPROTO);
     }
+}
+
+#[test]
+fn unanswered_requests_come_again_where_the_kernel_says_so() {
+    let greeted = |flags: u32, more: u32| {
+        let mut session = session();
+        let body = words(&[pair(7, 45), pair(131072, flags), pair(more, 0), 0, 0, 0, 0, 0]);
+        ask(&mut session, opcode::INIT, 0, &body).unwrap();
+        session.can_resend()
+    };
+    assert!(greeted(u32::MAX, HAS_RESEND) && !greeted(u32::MAX, !HAS_RESEND) && !greeted(!INIT_EXT, HAS_RESEND));
+    let message = crate::fuse::resend();
+    assert_eq!((u32_at(&message, 0), u32_at(&message, 4), u64_at(&message, 8)), (16, 7, 0));
+}
+
+#[test]
+fn a_volume_keeps_its_node_whatever_others_there_are() {
+    let mut alone = Session::new(vec![Export::new(9, "r0/1", 1 << 20)], (0, 0));
+    let found = ask(&mut alone, opcode::LOOKUP, ROOT, b"1\0").unwrap();
+    let among_others = ask(&mut session(), opcode::LOOKUP, ROOT, b"1\0").unwrap();
+    assert_eq!((u64_at(&found, 0), u64_at(&among_others, 0)), (READ_ONLY, READ_ONLY));
 }
 
 #[test]
@@ -214,7 +235,7 @@ proptest::proptest! {
     /// Whatever arrives: no panic, an answer that names its own length, and payload inside the message.
     #[test]
     fn any_bytes_are_survived(
-        opcode in 0u32..54, node in 0u64..6, body in proptest::collection::vec(0u8..=255, 0..120),
+        opcode in 0u32..54, node in 0u64..12, body in proptest::collection::vec(0u8..=255, 0..120),
     ) {
         let mut session = session();
         let mut out = Vec::new();

@@ -135,6 +135,7 @@ pub(super) fn sizes(rig: &Rig, volume: VolumeNr, input: &mut Input<'_>) -> Packe
         discard_enabled: input.flag(),
         discard_zeroes_data: input.flag(),
         write_same_capable: false,
+        bitmap_block_shift: 0,
     };
     let with_limits = rig.dialect.is_some_and(|d| d.has(Features::WRITE_SAME));
     Packet::Sizes(Box::new(Sizes {

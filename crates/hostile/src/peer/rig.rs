@@ -444,7 +444,7 @@ impl Rig {
         }
         let open = &self.applications.open;
         assert!(open.is_empty(), "requests never end: {open:?} in {:?}", self.snapshot);
-        self.command(Command::Down);
+        self.command(Command::Down(false));
         for _ in 0..20 {
             self.settle();
             self.handlers_exit(0);

@@ -18,6 +18,8 @@ pub struct Replay {
     pub has_records: bool,
     /// Blocks that are not valid.
     pub corrupt: u32,
+    /// Those among them that were written, if not wholly, or damaged since: not empty.
+    pub damaged: u32,
     /// Is one of them strictly between the oldest and the newest record, so that a transaction is missing? Then only
     /// treating the whole device as out of sync is strictly safe (the reference skips the block).
     pub gap: bool,
@@ -84,7 +86,10 @@ fn replay_transactions(ring: &[u8], shape: AlShape) -> Result<Replay, ReplayErro
     let mut ends: Option<((u32, u32), (u32, u32))> = None;
     for t in 0..n {
         match read(ring, shape, t) {
-            Err(_) => invalid.push(t),
+            Err(_) => {
+                invalid.push(t);
+                replay.damaged += u32::from(bytes(ring, shape, t).iter().any(|&b| b != 0));
+            }
             Ok(View::Initialized) => initialized += 1,
             Ok(View::Update(u)) => {
                 let me = (t, u.tr_number());
@@ -118,14 +123,36 @@ fn replay_transactions(ring: &[u8], shape: AlShape) -> Result<Replay, ReplayErro
     Ok(replay)
 }
 
+impl Replay {
+    /// What there is to say about damage, for a log; `None` if there is none.
+    #[must_use]
+    pub fn complaint(&self) -> Option<String> {
+        match (self.gap, self.damaged) {
+            (true, n) => Some(format!(
+                "the activity log has a hole ({n} damaged blocks): which blocks were being written is not known"
+            )),
+            (false, 0) => None,
+            (false, n) => Some(format!(
+                "the activity log has {n} damaged blocks outside its transactions: the newest is taken for one that \
+                 was being written when the node crashed, and that no write depended on. If the disk damages data by \
+                 itself, that may be wrong: compare the copies with verify"
+            )),
+        }
+    }
+}
+
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 fn read(ring: &[u8], shape: AlShape, t: u32) -> Result<View<'_>, Invalid> {
-    let at = shape.block_of(t) as usize * BLOCK_LEN;
-    let block: &Block = ring[at..at + BLOCK_LEN].try_into().map_err(|_| Invalid::Magic)?;
+    let block: &Block = bytes(ring, shape, t).try_into().map_err(|_| Invalid::Magic)?;
     block::parse(block)
+}
+
+fn bytes(ring: &[u8], shape: AlShape, t: u32) -> &[u8] {
+    let at = shape.block_of(t) as usize * BLOCK_LEN;
+    &ring[at..at + BLOCK_LEN]
 }
 
 fn replay_pmem(ring: &[u8], al_extents: u32) -> Replay {

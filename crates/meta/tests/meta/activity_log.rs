@@ -286,7 +286,8 @@ fn every_torn_block() {
                 let mut torn = ring.clone();
                 torn[i * BLOCK_LEN + sector * 512 + byte] ^= 0x40;
                 let replay = read(&torn).unwrap();
-                assert_eq!(replay.corrupt, 1);
+                assert_eq!((replay.corrupt, replay.damaged), (1, 1));
+                assert!(replay.complaint().unwrap().contains(if replay.gap { "hole" } else { "newest" }));
                 assert_eq!(replay.gap, *n != oldest && *n != newest, "block {i}");
             }
         }
@@ -302,7 +303,7 @@ fn rings_without_transactions() {
     };
     assert_eq!(read(&ring(&[])), Ok(Replay::default()));
     // The very first transaction was torn: nothing was written under it.
-    assert_eq!(read(&ring(&[0])), Ok(Replay { corrupt: 1, ..Replay::default() }));
+    assert_eq!(read(&ring(&[0])), Ok(Replay { corrupt: 1, damaged: 1, ..Replay::default() }));
     assert_eq!(read(&ring(&[3])), Err(ReplayError::Mixed));
     assert_eq!(read(&ring(&[0, 1])), Err(ReplayError::Mixed));
     assert_eq!(read(&ring(&[0, 1, 2, 3, 4, 5, 6, 7])), Err(ReplayError::NoUsableLog));

@@ -37,11 +37,11 @@ impl Device {
             // No metadata yet: 1. Usage, lock or open trouble: 20.
             Ok(out) if out.status.code() != Some(20) => Some(device),
             Ok(out) => {
-                eprintln!("skipped: drbdmeta must not run here: {}", String::from_utf8_lossy(&out.stderr));
+                println!("skipped: drbdmeta must not run here: {}", String::from_utf8_lossy(&out.stderr));
                 None
             }
             Err(e) => {
-                eprintln!("skipped: drbdmeta is not installed (package drbd-utils): {e}");
+                println!("skipped: drbdmeta is not installed (package drbd-utils): {e}");
                 None
             }
         }

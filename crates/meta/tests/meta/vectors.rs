@@ -218,6 +218,33 @@ fn hot_extents_and_damage_are_reported() {
     assert!(plan("49-al-v08-last-extent-flexext-before.bin.xz").hot().contains(&31));
 }
 
+/// The reference goes on without a transaction that is missing in the middle of its log.
+#[test]
+fn a_hole_in_the_log_marks_everything() {
+    let image = image("41-al-v08-wrapped-before.bin.xz");
+    let found = image.found();
+    let ring = image.ring(&found.layout);
+    let number = |b: &[u8]| u32::from_be_bytes(b[4..8].try_into().unwrap());
+    let blocks: Vec<&[u8]> = ring.chunks_exact(BLOCK_LEN).collect();
+    let newest = blocks.iter().map(|b| number(b)).max().unwrap();
+    let middle = blocks.iter().position(|b| number(b) + 5 == newest).unwrap();
+    let area = BitmapArea::new(found.layout.geometry(), found.superblock.effective_size);
+    for (at, hole) in [(middle, true), (blocks.iter().position(|b| number(b) == newest).unwrap(), false)] {
+        let mut damaged = ring.clone();
+        damaged[at * BLOCK_LEN + 100] ^= 1;
+        let plan = apply_al::decide(&found, &damaged).unwrap();
+        assert_eq!(plan.marks_all(), hole);
+        if !hole {
+            continue;
+        }
+        assert_eq!(plan.pages(), (0..area.pages()).collect());
+        for page in plan.pages() {
+            let mut bits = Box::new([0; BLOCK_LEN]);
+            assert!(plan.mark(page, &mut bits) > 0 && bits.iter().all(|&b| b == 0xFF));
+        }
+    }
+}
+
 #[test]
 fn gi_texts() {
     let peer = |n| NodeId::new(n).unwrap();

@@ -20,7 +20,8 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engine/src/sys.rs",
     "crates/frontends/src/fuse/mount.rs",
     "crates/frontends/src/loopdev.rs",
-    "crates/frontends/src/loopdev/keeper.rs",
+    "crates/frontends/src/loopdev/holder.rs",
+    "crates/frontends/src/sys.rs",
     "crates/units/tests/counting/allocations.rs",
     "crates/urbd/src/verbs/lifecycle.rs",
 ];

@@ -16,25 +16,59 @@ use crate::verbs::{commands, lifecycle, status};
 /// Starts what does not run; otherwise the running process takes over the configuration, or is started anew if it has
 /// other volumes or peers.
 pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
-    let only_show = call.context.dry_run || call.flag("tentative");
+    let only_show = call.flag("tentative");
     if !only_show && !call.context.is_running(&target.name.resource) {
-        return lifecycle::up(call, target);
+        return match is_partial(call, target) {
+            true => Err(Problem::new(exit::FAILURE, format!("{target}: does not run, and is started as a whole"))
+                .hint(format!("run: urbd up {}", target.name.resource))),
+            false => lifecycle::up(call, target),
+        };
     }
+    // What could not be started after the next crash is not taken over either.
+    lifecycle::check_startable(call.context, target.local()?)?;
     let plan = plan(call, target)?;
     for note in &plan.notes {
         eprintln!("urbd: {target}: {note}");
     }
     if only_show || call.context.verbose > 0 {
-        print_plan(&plan);
+        plan_lines(&plan).iter().for_each(|line| println!("{line}"));
     }
     if only_show {
         return Ok(0);
     }
-    let whole = target.name.volume.is_none() && target.name.peer.is_none();
-    if whole && !call.flag("skip-net") && !call.flag("skip-disk") && has_other_objects(&plan) {
+    if !is_partial(call, target) && has_other_objects(&plan) {
         return restart(call, target, &plan);
     }
+    check_rest(call, target, &plan)?;
     carry_out(call, target, &plan).map(|()| 0)
+}
+
+/// Was it called for a part of the resource only?
+fn is_partial(call: &Call, target: &Target) -> bool {
+    target.name.volume.is_some() || target.name.peer.is_some() || call.flag("skip-net") || call.flag("skip-disk")
+}
+
+/// A running process takes over the options of all parts at once. Where only a part was asked for and the rest differs
+/// as well, nothing is changed.
+fn check_rest(call: &Call, target: &Target, plan: &Plan) -> Result<(), Problem> {
+    if !is_partial(call, target) || plan.steps.iter().all(|step| command(step).is_some()) {
+        return Ok(());
+    }
+    let running = running(call, &target.name.resource)?;
+    let whole = plan_lines(&Plan::adjust(Some(&running), target.local()?, &AdjustScope::default()));
+    let asked = plan_lines(plan);
+    let changes = |line: &&String| !["attach", "detach", "connect", "disconnect"].iter().any(|v| is_about(line, v));
+    let Some(other) = whole.iter().filter(changes).find(|line| !asked.contains(line)) else { return Ok(()) };
+    Err(Problem::new(exit::FAILURE, format!("{target}: other parts differ from the configuration, too: {other}")).hint(
+        format!(
+            "nothing was changed; options are taken over for the whole resource: urbd adjust {}",
+            target.name.resource
+        ),
+    ))
+}
+
+fn is_about(line: &str, verb: &str) -> bool {
+    line.split(' ').nth(1) == Some(verb)
 }
 
 /// Are there other volumes or peers than before? One that only gets another minor is no other volume.
@@ -71,10 +105,8 @@ fn restart(call: &Call, target: &Target, plan: &Plan) -> Result<u8, Problem> {
 }
 
 /// One command a line, quoted for a shell.
-pub(crate) fn print_plan(plan: &Plan) {
-    for command in plan.steps.iter().flat_map(|step| step.commands(&plan.resource)) {
-        println!("{}", shell_line(&command));
-    }
+pub(crate) fn plan_lines(plan: &Plan) -> Vec<String> {
+    plan.steps.iter().flat_map(|step| step.commands(&plan.resource)).map(|command| shell_line(&command)).collect()
 }
 
 /// What would have to be done to bring `target` to its configuration.
@@ -159,12 +191,8 @@ fn carry_out(call: &Call, target: &Target, plan: &Plan) -> Result<(), Problem> {
     }
     if after.iter().any(|step| command(step).is_none()) {
         let name = &target.name.resource;
-        let new_config = Command::ChangeOptions {
-            config: call.context.config()?.dump(&call.context.this_host(), false, &[name]),
-            skip_disk: call.flag("skip-disk"),
-            skip_net: call.flag("skip-net"),
-            discard_my_data: call.flag("discard-my-data"),
-        };
+        let new_config =
+            Command::ChangeOptions { config: call.context.config()?.dump(&call.context.this_host(), false, &[name]) };
         commands::send(call, target, new_config).map_err(|p| {
             if p.hint.is_some() { p } else { p.hint(format!("restart it: urbd down {name}; urbd up {name}")) }
         })?;
@@ -184,12 +212,8 @@ fn command(step: &Step) -> Option<Command> {
         Step::Connect { peer, discard_my_data, .. } => {
             Some(Command::Connect { peer: Some(peer.to_string()), discard_my_data: *discard_my_data })
         }
-        Step::Resize { volume, size, .. } => Some(Command::Resize {
-            volume: Some(volume.0),
-            size_sectors: size.as_ref().and_then(|s| commands::sectors(&s.text).ok()),
-            assume_peer_has_space: false,
-            assume_clean: false,
-        }),
+        // The new size is an option that was taken over before.
+        Step::Resize { volume, .. } => Some(Command::Resize { volume: Some(volume.0), assume_clean: false }),
         _ => None,
     }
 }

@@ -1,12 +1,13 @@
 //! Verbs that send one command to the running resource (`docs/spec/config-and-cli.md` 3.2).
 
+use config::MetaDisk;
 use control::Command;
 
 use crate::cli::Call;
 use crate::context::LONG_TIMEOUT;
 use crate::objects::Target;
-use crate::problem::Problem;
-use crate::verbs::metadata;
+use crate::problem::{Problem, exit};
+use crate::verbs::{metadata, options};
 
 /// Sends a command for `target`; prints the notes that come back.
 pub(crate) fn send(call: &Call, target: &Target, command: Command) -> Result<u8, Problem> {
@@ -46,7 +47,35 @@ pub(crate) fn disconnect(call: &Call, target: &Target) -> Result<u8, Problem> {
 }
 
 pub(crate) fn attach(call: &Call, target: &Target) -> Result<u8, Problem> {
+    check_places(call, target)?;
     send(call, target, Command::Attach { volume: target.name.volume })
+}
+
+/// `drbdsetup attach` names disks. The running process knows only those of its configuration.
+fn check_places(call: &Call, target: &Target) -> Result<(), Problem> {
+    let given = ["disk", "meta-disk", "meta-index"].map(|name| call.value(name));
+    if given == [None; 3] {
+        return Ok(());
+    }
+    target.local()?;
+    for volume in target.volumes() {
+        let configured = volume.backing.as_ref().map(|backing| {
+            let disk = backing.path.as_str();
+            match &backing.meta_disk {
+                MetaDisk::Internal => [disk.to_owned(), disk.to_owned(), "internal".to_owned()],
+                MetaDisk::External { path } => [disk.to_owned(), path.clone(), "flexible".to_owned()],
+                MetaDisk::Indexed { path, index } => [disk.to_owned(), path.clone(), index.to_string()],
+            }
+        });
+        let words = |all: [&str; 3]| all.join(" ");
+        let wanted = words(given.map(Option::unwrap_or_default));
+        let has = configured.as_ref().map_or("none".to_owned(), |all| words(all.each_ref().map(String::as_str)));
+        if wanted != has {
+            return Err(Problem::new(exit::FAILURE, format!("{target}: its configured disk is {has}, not {wanted}"))
+                .hint("urbd attaches what is configured: change the configuration, then: urbd adjust"));
+        }
+    }
+    Ok(())
 }
 
 /// A resource that does not run has no disk attached: nothing to do.
@@ -102,22 +131,23 @@ pub(crate) fn outdate(call: &Call, target: &Target) -> Result<u8, Problem> {
 }
 
 pub(crate) fn resize(call: &Call, target: &Target) -> Result<u8, Problem> {
-    let command = Command::Resize {
-        volume: target.name.volume,
-        size_sectors: call.value("size").map(sectors).transpose()?.filter(|size| *size > 0),
-        assume_peer_has_space: call.flag("assume-peer-has-space"),
-        assume_clean: call.flag("assume-clean"),
-    };
-    send(call, target, command)
+    if call.flag("assume-peer-has-space") {
+        return Err(Problem::usage(format!("{target}: --assume-peer-has-space is not supported"))
+            .hint("let the peer's device grow first (urbd resize tells how), and resize while connected"));
+    }
+    if let Some(size) = call.value("size") {
+        options::set_size(call, target, size)?;
+    }
+    send(call, target, Command::Resize { volume: target.name.volume, assume_clean: call.flag("assume-clean") })
 }
 
 pub(crate) fn new_current_uuid(call: &Call, target: &Target) -> Result<u8, Problem> {
-    let command = Command::NewCurrentUuid {
-        volume: target.name.volume,
-        clear_bitmap: call.flag("clear-bitmap"),
-        force_resync: call.flag("force-resync"),
-    };
-    send(call, target, command)
+    if call.flag("force-resync") {
+        return Err(Problem::usage(format!("{target}: --force-resync is not supported"))
+            .hint(format!("for a full resync of the peer: urbd invalidate-remote {target}")));
+    }
+    let clear_bitmap = call.flag("clear-bitmap");
+    send(call, target, Command::NewCurrentUuid { volume: target.name.volume, clear_bitmap })
 }
 
 /// A size in sectors: a number of sectors, or a number with a suffix `s` (sectors), `K`, `M`, `G`, `T`, `P` (bytes).

@@ -6,29 +6,31 @@ use crate::problem::Problem;
 use crate::verbs::status;
 use config::Config;
 
-/// With `-v` everything is expanded: inherited options, generated connections.
+/// All of it, or only the named resources. With `-v` everything is expanded: inherited options, generated connections.
 pub(crate) fn dump(call: &Call) -> Result<u8, Problem> {
     let (host, verbose) = (call.context.this_host(), call.context.verbose > 0);
-    print(call, |config, only| config.dump(&host, verbose, only))
+    print(call, |config| config.dump(&host, verbose, &[]), |config, name| config.dump_resource(&host, verbose, name))
 }
 
 /// `dump-xml`: the same for programs.
 pub(crate) fn dump_xml(call: &Call) -> Result<u8, Problem> {
-    print(call, Config::dump_xml)
+    print(call, Config::dump_xml, Config::dump_resource_xml)
 }
 
 /// Prints the named resources, or all.
-fn print(call: &Call, text: impl Fn(&Config, &[&str]) -> String) -> Result<u8, Problem> {
+fn print(
+    call: &Call,
+    all: impl Fn(&Config) -> String,
+    one: impl Fn(&Config, &str) -> Option<String>,
+) -> Result<u8, Problem> {
     let config = call.context.config()?;
     let names = call.objects();
     if names.is_empty() || names.iter().any(|n| n == "all") {
-        status::print(&text(config, &[]));
+        status::print(&all(config));
         return Ok(0);
     }
     let (found, worst) = targets(call.context, &names, Takes::Resource)?;
-    let only: Vec<&str> = found.iter().map(|t| t.name.resource.as_str()).collect();
-    if !only.is_empty() {
-        status::print(&text(config, &only));
-    }
+    let texts: Vec<String> = found.iter().filter_map(|t| one(config, &t.name.resource)).collect();
+    status::print(&texts.concat());
     Ok(worst)
 }

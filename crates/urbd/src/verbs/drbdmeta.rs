@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
-use meta::create::CreateOptions;
+use meta::create::{CreateOptions, InitialBitmap};
 use meta::{AlShape, Geometry, MetaDisk, Superblock, Version, gi};
 use units::{NodeId, Sector};
 
 use crate::cli::settle;
-use crate::offline::{self, Creation, Place};
+use crate::offline::{self, Called, Creation, Place};
 use crate::problem::{Problem, exit};
 use crate::verbs::gi::{node_id, set_one};
 use crate::verbs::status;
@@ -32,7 +32,7 @@ struct Request {
 }
 
 /// Options that take a value, as `--name=value` or `--name value`.
-const WITH_VALUE: [&str; 8] = [
+const WITH_VALUE: [&str; 7] = [
     "node-id",
     "al-stripes",
     "al-stripe-size-kB",
@@ -40,16 +40,34 @@ const WITH_VALUE: [&str; 8] = [
     "effective-size",
     "bitmap-block-size",
     "initialize-bitmap",
-    "output-format",
 ];
+/// Options without a value.
+const FLAGS: [&str; 2] = ["force", "ignore-sanity-checks"];
+/// Options that only `create-md` takes.
+const OF_CREATE: [&str; 7] = [
+    "al-stripes",
+    "al-stripe-size-kB",
+    "peer-max-bio-size",
+    "effective-size",
+    "bitmap-block-size",
+    "initialize-bitmap",
+    "ignore-sanity-checks",
+];
+const COMMANDS: &str = "create-md wipe-md apply-al check-resize outdate invalidate dstate get-gi show-gi set-gi dump-md \
+                        restore-md read-dev-uuid write-dev-uuid forget-peer";
 
 fn bad_call(message: impl Into<String>) -> Problem {
     Problem::new(exit::BROKEN, message.into())
-        .hint("usage: drbdmeta [--force] MINOR v08|v09 DEVICE internal|flex-external|SLOT COMMAND [ARGUMENTS]")
+        .hint(format!(
+            "usage: drbdmeta [--force] MINOR v08|v09 DEVICE internal|flex-external|SLOT COMMAND [ARGUMENTS]; commands: {COMMANDS}"
+        ))
 }
 
 impl Request {
     fn parse(words: &[String]) -> Result<Request, Problem> {
+        if words.is_empty() || words.iter().any(|w| w == "--help" || w == "-h") {
+            return Err(bad_call("a command is missing"));
+        }
         let mut positional = Vec::new();
         let mut options = Vec::new();
         let mut words = words.iter().peekable();
@@ -62,6 +80,14 @@ impl Request {
                     None => options.push((option.to_owned(), None)),
                 },
             }
+        }
+        let known = |name: &String| WITH_VALUE.contains(&name.as_str()) || FLAGS.contains(&name.as_str());
+        if let Some((unknown, _)) = options.iter().find(|(name, _)| !known(name)) {
+            return Err(bad_call(format!("option --{unknown} is not known")));
+        }
+        if let Some((flag, _)) = options.iter().find(|(name, value)| FLAGS.contains(&name.as_str()) && value.is_some())
+        {
+            return Err(bad_call(format!("option --{flag} takes no value")));
         }
         let [minor, format, device, index, command, arguments @ ..] = positional.as_slice() else {
             return Err(bad_call("too few arguments"));
@@ -76,8 +102,20 @@ impl Request {
             "flex-external" => MetaDisk::FlexExternal,
             slot => MetaDisk::Indexed(slot.parse().map_err(|_| bad_call(format!("'{slot}' is no index")))?),
         };
+        if let Some((idle, _)) = options.iter().find(|(n, _)| command != "create-md" && OF_CREATE.contains(&n.as_str()))
+        {
+            return Err(Problem::new(exit::FAILURE, format!("option --{idle} has no effect on {command}")));
+        }
+        let takes = match command.as_str() {
+            "create-md" | "set-gi" | "restore-md" | "write-dev-uuid" => 1,
+            _ => 0,
+        };
+        if arguments.len() > takes {
+            return Err(bad_call(format!("too many arguments for {command}")));
+        }
         let label = if minor == "-" { device.clone() } else { format!("minor {minor}") };
-        let place = Place { label, path: PathBuf::from(device), kind, version: Some(version) };
+        let called = Called::Drbdmeta { minor: minor.clone(), version };
+        let place = Place { label, path: PathBuf::from(device), kind, version: Some(version), called };
         Ok(Request { place, version, command: command.clone(), arguments: arguments.to_vec(), options })
     }
 
@@ -163,11 +201,24 @@ impl Request {
         let stripe_kib = self.number("al-stripe-size-kB")?.unwrap_or(32);
         let al = AlShape::new(stripes, small(stripe_kib / 4)).map_err(impossible)?;
         let bytes_per_bit = small(self.number("bitmap-block-size")?.unwrap_or(4096));
+        let bitmap = match self.options.iter().find(|(name, _)| name == "initialize-bitmap") {
+            None => InitialBitmap::Zero,
+            Some((_, mode)) => match mode.as_deref() {
+                Some("automatic" | "zeroout" | "pwrite") => InitialBitmap::Zero,
+                Some("set-all") => InitialBitmap::Ones,
+                Some("skip") => InitialBitmap::Skip,
+                _ => {
+                    let modes = "--initialize-bitmap must be one of automatic, zeroout, pwrite, set-all, skip";
+                    return Err(Problem::new(exit::FAILURE, modes));
+                }
+            },
+        };
         let creation = Creation {
             version: self.version,
             geometry: Geometry::new(slots, bytes_per_bit, al).map_err(impossible)?,
             options: CreateOptions {
                 effective_size: Sector(self.number("effective-size")?.unwrap_or(0)),
+                bitmap,
                 max_bio: small(self.number("peer-max-bio-size")?.unwrap_or(0)),
                 ..CreateOptions::default()
             },
@@ -237,6 +288,35 @@ mod tests {
             "900 v09 /nonexistent internal create-md 1",
         ] {
             assert_eq!(call(line), 20, "{line}");
+        }
+    }
+
+    #[test]
+    fn options_without_effect_are_refused() {
+        for (line, expected) in [
+            ("--nonsense 900 v08 /nonexistent internal create-md", 20),
+            ("900 v08 /nonexistent internal dstate extra", 20),
+            ("900 v08 /nonexistent internal dstate --force=yes", 20),
+            ("900 v08 /nonexistent internal dstate --al-stripes=2", 10),
+            ("900 v08 /nonexistent internal create-md --initialize-bitmap=zeroes", 10),
+        ] {
+            assert_eq!(call(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_hint_names_a_command_that_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        for (format, command) in [("v08", "create-md"), ("v09", "create-md 1")] {
+            fs::File::create(&path).unwrap().set_len(16 << 20).unwrap();
+            let line = format!("5 {format} {} internal dstate", path.display());
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let problem = Request::parse(&words).and_then(|r| r.carry_out()).unwrap_err();
+            let hint = problem.hint.unwrap();
+            let (_, told) = hint.split_once("drbdmeta ").unwrap();
+            assert_eq!(told, format!("5 {format} {} internal {command}", path.display()));
+            assert_eq!(call(told), 0, "{told}");
         }
     }
 

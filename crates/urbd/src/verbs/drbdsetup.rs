@@ -5,9 +5,11 @@ use std::ffi::OsString;
 
 use crate::cli;
 use crate::problem::{Problem, exit};
+use crate::verbs;
 
-/// `drbdsetup` commands and the verbs that do the same for a resource; peers and volumes become part of the object.
-const COMMANDS: [(&str, &str, usize); 23] = [
+/// `drbdsetup` commands, the verbs that do the same for a resource, and how many of resource, peer (by its node id) and
+/// volume they take. Those become the object. All must be there; [`WITHOUT_RESOURCE`] do without any.
+const COMMANDS: [(&str, &str, usize); 25] = [
     ("status", "status", 1),
     ("events2", "events2", 1),
     ("show", "show", 1),
@@ -29,9 +31,13 @@ const COMMANDS: [(&str, &str, usize); 23] = [
     ("show-gi", "show-gi", 3),
     ("wait-connect-resource", "wait-connect", 1),
     ("wait-connect-connection", "wait-connect", 2),
+    ("wait-connect-volume", "wait-connect", 3),
     ("wait-sync-resource", "wait-sync", 1),
     ("wait-sync-connection", "wait-sync", 2),
+    ("wait-sync-volume", "wait-sync", 3),
 ];
+/// Without a resource: all that run.
+const WITHOUT_RESOURCE: [&str; 3] = ["status", "events2", "show"];
 /// Commands whose only argument is a minor number or a device.
 const ON_A_MINOR: [&str; 11] = [
     "disk-options",
@@ -50,6 +56,9 @@ const ON_A_MINOR: [&str; 11] = [
 /// Runs it; gives the exit status.
 pub(crate) fn run(arguments: &[OsString]) -> u8 {
     let words: Vec<String> = arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    if let Some(status) = help(&words) {
+        return status;
+    }
     match as_verb(&words) {
         Ok(argv) => match cli::run(argv.into_iter().map(OsString::from)) {
             // What is a bad call of drbdadm is 20 here.
@@ -60,39 +69,123 @@ pub(crate) fn run(arguments: &[OsString]) -> u8 {
     }
 }
 
+/// `help`, `help COMMAND`, `COMMAND --help` and no command at all, with the exit statuses of drbdsetup: 20 unless there
+/// is help for a command. `None`: help is not what was asked for.
+fn help(words: &[String]) -> Option<u8> {
+    let asks = |w: &String| w == "--help" || w == "-h";
+    let about = match words.iter().position(|w| !w.starts_with('-')) {
+        None if words.is_empty() || words.iter().any(asks) => None,
+        Some(0) if words[0] == "help" => words.get(1).filter(|w| !asks(w)),
+        Some(at) if words.iter().any(asks) => words.get(at),
+        _ => return None,
+    };
+    let Some((command, usage)) = about.and_then(|command| Some((command, usage(command)?))) else {
+        let mut names: Vec<&str> = COMMANDS.iter().map(|(name, ..)| *name).chain(ON_A_MINOR).collect();
+        names.sort_unstable();
+        println!("USAGE: drbdsetup COMMAND [ARGUMENTS] [OPTIONS]\n\nCommands:\n    {}", names.join("\n    "));
+        println!("\nUse 'drbdsetup help COMMAND' for one of them.");
+        return Some(exit::BROKEN);
+    };
+    println!("USAGE: drbdsetup {command} {usage}\n\nIts options are those of `urbd {} --help`.", verb_of(command));
+    Some(0)
+}
+
+/// The arguments of a command, as the real tool writes them.
+fn usage(command: &str) -> Option<String> {
+    if ON_A_MINOR.contains(&command) {
+        return Some(match command {
+            "attach" => "{minor} {lower_dev} {meta_data_dev} {meta_data_index}".to_owned(),
+            _ => "{minor}".to_owned(),
+        });
+    }
+    let (.., parts) = COMMANDS.iter().find(|(name, ..)| *name == command)?;
+    Some(match command {
+        "status" | "events2" | "show" | "down" => "{ {resource} | all }".to_owned(),
+        _ => ["{resource}", "{peer_node_id}", "{volume}"][..*parts].join(" "),
+    })
+}
+
+fn verb_of(command: &str) -> &str {
+    COMMANDS.iter().find(|(name, ..)| *name == command).map_or(command, |(_, verb, _)| verb)
+}
+
 /// The command line of the verb that does the same.
 fn as_verb(words: &[String]) -> Result<Vec<String>, Problem> {
     let (options, positional): (Vec<&String>, Vec<&String>) = words.iter().partition(|w| w.starts_with('-'));
-    let bad = |why: &str| Problem::new(exit::BROKEN, format!("drbdsetup {}: {why}", words.join(" ")));
+    let called = format!("drbdsetup {}", words.join(" "));
+    let bad = |why: &str| Problem::new(exit::BROKEN, format!("{called}: {why}"));
     let [command, arguments @ ..] = positional.as_slice() else { return Err(bad("no command")) };
-    let mut argv = vec!["urbd".to_owned()];
-    if ON_A_MINOR.contains(&command.as_str()) {
-        let [device, ..] = arguments else { return Err(bad("a minor number is missing")) };
-        let digits = device.strip_prefix("/dev/drbd").map_or(device.as_str(), |d| d.trim_start_matches('/'));
-        let minor: u32 = digits.parse().map_err(|_| bad(&format!("'{device}' is no minor or device")))?;
-        argv.extend([command.to_string(), format!("minor-{minor}")]);
-    } else {
-        let known = COMMANDS.iter().find(|(name, ..)| name == command);
-        let (_, verb, most) = known.ok_or_else(|| bad("this command is not known or not needed by urbd"))?;
-        if arguments.len() > *most {
-            return Err(bad("too many arguments"));
-        }
-        argv.push((*verb).to_owned());
-        match arguments {
-            [] if matches!(*command, c if c == "status" || c == "events2") => {}
-            [] => return Err(bad("a resource is missing")),
-            [resource] => argv.push(resource.to_string()),
-            [resource, peer] => argv.push(format!("{resource}:{peer}")),
-            [resource, peer, volume, ..] => argv.push(format!("{resource}:{peer}/{volume}")),
-        }
-    }
-    // Here `-d` is a time limit; as a verb's option it would be a dry run.
-    let spelled_out = |option: &String| match option.strip_prefix("-d") {
-        Some(seconds) if command.starts_with("wait-") => format!("--degr-wfc-timeout={seconds}"),
-        _ => option.clone(),
+    let Some(usage) = usage(command) else { return Err(bad("this command is not known or not needed by urbd")) };
+    let bad = |why: &str| bad(why).hint(format!("usage: drbdsetup {command} {usage}"));
+    let object = match ON_A_MINOR.contains(&command.as_str()) {
+        true => on_minor(command, arguments).map_err(|why| bad(&why))?,
+        false => on_resource(command, arguments).map_err(|why| bad(&why))?,
     };
-    argv.extend(options.into_iter().map(spelled_out));
+    let mut argv = vec!["urbd".to_owned(), verb_of(command).to_owned()];
+    argv.extend(object);
+    argv.extend(options.into_iter().filter_map(|option| as_option(command, option)));
     Ok(argv)
+}
+
+/// The object of a command on a minor.
+fn on_minor(command: &str, arguments: &[&String]) -> Result<Vec<String>, String> {
+    // drbdadm calls `outdate RES MINOR`, see appendix B of the specification.
+    let arguments = match (command, arguments) {
+        ("outdate", [_, minor]) => std::slice::from_ref(minor),
+        _ => arguments,
+    };
+    let (minor, more) = arguments.split_first().ok_or("a minor number is missing")?;
+    let places = match (command, more) {
+        (_, []) => Vec::new(),
+        // The verb compares them with the configuration.
+        ("attach", [disk, meta_disk, index]) => {
+            vec![format!("--disk={disk}"), format!("--meta-disk={meta_disk}"), format!("--meta-index={index}")]
+        }
+        ("attach", [_] | [_, _]) => return Err("too few arguments".to_owned()),
+        _ => return Err("too many arguments".to_owned()),
+    };
+    let digits = minor.strip_prefix("/dev/drbd").map_or(minor.as_str(), |d| d.trim_start_matches('/'));
+    let minor: u32 = digits.parse().map_err(|_| format!("'{minor}' is no minor or device"))?;
+    Ok([format!("minor-{minor}")].into_iter().chain(places).collect())
+}
+
+/// The object of a command on a resource, its connection or peer device.
+fn on_resource(command: &str, arguments: &[&String]) -> Result<Vec<String>, String> {
+    let parts = COMMANDS.iter().find(|(name, ..)| *name == command).map_or(0, |(.., parts)| *parts);
+    if arguments.is_empty() && WITHOUT_RESOURCE.contains(&command) {
+        return Ok(Vec::new());
+    }
+    if arguments.len() > parts {
+        return Err("too many arguments".to_owned());
+    }
+    if arguments.len() < parts {
+        let missing = ["a resource is missing", "the node id of the peer is missing", "the volume is missing"];
+        return Err(missing[arguments.len()].to_owned());
+    }
+    let object = match arguments {
+        [resource, peer] => format!("{resource}:{peer}"),
+        [resource, peer, volume] => format!("{resource}:{peer}/{volume}"),
+        _ => arguments[0].to_string(),
+    };
+    Ok(vec![object])
+}
+
+/// The same option of the verb: a flag may come as `--force=yes` or `--force=no`, and `-d` is a time limit here, not a
+/// dry run.
+fn as_option(command: &str, option: &str) -> Option<String> {
+    if let Some(seconds) = option.strip_prefix("-d")
+        && command.starts_with("wait-")
+    {
+        return Some(format!("--degr-wfc-timeout={seconds}"));
+    }
+    let verb = verbs::find(verb_of(command));
+    let is_flag =
+        |name: &str| verb.is_some_and(|verb| verb.options.iter().any(|o| o.name == name && o.value.is_none()));
+    match option.strip_prefix("--").and_then(|o| o.split_once('=')) {
+        Some((flag, "yes")) if is_flag(flag) => Some(format!("--{flag}")),
+        Some((flag, "no")) if is_flag(flag) => None,
+        _ => Some(option.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +213,20 @@ mod tests {
             ),
             ("peer-device-options r0 1 0 --c-min-rate=4M", "urbd peer-device-options r0:1/0 --c-min-rate=4M"),
             ("wait-connect-resource -d5 -t10 r0", "urbd wait-connect r0 --degr-wfc-timeout=5 -t10"),
+            ("wait-sync-volume r0 1 0", "urbd wait-sync r0:1/0"),
+            ("outdate r0 10", "urbd outdate minor-10"),
+            ("primary r0 --force=yes", "urbd primary r0 --force"),
+            ("primary r0 --force=no", "urbd primary r0"),
+            ("show", "urbd show"),
+            ("detach 10 11", "20"),
+            ("attach 10 /dev/sda", "20"),
+            (
+                "attach 10 /dev/sda /dev/sdb 2",
+                "urbd attach minor-10 --disk=/dev/sda --meta-disk=/dev/sdb --meta-index=2",
+            ),
+            ("role r0 1", "20"),
+            ("cstate r0", "20"),
+            ("verify r0 1", "20"),
             ("nonsense", "20"),
             ("primary", "20"),
             ("dstate drbd10", "20"),

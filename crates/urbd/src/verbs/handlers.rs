@@ -3,6 +3,8 @@
 
 use std::process::Command;
 
+use config::{LocalResource, shell_line};
+
 use crate::cli::Call;
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
@@ -12,6 +14,11 @@ macro_rules! handlers {
         $(pub(crate) fn $function(call: &Call, target: &Target) -> Result<u8, Problem> {
             run($name, call, target)
         })+
+
+        /// Is this the name of a handler?
+        pub(crate) fn is_one(verb: &str) -> bool {
+            [$($name),+].contains(&verb)
+        }
     };
 }
 
@@ -30,6 +37,12 @@ handlers! {
     after_resync_target = "after-resync-target",
     fence_peer = "fence-peer",
     unfence_peer = "unfence-peer",
+}
+
+/// What a dry run prints; nothing if none is configured.
+pub(crate) fn line(event: &str, local: &LocalResource) -> Option<String> {
+    let script = local.handlers.command(event)?;
+    Some(shell_line(&["/bin/sh".to_owned(), "-c".to_owned(), script.to_owned()]))
 }
 
 /// The exit status is that of the command; 0 if none is configured. What is known of the object is added to the

@@ -3,40 +3,59 @@
 use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use config::{AdjustScope, LocalResource, Plan};
+use config::LocalResource;
 use control::Command;
 use control::client::{Client, ClientError};
 use units::VolumeNr;
 
 use crate::cli::Call;
 use crate::context::{Context, LONG_TIMEOUT};
-use crate::objects::{Takes, Target, targets};
+use crate::objects::{Takes, Target};
 use crate::offline;
 use crate::problem::{Problem, exit};
-use crate::verbs::{adjust, metadata};
+use crate::verbs::metadata;
 
 /// How long a started process may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a process may take to end after it said yes to `down`.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// A process that the kernel keeps for so long waits for a disk that hangs.
+const KEPT: Duration = Duration::from_secs(4);
+/// How long the disks may be busy after the process that used them was killed.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// `run RES`: in the foreground, until `down`.
 pub(crate) fn run(call: &Call) -> Result<u8, Problem> {
-    let (found, worst) = targets(call.context, &call.objects(), Takes::Resource)?;
-    let [target] = found.as_slice() else {
-        return match worst {
-            0 => Err(Problem::usage("run takes exactly one resource").hint("start several with: urbd up all")),
-            worst => Ok(worst),
-        };
+    start(call.context, only_resource(call)?.local()?, call.flag("take-over"), None)
+}
+
+/// `keep RES`: is the process that holds a resource's devices when nobody serves it.
+pub(crate) fn keep(call: &Call) -> Result<u8, Problem> {
+    let resource = match call.objects().as_slice() {
+        [name] if name != "all" => name.clone(),
+        _ => return Err(Problem::usage("keep takes exactly one resource")),
     };
-    start(call.context, target.local()?, None)
+    let failed = |e| Problem::new(exit::BROKEN, format!("{resource}: the keeper: {e}"));
+    engine::keep(&call.context.run_dir, &resource).map(|()| 0).map_err(failed)
+}
+
+/// The resource that `run` is called with.
+///
+/// # Errors
+/// Exit 1: it is unknown, or not exactly one; exit 10: the configuration is not valid.
+pub(crate) fn only_resource(call: &Call) -> Result<Target, Problem> {
+    match call.objects().as_slice() {
+        [name] if name != "all" => Target::find(call.context, name, Takes::Resource),
+        _ => Err(Problem::usage("run takes exactly one resource").hint("start several with: urbd up all")),
+    }
 }
 
 /// As `run`, with an application inside the process.
@@ -45,37 +64,60 @@ pub(crate) fn run_inside(
     resource: &str,
     application: Box<dyn engine::Application>,
 ) -> Result<u8, Problem> {
-    start(context, &context.resource(resource)?, Some(application))
+    start(context, &context.resource(resource)?, false, Some(application))
 }
 
 fn start(
     context: &Context,
     local: &LocalResource,
+    take_over: bool,
     application: Option<Box<dyn engine::Application>>,
 ) -> Result<u8, Problem> {
     check_startable(context, local)?;
-    if context.is_running(&local.name) {
-        return Err(runs_already(&local.name));
-    }
+    let options = options(context, local, application.is_none())?;
+    let patience = match (context.is_running(&local.name), take_over) {
+        (true, false) => return Err(runs_already(&local.name)),
+        // As late as possible: from here on applications wait.
+        (true, true) => ask_to_leave(context, &local.name)?,
+        (false, _) => Duration::ZERO,
+    };
     prepare_run_dir(&context.run_dir)?;
-    make_clean(local, |_| true)?;
-    serve(context, local, application)
+    let failed = |e: engine::Error| Problem::usage(format!("{}: {e}", local.name));
+    let claim = engine::Claim::take(&context.run_dir, &local.name, patience).map_err(failed)?;
+    make_clean_when_free(local, if claim.inherits_devices() { RELEASE_TIMEOUT } else { Duration::ZERO })?;
+    engine::run_with(options, claim, application).map(|()| 0).map_err(failed)
 }
 
-/// Hands the resource to the engine; comes back when it was taken down.
-fn serve(
-    context: &Context,
-    local: &LocalResource,
-    application: Option<Box<dyn engine::Application>>,
-) -> Result<u8, Problem> {
-    let options = engine::Options {
+/// A process that was killed is gone before its last writes have reached the disk, which nobody else may use so long.
+fn make_clean_when_free(local: &LocalResource, at_most: Duration) -> Result<(), Problem> {
+    let deadline = Instant::now() + at_most;
+    loop {
+        match make_clean(local, |_| true) {
+            Err(problem) if problem.is_in_use() && Instant::now() < deadline => thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+}
+
+/// The process that runs the resource shall leave its devices to us. Gives the time after which it is gone for sure.
+fn ask_to_leave(context: &Context, resource: &str) -> Result<Duration, Problem> {
+    let mut client = context.client(resource)?;
+    client.set_timeout(Some(LONG_TIMEOUT)).map_err(|e| Problem::client(resource, &e))?;
+    client.command(Command::HandOver).map(|_| END_TIMEOUT).map_err(|e| Problem::client(resource, &e))
+}
+
+fn options(context: &Context, local: &LocalResource, kept: bool) -> Result<engine::Options, Problem> {
+    Ok(engine::Options {
         resource: local.clone(),
         config_file: context.config_file.clone(),
         run_dir: context.run_dir.clone(),
         bring_up: true,
         show: context.config()?.dump(&context.this_host(), false, &[&local.name]),
-    };
-    engine::run_with(options, application).map(|()| 0).map_err(|e| Problem::usage(format!("{}: {e}", local.name)))
+        keeper: env::current_exe()
+            .ok()
+            .filter(|_| kept)
+            .map(|program| engine::KeeperCommand { program, arguments: ["keep", &local.name].map(Into::into).into() }),
+    })
 }
 
 pub(crate) fn check_startable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
@@ -90,9 +132,9 @@ fn runs_already(resource: &str) -> Problem {
 }
 
 fn prepare_run_dir(run_dir: &Path) -> Result<(), Problem> {
-    fs::create_dir_all(run_dir).map_err(|e| {
-        Problem::new(exit::BROKEN, format!("cannot create the run directory {}: {e}", run_dir.display()))
-            .hint("set URBD_RUN_DIR to a directory that this user may write")
+    engine::prepare_run_dir(run_dir).map_err(|e| {
+        Problem::new(exit::BROKEN, format!("cannot use the run directory {}: {e}", run_dir.display()))
+            .hint("set URBD_RUN_DIR to a directory that only this user may write")
     })
 }
 
@@ -113,16 +155,37 @@ pub(crate) fn make_clean(local: &LocalResource, volumes: impl Fn(VolumeNr) -> bo
 pub(crate) fn up(call: &Call, target: &Target) -> Result<u8, Problem> {
     let local = target.local()?;
     check_startable(call.context, local)?;
-    if call.context.dry_run {
-        adjust::print_plan(&Plan::up(local, &AdjustScope::default()));
-        return Ok(0);
-    }
     if call.context.is_running(&local.name) {
         return Err(runs_already(&local.name));
     }
+    start_in_background(call, local, false)
+}
+
+/// `restart`: another process takes over; what applications ask of the devices waits meanwhile. One that does not run
+/// is started.
+pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let local = target.local()?;
+    check_startable(call.context, local)?;
+    let name = &local.name;
+    if call.context.is_running(name) && is_of_service_manager(call.context.client(name)?.pid, name) {
+        // It would take the end of its process for the end of the service.
+        return Err(Problem::usage(format!("{name}: systemd runs it"))
+            .hint(format!("the same, with devices in use: systemctl restart urbd@{name}")));
+    }
+    start_in_background(call, local, true)
+}
+
+/// Is the process one of the resource's service unit?
+fn is_of_service_manager(pid: u32, resource: &str) -> bool {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let unit = format!("/urbd@{resource}.service");
+    groups.lines().any(|line| line.ends_with(&unit) || line.contains(&format!("{unit}/")))
+}
+
+fn start_in_background(call: &Call, local: &LocalResource, take_over: bool) -> Result<u8, Problem> {
     prepare_run_dir(&call.context.run_dir)?;
     let log = Log::open(call.context.run_dir.join(format!("{}.log", local.name)))?;
-    let mut child = spawn(call.context, &local.name, &log)?;
+    let mut child = spawn(call.context, &local.name, take_over, &log)?;
     let mut client = wait_until_it_answers(call.context, &local.name, &mut child, &log)?;
     client.set_timeout(Some(START_TIMEOUT)).map_err(|e| Problem::client(&local.name, &e))?;
     match client.ask(&control::Request::Started) {
@@ -149,8 +212,14 @@ struct Log {
 
 impl Log {
     fn open(path: PathBuf) -> Result<Log, Problem> {
-        let opened = OpenOptions::new().create(true).append(true).open(&path);
-        let file = opened.map_err(|e| Problem::new(exit::BROKEN, format!("cannot write {}: {e}", path.display())))?;
+        let opened = OpenOptions::new().create(true).append(true).custom_flags(libc::O_NOFOLLOW).open(&path);
+        let file = opened.map_err(|e| {
+            let why = match e.raw_os_error() {
+                Some(libc::ELOOP) => "it is a symbolic link: remove it".to_owned(),
+                _ => e.to_string(),
+            };
+            Problem::new(exit::BROKEN, format!("cannot write {}: {why}", path.display()))
+        })?;
         let start = file.metadata().map_or(0, |m| m.len());
         Ok(Log { path, file, start })
     }
@@ -169,12 +238,13 @@ impl Log {
     }
 }
 
-fn spawn(context: &Context, resource: &str, log: &Log) -> Result<Child, Problem> {
+fn spawn(context: &Context, resource: &str, take_over: bool, log: &Log) -> Result<Child, Problem> {
     let failed = |e| Problem::new(exit::BROKEN, format!("{resource}: cannot start `urbd run`: {e}"));
     let program = env::current_exe().map_err(failed)?;
     let mut command = Process::new(program);
     command.arg0("urbd").arg("--config").arg(&context.config_file).arg("--node").arg(&context.node);
     command.args(context.stacked.then_some("--stacked")).args(["run", resource]);
+    command.args(take_over.then_some("--take-over"));
     command.env("URBD_RUN_DIR", &context.run_dir);
     command.stdin(Stdio::null()).stdout(log.writer()).stderr(log.writer());
     detach_from_session(&mut command);
@@ -230,10 +300,19 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
 pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
     let resource = &target.name.resource;
     let ended = stop(call.context, resource, call.flag("force"))?;
+    let kept = engine::end_keeper(&call.context.run_dir, resource, call.flag("force"));
+    match kept {
+        Ok(false) => {}
+        Ok(true) => return Err(left_in_use(resource)),
+        Err(e) => return Err(Problem::new(exit::BROKEN, format!("{resource}: the keeper does not answer: {e}"))),
+    }
     let volumes: Vec<_> = target.local.iter().flat_map(|local| local.volumes.iter().map(|v| v.nr)).collect();
     // A process that is being killed keeps its lock for some moments after its socket has gone.
     let deadline = Instant::now() + END_TIMEOUT;
+    let pid = fs::read_to_string(call.context.run_dir.join(format!("{resource}.pid"))).unwrap_or_default();
+    let mut kept = Kept::new(pid.trim().parse().ok());
     while !engine::clear_leftovers(&call.context.run_dir, resource, &volumes) {
+        kept.check(resource)?;
         if Instant::now() > deadline {
             return Err(Problem::new(exit::BROKEN, format!("{resource}: a process holds it, but does not answer"))
                 .hint(format!("its number is in {}/{resource}.pid", call.context.run_dir.display())));
@@ -241,6 +320,16 @@ pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
         thread::sleep(PAUSE);
     }
     Ok(ended)
+}
+
+/// No process serves the devices that applications use.
+fn left_in_use(resource: &str) -> Problem {
+    let text =
+        format!("{resource}: its process has ended, and its devices are kept for the applications that use them");
+    Problem::new(exit::IN_USE, text).hint(format!(
+        "go on: urbd up {resource}; to stop, unmount after that, and then: urbd down {resource}; to let the \
+         applications' I/O fail: urbd down --force {resource}"
+    ))
 }
 
 /// Asks the process to end and waits until it is gone.
@@ -286,7 +375,9 @@ fn kill(context: &Context, resource: &str, problem: Problem) -> Result<u8, Probl
 
 fn wait_for_end(context: &Context, resource: &str, pid: u32) -> Result<u8, Problem> {
     let deadline = Instant::now() + END_TIMEOUT;
+    let mut kept = Kept::new(Some(pid));
     while context.is_running(resource) || is_alive(pid) {
+        kept.check(resource)?;
         if Instant::now() > deadline {
             return Err(Problem::new(exit::BROKEN, format!("{resource}: process {pid} does not end"))
                 .hint(format!("its disks and connections are closed; end it with: kill -9 {pid}")));
@@ -294,6 +385,43 @@ fn wait_for_end(context: &Context, resource: &str, pid: u32) -> Result<u8, Probl
         thread::sleep(PAUSE);
     }
     Ok(0)
+}
+
+/// A process that ends, and that the kernel may keep while a disk owes it an answer: not even SIGKILL ends it then.
+struct Kept {
+    pid: Option<u32>,
+    since: Option<Instant>,
+}
+
+impl Kept {
+    fn new(pid: Option<u32>) -> Kept {
+        Kept { pid, since: None }
+    }
+
+    /// # Errors
+    /// Exit 20: the kernel has kept it for [`KEPT`].
+    fn check(&mut self, resource: &str) -> Result<(), Problem> {
+        let Some(pid) = self.pid.filter(|pid| waits_for_a_disk(*pid)) else {
+            self.since = None;
+            return Ok(());
+        };
+        if self.since.get_or_insert_with(Instant::now).elapsed() < KEPT {
+            return Ok(());
+        }
+        let text =
+            format!("{resource}: process {pid} has ended its work, but the kernel keeps it until its disk answers");
+        Err(Problem::new(exit::BROKEN, text).hint(format!(
+            "when the disk answers, or after a restart of this machine: urbd down {resource}; urbd up {resource}"
+        )))
+    }
+}
+
+/// Whether a thread of that process is in a sleep that no signal ends.
+fn waits_for_a_disk(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let stats = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+    // The state stands behind the program's name in parentheses.
+    stats.into_iter().any(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D')))
 }
 
 /// Whether a process exists and has not ended: one that only waits to be collected by its parent has.

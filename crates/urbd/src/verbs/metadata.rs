@@ -12,7 +12,7 @@ use units::{Generation, Sector};
 
 use crate::cli::Call;
 use crate::objects::{Takes, Target};
-use crate::offline::{self, Creation, Place};
+use crate::offline::{self, Called, Creation, Place};
 use crate::problem::{Problem, exit};
 use crate::verbs::status;
 
@@ -72,7 +72,7 @@ pub(crate) fn place(local: &LocalResource, volume: &LocalVolume) -> Option<Place
         config::MetaDisk::Indexed { path, index } => (path, MetaDisk::Indexed(u8::try_from(*index).ok()?)),
     };
     let label = format!("{}/{}", local.name, volume.nr.0);
-    Some(Place { label, path: PathBuf::from(path), kind, version: None })
+    Some(Place { label, path: PathBuf::from(path), kind, version: None, called: Called::Urbd })
 }
 
 pub(crate) fn create(call: &Call, target: &Target) -> Result<u8, Problem> {
@@ -150,6 +150,24 @@ pub(crate) fn dump(call: &Call, target: &Target) -> Result<u8, Problem> {
 
 /// `restore-md OBJECT [FILE]`; without FILE (or with `-`) from standard input.
 pub(crate) fn restore(call: &Call) -> Result<u8, Problem> {
+    let (target, file) = restore_arguments(call)?;
+    let unreadable = |name: &str, e: std::io::Error| Problem::new(exit::FAILURE, format!("cannot read {name}: {e}"));
+    let mut text = String::new();
+    match file.as_deref() {
+        None => {
+            std::io::stdin().lock().read_to_string(&mut text).map_err(|e| unreadable("standard input", e))?;
+        }
+        Some(name) => text = fs::read_to_string(name).map_err(|e| unreadable(name, e))?,
+    }
+    let force = call.flag("force");
+    for_each_free_disk(call, &target, |place| offline::restore(place, &text, force))
+}
+
+/// The volume and the file of `restore-md`; without a file it is standard input.
+///
+/// # Errors
+/// Exit 1: not one volume and at most one file; else as [`Target::find`].
+pub(crate) fn restore_arguments(call: &Call) -> Result<(Target, Option<String>), Problem> {
     let mut words = call.objects();
     let file = call.value("file").map(str::to_owned).or_else(|| (words.len() > 1).then(|| words.pop()).flatten());
     let [object] = words.as_slice() else {
@@ -159,16 +177,7 @@ pub(crate) fn restore(call: &Call) -> Result<u8, Problem> {
     if target.volumes().count() != 1 {
         return Err(Problem::usage(format!("{object} has several volumes")).hint(format!("name one: {object}/0")));
     }
-    let unreadable = |name: &str, e: std::io::Error| Problem::new(exit::FAILURE, format!("cannot read {name}: {e}"));
-    let mut text = String::new();
-    match file.as_deref() {
-        None | Some("-") => {
-            std::io::stdin().lock().read_to_string(&mut text).map_err(|e| unreadable("standard input", e))?;
-        }
-        Some(name) => text = fs::read_to_string(name).map_err(|e| unreadable(name, e))?,
-    }
-    let force = call.flag("force");
-    for_each_free_disk(call, &target, |place| offline::restore(place, &text, force))
+    Ok((target, file.filter(|name| name != "-")))
 }
 
 pub(crate) fn wipe(call: &Call, target: &Target) -> Result<u8, Problem> {

@@ -11,7 +11,7 @@ use units::{NodeId, VolumeNr};
 use crate::cli::Call;
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
-use crate::verbs::{adjust, commands};
+use crate::verbs::{adjust, commands, lifecycle};
 
 /// What `disk-options` takes: as in 8.4 also the speed of a resync, and fencing.
 pub(crate) const DISK: &[Group] = &[Group::Disk, Group::PeerDevice, Group::Net];
@@ -109,13 +109,36 @@ fn change(call: &Call, target: &Target, groups: &'static [Group]) -> Result<u8, 
         config::load_text(&Disk, &call.context.config_file, &all.dump(&host, false, &[]), &LoadOptions::default())
             .map_err(|e| refused(target, e.first()))?;
     }
-    let command = Command::ChangeOptions {
-        config: running.dump(&host, false, &[]),
-        skip_disk: false,
-        skip_net: false,
-        discard_my_data: false,
-    };
-    commands::send(call, target, command)
+    let changed = seen(&load(call, &running)?)?;
+    lifecycle::check_startable(call.context, &changed)?;
+    for idle in given.iter().filter(|s| !s.spec.honoured && !s.is_default()) {
+        eprintln!("urbd: warning: {target}: option `{}` is accepted, but urbd does not act on it yet", idle.spec.name);
+    }
+    commands::send(call, target, Command::ChangeOptions { config: running.dump(&host, false, &[]) })
+}
+
+/// Options that were laid over a configuration show in its text only.
+fn load(call: &Call, config: &Config) -> Result<Config, Problem> {
+    let text = config.dump(&call.context.this_host(), false, &[]);
+    config::load_text(&Disk, &call.context.config_file, &text, &LoadOptions::default())
+        .map_err(|e| Problem::new(exit::FAILURE, e.to_string()))
+}
+
+/// Limits the device of each volume to a size (`resize --size`), until the next `adjust`.
+///
+/// # Errors
+/// Exit 1: `text` is no size; else as the option verbs.
+pub(crate) fn set_size(call: &Call, target: &Target, text: &str) -> Result<(), Problem> {
+    let name = &target.name.resource;
+    let host = call.context.this_host();
+    let spec = config::option(&[Group::Disk], "size").expect("in the table");
+    let size = Setting::parse(spec, text).map_err(|bad| Problem::usage(format!("{target}: {}", bad.message)))?;
+    let settings: Settings = [size].into_iter().collect();
+    let mut running = adjust::in_force(call, name)?;
+    let volume = target.name.volume.map(VolumeNr);
+    let scope = OverlayScope { resource: name, volume, peer: None };
+    running.overlay(scope, &host, &settings).map_err(|e| Problem::usage(e.to_string()))?;
+    commands::send(call, target, Command::ChangeOptions { config: running.dump(&host, false, &[]) }).map(drop)
 }
 
 fn refused(target: &Target, error: &config::Error) -> Problem {

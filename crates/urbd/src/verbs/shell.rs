@@ -57,7 +57,12 @@ pub(crate) fn device(call: &Call, target: &Target) -> Result<u8, Problem> {
     };
     for_each_volume(target, |volume| {
         let path = running.as_ref().and_then(|r| r.device(volume.nr.0)).and_then(|d| d.device_path.clone());
-        Ok(path.unwrap_or_else(|| format!("/dev/urbd/by-res/{}/{}", target.name.resource, volume.nr.0)))
+        match path {
+            Some(path) => Ok(path),
+            None => engine::device_name(&call.context.run_dir, &target.name.resource, volume.nr)
+                .map(|path| path.display().to_string())
+                .map_err(|e| Problem::usage(e.to_string())),
+        }
     })
 }
 

@@ -5,14 +5,21 @@ use std::fmt::Write;
 use config::{Backing, Group, Kind, LocalPath, MetaDisk, Running, RunningConnection, RunningVolume};
 use config::{Setting, Settings, Unit, Value};
 
-use crate::cli::Call;
-use crate::objects::Target;
+use crate::cli::{self, Call};
 use crate::problem::Problem;
 use crate::verbs::{adjust, status};
 
-pub(crate) fn show(call: &Call, target: &Target) -> Result<u8, Problem> {
-    status::print(&text(&adjust::running(call, &target.name.resource)?));
-    Ok(0)
+/// Of the named resources; of all that run if none is named.
+pub(crate) fn show(call: &Call) -> Result<u8, Problem> {
+    let (names, mut worst) = status::named(call.context, &call.objects());
+    for name in names {
+        let shown = adjust::running(call, &name).map(|running| {
+            status::print(&text(&running));
+            0
+        });
+        worst = worst.max(cli::settle(shown));
+    }
+    Ok(worst)
 }
 
 fn text(running: &Running) -> String {

@@ -1,5 +1,6 @@
 //! Verbs that only look: status, events, one-word queries.
 
+use std::env;
 use std::io::{self, IsTerminal, Read, Write};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -8,9 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use control::client::ClientError;
 use control::{Event, Reply, Request, ResourceStatus, events, human, json, query};
 
-use crate::cli::Call;
+use crate::cli::{self, Call};
 use crate::context::Context;
-use crate::objects::Target;
+use crate::objects::{Takes, Target};
 use crate::problem::{Problem, exit};
 use crate::verbs::metadata;
 
@@ -26,6 +27,23 @@ pub(crate) fn status(call: &Call) -> Result<u8, Problem> {
     };
     print(&text);
     Ok(worst)
+}
+
+/// The names of whole resources on a command line: those that run if there are none, or `all`. What is not known is
+/// reported: the second value is the greatest exit status of those.
+pub(crate) fn named(context: &Context, texts: &[String]) -> (Vec<String>, u8) {
+    if texts.is_empty() || texts.iter().any(|n| n == "all") {
+        return (context.running_resources(), 0);
+    }
+    let mut names = Vec::new();
+    let mut worst = 0;
+    for text in texts {
+        match Target::find(context, text, Takes::Resource) {
+            Ok(target) => names.push(target.name.resource),
+            Err(problem) => worst = worst.max(cli::settle(Err(problem))),
+        }
+    }
+    (names, worst)
 }
 
 /// The status of the named resources, of all that run if none is named. What does not run or answer is reported.
@@ -66,7 +84,10 @@ fn human_options(call: &Call) -> Result<human::Options, Problem> {
 
 fn wants_color(call: &Call) -> Result<bool, Problem> {
     match call.value("color") {
-        None | Some("auto") => Ok(io::stdout().is_terminal()),
+        // https://no-color.org: set, and not empty.
+        None | Some("auto") => {
+            Ok(io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
+        }
         Some("always") => Ok(true),
         Some("never") => Ok(false),
         Some(other) => Err(Problem::usage(format!("--color={other}: must be auto, always or never"))),
@@ -117,14 +138,16 @@ pub(crate) fn disk_state(call: &Call, target: &Target) -> Result<u8, Problem> {
 
 /// `metrics`: of all running resources, or those named. A metric's `# HELP` and `# TYPE` lines are printed once.
 pub(crate) fn metrics(call: &Call) -> Result<u8, Problem> {
-    let objects = call.objects();
-    let names = if objects.is_empty() { call.context.running_resources() } else { objects };
+    let (names, mut worst) = named(call.context, &call.objects());
     let mut pages = Vec::new();
     for name in names {
-        pages.push(text(call.context, &name, &Request::Metrics)?);
+        match text(call.context, &name, &Request::Metrics) {
+            Ok(page) => pages.push(page),
+            Err(problem) => worst = worst.max(cli::settle(Err(problem))),
+        }
     }
     print(&merge_metrics(&pages));
-    Ok(0)
+    Ok(worst)
 }
 
 /// Samples of one metric must stand together, whichever resource they come from.
@@ -196,7 +219,10 @@ pub(crate) fn events(call: &Call) -> Result<u8, Problem> {
     };
     let mut printer = Printer { renderer: events::Renderer::new(options), timestamps: call.flag("timestamps") };
     let objects = call.objects();
-    let only = objects.first().filter(|name| *name != "all").cloned();
+    if objects.len() > 1 && objects.iter().all(|name| name != "all") {
+        return Err(Problem::usage("events2 follows one resource or all").hint("leave out the names to follow all"));
+    }
+    let only = objects.first().filter(|_| objects.len() == 1).filter(|name| *name != "all").cloned();
     let names = only.clone().map_or_else(|| call.context.running_resources(), |name| vec![name]);
     let statistics = options.statistics || options.full;
 
@@ -253,6 +279,10 @@ impl Follower<'_> {
         loop {
             match receiver.recv_timeout(LOOK_FOR_NEW) {
                 Ok(Wake::From(name, Ok(event))) => printer.event(&name, event)?,
+                // To ask again and again would keep others out.
+                Ok(Wake::From(name, Err(refused @ ClientError::Refused(_)))) => {
+                    return Err(Problem::client(&name, &refused));
+                }
                 Ok(Wake::From(name, Err(_))) => {
                     printer.lines(|r| r.gone(&name))?;
                     self.followed.retain(|n| *n != name);

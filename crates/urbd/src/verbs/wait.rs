@@ -150,7 +150,8 @@ fn in_scope<'a>(
     target: &Target,
 ) -> impl Iterator<Item = (&'a ConnectionStatus, &'a PeerDeviceStatus)> {
     let (peer, volume) = (target.peer(), target.name.volume);
-    let connections = status.connections.iter().filter(move |c| peer.as_ref().is_none_or(|p| *p == c.name));
+    let named = peer.as_ref().map(|p| status.connection(p).map(|c| c.name.as_str()));
+    let connections = status.connections.iter().filter(move |c| named.is_none_or(|name| name == Some(c.name.as_str())));
     connections
         .flat_map(|c| c.peer_devices.iter().map(move |p| (c, p)))
         .filter(move |(_, p)| volume.is_none_or(|v| p.volume == v))
@@ -202,6 +203,7 @@ mod tests {
             sync: None,
         };
         let connection = ConnectionStatus {
+            failed_authentications: 0,
             peer_node_id: Some(1),
             name: "bravo".into(),
             connection,

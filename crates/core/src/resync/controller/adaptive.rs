@@ -177,7 +177,8 @@ impl Adaptive {
             let (least, most) = if self.starting { (1.0, 2.0) } else { (0.7, 1.3) };
             let factor = (1.0 + if self.starting { 1.0 } else { 0.5 } * (wanted - 1.0)).clamp(least, most);
             if factor < 1.0 || self.limited {
-                self.window = (self.window * factor).clamp(LEAST as f64, self.cap as f64);
+                // `max-buffers` may grant less than the least.
+                self.window = (self.window * factor).max(LEAST as f64).min(self.cap as f64);
             }
         }
         (self.trips, self.count, self.since, self.limited) = (0.0, 0, now, false);

@@ -26,6 +26,8 @@ pub(crate) struct Planner {
     next_round: Instant,
     /// Bytes that this round may still ask for.
     quota: u64,
+    /// Bytes that rounds with nothing on its way were short of a block.
+    earned: u64,
     min: MinRate,
 }
 
@@ -41,6 +43,7 @@ impl Planner {
             last_round: None,
             next_round: now,
             quota: 0,
+            earned: 0,
             min: MinRate::new(cfg),
         }
     }
@@ -110,8 +113,22 @@ impl Planner {
         let most = if self.cfg.max_rate == 0 { i64::MAX } else { i64::from(self.cfg.max_rate) / 5 };
         let request = (incoming + due).clamp(0, most);
         self.quota = (request as u64 * 512 / BLOCK) * BLOCK;
+        self.creep(elapsed as u64, self.in_flight + incoming == 0);
         self.last_round = Some(now);
         self.next_round = now + TICK;
+    }
+
+    /// A rate of less than a block per tick comes to nothing in each round, and with nothing on its way nothing would
+    /// ever change that: such a round saves up, until it is a block. `elapsed`: ns since the last one.
+    fn creep(&mut self, elapsed: u64, idle: bool) {
+        if self.quota > 0 || !idle {
+            self.earned = 0;
+            return;
+        }
+        let most = if self.cfg.max_rate == 0 { u32::MAX } else { self.cfg.max_rate };
+        self.earned += u64::from(self.cfg.rate.min(most)) * 1024 * elapsed / 1_000_000_000;
+        self.quota = self.earned / BLOCK * BLOCK;
+        self.earned -= self.quota;
     }
 
     /// Everything came back before the tick (spec 8.4).

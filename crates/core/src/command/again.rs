@@ -1,0 +1,176 @@
+//! Becoming Primary again: a node whose process ended while its devices were in use, and whose applications wait.
+//!
+//! Nobody may have gone on in between. So the peer is asked first, and waited for as long as a Primary waits for a
+//! silent peer (`timeout`), unless this node was alone already. Then:
+//!
+//! * what was good here is to be overwritten by the peer, or the peer is Primary: it was promoted meanwhile. What the
+//!   applications hold in their caches is about data that is gone, so the command fails, and their I/O with it;
+//! * the promotion succeeds as any other, with `fence-peer` where that is configured; alone, a generation begins;
+//! * the promotion is refused for now (the peer could not be fenced, no good copy can be reached): the I/O waits, until
+//!   the peer is reached or its state changes, or the administrator lets it go on (`resume-io`, `primary`).
+
+use super::{Promotion, Stage, Waiting};
+use crate::Resource;
+use crate::api::{CommandError, ConnectionState, Severity};
+use crate::decide::StateChangeResult as Code;
+use crate::liveness::failure;
+use units::{Duration, Instant};
+use wire::{ConnState, DiskState, Role};
+
+/// The wish to be Primary again.
+#[derive(Debug)]
+pub(crate) struct Again {
+    /// The command that ends when it comes true, or cannot.
+    id: u64,
+    /// The previous process knew no peer that was connected.
+    alone: bool,
+    since: Instant,
+    stage: Progress,
+    /// What each volume's disk was when it was attached.
+    found: Option<Vec<DiskState>>,
+    /// The administrator does not want to wait for the peer.
+    resumed: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Progress {
+    /// For disks and peers.
+    Waiting,
+    /// The promotion is under way.
+    Asking,
+    /// It was refused while everything looked like this.
+    Refused(Vec<Look>),
+}
+
+/// What decides over a volume: whether its handshake is over, the disks, the peer's role.
+type Look = (bool, DiskState, DiskState, Role);
+
+impl Resource {
+    /// `alone`: it is known that the previous process had no peer.
+    pub(super) fn primary_again(&mut self, id: u64, alone: bool) {
+        let (since, stage) = (self.now, Progress::Waiting);
+        self.again = Some(Again { id, alone, since, stage, found: None, resumed: false });
+    }
+
+    /// Does what is due about it.
+    pub(crate) fn pump_again(&mut self) {
+        let Some(again) = &self.again else { return };
+        let (id, stage) = (again.id, again.stage.clone());
+        if self.role == Role::Primary && stage != Progress::Asking {
+            // An administrator has made it so.
+            self.again = None;
+            return self.end(Some(id), Ok(()));
+        }
+        match stage {
+            Progress::Asking => {}
+            Progress::Refused(look) if look == self.look_of_all() => {}
+            Progress::Refused(_) | Progress::Waiting => self.try_again(id),
+        }
+    }
+
+    /// When there is something to do about it only because time passes.
+    pub(crate) fn again_timer(&self) -> Option<Instant> {
+        let again = self.again.as_ref().filter(|again| again.stage == Progress::Waiting)?;
+        Some(again.since + self.patience_with_peers()).filter(|at| *at > self.now)
+    }
+
+    /// `resume-io` while it waits: goes on without the peer, if the own copy allows.
+    pub(super) fn resume_again(&mut self) {
+        if let Some(again) = self.again.as_mut().filter(|again| again.stage != Progress::Asking) {
+            again.resumed = true;
+            again.stage = Progress::Waiting;
+        }
+    }
+
+    /// Takes back the wish: the resource goes down.
+    pub(crate) fn forget_again(&mut self) {
+        self.again = None;
+    }
+
+    fn try_again(&mut self, id: u64) {
+        let attaching = |d: &crate::device::Device| d.attaching.is_some();
+        if self.devices.iter().any(attaching) {
+            return;
+        }
+        let found = |d: &crate::device::Device| if d.disk == DiskState::Negotiating { d.attach_state } else { d.disk };
+        let states: Vec<DiskState> = self.devices.iter().map(found).collect();
+        let alone = self.devices.iter().all(|d| d.left_alone);
+        let Some(again) = &mut self.again else { return };
+        let found = again.found.get_or_insert(states).clone();
+        let over = again.alone || alone || again.resumed;
+        let force = again.resumed && found.iter().all(|disk| *disk >= DiskState::Consistent);
+        let deadline = again.since + self.patience_with_peers();
+        if self.peer_is_awaited(over || self.now >= deadline) {
+            return;
+        }
+        if let Some(d) = (0..self.devices.len()).find(|d| self.was_replaced(*d, found[*d])) {
+            let text = "the peer went on as Primary while this node's process was away: its data is newer than what \
+                        applications here have seen; their I/O fails. Unmount, and use the peer";
+            self.note(Severity::Error, Some(d), None, "replaced-meanwhile", text);
+            self.again = None;
+            return self.end(Some(id), Err(failure(Code::TwoPrimaries.code(), text)));
+        }
+        if let Some(again) = &mut self.again {
+            again.stage = Progress::Asking;
+        }
+        self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), force, volume: 0, stage: Stage::Ask });
+    }
+
+    /// The promotion has ended: false if that concerns nobody else.
+    pub(super) fn promoted_again(&mut self, id: u64, result: &Result<(), CommandError>) -> bool {
+        let look = self.look_of_all();
+        let Some(again) = self.again.as_mut().filter(|again| again.id == id) else { return true };
+        let Err(error) = result else {
+            self.again = None;
+            self.note(Severity::Info, None, None, "primary-again", "Primary again: what waited goes on");
+            return true;
+        };
+        if error.code == Code::TwoPrimaries.code() && look.iter().any(|(_, _, _, role)| *role == Role::Primary) {
+            let text =
+                "the peer became Primary while this node's process was away: I/O here fails. Unmount, and use the peer";
+            self.again = None;
+            self.note(Severity::Error, None, None, "replaced-meanwhile", text);
+            return true;
+        }
+        again.stage = Progress::Refused(look);
+        again.resumed = false;
+        let text = format!(
+            "applications' I/O waits, as this node cannot be Primary again: {error}. It goes on when the peer is reached; \
+             without it: urbd resume-io {}",
+            self.cfg.name
+        );
+        self.note(Severity::Error, None, None, "waits-to-be-primary", text);
+        false
+    }
+
+    /// May a peer still say what it has? `enough`: who has not been heard of by now is not waited for.
+    fn peer_is_awaited(&self, enough: bool) -> bool {
+        self.connections.iter().any(|c| match (&c.link, c.state) {
+            (_, ConnectionState::StandAlone) => false,
+            (None, _) => !enough,
+            (Some(_), _) => !(0..self.devices.len()).all(|d| c.replicating(d)),
+        }) || self.devices.iter().any(|d| d.disk == DiskState::Negotiating)
+    }
+
+    fn patience_with_peers(&self) -> Duration {
+        self.connections.iter().map(|c| c.cfg.timeout).max().unwrap_or(Duration(0))
+    }
+
+    /// Has another node's data taken the place of what was good here?
+    fn was_replaced(&self, d: usize, found: DiskState) -> bool {
+        use ConnState::{PausedSyncT, StartingSyncT, SyncTarget, WFBitMapT, WFSyncUUID};
+        let target = |repl| matches!(repl, WFBitMapT | StartingSyncT | WFSyncUUID | SyncTarget | PausedSyncT);
+        let becomes_target = self.connections.iter().any(|c| target(c.peer_devices[d].repl));
+        let (good, disk) = (found >= DiskState::Consistent, self.devices[d].disk);
+        good && (becomes_target || matches!(disk, DiskState::Inconsistent | DiskState::Outdated))
+    }
+
+    fn look_of_all(&self) -> Vec<Look> {
+        let of_peer = |c: &crate::connection::Connection, d: usize, disk: DiskState| {
+            (c.replicating(d), disk, c.peer_devices[d].pdsk, c.peer_role)
+        };
+        let alone = |disk| (false, disk, DiskState::DUnknown, Role::Unknown);
+        let each = self.devices.iter().enumerate();
+        each.map(|(d, dev)| self.connections.first().map_or(alone(dev.disk), |c| of_peer(c, d, dev.disk))).collect()
+    }
+}

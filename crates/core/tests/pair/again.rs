@@ -1,0 +1,178 @@
+//! A Primary whose process ended, and the next one that wants to be Primary again for the applications that wait.
+
+use crate::rig::{Pair, VOLUME};
+use units::Duration;
+use urbd_core::{Access, Command, Effect, Resource, ResourceConfig};
+use wire::{ConnState, DiskState, Role};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn role(pair: &Pair, n: usize) -> Role {
+    pair.nodes[n].core.snapshot().role
+}
+
+/// Has a command of node 0 failed?
+fn failed(pair: &Pair) -> bool {
+    pair.nodes[0].answers.iter().flatten().any(|(_, result)| result.is_err())
+}
+
+/// Node 0's process is killed.
+fn kill(pair: &mut Pair) {
+    pair.unlink();
+    let node = &mut pair.nodes[0];
+    node.core = Resource::new(node.cfg.clone(), 19);
+}
+
+/// It is killed; the next one attaches, and wants to be Primary again.
+fn restart(pair: &mut Pair, alone: bool) {
+    kill(pair);
+    let now = pair.now;
+    let node = &mut pair.nodes[0];
+    node.answers = Some(Vec::new());
+    node.told = true;
+    let (peer, discard_my_data, tentative) = (node.peer, false, false);
+    node.core.on_command(now, 1, Command::Attach { volume: VOLUME });
+    node.core.on_command(now, 2, Command::Connect { peer, discard_my_data, tentative });
+    node.core.on_command(now, 3, Command::PrimaryAgain(alone));
+    pair.run(100);
+}
+
+fn written(change: fn(&mut ResourceConfig)) -> Pair {
+    let mut pair = Pair::with(true, change);
+    pair.writes(20, 4, || 7);
+    pair
+}
+
+#[test]
+fn beside_its_peer_it_is_primary_again_in_the_same_generation() {
+    let mut pair = written(|_| {});
+    let before = pair.nodes[0].core.generations(VOLUME).unwrap()[0];
+    restart(&mut pair, false);
+    assert_eq!(role(&pair, 0), Role::Secondary, "the peer was not heard of");
+    pair.link();
+    pair.until(MINUTE, |p| role(p, 0) == Role::Primary);
+    assert_eq!(pair.nodes[0].core.generations(VOLUME).unwrap()[0], before);
+    assert!(pair.nodes[0].notes.contains(&"primary-again"));
+    pair.until(MINUTE, |p| p.states() == [ConnState::Connected; 2]);
+    pair.writes(20, 4, || 9);
+}
+
+#[test]
+fn without_its_peer_it_waits_no_longer_than_a_primary_does_and_goes_on_in_a_new_generation() {
+    let mut pair = written(|_| {});
+    let before = pair.nodes[0].core.generations(VOLUME).unwrap()[0];
+    let patience = pair.nodes[0].cfg.connections[0].timeout;
+    restart(&mut pair, false);
+    let start = pair.now;
+    pair.until(MINUTE, |p| role(p, 0) == Role::Primary);
+    assert!(pair.now.since(start) + Duration::from_millis(1) >= patience && pair.now.since(start) <= patience);
+    pair.run(100);
+    assert_ne!(pair.nodes[0].core.generations(VOLUME).unwrap()[0], before);
+    // The peer comes back later, and gets what it lacks.
+    pair.write(3);
+    pair.run(100);
+    pair.link();
+    pair.until(MINUTE, |p| p.states() == [ConnState::Connected; 2]);
+    assert_eq!(role(&pair, 0), Role::Primary);
+}
+
+#[test]
+fn who_was_alone_waits_for_nobody() {
+    for told in [true, false] {
+        let mut pair = written(|_| {});
+        if !told {
+            // Its metadata say so.
+            pair.unlink();
+            pair.run(100);
+            pair.write(3);
+            pair.run(100);
+        }
+        restart(&mut pair, told);
+        assert_eq!(role(&pair, 0), Role::Primary, "told: {told}");
+    }
+}
+
+#[test]
+fn if_the_peer_is_primary_now_it_fails() {
+    let mut pair = written(|_| {});
+    kill(&mut pair);
+    pair.command(1, Command::Primary { force: false });
+    pair.run(100);
+    assert_eq!(role(&pair, 1), Role::Primary);
+    restart(&mut pair, false);
+    pair.link();
+    pair.until(MINUTE, failed);
+    assert_eq!(role(&pair, 0), Role::Secondary);
+    assert!(pair.nodes[0].notes.contains(&"replaced-meanwhile"));
+}
+
+#[test]
+fn if_the_peer_was_primary_meanwhile_it_fails() {
+    let mut pair = written(|_| {});
+    kill(&mut pair);
+    pair.command(1, Command::Primary { force: false });
+    pair.run(100);
+    pair.command(1, Command::Secondary { force: false });
+    pair.run(100);
+    restart(&mut pair, false);
+    pair.link();
+    pair.until(MINUTE, failed);
+    assert_eq!(role(&pair, 0), Role::Secondary);
+    pair.until(MINUTE, |p| p.states() == [ConnState::Connected; 2]);
+    assert_eq!(role(&pair, 0), Role::Secondary, "nor later");
+}
+
+fn fenced(cfg: &mut ResourceConfig) {
+    cfg.fence_handler = true;
+    cfg.volumes[0].disk.as_mut().unwrap().fencing = urbd_core::Fencing::ResourceOnly;
+}
+
+/// The handlers that node 0 has started end.
+fn handlers_end(pair: &mut Pair, status: i32) {
+    let now = pair.now;
+    let node = &mut pair.nodes[0];
+    (0..8).for_each(|id| node.core.on_handler_exit(now, id, status));
+    node.told = true;
+    pair.run(100);
+}
+
+/// Fencing is configured and does not succeed: frozen until the peer is there.
+#[test]
+fn an_unfenced_peer_is_waited_for() {
+    let mut pair = written(fenced);
+    restart(&mut pair, true);
+    handlers_end(&mut pair, 5);
+    assert_eq!(role(&pair, 0), Role::Secondary);
+    handlers_end(&mut pair, 1);
+    pair.run(100);
+    assert!(!failed(&pair), "it goes on waiting");
+    pair.link();
+    pair.until(MINUTE, |p| role(p, 0) == Role::Primary);
+}
+
+#[test]
+fn the_administrator_lets_it_go_on() {
+    let mut pair = written(fenced);
+    restart(&mut pair, true);
+    handlers_end(&mut pair, 1);
+    assert_eq!(role(&pair, 0), Role::Secondary);
+    assert!(pair.nodes[0].notes.contains(&"waits-to-be-primary"));
+    pair.command(0, Command::ResumeIo { volume: VOLUME });
+    pair.run(100);
+    handlers_end(&mut pair, 1);
+    assert_eq!(role(&pair, 0), Role::Primary);
+    assert_eq!(pair.nodes[0].core.snapshot().devices[0].disk, DiskState::UpToDate);
+}
+
+/// The front end hears of it only when it is so.
+#[test]
+fn the_device_is_announced_when_it_may_be_used() {
+    let mut core = Resource::new(Pair::new(true).nodes[0].cfg.clone(), 5);
+    let now = units::Instant(1);
+    core.on_command(now, 1, Command::PrimaryAgain(true));
+    core.on_turn_end(now);
+    let effects: Vec<Effect> = std::iter::from_fn(|| core.poll_effect()).collect();
+    let usable = |e: &Effect| matches!(e, Effect::Device { access: Access::ReadWrite, .. });
+    assert!(!effects.iter().any(usable));
+    assert!(!effects.iter().any(|e| matches!(e, Effect::CommandDone { .. })));
+}

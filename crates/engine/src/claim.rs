@@ -1,0 +1,170 @@
+//! The right to run a resource: the lock that one process at a time has, and what the last one has left with the
+//! keeper.
+
+use crate::exclusive::{self, Locked};
+use crate::resource::{Error, log, prepare_run_dir};
+use frontends::fuse;
+use frontends::keeper::{Keeper, Kind, Place};
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use units::VolumeNr;
+
+/// How the keeper's process is started: it must come to [`keep`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeeperCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// The resource is this process's. Nobody else gets it until the process has ended, by whatever: the lock goes only
+/// when every descriptor of its file is closed, and so after the last thread that works on the resource.
+pub struct Claim {
+    pub(crate) lock: File,
+    pub(crate) keeper: Keeper,
+    pub(crate) left: Vec<(Place, OwnedFd)>,
+}
+
+/// What a process says to the next one: it had no peer.
+pub(crate) const ALONE: Place = Place { kind: Kind::Note, number: 1 };
+
+/// How often the lock is tried while another process is ending.
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl Claim {
+    /// Takes the lock, waiting for at most so long until another process has ended, and fetches what the keeper has.
+    ///
+    /// # Errors
+    /// If another process runs the resource, or the run directory cannot be used.
+    pub fn take(run_dir: &Path, resource: &str, at_most: Duration) -> Result<Claim, Error> {
+        let io = |what: &str| {
+            let what = what.to_owned();
+            move |error| Error::Io { what, error }
+        };
+        prepare_run_dir(run_dir).map_err(io("the run directory"))?;
+        let lock = lock(run_dir, resource, at_most)?;
+        let keeper = Keeper::of(run_dir, resource);
+        let left = if keeper.is_there() { keeper.fetch().map_err(io("asking the keeper"))? } else { Vec::new() };
+        if let Some(other) = left.iter().map(|(place, _)| *place).find(|place| !is_understood(*place)) {
+            return Err(Error::Config(format!(
+                "{resource}: the keeper holds a device for a version of urbd that promises the kernel something else \
+                 ({other:?}); go on with that version, or give the device up: urbd down --force {resource}"
+            )));
+        }
+        Ok(Claim { lock, keeper, left })
+    }
+
+    /// Are there devices that applications may be using?
+    #[must_use]
+    pub fn inherits_devices(&self) -> bool {
+        self.devices().next().is_some()
+    }
+
+    /// Their volumes.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = VolumeNr> {
+        let volume = |number| VolumeNr(u16::try_from(number).unwrap_or(u16::MAX));
+        self.left.iter().filter(|(place, _)| place.kind == Kind::Device).map(move |(place, _)| volume(place.number))
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Claim({:?}, {} descriptors)", self.keeper, self.left.len())
+    }
+}
+
+fn is_understood(place: Place) -> bool {
+    place.kind != Kind::Connection || place.number == fuse::CONTRACT
+}
+
+/// What a resource without a process has left with its keeper: true if there are devices that applications may be
+/// using. Without devices the keeper is ended, as with them if it is to be by `force`.
+///
+/// # Errors
+/// If there is a keeper that does not answer.
+pub fn end_keeper(run_dir: &Path, resource: &str, force: bool) -> io::Result<bool> {
+    let keeper = Keeper::of(run_dir, resource);
+    if !keeper.is_there() {
+        return Ok(false);
+    }
+    let in_use = !force && keeper.fetch()?.iter().any(|(place, _)| place.kind == Kind::Device);
+    if !in_use {
+        keeper.end()?;
+    }
+    Ok(in_use)
+}
+
+/// Is the keeper's process of a resource. Its standard input may be its socket; else it makes one.
+///
+/// # Errors
+/// If there is a keeper already, or the socket cannot be made.
+pub fn keep(run_dir: &Path, resource: &str) -> io::Result<()> {
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let listener = match input.metadata()?.file_type().is_socket() {
+        true => UnixListener::from(OwnedFd::from(input)),
+        false => {
+            prepare_run_dir(run_dir)?;
+            Keeper::of(run_dir, resource).bind()?
+        }
+    };
+    // It must be there when everything else has been killed for memory. Who may not say so is a process like others.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    crate::sys::harden_memory();
+    frontends::keeper::serve(&listener)
+}
+
+impl KeeperCommand {
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        command
+    }
+}
+
+pub(crate) fn lock_file(run_dir: &Path, resource: &str) -> PathBuf {
+    run_dir.join(format!("{resource}.pid"))
+}
+
+/// Takes the lock that says which process runs the resource, and writes the process id into it.
+fn lock(run_dir: &Path, resource: &str, at_most: Duration) -> Result<File, Error> {
+    let path = lock_file(run_dir, resource);
+    let failed = |error| Error::Io { what: format!("locking {}", path.display()), error };
+    let mut file = open_lock(&path, true).map_err(failed)?;
+    let deadline = Instant::now() + at_most;
+    loop {
+        match exclusive::lock(&file).map_err(failed)? {
+            Locked::Yes => break,
+            Locked::Despite(who) => {
+                let path = path.display();
+                let text = format!("{path} is locked by {who}, who can only read it: the resource starts all the same");
+                log("warning", &text);
+                break;
+            }
+            Locked::No if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Locked::No => return Err(Error::AlreadyRunning { resource: resource.to_owned(), lock: path }),
+        }
+    }
+    // Who cannot open it cannot lock it.
+    file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    Ok(file)
+}
+
+/// A link of that name would lead to a file that has nothing to do with the resource.
+pub(crate) fn open_lock(path: &Path, create: bool) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(create).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::new(error.kind(), "it is a symbolic link: remove it"),
+        _ => error,
+    })
+}

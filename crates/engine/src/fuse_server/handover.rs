@@ -1,0 +1,163 @@
+//! The block devices outlive the process: a keeper holds what they hang on, and the next process goes on with it.
+//!
+//! What makes that safe, each of it measured: the keeper has the same open file of `/dev/fuse` that is read here; all
+//! memory that the kernel copies requests to and answers from is present and locked; what the last process has read and
+//! not answered is asked for once, before the first read, when that process is gone and its I/O over (the lock of the
+//! resource and those of its disks say so); every request may be carried out twice; and no thread of ours that has the
+//! resource's descriptors touches the files or the devices.
+
+use super::{FuseServer, Node, Stage, VolumeNr};
+use crate::buffers::Pool;
+use crate::claim::ALONE;
+use crate::ring::{Fd, Ring};
+use crate::sys;
+use crate::token::Token;
+use frontends::fuse;
+use frontends::keeper::{Keeper, Kind, Place};
+use frontends::loopdev::{self, Second};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+/// What another process has left.
+pub(crate) struct Inherited {
+    connection: OwnedFd,
+    root: OwnedFd,
+    devices: Vec<(VolumeNr, OwnedFd)>,
+}
+
+const CONNECTION: Place = Place { kind: Kind::Connection, number: fuse::CONTRACT };
+const ROOT: Place = Place { kind: Kind::Root, number: 0 };
+
+impl Inherited {
+    /// Takes it out of what the keeper has. `None`: there is no file system to go on with.
+    pub(crate) fn from(left: &mut Vec<(Place, OwnedFd)>) -> Option<Inherited> {
+        let mut take = |place: Place| {
+            let at = left.iter().position(|(other, _)| *other == place)?;
+            Some(left.swap_remove(at).1)
+        };
+        let (connection, root) = (take(CONNECTION), take(ROOT));
+        let (connection, root) = (connection?, root?);
+        let mut devices = Vec::new();
+        for (place, descriptor) in std::mem::take(left) {
+            match (place.kind, u16::try_from(place.number)) {
+                (Kind::Device, Ok(number)) => devices.push((VolumeNr(number), descriptor)),
+                _ => left.push((place, descriptor)),
+            }
+        }
+        Some(Inherited { connection, root, devices })
+    }
+}
+
+impl FuseServer {
+    /// Goes on where another process has ended. If there are devices, requests wait until [`FuseServer::go_on`].
+    ///
+    /// # Errors
+    /// If what was left is not what it should be.
+    pub(crate) fn take_over(
+        ring: &mut Ring<Token>,
+        pool: &'static Pool,
+        (resource, run_dir): (&str, &Path),
+        volumes: &[VolumeNr],
+        inherited: Inherited,
+        keeper: &Keeper,
+    ) -> io::Result<FuseServer> {
+        let Inherited { connection, root, devices } = inherited;
+        let fd: Fd = Rc::new(connection);
+        let mut server = FuseServer::on(pool, (resource, run_dir), volumes, fd, root);
+        server.keeper = Some(keeper.clone());
+        server.stage = Stage::Waiting;
+        let mut found = false;
+        for (volume, descriptor) in devices {
+            let size = sys::end_of(descriptor.as_raw_fd())?;
+            let kept = loopdev::take_over(descriptor, (keeper.clone(), place(volume)))?;
+            let link = server.links.path(resource, u32::from(volume.0)).ok().filter(|link| link.is_symlink());
+            // The last process may have written what was not flushed.
+            let node = Node { device: Some((kept, size)), link, wanted: size, changes: 1, ..Node::default() };
+            server.volumes.insert(volume, node);
+            found = true;
+        }
+        for volume in server.volumes.iter().filter(|(_, node)| node.device.is_none()).map(|(volume, _)| volume) {
+            // It would lead nowhere, or to somebody else's loop device.
+            let _ = server.links.remove(resource, u32::from(volume.0));
+        }
+        if !found {
+            server.go_on(ring)?;
+        }
+        Ok(server)
+    }
+
+    /// Puts what it all hangs on where the next process finds it.
+    ///
+    /// # Errors
+    /// If there is no keeper.
+    pub(crate) fn keep_with(&mut self, keeper: Keeper) -> io::Result<()> {
+        keeper.put(CONNECTION, self.fd.as_fd())?;
+        keeper.put(ROOT, self.root.as_fd())?;
+        for kept in self.volumes.values().filter_map(|node| node.device.as_ref()).map(|(kept, _)| kept) {
+            kept.put_again()?;
+        }
+        self.keeper = Some(keeper);
+        Ok(())
+    }
+
+    /// Can the kernel hand out unanswered requests once more, so that a process that is killed loses none?
+    pub(crate) fn can_be_kept(&self) -> bool {
+        self.session.can_resend() && !self.session.has_slots()
+    }
+
+    /// Does somebody hold the devices for the next process?
+    pub(crate) fn is_kept(&self) -> bool {
+        self.keeper.is_some()
+    }
+
+    /// Do applications wait for requests that another process was given?
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
+
+    pub(super) fn takes_requests(&self) -> bool {
+        self.stage == Stage::Serving
+    }
+
+    /// This node may serve the devices: takes requests, at first those that were read and not answered.
+    ///
+    /// # Errors
+    /// If the kernel does not hand them out: they would wait for ever.
+    pub(crate) fn go_on(&mut self, ring: &mut Ring<Token>) -> io::Result<()> {
+        let written = sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&fuse::resend())]);
+        if written < 0 {
+            return Err(io::Error::from_raw_os_error(-written));
+        }
+        self.stage = Stage::Serving;
+        self.arm(ring);
+        Ok(())
+    }
+
+    /// No request is taken any more; those that come wait for the next process.
+    pub(crate) fn leave(&mut self) {
+        self.stage = Stage::Leaving;
+    }
+
+    /// Leaves everything to the keeper, with what the next process should know. Nothing is touched.
+    pub(crate) fn abandon(mut self, alone: bool) {
+        for (kept, _) in self.volumes.values_mut().filter_map(|node| node.device.take()) {
+            kept.abandon();
+        }
+        if let Some(keeper) = self.keeper.take() {
+            let told = if alone { keeper.put(ALONE, self.root.as_fd()) } else { keeper.release(ALONE) };
+            // Then the next one waits for the peer, or finds out from the metadata.
+            drop(told);
+        }
+    }
+
+    /// Who holds the volume's device, too.
+    pub(super) fn second(&self, volume: VolumeNr) -> Option<Second> {
+        Some((self.keeper.clone()?, place(volume)))
+    }
+}
+
+fn place(volume: VolumeNr) -> Place {
+    Place { kind: Kind::Device, number: u32::from(volume.0) }
+}

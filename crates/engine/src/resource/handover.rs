@@ -1,0 +1,344 @@
+//! Leaving the block devices to the next process, and going on with those of the last one.
+//!
+//! A process leaves in four steps: it takes no requests any more, answers those that it has, becomes Secondary and
+//! disconnects as for `down` (so that nothing has to be resynchronised), and ends. If that takes too long it just ends:
+//! what it leaves then is what a killed process leaves. The next one attaches, connects, and wishes to be Primary again
+//! (`Command::PrimaryAgain`); as soon as it is, requests go on.
+
+use super::{Error, LocalResource, NbdServer, Runner, log};
+use crate::claim::{ALONE, Claim, KeeperCommand};
+use crate::fuse_server::FuseServer;
+use crate::ring::{Fd, Op};
+use crate::token::Token;
+use config::FrontEnd;
+use control::{Command as Asked, ErrorCode, Failure};
+use frontends::keeper::{Keeper, Kind, Place};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use units::{Duration, Instant, VolumeNr};
+use urbd_core::{Command, CommandError, ConnectionState, Openers};
+
+/// How long a process that leaves may take to answer what it has, and to tell its peers.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// What this process has to do with its successor and its predecessor.
+pub(super) struct Handover {
+    keeper: Keeper,
+    command: Option<KeeperCommand>,
+    /// Readable when the keeper ends.
+    watched: Option<Fd>,
+    /// The last process had no peer.
+    alone: bool,
+    /// The core's name for the wish to be Primary again.
+    wish: Option<u64>,
+    leaving: Option<Leaving>,
+}
+
+/// A process that leaves.
+struct Leaving {
+    until: Instant,
+    stage: Stage,
+    /// It had no peer when it began to.
+    alone: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// A device is being attached, detached or resized, which needs this process.
+    Settling,
+    /// Requests are being answered.
+    Answering,
+    /// The core becomes Secondary, by a command of this name.
+    Demoting(u64),
+    /// The core goes down.
+    GoingDown,
+    /// The process ends, whatever is left to do.
+    AtOnce,
+}
+
+/// What was left must have a place in this configuration.
+///
+/// # Errors
+/// If it has none: applications wait for it, so nothing is thrown away.
+pub(super) fn check(claim: Claim, local: &LocalResource) -> Result<Claim, Error> {
+    let name = &local.name;
+    let unknown = claim.devices().find(|volume| !local.volumes.iter().any(|v| v.nr == *volume));
+    if let Some(volume) = unknown {
+        return Err(Error::Config(format!(
+            "applications use the device of {name}/{volume}, which is not in the configuration any more: put it back, or \
+             give the device up: urbd down --force {name}"
+        )));
+    }
+    if claim.inherits_devices() && !matches!(local.urbd.front_end, FrontEnd::Auto | FrontEnd::Fuse) {
+        return Err(Error::Config(format!(
+            "applications use devices of {name}, and the configuration asks for another front-end: put it back, or give \
+             the devices up: urbd down --force {name}"
+        )));
+    }
+    Ok(claim)
+}
+
+/// The socket for a volume's NBD clients, if one was left.
+pub(super) fn take_listener(left: &mut Vec<(Place, OwnedFd)>, volume: VolumeNr) -> Option<OwnedFd> {
+    let place = listener(volume);
+    let at = left.iter().position(|(other, _)| *other == place)?;
+    Some(left.swap_remove(at).1)
+}
+
+fn listener(volume: VolumeNr) -> Place {
+    Place { kind: Kind::Listener, number: u32::from(volume.0) }
+}
+
+impl Handover {
+    /// `left`: what the last process left besides devices and sockets.
+    pub(super) fn new(keeper: Keeper, command: Option<KeeperCommand>, left: &[(Place, OwnedFd)]) -> Handover {
+        let alone = left.iter().any(|(place, _)| *place == ALONE);
+        Handover { keeper, command, watched: None, alone, wish: None, leaving: None }
+    }
+
+    /// A keeper that has all that outlives this process, started if there is none.
+    fn begin(&mut self, fuse: &mut FuseServer, nbd: &NbdServer) -> io::Result<()> {
+        let named = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
+        if !self.keeper.is_there() {
+            let Some(command) = &self.command else { return Ok(()) };
+            self.keeper.start(command.command()).map_err(|e| named("starting it", e))?;
+        }
+        // First: when the keeper is killed its descriptors are closed in this order.
+        fuse.keep_with(self.keeper.clone()).map_err(|e| named("handing it the devices", e))?;
+        for (volume, socket) in nbd.listeners() {
+            self.keeper.put(listener(volume), socket.as_fd()).map_err(|e| named("handing it the sockets", e))?;
+        }
+        self.watched = Some(Rc::new(self.keeper.watch()?));
+        Ok(())
+    }
+}
+
+impl Runner {
+    /// The same, with its devices kept for the next process, if they can be.
+    pub(super) fn kept(mut self) -> Runner {
+        self.keep();
+        self
+    }
+
+    fn keep(&mut self) {
+        let Some(fuse) = &mut self.fuse else { return self.end_keeper() };
+        if !fuse.is_kept() {
+            if !fuse.can_be_kept() {
+                log(
+                    "info",
+                    "the block devices go with this process: the kernel hands unanswered requests out once only",
+                );
+                return self.end_keeper();
+            }
+            if self.handover.command.is_none() {
+                return self.end_keeper();
+            }
+        }
+        match self.handover.begin(fuse, &self.nbd) {
+            Ok(()) => {
+                if let Some(fd) = &self.handover.watched {
+                    self.ring.push(Op::Readable { fd: fd.clone() }, Token::Keeper);
+                }
+            }
+            Err(e) => log("warning", &format!("the block devices go with this process: the keeper: {e}")),
+        }
+    }
+
+    /// What it has is of no use.
+    fn end_keeper(&self) {
+        if self.handover.keeper.is_there()
+            && let Err(e) = self.handover.keeper.end()
+        {
+            log("warning", &format!("the keeper does not end: {e}"));
+        }
+    }
+
+    /// The keeper has ended, and not by our order: another one is needed, or a crash takes the devices along.
+    pub(super) fn on_keeper_gone(&mut self) {
+        if self.is_leaving() || self.stopped.is_some() {
+            return;
+        }
+        log("warning", "the keeper of the block devices has ended: starting another one");
+        self.handover.watched = None;
+        self.keep();
+    }
+
+    /// If applications wait for what the last process did not answer, this node has to be Primary again.
+    pub(super) fn wish_to_be_primary_again(&mut self) {
+        if !self.fuse.as_ref().is_some_and(FuseServer::is_waiting) {
+            return;
+        }
+        log(
+            "info",
+            "applications wait for their I/O since the last process ended: it goes on when this node is Primary",
+        );
+        let (id, alone) = (self.commands.name(), self.handover.alone);
+        self.handover.wish = Some(id);
+        self.tell(|core, now| core.on_command(now, id, Command::PrimaryAgain(alone)));
+    }
+
+    pub(super) fn is_wish(&self, id: u64) -> bool {
+        self.handover.wish == Some(id)
+    }
+
+    /// It has come true, or cannot.
+    pub(super) fn on_wish_done(&mut self, result: Result<(), CommandError>) {
+        self.handover.wish = None;
+        let Some(fuse) = &mut self.fuse else { return };
+        let went_on = match result {
+            Ok(()) => fuse.go_on(&mut self.ring).map_err(|e| format!("the kernel does not repeat its requests: {e}")),
+            Err(e) => Err(e.text),
+        };
+        match went_on {
+            Ok(()) => log("info", "applications' I/O goes on"),
+            Err(why) => self.give_up_devices(&why),
+        }
+        self.status_changed = true;
+    }
+
+    /// Lets what applications wait for fail, and offers new devices.
+    fn give_up_devices(&mut self, why: &str) {
+        log("error", &format!("the block devices that applications use are given up, their I/O fails: {why}"));
+        // In this order: the last descriptor of the connection makes the kernel fail what waits for it.
+        self.handover.watched = None;
+        self.end_keeper();
+        drop(self.fuse.take());
+        match super::start_fuse(&mut self.ring, &mut self.done, self.pool, &self.local, &self.run_dir) {
+            Ok(fuse) => self.fuse = fuse,
+            Err(why) => self.no_devices = Some(why),
+        }
+        self.keep();
+    }
+
+    /// While applications wait, this node is Secondary, and yet their devices must not go.
+    pub(super) fn refused_while_waiting(&self, asked: &Asked) -> Option<Failure> {
+        let leaves = matches!(asked, Asked::Secondary { force: false } | Asked::Down { force: false });
+        let waiting = self.fuse.as_ref().is_some_and(FuseServer::is_waiting);
+        (leaves && waiting && !self.is_leaving()).then(|| {
+            let name = &self.local.name;
+            let text = "applications have the device open, and wait for their I/O until this node is Primary again";
+            let hint = format!(
+                "see why: urbd why {name}; go on without the peer: urbd resume-io {name}; let their I/O \
+                                fail: urbd down --force {name}"
+            );
+            Failure::new(ErrorCode::DEVICE_IN_USE, text.to_owned()).with_hint(hint)
+        })
+    }
+
+    /// Would the devices outlive this process?
+    pub(super) fn can_leave(&self) -> bool {
+        self.fuse.as_ref().is_some_and(|fuse| fuse.is_kept() && (fuse.has_devices() || fuse.is_waiting()))
+    }
+
+    /// Another process shall go on.
+    pub(super) fn hand_over(&mut self) -> Result<(), Failure> {
+        let primary = self.core.snapshot().role == wire::Role::Primary;
+        if primary && !self.can_leave() {
+            let text = "this node is Primary, and has no block device that another process could take over";
+            let hint =
+                format!("clients of NBD have to reconnect in any case: urbd down {0}; urbd up {0}", self.local.name);
+            return Err(Failure::new(ErrorCode::INVALID_REQUEST, text.to_owned()).with_hint(hint));
+        }
+        self.leave();
+        Ok(())
+    }
+
+    /// Begins to leave.
+    pub(super) fn leave(&mut self) {
+        if self.is_leaving() {
+            return;
+        }
+        log("info", "the block devices stay with the keeper; what applications ask of them waits for the next process");
+        let connected = |c: &urbd_core::ConnectionSnapshot| c.state == ConnectionState::Connected;
+        let alone = !self.core.snapshot().connections.iter().any(connected);
+        let alone = if self.fuse.as_ref().is_some_and(FuseServer::is_waiting) { self.handover.alone } else { alone };
+        self.handover.leaving = Some(Leaving { until: self.now + LIMIT, stage: Stage::Settling, alone });
+    }
+
+    /// Ends without tidying up: what is left is what a killed process leaves.
+    pub(super) fn leave_at_once(&mut self) {
+        log("warning", "ending at once: the next process has to find out what is missing on the peer");
+        let leaving = Leaving { until: self.now, stage: Stage::AtOnce, alone: false };
+        self.handover.leaving = Some(leaving);
+        self.stopped = Some(self.now);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.handover.leaving.is_some()
+    }
+
+    pub(super) fn leaving_deadline(&self) -> Option<Instant> {
+        self.handover.leaving.as_ref().filter(|_| self.stopped.is_none()).map(|leaving| leaving.until)
+    }
+
+    /// The next step of leaving, when the one before is done.
+    pub(super) fn go_on_leaving(&mut self) {
+        let Some(Leaving { until, stage, .. }) = self.handover.leaving else { return };
+        if self.stopped.is_some() {
+            return;
+        }
+        if self.now >= until {
+            return self.leave_at_once();
+        }
+        let next = match stage {
+            Stage::Settling if !self.fuse.as_ref().is_some_and(FuseServer::is_busy) => {
+                self.fuse.iter_mut().for_each(FuseServer::leave);
+                self.nbd.leave(&mut self.ring);
+                Stage::Answering
+            }
+            Stage::Answering if self.requests.of_devices() == 0 => {
+                for volume in self.local.volumes.iter().map(|v| v.nr).collect::<Vec<_>>() {
+                    self.tell(|core, now| core.on_openers(now, volume, Openers::default()));
+                }
+                let id = self.commands.name();
+                self.tell(|core, now| core.on_command(now, id, Command::Secondary { force: false }));
+                Stage::Demoting(id)
+            }
+            stage => stage,
+        };
+        if next != stage {
+            self.handover.leaving.iter_mut().for_each(|leaving| leaving.stage = next);
+            self.settle();
+            self.go_on_leaving();
+        }
+    }
+
+    /// Is it the demotion of a process that leaves?
+    pub(super) fn is_demotion(&self, id: u64) -> bool {
+        self.handover.leaving.as_ref().is_some_and(|leaving| leaving.stage == Stage::Demoting(id))
+    }
+
+    /// Secondary, and the peer knows it. It is not told that this node disconnects, which would make it wait before it
+    /// connects again.
+    pub(super) fn on_demoted(&mut self, result: Result<(), CommandError>) {
+        if let Err(e) = result {
+            log("error", &format!("this node does not become Secondary: {e}"));
+            return self.leave_at_once();
+        }
+        self.handover.leaving.iter_mut().for_each(|leaving| leaving.stage = Stage::GoingDown);
+        for peer in self.local.peers.iter().map(|p| p.peer_node_id).collect::<Vec<_>>() {
+            let id = self.commands.name();
+            self.tell(|core, now| core.on_command(now, id, Command::Disconnect { peer, force: true }));
+        }
+        let id = self.commands.name();
+        self.tell(|core, now| core.on_command(now, id, Command::Down(true)));
+    }
+
+    /// Ends the front ends, or leaves them to the next process.
+    pub(super) fn stop_front_ends(&mut self) {
+        match self.handover.leaving.take() {
+            Some(leaving) => {
+                self.nbd.leave(&mut self.ring);
+                if let Some(fuse) = self.fuse.take() {
+                    fuse.abandon(leaving.alone);
+                }
+            }
+            None => {
+                self.nbd.stop(&mut self.ring);
+                drop(self.fuse.take());
+                self.end_keeper();
+            }
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! The keeper: a process that only holds descriptors, so that what they stand for outlives the process that serves it.
+//!
+//! It listens on a socket and takes, gives and closes descriptors as it is asked: the connection to the kernel's FUSE,
+//! loop devices on its files, the sockets on which NBD clients find a server. It reads no configuration, opens no file
+//! and does no I/O on what it holds. Whoever serves a resource (one process at a time; a lock of that process sees to
+//! it) puts its descriptors here as soon as it has them. When it dies the next one fetches them and goes on: a
+//! descriptor that was passed is the same open file, so the kernel notices nothing.
+//!
+//! One connection carries one order ([`MESSAGE`] bytes, a descriptor with the first of them) and its answer. There is
+//! nothing that a keeper of another version could understand differently: an order that it does not know it refuses.
+
+use crate::sys;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Bytes of an order, and of each message of its answer: version, what, kind, a zero, number (little endian).
+pub const MESSAGE: usize = 8;
+
+/// The version of the protocol: the first byte of every message.
+pub const VERSION: u8 = 1;
+
+/// How long the other end may take to say something.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a keeper that nobody speaks to looks whether anybody still could.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// What a kept descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The connection to the kernel's FUSE; its number is the version of what the files promise
+    /// ([`CONTRACT`](crate::fuse::CONTRACT)). Closed first: with it gone nothing waits for an answer any more.
+    Connection,
+    /// The root directory of the FUSE file system.
+    Root,
+    /// A loop device on the file of the volume with this number.
+    Device,
+    /// The socket that NBD clients of the volume with this number connect to.
+    Listener,
+    /// Something that the last process has to say to the next one, which needs no descriptor (any will do).
+    Note,
+}
+
+/// A place for one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// What it is.
+    pub kind: Kind,
+    /// Which one of them.
+    pub number: u32,
+}
+
+/// What is asked, and what is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Put,
+    Release,
+    Fetch,
+    Watch,
+    End,
+    /// Answers: a descriptor of many, all is done, no.
+    Item,
+    Done,
+    Refused,
+}
+
+const WORDS: [Word; 8] =
+    [Word::Put, Word::Release, Word::Fetch, Word::Watch, Word::End, Word::Item, Word::Done, Word::Refused];
+const KINDS: [Kind; 5] = [Kind::Connection, Kind::Root, Kind::Device, Kind::Listener, Kind::Note];
+/// For orders that name no place.
+const NO_PLACE: Place = Place { kind: Kind::Connection, number: 0 };
+
+/// Where a keeper listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keeper {
+    path: PathBuf,
+}
+
+impl Keeper {
+    /// The keeper of a resource: `RUN_DIR/RES.keeper`.
+    #[must_use]
+    pub fn of(run_dir: &Path, resource: &str) -> Keeper {
+        Keeper { path: run_dir.join(format!("{resource}.keeper")) }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Is there one? A hanging one counts.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        UnixStream::connect(&self.path).is_ok()
+    }
+
+    /// Makes the socket. What a dead keeper left there is replaced.
+    ///
+    /// # Errors
+    /// If there is a keeper (`AddrInUse`), or the socket cannot be made.
+    pub fn bind(&self) -> io::Result<UnixListener> {
+        if self.is_there() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "there is a keeper already"));
+        }
+        match std::fs::remove_file(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => UnixListener::bind(&self.path),
+        }
+    }
+
+    /// Starts a keeper: `command` must come to [`serve`] with its standard input. It has a session of its own, is no
+    /// child of ours, and gets nothing of us but that and the environment.
+    ///
+    /// # Errors
+    /// If the socket or the process cannot be made.
+    pub fn start(&self, mut command: Command) -> io::Result<()> {
+        let listener = self.bind()?;
+        command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+        sys::orphan(&mut command);
+        let ended = command.spawn().and_then(|mut child| child.wait());
+        match ended {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(io::Error::other(format!("it ended with {status}"))),
+            Err(e) => Err(e),
+        }
+        .inspect_err(|_| drop(std::fs::remove_file(&self.path)))
+    }
+
+    /// Gives it a descriptor. One that it has for the same place is closed.
+    ///
+    /// # Errors
+    /// If there is no keeper, or it refuses.
+    pub fn put(&self, place: Place, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.order(Word::Put, place, Some(descriptor)).map(drop)
+    }
+
+    /// Makes it close a descriptor. It is no error if it has none.
+    ///
+    /// # Errors
+    /// As [`Keeper::put`].
+    pub fn release(&self, place: Place) -> io::Result<()> {
+        self.order(Word::Release, place, None).map(drop)
+    }
+
+    /// Copies of all that it holds, in the order of their places.
+    ///
+    /// # Errors
+    /// As [`Keeper::put`].
+    pub fn fetch(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
+        self.order(Word::Fetch, NO_PLACE, None).map(|(_, held)| held)
+    }
+
+    /// A descriptor that becomes readable when the keeper ends.
+    ///
+    /// # Errors
+    /// As [`Keeper::put`].
+    pub fn watch(&self) -> io::Result<OwnedFd> {
+        self.order(Word::Watch, NO_PLACE, None).map(|(socket, _)| socket.into())
+    }
+
+    /// Ends it: what it holds is closed. Returns when it is gone.
+    ///
+    /// # Errors
+    /// If there is none, or it does not end in time.
+    pub fn end(&self) -> io::Result<()> {
+        let (socket, _) = self.order(Word::End, NO_PLACE, None)?;
+        match sys::receive(&socket, &mut [0; MESSAGE])? {
+            (0, _) => Ok(()),
+            _ => Err(io::Error::other("the keeper has more to say after its end")),
+        }
+    }
+
+    fn order(
+        &self,
+        word: Word,
+        place: Place,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> io::Result<(UnixStream, Vec<(Place, OwnedFd)>)> {
+        let socket = UnixStream::connect(&self.path)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        sys::send(&socket, &message(word, place), descriptor)?;
+        let mut held = Vec::new();
+        loop {
+            match hear(&socket)? {
+                Some((Word::Item, place, Some(descriptor))) => held.push((place, descriptor)),
+                Some((Word::Done, ..)) => return Ok((socket, held)),
+                Some((Word::Refused, ..)) => return Err(io::Error::other("the keeper does not do that")),
+                _ => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the keeper ended or talks nonsense")),
+            }
+        }
+    }
+}
+
+/// Is the keeper's process: takes orders until it is told to end. What it holds is then closed, and the socket removed.
+/// If somebody else removes the socket it ends, too, as soon as nobody watches it: it can never be asked again.
+///
+/// # Errors
+/// If nothing can be accepted any more.
+pub fn serve(listener: &UnixListener) -> io::Result<()> {
+    let mut held: Vec<(Place, OwnedFd)> = Vec::new();
+    let mut watchers: Vec<UnixStream> = Vec::new();
+    let own = identity(listener);
+    loop {
+        if !sys::wait_for(listener.as_raw_fd(), IDLE) {
+            watchers.retain(is_open);
+            if watchers.is_empty() && identity(listener) != own {
+                held.into_iter().for_each(drop);
+                return Ok(());
+            }
+            continue;
+        }
+        let socket = match listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            // A client that gave up, or no descriptors left: neither is a reason to let go of what is held.
+            Err(e) if transient(&e) => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        watchers.retain(is_open);
+        // Who says nothing, or nonsense, is not answered.
+        match obey(&socket, &mut held) {
+            Ok(Next::End) => {
+                // A later keeper's socket stays.
+                if let (Some(path), true) = (path_of(listener), identity(listener) == own) {
+                    let _ = std::fs::remove_file(path);
+                }
+                // In the order of their places.
+                held.into_iter().for_each(drop);
+                return Ok(());
+            }
+            Ok(Next::Watch) => watchers.push(socket),
+            Ok(Next::Listen) | Err(_) => {}
+        }
+    }
+}
+
+enum Next {
+    Listen,
+    Watch,
+    End,
+}
+
+fn obey(socket: &UnixStream, held: &mut Vec<(Place, OwnedFd)>) -> io::Result<Next> {
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let Some((word, place, descriptor)) = hear(socket)? else { return Ok(Next::Listen) };
+    let mut next = Next::Listen;
+    match (word, descriptor) {
+        (Word::Put, Some(descriptor)) => {
+            match held.binary_search_by_key(&place, |(place, _)| *place) {
+                Ok(at) => held[at].1 = descriptor,
+                Err(at) => held.insert(at, (place, descriptor)),
+            };
+        }
+        (Word::Release, None) => held.retain(|(other, _)| *other != place),
+        (Word::Fetch, None) => {
+            for (place, descriptor) in held {
+                sys::send(socket, &message(Word::Item, *place), Some(descriptor.as_fd()))?;
+            }
+        }
+        (Word::Watch, None) => next = Next::Watch,
+        (Word::End, None) => next = Next::End,
+        _ => return sys::send(socket, &message(Word::Refused, place), None).map(|()| next),
+    }
+    sys::send(socket, &message(Word::Done, place), None).map(|()| next)
+}
+
+fn message(word: Word, place: Place) -> [u8; MESSAGE] {
+    let [a, b, c, d] = place.number.to_le_bytes();
+    [VERSION, word as u8, place.kind as u8, 0, a, b, c, d]
+}
+
+/// The next message; `None` if it is none of ours, or the other end is gone.
+fn hear(socket: &UnixStream) -> io::Result<Option<(Word, Place, Option<OwnedFd>)>> {
+    let mut bytes = [0; MESSAGE];
+    let (n, descriptor) = sys::receive(socket, &mut bytes)?;
+    let [version, word, kind, _, a, b, c, d] = bytes;
+    let word = WORDS.get(usize::from(word)).filter(|_| n == MESSAGE && version == VERSION);
+    Ok(word.zip(KINDS.get(usize::from(kind))).map(|(word, kind)| {
+        let place = Place { kind: *kind, number: u32::from_le_bytes([a, b, c, d]) };
+        (*word, place, descriptor)
+    }))
+}
+
+fn transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+}
+
+/// Is the other end there? It never says anything.
+fn is_open(socket: &UnixStream) -> bool {
+    !sys::wait_for(socket.as_raw_fd(), Duration::ZERO)
+}
+
+fn path_of(listener: &UnixListener) -> Option<PathBuf> {
+    Some(listener.local_addr().ok()?.as_pathname()?.to_owned())
+}
+
+/// What the socket's path leads to.
+fn identity(listener: &UnixListener) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path_of(listener)?).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Seek, Write};
+
+    fn started() -> (tempfile::TempDir, Keeper, std::thread::JoinHandle<io::Result<()>>) {
+        let directory = tempfile::tempdir().unwrap();
+        let keeper = Keeper::of(directory.path(), "r0");
+        let listener = keeper.bind().unwrap();
+        (directory, keeper, std::thread::spawn(move || serve(&listener)))
+    }
+
+    fn place(kind: Kind, number: u32) -> Place {
+        Place { kind, number }
+    }
+
+    #[test]
+    fn what_is_put_is_fetched_until_it_is_released() {
+        let (_directory, keeper, thread) = started();
+        assert!(keeper.fetch().unwrap().is_empty());
+        let (mut a, b) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        keeper.put(place(Kind::Device, 3), b.as_fd()).unwrap();
+        keeper.put(place(Kind::Connection, 1), a.as_fd()).unwrap();
+        let mut held = keeper.fetch().unwrap();
+        let places: Vec<Place> = held.iter().map(|(place, _)| *place).collect();
+        assert_eq!(places, [place(Kind::Connection, 1), place(Kind::Device, 3)]);
+        File::from(held.remove(0).1).write_all(b"12345").unwrap();
+        assert_eq!(a.stream_position().unwrap(), 5, "the same open file");
+        keeper.release(place(Kind::Connection, 1)).unwrap();
+        keeper.release(place(Kind::Connection, 7)).unwrap();
+        assert_eq!(keeper.fetch().unwrap().len(), 1);
+        keeper.put(place(Kind::Device, 3), a.as_fd()).unwrap();
+        assert_eq!(keeper.fetch().unwrap().len(), 1, "replaced");
+        keeper.end().unwrap();
+        thread.join().unwrap().unwrap();
+        assert!(!keeper.is_there() && !keeper.path().exists());
+    }
+
+    #[test]
+    fn there_is_one_keeper() {
+        let (_directory, keeper, thread) = started();
+        assert_eq!(keeper.bind().unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        keeper.end().unwrap();
+        thread.join().unwrap().unwrap();
+        // A dead one's socket is no obstacle.
+        drop(UnixListener::bind(keeper.path()).unwrap());
+        assert!(keeper.path().exists() && !keeper.is_there());
+        keeper.bind().unwrap();
+    }
+
+    #[test]
+    fn its_end_is_noticed() {
+        let (_directory, keeper, thread) = started();
+        let watch = UnixStream::from(keeper.watch().unwrap());
+        assert!(is_open(&watch));
+        keeper.end().unwrap();
+        thread.join().unwrap().unwrap();
+        assert!(!is_open(&watch));
+        assert!(keeper.fetch().is_err());
+    }
+
+    #[test]
+    fn nonsense_is_not_obeyed() {
+        let (_directory, keeper, thread) = started();
+        let file = tempfile::tempfile().unwrap();
+        for bytes in [&[][..], b"x", b"\x02\x00\x00\x00\x00\x00\x00\x00", b"\x01\x09\x00\x00\x00\x00\x00\x00"] {
+            let mut socket = UnixStream::connect(keeper.path()).unwrap();
+            socket.write_all(bytes).unwrap();
+            drop(socket);
+        }
+        // A word that is an answer, a descriptor where none belongs, none where one belongs.
+        assert!(keeper.order(Word::Done, NO_PLACE, None).is_err());
+        assert!(keeper.order(Word::Fetch, NO_PLACE, Some(file.as_fd())).is_err());
+        assert!(keeper.order(Word::Put, NO_PLACE, None).is_err());
+        assert!(keeper.fetch().unwrap().is_empty());
+        keeper.end().unwrap();
+        thread.join().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,194 @@
+//! A loop device that goes away with who holds it, however that ends.
+//!
+//! The kernel detaches such a device (`LO_FLAGS_AUTOCLEAR`) when nobody has it open any more, so somebody of ours must
+//! have it open. It must not be the thread that serves the file: a killed process closes its descriptors one after the
+//! other, closing a loop device writes back what is dirty, and that would wait for a server which is dying itself. The
+//! holder is a thread with a descriptor table of its own, in which nothing but the loop device is open: it may wait
+//! while the other threads close the file system, which then answers everything with an error.
+//!
+//! With a [`Keeper`] the same open file is there, too, and outlives this process ([`Kept::abandon`]); another process
+//! goes on with it ([`take_over`]).
+//!
+//! As the holder has the device open, it is never the last user of an application that closes the device: dirty pages
+//! are written back by `fsync` and before detaching.
+
+use super::{Background, LoopDevice, Options, close_all_but, eventfd, own_descriptors};
+use crate::keeper::{Keeper, Place};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// A device with its holder. Dropping this detaches the device soon, unless a keeper has it as well; [`Kept::detach`]
+/// waits for it.
+#[derive(Debug)]
+pub struct Kept {
+    device: LoopDevice,
+    orders: Sender<Order>,
+}
+
+/// Who holds a device, too, and as what.
+pub type Second = (Keeper, Place);
+
+#[derive(Debug)]
+enum Order {
+    Detach(Sender<io::Result<()>>),
+    PutAgain(Sender<io::Result<()>>),
+}
+
+/// Attaches `file` as [`attach`](super::attach) does, on a new holder's thread.
+///
+/// # Errors
+/// If the thread cannot be started; the result of attaching comes with the [`Background`].
+pub fn keep(file: PathBuf, options: Options) -> io::Result<Background<Kept>> {
+    keep_with(file, &[], options, None)
+}
+
+/// As [`keep`], for a `file` whose path leads through descriptors of this process, with a second holder: if that does
+/// not take the device, it is not attached.
+///
+/// # Errors
+/// As [`keep`].
+pub fn keep_with(
+    file: PathBuf,
+    through: &[BorrowedFd<'_>],
+    options: Options,
+    second: Option<Second>,
+) -> io::Result<Background<Kept>> {
+    let event = eventfd()?;
+    let (sender, receiver) = channel();
+    let through: Vec<RawFd> = through.iter().map(AsRawFd::as_raw_fd).collect();
+    let bell = event.as_raw_fd();
+    let open: Vec<RawFd> = through.iter().copied().chain([bell]).collect();
+    start(&open, move || {
+        let attached = attach(&file, &through, options, second.as_ref());
+        let (orders, received) = channel();
+        let (result, node) = match attached {
+            Ok((device, node)) => (Ok(Kept { device, orders }), Some((device, node))),
+            Err(e) => (Err(e), None),
+        };
+        let _ = sender.send(result);
+        ring(bell);
+        if let Some((device, node)) = node {
+            wait(device, node, &received, second.as_ref());
+        }
+    })?;
+    Ok(Background { event, receiver })
+}
+
+/// Goes on holding a device that another process has attached with [`keep_with`]; `node` is the same open file.
+///
+/// # Errors
+/// If it is no loop device, or the thread cannot be started.
+pub fn take_over(node: OwnedFd, second: Second) -> io::Result<Kept> {
+    let node = File::from(node);
+    let device = LoopDevice::of(&node)?;
+    let (orders, received) = channel();
+    let own = node.as_raw_fd();
+    start(&[own], move || {
+        // SAFETY: the number is open in this thread's own table, and nothing else owns it there.
+        let node = unsafe { File::from_raw_fd(own) };
+        wait(device, node, &received, Some(&second));
+    })?;
+    Ok(Kept { device, orders })
+}
+
+impl Kept {
+    /// The device.
+    pub fn device(&self) -> LoopDevice {
+        self.device
+    }
+
+    /// Once: writes back what is dirty, and detaches the device; if somebody still has it open, the kernel does it when
+    /// they close it. See the module about threads.
+    ///
+    /// # Errors
+    /// If dirty data could not be written, or a second holder does not let go.
+    pub fn detach(&self) -> io::Result<()> {
+        self.order(Order::Detach)
+    }
+
+    /// Puts the device where the second holder is to have it: that is another process than before.
+    ///
+    /// # Errors
+    /// If it does not take it.
+    pub fn put_again(&self) -> io::Result<()> {
+        self.order(Order::PutAgain)
+    }
+
+    /// Leaves the device to the second holder. The holder's thread ends with the process and touches nothing before.
+    pub fn abandon(self) {
+        std::mem::forget(self);
+    }
+
+    fn order(&self, order: impl FnOnce(Sender<io::Result<()>>) -> Order) -> io::Result<()> {
+        let (reply, replied) = channel();
+        let _ = self.orders.send(order(reply));
+        replied.recv().unwrap_or_else(|_| Err(io::Error::other("the holder of the loop device has died")))
+    }
+}
+
+/// Runs `work` on a thread with a descriptor table of its own, in which only `open` and the standard ones are open.
+fn start(open: &[RawFd], work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let open = open.to_vec();
+    let (ready, is_ready) = channel();
+    // What it locks into memory is small: it does next to nothing.
+    let thread = std::thread::Builder::new().name("urbd-holder".into()).stack_size(128 << 10);
+    thread.spawn(move || {
+        let own_table = own_descriptors().and_then(|()| close_all_but(&open));
+        let failed = own_table.as_ref().err().and_then(io::Error::raw_os_error);
+        // From here on the numbers are those of this thread's own table.
+        let _ = ready.send(failed);
+        if own_table.is_ok() {
+            work();
+        }
+    })?;
+    match is_ready.recv() {
+        Ok(None) => Ok(()),
+        Ok(Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
+        Err(_) => Err(io::Error::other("the holder of the loop device did not start")),
+    }
+}
+
+fn attach(file: &Path, through: &[RawFd], options: Options, second: Option<&Second>) -> io::Result<(LoopDevice, File)> {
+    let backing = OpenOptions::new().read(true).write(!options.read_only).open(file);
+    for number in through {
+        // SAFETY: the number is open in this thread's own table, and nothing else owns it there.
+        drop(unsafe { OwnedFd::from_raw_fd(*number) });
+    }
+    let (device, node) = super::attach_open(&backing?, file, options, true)?;
+    if let Some((keeper, place)) = second {
+        keeper.put(*place, node.as_fd()).map_err(|e| io::Error::new(e.kind(), format!("the keeper: {e}")))?;
+    }
+    Ok((device, node))
+}
+
+/// Has the device open until it is to be detached, or nobody can say so any more.
+fn wait(device: LoopDevice, node: File, orders: &Receiver<Order>, second: Option<&Second>) {
+    let put = |node: &File| second.map_or(Ok(()), |(keeper, place)| keeper.put(*place, node.as_fd()));
+    let mut order = orders.recv();
+    while let Ok(Order::PutAgain(reply)) = order {
+        let _ = reply.send(put(&node));
+        order = orders.recv();
+    }
+    let flushed = node.sync_all();
+    // For whoever has it next.
+    let _ = device.set_paced(true);
+    let released = match (&order, second) {
+        // Nobody waits: the process ends, or gives the device up; what becomes of the keeper is decided elsewhere.
+        (Ok(_), Some((keeper, place))) if keeper.is_there() => keeper.release(*place),
+        _ => Ok(()),
+    };
+    drop(node);
+    if let Ok(Order::Detach(reply)) = order {
+        let _ = reply.send(flushed.and(released));
+    }
+}
+
+/// Wakes the owner, and closes this thread's copy of its descriptor.
+fn ring(bell: RawFd) {
+    // SAFETY: the number is open in this thread's own table, and nothing else owns it there.
+    let mut bell = unsafe { File::from_raw_fd(bell) };
+    let _ = io::Write::write_all(&mut bell, &1u64.to_ne_bytes());
+}

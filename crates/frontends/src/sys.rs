@@ -1,0 +1,129 @@
+//! The system calls of a [`keeper`](crate::keeper) and its clients that have no safe wrapper: passing open descriptors
+//! to another process (`SCM_RIGHTS`), waiting, and starting a process that is nobody's child.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Room for the control message of one descriptor, aligned as `cmsghdr` wants it.
+type Control = [u64; 8];
+
+/// Sends `bytes` (at least one) as one piece, with a descriptor if there is one.
+pub(crate) fn send(socket: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control: Control = [0; 8];
+    // SAFETY: a `msghdr` of zeroes is a valid empty one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if let Some(descriptor) = descriptor {
+        let len = size_of::<libc::c_int>() as u32;
+        message.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: these only compute.
+        let (space, header_len) = unsafe { (libc::CMSG_SPACE(len), libc::CMSG_LEN(len)) };
+        message.msg_controllen = space as _;
+        // SAFETY: `message` points to `control`, which has room for one header and a descriptor.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = header_len as _;
+            libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(descriptor.as_raw_fd());
+        }
+    }
+    // SAFETY: `message` points to `part` and `control`, which live to the end of this function; nothing is written.
+    let n = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    match usize::try_from(n) {
+        Err(_) => Err(io::Error::last_os_error()),
+        Ok(n) if n < bytes.len() => Err(io::Error::new(io::ErrorKind::WriteZero, "a message was sent in part")),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Receives at most `into.len()` bytes, and the descriptor that came with them. 0 bytes: the other end is gone.
+pub(crate) fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let mut control: Control = [0; 8];
+    // SAFETY: a `msghdr` of zeroes is a valid empty one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: this only computes.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<libc::c_int>() as u32) } as _;
+    // SAFETY: `message` points to `part` and `control`, which live to the end of this function.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: `recvmsg` has filled `message`; CMSG_FIRSTHDR answers null or a header inside `control`.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
+    let header = header.filter(|header| {
+        // SAFETY: CMSG_LEN only computes.
+        let needed = unsafe { libc::CMSG_LEN(size_of::<libc::c_int>() as u32) } as _;
+        header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS && header.cmsg_len >= needed
+    });
+    let descriptor = header.map(|header| {
+        // SAFETY: the header is inside `control` and its length covers one descriptor, which is now ours alone.
+        unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned()) }
+    });
+    Ok((n, descriptor))
+}
+
+/// Is there something to read, to accept, or the end? Waits for it.
+pub(crate) fn wait_for(fd: RawFd, at_most: Duration) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which lives through the call.
+    let n = unsafe { libc::poll(&raw mut poll, 1, at_most.as_millis() as libc::c_int) };
+    n > 0
+}
+
+/// Makes the process that `command` starts nobody's child and the leader of its own session.
+pub(crate) fn orphan(command: &mut Command) {
+    let leave = || {
+        // SAFETY: neither call touches memory; both may be made between fork and exec. The first child ends at once.
+        unsafe {
+            if libc::setsid() < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            match libc::fork() {
+                -1 => Err(io::Error::last_os_error()),
+                0 => Ok(()),
+                _ => libc::_exit(0),
+            }
+        }
+    };
+    // SAFETY: the closure allocates nothing and takes no lock, as is required between fork and exec.
+    unsafe { command.pre_exec(leave) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Seek, Write};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_descriptor_is_the_same_open_file_on_the_other_side() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        send(&a, b"one", Some(file.as_fd())).unwrap();
+        send(&a, b"two", None).unwrap();
+        let mut bytes = [0; 3];
+        let (n, received) = receive(&b, &mut bytes).unwrap();
+        assert_eq!((n, &bytes), (3, b"one"));
+        let mut other = File::from(received.unwrap());
+        other.write_all(b"hello").unwrap();
+        assert_eq!(file.stream_position().unwrap(), 5, "one position for both");
+        file.rewind().unwrap();
+        let mut text = String::new();
+        other.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello");
+        assert!(matches!(receive(&b, &mut bytes), Ok((3, None))));
+        drop(a);
+        assert!(matches!(receive(&b, &mut bytes), Ok((0, None))));
+    }
+}

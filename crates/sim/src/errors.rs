@@ -1,0 +1,125 @@
+//! An error needs a reason: a request may fail only if since it came its node reached no good copy for a moment, its
+//! own flush failed, or the node was no Primary (S11 of `docs/spec/connection-and-state.md` B).
+
+use crate::apps::is_durable;
+use crate::cluster::{Cluster, Request, Work};
+use crate::oracle::Moment;
+use urbd_core::{IoError, RequestKind};
+use wire::{ConnState, DiskState, Role, StateWord};
+
+/// Discards and writes of zeroes can be sent from this protocol on.
+const DISCARDS: u32 = 95;
+
+/// When something last was a reason for errors of a volume's requests on a node; 0: never.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reach {
+    /// What the node last said of its role, its disk, the connection and the peer's disk.
+    primary: bool,
+    own: bool,
+    connected: bool,
+    peers: bool,
+    /// Neither copy was good.
+    none: Moment,
+    /// This node's copy was not good.
+    no_own: Moment,
+    /// The peer's was not, or not in reach.
+    no_peers: Moment,
+    /// This node's disk has failed an operation.
+    erred: Moment,
+    /// It has failed a flush.
+    unflushed: Moment,
+    /// It has failed a discard, or a write of zeroes: that is told, and no reason to give it up.
+    undiscarded: Moment,
+    /// The node was no Primary.
+    secondary: Moment,
+}
+
+impl Reach {
+    /// The node is in this state now.
+    pub(crate) fn note_word(&mut self, word: &StateWord, now: Moment) {
+        self.primary = word.role == Role::Primary;
+        self.own = word.disk == DiskState::UpToDate;
+        self.connected = word.conn >= ConnState::Connected;
+        self.peers = word.pdsk == DiskState::UpToDate;
+        self.note(now);
+    }
+
+    /// The node says that its state changes, perhaps for a part of a turn.
+    pub(crate) fn note_change(&mut self, text: &str, now: Moment) {
+        let to = |what: &str| text.split_once(what)?.1.split_once(" )")?.0.rsplit(' ').next();
+        self.primary = to("role( ").map_or(self.primary, |role| role == "Primary");
+        self.own = to("disk( ").map_or(self.own, |disk| disk == "UpToDate");
+        self.peers = to("pdsk( ").map_or(self.peers, |disk| disk == "UpToDate");
+        let lower = ["StandAlone", "Disconnecting", "Unconnected", "Timeout", "BrokenPipe", "NetworkFailure"];
+        let lower = |conn: &str| lower.contains(&conn) || conn.starts_with("Protocol") || conn.starts_with("WFConn");
+        let lower = |conn: &str| lower(conn) || ["TearDown", "WFReportParams"].contains(&conn);
+        self.connected = to("conn( ").map_or(self.connected, |conn| !lower(conn));
+        self.note(now);
+    }
+
+    /// It is so at this moment.
+    pub(crate) fn note(&mut self, now: Moment) {
+        let note = |last: &mut Moment, is: bool| {
+            if is {
+                *last = now;
+            }
+        };
+        let peers = self.connected && self.peers;
+        note(&mut self.none, !self.own && !peers);
+        note(&mut self.no_own, !self.own);
+        note(&mut self.no_peers, !peers);
+        note(&mut self.secondary, !self.primary);
+    }
+}
+
+impl Cluster {
+    /// A disk operation has failed.
+    pub(crate) fn note_disk_error(&mut self, n: usize, v: usize, work: &Work) {
+        let reach = &mut self.nodes[n].volumes[v].reach;
+        reach.erred = self.moment;
+        match work {
+            Work::Flush | Work::MetaWrite { flush: true, .. } => reach.unflushed = self.moment,
+            Work::Zero(..) => reach.undiscarded = self.moment,
+            _ => {}
+        }
+    }
+
+    /// A request has failed: why?
+    pub(crate) fn check_reason(
+        &mut self,
+        n: usize,
+        request: &Request,
+        word: &StateWord,
+        error: IoError,
+    ) -> Result<(), String> {
+        let (v, came) = (request.volume, request.written.issued);
+        self.nodes[n].volumes[v].reach.note_word(word, self.moment);
+        let (own, peers) = (&self.nodes[n].volumes[v].reach, &self.nodes[1 - n].volumes[v].reach);
+        let zeroes = matches!(request.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
+        // An older peer cannot be told of them: whoever asks writes zeroes instead.
+        let too_old = self.setup.versions.iter().any(|version| *version < DISCARDS);
+        if zeroes && too_old && error == IoError::NotSupported {
+            return Ok(());
+        }
+        let flushed = request.kind == RequestKind::Flush || is_durable(request.kind);
+        let reasons = [
+            own.none,
+            own.secondary,
+            // A disk that fails an operation may stay in service (`on-io-error pass_on`), and a refusal may overtake
+            // the peer's word that it has given up its disk.
+            own.erred.min(own.no_peers),
+            own.no_own.max(own.erred).min(peers.no_own.max(peers.erred)),
+            if flushed { own.unflushed.max(own.no_own) } else { 0 },
+            // It was sent to the copy that was good then, and the other one has become good as that was lost.
+            if crate::apps::is_write(request.kind) { own.no_own.min(own.no_peers) } else { 0 },
+            if zeroes { own.undiscarded } else { 0 },
+        ];
+        if reasons.iter().any(|at| *at >= came) {
+            return Ok(());
+        }
+        Err(format!(
+            "{:?} of volume {v} failed ({error:?}) although a good copy was in reach all the time: {word:?}",
+            request.kind
+        ))
+    }
+}

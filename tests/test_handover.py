@@ -1,0 +1,398 @@
+"""The block device outlives its process: kills and restarts under a file system that is in use.
+
+A keeper holds what the device hangs on.  The next process takes over, answers what was read and not answered, and is
+Primary again unless another node went on meanwhile.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from cluster import MIB, eventually
+from test_filesystems import FSCK, MKFS, digest, mounted, put, sh, two_nodes
+
+SIZE = 64 * MIB
+BLOCK = 4096
+
+
+def one_node(cluster, size=SIZE, **options):
+    """A Primary whose peer has never been there."""
+    a = cluster.node("a", size=size)
+    cluster.node("b", size=size)
+    cluster.configure(**options)
+    a.create_md()
+    a.start()
+    a.urbd("primary", "--force", "r0")
+    return a
+
+
+class Application(threading.Thread):
+    """Overwrites blocks with O_DIRECT, each with its number and how often it was written, and reads what it wrote.  The
+    first mistake or error ends it."""
+
+    def __init__(self, path, first, blocks=64):
+        super().__init__(daemon=True)
+        self.fd = os.open(path, os.O_RDWR | os.O_DIRECT)
+        self.first, self.blocks = first, blocks
+        self.page, self.back = mmap.mmap(-1, BLOCK), mmap.mmap(-1, BLOCK)
+        self.done, self.worst, self.problem, self.ending = 0, 0.0, None, False
+        self.start()
+
+    def run(self):
+        try:
+            while not self.ending:
+                self.one()
+                self.done += 1
+        except (OSError, AssertionError) as e:
+            self.problem = e
+
+    def one(self):
+        n = self.first + self.done % self.blocks
+        self.page[:16] = n.to_bytes(8, "little") + self.done.to_bytes(8, "little")
+        began = time.monotonic()
+        os.pwritev(self.fd, [self.page], n * BLOCK)
+        if self.done % 4 == 3:
+            os.preadv(self.fd, [self.back], n * BLOCK)
+            assert self.back[:] == self.page[:], f"block {n} is not what was written"
+        self.worst = max(self.worst, time.monotonic() - began)
+
+    def goes_on(self):
+        """Waits until some more was done."""
+        before = self.done
+        eventually("the application goes on", lambda: self.problem or self.done > before + 8, 60)
+        assert self.problem is None, self.problem
+
+    def end(self):
+        self.ending = True
+        self.join(60)
+        assert not self.is_alive(), "I/O does not end"
+        os.close(self.fd)
+        assert self.problem is None, self.problem
+
+
+def kill(node):
+    node.kill_process()
+    node.start()
+
+
+def restart(node):
+    node.urbd("restart", "r0")
+    node.processes.pop("r0", None)
+
+
+WAYS = [kill, restart, kill, kill, restart, restart]
+
+
+def through(node, ways, apps):
+    for way in ways:
+        before = node.serving()
+        way(node)
+        assert node.serving() != before
+        for app in apps:
+            app.goes_on()
+        assert len(node.keepers()) == 1
+
+
+def file_system_goes_on(cluster, node, rounds):
+    """ext4 with files that are synced, a checked load of direct writes, and fio, through kills and restarts."""
+    dev = node.device()
+    sh(*MKFS["ext4"], dev)
+    with mounted(node, dev, "ext4") as where:
+        blocks = os.path.join(where, "blocks")
+        with open(blocks, "wb") as f:
+            f.write(bytes(2 * MIB))
+            os.fsync(f.fileno())
+        apps = [Application(blocks, first) for first in (0, 64, 128)]
+        fio = subprocess.Popen(["fio", "--name=t", "--ioengine=libaio", "--direct=1", f"--directory={where}", "--rw=randrw",
+                                "--bsrange=4k-128k", "--iodepth=16", "--size=12M", "--time_based", "--runtime=600",
+                                "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=256", "--rate=20m",
+                                "--verify_state_save=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        files = {}
+        try:
+            for n in range(rounds):
+                through(node, WAYS, apps)
+                files[f"f{n}"] = put(where, f"f{n}", os.urandom(200_000))
+                assert fio.poll() is None, fio.stdout.read()
+        finally:
+            fio.send_signal(signal.SIGINT)
+            out, _ = fio.communicate(timeout=60)
+        assert "err= 0" in out and "verify:" not in out, out
+        for app in apps:
+            app.end()
+        with open("/proc/mounts") as f:
+            [options] = [x.split()[3] for x in f if x.split()[1] == where]
+        assert options.split(",")[0] == "rw", options
+        for name, d in files.items():
+            assert digest(os.path.join(where, name)) == d
+    sh(*FSCK["ext4"], dev)
+    print(f"longest operations: {', '.join(f'{app.worst:.3f} s' for app in apps)}")
+
+
+def nothing_is_left(node):
+    node.urbd("down", "r0")
+    eventually("no process is left", lambda: not node.pids() and not node.keepers(), 20)
+    assert not node.loops() and node.run(["test", "-e", "/dev/urbd/by-res/r0"]).returncode == 1
+    assert not [f for f in os.listdir(node.run_dir) if not f.endswith((".log", ".pid"))], os.listdir(node.run_dir)
+
+
+def test_a_file_system_goes_on_alone(cluster):
+    a = one_node(cluster)
+    file_system_goes_on(cluster, a, 3)
+    nothing_is_left(a)
+
+
+def test_a_file_system_goes_on_beside_a_peer(cluster):
+    a, b = two_nodes(cluster, size=SIZE)
+    file_system_goes_on(cluster, a, 2)
+    cluster.wait_synced()
+    assert a.state()["role"] == "Primary"
+    a.urbd("secondary", "r0")
+    cluster.assert_same()
+    for n in (a, b):
+        nothing_is_left(n)
+
+
+def test_a_restart_leaves_nothing_to_resynchronise(cluster):
+    a, b = two_nodes(cluster, size=SIZE)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    for _ in range(3):
+        restart(a)
+        app.goes_on()
+        cluster.wait_synced()
+        assert "resync as source begins" not in a.log() and "new data generation" not in a.log().split("stopped")[-1]
+    app.end()
+    a.urbd("secondary", "r0")
+    cluster.assert_same()
+
+
+def test_what_was_read_and_not_answered_is_answered_by_the_next_process(cluster):
+    """Frozen I/O is in the process that is killed, and nowhere else."""
+    a = one_node(cluster)
+    dev = a.device()
+    data = os.urandom(BLOCK)
+    a.urbd("suspend-io", "r0/0")
+    page = mmap.mmap(-1, BLOCK)
+    page[:] = data
+
+    def write(fd, at):
+        os.pwritev(fd, [page], at * BLOCK)
+
+    fd = os.open(dev, os.O_RDWR | os.O_DIRECT)
+    writers = [threading.Thread(target=write, args=(fd, at), daemon=True) for at in range(8)]
+    for w in writers:
+        w.start()
+    eventually("they are in the process", lambda: a.status()["devices"][0]["upper-pending"] == 8, 20)
+    for _ in range(3):  # what was repeated once is repeated again
+        a.kill_process()
+        a.start()
+        a.wait(role="Primary")
+    for w in writers:
+        w.join(20)
+        assert not w.is_alive(), "a write is not answered"
+    back = mmap.mmap(-1, 8 * BLOCK)
+    assert os.preadv(fd, [back], 0) == 8 * BLOCK and back[:] == 8 * data
+    os.close(fd)
+    nothing_is_left(a)
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_leaves_a_device_in_use_to_the_keeper(cluster, sig):
+    a, b = two_nodes(cluster, size=SIZE)
+    dev = a.device()
+    sh(*MKFS["ext4"], dev)
+    with mounted(a, dev, "ext4") as where:
+        want = put(where, "f", os.urandom(MIB))
+        p = a.processes["r0"]
+        a.kill_process(sig=sig)
+        assert p.returncode == 0 and "stay with the keeper" in a.log()
+        b.wait(conn="Connecting")
+        r = a.call("down", "r0")
+        assert r.rc == 11 and "urbd up r0" in r.err, r
+        a.urbd("up", "r0")
+        assert digest(os.path.join(where, "f")) == want
+        want = put(where, "g", os.urandom(MIB))
+        r = a.call("down", "r0")
+        assert r.rc == 11, "it is in use"
+        assert digest(os.path.join(where, "g")) == want
+    cluster.wait_synced()
+    assert "resync as source begins" not in a.log()
+    # not in use: it just goes
+    a.kill_process(sig=sig)
+    eventually("no process is left", lambda: not a.pids() and not a.keepers(), 20)
+    assert not a.loops()
+    for n in (a, b):
+        nothing_is_left(n)
+
+
+def test_if_the_peer_was_promoted_meanwhile_io_fails(cluster):
+    a, b = two_nodes(cluster, size=SIZE)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    a.kill_process()
+    b.wait(conn="Connecting")
+    b.urbd("primary", "r0")
+    b.write(8 * MIB, b"\x42" * BLOCK)
+    a.start()
+    eventually("I/O fails", lambda: app.problem, 30)
+    assert isinstance(app.problem, OSError) and app.problem.errno == errno.EIO
+    app.join(20)
+    os.close(app.fd)
+    assert "their I/O fails" in a.log() and "the peer" in a.log()
+    cluster.wait_synced()
+    assert a.state()["role"] == "Secondary" and b.read(8 * MIB, BLOCK) == b"\x42" * BLOCK
+    # Devices that it gets later are new ones.
+    b.urbd("secondary", "r0")
+    a.urbd("primary", "r0")
+    app = Application(a.device(), 0)
+    app.goes_on()
+    kill(a)
+    app.goes_on()
+    app.end()
+    for n in (a, b):
+        nothing_is_left(n)
+
+
+def test_io_waits_for_a_peer_that_could_not_be_fenced(cluster):
+    a, b = cluster.node("a"), cluster.node("b")
+    cluster.configure(disk="fencing resource-only;", handlers='fence-peer "exit 1";')
+    cluster.up()
+    app = Application(a.device(), 0)
+    app.goes_on()
+    b.cut()
+    b.wait(conn="~Connecting|Unconnected|NetworkFailure|Timeout|BrokenPipe")
+    a.kill_process()
+    a.start()
+    eventually("it says why", lambda: "waits-to-be-primary" in a.log(), 60)
+    before = app.done
+    r = a.call("down", "r0")
+    assert r.rc == 11 and "resume-io" in r.err, r
+    assert a.call("secondary", "r0").rc == 11
+    assert app.done == before and app.problem is None
+    b.heal()
+    app.goes_on()
+    cluster.wait_synced()
+    app.end()
+    a.urbd("secondary", "r0")
+    cluster.assert_same()
+
+
+def test_the_administrator_lets_waiting_io_go_on(cluster):
+    a, b = cluster.node("a"), cluster.node("b")
+    cluster.configure(disk="fencing resource-only;", handlers='fence-peer "exit 1";')
+    cluster.up()
+    app = Application(a.device(), 0)
+    app.goes_on()
+    b.kill()
+    a.wait(conn="~Connecting|Unconnected|NetworkFailure|Timeout|BrokenPipe")
+    a.kill_process()
+    a.start()
+    eventually("it says why", lambda: "waits-to-be-primary" in a.log(), 60)
+    a.urbd("resume-io", "r0/0")
+    app.goes_on()
+    app.end()
+
+
+def test_a_keeper_that_is_killed_is_followed_by_another(cluster):
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    for _ in range(1):
+        [keeper] = a.keepers()
+        os.kill(keeper, signal.SIGKILL)
+        eventually("another keeper", lambda: a.keepers() not in ([], [keeper]), 60)
+        eventually("it has everything", lambda: a.log().count("starting another one") and app.done, 20)
+        app.goes_on()
+        time.sleep(0.2)  # until it was handed the descriptors
+        kill(a)
+        app.goes_on()
+    app.end()
+    nothing_is_left(a)
+
+
+def test_a_restart_that_is_refused_changes_nothing(cluster):
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    before = a.serving()
+    text = open(os.path.join(a.dir, "res.d", "r0.res")).read()
+    a.put_res("r0", text.replace("protocol C", "protocol D"))
+    r = a.call("restart", "r0")
+    assert r.rc == 10, r
+    a.put_res("r0", text)
+    assert a.serving() == before
+    app.goes_on()
+    app.end()
+    nothing_is_left(a)
+
+
+def test_a_process_that_is_only_stopped_keeps_the_resource(cluster):
+    """Its late writes would destroy what another one has acknowledged."""
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    a.freeze()
+    r = a.call("up", "r0")
+    assert r.rc != 0 and "runs already" in r.err, r
+    r = a.call("down", "--force", "r0")  # kills it
+    eventually("I/O fails", lambda: app.problem, 30)
+    app.join(20)
+    os.close(app.fd)
+    a.processes.pop("r0").wait(20)
+    eventually("no process is left", lambda: not a.pids() and not a.keepers(), 20)
+
+
+def test_down_by_force_lets_io_fail_and_leaves_nothing(cluster):
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    a.kill_process()
+    assert a.call("down", "r0").rc == 11 and app.problem is None
+    a.urbd("down", "--force", "r0")
+    eventually("I/O fails", lambda: app.problem, 30)
+    app.join(20)
+    os.close(app.fd)
+    assert not a.keepers()
+    nothing_is_left(a)
+    # and from the beginning
+    a.start()
+    a.urbd("primary", "r0")
+    app = Application(a.device(), 0)
+    app.goes_on()
+    app.end()
+
+
+def test_nbd_clients_find_the_next_process_on_the_same_socket(cluster):
+    a, b = two_nodes(cluster, size=SIZE)
+    path = os.path.join(a.run_dir, "r0-0.nbd")
+    inode = os.stat(path).st_ino
+    a.write(0, b"\x11" * BLOCK)
+    for way in (kill, restart):
+        way(a)
+        assert os.stat(path).st_ino == inode
+        a.wait(role="Primary")
+        assert a.read(0, BLOCK) == b"\x11" * BLOCK
+    for n in (a, b):
+        nothing_is_left(n)
+
+
+def test_without_a_keeper_the_device_goes_with_its_process(cluster):
+    a = one_node(cluster, extra="urbd { hand-over no; }")
+    app = Application(a.device(), 0)
+    app.goes_on()
+    assert not a.keepers()
+    assert a.call("restart", "r0").rc != 0
+    app.goes_on()
+    a.kill_process()
+    eventually("I/O fails", lambda: app.problem, 30)
+    app.join(20)
+    os.close(app.fd)
+    with contextlib.suppress(AssertionError):
+        a.call("down", "r0")
