@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -304,15 +305,89 @@ def test_a_keeper_that_is_killed_is_followed_by_another(cluster):
     a = one_node(cluster)
     app = Application(a.device(), 0)
     app.goes_on()
-    for _ in range(1):
+    for _ in range(3):
         [keeper] = a.keepers()
         os.kill(keeper, signal.SIGKILL)
-        eventually("another keeper", lambda: a.keepers() not in ([], [keeper]), 60)
+        eventually("another keeper", lambda: a.keepers() not in ([], [keeper]), 20)
         eventually("it has everything", lambda: a.log().count("starting another one") and app.done, 20)
         app.goes_on()
         time.sleep(0.2)  # until it was handed the descriptors
         kill(a)
         app.goes_on()
+    app.end()
+    nothing_is_left(a)
+
+
+class DyingKeeper(threading.Thread):
+    """A keeper whose descriptors the kernel closes in an order that it may choose: who watches it sees its end while its
+    socket still takes connections, for a while."""
+
+    DONE, ITEM = 6, 5
+
+    def __init__(self, node):
+        super().__init__(daemon=True)
+        self.path = os.path.join(node.run_dir, "r0.keeper")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen(16)
+        self.watchers, self.held, self.dead, self.turned_away = [], [], False, 0
+        self.start()
+
+    def run(self):
+        with contextlib.suppress(OSError):
+            while True:
+                conn, _ = self.listener.accept()
+                with conn:
+                    self.turned_away += self.dead
+                    if not self.dead:
+                        self.obey(conn)
+
+    def obey(self, conn):
+        message, descriptors, _, _ = socket.recv_fds(conn, 8, 1)
+        self.held += descriptors
+        if len(message) == 8:
+            conn.sendall(bytes([message[0], self.DONE]) + message[2:])
+            if message[1] == 3:  # watch
+                self.watchers.append(conn.dup())
+
+    def die(self):
+        """As far as watchers see."""
+        self.dead = True
+        for w in self.watchers:
+            w.close()
+
+    def end(self):
+        os.unlink(self.path)
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.join(20)
+        for fd in self.held:
+            os.close(fd)
+
+
+def test_a_keeper_that_takes_connections_while_it_dies_is_followed_by_another(cluster):
+    """It is asked, and does not answer: that must not be the last word."""
+    a = cluster.node("a", size=SIZE)
+    cluster.node("b", size=SIZE)
+    cluster.configure()
+    a.create_md()
+    keeper = DyingKeeper(a)
+    try:
+        a.start()
+        a.urbd("primary", "--force", "r0")
+        app = Application(a.device(), 0)
+        app.goes_on()
+        assert keeper.watchers and not a.keepers()
+        keeper.die()
+        eventually("it is asked once more", lambda: keeper.turned_away > 2, 20)
+        assert a.call("restart", "r0").rc != 0, "nobody holds the devices"
+    finally:
+        keeper.end()
+    eventually("another keeper", lambda: len(a.keepers()) == 1, 20)
+    app.goes_on()
+    time.sleep(0.2)  # until it was handed the descriptors
+    kill(a)
+    app.goes_on()
     app.end()
     nothing_is_left(a)
 

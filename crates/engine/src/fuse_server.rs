@@ -354,24 +354,25 @@ impl FuseServer {
             }
             Work::Detach(mut work) => work.take()?,
         };
-        let number = u32::from(volume.0);
-        match ended {
-            Ok(()) => {
-                let linked = match &node.device {
-                    Some((kept, _)) => self.links.create(&self.resource, number, &kept.device().path()).map(Some),
-                    None => self.links.remove(&self.resource, number).map(|()| None),
-                };
-                match linked {
-                    Ok(link) => node.link = link,
-                    Err(e) => return Some(format!("its name in /dev/urbd: {e}")),
-                }
-                None
-            }
-            Err(e) => {
-                node.problem = Some(e.to_string());
-                node.problem.clone()
-            }
+        if let Err(e) = ended {
+            node.problem = Some(e.to_string());
+            return node.problem.clone();
         }
+        // If the keeper has just ended, its successor is given all devices.
+        let shared = self.share(volume).map_err(|e| format!("the keeper: {e}"));
+        let linked = self.link(volume).map_err(|e| format!("its name in /dev/urbd: {e}"));
+        linked.and(shared).err()
+    }
+
+    /// The device's name leads to it, or is gone.
+    fn link(&mut self, volume: VolumeNr) -> io::Result<()> {
+        let Some(node) = self.volumes.get_mut(&volume) else { return Ok(()) };
+        let number = u32::from(volume.0);
+        node.link = match &node.device {
+            Some((kept, _)) => Some(self.links.create(&self.resource, number, &kept.device().path())?),
+            None => self.links.remove(&self.resource, number).map(|()| None)?,
+        };
+        Ok(())
     }
 
     /// The kernel has put a request into a slot, or the slot is of no use any more.
@@ -541,11 +542,10 @@ impl FuseServer {
 
     fn start_work(&mut self, ring: &mut Ring<Token>, volume: VolumeNr) {
         let file = PathBuf::from(format!("/proc/thread-self/fd/{}/{volume}", self.root.as_raw_fd()));
-        let second = self.second(volume);
         let Some(node) = self.volumes.get_mut(&volume) else { return };
         let token = Token::FuseWork(volume);
         let started = match (node.device.take(), node.wanted) {
-            (None, size) => loopdev::keep_with(file, &[self.root.as_fd()], DEVICE, second)
+            (None, size) => loopdev::keep_through(file, &[self.root.as_fd()], DEVICE)
                 .and_then(|work| watch(ring, &work, token).map(|()| Work::Attach(work, size))),
             (Some((kept, _)), 0) => in_background(&[], move || kept.detach())
                 .and_then(|work| watch(ring, &work, token).map(|()| Work::Detach(work))),

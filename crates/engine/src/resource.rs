@@ -346,7 +346,7 @@ impl Runner {
         }
         let (core_due, links_due) = self.due;
         let last_word = self.stopped.map(|at| at + LAST_WORD).filter(|at| *at > self.now);
-        let own = self.look_at_waiting.into_iter().chain(last_word);
+        let own = self.look_at_waiting.into_iter().chain(last_word).chain(self.keeper_deadline());
         let deadline = core_due.into_iter().chain(links_due).chain(own).chain(self.leaving_deadline()).min();
         let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
         let deadline = if hungry { Some(Instant(0)) } else { deadline };
@@ -376,6 +376,7 @@ impl Runner {
         if self.look_at_waiting.is_none() && (self.control.anyone_waits() || self.lacks_buffers()) {
             self.look_at_waiting = Some(self.now + LOOK_AT_WAITING);
         }
+        self.try_again_to_keep();
         self.go_on_leaving();
         Ok(())
     }

@@ -16,7 +16,7 @@
 
 mod holder;
 
-pub use holder::{Kept, Second, keep, keep_with, take_over};
+pub use holder::{Kept, Second, keep, keep_through, take_over};
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

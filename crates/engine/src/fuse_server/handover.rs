@@ -14,7 +14,7 @@ use crate::sys;
 use crate::token::Token;
 use frontends::fuse;
 use frontends::keeper::{Keeper, Kind, Place};
-use frontends::loopdev::{self, Second};
+use frontends::loopdev;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -95,11 +95,8 @@ impl FuseServer {
     pub(crate) fn keep_with(&mut self, keeper: Keeper) -> io::Result<()> {
         keeper.put(CONNECTION, self.fd.as_fd())?;
         keeper.put(ROOT, self.root.as_fd())?;
-        for kept in self.volumes.values().filter_map(|node| node.device.as_ref()).map(|(kept, _)| kept) {
-            kept.put_again()?;
-        }
         self.keeper = Some(keeper);
-        Ok(())
+        self.volumes.keys().try_for_each(|volume| self.share(*volume))
     }
 
     /// Can the kernel hand out unanswered requests once more, so that a process that is killed loses none?
@@ -152,9 +149,11 @@ impl FuseServer {
         }
     }
 
-    /// Who holds the volume's device, too.
-    pub(super) fn second(&self, volume: VolumeNr) -> Option<Second> {
-        Some((self.keeper.clone()?, place(volume)))
+    /// Gives the volume's device to the keeper, if there are both.
+    pub(super) fn share(&self, volume: VolumeNr) -> io::Result<()> {
+        let device = self.volumes.get(&volume).and_then(|node| node.device.as_ref());
+        let both = device.zip(self.keeper.clone());
+        both.map_or(Ok(()), |((kept, _), keeper)| kept.share((keeper, place(volume))))
     }
 }
 

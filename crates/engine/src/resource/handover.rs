@@ -22,12 +22,17 @@ use urbd_core::{Command, CommandError, ConnectionState, Openers};
 /// How long a process that leaves may take to answer what it has, and to tell its peers.
 const LIMIT: Duration = Duration::from_secs(3);
 
+/// How soon to try again to have a keeper, and the longest pause: each is twice the one before.
+const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
+
 /// What this process has to do with its successor and its predecessor.
 pub(super) struct Handover {
     keeper: Keeper,
     command: Option<KeeperCommand>,
     /// Readable when the keeper ends.
     watched: Option<Fd>,
+    /// No keeper has the devices, although one is to have them: when to try once more, and the pause after that.
+    retry: Option<(Instant, Duration)>,
     /// The last process had no peer.
     alone: bool,
     /// The core's name for the wish to be Primary again.
@@ -94,7 +99,7 @@ impl Handover {
     /// `left`: what the last process left besides devices and sockets.
     pub(super) fn new(keeper: Keeper, command: Option<KeeperCommand>, left: &[(Place, OwnedFd)]) -> Handover {
         let alone = left.iter().any(|(place, _)| *place == ALONE);
-        Handover { keeper, command, watched: None, alone, wish: None, leaving: None }
+        Handover { keeper, command, watched: None, retry: None, alone, wish: None, leaving: None }
     }
 
     /// A keeper that has all that outlives this process, started if there is none.
@@ -140,8 +145,27 @@ impl Runner {
                 if let Some(fd) = &self.handover.watched {
                     self.ring.push(Op::Readable { fd: fd.clone() }, Token::Keeper);
                 }
+                self.handover.retry = None;
             }
-            Err(e) => log("warning", &format!("the block devices go with this process: the keeper: {e}")),
+            // One that is dying may take connections and no orders: its descriptors are closed in any order.
+            Err(e) => {
+                let pause = self.handover.retry.map_or(RETRY.0, |(_, pause)| RETRY.1.min(pause + pause));
+                if self.handover.retry.is_none() {
+                    log("warning", &format!("the block devices go with this process until there is a keeper: {e}"));
+                }
+                self.handover.retry = Some((self.now + pause, pause));
+            }
+        }
+    }
+
+    /// When there is something to do about the keeper only because time passes.
+    pub(super) fn keeper_deadline(&self) -> Option<Instant> {
+        self.handover.retry.filter(|_| !self.is_leaving() && self.stopped.is_none()).map(|(at, _)| at)
+    }
+
+    pub(super) fn try_again_to_keep(&mut self) {
+        if self.keeper_deadline().is_some_and(|at| at <= self.now) {
+            self.keep();
         }
     }
 
@@ -160,7 +184,7 @@ impl Runner {
             return;
         }
         log("warning", "the keeper of the block devices has ended: starting another one");
-        self.handover.watched = None;
+        (self.handover.watched, self.handover.retry) = (None, None);
         self.keep();
     }
 
@@ -228,7 +252,8 @@ impl Runner {
 
     /// Would the devices outlive this process?
     pub(super) fn can_leave(&self) -> bool {
-        self.fuse.as_ref().is_some_and(|fuse| fuse.is_kept() && (fuse.has_devices() || fuse.is_waiting()))
+        let kept = self.handover.watched.is_some();
+        self.fuse.as_ref().is_some_and(|fuse| kept && fuse.is_kept() && (fuse.has_devices() || fuse.is_waiting()))
     }
 
     /// Another process shall go on.

@@ -34,7 +34,7 @@ pub type Second = (Keeper, Place);
 #[derive(Debug)]
 enum Order {
     Detach(Sender<io::Result<()>>),
-    PutAgain(Sender<io::Result<()>>),
+    Share(Second, Sender<io::Result<()>>),
 }
 
 /// Attaches `file` as [`attach`](super::attach) does, on a new holder's thread.
@@ -42,27 +42,21 @@ enum Order {
 /// # Errors
 /// If the thread cannot be started; the result of attaching comes with the [`Background`].
 pub fn keep(file: PathBuf, options: Options) -> io::Result<Background<Kept>> {
-    keep_with(file, &[], options, None)
+    keep_through(file, &[], options)
 }
 
-/// As [`keep`], for a `file` whose path leads through descriptors of this process, with a second holder: if that does
-/// not take the device, it is not attached.
+/// As [`keep`], for a `file` whose path leads through descriptors of this process.
 ///
 /// # Errors
 /// As [`keep`].
-pub fn keep_with(
-    file: PathBuf,
-    through: &[BorrowedFd<'_>],
-    options: Options,
-    second: Option<Second>,
-) -> io::Result<Background<Kept>> {
+pub fn keep_through(file: PathBuf, through: &[BorrowedFd<'_>], options: Options) -> io::Result<Background<Kept>> {
     let event = eventfd()?;
     let (sender, receiver) = channel();
     let through: Vec<RawFd> = through.iter().map(AsRawFd::as_raw_fd).collect();
     let bell = event.as_raw_fd();
     let open: Vec<RawFd> = through.iter().copied().chain([bell]).collect();
     start(&open, move || {
-        let attached = attach(&file, &through, options, second.as_ref());
+        let attached = attach(&file, &through, options);
         let (orders, received) = channel();
         let (result, node) = match attached {
             Ok((device, node)) => (Ok(Kept { device, orders }), Some((device, node))),
@@ -71,13 +65,13 @@ pub fn keep_with(
         let _ = sender.send(result);
         ring(bell);
         if let Some((device, node)) = node {
-            wait(device, node, &received, second.as_ref());
+            wait(device, node, &received, None);
         }
     })?;
     Ok(Background { event, receiver })
 }
 
-/// Goes on holding a device that another process has attached with [`keep_with`]; `node` is the same open file.
+/// Goes on holding a device that another process has attached with [`keep`]; `node` is the same open file.
 ///
 /// # Errors
 /// If it is no loop device, or the thread cannot be started.
@@ -89,7 +83,7 @@ pub fn take_over(node: OwnedFd, second: Second) -> io::Result<Kept> {
     start(&[own], move || {
         // SAFETY: the number is open in this thread's own table, and nothing else owns it there.
         let node = unsafe { File::from_raw_fd(own) };
-        wait(device, node, &received, Some(&second));
+        wait(device, node, &received, Some(second));
     })?;
     Ok(Kept { device, orders })
 }
@@ -109,12 +103,12 @@ impl Kept {
         self.order(Order::Detach)
     }
 
-    /// Puts the device where the second holder is to have it: that is another process than before.
+    /// Gives the device to a second holder, too, in place of the one that there was.
     ///
     /// # Errors
     /// If it does not take it.
-    pub fn put_again(&self) -> io::Result<()> {
-        self.order(Order::PutAgain)
+    pub fn share(&self, second: Second) -> io::Result<()> {
+        self.order(|reply| Order::Share(second, reply))
     }
 
     /// Leaves the device to the second holder. The holder's thread ends with the process and touches nothing before.
@@ -151,25 +145,21 @@ fn start(open: &[RawFd], work: impl FnOnce() + Send + 'static) -> io::Result<()>
     }
 }
 
-fn attach(file: &Path, through: &[RawFd], options: Options, second: Option<&Second>) -> io::Result<(LoopDevice, File)> {
+fn attach(file: &Path, through: &[RawFd], options: Options) -> io::Result<(LoopDevice, File)> {
     let backing = OpenOptions::new().read(true).write(!options.read_only).open(file);
     for number in through {
         // SAFETY: the number is open in this thread's own table, and nothing else owns it there.
         drop(unsafe { OwnedFd::from_raw_fd(*number) });
     }
-    let (device, node) = super::attach_open(&backing?, file, options, true)?;
-    if let Some((keeper, place)) = second {
-        keeper.put(*place, node.as_fd()).map_err(|e| io::Error::new(e.kind(), format!("the keeper: {e}")))?;
-    }
-    Ok((device, node))
+    super::attach_open(&backing?, file, options, true)
 }
 
 /// Has the device open until it is to be detached, or nobody can say so any more.
-fn wait(device: LoopDevice, node: File, orders: &Receiver<Order>, second: Option<&Second>) {
-    let put = |node: &File| second.map_or(Ok(()), |(keeper, place)| keeper.put(*place, node.as_fd()));
+fn wait(device: LoopDevice, node: File, orders: &Receiver<Order>, mut second: Option<Second>) {
     let mut order = orders.recv();
-    while let Ok(Order::PutAgain(reply)) = order {
-        let _ = reply.send(put(&node));
+    while let Ok(Order::Share((keeper, place), reply)) = order {
+        let _ = reply.send(keeper.put(place, node.as_fd()));
+        second = Some((keeper, place));
         order = orders.recv();
     }
     let flushed = node.sync_all();
@@ -177,7 +167,7 @@ fn wait(device: LoopDevice, node: File, orders: &Receiver<Order>, second: Option
     let _ = device.set_paced(true);
     let released = match (&order, second) {
         // Nobody waits: the process ends, or gives the device up; what becomes of the keeper is decided elsewhere.
-        (Ok(_), Some((keeper, place))) if keeper.is_there() => keeper.release(*place),
+        (Ok(_), Some((keeper, place))) if keeper.is_there() => keeper.release(place),
         _ => Ok(()),
     };
     drop(node);
