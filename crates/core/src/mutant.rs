@@ -177,7 +177,7 @@ mutants! {
     RestartInOneEpoch "restart-in-one-epoch" Cluster "a write that begins again is in a later epoch (data 1.9)";
     LatePeerOutdated "late-peer-outdated" Cluster "a peer that is connected says itself what its disk is (state 8.2)";
     ForcedTwice "forced-twice" Cluster "a promotion counts a copy as good by force once (state 8.2)";
-    ForcedAfterResync "forced-after-resync" Cluster "a disk that a resync has made good is not forced (state 8.2)";
+    ForcedAfterResync "forced-after-resync" Cluster "a disk that has become good is not forced (state 8.2)";
     VerifyEndsResync "verify-ends-resync" Cluster "a word from before a resync does not end it (data 7.7)";
     SpoiledEndsResync "spoiled-ends-resync" Cluster "nor does such a word of a disk that is no good copy (data 7.7)";
     FinishTooEarly "finish-too-early" Cluster "UpToDate when the last block is written (data 7.7)";

@@ -20,6 +20,8 @@ pub struct DiskFaults {
     pub discards: bool,
     /// Nothing completes.
     pub stalled: bool,
+    /// Nothing that changes data or metadata completes.
+    pub stalled_writes: bool,
 }
 
 impl DiskFaults {

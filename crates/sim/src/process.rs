@@ -337,7 +337,8 @@ impl Cluster {
     pub(crate) fn disk_done(&mut self, n: usize, serial: u64) {
         let Some(flight) = self.nodes[n].flights.get(&serial) else { return };
         let v = flight.volume;
-        if self.nodes[n].volumes[v].data.faults.stalled {
+        let faults = self.nodes[n].volumes[v].data.faults;
+        if faults.stalled || (faults.stalled_writes && flight.work.changes_something()) {
             return self.at(self.now + Duration::from_millis(100), Event::Disk(n, serial));
         }
         let flight = self.nodes[n].flights.remove(&serial).expect("just seen");
@@ -434,6 +435,12 @@ impl Cluster {
                 Input::Meta(MetaDone { op, result: if faults.metadata { Err(DiskError::Io) } else { Ok(bytes) } })
             }
         }
+    }
+}
+
+impl Work {
+    fn changes_something(&self) -> bool {
+        !matches!(self, Work::Read(..) | Work::ReadNew(..) | Work::MetaRead { .. } | Work::Flush)
     }
 }
 

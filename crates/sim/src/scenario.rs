@@ -333,6 +333,7 @@ impl Cluster {
             "flushes-fail" => faults.flushes = true,
             "metadata-fails" => faults.metadata = true,
             "hangs" => faults.stalled = true,
+            "writes-hang" => faults.stalled_writes = true,
             "good" => {}
             _ => return Err(format!("{fault} is no fault of a disk")),
         }

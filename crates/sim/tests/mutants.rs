@@ -20,9 +20,6 @@ const SEEDS: u64 = 2000;
 /// Of those with options drawn.
 const DRAWN: std::ops::Range<u64> = 1_000_000..1_000_400;
 
-/// Noticed until other rules covered for them, or the runs that showed them changed: each needs a scenario again.
-const WANT_A_SCENARIO: [&str; 2] = ["forced-after-resync", "judged-before-settled"];
-
 /// A run, by which a mutant may be noticed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Trial {
@@ -122,7 +119,6 @@ fn every_wrong_rule_is_caught() {
                 let (by, text): (String, String) = (by.chars().take(40).collect(), text.chars().take(70).collect());
                 println!("{name:26} {by:40} run {runs:3} {events:8} events  {}", text.replace('\n', " "));
             }
-            None if WANT_A_SCENARIO.contains(&name) => println!("{name:26} is not noticed at present: {rule}"),
             None => survivors.push(format!("{name}: {rule}")),
         }
     }
