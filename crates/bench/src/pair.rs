@@ -6,7 +6,7 @@ use crate::nbd::NbdTarget;
 use crate::process::{Process, output};
 use crate::target::{Behind, Watched};
 use control::client::socket_path;
-use control::{Client, ConnectionState, DiskState, Event, ReplicationState, ResourceStatus};
+use control::{Client, ConnectionState, DiskState, Event, PeerDeviceStatus, ReplicationState, ResourceStatus};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -327,8 +327,10 @@ impl Pair {
 /// Connected, and nothing left to copy, as this node sees it.
 fn is_synced(s: &ResourceStatus, diskless: bool) -> bool {
     let mut peers = s.connections.iter().flat_map(|c| &c.peer_devices).peekable();
+    // What a node without a disk works with is its peer's.
+    let peer_is_good = |p: &PeerDeviceStatus| !diskless || p.peer_disk == DiskState::UpToDate;
     peers.peek().is_some()
-        && peers.all(|p| p.replication == ReplicationState::Established)
+        && peers.all(|p| p.replication == ReplicationState::Established && peer_is_good(p))
         && s.devices.iter().all(|d| diskless || d.disk == DiskState::UpToDate)
 }
 
