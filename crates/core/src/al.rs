@@ -11,7 +11,7 @@ use crate::resource::Op;
 use meta::ExtentRange;
 use meta::activity_log::{Acquire, Ticket, Transaction};
 use std::collections::VecDeque;
-use units::SectorRange;
+use units::{SectorRange, VolumeNr};
 
 /// Writes that wait for the activity log of one device.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl AlJob {
 
 impl Resource {
     /// Takes the extents of an application write; it goes on to registration when they are hot.
-    pub(crate) fn take_al(&mut self, d: usize, mut write: Write) {
+    pub(crate) fn take_al(&mut self, d: VolumeNr, mut write: Write) {
         let acquired = self.acquire_al(d, write.range);
         if acquired.is_some() {
             self.prefetch_al(d, write.range);
@@ -77,11 +77,11 @@ impl Resource {
     }
 
     /// The same for a peer's write (only while the peer has no disk of its own: spec 2.3).
-    pub(crate) fn take_al_for_peer(&mut self, d: usize, key: u64, range: SectorRange) {
+    pub(crate) fn take_al_for_peer(&mut self, d: VolumeNr, key: u64, range: SectorRange) {
         self.take_al_for(d, AlJob::Peer(key, range));
     }
 
-    fn take_al_for(&mut self, d: usize, job: AlJob) {
+    fn take_al_for(&mut self, d: VolumeNr, job: AlJob) {
         match self.acquire_al(d, job.range()) {
             None => self.al_granted(job, false),
             Some(Acquire::Active) => self.al_granted(job, true),
@@ -90,7 +90,7 @@ impl Resource {
     }
 
     /// `None`: this disk keeps no activity log, or there is none.
-    fn acquire_al(&mut self, d: usize, range: SectorRange) -> Option<Acquire> {
+    fn acquire_al(&mut self, d: VolumeNr, range: SectorRange) -> Option<Acquire> {
         let dev = &mut self.devices[d];
         let wanted = dev.cfg.as_ref().is_some_and(|c| c.al_updates);
         if !dev.usable() || mutant(Mutant::SkipActivityLog) {
@@ -103,7 +103,7 @@ impl Resource {
     }
 
     /// Makes the next extents of a sequential stream hot before it reaches them.
-    fn prefetch_al(&mut self, d: usize, range: SectorRange) {
+    fn prefetch_al(&mut self, d: VolumeNr, range: SectorRange) {
         let dev = &mut self.devices[d];
         let Some(backing) = &mut dev.backing else { return };
         let (_, last) = extents(range);
@@ -116,7 +116,7 @@ impl Resource {
         }
     }
 
-    fn wait_for_al(&mut self, d: usize, how: Acquire, job: AlJob) {
+    fn wait_for_al(&mut self, d: VolumeNr, how: Acquire, job: AlJob) {
         let queue = &mut self.devices[d].al_queue;
         match how {
             Acquire::Active => unreachable!("it need not wait"),
@@ -136,13 +136,13 @@ impl Resource {
     }
 
     /// Gives back a write's extents.
-    pub(crate) fn drop_al(&mut self, d: usize, write: &mut Write) {
+    pub(crate) fn drop_al(&mut self, d: VolumeNr, write: &mut Write) {
         if std::mem::take(&mut write.al_held) {
             self.release_al(d, write.range);
         }
     }
 
-    pub(crate) fn release_al(&mut self, d: usize, range: SectorRange) {
+    pub(crate) fn release_al(&mut self, d: VolumeNr, range: SectorRange) {
         let Some(backing) = &mut self.devices[d].backing else { return };
         let extents = ExtentRange::of(range).expect("it was acquired");
         if backing.al.release(extents) {
@@ -151,7 +151,7 @@ impl Resource {
     }
 
     /// Retries the refused, then starts the next transaction if one is due. Called once a turn and after each commit.
-    pub(crate) fn pump_al(&mut self, d: usize) {
+    pub(crate) fn pump_al(&mut self, d: VolumeNr) {
         if std::mem::take(&mut self.devices[d].recheck_al) {
             for job in std::mem::take(&mut self.devices[d].al_queue.refused) {
                 self.take_al_for(d, job);
@@ -160,7 +160,7 @@ impl Resource {
         self.start_transaction(d);
     }
 
-    fn start_transaction(&mut self, d: usize) {
+    fn start_transaction(&mut self, d: VolumeNr) {
         let dev = &mut self.devices[d];
         if dev.al_queue.transaction.is_some() {
             return;
@@ -176,7 +176,7 @@ impl Resource {
     }
 
     /// Writes the evicted extents' dirty bitmap pages, and when they are down, the transaction's block.
-    pub(crate) fn advance_transaction(&mut self, d: usize) {
+    pub(crate) fn advance_transaction(&mut self, d: VolumeNr) {
         let dev = &mut self.devices[d];
         let Some(tx) = &mut dev.al_queue.transaction else { return };
         let Some(backing) = &mut dev.backing else { return };
@@ -213,7 +213,7 @@ impl Resource {
         self.meta(d, Op::AlBlock(d), action);
     }
 
-    pub(crate) fn al_block_done(&mut self, d: usize, result: Result<(), DiskError>) {
+    pub(crate) fn al_block_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
         let dev = &mut self.devices[d];
         dev.al_queue.transaction = None;
         if result.is_err() {
@@ -235,7 +235,7 @@ impl Resource {
     }
 
     /// The disk is gone, and its log with it: nobody holds anything of it, and whoever waits goes on without it.
-    pub(crate) fn abandon_al(&mut self, d: usize) {
+    pub(crate) fn abandon_al(&mut self, d: VolumeNr) {
         for request in self.requests.values_mut() {
             if let Request::Write(w) = request
                 && w.device == d
@@ -251,7 +251,7 @@ impl Resource {
     }
 
     /// The disk's log is gone: nobody holds extents of it, and none shall be given back to the next one.
-    pub(crate) fn forget_al(&mut self, d: usize) {
+    pub(crate) fn forget_al(&mut self, d: VolumeNr) {
         for request in self.requests.values_mut() {
             match request {
                 Request::Write(w) if w.device == d => w.al_held = false,
@@ -264,7 +264,7 @@ impl Resource {
     }
 
     /// Does any write wait for the activity log?
-    pub(crate) fn al_waiting(&self, d: usize) -> bool {
+    pub(crate) fn al_waiting(&self, d: VolumeNr) -> bool {
         let q = &self.devices[d].al_queue;
         !q.refused.is_empty() || !q.taken.is_empty() || q.transaction.is_some()
     }

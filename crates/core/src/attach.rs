@@ -11,10 +11,9 @@ use crate::metadata::MdWriter;
 use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
 use crate::resource::Op;
-use crate::state::PEER;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, ByteLen, SectorRange};
+use units::{BitSet, ByteLen, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Where an attach is.
@@ -53,7 +52,7 @@ enum Step {
 
 impl Resource {
     /// Begins to attach. The command ends when the disk has its state, or cannot be used.
-    pub(crate) fn attach(&mut self, d: usize, command: Option<u64>) {
+    pub(crate) fn attach(&mut self, d: VolumeNr, command: Option<u64>) {
         let dev = &mut self.devices[d];
         if dev.cfg.is_none() {
             return self.end(command, Err(error(105, "this node has no disk configured for the volume".to_owned())));
@@ -69,7 +68,7 @@ impl Resource {
         self.emit(Effect::OpenDisk { volume });
     }
 
-    pub(crate) fn attach_failed(&mut self, d: usize, code: i32, text: String) {
+    pub(crate) fn attach_failed(&mut self, d: VolumeNr, code: i32, text: String) {
         let Some(attaching) = self.devices[d].attaching.take() else { return };
         // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The
         // next one has nothing to do with that.
@@ -94,14 +93,14 @@ impl Resource {
         }
         self.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
         self.status_changed = true;
-        if self.connections.get(PEER).is_some_and(|c| c.replicating(d)) {
+        if self.connections.get(self.peer()).is_some_and(|c| c.replicating(d)) {
             // The handshake, or a later word, may have said that it is being attached.
-            self.send_state(d);
+            self.tell_state(d);
         }
         self.end(attaching.command, Err(error(code, text)));
     }
 
-    pub(crate) fn disk_opened(&mut self, d: usize, disk: Result<OpenedDisk, (i32, String)>) {
+    pub(crate) fn disk_opened(&mut self, d: VolumeNr, disk: Result<OpenedDisk, (i32, String)>) {
         let opened = match disk {
             Ok(opened) => opened,
             Err((code, text)) => return self.attach_failed(d, code, text),
@@ -118,7 +117,7 @@ impl Resource {
         self.meta(d, Op::Attach(d), MetaOp::Read { offset: at.0, len: meta::BLOCK_LEN as u64 });
     }
 
-    pub(crate) fn attach_step_done(&mut self, d: usize, result: Result<Box<[u8]>, DiskError>) {
+    pub(crate) fn attach_step_done(&mut self, d: VolumeNr, result: Result<Box<[u8]>, DiskError>) {
         let Ok(bytes) = result else {
             return self.attach_failed(d, 118, "reading or writing the metadata failed".to_owned());
         };
@@ -148,7 +147,7 @@ impl Resource {
         }
     }
 
-    fn superblock_read(&mut self, d: usize, at: u64, bytes: &[u8]) {
+    fn superblock_read(&mut self, d: VolumeNr, at: u64, bytes: &[u8]) {
         let Some(block) = bytes.first_chunk() else {
             return self.attach_failed(d, 118, "the superblock could not be read whole".to_owned());
         };
@@ -175,7 +174,7 @@ impl Resource {
 
     fn check_metadata(
         &self,
-        d: usize,
+        d: VolumeNr,
         md: &Superblock,
         layout: &Layout,
         opened: &OpenedDisk,
@@ -220,7 +219,7 @@ impl Resource {
                 let text = format!("the metadata belongs to node id {:?}, this node is {node}", md.node_id);
                 return Err((119, text));
             }
-            if self.connections.iter().any(|c| md.peers[c.cfg.peer.index()].slot.is_none())
+            if self.connections.values().any(|c| md.peers[c.cfg.peer.index()].slot.is_none())
                 && md.peers.iter().filter(|p| p.slot.is_some()).count() >= md.geometry.slots() as usize
             {
                 return Err((
@@ -233,7 +232,7 @@ impl Resource {
     }
 
     /// Superblock, log and bitmap are here: decide what the disk is worth, and put the metadata in order.
-    fn metadata_read(&mut self, d: usize, layout: Layout, mut md: Superblock, log: &[u8], bitmap: &[u8]) {
+    fn metadata_read(&mut self, d: VolumeNr, layout: Layout, mut md: Superblock, log: &[u8], bitmap: &[u8]) {
         let input = self.attach_input(d, &md);
         let attach = match attach84::decide(&input) {
             Ok(attach) => attach,
@@ -264,7 +263,7 @@ impl Resource {
         if attach.activity_log == AlAction::Discard && bitmaps.len() > 1 {
             // The peer knows what it sent to this Secondary before that crashed. Nobody else does.
             let hot = if input.al_disabled { None } else { self.hot_extents(d, &layout, &md, log) };
-            let peers: Vec<usize> = self.connections.iter().filter_map(|c| slot_in(&md, c)).collect();
+            let peers: Vec<usize> = self.connections.values().filter_map(|c| slot_in(&md, c)).collect();
             let strangers = bitmaps.iter_mut().enumerate().filter(|(slot, _)| !peers.contains(slot));
             mark_hot(strangers.map(|(_, bits)| bits), hot.as_ref(), &area);
             dirty.note_all();
@@ -304,7 +303,7 @@ impl Resource {
     }
 
     /// The extents that were hot when the node crashed. `None`: nothing tells which, all may differ.
-    fn hot_extents(&mut self, d: usize, layout: &Layout, md: &Superblock, log: &[u8]) -> Option<BTreeSet<u32>> {
+    fn hot_extents(&mut self, d: VolumeNr, layout: &Layout, md: &Superblock, log: &[u8]) -> Option<BTreeSet<u32>> {
         let (reason, text) =
             match meta::activity_log::replay::replay(log, layout.geometry().al(), md.format, md.al_extents) {
                 Ok(replayed) if !replayed.gap => {
@@ -321,9 +320,9 @@ impl Resource {
         None
     }
 
-    fn attach_input(&self, d: usize, md: &Superblock) -> attach84::Input {
+    fn attach_input(&self, d: VolumeNr, md: &Superblock) -> attach84::Input {
         let dev = &self.devices[d];
-        let peer = self.connections.get(PEER);
+        let peer = self.connections.get(self.peer());
         let owner = match (md.version(), peer) {
             (meta::Version::V09, Some(c)) => c.cfg.peer.index(),
             _ => Superblock::V08_PEER,
@@ -353,7 +352,7 @@ impl Resource {
     }
 
     /// Have users of this node seen another generation than the attached disk's, or writes that it lacks?
-    pub(crate) fn disk_lags_behind_users(&self, d: usize) -> bool {
+    pub(crate) fn disk_lags_behind_users(&self, d: VolumeNr) -> bool {
         let dev = &self.devices[d];
         // Where there is no disk none holds another generation.
         let current = dev.backing.as_ref().map_or(dev.exposed, |b| b.md.current);
@@ -363,7 +362,7 @@ impl Resource {
     /// v09: every peer gets a bitmap slot.
     fn assign_slots(&self, md: &mut Superblock) {
         md.node_id = Some(self.cfg.node);
-        for c in &self.connections {
+        for c in self.connections.values() {
             if md.peers[c.cfg.peer.index()].slot.is_none() {
                 let used: Vec<u8> = md.peers.iter().filter_map(|p| p.slot).collect();
                 let free = (0..md.geometry.slots() as u8).find(|s| !used.contains(s));
@@ -373,7 +372,7 @@ impl Resource {
     }
 
     /// Writes what the replay found: bitmap first, then an empty log, then the superblock (on-disk-format 3.10).
-    fn settle_metadata(&mut self, d: usize, reset_log: bool) {
+    fn settle_metadata(&mut self, d: VolumeNr, reset_log: bool) {
         let dev = &mut self.devices[d];
         let b = dev.backing.as_mut().expect("just made");
         let (area, layout) = (b.area(), b.layout);
@@ -405,20 +404,20 @@ impl Resource {
     }
 
     /// Once a turn: an attach that waits for the end of a handshake goes on.
-    pub(crate) fn pump_attach(&mut self, d: usize) {
+    pub(crate) fn pump_attach(&mut self, d: VolumeNr) {
         if matches!(self.devices[d].attaching, Some(Attaching { step: Step::Handshake, .. })) {
             self.attach_settled(d);
         }
     }
 
-    fn attach_settled(&mut self, d: usize) {
-        if self.connections.get(PEER).is_some_and(|c| c.is_connected() && !c.replicating(d)) {
+    fn attach_settled(&mut self, d: VolumeNr) {
+        if self.connections.get(self.peer()).is_some_and(|c| c.is_connected() && !c.replicating(d)) {
             self.devices[d].attaching.as_mut().expect("attaching").step = Step::Handshake;
             return;
         }
         let (capacity, size) = (self.capacity(d), self.devices[d].size);
         let used = self.role == wire::Role::Primary || self.in_use(d);
-        let replicating = self.connections.iter().any(|c| c.replicating(d));
+        let replicating = self.connections.values().any(|c| c.replicating(d));
         if capacity < size && (used || replicating) {
             let (has, needs) = (capacity.0 / 2, size.0 / 2);
             let text = format!("the disk holds {has} KiB, but the device has {needs} KiB: use a larger disk");
@@ -441,10 +440,10 @@ impl Resource {
         // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
         self.adopt_size(d, size, true);
         let dev = &self.devices[d];
-        let connected = self.connections.get(PEER).is_some_and(|c| c.replicating(d));
+        let connected = self.connections.get(self.peer()).is_some_and(|c| c.replicating(d));
         let state = if connected { DiskState::Negotiating } else { dev.attach_state };
         if connected {
-            self.connections[PEER].peer_devices[d].uuids_stale = true;
+            self.connections.values_mut().for_each(|c| c.peer_devices[d].uuids_stale = true);
         }
         let mut change = StateChange { disk: Some(state), ..StateChange::default() };
         if !connected && let Some(peer) = dev.attach_peer_disk {
@@ -455,9 +454,9 @@ impl Resource {
             return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code:?}"));
         }
         if connected {
-            self.send_sizes(d);
-            self.send_uuids(d, wire::UuidFlags::NONE);
-            self.send_state(d);
+            self.connections.ids().for_each(|i| self.send_sizes(i, d));
+            self.tell_uuids(d, wire::UuidFlags::NONE);
+            self.tell_state(d);
         }
         self.devices[d].recheck = true;
         self.end(attaching.command, Ok(()));
@@ -466,12 +465,12 @@ impl Resource {
     // -- letting go ---------------------------------------------------------------------------------------------------
 
     /// The disk is in state Failed: it is closed as soon as nothing uses it any more.
-    pub(crate) fn disk_failed(&mut self, d: usize) {
+    pub(crate) fn disk_failed(&mut self, d: VolumeNr) {
         self.devices[d].closing = true;
     }
 
     /// Once a turn while a disk is being given up.
-    pub(crate) fn pump_detach(&mut self, d: usize) {
+    pub(crate) fn pump_detach(&mut self, d: VolumeNr) {
         let dev = &self.devices[d];
         if !dev.closing {
             return;
@@ -508,11 +507,11 @@ impl Resource {
         self.emit(Effect::CloseDisk { volume });
         self.abandon_al(d);
         self.finish_held();
-        self.connections.iter_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
+        self.connections.values_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
         let change = StateChange { disk: Some(DiskState::Diskless), ..StateChange::default() };
         let _ = self.change(d, &change, Force::Hard);
         self.devices[d].disk = DiskState::Diskless;
-        let gone = !self.connections.iter().any(|c| c.replicating(d));
+        let gone = !self.connections.values().any(|c| c.replicating(d));
         if gone && self.role != wire::Role::Primary {
             self.devices[d].size = units::Sector(0);
             self.devices[d].exposed = units::Generation::NONE;
@@ -525,8 +524,9 @@ impl Resource {
     }
 
     /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
-    fn expose_peers_generation(&mut self, d: usize) {
-        let good = self.connections.iter().find(|c| c.replicating(d) && c.peer_devices[d].pdsk == DiskState::UpToDate);
+    fn expose_peers_generation(&mut self, d: VolumeNr) {
+        let good =
+            self.connections.values().find(|c| c.replicating(d) && c.peer_devices[d].pdsk == DiskState::UpToDate);
         if let Some(uuids) = good.and_then(|c| c.peer_devices[d].uuids.as_ref())
             && self.role == wire::Role::Primary
         {
@@ -535,7 +535,7 @@ impl Resource {
     }
 
     /// Bitmap, an empty log and a superblock marked clean are on disk: nothing is to be replayed at the next attach.
-    fn closed_cleanly(&mut self, d: usize) -> bool {
+    fn closed_cleanly(&mut self, d: VolumeNr) -> bool {
         if !self.metadata_idle(d) {
             return false;
         }
@@ -564,7 +564,7 @@ impl Resource {
     }
 
     /// Writes that the peer has not confirmed count as different: the log that covered them is about to be emptied.
-    fn account_for_unconfirmed(&mut self, d: usize) {
+    fn account_for_unconfirmed(&mut self, d: VolumeNr) {
         let open: Vec<SectorRange> = self
             .requests
             .iter()
@@ -574,7 +574,7 @@ impl Resource {
             })
             .collect();
         for range in open {
-            for i in 0..self.connections.len() {
+            for i in self.connections.ids() {
                 self.mark_out_of_sync(i, d, range);
             }
         }
@@ -582,7 +582,7 @@ impl Resource {
 
     /// The empty log is written; the superblock may say so, and not before: it may be written for another reason
     /// meanwhile, and then the log of the next attach would begin beside what is left of this one.
-    pub(crate) fn log_reset_done(&mut self, d: usize, result: Result<(), DiskError>) {
+    pub(crate) fn log_reset_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
         if result.is_err() {
             return self.meta_error(d, "activity log");
         }
@@ -596,24 +596,24 @@ impl Resource {
 
     // -- errors -------------------------------------------------------------------------------------------------------
 
-    pub(crate) fn data_error(&mut self, d: usize, what: &str, range: SectorRange, error: IoError) {
+    pub(crate) fn data_error(&mut self, d: VolumeNr, what: &str, range: SectorRange, error: IoError) {
         let failure = if what.contains("read") { io_error::Failure::Read } else { io_error::Failure::Write };
         let text = format!("{what} error ({error}) on the local disk at {range:?}");
         self.disk_error(d, failure, text);
     }
 
-    pub(crate) fn flush_error(&mut self, d: usize) {
+    pub(crate) fn flush_error(&mut self, d: VolumeNr) {
         let text = "a flush of the local disk failed: what was written since the last one may be lost".to_owned();
         self.disk_error(d, io_error::Failure::Flush, text);
     }
 
-    pub(crate) fn meta_error(&mut self, d: usize, what: &str) {
+    pub(crate) fn meta_error(&mut self, d: VolumeNr, what: &str) {
         self.devices[d].metadata_failed = true;
         self.disk_error(d, io_error::Failure::Metadata, format!("writing the {what} failed"));
         self.abandon_al(d);
     }
 
-    fn disk_error(&mut self, d: usize, failure: io_error::Failure, text: String) {
+    fn disk_error(&mut self, d: VolumeNr, failure: io_error::Failure, text: String) {
         let policy = self.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
         let word = self.word(d);
         let peer_good = word.conn >= wire::ConnState::Connected && word.pdsk == DiskState::UpToDate;
@@ -631,7 +631,7 @@ impl Resource {
     }
 
     /// Forced detach: local parts in flight count as failed, whatever the disk says later (spec 11.5).
-    pub(crate) fn abort_local_io(&mut self, d: usize) {
+    pub(crate) fn abort_local_io(&mut self, d: VolumeNr) {
         // The end of one may begin another (the flush of an epoch that is complete now), which the disk, as good as
         // closed, would never answer.
         let next = |r: &Self| {
@@ -648,7 +648,7 @@ impl Resource {
     }
 
     /// A disk that does not answer in `disk-timeout` is given up.
-    pub(crate) fn check_disk_timeout(&mut self, d: usize) {
+    pub(crate) fn check_disk_timeout(&mut self, d: VolumeNr) {
         let Some(limit) = self.devices[d].disk_timeout() else { return };
         let now = self.now;
         let stuck = self.ops.iter().any(|(_, op)| match op {
@@ -673,7 +673,7 @@ impl Resource {
 /// Is this operation one that must end before the disk of device `d` is closed?
 fn op_uses_disk(
     op: &Op,
-    d: usize,
+    d: VolumeNr,
     requests: &crate::slab::Slab<Request>,
     peer_writes: &crate::slab::Slab<crate::peer_write::PeerWrite>,
 ) -> bool {

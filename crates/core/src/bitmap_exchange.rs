@@ -7,17 +7,16 @@ use crate::decide::StateChange;
 use crate::decide::rules84::Force;
 use crate::decide::uuid84::UuidSet;
 use crate::mutant::{Mutant, mutant};
-use crate::state::PEER;
-use units::Generation;
+use units::{Generation, NodeId, VolumeNr};
 use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, StateWord};
 
 impl Resource {
     /// We are WFBitMapS: our bitmap goes first.
-    pub(crate) fn bitmap_exchange_as_source(&mut self, d: usize) {
-        self.send_bitmap(PEER, d);
+    pub(crate) fn bitmap_exchange_as_source(&mut self, i: NodeId, d: VolumeNr) {
+        self.send_bitmap(i, d);
     }
 
-    fn send_bitmap(&mut self, i: usize, d: usize) {
+    fn send_bitmap(&mut self, i: NodeId, d: VolumeNr) {
         self.account_for_sent(i, d);
         let (Some(dialect), Some(slot)) = (self.connections[i].dialect(), self.slot(i, d)) else { return };
         let mut sender = BitmapSender::new(&dialect, self.connections[i].cfg.use_rle);
@@ -31,7 +30,7 @@ impl Resource {
     }
 
     /// A piece of the peer's bitmap.
-    pub(crate) fn bitmap_received(&mut self, i: usize, d: usize, packet: &Packet) {
+    pub(crate) fn bitmap_received(&mut self, i: NodeId, d: VolumeNr, packet: &Packet) {
         let Some(dialect) = self.connections[i].dialect() else { return };
         let Some(slot) = self.slot(i, d) else {
             return self.protocol_error(i, "bitmap-without-disk", "a bitmap for a volume without a disk".to_owned());
@@ -63,7 +62,7 @@ impl Resource {
         }
     }
 
-    pub(crate) fn bitmap_complete(&mut self, i: usize, d: usize) {
+    pub(crate) fn bitmap_complete(&mut self, i: NodeId, d: VolumeNr) {
         self.write_bitmap(d);
         let next = match self.connections[i].peer_devices[d].repl {
             ConnState::WFBitMapT => {
@@ -90,13 +89,13 @@ impl Resource {
 
     /// Begins the generation of a resync. The target learns of it when it is on disk here: a source that has forgotten
     /// it after a crash would not recognise the target's data.
-    pub(crate) fn send_sync_uuid(&mut self, d: usize) {
-        self.begin_first_generation(d);
+    pub(crate) fn send_sync_uuid(&mut self, i: NodeId, d: VolumeNr) {
+        self.begin_first_generation(i, d);
         let mut set = self.uuids(d);
         let random = self.draw_generation(d);
         let sync = set.start_sync_source(random);
         self.put_uuids(d, &set);
-        self.connections[PEER].peer_devices[d].sync_uuid_due = Some(sync);
+        self.connections[i].peer_devices[d].sync_uuid_due = Some(sync);
         if mutant(Mutant::SyncUuidEarly) {
             self.send_due_sync_uuid(d);
         }
@@ -104,30 +103,31 @@ impl Resource {
 
     /// A source has good data, also if nobody was ever promoted here, but a resync was asked for. "Just created" is no
     /// generation: of two such nodes none sees that the other missed a resync's end, or crashed as Primary.
-    fn begin_first_generation(&mut self, d: usize) {
+    fn begin_first_generation(&mut self, i: NodeId, d: VolumeNr) {
         if self.uuids(d).current.same(Generation::JUST_CREATED) && !mutant(Mutant::SourceJustCreated) {
-            self.new_generation_beside_target(PEER, d);
+            self.new_generation_beside_target(i, d);
         }
     }
 
     /// Below protocol 96 the source says the generation before it becomes SyncSource; from then on the change of the
     /// state brings it (`docs/spec/wire-protocol.md` 9.2).
-    pub(crate) fn send_sync_uuid_first(&mut self, d: usize) {
-        if self.connections[PEER].version() < 96 {
-            self.send_sync_uuid(d);
+    pub(crate) fn send_sync_uuid_first(&mut self, i: NodeId, d: VolumeNr) {
+        if self.connections[i].version() < 96 {
+            self.send_sync_uuid(i, d);
         }
     }
 
     /// The present generations are on disk.
-    pub(crate) fn send_due_sync_uuid(&mut self, d: usize) {
-        let Some(pd) = self.connections.get_mut(PEER).map(|c| &mut c.peer_devices[d]) else { return };
-        if let Some(sync) = pd.sync_uuid_due.take() {
-            self.send(PEER, Socket::Data, d, Packet::SyncUuid(sync), Segments::None);
+    pub(crate) fn send_due_sync_uuid(&mut self, d: VolumeNr) {
+        for i in self.connections.ids() {
+            if let Some(sync) = self.connections[i].peer_devices[d].sync_uuid_due.take() {
+                self.send(i, Socket::Data, d, Packet::SyncUuid(sync), Segments::None);
+            }
         }
     }
 
     /// P_SYNC_UUID: from now on our data is that of the resync.
-    pub(crate) fn sync_uuid_received(&mut self, i: usize, d: usize, sync: Generation) {
+    pub(crate) fn sync_uuid_received(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
         match self.connections[i].peer_devices[d].repl {
             ConnState::WFSyncUUID | ConnState::Behind => {}
             _ => {
@@ -143,7 +143,7 @@ impl Resource {
     }
 
     /// All blocks are here (but for those that failed).
-    pub(crate) fn resync_finished_as_target(&mut self, i: usize, d: usize) {
+    pub(crate) fn resync_finished_as_target(&mut self, i: NodeId, d: VolumeNr) {
         if self.source_went_on(i, d) && !mutant(Mutant::FinishesInLaterGeneration) {
             let text = "the source has begun a generation without this copy: connecting again".to_owned();
             return self.drop_link(i, ConnState::NetworkFailure, "source-went-on", text);
@@ -178,14 +178,14 @@ impl Resource {
     /// Does the source have another generation than when the resync began? It takes the target's disk for gone (the
     /// target has asked to detach it), and what it writes now is only its own. Its word travels on the other stream
     /// than what ends a resync.
-    fn source_went_on(&self, i: usize, d: usize) -> bool {
+    fn source_went_on(&self, i: NodeId, d: VolumeNr) -> bool {
         let pd = &self.connections[i].peer_devices[d];
         let now = pd.uuids.as_ref().map(|u| u.current);
         pd.resync.peer_current.zip(now).is_some_and(|(then, now)| !now.same(then))
     }
 
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
-    pub(crate) fn peer_has_our_generations(&mut self, i: usize, d: usize) {
+    pub(crate) fn peer_has_our_generations(&mut self, i: NodeId, d: VolumeNr) {
         let set = self.uuids(d);
         if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
             (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
@@ -195,8 +195,8 @@ impl Resource {
     /// The target said that it is done. True if that was what its packet meant.
     pub(crate) fn peer_finished_resync(
         &mut self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         old: &StateWord,
         theirs: &StateWord,
         peer_disk: DiskState,
@@ -248,8 +248,8 @@ impl Resource {
         };
         let _ = self.change(d, &change, Force::Hard);
         if self.fencing_policy() != crate::Fencing::DontCare {
-            let all = self.connections[i].peer_devices.iter().all(|p| p.pdsk == DiskState::UpToDate)
-                && self.devices.iter().all(|d| d.disk == DiskState::UpToDate);
+            let all = self.connections[i].peer_devices.values().all(|p| p.pdsk == DiskState::UpToDate)
+                && self.devices.values().all(|d| d.disk == DiskState::UpToDate);
             if all {
                 self.handler("unfence-peer", None, Some(i));
             }
@@ -257,7 +257,7 @@ impl Resource {
         true
     }
 
-    fn report_end(&mut self, i: usize, d: usize, failed: u64) {
+    fn report_end(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
         let rs = &self.connections[i].peer_devices[d].resync;
         let seconds = rs.started.map_or(0.0, |t| self.now.since(t).as_secs_f64());
         let kib = rs.total * 4;

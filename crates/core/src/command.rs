@@ -18,8 +18,7 @@ use crate::device::Device;
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use crate::resync::VerifyRange;
-use crate::state::PEER;
-use units::{Duration, Instant, VolumeNr};
+use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{ConnState, DiskState, Packet, Role, Socket};
 
 /// A command that waits for something.
@@ -35,7 +34,7 @@ enum Waiting {
     Promote {
         promotion: Promotion,
         force: bool,
-        volume: usize,
+        volume: VolumeNr,
         stage: Stage,
     },
     /// Demotion: until no request is on its way.
@@ -43,32 +42,32 @@ enum Waiting {
         force: bool,
     },
     Disconnect {
-        peer: usize,
+        peer: NodeId,
         step: DisconnectStep,
         sent: bool,
     },
     /// The same, and connect again.
     Reconnect {
-        peer: usize,
+        peer: NodeId,
         step: DisconnectStep,
         sent: bool,
     },
     Detach {
-        volume: usize,
+        volume: VolumeNr,
         step: GiveUp,
     },
     Verify {
-        volume: usize,
+        volume: VolumeNr,
         sent: bool,
     },
     Invalidate {
-        volume: usize,
+        volume: VolumeNr,
         remote: bool,
         step: GiveUp,
     },
     /// Until requests on their way have ended.
     Suspend {
-        volume: usize,
+        volume: VolumeNr,
     },
     /// The end: Secondary, disconnected, detached.
     Down {
@@ -115,7 +114,7 @@ type Progress = (Option<Waiting>, Option<Result<(), CommandError>>);
 
 impl Waiting {
     /// Does it give up the volume's own copy, which no write must rely on any more?
-    fn gives_up(&self, d: usize) -> bool {
+    fn gives_up(&self, d: VolumeNr) -> bool {
         match *self {
             Waiting::Detach { volume, step } | Waiting::Invalidate { volume, step, remote: false } => {
                 volume == d && step != GiveUp::Wish
@@ -143,7 +142,7 @@ impl Waiting {
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) command: u64,
-    pub(crate) volume: Option<usize>,
+    pub(crate) volume: Option<VolumeNr>,
     /// Counts the disks that the volume has had: the answer is about this one.
     pub(crate) disk: u64,
     pub(crate) change: StateChange,
@@ -173,14 +172,19 @@ impl Resource {
             Command::Primary { force } => {
                 let good = |d: &crate::device::Device| d.disk == DiskState::UpToDate;
                 let primary = |d: &crate::device::Device| d.role == Role::Primary;
-                if self.devices.iter().all(primary) && (!force || self.devices.iter().all(good)) {
+                if self.devices.values().all(primary) && (!force || self.devices.values().all(good)) {
                     // A promotion begins a new generation; nothing begins here.
                     self.end(Some(id), Ok(()));
                     return;
                 }
                 self.wait_for(
                     id,
-                    Waiting::Promote { promotion: Promotion::new(force), force, volume: 0, stage: Stage::Ask },
+                    Waiting::Promote {
+                        promotion: Promotion::new(force),
+                        force,
+                        volume: self.devices.first(),
+                        stage: Stage::Ask,
+                    },
                 );
                 Ok(())
             }
@@ -232,7 +236,7 @@ impl Resource {
 
     /// Looks at every waiting command again.
     pub(crate) fn pump_commands(&mut self) {
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             if let Some((d, change)) = self.connections[i].asked_later.take() {
                 self.peer_asks_change(i, Some(d), &change);
             }
@@ -240,12 +244,12 @@ impl Resource {
         loop {
             self.step_commands();
             self.end_unanswerable();
-            let had_disk = self.devices.iter().filter(|d| d.backing.is_some()).count();
-            for d in 0..self.devices.len() {
+            let had_disk = self.devices.values().filter(|d| d.backing.is_some()).count();
+            for d in self.devices.ids() {
                 self.pump_detach(d);
             }
             // What waits for a disk to be closed goes on now: nothing else may ever come in.
-            if self.devices.iter().filter(|d| d.backing.is_some()).count() == had_disk {
+            if self.devices.values().filter(|d| d.backing.is_some()).count() == had_disk {
                 return;
             }
         }
@@ -277,10 +281,10 @@ impl Resource {
 
     /// A command may have dropped the link that another one waits for an answer on.
     fn end_unanswerable(&mut self) {
-        let asked = self.connections.get(PEER).and_then(|c| c.asked.as_ref()).map(|a| a.command);
+        let asked = self.connections.get(self.peer()).and_then(|c| c.asked.as_ref()).map(|a| a.command);
         let lost = self.pending.iter().filter(|p| p.what.awaits_answer() && asked != Some(p.id));
         for id in lost.map(|p| p.id).collect::<Vec<_>>() {
-            self.answered(PEER, id, Err(Code::FailedByPeer));
+            self.answered(self.peer(), id, Err(Code::FailedByPeer));
         }
     }
 
@@ -288,7 +292,7 @@ impl Resource {
 
     /// Judges a change here; if it concerns the peer, asks it first. `Ok(true)`: done. `Ok(false)`: the answer will
     /// come.
-    fn agree(&mut self, id: u64, d: usize, change: &StateChange) -> Result<bool, Code> {
+    fn agree(&mut self, id: u64, i: NodeId, d: VolumeNr, change: &StateChange) -> Result<bool, Code> {
         let old = self.word(d);
         let new = match rules84::judge(&old, change, Force::Soft, &self.context(d)) {
             Err(Code::NothingToDo) => return Ok(true),
@@ -297,24 +301,24 @@ impl Resource {
         if !rules84::is_cluster_wide(&old, &new) {
             return self.change(d, change, Force::Soft).map(|()| true);
         }
-        if self.connections[PEER].asked.is_some() {
+        if self.connections[i].asked.is_some() {
             return Err(Code::InTransientState);
         }
         let disk = self.devices[d].disks_seen;
-        self.connections[PEER].asked =
+        self.connections[i].asked =
             Some(Asked { command: id, volume: Some(d), disk, change: *change, contradicted: None });
-        self.send(PEER, Socket::Data, d, Packet::StateChgReq(*change), crate::Segments::None);
+        self.send(i, Socket::Data, d, Packet::StateChgReq(*change), crate::Segments::None);
         Ok(false)
     }
 
-    pub(crate) fn peer_answered_change(&mut self, i: usize, result: Code) {
+    pub(crate) fn peer_answered_change(&mut self, i: NodeId, result: Code) {
         let Some(asked) = self.connections[i].asked.take() else { return };
         let outcome = if result.is_success() {
             match asked.volume {
                 // By force meanwhile; what is being attached now is another matter.
                 Some(d) if asked.change.disk == Some(DiskState::Failed) && !self.can_detach(d) => Ok(()),
                 Some(d) if asked.disk != self.devices[d].disks_seen => {
-                    self.peer_went_ahead(d, &asked.change);
+                    self.peer_went_ahead(i, d, &asked.change);
                     Err(Code::InTransientState)
                 }
                 // Meanwhile something else may have been agreed that this would contradict (a second Primary).
@@ -322,7 +326,7 @@ impl Resource {
                     self.promotion_agreed(d, asked.command);
                     let still = asked.contradicted.map_or(Ok(()), Err);
                     let outcome = still.and_then(|()| self.change_as_agreed(d, &asked.change));
-                    outcome.inspect_err(|_| self.peer_went_ahead(d, &asked.change))
+                    outcome.inspect_err(|_| self.peer_went_ahead(i, d, &asked.change))
                 }
                 None => self.change_all(&asked.change, Force::Hard),
             }
@@ -335,7 +339,7 @@ impl Resource {
     /// What this node has just agreed to may be at odds with what it has asked for itself: then that is off. By the
     /// state alone it may look possible again when the answer comes: the peer's word from before it knew of the
     /// agreement may come in between, and two nodes would each be Primary by leave of the other.
-    fn withdraw_contradicted(&mut self, i: usize) {
+    fn withdraw_contradicted(&mut self, i: NodeId) {
         let asked = self.connections[i].asked.as_ref().and_then(|asked| Some((asked.volume?, asked.change)));
         let Some((d, change)) = asked.filter(|_| !mutant(Mutant::AgreementForgotten)) else { return };
         let judged = rules84::judge(&self.word(d), &change, Force::Soft, &self.context(d));
@@ -349,7 +353,7 @@ impl Resource {
     ///
     /// # Errors
     /// The code of the rule that refuses it, or that a resync comes to nothing: the peer has lost its disk meanwhile.
-    fn change_as_agreed(&mut self, d: usize, change: &StateChange) -> Result<(), Code> {
+    fn change_as_agreed(&mut self, d: VolumeNr, change: &StateChange) -> Result<(), Code> {
         self.change(d, change, Force::Soft)?;
         let begins = matches!(change.conn, Some(ConnState::StartingSyncS | ConnState::StartingSyncT));
         if begins && self.word(d).conn == ConnState::Connected { Err(Code::NoRemoteDisk) } else { Ok(()) }
@@ -357,7 +361,7 @@ impl Resource {
 
     /// The peer has made a change that cannot be made here any more: it is told so. Until it answers, a copy that it
     /// has given up to become a target is not one to rely on.
-    fn peer_went_ahead(&mut self, d: usize, change: &StateChange) {
+    fn peer_went_ahead(&mut self, i: NodeId, d: VolumeNr, change: &StateChange) {
         let pdsk = self.word(d).pdsk;
         if change.conn == Some(ConnState::StartingSyncS) && pdsk > DiskState::Inconsistent {
             let worthless = StateChange { pdsk: Some(DiskState::Inconsistent), ..StateChange::default() };
@@ -366,20 +370,19 @@ impl Resource {
         if change.disk == Some(DiskState::Failed) && self.word(d).conn > ConnState::Connected {
             // It has ended the resync, which goes on here: only a comparison brings them together again.
             let text = "the peer ended the resync for a detach that is not possible any more".to_owned();
-            return self.drop_link(PEER, ConnState::NetworkFailure, "detach-withdrawn", text);
+            return self.drop_link(i, ConnState::NetworkFailure, "detach-withdrawn", text);
         }
-        self.send_state(d);
+        self.send_state(i, d);
     }
 
     /// The link went down before the answer.
-    pub(crate) fn peer_gone_for_commands(&mut self, i: usize) {
-        let waiting: Vec<u64> = self.pending.iter().map(|p| p.id).collect();
-        for id in waiting {
-            self.answered(i, id, Err(Code::FailedByPeer));
+    pub(crate) fn peer_gone_for_commands(&mut self, i: NodeId) {
+        if let Some(asked) = self.connections[i].asked.take() {
+            self.answered(i, asked.command, Err(Code::FailedByPeer));
         }
     }
 
-    fn answered(&mut self, i: usize, command: u64, outcome: Result<(), Code>) {
+    fn answered(&mut self, i: NodeId, command: u64, outcome: Result<(), Code>) {
         let Some(at) = self.pending.iter().position(|p| p.id == command) else { return };
         let Pending { id, what } = self.pending.remove(at);
         let (again, result) = match what {
@@ -416,7 +419,7 @@ impl Resource {
     }
 
     /// The peer wants to change the state of both nodes.
-    pub(crate) fn peer_asks_change(&mut self, i: usize, d: Option<usize>, asked: &StateChange) {
+    pub(crate) fn peer_asks_change(&mut self, i: NodeId, d: Option<VolumeNr>, asked: &StateChange) {
         if self.connections[i].asked.is_some() && self.connections[i].resolve_conflicts() {
             return self.refuse_change(i, d, Code::ConcurrentStateChange);
         }
@@ -442,7 +445,7 @@ impl Resource {
         let undecided = |d: &Device| d.attaching.is_some() || d.disk == DiskState::Negotiating;
         let result = match d {
             Some(d) if judges && undecided(&self.devices[d]) => Err(Code::InTransientState),
-            None if judges && self.devices.iter().any(undecided) => Err(Code::InTransientState),
+            None if judges && self.devices.values().any(undecided) => Err(Code::InTransientState),
             Some(d) => self.change(d, &change, Force::Soft),
             None => self.change_all(&change, Force::SoftIgnoreOutdate),
         };
@@ -465,14 +468,14 @@ impl Resource {
     }
 
     /// A Primary without a good copy of its own.
-    fn serves_without_data(&self, d: usize) -> bool {
+    fn serves_without_data(&self, d: VolumeNr) -> bool {
         let dev = &self.devices[d];
         dev.role == Role::Primary && dev.disk < DiskState::UpToDate && !mutant(Mutant::ForcedBesideUsers)
     }
 
     // -- pausing and freezing -----------------------------------------------------------------------------------------
 
-    fn pause(&mut self, id: u64, d: usize, on: bool) {
+    fn pause(&mut self, id: u64, d: VolumeNr, on: bool) {
         let word = self.word(d);
         let result = if word.user_isp == on {
             let (code, text) = if on { (134, "resync is paused already") } else { (135, "resync is not paused here") };
@@ -490,7 +493,7 @@ impl Resource {
         self.end(Some(id), result);
     }
 
-    fn suspend_io(&mut self, id: u64, d: usize) {
+    fn suspend_io(&mut self, id: u64, d: VolumeNr) {
         let change = StateChange { susp: Some(true), ..StateChange::default() };
         if let Err(code) = self.change(d, &change, Force::Soft) {
             let error = self.refusal(d, code);
@@ -499,14 +502,14 @@ impl Resource {
         self.wait_for(id, Waiting::Suspend { volume: d });
     }
 
-    fn step_suspend(&mut self, volume: usize) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    fn step_suspend(&mut self, volume: VolumeNr) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
         if self.devices[volume].local_pending > 0 {
             return (Some(Waiting::Suspend { volume }), None);
         }
         (None, Some(Ok(())))
     }
 
-    fn resume_io(&mut self, id: u64, d: usize) {
+    fn resume_io(&mut self, id: u64, d: VolumeNr) {
         self.resume_again();
         let word = self.word(d);
         for step in suspend::resume_io(&word, self.devices[d].new_generation_pending) {
@@ -518,7 +521,7 @@ impl Resource {
                 }
                 ResumeStep::ClearReasons => self.lift(|s| *s = crate::SuspendReasons::default()),
                 ResumeStep::CompleteWithoutPeer => {
-                    for i in 0..self.connections.len() {
+                    for i in self.connections.ids() {
                         self.give_up_frozen(i);
                     }
                 }
@@ -539,11 +542,11 @@ impl Resource {
                 _ => {}
             }
         }
-        if let Some(i) = self.connections.iter().position(|c| c.state != ConnectionState::StandAlone) {
+        if let Some(i) = self.connections.ids().find(|i| self.connections[*i].state != ConnectionState::StandAlone) {
             return self.leave_peer(id, i, force, leave);
         }
         let mut attached = false;
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             if self.devices[d].backing.is_some() {
                 attached = true;
                 if !self.devices[d].closing {
@@ -553,7 +556,7 @@ impl Resource {
                 }
             }
         }
-        if attached || self.devices.iter().any(|d| d.attaching.is_some()) {
+        if attached || self.devices.values().any(|d| d.attaching.is_some()) {
             return (Some(Waiting::Down { force, leave }), None);
         }
         if !std::mem::replace(&mut self.stopped, true) {
@@ -563,13 +566,13 @@ impl Resource {
     }
 
     /// Going down: leaves a peer as `disconnect` does.
-    fn leave_peer(&mut self, id: u64, i: usize, force: bool, leave: Leave) -> Progress {
+    fn leave_peer(&mut self, id: u64, i: NodeId, force: bool, leave: Leave) -> Progress {
         let waits = (Some(Waiting::Down { force, leave }), None);
         match leave.asked {
             Some(at) if self.now < at + Leave::PATIENCE => waits,
             Some(_) if !force && self.peer_lives_on_this_node(i) => {
                 // Should it agree after all, this node is disconnected.
-                let unattended = u64::MAX - i as u64;
+                let unattended = u64::MAX - i.index() as u64;
                 self.pending.push(Pending {
                     id: unattended,
                     what: Waiting::Disconnect { peer: i, step: leave.step, sent: true },
@@ -597,7 +600,7 @@ impl Resource {
     }
 
     /// What became of an attempt to disconnect from a peer: the next one, or the refusal, or the next peer.
-    fn leave_peer_result(&mut self, i: usize, force: bool, next: Progress) -> Progress {
+    fn leave_peer_result(&mut self, i: NodeId, force: bool, next: Progress) -> Progress {
         let leave = match next {
             (Some(Waiting::Disconnect { step, sent, .. }), _) => Leave { step, asked: sent.then_some(self.now) },
             (_, Some(Err(e))) if !force => {
@@ -621,27 +624,27 @@ impl Resource {
     }
 
     /// Would the users of the peer lose their data with this node?
-    fn peer_lives_on_this_node(&self, i: usize) -> bool {
+    fn peer_lives_on_this_node(&self, i: NodeId) -> bool {
         let primary = self.connections[i].peer_role == Role::Primary;
-        primary && self.connections[i].peer_devices.iter().any(|p| p.pdsk < DiskState::UpToDate)
+        primary && self.connections[i].peer_devices.values().any(|p| p.pdsk < DiskState::UpToDate)
     }
 
     fn change_options(&mut self, cfg: crate::ResourceConfig) {
         for new in &cfg.connections {
-            if let Some(c) = self.connections.iter_mut().find(|c| c.cfg.peer == new.peer) {
+            if let Some(c) = self.connections.values_mut().find(|c| c.cfg.peer == new.peer) {
                 c.cfg = new.clone();
             }
         }
         for new in &cfg.volumes {
-            if let Some(dev) = self.devices.iter_mut().find(|d| d.volume == new.volume) {
+            if let Some(dev) = self.devices.values_mut().find(|d| d.volume == new.volume) {
                 dev.cfg.clone_from(&new.disk);
             }
         }
         self.cfg = cfg;
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             self.forget_refusals(i);
             if self.connections[i].is_connected() {
-                for d in 0..self.devices.len() {
+                for d in self.devices.ids() {
                     self.send_sync_param(i, d);
                 }
             }
@@ -652,21 +655,21 @@ impl Resource {
 
     // -- verify -------------------------------------------------------------------------------------------------------
 
-    fn verify(&mut self, id: u64, d: usize, wish: VerifyRange) -> Result<(), CommandError> {
+    fn verify(&mut self, id: u64, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
         if self.connections.is_empty() {
             return Err(failure(Code::NeedConnection.code(), "there is no peer to compare with"));
         }
-        self.wish_verify(PEER, d, wish)?;
+        self.wish_verify(self.peer(), d, wish)?;
         self.wait_for(id, Waiting::Verify { volume: d, sent: false });
         Ok(())
     }
 
-    fn step_verify(&mut self, id: u64, d: usize, sent: bool) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    fn step_verify(&mut self, id: u64, d: VolumeNr, sent: bool) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
         if sent {
             return (Some(Waiting::Verify { volume: d, sent }), None);
         }
         let change = StateChange { conn: Some(ConnState::VerifyS), ..StateChange::default() };
-        match self.agree(id, d, &change) {
+        match self.agree(id, self.peer(), d, &change) {
             Ok(true) => (None, Some(Ok(()))),
             Ok(false) => (Some(Waiting::Verify { volume: d, sent: true }), None),
             Err(Code::InTransientState) => (Some(Waiting::Verify { volume: d, sent: false }), None),
@@ -677,10 +680,10 @@ impl Resource {
     // -- help ---------------------------------------------------------------------------------------------------------
 
     /// A refused state change in words.
-    fn refusal(&self, d: usize, code: Code) -> CommandError {
+    fn refusal(&self, d: VolumeNr, code: Code) -> CommandError {
         let word = self.word(d);
         let text = match code {
-            Code::TwoPrimaries if self.connections.iter().any(|c| c.cfg.two_primaries) => {
+            Code::TwoPrimaries if self.connections.values().any(|c| c.cfg.two_primaries) => {
                 "the peer is Primary, and below protocol 100 there can be one only: make it Secondary first, or upgrade it"
                     .to_owned()
             }
@@ -719,7 +722,7 @@ impl Resource {
         }
     }
 
-    pub(crate) fn ping_answered_for_commands(&mut self, _i: usize) {}
+    pub(crate) fn ping_answered_for_commands(&mut self, _i: NodeId) {}
 
     pub(crate) fn command_timer(&self) -> Option<Instant> {
         let times = self.pending.iter().filter_map(|p| match p.what {

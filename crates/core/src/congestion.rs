@@ -8,7 +8,7 @@ use crate::connection::PeerDevice;
 use crate::decide::StateChange;
 use crate::decide::rules84::Force;
 use crate::mutant::{Mutant, mutant};
-use units::{Duration, Instant};
+use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{ConnState, DiskState, Role};
 
 /// So long after the peer has caught up the resync begins.
@@ -16,7 +16,7 @@ const CALM: Duration = Duration::from_secs(1);
 
 impl Resource {
     /// Before a write goes to a peer: is the way there congested? Then acts as `on-congestion` says.
-    pub(crate) fn check_congestion(&mut self, i: usize, d: usize) {
+    pub(crate) fn check_congestion(&mut self, i: NodeId, d: VolumeNr) {
         let Some(c) = self.connections.get(i) else { return };
         let pd = &c.peer_devices[d];
         let replicating = matches!(pd.repl, ConnState::Connected | ConnState::SyncSource);
@@ -45,7 +45,7 @@ impl Resource {
     }
 
     /// From now on the peer is only told which blocks it lacks; a resync follows.
-    pub(crate) fn run_ahead(&mut self, i: usize, d: usize) {
+    pub(crate) fn run_ahead(&mut self, i: NodeId, d: VolumeNr) {
         // The barrier of what was sent comes before the news (spec 6.5).
         self.close_epoch();
         self.send_due_barriers();
@@ -63,7 +63,7 @@ impl Resource {
     /// What this Primary writes from now on, and what it has marked, the peer's copy lacks: with one generation for
     /// both that would be forgotten if the connection were lost after a demotion, or in a crash beside the next
     /// Primary.
-    fn begin_generation_ahead(&mut self, i: usize, d: usize) {
+    fn begin_generation_ahead(&mut self, i: NodeId, d: VolumeNr) {
         let ahead = self.connections[i].peer_devices[d].repl == ConnState::Ahead;
         // In an interrupted resync the peer's generation is that of the resync already.
         let common = self.uuids(d).bitmap.is_none() && self.devices[d].role == Role::Primary;
@@ -73,7 +73,7 @@ impl Resource {
     }
 
     /// Something was confirmed: does the peer have everything that was sent?
-    pub(crate) fn note_drained(&mut self, i: usize, d: usize) {
+    pub(crate) fn note_drained(&mut self, i: NodeId, d: VolumeNr) {
         let now = self.now;
         let pd = &mut self.connections[i].peer_devices[d];
         if pd.repl == ConnState::Ahead && pd.sectors_in_flight == 0 && pd.caught_up.is_none() {
@@ -81,13 +81,13 @@ impl Resource {
         }
     }
 
-    pub(crate) fn congestion_timer(&self, i: usize) -> Option<Instant> {
-        self.connections[i].peer_devices.iter().filter_map(PeerDevice::leaves_ahead).min()
+    pub(crate) fn congestion_timer(&self, i: NodeId) -> Option<Instant> {
+        self.connections[i].peer_devices.values().filter_map(PeerDevice::leaves_ahead).min()
     }
 
     /// The peer has caught up and the line was quiet for a while: copy what it missed.
-    pub(crate) fn leave_ahead(&mut self, i: usize) {
-        for d in 0..self.devices.len() {
+    pub(crate) fn leave_ahead(&mut self, i: NodeId) {
+        for d in self.devices.ids() {
             if self.connections[i].peer_devices[d].leaves_ahead().is_none_or(|at| self.now < at) {
                 continue;
             }

@@ -4,6 +4,7 @@ use crate::api::ConnectionState;
 use crate::command::Asked;
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
+use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
 use crate::peer_write::{HeldPacket, PeerEpoch};
 use crate::resync::{BeforeResync, Resync};
@@ -24,7 +25,7 @@ pub(crate) struct Connection {
     pub(crate) offered: wire::ConnectionFeatures,
     /// Counts links: what an operation started for an older one must not touch.
     pub(crate) session: u64,
-    pub(crate) peer_devices: Vec<PeerDevice>,
+    pub(crate) peer_devices: Volumes<PeerDevice>,
     pub(crate) peer_csums: wire::AlgName,
     pub(crate) peer_verify: wire::AlgName,
 
@@ -68,7 +69,7 @@ pub(crate) struct Connection {
     /// A cluster-wide change asked of the peer, waiting for its answer.
     pub(crate) asked: Option<Asked>,
     /// A change of a volume that the peer has asked for, and that waits until what was sent there is durable.
-    pub(crate) asked_later: Option<(usize, StateChange)>,
+    pub(crate) asked_later: Option<(VolumeNr, StateChange)>,
     /// The fence-peer handler is running, begun in this session.
     pub(crate) fencing: bool,
     pub(crate) fencing_session: u64,
@@ -199,7 +200,7 @@ impl Connection {
             peer_tentative: false,
             offered: wire::ConnectionFeatures::OFFER,
             session: 0,
-            peer_devices: volumes.iter().map(|v| PeerDevice::new(v.volume)).collect(),
+            peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(v.volume))).collect(),
             peer_csums: wire::AlgName::NONE,
             peer_verify: wire::AlgName::NONE,
             log: VecDeque::new(),
@@ -237,7 +238,7 @@ impl Connection {
     }
 
     /// Is this volume's handshake complete?
-    pub(crate) fn replicating(&self, d: usize) -> bool {
+    pub(crate) fn replicating(&self, d: VolumeNr) -> bool {
         self.is_connected() && self.peer_devices[d].repl >= ConnState::Connected
     }
 
@@ -259,7 +260,7 @@ impl Connection {
     }
 
     /// Largest data write that the peer takes for a volume, in bytes; at least a block, whatever it says.
-    pub(crate) fn max_data(&self, d: usize) -> u64 {
+    pub(crate) fn max_data(&self, d: VolumeNr) -> u64 {
         let version = self.dialect().map_or(1 << 20, |x| u64::from(x.version.max_block()));
         let peer = self.peer_devices[d].sizes.as_ref().map_or(4096, |s| u64::from(s.max_bio_size));
         version.min(peer).max(4096) / 512 * 512
@@ -290,7 +291,7 @@ impl Connection {
     }
 
     /// The state by the numbers of 8.4, for one volume.
-    pub(crate) fn conn_state(&self, d: usize) -> ConnState {
+    pub(crate) fn conn_state(&self, d: VolumeNr) -> ConnState {
         match self.state {
             ConnectionState::StandAlone => ConnState::StandAlone,
             ConnectionState::Disconnecting => ConnState::Disconnecting,

@@ -7,11 +7,11 @@ use crate::decide::StateChangeResult as Code;
 use crate::housekeeping::is_routine;
 use crate::mutant::{Mutant, mutant};
 use crate::resync::{Answer, Want};
-use units::VolumeNr;
+use units::{NodeId, VolumeNr};
 use wire::{BlockAck, BlockId, Packet, Socket};
 
 impl Resource {
-    pub(crate) fn packet(&mut self, i: usize, stream: Socket, volume: VolumeNr, packet: Packet, payload: Segments) {
+    pub(crate) fn packet(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet, payload: Segments) {
         self.connections[i].last_heard = self.now;
         let phase = self.connections[i].link.as_ref().map_or(Phase::Features, |l| l.phase);
         match (stream, phase) {
@@ -26,7 +26,7 @@ impl Resource {
     }
 
     /// Before the peer's P_PROTOCOL only these are in order (`docs/spec/wire-protocol.md` 7).
-    fn handshake_packet(&mut self, i: usize, phase: Phase, packet: &Packet) {
+    fn handshake_packet(&mut self, i: NodeId, phase: Phase, packet: &Packet) {
         match (phase, packet) {
             (Phase::Features, Packet::ConnectionFeatures(theirs)) => self.features_received(i, theirs),
             (Phase::Challenge, Packet::AuthChallenge(bytes)) => self.challenge_received(i, bytes),
@@ -44,7 +44,7 @@ impl Resource {
     }
 
     /// The control stream: processed at once, never behind data.
-    fn control_packet(&mut self, i: usize, volume: VolumeNr, packet: Packet) {
+    fn control_packet(&mut self, i: NodeId, volume: VolumeNr, packet: Packet) {
         self.calm &= is_routine(&packet);
         match &packet {
             Packet::Ping => return self.send_connection(i, Socket::Control, Packet::PingAck),
@@ -93,7 +93,7 @@ impl Resource {
     }
 
     /// The data stream, once nothing older is in the way.
-    pub(crate) fn data_packet(&mut self, i: usize, volume: VolumeNr, packet: Packet, payload: Segments) {
+    pub(crate) fn data_packet(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
         self.calm &= is_routine(&packet);
         match &packet {
             Packet::Barrier(nr) => return self.peer_barrier(i, *nr),
@@ -141,7 +141,7 @@ impl Resource {
     }
 
     /// Options changed on a live connection: what cannot differ must not.
-    fn protocol_changed(&mut self, i: usize, p: &wire::Protocol) {
+    fn protocol_changed(&mut self, i: NodeId, p: &wire::Protocol) {
         let own = self.connections[i].cfg.integrity.clone().unwrap_or_default();
         if own != p.integrity_alg.as_str() {
             let text = format!("the peer changed data-integrity-alg to \"{}\", here it is \"{own}\"", p.integrity_alg);
@@ -150,20 +150,20 @@ impl Resource {
     }
 
     /// Remembers the highest sequence number of the peer (`docs/spec/wire-protocol.md` 3.3).
-    pub(crate) fn saw_seq(&mut self, i: usize, d: usize, seq: u32) {
+    pub(crate) fn saw_seq(&mut self, i: NodeId, d: VolumeNr, seq: u32) {
         let pd = &mut self.connections[i].peer_devices[d];
         if (seq.wrapping_sub(pd.peer_seq) as i32) > 0 {
             pd.peer_seq = seq;
         }
     }
 
-    pub(crate) fn refuse_change(&mut self, i: usize, d: Option<usize>, result: Code) {
+    pub(crate) fn refuse_change(&mut self, i: NodeId, d: Option<VolumeNr>, result: Code) {
         let packet = if d.is_some() || self.connections[i].version() < 100 {
             Packet::StateChgReply(result)
         } else {
             Packet::ConnStChgReply(result)
         };
-        self.send(i, Socket::Control, d.unwrap_or(0), packet, Segments::None);
+        self.send(i, Socket::Control, d.unwrap_or(self.devices.first()), packet, Segments::None);
     }
 }
 

@@ -7,27 +7,27 @@ use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::request::{Flush, Owner, Request};
 use crate::resource::Op;
-use units::{ByteLen, Instant, Sector};
+use units::{ByteLen, Instant, NodeId, Sector, VolumeNr};
 use wire::DiskState;
 
 impl Resource {
     /// A strict flush (spec 1.10): done when the local disk has flushed and every epoch with a completed write is
     /// confirmed by the peers that count. A disk that is not UpToDate is flushed, too, but is no copy to rely on: what
     /// it got alone a resync overwrites.
-    pub(crate) fn start_flush(&mut self, d: usize, tag: u64, came: Instant) {
+    pub(crate) fn start_flush(&mut self, d: VolumeNr, tag: u64, came: Instant) {
         self.close_epoch();
         self.send_due_barriers();
         let local = self.devices[d].usable();
         let good = local && self.devices[d].disk == DiskState::UpToDate;
         let mut waiting = Vec::new();
-        for (i, c) in self.connections.iter().enumerate() {
+        for (i, c) in self.connections.iter() {
             let counts = !good || c.cfg.protocol == crate::config::Protocol::C;
             let counts = counts && !mutant(Mutant::FlushWithoutPeer);
             if let (true, Some(last)) = (counts, c.last_unconfirmed_epoch()) {
                 waiting.push((i, last));
             }
         }
-        let peer_good = self.connections.iter().any(|c| c.peer_devices[d].pdsk == DiskState::UpToDate);
+        let peer_good = self.connections.values().any(|c| c.peer_devices[d].pdsk == DiskState::UpToDate);
         if !local && !peer_good {
             return self.end_owner(d, Owner::Tag(tag), Err(IoError::Io));
         }
@@ -62,7 +62,7 @@ impl Resource {
     }
 
     /// `epoch` and all before it are confirmed by connection `i` (or it is gone: `lost`).
-    pub(crate) fn flushes_confirmed(&mut self, i: usize, epoch: Option<u32>) {
+    pub(crate) fn flushes_confirmed(&mut self, i: NodeId, epoch: Option<u32>) {
         for key in self.flushes.clone() {
             let Some(Request::Flush(f)) = self.requests.get_mut(key) else { continue };
             let before = f.waiting.len();
@@ -81,7 +81,7 @@ impl Resource {
         }
         let Some(Request::Flush(f)) = self.requests.remove(key) else { return };
         self.flushes.retain(|k| *k != key);
-        let connected_good = self.connections.iter().any(|c| c.peer_devices[f.device].pdsk == DiskState::UpToDate);
+        let connected_good = self.connections.values().any(|c| c.peer_devices[f.device].pdsk == DiskState::UpToDate);
         let result = if f.covered || (connected_good && !f.failed) { Ok(()) } else { Err(IoError::Io) };
         if result.is_err() && !f.failed && self.suspended.any() {
             // The peer that had everything is gone, and applications wait for it to come back.

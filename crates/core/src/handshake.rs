@@ -10,8 +10,7 @@ use crate::decide::split_brain::Loser;
 use crate::decide::uuid84::{self, UuidSet};
 use crate::decide::{Reason, StateChange, protocol, sizes};
 use crate::mutant::{Mutant, mutant};
-use crate::state::PEER;
-use units::Sector;
+use units::{NodeId, Sector, VolumeNr};
 use wire::{ConnState, DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
 
 /// Tokens of [`Effect::Hmac`].
@@ -19,7 +18,7 @@ const OUR_RESPONSE: u32 = 1;
 const EXPECTED: u32 = 2;
 
 impl Resource {
-    pub(crate) fn link_up(&mut self, i: usize, link: LinkUp) {
+    pub(crate) fn link_up(&mut self, i: NodeId, link: LinkUp) {
         let now = self.now;
         let c = &mut self.connections[i];
         if c.state != crate::ConnectionState::Connecting || c.link.is_some() {
@@ -50,7 +49,7 @@ impl Resource {
         self.send_connection(i, Socket::Data, Packet::ConnectionFeatures(offer));
     }
 
-    fn enter(&mut self, i: usize, phase: Phase) {
+    fn enter(&mut self, i: NodeId, phase: Phase) {
         let now = self.now;
         if let Some(link) = &mut self.connections[i].link {
             link.phase = phase;
@@ -58,7 +57,7 @@ impl Resource {
         }
     }
 
-    pub(crate) fn features_received(&mut self, i: usize, theirs: &wire::ConnectionFeatures) {
+    pub(crate) fn features_received(&mut self, i: NodeId, theirs: &wire::ConnectionFeatures) {
         let c = &mut self.connections[i];
         let dialect = match c.offered.agree(theirs) {
             Ok(dialect) => dialect,
@@ -88,7 +87,7 @@ impl Resource {
         }
     }
 
-    pub(crate) fn challenge_received(&mut self, i: usize, bytes: &wire::AuthBytes) {
+    pub(crate) fn challenge_received(&mut self, i: NodeId, bytes: &wire::AuthBytes) {
         let c = &self.connections[i];
         let Some(algorithm) = c.cfg.cram_hmac.clone() else {
             let text = "the peer wants authentication, but cram-hmac-alg is not configured here".to_owned();
@@ -105,14 +104,14 @@ impl Resource {
         self.emit(Effect::Hmac { peer, token: EXPECTED, algorithm, message: own.to_vec() });
     }
 
-    pub(crate) fn response_received(&mut self, i: usize, bytes: &wire::AuthBytes) {
+    pub(crate) fn response_received(&mut self, i: NodeId, bytes: &wire::AuthBytes) {
         if let Some(link) = &mut self.connections[i].link {
             link.response = Some(*bytes);
         }
         self.check_authentication(i);
     }
 
-    pub(crate) fn hmac_done(&mut self, i: usize, token: u32, mac: Option<Vec<u8>>) {
+    pub(crate) fn hmac_done(&mut self, i: NodeId, token: u32, mac: Option<Vec<u8>>) {
         let Some(mac) = mac.and_then(|m| wire::AuthBytes::new(&m)) else {
             let text = "cram-hmac-alg or shared-secret cannot be used; check both in the configuration".to_owned();
             return self.give_up(i, "no-hmac", text);
@@ -133,7 +132,7 @@ impl Resource {
         self.check_authentication(i);
     }
 
-    fn check_authentication(&mut self, i: usize) {
+    fn check_authentication(&mut self, i: NodeId) {
         let Some(link) = &self.connections[i].link else { return };
         let (true, Some(expected), Some(response)) = (link.answered, link.expected, link.response) else { return };
         if link.phase >= Phase::Parameters {
@@ -152,10 +151,10 @@ impl Resource {
     }
 
     /// P_PROTOCOL, then each volume's parameters (`docs/spec/wire-protocol.md` 7.4).
-    fn send_parameters(&mut self, i: usize) {
+    fn send_parameters(&mut self, i: NodeId) {
         let packet = self.own_protocol(i);
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
-        for pd in &mut self.connections[i].peer_devices {
+        for pd in self.connections[i].peer_devices.values_mut() {
             let fresh = PeerDevice::new(pd.volume);
             let keep = std::mem::replace(pd, fresh);
             pd.user_isp = keep.user_isp;
@@ -171,11 +170,11 @@ impl Resource {
             pd.differences_found = keep.differences_found;
             pd.repair_tried = keep.repair_tried;
         }
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             self.send_sync_param(i, d);
-            self.send_sizes(d);
-            self.send_uuids(d, UuidFlags::NONE);
-            self.send_state(d);
+            self.send_sizes(i, d);
+            self.send_uuids(i, d, UuidFlags::NONE);
+            self.send_state(i, d);
         }
         self.enter(i, Phase::Parameters);
         let change = StateChange { conn: Some(ConnState::WFReportParams), ..StateChange::default() };
@@ -184,7 +183,7 @@ impl Resource {
         }
     }
 
-    pub(crate) fn send_sync_param(&mut self, i: usize, d: usize) {
+    pub(crate) fn send_sync_param(&mut self, i: NodeId, d: VolumeNr) {
         let cfg = &self.connections[i].cfg;
         let name = |a: &Option<String>| a.as_deref().and_then(wire::AlgName::new).unwrap_or_default();
         let resync = self.devices[d].cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default();
@@ -202,7 +201,7 @@ impl Resource {
         self.send(i, Socket::Data, d, Packet::SyncParam(Box::new(packet)), Segments::None);
     }
 
-    pub(crate) fn protocol_received(&mut self, i: usize, theirs: &wire::Protocol) {
+    pub(crate) fn protocol_received(&mut self, i: NodeId, theirs: &wire::Protocol) {
         let own = self.own_protocol(i);
         // A name too long for the packet is none that we know.
         let supported = self.connections[i].cfg.integrity.as_deref().is_none_or(|a| wire::digest_len(a).is_some());
@@ -216,7 +215,7 @@ impl Resource {
     }
 
     /// What both nodes must share.
-    fn own_protocol(&self, i: usize) -> wire::Protocol {
+    fn own_protocol(&self, i: NodeId) -> wire::Protocol {
         let c = &self.connections[i];
         wire::Protocol {
             protocol: c.cfg.protocol,
@@ -230,7 +229,7 @@ impl Resource {
         }
     }
 
-    pub(crate) fn sync_param_received(&mut self, i: usize, d: usize, p: &wire::SyncParam) {
+    pub(crate) fn sync_param_received(&mut self, i: NodeId, d: VolumeNr, p: &wire::SyncParam) {
         let cfg = &self.connections[i].cfg;
         let own = cfg.csums.clone().unwrap_or_default();
         let handshake = self.connections[i].peer_devices[d].repl < ConnState::Connected;
@@ -247,7 +246,7 @@ impl Resource {
     // -- sizes --------------------------------------------------------------------------------------------------------
 
     /// The most that disk and metadata can hold.
-    pub(crate) fn capacity(&self, d: usize) -> Sector {
+    pub(crate) fn capacity(&self, d: VolumeNr) -> Sector {
         let Some(b) = &self.devices[d].backing else { return Sector(0) };
         match b.layout.kind() {
             meta::MetaDisk::Internal => b.layout.capacity(),
@@ -255,18 +254,18 @@ impl Resource {
         }
     }
 
-    pub(crate) fn size_limits(&self, d: usize) -> sizes::Limits {
+    pub(crate) fn size_limits(&self, d: VolumeNr) -> sizes::Limits {
         let dev = &self.devices[d];
         sizes::Limits {
             own: self.capacity(d),
-            peer: self.connections.get(PEER).map_or(Sector(0), |c| c.peer_devices[d].peer_capacity),
+            peer: self.connections.get(self.peer()).map_or(Sector(0), |c| c.peer_devices[d].peer_capacity),
             last_agreed: dev.backing.as_ref().map_or(Sector(0), |b| b.md.effective_size),
             user: dev.cfg.as_ref().and_then(|c| c.size).unwrap_or_default().to_sectors_floor(),
             assume_peer_has_space: false,
         }
     }
 
-    pub(crate) fn sizes_received(&mut self, i: usize, d: usize, packet: &wire::Sizes) {
+    pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
         let dev = &self.devices[d];
         let c = &self.connections[i];
         let input = sizes::SizesReceived {
@@ -297,7 +296,7 @@ impl Resource {
                 self.adopt_size(d, adopted.size, adopted.set_grown_bits);
                 // A peer that has attached a larger disk waits for this node to agree.
                 if adopted.send_sizes && replicating && packet.current_size != adopted.size {
-                    self.send_sizes(d);
+                    self.send_sizes(i, d);
                 }
                 if adopted.resync_grown {
                     self.resync_grown_area(i, d);
@@ -307,13 +306,13 @@ impl Resource {
     }
 
     /// Is the device open, or being written to?
-    pub(crate) fn in_use(&self, d: usize) -> bool {
+    pub(crate) fn in_use(&self, d: VolumeNr) -> bool {
         let dev = &self.devices[d];
         dev.openers.writers + dev.openers.readers > 0 || dev.upper_pending > 0
     }
 
     /// Gives a device its size.
-    pub(crate) fn adopt_size(&mut self, d: usize, size: Sector, grown_differs: bool) {
+    pub(crate) fn adopt_size(&mut self, d: VolumeNr, size: Sector, grown_differs: bool) {
         let dev = &mut self.devices[d];
         let old = dev.size;
         if size == old && dev.backing.as_ref().is_none_or(|b| b.md.effective_size == size) {
@@ -338,7 +337,7 @@ impl Resource {
         }
     }
 
-    fn resync_grown_area(&mut self, i: usize, d: usize) {
+    fn resync_grown_area(&mut self, i: NodeId, d: VolumeNr) {
         let me = self.devices[d].role == Role::Primary;
         let peer = self.connections[i].peer_devices[d].peer_role == Role::Primary;
         let source = sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts());
@@ -359,7 +358,7 @@ impl Resource {
 
     // -- generations --------------------------------------------------------------------------------------------------
 
-    pub(crate) fn uuids_received(&mut self, i: usize, d: usize, packet: &wire::Uuids) {
+    pub(crate) fn uuids_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Uuids) {
         if self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent {
             self.note_unconfirmed_missing(i, d);
         }
@@ -381,7 +380,7 @@ impl Resource {
     }
 
     /// What the generations that a peer tells of mean as things are now.
-    fn judge_uuids(&self, i: usize, d: usize, packet: &wire::Uuids) -> (UuidsVerdict, Reason) {
+    fn judge_uuids(&self, i: NodeId, d: VolumeNr, packet: &wire::Uuids) -> (UuidsVerdict, Reason) {
         let (dev, c) = (&self.devices[d], &self.connections[i]);
         let pd = &c.peer_devices[d];
         // A resync that was to bring it up to date may have been agreed to already, and ended with the own disk.
@@ -402,7 +401,7 @@ impl Resource {
 
     /// The peer says that it has a disk. Why is that none for the users here? Its generations may have come while the
     /// own disk was still there, and did not matter to them.
-    fn why_peers_disk_is_refused(&self, i: usize, d: usize, theirs: &StateWord) -> Option<Reason> {
+    fn why_peers_disk_is_refused(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Option<Reason> {
         let uuids =
             self.connections[i].peer_devices[d].uuids.as_ref().filter(|_| theirs.disk >= DiskState::Negotiating);
         let (verdict, reason) = self.judge_uuids(i, d, uuids?);
@@ -410,7 +409,7 @@ impl Resource {
     }
 
     /// `new-current-uuid --clear-bitmap` of the peer: both copies count as equal from now on.
-    fn accept_as_equal(&mut self, i: usize, d: usize, packet: &wire::Uuids) {
+    fn accept_as_equal(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Uuids) {
         if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
             b.fill(slot, false);
         }
@@ -426,7 +425,7 @@ impl Resource {
 
     // -- states -------------------------------------------------------------------------------------------------------
 
-    pub(crate) fn state_received(&mut self, i: usize, d: usize, theirs: &StateWord) {
+    pub(crate) fn state_received(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let old = self.word(d);
         if old.conn <= ConnState::TearDown {
             return;
@@ -491,7 +490,7 @@ impl Resource {
             let text = format!("the peer's state is not acceptable: {code:?}; see docs on roles and two primaries");
             return self.give_up(i, "peer-state-refused", text);
         }
-        if first && self.connections[i].peer_devices.iter().all(|p| p.repl >= ConnState::Connected) {
+        if first && self.connections[i].peer_devices.values().all(|p| p.repl >= ConnState::Connected) {
             self.connections[i].discard_my_data = false;
             self.connections[i].established_at = self.now;
         }
@@ -499,12 +498,12 @@ impl Resource {
         let pd = &mut self.connections[i].peer_devices[d];
         pd.undecided = undecided && !first && (occasion.is_some() || pd.undecided);
         if !first {
-            self.help_peer_decide(d, theirs.disk == DiskState::Negotiating, occasion.is_some(), undecided);
+            self.help_peer_decide(i, d, theirs.disk == DiskState::Negotiating, occasion.is_some(), undecided);
         }
     }
 
     /// What makes this state a reason to compare generations, if anything.
-    fn occasion_to_compare(&mut self, i: usize, d: usize, old: &StateWord, theirs: &StateWord) -> Option<Occasion> {
+    fn occasion_to_compare(&mut self, i: NodeId, d: VolumeNr, old: &StateWord, theirs: &StateWord) -> Option<Occasion> {
         let peer_uuids_known = self.peer_uuids_known(i, d);
         let pd = &mut self.connections[i].peer_devices[d];
         handshake84::occasion(&handshake84::StateReceived {
@@ -519,32 +518,32 @@ impl Resource {
     }
 
     /// The peer does not know of the resync yet, or waits with its disk: help it to the same conclusion.
-    fn help_peer_decide(&mut self, d: usize, waits: bool, compared: bool, undecided: bool) {
+    fn help_peer_decide(&mut self, i: NodeId, d: VolumeNr, waits: bool, compared: bool, undecided: bool) {
         if waits || (compared && undecided) {
             if compared {
-                self.send_uuids(d, UuidFlags::NONE);
+                self.send_uuids(i, d, UuidFlags::NONE);
             }
-            self.send_state(d);
+            self.send_state(i, d);
         }
     }
 
     /// Is a disk being attached that no resync will bring what was refused here while there was none? The peer may have
     /// completed it (protocols A and B), and what it has sent since may depend on it. Unless I/O is frozen there, it
     /// has begun a generation, and there is a resync.
-    fn lacks_peers_writes(&self, i: usize, d: usize, theirs: &StateWord) -> bool {
+    fn lacks_peers_writes(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
         let refused = self.connections[i].peer_devices[d].refused_writes;
         self.devices[d].disk == DiskState::Negotiating && theirs.role == Role::Primary && refused
     }
 
     /// When the peer connects again, it knows what was refused.
-    fn connect_for_peers_writes(&mut self, i: usize) {
+    fn connect_for_peers_writes(&mut self, i: NodeId) {
         let text = "this disk lacks writes of the peer: connecting again".to_owned();
         self.drop_link(i, ConnState::NetworkFailure, "disk-lacks-peers-writes", text);
     }
 
     /// While a disk is attached here, only what the peer says in answer to that counts: it may have begun a generation
     /// because the disk had gone.
-    fn peer_uuids_known(&self, i: usize, d: usize) -> bool {
+    fn peer_uuids_known(&self, i: NodeId, d: VolumeNr) -> bool {
         let pd = &self.connections[i].peer_devices[d];
         pd.uuids.is_some() && !(pd.uuids_stale && self.devices[d].disk == DiskState::Negotiating)
     }
@@ -553,8 +552,8 @@ impl Resource {
     /// attach failed.
     fn decide_sync(
         &mut self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         occasion: Occasion,
         theirs: &StateWord,
         peer_disk: DiskState,
@@ -643,7 +642,7 @@ impl Resource {
     /// the same: the peer has begun none for them (DRBD 9.3.3 at protocol 101). Only a full resync makes sure that they
     /// come: this disk calls itself new, which every peer understands, and the nodes connect again. A Primary goes on
     /// with the peer's disk alone.
-    fn fetch_own_writes(&mut self, i: usize, d: usize, change: &mut StateChange) -> Option<ConnState> {
+    fn fetch_own_writes(&mut self, i: NodeId, d: VolumeNr, change: &mut StateChange) -> Option<ConnState> {
         let reason = Reason::LacksOwnWrites;
         if self.role == Role::Primary {
             return self.apply_decision(i, d, Decision::FailOwnDisk, reason, change);
@@ -664,8 +663,8 @@ impl Resource {
 
     fn may_lack_acknowledged(
         &self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         decision: Decision,
         occasion: Occasion,
         peer_disk: DiskState,
@@ -676,7 +675,7 @@ impl Resource {
         handshake84::rebooted_while_suspended(decision, occasion, peer_disk, unconfirmed, frozen, pending)
     }
 
-    fn compare_generations(&self, i: usize, d: usize, theirs: &wire::Uuids, role: Role) -> uuid84::Comparison {
+    fn compare_generations(&self, i: NodeId, d: VolumeNr, theirs: &wire::Uuids, role: Role) -> uuid84::Comparison {
         let c = &self.connections[i];
         let dev = &self.devices[d];
         uuid84::compare(&uuid84::Input {
@@ -699,8 +698,8 @@ impl Resource {
 
     fn apply_decision(
         &mut self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         decision: Decision,
         reason: Reason,
         change: &mut StateChange,
@@ -739,7 +738,7 @@ impl Resource {
 
     /// Everything differs: said by a flag first, so that a crash in between cannot hide it
     /// (`docs/spec/on-disk-format.md` 4.3).
-    pub(crate) fn mark_all(&mut self, i: usize, d: usize) {
+    pub(crate) fn mark_all(&mut self, i: NodeId, d: VolumeNr) {
         let Some(slot) = self.slot(i, d) else { return };
         let owner = self.slot_owner(d, &self.connections[i]);
         let Some(b) = &mut self.devices[d].backing else { return };
@@ -752,12 +751,12 @@ impl Resource {
 
     /// Would a demotion succeed now?
     pub(crate) fn demotable(&self) -> bool {
-        self.devices.iter().all(|d| d.openers.writers + d.openers.readers == 0) && !self.requests_under_way()
+        self.devices.values().all(|d| d.openers.writers + d.openers.readers == 0) && !self.requests_under_way()
     }
 
     /// Also one that waits for the activity log or for another one.
     pub(crate) fn requests_under_way(&self) -> bool {
-        self.requests.len() > 0 || self.devices.iter().any(|d| d.upper_pending > 0)
+        self.requests.len() > 0 || self.devices.values().any(|d| d.upper_pending > 0)
     }
 }
 

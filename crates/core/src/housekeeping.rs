@@ -14,13 +14,14 @@ use crate::connection::{Connection, PeerDevice};
 use crate::device::Device;
 use crate::resource::Op;
 use meta::DeviceFlags;
+use units::VolumeNr;
 use wire::{ConnState, Packet, Role};
 
 impl Resource {
     /// The end of a turn, after reads and writes.
     pub(crate) fn keep_house(&mut self) {
         if self.calm {
-            for d in 0..self.devices.len() {
+            for d in self.devices.ids() {
                 self.pump_al(d);
             }
         }
@@ -47,26 +48,26 @@ impl Resource {
 
     fn look_after_each(&mut self) {
         self.follow_dependencies();
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             self.leave_ahead(i);
             self.repair_after_reconnect(i);
             self.pump_resync(i);
         }
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             self.pump_attach(d);
         }
         self.pump_again();
         self.pump_commands();
         self.pump_disks();
         // A disk that is let go of may have nothing left to write as of now: nothing else may ever come in.
-        if (0..self.devices.len()).any(|d| self.devices[d].closing && self.metadata_idle(d)) {
+        if self.devices.ids().any(|d| self.devices[d].closing && self.metadata_idle(d)) {
             self.pump_commands();
             self.pump_disks();
         }
     }
 
     fn pump_disks(&mut self) {
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             self.pump_al(d);
             self.pump_metadata(d);
             self.announce_device(d);
@@ -75,7 +76,7 @@ impl Resource {
 
     /// Is nothing left that goes on by itself?
     fn is_settled(&self) -> bool {
-        let device = |(d, dev): (usize, &Device)| {
+        let device = |(d, dev): (VolumeNr, &Device)| {
             let backing = dev.backing.as_ref();
             // The mark of a former Primary goes when its writes are accounted for.
             let marked =
@@ -92,11 +93,11 @@ impl Resource {
             let at_rest = p.repl < ConnState::WFReportParams || p.repl == ConnState::Connected;
             at_rest && p.repair_at.is_none() && p.resync.is_idle()
         };
-        let connection = |c: &Connection| c.asked_later.is_none() && c.peer_devices.iter().all(peer_device);
+        let connection = |c: &Connection| c.asked_later.is_none() && c.peer_devices.values().all(peer_device);
         self.pending.is_empty()
             && self.again.is_none()
-            && self.devices.iter().enumerate().all(device)
-            && self.connections.iter().all(connection)
+            && self.devices.iter().all(device)
+            && self.connections.values().all(connection)
     }
 }
 

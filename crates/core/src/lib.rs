@@ -37,6 +37,7 @@ mod handshake;
 mod housekeeping;
 mod latency;
 mod liveness;
+pub mod members;
 mod merging;
 mod metadata;
 mod mutant;

@@ -6,7 +6,7 @@ use crate::api::{CommandError, ConnectionState, Effect, LinkDown, Severity};
 use crate::connection::{Connection, Link, Phase};
 use crate::decide::rules84::Force;
 use crate::decide::{StateChange, fencing};
-use units::{Duration, Instant};
+use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{ConnState, DiskState, Packet, Role, Socket};
 
 /// After a failed handshake the next try waits this long.
@@ -17,7 +17,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Resource {
     /// The transport lost the streams.
-    pub(crate) fn link_down(&mut self, i: usize, why: LinkDown) {
+    pub(crate) fn link_down(&mut self, i: NodeId, why: LinkDown) {
         let (conn, text) = match why {
             LinkDown::Closed => (ConnState::BrokenPipe, "the peer closed the connection"),
             LinkDown::Timeout => (ConnState::Timeout, "nothing could be sent for too long"),
@@ -33,12 +33,12 @@ impl Resource {
     }
 
     /// The peer broke the protocol: drop the link and try again.
-    pub(crate) fn protocol_error(&mut self, i: usize, reason: &'static str, text: String) {
+    pub(crate) fn protocol_error(&mut self, i: NodeId, reason: &'static str, text: String) {
         self.drop_link(i, ConnState::ProtocolError, reason, text);
     }
 
     /// Ends the link for `conn` (a state between Timeout and TearDown) and tries again.
-    pub(crate) fn drop_link(&mut self, i: usize, conn: ConnState, reason: &'static str, text: String) {
+    pub(crate) fn drop_link(&mut self, i: NodeId, conn: ConnState, reason: &'static str, text: String) {
         let established = self.connections[i].is_connected();
         let wait = if established && conn != ConnState::ProtocolError { Duration(0) } else { RETRY };
         self.begin_anew(i, conn, reason, text, (wait, false));
@@ -46,7 +46,7 @@ impl Resource {
 
     /// The nodes cannot agree at present (`rr-conflict retry-connect`): they try again after `connect-int`. Each try
     /// calls handlers.
-    pub(crate) fn retry_later(&mut self, i: usize, reason: &'static str, text: String) {
+    pub(crate) fn retry_later(&mut self, i: NodeId, reason: &'static str, text: String) {
         let wait = self.connections[i].cfg.connect_int;
         self.begin_anew(i, ConnState::NetworkFailure, reason, text, (wait, false));
     }
@@ -54,7 +54,7 @@ impl Resource {
     /// Ends the link, and tries again after a time; the flag says if what the peer opens is accepted meanwhile.
     fn begin_anew(
         &mut self,
-        i: usize,
+        i: NodeId,
         conn: ConnState,
         reason: &'static str,
         text: String,
@@ -75,7 +75,7 @@ impl Resource {
     /// What is at the other end is not acceptable. If it has shown that it is the peer: StandAlone until the
     /// administrator says otherwise. If it has not, it may be anybody who can reach our port: only this link ends. The
     /// peer itself is let in at any time, and sought again after `connect-int`, then after twice that, and so on.
-    pub(crate) fn refuse(&mut self, i: usize, reason: &'static str, text: &str) {
+    pub(crate) fn refuse(&mut self, i: NodeId, reason: &'static str, text: &str) {
         let c = &mut self.connections[i];
         let is_known = c.cfg.cram_hmac.is_none() || c.link.as_ref().is_some_and(|link| link.phase >= Phase::Parameters);
         if is_known {
@@ -89,7 +89,7 @@ impl Resource {
     }
 
     /// The wait of a refused connection is over: something has changed that may make the next try succeed.
-    pub(crate) fn forget_refusals(&mut self, i: usize) {
+    pub(crate) fn forget_refusals(&mut self, i: NodeId) {
         let c = &mut self.connections[i];
         let waits = std::mem::take(&mut c.refusals) > 0;
         if waits && c.state == ConnectionState::Connecting && c.link.is_none() {
@@ -100,7 +100,7 @@ impl Resource {
     }
 
     /// The peer is not acceptable: StandAlone until the administrator says otherwise.
-    pub(crate) fn give_up(&mut self, i: usize, reason: &'static str, text: String) {
+    pub(crate) fn give_up(&mut self, i: NodeId, reason: &'static str, text: String) {
         if self.connections[i].state == ConnectionState::StandAlone {
             return;
         }
@@ -109,7 +109,7 @@ impl Resource {
     }
 
     /// Disconnecting, cleaned up, StandAlone.
-    pub(crate) fn stand_alone(&mut self, i: usize) {
+    pub(crate) fn stand_alone(&mut self, i: NodeId) {
         let change = StateChange { conn: Some(ConnState::Disconnecting), ..StateChange::default() };
         let _ = self.change_all(&change, Force::Hard);
         self.clean_up(i);
@@ -121,11 +121,11 @@ impl Resource {
         self.connections[i].tentative = false;
     }
 
-    pub(crate) fn start_connecting(&mut self, i: usize, wait: Duration) {
+    pub(crate) fn start_connecting(&mut self, i: NodeId, wait: Duration) {
         self.begin_to_connect(i, wait, false);
     }
 
-    fn begin_to_connect(&mut self, i: usize, wait: Duration, accept_before: bool) {
+    fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
         let change = StateChange { conn: Some(ConnState::WFConnection), ..StateChange::default() };
         let _ = self.change_all(&change, Force::Hard);
         let peer = self.connections[i].cfg.peer;
@@ -134,7 +134,7 @@ impl Resource {
     }
 
     /// What is left of a link: requests, peer writes, resync, bitmaps (spec 4.7).
-    fn clean_up(&mut self, i: usize) {
+    fn clean_up(&mut self, i: NodeId) {
         let had_link = self.connections[i].link.take().is_some();
         if !had_link {
             return;
@@ -144,7 +144,7 @@ impl Resource {
         self.connections[i].session += 1;
         self.connections[i].ping_sent = None;
         self.connections[i].pings_out = 0;
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             self.abandon_resync(i, d);
             let pd = &mut self.connections[i].peer_devices[d];
             pd.uuids = None;
@@ -157,8 +157,9 @@ impl Resource {
         self.drop_peer_work(i);
         self.requests_lost_peer(i);
         self.close_epoch();
-        self.barriers_due = None;
-        self.connections[i].asked = None;
+        if self.connections.values().all(|c| c.sent_in_epoch == 0) {
+            self.barriers_due = None;
+        }
         self.connections[i].asked_later = None;
         self.peer_gone_for_commands(i);
         self.fence_if_due(i);
@@ -166,24 +167,24 @@ impl Resource {
 
     // -- fencing ------------------------------------------------------------------------------------------------------
 
-    fn situation(&self, i: usize) -> fencing::Situation {
+    fn situation(&self, i: NodeId) -> fencing::Situation {
         fencing::Situation {
             policy: self.fencing_policy(),
             connected: self.connections[i].is_connected(),
-            best_disk: self.devices.iter().map(|d| d.disk).max().unwrap_or(DiskState::Diskless),
+            best_disk: self.devices.values().map(|d| d.disk).max().unwrap_or(DiskState::Diskless),
             handler: self.cfg.fence_handler,
         }
     }
 
-    fn fence_if_due(&mut self, i: usize) {
-        let worst = self.connections[i].peer_devices.iter().map(|p| p.pdsk).max().unwrap_or(DiskState::DUnknown);
+    fn fence_if_due(&mut self, i: NodeId) {
+        let worst = self.connections[i].peer_devices.values().map(|p| p.pdsk).max().unwrap_or(DiskState::DUnknown);
         if fencing::due_after_loss(self.fencing_policy(), self.role == Role::Primary, worst) {
             self.fence(i);
         }
     }
 
     /// Runs `fence-peer` unless it is running already.
-    pub(crate) fn fence(&mut self, i: usize) {
+    pub(crate) fn fence(&mut self, i: NodeId) {
         if self.connections[i].fencing {
             return;
         }
@@ -208,11 +209,11 @@ impl Resource {
     }
 
     /// The handler's answer (spec 8.5).
-    pub(crate) fn fence_answered(&mut self, i: usize, status: i32) {
+    pub(crate) fn fence_answered(&mut self, i: NodeId, status: i32) {
         self.connections[i].fencing = false;
         let overtaken =
             self.connections[i].session != self.connections[i].fencing_session || self.connections[i].is_connected();
-        let best_peer = self.connections[i].peer_devices.iter().map(|p| p.pdsk).max().unwrap_or(DiskState::DUnknown);
+        let best_peer = self.connections[i].peer_devices.values().map(|p| p.pdsk).max().unwrap_or(DiskState::DUnknown);
         let answer = fencing::after_call(status, &self.situation(i), best_peer, overtaken);
         self.note(
             Severity::Info,
@@ -221,7 +222,7 @@ impl Resource {
             answer.reason.name(),
             format!("fence-peer exit {status}: {}", answer.reason),
         );
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             let mut change = StateChange::default();
             if let Some(most) = answer.peer_at_most {
                 change.pdsk = Some(self.connections[i].peer_devices[d].pdsk.min(most));
@@ -238,7 +239,7 @@ impl Resource {
 
     // -- pings and time-outs ------------------------------------------------------------------------------------------
 
-    pub(crate) fn send_ping(&mut self, i: usize) {
+    pub(crate) fn send_ping(&mut self, i: NodeId) {
         if self.connections[i].link.is_some() {
             self.send_connection(i, Socket::Control, Packet::Ping);
             self.connections[i].ping_sent = Some(self.now);
@@ -246,7 +247,7 @@ impl Resource {
         }
     }
 
-    pub(crate) fn ping_acked(&mut self, i: usize) {
+    pub(crate) fn ping_acked(&mut self, i: NodeId) {
         self.connections[i].ping_sent = None;
         self.connections[i].pings_out = self.connections[i].pings_out.saturating_sub(1);
         self.ping_answered(i);
@@ -254,15 +255,15 @@ impl Resource {
     }
 
     pub(crate) fn check_timers(&mut self) {
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             self.check_link(i);
         }
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             self.check_disk_timeout(d);
         }
     }
 
-    fn check_link(&mut self, i: usize) {
+    fn check_link(&mut self, i: NodeId) {
         let now = self.now;
         let c = &self.connections[i];
         let Some(link) = &c.link else { return };
@@ -295,9 +296,9 @@ impl Resource {
 
     /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
     /// `timeout`, as for a request; without `ko-count` seven times.
-    fn attach_deadline(&self, i: usize) -> Option<(Instant, usize)> {
+    fn attach_deadline(&self, i: NodeId) -> Option<(Instant, VolumeNr)> {
         let c = &self.connections[i];
-        let waiting = self.devices.iter().enumerate().filter(|(d, dev)| {
+        let waiting = self.devices.iter().filter(|(d, dev)| {
             let answered = dev.disk != DiskState::Negotiating;
             !answered && c.replicating(*d)
         });
@@ -307,7 +308,7 @@ impl Resource {
 
     /// The peer does not answer an attach: 8.4.11 and 9.3.3 may take no notice of one. A new handshake compares the
     /// disks anew. But not if that took away the only copy that users have.
-    fn check_unanswered_attach(&mut self, i: usize) {
+    fn check_unanswered_attach(&mut self, i: NodeId) {
         let Some((_, d)) = self.attach_deadline(i).filter(|(limit, _)| self.now >= *limit) else { return };
         if self.role == Role::Primary {
             let text = "the peer has not said what the disk that is being attached is good for: it is let go of";
@@ -321,7 +322,7 @@ impl Resource {
     }
 
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
-    fn check_overdue(&mut self, i: usize) {
+    fn check_overdue(&mut self, i: NodeId) {
         let Some(limit) = self.patience(i) else { return };
         let now = self.now;
         let c = &self.connections[i];
@@ -342,27 +343,27 @@ impl Resource {
         }
     }
 
-    fn patience(&self, i: usize) -> Option<Duration> {
+    fn patience(&self, i: NodeId) -> Option<Duration> {
         let cfg = &self.connections[i].cfg;
         (cfg.ko_count > 0).then(|| times(cfg.timeout, u64::from(cfg.ko_count)))
     }
 
-    fn oldest_pending(&self, i: usize) -> Option<Instant> {
+    fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
         let oldest = self.connections[i].log.iter().find(|s| {
-            matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.pending >> i & 1 == 1)
+            matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.pending.contains(i))
         });
         oldest.map(|s| s.at)
     }
 
     /// What is looked after at the end of a turn, and goes on by time.
     fn timers_of_others(&self) -> Option<Instant> {
-        let connection = |(i, c): (usize, &Connection)| {
+        let connection = |(i, c): (NodeId, &Connection)| {
             let limit = self.patience(i).filter(|_| c.link.is_some());
             let deadline =
                 limit.and_then(|limit| self.resync_deadline(i, limit).map(|t| t.max(c.established_at + limit)));
             [self.resync_timer(i), self.congestion_timer(i), self.repair_timer(i), deadline].into_iter().flatten().min()
         };
-        let connections = self.connections.iter().enumerate().filter_map(connection);
+        let connections = self.connections.iter().filter_map(connection);
         connections.chain(self.command_timer()).min()
     }
 
@@ -373,7 +374,7 @@ impl Resource {
                 next = Some(next.map_or(t, |n| n.min(t)));
             }
         };
-        for (i, c) in self.connections.iter().enumerate() {
+        for (i, c) in self.connections.iter() {
             let Some(link) = &c.link else { continue };
             if let Some(limit) = handshake_deadline(link, c.cfg.ping_timeout) {
                 at(Some(limit));
@@ -388,7 +389,7 @@ impl Resource {
                 at(Some((front.at + limit).max(c.established_at + limit).max(again)));
             }
         }
-        for dev in &self.devices {
+        for dev in self.devices.values() {
             if let (Some(limit), true) = (dev.disk_timeout(), dev.is_busy()) {
                 // Coarse: looked at twice per limit.
                 at(Some(self.now + Duration(limit.0 / 2 + 1)));

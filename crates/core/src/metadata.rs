@@ -9,7 +9,7 @@ use crate::request::{Request, Write};
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, PeerFlags};
 use std::collections::BTreeSet;
-use units::{BitSet, Sector, SectorRange};
+use units::{BitSet, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// What is being written for one device.
@@ -119,7 +119,7 @@ impl Resource {
     /// This node's disk changes: nodes that are not connected, or not configured at all, lack that. Their slots, and
     /// those that are vacant, say so until such a node gets it (`docs/spec/connection-and-state.md` 7.13). Configured
     /// peers have marks of their own, by what they confirm.
-    pub(crate) fn mark_for_strangers(&mut self, d: usize, range: SectorRange) {
+    pub(crate) fn mark_for_strangers(&mut self, d: VolumeNr, range: SectorRange) {
         if !self.knows_strangers(d) {
             return;
         }
@@ -134,16 +134,16 @@ impl Resource {
 
     /// Are there bitmap slots of others than the configured peers? The writes of a peer go by the activity log then:
     /// after a crash the peer knows what it had sent, but they do not.
-    pub(crate) fn knows_strangers(&self, d: usize) -> bool {
+    pub(crate) fn knows_strangers(&self, d: VolumeNr) -> bool {
         self.slots(d) > 1 && (0..self.slots(d)).any(|slot| !self.is_slot_of_peer(d, slot))
     }
 
-    fn slots(&self, d: usize) -> usize {
+    fn slots(&self, d: VolumeNr) -> usize {
         self.devices[d].backing.as_ref().map_or(0, |b| b.bitmaps.len())
     }
 
-    fn is_slot_of_peer(&self, d: usize, slot: usize) -> bool {
-        (0..self.connections.len()).any(|i| self.slot(i, d) == Some(slot))
+    fn is_slot_of_peer(&self, d: VolumeNr, slot: usize) -> bool {
+        self.connections.ids().any(|i| self.slot(i, d) == Some(slot))
     }
 }
 
@@ -166,7 +166,7 @@ impl Device {
 
 impl Resource {
     /// The superblock in memory changed: it is written at the end of the turn.
-    pub(crate) fn md_changed(&mut self, d: usize) {
+    pub(crate) fn md_changed(&mut self, d: VolumeNr) {
         self.calm = false;
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.wanted += 1;
@@ -174,14 +174,14 @@ impl Resource {
     }
 
     /// The data generation changed: writes wait until it is on disk.
-    pub(crate) fn generation_changed(&mut self, d: usize) {
+    pub(crate) fn generation_changed(&mut self, d: VolumeNr) {
         self.md_changed(d);
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.generation = b.writer.wanted;
         }
     }
 
-    pub(crate) fn md_in_use(&mut self, d: usize) {
+    pub(crate) fn md_in_use(&mut self, d: VolumeNr) {
         if let Some(b) = &mut self.devices[d].backing {
             b.md.mark_in_use();
         }
@@ -190,14 +190,14 @@ impl Resource {
     }
 
     /// No activity-log transaction before the superblock as it is now.
-    fn transactions_wait(&mut self, d: usize) {
+    fn transactions_wait(&mut self, d: VolumeNr) {
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.in_use = b.writer.wanted;
         }
     }
 
     /// All changed bitmap pages shall go to disk.
-    pub(crate) fn write_bitmap(&mut self, d: usize) {
+    pub(crate) fn write_bitmap(&mut self, d: VolumeNr) {
         self.calm = false;
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.all_pages = true;
@@ -205,7 +205,7 @@ impl Resource {
     }
 
     /// Hands due metadata writes to the disk: called at the end of each turn.
-    pub(crate) fn pump_metadata(&mut self, d: usize) {
+    pub(crate) fn pump_metadata(&mut self, d: VolumeNr) {
         self.refresh_flags(d);
         self.pump_bitmap_pages(d);
         self.settle_full_sync(d);
@@ -226,7 +226,7 @@ impl Resource {
         self.meta(d, Op::Superblock(d), MetaOp::Write { offset, bytes, flush_before: flush, fua: flush });
     }
 
-    fn pump_bitmap_pages(&mut self, d: usize) {
+    fn pump_bitmap_pages(&mut self, d: VolumeNr) {
         let Some(b) = &mut self.devices[d].backing else { return };
         // The superblock's "all differs" goes first.
         let flagged = b.full_sync && b.writer.written < b.writer.wanted;
@@ -263,12 +263,12 @@ impl Resource {
     }
 
     /// The flag "all differs" has done its work when all pages are down.
-    fn settle_full_sync(&mut self, d: usize) {
+    fn settle_full_sync(&mut self, d: VolumeNr) {
         let Some(b) = &self.devices[d].backing else { return };
         if !b.full_sync || b.writer.all_pages || !b.writer.pages.is_empty() {
             return;
         }
-        let owners: Vec<usize> = self.connections.iter().map(|c| self.slot_owner(d, c)).collect();
+        let owners: Vec<usize> = self.connections.values().map(|c| self.slot_owner(d, c)).collect();
         if let Some(b) = &mut self.devices[d].backing {
             b.full_sync = false;
             for owner in owners {
@@ -279,7 +279,7 @@ impl Resource {
     }
 
     /// Writes a page that the activity log wants down.
-    pub(crate) fn write_bitmap_page(&mut self, d: usize, page: u64) {
+    pub(crate) fn write_bitmap_page(&mut self, d: VolumeNr, page: u64) {
         let Some(b) = &mut self.devices[d].backing else { return };
         let flush = b.dirty.is_cleared(page) && b.flushing.is_needed();
         if b.dirty.take_set(page, page + 1).is_some() {
@@ -288,7 +288,7 @@ impl Resource {
     }
 
     /// `flush`: the page may call blocks equal whose data is in the disk's cache yet.
-    fn emit_bitmap_page(&mut self, d: usize, page: u64, flush: bool) {
+    fn emit_bitmap_page(&mut self, d: VolumeNr, page: u64, flush: bool) {
         self.calm = false;
         let dev = &mut self.devices[d];
         let flush = flush && dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
@@ -304,7 +304,7 @@ impl Resource {
         self.meta(d, Op::BitmapPage(d, page), MetaOp::Write { offset, bytes, flush_before: flush, fua: false });
     }
 
-    pub(crate) fn bitmap_page_done(&mut self, d: usize, page: u64, result: Result<(), DiskError>) {
+    pub(crate) fn bitmap_page_done(&mut self, d: VolumeNr, page: u64, result: Result<(), DiskError>) {
         let Some(b) = &mut self.devices[d].backing else { return };
         b.writer.pages.remove(&page);
         if result.is_err() {
@@ -317,7 +317,7 @@ impl Resource {
         self.advance_transaction(d);
     }
 
-    pub(crate) fn superblock_done(&mut self, d: usize, result: Result<(), DiskError>) {
+    pub(crate) fn superblock_done(&mut self, d: VolumeNr, result: Result<(), DiskError>) {
         let Some(b) = &mut self.devices[d].backing else { return };
         let version = b.writer.writing.take().expect("a superblock was being written");
         if result.is_err() {
@@ -336,13 +336,13 @@ impl Resource {
     }
 
     /// Is everything about this device's metadata on disk?
-    pub(crate) fn metadata_idle(&self, d: usize) -> bool {
+    pub(crate) fn metadata_idle(&self, d: VolumeNr) -> bool {
         self.devices[d].backing.as_ref().is_none_or(|b| b.writer.idle())
     }
 
     /// A node that is no longer Primary counts as one until every write of that time is accounted for: after a crash
     /// the activity log of a Secondary is not looked at.
-    fn keeps_primary_mark(&mut self, d: usize) -> bool {
+    fn keeps_primary_mark(&mut self, d: VolumeNr) -> bool {
         let unlogged = self.devices[d].has_flag(DeviceFlags::AL_DISABLED);
         let counts = |w: &Write| w.device == d && (w.al_held || unlogged);
         self.devices[d].has_flag(DeviceFlags::PRIMARY_IND)
@@ -351,7 +351,7 @@ impl Resource {
 
     /// `al-updates` is `yes` again: what was written without the activity log is known to nobody but the bitmap in
     /// memory, until that is on disk (`docs/spec/on-disk-format.md` 3.11).
-    fn keeps_unlogged_mark(&mut self, d: usize) -> bool {
+    fn keeps_unlogged_mark(&mut self, d: VolumeNr) -> bool {
         self.devices[d].has_flag(DeviceFlags::AL_DISABLED)
             && (self.saves_marks(d)
                 || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.al_held))
@@ -359,7 +359,7 @@ impl Resource {
     }
 
     /// Sees to it that the marked blocks are marked on disk, too. False: they are.
-    fn saves_marks(&mut self, d: usize) -> bool {
+    fn saves_marks(&mut self, d: VolumeNr) -> bool {
         let Some(b) = &mut self.devices[d].backing else { return false };
         let dirty = b.dirty.any_set();
         b.writer.all_pages |= dirty;
@@ -367,8 +367,8 @@ impl Resource {
     }
 
     /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
-    pub(crate) fn refresh_flags(&mut self, d: usize) {
-        let primary_peer_without_disk = self.connections.iter().any(|c| {
+    pub(crate) fn refresh_flags(&mut self, d: VolumeNr) {
+        let primary_peer_without_disk = self.connections.values().any(|c| {
             c.peer_role == wire::Role::Primary && c.is_connected() && c.peer_devices[d].pdsk < DiskState::Inconsistent
         });
         let primary = self.role == wire::Role::Primary || primary_peer_without_disk || self.keeps_primary_mark(d);
@@ -391,7 +391,7 @@ impl Resource {
         let becomes_unlogged = unlogged && !before.contains(DeviceFlags::AL_DISABLED);
         let mark = DeviceFlags::PRIMARY_IND;
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             let c = &self.connections[i];
             let (owner, replicating, pdsk) = (self.slot_owner(d, c), c.replicating(d), c.peer_devices[d].pdsk);
             let Some(b) = &mut self.devices[d].backing else { return };

@@ -12,7 +12,7 @@ use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::request::{Local, Request, Write};
 use crate::resource::Op;
-use units::{Instant, SectorRange, VolumeNr};
+use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::{BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, ConnState, DiskState, DpFlags, Packet, Socket};
 
 /// A set of the peer's writes between two barriers.
@@ -47,8 +47,8 @@ impl PeerEpoch {
 /// A write of a peer from its packet to its acknowledgement.
 #[derive(Debug)]
 pub(crate) struct PeerWrite {
-    pub(crate) connection: usize,
-    pub(crate) device: usize,
+    pub(crate) connection: NodeId,
+    pub(crate) device: VolumeNr,
     pub(crate) session: u64,
     pub(crate) epoch: u64,
     pub(crate) told: Told,
@@ -127,7 +127,7 @@ fn cost(packet: &Packet, payload: &Segments) -> u64 {
 
 impl Resource {
     /// A data-stream packet: processed now, or behind those that already wait.
-    pub(crate) fn queue_data(&mut self, i: usize, volume: VolumeNr, packet: Packet, payload: Segments) {
+    pub(crate) fn queue_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
         let c = &mut self.connections[i];
         c.held_bytes += cost(&packet, &payload);
         c.held.push_back(HeldPacket { came: self.now, volume, packet, payload });
@@ -135,7 +135,7 @@ impl Resource {
     }
 
     /// Processes held packets as far as possible.
-    pub(crate) fn pump_peer(&mut self, i: usize) {
+    pub(crate) fn pump_peer(&mut self, i: NodeId) {
         while self.connections[i].link.is_some() {
             let c = &mut self.connections[i];
             let Some(next) = c.held.pop_front() else { break };
@@ -166,7 +166,7 @@ impl Resource {
         let Some(d) = self.device_index(volume) else { return };
         if changes_data(packet) && self.devices[d].generation_with_first_write {
             self.new_generation(d);
-            self.send_uuids(d, wire::UuidFlags::NONE);
+            self.tell_uuids(d, wire::UuidFlags::NONE);
         }
     }
 
@@ -175,7 +175,7 @@ impl Resource {
     ///
     /// But not writes on disks without a volatile cache, if what of an older epoch is not on our disk yet is not
     /// completed by the peer either ([`Told`]): then no later write depends on it.
-    fn blocked_by_epoch(&self, i: usize, packet: &Packet) -> bool {
+    fn blocked_by_epoch(&self, i: NodeId, packet: &Packet) -> bool {
         let epochs = &self.connections[i].epochs;
         if epochs.len() <= 1 || mutant(Mutant::PeerWritesOverlap) {
             return false;
@@ -185,15 +185,15 @@ impl Resource {
             // A read must not overtake writes, nor the state before it.
             return !mutant(Mutant::ReadBeforeWrite);
         }
-        self.devices.iter().any(Device::needs_flushes) || epochs.iter().any(|e| e.trusted > 0)
+        self.devices.values().any(Device::needs_flushes) || epochs.iter().any(|e| e.trusted > 0)
     }
 
     /// Packets that need quiet: the range must not be written by something older.
-    fn must_wait(&self, i: usize, volume: VolumeNr, packet: &Packet) -> bool {
+    fn must_wait(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
         let Some(d) = self.device_index(volume) else { return false };
         let dev = &self.devices[d];
         let overlaps = |range: Option<SectorRange>| {
-            range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(i, d, r))
+            range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
         };
         if self.peer_has_enough(i, packet) {
             return true;
@@ -214,7 +214,7 @@ impl Resource {
     }
 
     /// What the peer has us do at once is bounded by `max-buffers`, as in the reference.
-    fn peer_has_enough(&self, i: usize, packet: &Packet) -> bool {
+    fn peer_has_enough(&self, i: NodeId, packet: &Packet) -> bool {
         let more = match packet {
             Packet::Data(w) => w.size.0,
             Packet::DataRequest(r) => r.size.0,
@@ -226,26 +226,26 @@ impl Resource {
     }
 
     /// Two Primaries, and this node resolves conflicts: is a number before this write's missing?
-    fn number_is_missing(&self, i: usize, volume: VolumeNr, packet: &Packet) -> bool {
+    fn number_is_missing(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
         let Some((_, seq)) = change_of(packet) else { return false };
         self.device_index(volume).is_some_and(|d| self.resolves_conflicts(i) && self.lacks_number_before(i, d, seq))
     }
 
     /// That number has not come for too long (`docs/spec/wire-protocol.md` 3.3).
-    pub(crate) fn number_is_overdue(&self, i: usize) -> bool {
+    pub(crate) fn number_is_overdue(&self, i: NodeId) -> bool {
         let c = &self.connections[i];
         let late = c.number_missing.is_some_and(|since| self.now >= since + c.cfg.ping_timeout);
         let late = late && !mutant(Mutant::NumberAwaited);
         late && c.held.front().is_some_and(|next| self.number_is_missing(i, next.volume, &next.packet))
     }
 
-    fn lacks_number_before(&self, i: usize, d: usize, seq: u32) -> bool {
+    fn lacks_number_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> bool {
         let seen = self.connections[i].peer_devices[d].peer_seq;
         (seq.wrapping_sub(1).wrapping_sub(seen) as i32) > 0
     }
 
     /// Two Primaries, and this node resolves conflicts.
-    fn resolves_conflicts(&self, i: usize) -> bool {
+    fn resolves_conflicts(&self, i: NodeId) -> bool {
         let c = &self.connections[i];
         c.cfg.two_primaries && self.role == wire::Role::Primary && c.resolve_conflicts()
     }
@@ -254,7 +254,7 @@ impl Resource {
     /// acknowledgement on the other stream may say that one of ours is settled), and lets its own disk have what it
     /// will say is the later write; the other node lets its own write settle
     /// (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
-    fn must_wait_for_local(&self, i: usize, d: usize, range: Option<SectorRange>, seq: u32) -> bool {
+    fn must_wait_for_local(&self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, seq: u32) -> bool {
         let c = &self.connections[i];
         let both = c.cfg.two_primaries && self.role == wire::Role::Primary;
         if !both || c.resolve_conflicts() {
@@ -268,7 +268,7 @@ impl Resource {
 
     /// The other Primary's next write waits until ours to the same blocks are settled here. Ours that have not begun
     /// follow it: those that are repeated (P_RETRY_WRITE) would keep it waiting, and be repeated, for ever.
-    pub(crate) fn follows_waiting(&self, d: usize, range: SectorRange) -> bool {
+    pub(crate) fn follows_waiting(&self, d: VolumeNr, range: SectorRange) -> bool {
         let waits = |c: &Connection| {
             if !c.cfg.two_primaries || c.resolve_conflicts() {
                 return false;
@@ -277,11 +277,11 @@ impl Resource {
             let theirs = next.and_then(|next| change_of(&next.packet)?.0);
             theirs.is_some_and(|r| r.overlaps(range))
         };
-        self.connections.iter().any(waits) && !mutant(Mutant::RepeatedFirst)
+        self.connections.values().any(waits) && !mutant(Mutant::RepeatedFirst)
     }
 
     /// Own writes to this range that have begun and are not complete.
-    fn own_writes(&self, d: usize, range: SectorRange) -> impl Iterator<Item = &Write> {
+    fn own_writes(&self, d: VolumeNr, range: SectorRange) -> impl Iterator<Item = &Write> {
         let some = self.devices[d].writing.overlapping(range).next().map(|_| self.requests.iter());
         some.into_iter().flatten().filter_map(move |(_, r)| match r {
             Request::Write(w) if w.device == d && !w.completed && w.range.overlaps(range) => Some(w),
@@ -292,12 +292,18 @@ impl Resource {
     /// A write of the other Primary that overlaps one of ours which is not settled: ours counts as the later one. A
     /// contained write is dropped, any other is to be repeated after ours. One that has not begun follows the peer's.
     /// A durable one is repeated unless ours is durable as well, and any if our own disk has refused ours.
-    fn lost_conflict(&self, i: usize, d: usize, range: SectorRange, flags: DpFlags) -> Option<fn(BlockAck) -> Packet> {
+    fn lost_conflict(
+        &self,
+        i: NodeId,
+        d: VolumeNr,
+        range: SectorRange,
+        flags: DpFlags,
+    ) -> Option<fn(BlockAck) -> Packet> {
         if !self.resolves_conflicts(i) {
             return None;
         }
         // What the peer has answered is older than what it has sent since, and may be waiting for a barrier only.
-        let mut ours = self.own_writes(d, range).filter(|w| (w.ok | w.done) >> i & 1 == 0).peekable();
+        let mut ours = self.own_writes(d, range).filter(|w| !w.ok.contains(i) && !w.done.contains(i)).peekable();
         ours.peek()?;
         let durable = flags.contains(DpFlags::FUA) && !mutant(Mutant::DurableSuperseded);
         let refused = |w: &Write| matches!(w.local, Local::Failed(_)) && !mutant(Mutant::RefusedSupersedes);
@@ -307,27 +313,27 @@ impl Resource {
 
     // -- writes ------------------------------------------------------------------------------------------------------
 
-    pub(crate) fn peer_data(&mut self, i: usize, d: usize, w: &wire::Write, data: Segments) {
+    pub(crate) fn peer_data(&mut self, i: NodeId, d: VolumeNr, w: &wire::Write, data: Segments) {
         let range = w.range().expect("the decoder checks ranges");
         let action = if range.is_empty() { PeerAction::Flush } else { PeerAction::Write };
         self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), data);
     }
 
-    pub(crate) fn peer_trim(&mut self, i: usize, d: usize, w: &wire::WriteRange) {
+    pub(crate) fn peer_trim(&mut self, i: NodeId, d: VolumeNr, w: &wire::WriteRange) {
         let range = w.range().expect("the decoder checks ranges");
         let plain = self.connections[i].has(wire::Features::WRITE_ZEROES);
         let action = PeerAction::Discard { zeroes: !plain || self.zeroes_on_discard(d) };
         self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), Segments::None);
     }
 
-    pub(crate) fn peer_zeroes(&mut self, i: usize, d: usize, w: &wire::WriteRange) {
+    pub(crate) fn peer_zeroes(&mut self, i: NodeId, d: VolumeNr, w: &wire::WriteRange) {
         let range = w.range().expect("the decoder checks ranges");
         let action = PeerAction::Zeroes { unmap: w.flags.contains(DpFlags::DISCARD) };
         self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), Segments::None);
     }
 
     /// A discard must read the same on all nodes: where the disk promises nothing, zeroes are written (spec 5.3).
-    fn zeroes_on_discard(&self, d: usize) -> bool {
+    fn zeroes_on_discard(&self, d: VolumeNr) -> bool {
         let dev = &self.devices[d];
         let reliable = dev.backing.as_ref().is_some_and(|b| b.opened.can_discard && b.opened.discard_zeroes);
         !(reliable && dev.cfg.as_ref().is_some_and(|c| c.discard_zeroes_if_aligned))
@@ -335,8 +341,8 @@ impl Resource {
 
     fn peer_write(
         &mut self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         action: PeerAction,
         range: SectorRange,
         (block_id, mut flags, seq): (BlockId, DpFlags, u32),
@@ -392,7 +398,7 @@ impl Resource {
     }
 
     /// May the peer write there now? If not: the reason, and what to tell.
-    fn may_be_written(&self, i: usize, d: usize, range: SectorRange) -> Result<(), (&'static str, String)> {
+    fn may_be_written(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> Result<(), (&'static str, String)> {
         if !self.devices[d].holds(range) || !self.connections[i].replicating(d) {
             let text = format!("write of {range:?} beyond the device or outside replication");
             return Err(("write-out-of-place", text));
@@ -405,7 +411,7 @@ impl Resource {
     }
 
     /// Before protocol 100 a write does not say which answer it wants: the configured protocol does.
-    fn unsaid_flags(&self, i: usize) -> DpFlags {
+    fn unsaid_flags(&self, i: NodeId) -> DpFlags {
         let c = &self.connections[i];
         match c.cfg.protocol {
             _ if c.version() >= 100 => DpFlags::NONE,
@@ -502,7 +508,7 @@ impl Resource {
     }
 
     /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
-    fn final_ack(&mut self, i: usize, d: usize, w: &PeerWrite, ok: bool) {
+    fn final_ack(&mut self, i: NodeId, d: VolumeNr, w: &PeerWrite, ok: bool) {
         if !ok || self.stands_for_nothing(i, d) {
             return self.refuse_peer_write(i, d, w.range, w.block_id);
         }
@@ -520,15 +526,15 @@ impl Resource {
         }
     }
 
-    fn refuse_peer_write(&mut self, i: usize, d: usize, range: SectorRange, block_id: BlockId) {
+    fn refuse_peer_write(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, block_id: BlockId) {
         self.connections[i].peer_devices[d].refused_writes = true;
         self.send_ack(i, d, Packet::NegAck, range, block_id);
     }
 
     pub(crate) fn send_ack(
         &mut self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         packet: fn(BlockAck) -> Packet,
         range: SectorRange,
         block_id: BlockId,
@@ -545,12 +551,12 @@ impl Resource {
     /// With protocol B it is told at once that a single write has come, but where there are several at a time it waits
     /// for the disk, as with protocol C: else each write that it completes would make the next one wait until all
     /// before that are on the disk, which then has nothing to do. A disk that is flushed at each barrier gains nothing.
-    fn may_complete(&self, i: usize, flags: DpFlags) -> Told {
+    fn may_complete(&self, i: NodeId, flags: DpFlags) -> Told {
         let c = &self.connections[i];
         let asks = |flag| flags.contains(flag);
         let (received, written) = (asks(DpFlags::SEND_RECEIVE_ACK), asks(DpFlags::SEND_WRITE_ACK));
         let single = || c.last_epoch_size <= 1 && c.epochs.iter().all(|e| e.active == 0);
-        let gains = || !single() && !self.devices.iter().any(Device::needs_flushes);
+        let gains = || !single() && !self.devices.values().any(Device::needs_flushes);
         match c.cfg.protocol {
             _ if asks(DpFlags::MAY_SET_IN_SYNC) => Told::Early,
             crate::config::Protocol::C if written => Told::WhenWritten,
@@ -562,13 +568,13 @@ impl Resource {
     /// Is a write that the disk's cache would only hold until the next barrier likely to be the only one of its epoch,
     /// as the last epoch had one? To write it durably is one thing to do for the disk, and a flush another (spec 12.4
     /// #6).
-    fn is_alone_in_epoch(&self, i: usize, d: usize, action: PeerAction) -> bool {
+    fn is_alone_in_epoch(&self, i: NodeId, d: VolumeNr, action: PeerAction) -> bool {
         let c = &self.connections[i];
         let first = c.epochs.back().is_some_and(|e| e.size == 1);
         first && c.last_epoch_size == 1 && action == PeerAction::Write && self.devices[d].needs_flushes()
     }
 
-    fn join_epoch(&mut self, i: usize, told: Told) -> u64 {
+    fn join_epoch(&mut self, i: NodeId, told: Told) -> u64 {
         let c = &mut self.connections[i];
         if c.epochs.back().is_none_or(|e| e.barrier.is_some()) {
             c.next_epoch_id += 1;
@@ -581,7 +587,7 @@ impl Resource {
         epoch.id
     }
 
-    fn leave_epoch(&mut self, i: usize, id: u64, told: Told) {
+    fn leave_epoch(&mut self, i: NodeId, id: u64, told: Told) {
         if let Some(e) = self.connections[i].epochs.iter_mut().find(|e| e.id == id) {
             e.active -= 1;
             e.trusted -= u32::from(told == Told::Early);
@@ -589,7 +595,7 @@ impl Resource {
         self.finish_epochs(i);
     }
 
-    pub(crate) fn peer_barrier(&mut self, i: usize, barrier: BarrierNr) {
+    pub(crate) fn peer_barrier(&mut self, i: NodeId, barrier: BarrierNr) {
         let c = &mut self.connections[i];
         match c.epochs.back_mut() {
             Some(e) if e.barrier.is_none() => {
@@ -611,7 +617,7 @@ impl Resource {
     }
 
     /// Confirms the oldest epochs that are closed, written, and flushed.
-    fn finish_epochs(&mut self, i: usize) {
+    fn finish_epochs(&mut self, i: NodeId) {
         loop {
             let c = &self.connections[i];
             let Some(first) = c.epochs.front() else { return };
@@ -626,17 +632,17 @@ impl Resource {
         }
     }
 
-    fn confirm_epoch(&mut self, i: usize, barrier: BarrierNr) {
+    fn confirm_epoch(&mut self, i: NodeId, barrier: BarrierNr) {
         let first = self.connections[i].epochs.pop_front().expect("there is one");
         let ack = Packet::BarrierAck(BarrierAck { barrier, set_size: first.size });
         self.send_connection(i, Socket::Control, ack);
     }
 
     /// Flushes the disks that were written to. False if none needs it (write ordering, `docs/spec/...` 1.11).
-    fn start_epoch_flush(&mut self, i: usize) -> bool {
+    fn start_epoch_flush(&mut self, i: NodeId) -> bool {
         let session = self.connections[i].session;
         let mut flushes = 0;
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             let dev = &mut self.devices[d];
             // Also a disk that is being given up.
             let wanted = dev.needs_flushes() && !mutant(Mutant::BarrierBeforeFlush);
@@ -653,7 +659,7 @@ impl Resource {
         flushes > 0
     }
 
-    pub(crate) fn epoch_flush_done(&mut self, i: usize, d: usize, session: u64, result: Result<(), IoError>) {
+    pub(crate) fn epoch_flush_done(&mut self, i: NodeId, d: VolumeNr, session: u64, result: Result<(), IoError>) {
         if result.is_err() {
             self.flush_error(d);
         }
@@ -680,7 +686,7 @@ impl Resource {
 
     // -- reads --------------------------------------------------------------------------------------------------------
 
-    pub(crate) fn peer_read(&mut self, i: usize, d: usize, request: wire::BlockRequest) {
+    pub(crate) fn peer_read(&mut self, i: NodeId, d: VolumeNr, request: wire::BlockRequest) {
         let range = request.range().expect("the decoder checks ranges");
         if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
             let text = format!("read of {range:?} beyond the device or too long");
@@ -698,8 +704,8 @@ impl Resource {
 
     pub(crate) fn peer_read_done(
         &mut self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         request: wire::BlockRequest,
         session: u64,
         result: Result<(), IoError>,
@@ -734,9 +740,9 @@ impl Resource {
     }
 
     /// A disk is let go of without a last flush: what the peer wrote to it, and was told, may be lost.
-    pub(crate) fn disown_open_epochs(&mut self, d: usize) {
+    pub(crate) fn disown_open_epochs(&mut self, d: VolumeNr) {
         let unsure = self.devices[d].backing.as_ref().is_some_and(|b| b.flushing.is_needed());
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             if unsure && self.connections[i].epochs.iter().any(|e| e.size > 0) {
                 let text = "writes of the peer cannot be made durable, its disk here is given up".to_owned();
                 self.drop_link(i, ConnState::NetworkFailure, "not-durable", text);
@@ -745,7 +751,7 @@ impl Resource {
     }
 
     /// The link is gone: nothing of it is answered any more; writes in progress end on their own (spec 2.7).
-    pub(crate) fn drop_peer_work(&mut self, i: usize) {
+    pub(crate) fn drop_peer_work(&mut self, i: NodeId) {
         let held = std::mem::take(&mut self.connections[i].held);
         for packet in held {
             self.release(packet.payload);
@@ -756,21 +762,21 @@ impl Resource {
         c.epochs.clear();
         c.epoch_flushing = false;
         c.epoch_flushes = 0;
-        for pd in &mut c.peer_devices {
+        for pd in c.peer_devices.values_mut() {
             pd.unacked = 0;
         }
     }
 
     /// Is something of a link that has ended still on its way to a disk (spec 2.7)?
     pub(crate) fn peers_work_lingers(&self) -> bool {
-        let usable = |d: usize| self.devices[d].usable();
+        let usable = |d: VolumeNr| self.devices[d].usable();
         let over = |w: &PeerWrite| self.connections[w.connection].session != w.session;
         self.peer_writes.iter().any(|(_, w)| usable(w.device) && over(w))
-            || (0..self.devices.len()).any(|d| usable(d) && self.abandoned_resync_lingers(d))
+            || self.devices.ids().any(|d| usable(d) && self.abandoned_resync_lingers(d))
     }
 
     /// The peer wrote what it did not send.
-    pub(crate) fn peer_out_of_sync(&mut self, i: usize, d: usize, r: wire::BlockRange) {
+    pub(crate) fn peer_out_of_sync(&mut self, i: NodeId, d: VolumeNr, r: wire::BlockRange) {
         let Some(range) = r.range() else { return };
         let size = self.devices[d].size;
         if range.start >= size {
@@ -781,7 +787,7 @@ impl Resource {
     }
 
     /// Bits for this peer: something of the range may differ.
-    pub(crate) fn mark_out_of_sync(&mut self, i: usize, d: usize, range: SectorRange) -> u64 {
+    pub(crate) fn mark_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
         let Some(slot) = self.slot(i, d) else { return 0 };
         let Some(b) = &mut self.devices[d].backing else { return 0 };
         let n = b.set_out_of_sync(slot, range);
@@ -790,7 +796,7 @@ impl Resource {
     }
 
     /// Bits for this peer: the fully covered blocks of the range are equal.
-    pub(crate) fn clear_out_of_sync(&mut self, i: usize, d: usize, range: SectorRange) -> u64 {
+    pub(crate) fn clear_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
         let Some(slot) = self.slot(i, d) else { return 0 };
         let Some(b) = &mut self.devices[d].backing else { return 0 };
         b.set_in_sync(slot, range)

@@ -9,8 +9,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::request::{Owner, Owners, Request};
 use crate::resource::Op;
 use crate::splitting::slice;
-use crate::state::PEER;
-use units::{ByteLen, Instant, Sector, SectorRange};
+use units::{ByteLen, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// How often a read is tried after the first time.
@@ -18,7 +17,7 @@ const RETRIES: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Read {
-    pub(crate) device: usize,
+    pub(crate) device: VolumeNr,
     pub(crate) range: SectorRange,
     pub(crate) data: Segments,
     pub(crate) tag: Owner,
@@ -26,7 +25,7 @@ pub(crate) struct Read {
     /// Submitted.
     pub(crate) started: Instant,
     /// Waits for this connection's answer; `None` = local.
-    pub(crate) remote: Option<usize>,
+    pub(crate) remote: Option<NodeId>,
     pub(crate) tries: u32,
     /// The node was demoted while this was under way.
     pub(crate) outlived: bool,
@@ -42,7 +41,7 @@ pub(crate) struct PartWaiting {
 }
 
 impl Resource {
-    pub(crate) fn start_reads(&mut self, d: usize, Waiting { came, request: req }: Waiting) {
+    pub(crate) fn start_reads(&mut self, d: VolumeNr, Waiting { came, request: req }: Waiting) {
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
         let (owner, tries) = (Owner::Tag(req.tag), (came, 0));
         if req.len.0 <= MAX_DATA {
@@ -54,7 +53,7 @@ impl Resource {
     /// Reads so many bytes at a time.
     fn start_in_parts(
         &mut self,
-        d: usize,
+        d: VolumeNr,
         range: SectorRange,
         data: &Segments,
         owner: Owner,
@@ -76,7 +75,7 @@ impl Resource {
     /// Reads from wherever is best; with when it came, and how often it was tried before.
     pub(crate) fn start_read(
         &mut self,
-        d: usize,
+        d: VolumeNr,
         range: SectorRange,
         data: Segments,
         tag: Owner,
@@ -87,7 +86,7 @@ impl Resource {
         }
         let remote = match self.read_route(d, range) {
             ReadRoute::Local => None,
-            ReadRoute::Remote => Some(PEER),
+            ReadRoute::Remote => Some(self.peer()),
             ReadRoute::Nowhere => return self.read_nowhere(d, range, data, tag, came),
         };
         // Old peers take less at a time than a disk does.
@@ -108,7 +107,7 @@ impl Resource {
     }
 
     /// No good copy is within reach: fail, or wait for one if I/O is frozen.
-    fn read_nowhere(&mut self, d: usize, range: SectorRange, data: Segments, tag: Owner, came: Instant) {
+    fn read_nowhere(&mut self, d: VolumeNr, range: SectorRange, data: Segments, tag: Owner, came: Instant) {
         match tag {
             Owner::Tag(tag) if self.suspended.any() => {
                 let (sector, len, volume) = (range.start, range.len(), self.devices[d].volume);
@@ -122,7 +121,7 @@ impl Resource {
         }
     }
 
-    fn read_route(&self, d: usize, range: SectorRange) -> ReadRoute {
+    fn read_route(&self, d: VolumeNr, range: SectorRange) -> ReadRoute {
         let dev = &self.devices[d];
         let range_clean = dev.backing.as_ref().is_some_and(|b| (0..b.bitmaps.len()).all(|s| b.in_sync(s, range)));
         let context = ReadContext {
@@ -148,7 +147,7 @@ impl Resource {
                 self.end_read(r.device, r.tag, (r.came, r.started), Stage::ReadDisk);
             }
             Err(e) => {
-                for i in 0..self.connections.len() {
+                for i in self.connections.ids() {
                     self.mark_out_of_sync(i, r.device, r.range);
                 }
                 self.data_error(r.device, "read", r.range, e);
@@ -158,7 +157,7 @@ impl Resource {
     }
 
     /// A read that came and was submitted then has what it wanted.
-    pub(crate) fn end_read(&mut self, d: usize, owner: Owner, (came, started): (Instant, Instant), stage: Stage) {
+    pub(crate) fn end_read(&mut self, d: VolumeNr, owner: Owner, (came, started): (Instant, Instant), stage: Stage) {
         let latencies = &mut self.devices[d].latencies;
         latencies.note(stage, self.now.since(started), 1);
         latencies.note(Stage::ReadTotal, self.now.since(came), 1);
@@ -176,7 +175,7 @@ impl Resource {
     }
 
     /// This device was demoted.
-    pub(crate) fn reads_outlive_role(&mut self, d: usize) {
+    pub(crate) fn reads_outlive_role(&mut self, d: VolumeNr) {
         for request in self.requests.values_mut() {
             if let Request::Read(r) = request {
                 r.outlived |= r.device == d;

@@ -8,8 +8,8 @@ use crate::connection::Sent;
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
-use crate::request::{ConnMask, Local, Request, Write, WriteKind};
-use units::{SectorRange, VolumeNr};
+use crate::request::{Local, Request, Write, WriteKind};
+use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
     BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, BlockRange, ConnState, DpFlags, Features, Packet, Socket,
     WriteRange,
@@ -19,7 +19,7 @@ impl Resource {
     // -- the streams --------------------------------------------------------------------------------------------------
 
     /// Appends a packet about a volume to a stream.
-    pub(crate) fn send(&mut self, i: usize, stream: Socket, d: usize, packet: Packet, payload: Segments) {
+    pub(crate) fn send(&mut self, i: NodeId, stream: Socket, d: VolumeNr, packet: Packet, payload: Segments) {
         let volume = self.devices[d].volume;
         let peer = self.connections[i].cfg.peer;
         if self.connections[i].link.is_some() {
@@ -28,7 +28,7 @@ impl Resource {
     }
 
     /// Appends a packet about the whole connection.
-    pub(crate) fn send_connection(&mut self, i: usize, stream: Socket, packet: Packet) {
+    pub(crate) fn send_connection(&mut self, i: NodeId, stream: Socket, packet: Packet) {
         let peer = self.connections[i].cfg.peer;
         if self.connections[i].link.is_some() {
             self.emit(Effect::Send { peer, stream, volume: VolumeNr(0), packet, payload: Segments::None });
@@ -38,7 +38,7 @@ impl Resource {
     // -- writes -------------------------------------------------------------------------------------------------------
 
     /// Sends a registered write to a peer and notes what must come back.
-    pub(crate) fn send_write(&mut self, i: usize, d: usize, key: u64) {
+    pub(crate) fn send_write(&mut self, i: NodeId, d: VolumeNr, key: u64) {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let (epoch, range, kind, fua, data) = (w.epoch, w.range, w.kind, w.fua, w.data.clone());
         let sole = w.sole;
@@ -68,15 +68,15 @@ impl Resource {
             pd.pending += 1;
         }
         if let Some(Request::Write(w)) = self.requests.get_mut(key) {
-            w.sent |= 1 << i;
+            w.sent.insert(i);
             if by_barrier {
-                w.by_barrier |= 1 << i;
+                w.by_barrier.insert(i);
             }
             if waits {
-                w.pending |= 1 << i;
+                w.pending.insert(i);
             } else {
                 // Protocol A: good as soon as it is on its way.
-                w.ok |= 1 << i;
+                w.ok.insert(i);
             }
         }
         let (sector, size, block_id) = (range.start, range.len(), BlockId(key));
@@ -96,7 +96,7 @@ impl Resource {
     }
 
     /// A barrier between the writes sent last and those of another epoch.
-    fn close_older_epoch(&mut self, i: usize, epoch: u32) {
+    fn close_older_epoch(&mut self, i: NodeId, epoch: u32) {
         let c = &mut self.connections[i];
         if c.sent_epoch != epoch {
             let (old, sent) = (c.sent_epoch, c.sent_in_epoch);
@@ -112,7 +112,7 @@ impl Resource {
     /// Sends the barriers of closed epochs that no further write has carried along within [`BARRIER_WAIT`].
     pub(crate) fn send_late_barriers(&mut self) {
         let pressed = |dev: &Device| dev.al_queue.is_starved();
-        if self.barriers_due.is_some_and(|at| at <= self.now) || self.devices.iter().any(pressed) {
+        if self.barriers_due.is_some_and(|at| at <= self.now) || self.devices.values().any(pressed) {
             self.send_due_barriers();
         }
     }
@@ -120,7 +120,7 @@ impl Resource {
     /// Sends the barriers of closed epochs.
     pub(crate) fn send_due_barriers(&mut self) {
         if self.barriers_due.take().is_some() {
-            for i in 0..self.connections.len() {
+            for i in self.connections.ids() {
                 if self.connections[i].sent_in_epoch > 0 {
                     self.close_older_epoch(i, self.epoch);
                 }
@@ -129,7 +129,7 @@ impl Resource {
     }
 
     /// Tells a peer that it lacks a write; only if it was not told before (spec 1.8).
-    pub(crate) fn send_out_of_sync(&mut self, i: usize, d: usize, key: u64) {
+    pub(crate) fn send_out_of_sync(&mut self, i: NodeId, d: VolumeNr, key: u64) {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let range = w.range;
         if self.mark_out_of_sync(i, d, range) == 0 {
@@ -143,19 +143,18 @@ impl Resource {
     // -- answers to writes --------------------------------------------------------------------------------------------
 
     /// P_RECV_ACK, P_WRITE_ACK, P_RS_WRITE_ACK of an application's write, P_SUPERSEDED.
-    pub(crate) fn write_acked(&mut self, i: usize, d: usize, ack: &BlockAck, in_sync: bool) {
+    pub(crate) fn write_acked(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck, in_sync: bool) {
         let key = ack.block_id.0;
-        let bit = 1 << i;
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return self.unknown_answer(i, ack) };
-        if w.device != d || w.range.start != ack.sector || w.sent & bit == 0 {
+        if w.device != d || w.range.start != ack.sector || !w.sent.contains(i) {
             return self.unknown_answer(i, ack);
         }
-        if w.done & bit != 0 {
+        if w.done.contains(i) {
             return;
         }
-        w.ok |= bit;
+        w.ok.insert(i);
         if in_sync {
-            w.sis |= bit;
+            w.sis.insert(i);
             if mutant(Mutant::AckOvertakesState) {
                 self.connections[i].peer_devices[d].resync.known = true;
             }
@@ -164,7 +163,7 @@ impl Resource {
         self.devices[d].latencies.note(Stage::WritePeer, took, n);
         // Protocols A and B: it was completed before this was known.
         let late = in_sync && w.completed && !w.superseded && w.local == Local::Ok;
-        let (range, durable) = (w.range, w.by_barrier & bit == 0);
+        let (range, durable) = (w.range, !w.by_barrier.contains(i));
         if late {
             self.clear_out_of_sync(i, d, range);
         }
@@ -175,11 +174,11 @@ impl Resource {
     }
 
     /// Marked blocks that the target of the resync has confirmed to have: the own disk is not done yet with the writes.
-    pub(crate) fn bits_confirmed(&self, i: usize, d: usize) -> u64 {
+    pub(crate) fn bits_confirmed(&self, i: NodeId, d: VolumeNr) -> u64 {
         let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return 0 };
         let began = self.connections[i].peer_devices[d].resync.started;
         let confirmed = |w: &&Write| {
-            let now = w.sis >> i & 1 == 1 && began.is_some_and(|began| w.started >= began);
+            let now = w.sis.contains(i) && began.is_some_and(|began| w.started >= began);
             w.device == d && w.local == Local::Pending && now
         };
         let writes = self.requests.iter().filter_map(|(_, r)| if let Request::Write(w) = r { Some(w) } else { None });
@@ -189,9 +188,9 @@ impl Resource {
 
     /// A write to these blocks is being submitted, and not sent to these peers: what they say of older ones does not
     /// count for their bits. Who gets it says itself what became of it, after that.
-    pub(crate) fn supersede_unconfirmed(&mut self, d: usize, range: SectorRange, data_to: ConnMask) {
-        for (i, c) in self.connections.iter().enumerate() {
-            if data_to >> i & 1 == 1 {
+    pub(crate) fn supersede_unconfirmed(&mut self, d: VolumeNr, range: SectorRange, data_to: NodeMask) {
+        for (i, c) in self.connections.iter() {
+            if data_to.contains(i) {
                 continue;
             }
             for sent in &c.log {
@@ -206,15 +205,14 @@ impl Resource {
     }
 
     /// P_NEG_ACK of an application's write: the peer does not have it.
-    pub(crate) fn write_refused(&mut self, i: usize, d: usize, ack: &BlockAck) {
+    pub(crate) fn write_refused(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
         let key = ack.block_id.0;
-        let bit = 1 << i;
         match self.requests.get_mut(key) {
-            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.sent & bit != 0 => {
+            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.sent.contains(i) => {
                 if !mutant(Mutant::IgnoreRefusal) {
-                    w.ok &= !bit;
-                    w.sis &= !bit;
-                    let (range, completed, accounted) = (w.range, w.completed, w.accounted & bit != 0);
+                    w.ok.remove(i);
+                    w.sis.remove(i);
+                    let (range, completed, accounted) = (w.range, w.completed, w.accounted.contains(i));
                     if !accounted {
                         self.mark_out_of_sync(i, d, range);
                     }
@@ -224,7 +222,7 @@ impl Resource {
                         return self.drop_link(i, ConnState::NetworkFailure, "peer-lacks-write", text.to_owned());
                     }
                 } else {
-                    w.ok |= bit;
+                    w.ok.insert(i);
                 }
                 self.no_longer_pending(i, d, key);
                 self.try_finish(key);
@@ -242,7 +240,7 @@ impl Resource {
     /// The peer refused a write that was sent while the disk here had no good data, as a sync target's. The peer's was
     /// the only good copy then, which stays one in spite of an error (`on-io-error pass-on`). By now this copy is good
     /// and has the write: the other one, without it, must not count as good beside it, and the peer may not know.
-    fn peer_spared_its_disk(&self, i: usize, d: usize, key: u64) -> bool {
+    fn peer_spared_its_disk(&self, i: NodeId, d: VolumeNr, key: u64) -> bool {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
         let both_good = self.devices[d].disk == wire::DiskState::UpToDate
             && self.connections[i].peer_devices[d].pdsk == wire::DiskState::UpToDate;
@@ -251,7 +249,7 @@ impl Resource {
     }
 
     /// Are writes on their way to the peer that the disk here did not get?
-    pub(crate) fn writes_elsewhere(&self, i: usize, d: usize) -> bool {
+    pub(crate) fn writes_elsewhere(&self, i: NodeId, d: VolumeNr) -> bool {
         let mut sent = self.connections[i].log.iter().map(|sent| self.requests.get(sent.request));
         let lacked = |local| matches!(local, Local::None | Local::Failed(_));
         sent.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && !w.completed && lacked(w.local)))
@@ -260,7 +258,7 @@ impl Resource {
     /// The bitmaps are about to be exchanged: what the peer has not confirmed may be missing there, although it is
     /// still connected (its disk is another one by now). The answers travel on the other stream, and may come too late.
     /// So may what is kept frozen for it: I/O thaws when all volumes are connected, which may be after this.
-    pub(crate) fn account_for_sent(&mut self, i: usize, d: usize) {
+    pub(crate) fn account_for_sent(&mut self, i: NodeId, d: VolumeNr) {
         let mut open = Vec::new();
         let c = &self.connections[i];
         let frozen = c.frozen.iter().filter(|_| !mutant(Mutant::FrozenNotAccounted));
@@ -268,7 +266,7 @@ impl Resource {
             if let Some(Request::Write(w)) = self.requests.get_mut(*key)
                 && w.device == d
             {
-                w.accounted |= 1 << i;
+                w.accounted.insert(i);
                 open.push(w.range);
             }
         }
@@ -279,13 +277,13 @@ impl Resource {
 
     /// The peer does not have a write, and if that was completed by the own disk alone (protocols A and B), which is
     /// not there any more, users have seen more than any copy within reach has.
-    fn note_missing_on_peer(&mut self, d: usize, completed: bool) {
+    fn note_missing_on_peer(&mut self, d: VolumeNr, completed: bool) {
         let dev = &mut self.devices[d];
         dev.peer_outrun |= completed && dev.disk < wire::DiskState::UpToDate;
     }
 
     /// The peer has refused a write: as [`Resource::note_missing_on_peer`], now or when the own disk goes.
-    fn note_refusal(&mut self, d: usize, completed: bool) {
+    fn note_refusal(&mut self, d: VolumeNr, completed: bool) {
         self.note_missing_on_peer(d, completed);
         self.devices[d].peer_refused |= self.devices[d].disk == wire::DiskState::UpToDate;
     }
@@ -293,8 +291,8 @@ impl Resource {
     /// The own disk goes. What the peer has refused before is on that disk alone, and the peer's word of its own disk,
     /// on the other stream, may not have come yet. The same goes for what was written without a peer: one that has
     /// ended a resync unnoticed has this generation, too.
-    pub(crate) fn note_disk_lost(&mut self, d: usize, alone: bool) {
-        let marked = (0..self.connections.len()).any(|i| self.bits_left(i, d) > 0);
+    pub(crate) fn note_disk_lost(&mut self, d: VolumeNr, alone: bool) {
+        let marked = self.connections.ids().any(|i| self.bits_left(i, d) > 0);
         let dev = &mut self.devices[d];
         let refused = std::mem::take(&mut dev.peer_refused) && !mutant(Mutant::RefusalBeforeDiskLoss);
         dev.peer_outrun |= marked && (refused || alone);
@@ -302,7 +300,7 @@ impl Resource {
 
     /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on
     /// the other stream, may come too late to say what this one lacks.
-    pub(crate) fn note_unconfirmed_missing(&mut self, i: usize, d: usize) {
+    pub(crate) fn note_unconfirmed_missing(&mut self, i: NodeId, d: VolumeNr) {
         let unsure = self.connections[i].log.iter().any(|sent| {
             matches!(self.requests.get(sent.request), Some(Request::Write(w))
                 if w.device == d && w.completed && !w.sole)
@@ -311,13 +309,12 @@ impl Resource {
     }
 
     /// P_RETRY_WRITE: with two Primaries the peer's write overlaps ours and comes first; ours is done again after it.
-    pub(crate) fn write_to_repeat(&mut self, i: usize, d: usize, ack: &BlockAck) {
+    pub(crate) fn write_to_repeat(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
         let key = ack.block_id.0;
-        let bit = 1 << i;
         match self.requests.get_mut(key) {
-            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.pending & bit != 0 => {
+            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.pending.contains(i) => {
                 w.repeat = true;
-                w.ok |= bit;
+                w.ok.insert(i);
                 self.no_longer_pending(i, d, key);
                 self.try_finish(key);
             }
@@ -325,21 +322,21 @@ impl Resource {
         }
     }
 
-    fn no_longer_pending(&mut self, i: usize, d: usize, key: u64) {
+    fn no_longer_pending(&mut self, i: NodeId, d: VolumeNr, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        if w.pending >> i & 1 == 1 {
-            w.pending &= !(1 << i);
+        if w.pending.contains(i) {
+            w.pending.remove(i);
             self.connections[i].peer_devices[d].pending -= 1;
         }
     }
 
-    fn unknown_answer(&mut self, i: usize, ack: &BlockAck) {
+    fn unknown_answer(&mut self, i: NodeId, ack: &BlockAck) {
         let text = format!("answer to an unknown request (sector {}, id {:?})", ack.sector, ack.block_id);
         self.protocol_error(i, "unknown-answer", text);
     }
 
     /// P_BARRIER_ACK (spec 1.9, strict).
-    pub(crate) fn barrier_acked(&mut self, i: usize, ack: &BarrierAck) {
+    pub(crate) fn barrier_acked(&mut self, i: NodeId, ack: &BarrierAck) {
         let c = &mut self.connections[i];
         let epoch = ack.barrier.0;
         let count = c.log.iter().take_while(|s| s.epoch == epoch).count();
@@ -356,9 +353,9 @@ impl Resource {
             let sent = self.connections[i].log.pop_front().expect("counted");
             if let Some(Request::Write(w)) = self.requests.get_mut(sent.request) {
                 let (d, weight) = (w.device, congestion_weight(w.kind, w.range));
-                w.done |= 1 << i;
-                if w.sole && w.pending >> i & 1 == 1 {
-                    w.ok |= 1 << i;
+                w.done.insert(i);
+                if w.sole && w.pending.contains(i) {
+                    w.ok.insert(i);
                 }
                 let pd = &mut self.connections[i].peer_devices[d];
                 pd.sectors_in_flight = pd.sectors_in_flight.saturating_sub(weight);
@@ -372,14 +369,14 @@ impl Resource {
 
     // -- reads from the peer ------------------------------------------------------------------------------------------
 
-    pub(crate) fn send_read_request(&mut self, i: usize, d: usize, key: u64, range: SectorRange) {
+    pub(crate) fn send_read_request(&mut self, i: NodeId, d: VolumeNr, key: u64, range: SectorRange) {
         self.close_older_epoch(i, self.epoch);
         self.connections[i].peer_devices[d].pending += 1;
         let request = wire::BlockRequest { sector: range.start, block_id: BlockId(key), size: range.len() };
         self.send(i, Socket::Data, d, Packet::DataRequest(request), Segments::None);
     }
 
-    pub(crate) fn read_answered(&mut self, i: usize, d: usize, reply: &BlockData, data: Segments) {
+    pub(crate) fn read_answered(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {
         let key = reply.block_id.0;
         let fits = matches!(self.requests.get(key), Some(Request::Read(r))
             if r.device == d && r.remote == Some(i) && Some(r.range) == reply.range());
@@ -395,7 +392,7 @@ impl Resource {
         self.end_read(d, r.tag, (r.came, r.started), Stage::ReadPeer);
     }
 
-    pub(crate) fn read_refused(&mut self, i: usize, d: usize, ack: &BlockAck) {
+    pub(crate) fn read_refused(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
         let key = ack.block_id.0;
         let fits = matches!(self.requests.get(key), Some(Request::Read(r)) if r.device == d && r.remote == Some(i));
         if !fits {
@@ -410,29 +407,28 @@ impl Resource {
 
     /// Every request that waits for this peer goes on without it, unless I/O is frozen: then B and C writes keep
     /// waiting for it to come back (spec 1.12, 1.13).
-    pub(crate) fn requests_lost_peer(&mut self, i: usize) {
+    pub(crate) fn requests_lost_peer(&mut self, i: NodeId) {
         let frozen = self.suspended.any();
         let waits_for_peer = self.connections[i].cfg.protocol != Protocol::A;
-        let bit = 1 << i;
         let log = std::mem::take(&mut self.connections[i].log);
         self.connections[i].barriers.clear();
         self.connections[i].sent_in_epoch = 0;
-        for pd in &mut self.connections[i].peer_devices {
+        for pd in self.connections[i].peer_devices.values_mut() {
             pd.pending = 0;
             pd.sectors_in_flight = 0;
             pd.caught_up = None;
         }
         for sent in log {
             let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
-            w.accounted &= !bit;
+            w.accounted.remove(i);
             // If it lost its power it may lack this, and the disk here that had it may be gone.
             let (d, unsure) = (w.device, w.completed && !w.sole);
             self.note_missing_on_peer(d, unsure);
             let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
-            let replicated = w.pending & bit != 0 || (w.ok & bit != 0 && waits_for_peer);
+            let replicated = w.pending.contains(i) || (w.ok.contains(i) && waits_for_peer);
             if frozen && replicated {
                 // Kept for the peer's return. What it had acknowledged needs no second sending then.
-                w.held = w.pending & bit != 0;
+                w.held = w.pending.contains(i);
                 self.connections[i].frozen.push_back(sent.request);
                 continue;
             }
@@ -454,22 +450,21 @@ impl Resource {
 
     /// Does the transfer log keep writes that the peer, on the connection before, had acknowledged, and no barrier
     /// acknowledgement has confirmed? They are not sent again.
-    pub(crate) fn acknowledged_before(&self, i: usize, d: usize) -> bool {
+    pub(crate) fn acknowledged_before(&self, i: NodeId, d: VolumeNr) -> bool {
         let mut kept = self.connections[i].frozen.iter().map(|key| self.requests.get(*key));
         kept.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && !w.held))
     }
 
     /// A peer that is gone does not count as having a write. Its bits are set at once: bitmaps may be exchanged before
     /// the own disk has answered.
-    fn lost_on_peer(&mut self, i: usize, key: u64) {
-        let bit = 1 << i;
+    fn lost_on_peer(&mut self, i: NodeId, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        w.pending &= !bit;
-        w.ok &= !bit;
-        w.sis &= !bit;
-        w.done |= bit;
+        w.pending.remove(i);
+        w.ok.remove(i);
+        w.sis.remove(i);
+        w.done.insert(i);
         w.held = false;
-        let (d, range, accounted) = (w.device, w.range, w.accounted & bit != 0);
+        let (d, range, accounted) = (w.device, w.range, w.accounted.contains(i));
         if !accounted && !mutant(Mutant::ForgetInFlight) {
             self.mark_out_of_sync(i, d, range);
         }
@@ -478,7 +473,7 @@ impl Resource {
 
     /// I/O thaws: what was kept while it was frozen, and is not complete, goes again to wherever the state says by now
     /// (spec 1.13).
-    pub(crate) fn restart_frozen(&mut self, i: usize) {
+    pub(crate) fn restart_frozen(&mut self, i: NodeId) {
         for key in std::mem::take(&mut self.connections[i].frozen) {
             let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
             w.repeat |= !w.completed;
@@ -487,7 +482,7 @@ impl Resource {
     }
 
     /// I/O goes on without the peer: what was kept for it counts as lost.
-    pub(crate) fn give_up_frozen(&mut self, i: usize) {
+    pub(crate) fn give_up_frozen(&mut self, i: NodeId) {
         for key in std::mem::take(&mut self.connections[i].frozen) {
             self.lost_on_peer(i, key);
         }

@@ -10,15 +10,11 @@ use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
 use crate::resource::Op;
-use crate::state::PEER;
-use units::{Duration, Instant, SectorRange};
+use units::{Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{ConnState, DiskState};
 
 /// A barrier waits so long for a write to travel with (spec 12.4 #14).
 const BARRIER_WAIT: Duration = Duration(1_000_000);
-
-/// A set of connections of a resource, by their index.
-pub(crate) type ConnMask = u32;
 
 /// Who is told when a request ends.
 #[derive(Clone, Debug)]
@@ -52,7 +48,7 @@ pub(crate) enum Local {
 /// A write from admission until every peer has confirmed it (`docs/spec/data-path-and-resync.md` 0.2).
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
-    pub(crate) device: usize,
+    pub(crate) device: VolumeNr,
     pub(crate) kind: WriteKind,
     pub(crate) fua: bool,
     pub(crate) range: SectorRange,
@@ -68,15 +64,15 @@ pub(crate) struct Write {
     pub(crate) epoch: u32,
     pub(crate) local: Local,
     /// Sent to, as data.
-    pub(crate) sent: ConnMask,
+    pub(crate) sent: NodeMask,
     /// Must answer before completion.
-    pub(crate) pending: ConnMask,
+    pub(crate) pending: NodeMask,
     /// Have it.
-    pub(crate) ok: ConnMask,
+    pub(crate) ok: NodeMask,
     /// Have it and cleared their bit.
-    pub(crate) sis: ConnMask,
+    pub(crate) sis: NodeMask,
     /// Nothing more can change towards these.
-    pub(crate) done: ConnMask,
+    pub(crate) done: NodeMask,
     /// This node has no good copy: the peer's is the only one, so that it must be on its disk, whatever the protocol.
     pub(crate) sole: bool,
     /// Completed to the application; the data is gone.
@@ -84,9 +80,9 @@ pub(crate) struct Write {
     /// Completed, and a later write to the same blocks was submitted: their bits are that one's business.
     pub(crate) superseded: bool,
     /// These say by a barrier's acknowledgement only that they have it for good.
-    pub(crate) by_barrier: ConnMask,
+    pub(crate) by_barrier: NodeMask,
     /// Bitmaps were exchanged since it was sent, and had it: what these peers say of it later does not matter.
-    pub(crate) accounted: ConnMask,
+    pub(crate) accounted: NodeMask,
     /// It is being done again: some disk may have it from before.
     pub(crate) again: bool,
     /// The peer's overlapping write comes first: when this one is settled here it starts again (spec 3.2).
@@ -97,7 +93,7 @@ pub(crate) struct Write {
 
 #[derive(Debug)]
 pub(crate) struct Flush {
-    pub(crate) device: usize,
+    pub(crate) device: VolumeNr,
     pub(crate) came: Instant,
     pub(crate) started: Instant,
     pub(crate) tag: u64,
@@ -106,7 +102,7 @@ pub(crate) struct Flush {
     pub(crate) mark: u64,
     pub(crate) failed: bool,
     /// Epochs that must be confirmed: (connection, epoch).
-    pub(crate) waiting: Vec<(usize, u32)>,
+    pub(crate) waiting: Vec<(NodeId, u32)>,
     /// Some copy is known to hold everything.
     pub(crate) covered: bool,
 }
@@ -136,7 +132,7 @@ impl Owners {
 }
 
 impl Request {
-    pub(crate) fn device(&self) -> usize {
+    pub(crate) fn device(&self) -> VolumeNr {
         match self {
             Request::Write(w) => w.device,
             Request::Read(r) => r.device,
@@ -155,7 +151,7 @@ impl Request {
 
 impl Write {
     fn is_done(&self) -> bool {
-        self.completed && self.sent & !self.done == 0 && self.local != Local::Pending
+        self.completed && self.sent.without(self.done).is_empty() && self.local != Local::Pending
     }
 }
 
@@ -180,7 +176,7 @@ impl Resource {
         self.devices[d].incoming.push_back(Waiting { came: self.now, request: req });
     }
 
-    fn check(&self, d: usize, req: &BlockRequest) -> Result<(), IoError> {
+    fn check(&self, d: VolumeNr, req: &BlockRequest) -> Result<(), IoError> {
         let dev = &self.devices[d];
         if self.devices[d].role != wire::Role::Primary {
             return Err(IoError::NotPrimary);
@@ -197,7 +193,7 @@ impl Resource {
             _ => true,
         };
         let ranged = matches!(req.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
-        if ranged && !self.connections.iter().all(|c| !c.is_connected() || c.takes_discards()) {
+        if ranged && !self.connections.values().all(|c| !c.is_connected() || c.takes_discards()) {
             // The peer cannot be told: whoever asks writes zeroes instead.
             return Err(IoError::NotSupported);
         }
@@ -208,7 +204,7 @@ impl Resource {
     }
 
     /// Moves what can go on: called once a turn, and whenever something was released.
-    pub(crate) fn pump_requests(&mut self, d: usize) {
+    pub(crate) fn pump_requests(&mut self, d: VolumeNr) {
         if self.role != wire::Role::Primary {
             return self.refuse_waiting(d);
         }
@@ -241,7 +237,7 @@ impl Resource {
     }
 
     /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
-    fn refuse_waiting(&mut self, d: usize) {
+    fn refuse_waiting(&mut self, d: VolumeNr) {
         for waiting in std::mem::take(&mut self.devices[d].incoming) {
             self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
         }
@@ -257,10 +253,10 @@ impl Resource {
     }
 
     /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
-    pub(crate) fn may_start_io(&self, d: usize) -> bool {
+    pub(crate) fn may_start_io(&self, d: VolumeNr) -> bool {
         let dev = &self.devices[d];
         let settling = matches!(dev.disk, DiskState::Attaching | DiskState::Negotiating);
-        let unstable = self.connections.iter().any(|c| {
+        let unstable = self.connections.values().any(|c| {
             let repl = c.peer_devices[d].repl;
             let old = c.version() < 96 && repl == ConnState::WFBitMapS;
             c.is_connected() && (matches!(repl, ConnState::WFBitMapT | ConnState::WFSyncUUID) || old)
@@ -271,7 +267,7 @@ impl Resource {
 
     // -- writes ------------------------------------------------------------------------------------------------------
 
-    fn start_write(&mut self, d: usize, Waiting { came, request: req }: Waiting) {
+    fn start_write(&mut self, d: VolumeNr, Waiting { came, request: req }: Waiting) {
         let (kind, fua) = match req.kind {
             RequestKind::Write { fua } => (WriteKind::Data, fua),
             RequestKind::Discard => (WriteKind::Discard, false),
@@ -293,7 +289,7 @@ impl Resource {
 
     pub(crate) fn new_write(
         &self,
-        d: usize,
+        d: VolumeNr,
         kind: WriteKind,
         fua: bool,
         range: SectorRange,
@@ -314,24 +310,24 @@ impl Resource {
             started: self.now,
             epoch: 0,
             local: Local::None,
-            sent: 0,
-            pending: 0,
-            ok: 0,
-            sis: 0,
-            done: 0,
+            sent: NodeMask::default(),
+            pending: NodeMask::default(),
+            ok: NodeMask::default(),
+            sis: NodeMask::default(),
+            done: NodeMask::default(),
             sole: false,
             completed: false,
             superseded: false,
             again: false,
-            by_barrier: 0,
-            accounted: 0,
+            by_barrier: NodeMask::default(),
+            accounted: NodeMask::default(),
             repeat: false,
             held: false,
         }
     }
 
     /// Joins the requests that continue `write` and already wait behind it (spec 12.5, method M1).
-    fn merge_followers(&mut self, d: usize, write: &mut Write, limit: u64) {
+    fn merge_followers(&mut self, d: VolumeNr, write: &mut Write, limit: u64) {
         while let Some(Waiting { request: next, .. }) = self.devices[d].incoming.front() {
             let RequestKind::Write { fua } = next.kind else { break };
             let Some(range) = SectorRange::new(next.sector, next.len) else { break };
@@ -350,7 +346,7 @@ impl Resource {
     }
 
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
-    pub(crate) fn admit(&mut self, d: usize, mut write: Write) {
+    pub(crate) fn admit(&mut self, d: VolumeNr, mut write: Write) {
         let dev = &mut self.devices[d];
         let own = dev.writing.overlapping(write.range).next().is_some() && !mutant(Mutant::OverlapWrites);
         let resync = dev.resyncing.overlapping(write.range).next().is_some() && !mutant(Mutant::WriteIntoResync);
@@ -375,7 +371,7 @@ impl Resource {
         let frozen = self.suspended.any() && !mutant(Mutant::FrozenWriteBegins);
         if !frozen {
             // It may begin a generation.
-            self.check_congestion(PEER, d);
+            self.check_congestion(self.peer(), d);
         }
         if frozen
             || self.gives_up_copy(d)
@@ -397,18 +393,20 @@ impl Resource {
             return self.split_write(d, write, limit);
         }
         let word = self.word(d);
-        let protocol = self.connections.get(PEER).map_or(101, Connection::version);
+        let protocol = self.connections.get(self.peer()).map_or(101, Connection::version);
         let route = routing::write(&word, protocol);
         let local = route.local && self.devices[d].usable();
-        let data_to: ConnMask = if route.peer == ToPeer::Data { 1 << PEER } else { 0 };
-        let notice_to: ConnMask = if route.peer == ToPeer::OutOfSync { 1 << PEER } else { 0 };
+        let data_to: NodeMask =
+            if route.peer == ToPeer::Data { NodeMask::of(self.peer()) } else { NodeMask::default() };
+        let notice_to: NodeMask =
+            if route.peer == ToPeer::OutOfSync { NodeMask::of(self.peer()) } else { NodeMask::default() };
         let any_good = word.disk == DiskState::UpToDate || word.pdsk == DiskState::UpToDate;
         // The device may have shrunk while the write waited: what lies behind it is metadata.
-        if !self.devices[d].holds(write.range) || !any_good || (!local && data_to == 0) {
+        if !self.devices[d].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
             return self.fail_write(write, IoError::Io);
         }
         let untold = |c: &Connection| write.kind != WriteKind::Data && !c.takes_discards();
-        if data_to != 0 && self.connections.get(PEER).is_some_and(untold) {
+        if !data_to.is_empty() && self.connections.get(self.peer()).is_some_and(untold) {
             // It waited for another peer, or for another software there, and this one cannot be told: a good copy would
             // lack it. Whoever asks writes zeroes instead.
             return self.fail_write(write, IoError::NotSupported);
@@ -418,16 +416,16 @@ impl Resource {
         self.note_waits(&write);
         write.sole = !local || word.disk != DiskState::UpToDate;
         let max_epoch = self.smallest_max_epoch();
-        if data_to != 0 {
+        if !data_to.is_empty() {
             self.epoch_writes += 1;
         }
         let (range, sole, fua, kind) = (write.range, write.sole, write.fua, write.kind);
         self.supersede_unconfirmed(d, range, data_to);
         let key = self.requests.insert(Request::Write(write));
-        for i in 0..self.connections.len() {
-            if data_to >> i & 1 == 1 {
+        for i in self.connections.ids() {
+            if data_to.contains(i) {
                 self.send_write(i, d, key);
-            } else if notice_to >> i & 1 == 1 {
+            } else if notice_to.contains(i) {
                 self.send_out_of_sync(i, d, key);
             } else {
                 // At once: bitmaps may be exchanged before the disk has answered.
@@ -469,7 +467,7 @@ impl Resource {
             return;
         }
         let d = write.device;
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             if self.mark_out_of_sync(i, d, write.range) > 0 {
                 self.connections[i].peer_devices[d].repair_at = Some(self.now);
             }
@@ -490,7 +488,7 @@ impl Resource {
         self.devices[d].recheck = true;
     }
 
-    fn submit_local(&mut self, d: usize, key: u64) {
+    fn submit_local(&mut self, d: VolumeNr, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         w.local = Local::Pending;
         let (sector, len) = (w.range.start, w.range.len());
@@ -519,7 +517,7 @@ impl Resource {
             Err(e) => Local::Failed(e),
         };
         if let Err(e) = result {
-            for i in 0..self.connections.len() {
+            for i in self.connections.ids() {
                 self.mark_out_of_sync(i, d, range);
             }
             self.data_error(d, "write", range, e);
@@ -532,12 +530,12 @@ impl Resource {
         let resuming = !self.suspended.any();
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let here = w.local != Local::Pending || mutant(Mutant::CompleteBeforeDisk);
-        let there = w.pending == 0 || mutant(Mutant::CompleteBeforePeer);
+        let there = w.pending.is_empty() || mutant(Mutant::CompleteBeforePeer);
         if !w.completed && here && there {
             if w.held && !resuming {
                 return;
             }
-            let (d, alone, repeat) = (w.device, w.ok == 0, w.repeat);
+            let (d, alone, repeat) = (w.device, w.ok.is_empty(), w.repeat);
             let lacked = matches!(w.local, Local::Failed(_));
             let undecided = alone && self.generation_undecided(d);
             if (alone || lacked) && self.devices[d].generation_in_flight() || undecided {
@@ -562,10 +560,10 @@ impl Resource {
     fn overtaken_by_disk_loss(&self, key: u64) -> bool {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
         let gone = self.devices[w.device].disk < DiskState::Inconsistent && w.local != Local::None;
-        let peers = self.connections.iter().enumerate();
+        let peers = self.connections.iter();
         let serves = |c: &Connection| c.replicating(w.device) && c.peer_devices[w.device].pdsk == DiskState::UpToDate;
         let sent_before = gone && !w.sole && !mutant(Mutant::LostGenerationTrusted);
-        sent_before && peers.filter(|(_, c)| serves(c)).any(|(i, _)| w.ok >> i & 1 == 1)
+        sent_before && peers.filter(|(_, c)| serves(c)).any(|(i, _)| w.ok.contains(i))
     }
 
     /// What kept writes from being completed is gone.
@@ -612,9 +610,9 @@ impl Resource {
         let d = w.device;
         // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
         let own_good = self.devices[d].disk == DiskState::UpToDate;
-        let peers = self.connections.iter().enumerate();
+        let peers = self.connections.iter();
         let peer_has =
-            peers.filter(|(_, c)| c.peer_devices[d].pdsk == DiskState::UpToDate).any(|(i, _)| w.ok >> i & 1 == 1);
+            peers.filter(|(_, c)| c.peer_devices[d].pdsk == DiskState::UpToDate).any(|(i, _)| w.ok.contains(i));
         let result = match w.local {
             Local::Ok if own_good => Ok(()),
             // The disk goes on as a good copy (on-io-error pass-on): what it lacks is not complete.
@@ -626,7 +624,7 @@ impl Resource {
         };
         let elsewhere = result.is_ok() && w.local != Local::Ok;
         // Later a newer write may have marked these blocks again.
-        let equal_on = if w.local == Local::Ok { w.ok & w.sis } else { 0 };
+        let equal_on = if w.local == Local::Ok { w.ok.and(w.sis) } else { NodeMask::default() };
         let range = w.range;
         let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
         let data = std::mem::take(&mut w.data);
@@ -636,7 +634,7 @@ impl Resource {
         self.devices[d].merging.keep_pieces(data);
         self.application_done(d, began, len);
         self.devices[d].outrun |= elsewhere && self.devices[d].disk < DiskState::Inconsistent;
-        for i in (0..self.connections.len()).filter(|i| equal_on >> i & 1 == 1) {
+        for i in self.connections.ids().filter(|i| equal_on.contains(*i)) {
             self.clear_out_of_sync(i, d, range);
         }
         self.devices[d].writing.remove(start, interval);
@@ -657,9 +655,9 @@ impl Resource {
     fn retire_write(&mut self, key: u64) {
         let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
         let d = w.device;
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             let forgotten = mutant(Mutant::ForgetInFlight);
-            if (w.ok >> i & 1 == 0 || w.local != Local::Ok) && !forgotten {
+            if (!w.ok.contains(i) || w.local != Local::Ok) && !forgotten {
                 self.mark_out_of_sync(i, d, w.range);
             }
         }
@@ -687,7 +685,7 @@ impl Resource {
 
     // -- the end of requests ------------------------------------------------------------------------------------------
 
-    pub(crate) fn end_owner(&mut self, d: usize, owner: Owner, result: Result<(), IoError>) {
+    pub(crate) fn end_owner(&mut self, d: VolumeNr, owner: Owner, result: Result<(), IoError>) {
         match owner {
             Owner::Tag(_) => {
                 self.devices[d].upper_pending -= 1;
@@ -706,10 +704,10 @@ impl Resource {
     }
 
     fn smallest_version(&self) -> u32 {
-        self.connections.iter().map(Connection::version).min().unwrap_or(u32::MAX)
+        self.connections.values().map(Connection::version).min().unwrap_or(u32::MAX)
     }
 
     fn smallest_max_epoch(&self) -> u32 {
-        self.connections.iter().map(|c| c.cfg.max_epoch_size).min().unwrap_or(u32::MAX)
+        self.connections.values().map(|c| c.cfg.max_epoch_size).min().unwrap_or(u32::MAX)
     }
 }

@@ -8,6 +8,7 @@ use crate::command::{Again, Pending};
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::device::Device;
+use crate::members::{Peers, Volumes};
 use crate::peer_write::PeerWrite;
 use crate::request::Request;
 use crate::slab::Slab;
@@ -27,8 +28,8 @@ pub struct Resource {
     pub(crate) rng: Rng,
     pub(crate) role: Role,
     pub(crate) suspended: SuspendReasons,
-    pub(crate) devices: Vec<Device>,
-    pub(crate) connections: Vec<Connection>,
+    pub(crate) devices: Volumes<Device>,
+    pub(crate) connections: Peers<Connection>,
     pub(crate) requests: Slab<Request>,
     /// Which of them are flushes.
     pub(crate) flushes: Vec<u64>,
@@ -62,16 +63,16 @@ pub(crate) enum Op {
     LocalRead(u64),
     LocalFlush(u64),
     PeerWrite(u64),
-    PeerRead { connection: usize, device: usize, request: wire::BlockRequest, session: u64 },
-    ResyncRead { connection: usize, device: usize, key: u64 },
-    ResyncWrite { connection: usize, device: usize, key: u64 },
-    ResyncDigest { connection: usize, device: usize, key: u64 },
-    EpochFlush { connection: usize, device: usize, session: u64, mark: u64 },
-    AlBlock(usize),
-    BitmapPage(usize, u64),
-    Superblock(usize),
-    Attach(usize),
-    LogReset(usize),
+    PeerRead { connection: NodeId, device: VolumeNr, request: wire::BlockRequest, session: u64 },
+    ResyncRead { connection: NodeId, device: VolumeNr, key: u64 },
+    ResyncWrite { connection: NodeId, device: VolumeNr, key: u64 },
+    ResyncDigest { connection: NodeId, device: VolumeNr, key: u64 },
+    EpochFlush { connection: NodeId, device: VolumeNr, session: u64, mark: u64 },
+    AlBlock(VolumeNr),
+    BitmapPage(VolumeNr, u64),
+    Superblock(VolumeNr),
+    Attach(VolumeNr),
+    LogReset(VolumeNr),
 }
 
 impl Resource {
@@ -79,8 +80,8 @@ impl Resource {
     /// from a secure random source (data generations are drawn from it) except in simulations.
     #[must_use]
     pub fn new(cfg: ResourceConfig, seed: u64) -> Resource {
-        let devices = cfg.volumes.iter().map(Device::new).collect();
-        let connections = cfg.connections.iter().map(|c| Connection::new(c, &cfg.volumes)).collect();
+        let devices = cfg.volumes.iter().map(|v| (v.volume, Device::new(v))).collect();
+        let connections = cfg.connections.iter().map(|c| (c.peer, Connection::new(c, &cfg.volumes))).collect();
         Resource {
             cfg,
             now: Instant(0),
@@ -291,10 +292,10 @@ impl Resource {
     /// All inputs of this turn are in: starts what can be batched. Call once a turn, before draining effects.
     pub fn on_turn_end(&mut self, now: Instant) {
         self.now = now;
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             self.pump_peer(i);
         }
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             self.pump_requests(d);
         }
         self.send_late_barriers();
@@ -339,15 +340,15 @@ impl Resource {
         }
     }
 
-    pub(crate) fn device_index(&self, volume: VolumeNr) -> Option<usize> {
-        self.devices.iter().position(|d| d.volume == volume)
+    pub(crate) fn device_index(&self, volume: VolumeNr) -> Option<VolumeNr> {
+        self.devices.contains(volume).then_some(volume)
     }
 
-    pub(crate) fn connection_index(&self, peer: NodeId) -> Option<usize> {
-        self.connections.iter().position(|c| c.cfg.peer == peer)
+    pub(crate) fn connection_index(&self, peer: NodeId) -> Option<NodeId> {
+        self.connections.contains(peer).then_some(peer)
     }
 
-    pub(crate) fn disk(&mut self, d: usize, op: Op, action: DiskOp) {
+    pub(crate) fn disk(&mut self, d: VolumeNr, op: Op, action: DiskOp) {
         if let Some(range) = action.changes() {
             self.mark_for_strangers(d, range);
         }
@@ -359,7 +360,7 @@ impl Resource {
         self.emit(Effect::Disk { op, volume, action });
     }
 
-    pub(crate) fn meta(&mut self, d: usize, op: Op, action: MetaOp) {
+    pub(crate) fn meta(&mut self, d: VolumeNr, op: Op, action: MetaOp) {
         let dev = &mut self.devices[d];
         if dev.meta_pending == 0 {
             dev.meta_since = self.now;
@@ -371,7 +372,7 @@ impl Resource {
     }
 
     /// The device that a write was for.
-    fn written_device(&self, op: &Op) -> Option<usize> {
+    fn written_device(&self, op: &Op) -> Option<VolumeNr> {
         match op {
             Op::LocalWrite(key) => self.requests.get(*key).map(Request::device),
             // What is durable at once needs no flush.
@@ -392,7 +393,7 @@ impl Resource {
     }
 
     /// A fresh generation, never one of the reserved values.
-    pub(crate) fn draw_generation(&mut self, d: usize) -> Generation {
+    pub(crate) fn draw_generation(&mut self, d: VolumeNr) -> Generation {
         loop {
             let g = Generation(self.rng.next_u64()).with_primary_bit(self.devices[d].role == Role::Primary);
             if g.base().0 > 4 {
@@ -402,7 +403,7 @@ impl Resource {
     }
 
     /// Has a handler called; returns the number that its end will have.
-    pub(crate) fn handler(&mut self, event: &'static str, d: Option<usize>, i: Option<usize>) -> u64 {
+    pub(crate) fn handler(&mut self, event: &'static str, d: Option<VolumeNr>, i: Option<NodeId>) -> u64 {
         self.next_handler += 1;
         let volume = d.map(|d| self.devices[d].volume);
         let peer = i.map(|i| self.connections[i].cfg.peer);
@@ -416,8 +417,8 @@ impl Resource {
     pub(crate) fn note(
         &mut self,
         severity: Severity,
-        d: Option<usize>,
-        i: Option<usize>,
+        d: Option<VolumeNr>,
+        i: Option<NodeId>,
         reason: &'static str,
         text: impl Into<String>,
     ) {

@@ -15,8 +15,8 @@ impl Resource {
             node: self.cfg.node,
             role: self.role,
             suspended: self.suspended,
-            devices: (0..self.devices.len()).map(|d| self.device_snapshot(d)).collect(),
-            connections: (0..self.connections.len()).map(|i| self.connection_snapshot(i)).collect(),
+            devices: self.devices.ids().map(|d| self.device_snapshot(d)).collect(),
+            connections: self.connections.ids().map(|i| self.connection_snapshot(i)).collect(),
             decisions: self.decisions.iter().cloned().collect(),
         }
     }
@@ -49,7 +49,7 @@ impl Resource {
         count
     }
 
-    fn device_snapshot(&self, d: usize) -> DeviceSnapshot {
+    fn device_snapshot(&self, d: VolumeNr) -> DeviceSnapshot {
         let dev = &self.devices[d];
         let set = self.uuids(d);
         DeviceSnapshot {
@@ -67,7 +67,7 @@ impl Resource {
         }
     }
 
-    fn connection_snapshot(&self, i: usize) -> ConnectionSnapshot {
+    fn connection_snapshot(&self, i: NodeId) -> ConnectionSnapshot {
         let c = &self.connections[i];
         ConnectionSnapshot {
             peer: c.cfg.peer,
@@ -77,11 +77,11 @@ impl Resource {
             addresses: c.cfg.addresses,
             version: c.dialect().map(|d| d.version.number()),
             refusals: c.refusals,
-            peer_devices: (0..self.devices.len()).map(|d| self.peer_device_snapshot(i, d)).collect(),
+            peer_devices: self.devices.ids().map(|d| self.peer_device_snapshot(i, d)).collect(),
         }
     }
 
-    fn peer_device_snapshot(&self, i: usize, d: usize) -> PeerDeviceSnapshot {
+    fn peer_device_snapshot(&self, i: NodeId, d: VolumeNr) -> PeerDeviceSnapshot {
         let pd = &self.connections[i].peer_devices[d];
         let (left, progress) = (self.bits_left(i, d), self.progress(i, d));
         let verifying = matches!(pd.repl, ConnState::VerifyS | ConnState::VerifyT);

@@ -5,7 +5,7 @@ use crate::Resource;
 use crate::api::{IoError, MAX_DATA, MAX_DISCARD, Segments};
 use crate::request::{Owner, Owners, Write, WriteKind};
 use std::collections::VecDeque;
-use units::{Sector, SectorRange};
+use units::{Sector, SectorRange, VolumeNr};
 
 /// Something that was split: it ends when all parts have.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Resource {
     }
 
     /// A part has ended; with the last one the whole has.
-    pub(crate) fn end_part(&mut self, d: usize, key: u64, result: Result<(), IoError>) {
+    pub(crate) fn end_part(&mut self, d: VolumeNr, key: u64, result: Result<(), IoError>) {
         let split = self.splits.get_mut(key).expect("a part's split lives as long as its parts");
         split.left -= 1;
         split.result = split.result.and(result);
@@ -33,7 +33,7 @@ impl Resource {
     }
 
     /// Cuts a write that a peer cannot be told at once.
-    pub(crate) fn split_write(&mut self, d: usize, mut write: Write, limit: u64) {
+    pub(crate) fn split_write(&mut self, d: VolumeNr, mut write: Write, limit: u64) {
         let mut pieces = VecDeque::new();
         let step = limit / 512;
         let mut at = write.range.start.0;
@@ -54,17 +54,17 @@ impl Resource {
     }
 
     /// The longest write of a kind that the peers can be told at once, in bytes.
-    pub(crate) fn longest(&self, d: usize, kind: WriteKind) -> u64 {
+    pub(crate) fn longest(&self, d: VolumeNr, kind: WriteKind) -> u64 {
         if kind == WriteKind::Data { self.max_data(d) } else { self.max_discard() }
     }
 
-    fn max_data(&self, d: usize) -> u64 {
-        let peers = self.connections.iter().filter(|c| c.is_connected());
+    fn max_data(&self, d: VolumeNr) -> u64 {
+        let peers = self.connections.values().filter(|c| c.is_connected());
         peers.map(|c| c.max_data(d)).min().unwrap_or(MAX_DATA).clamp(4096, MAX_DATA)
     }
 
     fn max_discard(&self) -> u64 {
-        let peers = self.connections.iter().filter(|c| c.is_connected());
+        let peers = self.connections.values().filter(|c| c.is_connected());
         peers.map(|c| c.max_discard()).min().unwrap_or(MAX_DISCARD)
     }
 }

@@ -12,15 +12,17 @@ use crate::decide::rules84::{self, Context, Force};
 use crate::decide::uuid84::UuidSet;
 use crate::decide::{Handler, StateChange, StateChangeResult as Code};
 use crate::mutant::{Mutant, mutant};
-use units::Generation;
+use units::{Generation, NodeId, VolumeNr};
 use wire::{ConnState, DiskState, Packet, Role, Socket, StateWord, UuidFlags};
 
-/// The connection that the state word of a volume is about.
-pub(crate) const PEER: usize = 0;
-
 impl Resource {
+    /// The peer that the state word of a volume is about. Without peers: this node, which is nobody's peer.
+    pub(crate) fn peer(&self) -> NodeId {
+        self.connections.ids().next().unwrap_or(self.cfg.node)
+    }
+
     /// The state of a volume as one word.
-    pub(crate) fn word(&self, d: usize) -> StateWord {
+    pub(crate) fn word(&self, d: VolumeNr) -> StateWord {
         let dev = &self.devices[d];
         let word = StateWord {
             role: dev.role,
@@ -36,7 +38,7 @@ impl Resource {
             susp_fen: self.suspended.fencing,
             quorum: false,
         };
-        let Some(c) = self.connections.get(PEER) else { return word };
+        let Some(c) = self.connections.get(self.peer()) else { return word };
         let pd = &c.peer_devices[d];
         StateWord {
             peer: pd.peer_role,
@@ -51,15 +53,15 @@ impl Resource {
 
     /// Has neither node a good copy? The peer, which has told of its own, may not have heard of this one yet: that
     /// travels on the other stream than the acknowledgement, which it would take for one of a good copy.
-    pub(crate) fn stands_for_nothing(&self, i: usize, d: usize) -> bool {
+    pub(crate) fn stands_for_nothing(&self, i: NodeId, d: VolumeNr) -> bool {
         let good = |disk: DiskState| disk == DiskState::UpToDate;
         let none = !good(self.devices[d].disk) && !good(self.connections[i].peer_devices[d].pdsk);
         none && !mutant(Mutant::AckOfNoCopy)
     }
 
-    pub(crate) fn context(&self, d: usize) -> Context {
+    pub(crate) fn context(&self, d: VolumeNr) -> Context {
         let dev = &self.devices[d];
-        let c = self.connections.get(PEER);
+        let c = self.connections.get(self.peer());
         let others = c.is_some_and(|c| c.peer_role == Role::Primary && self.devices.len() > 1);
         let at_attach = (dev.disk == DiskState::Negotiating).then(|| {
             let outdated = dev
@@ -92,15 +94,15 @@ impl Resource {
 
     /// Our parameters are on their way and some volume's handshake is not over.
     fn state_sent(&self) -> bool {
-        self.connections.iter().any(|c| {
-            let waiting = c.peer_devices.iter().any(|p| p.repl == ConnState::WFReportParams);
+        self.connections.values().any(|c| {
+            let waiting = c.peer_devices.values().any(|p| p.repl == ConnState::WFReportParams);
             c.is_connected() && waiting && c.link.as_ref().is_some_and(|l| l.phase >= Phase::Parameters)
         })
     }
 
     /// The highest policy of the volumes whose data is worth something (spec 8.5).
     pub(crate) fn fencing_policy(&self) -> Fencing {
-        let good = self.devices.iter().filter(|d| d.disk >= DiskState::Consistent);
+        let good = self.devices.values().filter(|d| d.disk >= DiskState::Consistent);
         good.filter_map(|d| d.cfg.as_ref()).map(|c| c.fencing).max().unwrap_or_default()
     }
 
@@ -108,14 +110,14 @@ impl Resource {
     ///
     /// # Errors
     /// The code of the rule that refuses it.
-    pub(crate) fn change(&mut self, d: usize, change: &StateChange, force: Force) -> Result<(), Code> {
+    pub(crate) fn change(&mut self, d: VolumeNr, change: &StateChange, force: Force) -> Result<(), Code> {
         let old = self.word(d);
         let new = match rules84::judge(&old, change, force, &self.context(d)) {
             Err(Code::NothingToDo) => return Ok(()),
             other => other?,
         };
         self.store(d, &new);
-        self.after_change(d, &old, &new);
+        self.after_change(self.peer(), d, &old, &new);
         Ok(())
     }
 
@@ -125,7 +127,7 @@ impl Resource {
     /// The code of the first rule that refuses it for any volume; nothing is changed then.
     pub(crate) fn change_all(&mut self, change: &StateChange, force: Force) -> Result<(), Code> {
         let mut words = Vec::new();
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             let old = self.word(d);
             match rules84::judge(&old, change, force, &self.context(d)) {
                 Ok(new) => words.push((d, old, new)),
@@ -138,20 +140,20 @@ impl Resource {
             self.store(*d, new);
         }
         for (d, old, new) in words {
-            self.after_change(d, &old, &new);
+            self.after_change(self.peer(), d, &old, &new);
         }
         Ok(())
     }
 
-    fn store(&mut self, d: usize, new: &StateWord) {
+    fn store(&mut self, d: VolumeNr, new: &StateWord) {
         self.calm = false;
         self.status_changed = true;
         self.devices[d].role = new.role;
-        let primary = self.devices.iter().any(|d| d.role == Role::Primary);
+        let primary = self.devices.values().any(|d| d.role == Role::Primary);
         self.role = if primary { Role::Primary } else { Role::Secondary };
         self.suspended = SuspendReasons { user: new.susp, no_data: new.susp_nod, fencing: new.susp_fen };
         self.devices[d].disk = new.disk;
-        let Some(c) = self.connections.get_mut(PEER) else { return };
+        let Some(c) = self.connections.get_mut(self.peer()) else { return };
         c.state = connection_state(new.conn);
         let pd = &mut c.peer_devices[d];
         pd.peer_role = new.peer;
@@ -160,36 +162,36 @@ impl Resource {
         pd.aftr_isp = new.aftr_isp;
         pd.peer_isp = new.peer_isp;
         pd.user_isp = new.user_isp;
-        let roles = || c.peer_devices.iter().map(|p| p.peer_role);
+        let roles = || c.peer_devices.values().map(|p| p.peer_role);
         c.peer_role = roles().find(|r| *r == Role::Primary).or_else(|| roles().next()).unwrap_or(Role::Unknown);
     }
 
-    fn facts(&self, d: usize) -> Facts {
+    fn facts(&self, d: VolumeNr) -> Facts {
         let dev = &self.devices[d];
         let pds = |f: fn(&crate::connection::PeerDevice) -> bool| {
-            self.connections.get(PEER).is_some_and(|c| c.peer_devices.iter().all(f))
+            self.connections.get(self.peer()).is_some_and(|c| c.peer_devices.values().all(f))
         };
         Facts {
-            protocol: self.connections.get(PEER).map_or(101, Connection::version),
+            protocol: self.connections.get(self.peer()).map_or(101, Connection::version),
             bitmap_uuid_zero: dev.backing.is_none() || self.uuids(d).bitmap.is_none(),
             all_volumes_connected: pds(|p| p.repl >= ConnState::Connected),
             all_peer_disks_outdated: pds(|p| p.pdsk <= DiskState::Outdated),
-            all_disks_up_to_date: self.devices.iter().all(|d| d.disk == DiskState::UpToDate),
-            others_lack_data: (0..self.devices.len()).any(|o| o != d && rules84::lacks_data(&self.word(o))),
+            all_disks_up_to_date: self.devices.values().all(|d| d.disk == DiskState::UpToDate),
+            others_lack_data: self.devices.ids().any(|o| o != d && rules84::lacks_data(&self.word(o))),
             call_local_io_error: dev.cfg.as_ref().is_some_and(|c| c.on_io_error == OnIoError::CallHandler),
             forced_detach: dev.forced_detach,
             grown: false,
         }
     }
 
-    fn after_change(&mut self, d: usize, old: &StateWord, new: &StateWord) {
+    fn after_change(&mut self, i: NodeId, d: VolumeNr, old: &StateWord, new: &StateWord) {
         if old == new {
             return;
         }
-        self.note_change(d, old, new);
+        self.note_change(i, d, old, new);
         if new.pdsk < DiskState::Negotiating && old.pdsk >= DiskState::Negotiating {
             // Also if the peer has asked for it: its words from before are still under way, and call the disk good.
-            self.connections[PEER].peer_devices[d].compared &= mutant(Mutant::ComparedBeforeLoss);
+            self.connections[i].peer_devices[d].compared &= mutant(Mutant::ComparedBeforeLoss);
         }
         let rises = old.role != Role::Primary && new.role == Role::Primary;
         if rises {
@@ -200,26 +202,26 @@ impl Resource {
             self.note_disk_lost(d, new.conn < ConnState::Connected);
         }
         if new.disk < DiskState::Inconsistent && (old.disk >= DiskState::Inconsistent || rises) {
-            self.expose_peers(d, new);
+            self.expose_peers(i, d, new);
         }
         // The peer was forced to be Primary: its next state packet decides about a resync (spec 2.6, row 12).
         let worthless = |w: &StateWord| w.disk == DiskState::Inconsistent && w.pdsk == DiskState::Inconsistent;
         if worthless(old) && new.pdsk == DiskState::UpToDate && old.peer != Role::Primary && new.peer == Role::Primary {
-            self.connections[PEER].peer_devices[d].consider_resync = true;
+            self.connections[i].peer_devices[d].consider_resync = true;
         }
         let writes_here = new.conn >= ConnState::Connected && new.peer == Role::Primary;
         if !writes_here || new.pdsk >= DiskState::Inconsistent || new.disk != DiskState::UpToDate {
             self.devices[d].generation_with_first_write = false;
         }
         for effect in effects84::effects(old, new, &self.facts(d)) {
-            self.carry_out(d, effect);
+            self.carry_out(i, d, effect);
         }
         // What became of an attach is decided on both sides; to say it rules out that they differ.
         let decided = old.disk == DiskState::Negotiating && new.disk >= DiskState::Inconsistent;
         if decided && new.conn >= ConnState::Connected {
-            self.send_state(d);
+            self.send_state(i, d);
         }
-        self.follow_resync_states(d, old, new);
+        self.follow_resync_states(i, d, old, new);
         if self.devices[d].new_generation_pending && !self.suspended.any() {
             self.settle_pending_generations();
             self.finish_held();
@@ -231,16 +233,16 @@ impl Resource {
     /// The own disk goes, or there are users without one: from now on they see what the peer has (spec 7.9). It may
     /// have told of its generation while there was a disk here, or no users, and that did not matter. The one that it
     /// begins for a Primary without a disk may never be heard of.
-    fn expose_peers(&mut self, d: usize, word: &StateWord) {
+    fn expose_peers(&mut self, i: NodeId, d: VolumeNr, word: &StateWord) {
         let serves = word.conn >= ConnState::Connected && word.pdsk == DiskState::UpToDate;
-        let theirs = self.connections.get(PEER).and_then(|c| c.peer_devices[d].uuids).map(|u| u.current);
+        let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids).map(|u| u.current);
         let fresh = |g: &Generation| g.is_none() || g.same(Generation::JUST_CREATED);
         if let Some(current) = theirs.filter(|g| serves && !fresh(g) && !mutant(Mutant::OwnGenerationExposed)) {
             self.devices[d].exposed = current;
         }
     }
 
-    fn note_change(&mut self, d: usize, old: &StateWord, new: &StateWord) {
+    fn note_change(&mut self, i: NodeId, d: VolumeNr, old: &StateWord, new: &StateWord) {
         let mut parts = Vec::new();
         let mut part = |name: &str, a: &dyn std::fmt::Display, b: &dyn std::fmt::Display| {
             let (a, b) = (a.to_string(), b.to_string());
@@ -256,12 +258,12 @@ impl Resource {
         let susp = |w: &StateWord| format!("{}{}{}", u8::from(w.susp), u8::from(w.susp_nod), u8::from(w.susp_fen));
         part("susp", &susp(old), &susp(new));
         if !parts.is_empty() {
-            let peer = (!self.connections.is_empty()).then_some(PEER);
+            let peer = (!self.connections.is_empty()).then_some(i);
             self.note(Severity::Info, Some(d), peer, "state-change", parts.join(" "));
         }
     }
 
-    fn carry_out(&mut self, d: usize, effect: effects84::Effect) {
+    fn carry_out(&mut self, i: NodeId, d: VolumeNr, effect: effects84::Effect) {
         use effects84::Effect as E;
         match effect {
             E::ExposeCurrent => {
@@ -275,7 +277,7 @@ impl Resource {
             E::Call(handler) => {
                 self.handler(handler.name(), Some(d), None);
             }
-            E::ResendRequests | E::RestartLocalIo => self.restart_frozen(PEER),
+            E::ResendRequests | E::RestartLocalIo => self.restart_frozen(i),
             E::LiftNoData => self.lift(|s| s.no_data = false),
             E::LiftFencing => self.lift(|s| s.fencing = false),
             E::DropPendingGeneration => self.devices[d].new_generation_pending = false,
@@ -285,17 +287,17 @@ impl Resource {
                     self.settle_pending_generations();
                 }
             }
-            E::CompleteWithoutPeer => self.give_up_frozen(PEER),
-            E::SendSyncUuid => self.send_sync_uuid(d),
-            E::SendUuids => self.send_uuids(d, UuidFlags::NONE),
-            E::SendSizes => self.send_sizes(d),
-            E::SendState => self.send_state(d),
-            E::SendBitmap => self.bitmap_exchange_as_source(d),
+            E::CompleteWithoutPeer => self.give_up_frozen(i),
+            E::SendSyncUuid => self.send_sync_uuid(i, d),
+            E::SendUuids => self.send_uuids(i, d, UuidFlags::NONE),
+            E::SendSizes => self.send_sizes(i, d),
+            E::SendState => self.send_state(i, d),
+            E::SendBitmap => self.bitmap_exchange_as_source(i, d),
             E::MarkGenerationPending => self.devices[d].new_generation_pending = true,
             E::NewGeneration => self.new_generation(d),
             E::GenerationWithFirstWrite => self.devices[d].generation_with_first_write = true,
             E::WriteBitmap => self.write_bitmap(d),
-            E::SetAllBitsThenResync => self.starting_sync(d),
+            E::SetAllBitsThenResync => self.starting_sync(i, d),
             E::AbortLocalIo => self.abort_local_io(d),
             E::ResyncGrownArea | E::ReconsiderOtherResyncs => {}
             E::FlushMetadata => {}
@@ -305,49 +307,49 @@ impl Resource {
     }
 
     /// Lets go of resync work that the new state does not want, and starts what it does.
-    fn follow_resync_states(&mut self, d: usize, old: &StateWord, new: &StateWord) {
+    fn follow_resync_states(&mut self, i: NodeId, d: VolumeNr, old: &StateWord, new: &StateWord) {
         let syncing = |c: ConnState| {
             matches!(c, ConnState::SyncSource | ConnState::SyncTarget | ConnState::PausedSyncS | ConnState::PausedSyncT)
         };
         if syncing(old.conn) && !syncing(new.conn) {
-            self.abandon_resync(PEER, d);
+            self.abandon_resync(i, d);
             if old.conn == ConnState::SyncTarget || old.conn == ConnState::PausedSyncT {
-                self.handler(Handler::AfterResyncTarget.name(), Some(d), Some(PEER));
+                self.handler(Handler::AfterResyncTarget.name(), Some(d), Some(i));
             }
         }
         let verifying = |c: ConnState| matches!(c, ConnState::VerifyS | ConnState::VerifyT);
         if verifying(old.conn) && !verifying(new.conn) {
-            self.verify_interrupted(PEER, d);
-            self.abandon_resync(PEER, d);
+            self.verify_interrupted(i, d);
+            self.abandon_resync(i, d);
         }
         if verifying(new.conn) && !verifying(old.conn) {
-            self.start_verify(PEER, d);
+            self.start_verify(i, d);
         }
         let paused = |c: ConnState| matches!(c, ConnState::PausedSyncS | ConnState::PausedSyncT);
         if syncing(new.conn) && paused(old.conn) != paused(new.conn) {
-            self.resync_paused(PEER, d, paused(new.conn));
+            self.resync_paused(i, d, paused(new.conn));
         }
-        self.consider_repair(PEER, d, old, new);
+        self.consider_repair(i, d, old, new);
         if !syncing(old.conn) && syncing(new.conn) {
             // It brings what was refused, and until its end the target is no good copy.
             self.devices[d].peer_refused = false;
-            self.start_resync(PEER, d);
-            self.connections[PEER].peer_devices[d].resync.known = old.conn == ConnState::WFBitMapS;
-            self.resync_began(d, matches!(new.conn, ConnState::SyncSource | ConnState::PausedSyncS));
+            self.start_resync(i, d);
+            self.connections[i].peer_devices[d].resync.known = old.conn == ConnState::WFBitMapS;
+            self.resync_began(i, d, matches!(new.conn, ConnState::SyncSource | ConnState::PausedSyncS));
         }
         let wants_bitmap = new.conn == ConnState::WFBitMapT && old.conn != ConnState::WFBitMapT;
         if wants_bitmap && !mutant(Mutant::StaleSyncUuid) {
             // The source says the generation when it has our bitmap.
-            self.connections[PEER].peer_devices[d].early_sync_uuid = None;
+            self.connections[i].peer_devices[d].early_sync_uuid = None;
         }
-        if wants_bitmap && std::mem::take(&mut self.connections[PEER].peer_devices[d].early_bitmap) {
-            self.bitmap_complete(PEER, d);
+        if wants_bitmap && std::mem::take(&mut self.connections[i].peer_devices[d].early_bitmap) {
+            self.bitmap_complete(i, d);
         }
-        self.connections[PEER].peer_devices[d].before_resync.follow(new.conn);
+        self.connections[i].peer_devices[d].before_resync.follow(new.conn);
         if new.conn == ConnState::WFSyncUUID
-            && let Some(generation) = self.connections[PEER].peer_devices[d].early_sync_uuid.take()
+            && let Some(generation) = self.connections[i].peer_devices[d].early_sync_uuid.take()
         {
-            self.sync_uuid_received(PEER, d, generation);
+            self.sync_uuid_received(i, d, generation);
         }
         if new.disk == DiskState::Failed && old.disk != DiskState::Failed {
             self.disk_failed(d);
@@ -363,14 +365,14 @@ impl Resource {
         f(&mut self.suspended);
         self.calm = false;
         self.status_changed = true;
-        for dev in &mut self.devices {
+        for dev in self.devices.values_mut() {
             dev.recheck = true;
         }
         if self.suspended.any() {
             return;
         }
         self.settle_pending_generations();
-        for i in 0..self.connections.len() {
+        for i in self.connections.ids() {
             self.restart_frozen(i);
         }
         self.finish_held();
@@ -378,12 +380,12 @@ impl Resource {
 
     /// I/O of all volumes goes on together: what was frozen ends when each has begun its generation.
     fn settle_pending_generations(&mut self) {
-        (0..self.devices.len()).for_each(|d| self.settle_pending_generation(d));
+        self.devices.ids().for_each(|d| self.settle_pending_generation(d));
     }
 
     /// A generation was put off while I/O was frozen: is it still due? Not if a peer with data came back meanwhile, as
     /// nothing was written without it; but if that is to become a target, what is written from now on is.
-    fn settle_pending_generation(&mut self, d: usize) {
+    fn settle_pending_generation(&mut self, d: VolumeNr) {
         if self.generation_undecided(d) {
             return;
         }
@@ -398,17 +400,17 @@ impl Resource {
 
     /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
     /// handshake is over. Until then nothing may be written.
-    pub(crate) fn generation_undecided(&self, d: usize) -> bool {
-        let shaking = self.connections.get(PEER).is_some_and(|c| c.is_connected() && !c.replicating(d));
+    pub(crate) fn generation_undecided(&self, d: VolumeNr) -> bool {
+        let shaking = self.connections.get(self.peer()).is_some_and(|c| c.is_connected() && !c.replicating(d));
         self.devices[d].new_generation_pending && shaking
     }
 
     // -- data generations ---------------------------------------------------------------------------------------------
 
     /// The generations of an attached volume, as 8.4 knows them.
-    pub(crate) fn uuids(&self, d: usize) -> UuidSet {
+    pub(crate) fn uuids(&self, d: VolumeNr) -> UuidSet {
         let Some(b) = &self.devices[d].backing else { return UuidSet::default() };
-        let owner = self.connections.get(PEER).map_or(meta::Superblock::V08_PEER, |c| self.slot_owner(d, c));
+        let owner = self.connections.get(self.peer()).map_or(meta::Superblock::V08_PEER, |c| self.slot_owner(d, c));
         UuidSet {
             current: b.md.current,
             bitmap: b.md.peers[owner].bitmap_uuid,
@@ -417,8 +419,8 @@ impl Resource {
     }
 
     /// Stores them; writes wait until they are on disk.
-    pub(crate) fn put_uuids(&mut self, d: usize, set: &UuidSet) {
-        let owner = self.connections.get(PEER).map_or(meta::Superblock::V08_PEER, |c| self.slot_owner(d, c));
+    pub(crate) fn put_uuids(&mut self, d: VolumeNr, set: &UuidSet) {
+        let owner = self.connections.get(self.peer()).map_or(meta::Superblock::V08_PEER, |c| self.slot_owner(d, c));
         let Some(b) = &mut self.devices[d].backing else { return };
         b.md.current = set.current;
         b.md.peers[owner].bitmap_uuid = set.bitmap;
@@ -433,7 +435,7 @@ impl Resource {
     }
 
     /// A new current generation: the old one becomes what the bitmap is about.
-    pub(crate) fn new_generation(&mut self, d: usize) {
+    pub(crate) fn new_generation(&mut self, d: VolumeNr) {
         let fresh = self.draw_generation(d);
         let mut set = self.uuids(d);
         set.start_generation(fresh);
@@ -442,7 +444,7 @@ impl Resource {
         self.devices[d].new_generation_pending = false;
         self.devices[d].generation_with_first_write = false;
         // A peer that attaches a disk meanwhile is told of the generation before: what was compared is of the past.
-        for c in &mut self.connections {
+        for c in self.connections.values_mut() {
             c.peer_devices[d].compared &= mutant(Mutant::ComparedBeforeGeneration);
         }
         let text = format!("new data generation {fresh}, the bitmap counts from {}", set.bitmap);
@@ -450,25 +452,25 @@ impl Resource {
     }
 
     /// The peer is, or will be, the target of a resync, and gets the generation with that: what was compared stays so.
-    pub(crate) fn new_generation_beside_target(&mut self, i: usize, d: usize) {
+    pub(crate) fn new_generation_beside_target(&mut self, i: NodeId, d: VolumeNr) {
         let compared = self.connections[i].peer_devices[d].compared;
         self.new_generation(d);
         self.connections[i].peer_devices[d].compared = compared;
-        self.send_uuids(d, UuidFlags::NONE);
+        self.send_uuids(i, d, UuidFlags::NONE);
     }
 
-    pub(crate) fn create_pending_generation(&mut self, d: usize) {
+    pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
         if !self.generation_undecided(d) && std::mem::take(&mut self.devices[d].new_generation_pending) {
             self.new_generation(d);
-            if self.connections.get(PEER).is_some_and(|c| c.replicating(d)) {
+            for i in self.connections.ids().filter(|i| self.connections[*i].replicating(d)).collect::<Vec<_>>() {
                 // The peer may be behind, and will catch up with this generation.
-                self.send_uuids(d, UuidFlags::NONE);
+                self.send_uuids(i, d, UuidFlags::NONE);
             }
         }
     }
 
     /// Index of a connection's record in the superblock.
-    pub(crate) fn slot_owner(&self, d: usize, c: &Connection) -> usize {
+    pub(crate) fn slot_owner(&self, d: VolumeNr, c: &Connection) -> usize {
         match self.devices[d].backing.as_ref().map(|b| b.md.version()) {
             Some(meta::Version::V09) => c.cfg.peer.index(),
             _ => meta::Superblock::V08_PEER,
@@ -476,7 +478,7 @@ impl Resource {
     }
 
     /// A connection's bitmap slot.
-    pub(crate) fn slot(&self, i: usize, d: usize) -> Option<usize> {
+    pub(crate) fn slot(&self, i: NodeId, d: VolumeNr) -> Option<usize> {
         let b = self.devices[d].backing.as_ref()?;
         let owner = self.slot_owner(d, self.connections.get(i)?);
         b.md.peers[owner].slot.map(usize::from).filter(|s| *s < b.bitmaps.len())
@@ -484,19 +486,29 @@ impl Resource {
 
     // -- packets about state ------------------------------------------------------------------------------------------
 
-    pub(crate) fn send_state(&mut self, d: usize) {
+    pub(crate) fn send_state(&mut self, i: NodeId, d: VolumeNr) {
         let word = self.word(d);
-        self.send(PEER, Socket::Data, d, Packet::State(word), Segments::None);
+        self.send(i, Socket::Data, d, Packet::State(word), Segments::None);
     }
 
-    pub(crate) fn send_uuids(&mut self, d: usize, extra: UuidFlags) {
+    /// Tells every peer of the volume's state.
+    pub(crate) fn tell_state(&mut self, d: VolumeNr) {
+        self.connections.ids().for_each(|i| self.send_state(i, d));
+    }
+
+    /// Tells every peer of the volume's generations.
+    pub(crate) fn tell_uuids(&mut self, d: VolumeNr, extra: UuidFlags) {
+        self.connections.ids().for_each(|i| self.send_uuids(i, d, extra));
+    }
+
+    pub(crate) fn send_uuids(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
         let dev = &self.devices[d];
         if dev.disk < DiskState::Negotiating || dev.backing.is_none() {
             return;
         }
         let set = self.uuids(d);
         let mut flags = extra.0;
-        if self.connections[PEER].discard_my_data {
+        if self.connections[i].discard_my_data {
             flags |= UuidFlags::DISCARD_MY_DATA.0;
         }
         if dev.crashed_primary {
@@ -510,7 +522,7 @@ impl Resource {
         } else {
             set.current.with_primary_bit(dev.role == Role::Primary)
         };
-        let changes = self.bits_left(PEER, d);
+        let changes = self.bits_left(i, d);
         let packet = wire::Uuids {
             current,
             bitmap: set.bitmap,
@@ -518,14 +530,14 @@ impl Resource {
             dirty_bits: changes,
             flags: UuidFlags(flags),
         };
-        self.connections[PEER].peer_devices[d].changes_told = changes;
-        self.send(PEER, Socket::Data, d, Packet::Uuids(Box::new(packet)), Segments::None);
+        self.connections[i].peer_devices[d].changes_told = changes;
+        self.send(i, Socket::Data, d, Packet::Uuids(Box::new(packet)), Segments::None);
     }
 
     /// What we announce about a device's size (`docs/spec/wire-protocol.md` 5.13).
-    pub(crate) fn send_sizes(&mut self, d: usize) {
+    pub(crate) fn send_sizes(&mut self, i: NodeId, d: VolumeNr) {
         let dev = &self.devices[d];
-        let c = &self.connections[PEER];
+        let c = &self.connections[i];
         let usable = dev.disk >= DiskState::Negotiating && dev.backing.is_some();
         let disk_size = if usable { self.capacity(d) } else { units::Sector(0) };
         let user_size = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
@@ -551,14 +563,14 @@ impl Resource {
             flags: wire::ResizeFlags::default(),
             limits: c.has(wire::Features::WRITE_SAME).then_some(limits),
         };
-        self.send(PEER, Socket::Data, d, Packet::Sizes(Box::new(sizes)), Segments::None);
+        self.send(i, Socket::Data, d, Packet::Sizes(Box::new(sizes)), Segments::None);
     }
 
     /// Tells front ends and applications what they may do.
-    pub(crate) fn announce_device(&mut self, d: usize) {
+    pub(crate) fn announce_device(&mut self, d: VolumeNr) {
         let good_peer =
-            self.connections.iter().any(|c| c.is_connected() && c.peer_devices[d].pdsk == DiskState::UpToDate);
-        let trim = self.connections.iter().filter(|c| c.is_connected()).all(Connection::takes_discards);
+            self.connections.values().any(|c| c.is_connected() && c.peer_devices[d].pdsk == DiskState::UpToDate);
+        let trim = self.connections.values().filter(|c| c.is_connected()).all(Connection::takes_discards);
         let dev = &mut self.devices[d];
         let access = if self.role == Role::Primary { crate::Access::ReadWrite } else { crate::Access::None };
         let size = dev.size.to_bytes();
@@ -573,7 +585,7 @@ impl Resource {
 }
 
 /// I/O of the resource is frozen if any volume has a reason for it.
-fn suspend_together(words: &mut [(usize, StateWord, StateWord)]) {
+fn suspend_together(words: &mut [(VolumeNr, StateWord, StateWord)]) {
     let any = |reason: fn(&StateWord) -> bool| words.iter().any(|(_, _, new)| reason(new));
     let (susp, susp_nod, susp_fen) = (any(|w| w.susp), any(|w| w.susp_nod), any(|w| w.susp_fen));
     for (_, _, new) in words {

@@ -44,6 +44,58 @@ impl NodeMask {
     pub fn insert(&mut self, node: NodeId) {
         self.0 |= 1 << node.0;
     }
+
+    /// Takes `node` out of the set.
+    pub fn remove(&mut self, node: NodeId) {
+        self.0 &= !(1 << node.0);
+    }
+
+    /// Is nobody in the set?
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many are in the set?
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Who is in the set and not in `other`.
+    #[must_use]
+    pub fn without(self, other: NodeMask) -> NodeMask {
+        NodeMask(self.0 & !other.0)
+    }
+
+    /// Who is in both sets.
+    #[must_use]
+    pub fn and(self, other: NodeMask) -> NodeMask {
+        NodeMask(self.0 & other.0)
+    }
+}
+
+impl IntoIterator for NodeMask {
+    type Item = NodeId;
+    type IntoIter = Nodes;
+
+    fn into_iter(self) -> Nodes {
+        Nodes(self)
+    }
+}
+
+/// The nodes of a set, ascending.
+#[derive(Clone, Debug)]
+pub struct Nodes(NodeMask);
+
+impl Iterator for Nodes {
+    type Item = NodeId;
+
+    fn next(&mut self) -> Option<NodeId> {
+        let node = NodeId::new(self.0.0.trailing_zeros() as u8)?;
+        self.0.remove(node);
+        Some(node)
+    }
 }
 
 /// A volume's number in its resource, 0 to 65534.

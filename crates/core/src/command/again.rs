@@ -14,7 +14,8 @@ use crate::Resource;
 use crate::api::{CommandError, ConnectionState, Severity};
 use crate::decide::StateChangeResult as Code;
 use crate::liveness::failure;
-use units::{Duration, Instant};
+use crate::members::Volumes;
+use units::{Duration, Instant, VolumeNr};
 use wire::{ConnState, DiskState, Role};
 
 /// The wish to be Primary again.
@@ -27,7 +28,7 @@ pub(crate) struct Again {
     since: Instant,
     stage: Progress,
     /// What each volume's disk was when it was attached.
-    found: Option<Vec<DiskState>>,
+    found: Option<Volumes<DiskState>>,
     /// The administrator does not want to wait for the peer.
     resumed: bool,
 }
@@ -89,21 +90,21 @@ impl Resource {
 
     fn try_again(&mut self, id: u64) {
         let attaching = |d: &crate::device::Device| d.attaching.is_some();
-        if self.devices.iter().any(attaching) {
+        if self.devices.values().any(attaching) {
             return;
         }
         let found = |d: &crate::device::Device| if d.disk == DiskState::Negotiating { d.attach_state } else { d.disk };
-        let states: Vec<DiskState> = self.devices.iter().map(found).collect();
-        let alone = self.devices.iter().all(|d| d.left_alone);
+        let states = self.devices.map(found);
+        let alone = self.devices.values().all(|d| d.left_alone);
         let Some(again) = &mut self.again else { return };
         let found = again.found.get_or_insert(states).clone();
         let over = again.alone || alone || again.resumed;
-        let force = again.resumed && found.iter().all(|disk| *disk >= DiskState::Consistent);
+        let force = again.resumed && found.values().all(|disk| *disk >= DiskState::Consistent);
         let deadline = again.since + self.patience_with_peers();
         if self.peer_is_awaited(over || self.now >= deadline) {
             return;
         }
-        if let Some(d) = (0..self.devices.len()).find(|d| self.was_replaced(*d, found[*d])) {
+        if let Some(d) = self.devices.ids().find(|d| self.was_replaced(*d, found[*d])) {
             let text = "the peer went on as Primary while this node's process was away: its data is newer than what \
                         applications here have seen; their I/O fails. Unmount, and use the peer";
             self.note(Severity::Error, Some(d), None, "replaced-meanwhile", text);
@@ -113,7 +114,15 @@ impl Resource {
         if let Some(again) = &mut self.again {
             again.stage = Progress::Asking;
         }
-        self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), force, volume: 0, stage: Stage::Ask });
+        self.wait_for(
+            id,
+            Waiting::Promote {
+                promotion: Promotion::new(force),
+                force,
+                volume: self.devices.first(),
+                stage: Stage::Ask,
+            },
+        );
     }
 
     /// The promotion has ended: false if that concerns nobody else.
@@ -145,32 +154,33 @@ impl Resource {
 
     /// May a peer still say what it has? `enough`: who has not been heard of by now is not waited for.
     fn peer_is_awaited(&self, enough: bool) -> bool {
-        self.connections.iter().any(|c| match (&c.link, c.state) {
+        self.connections.values().any(|c| match (&c.link, c.state) {
             (_, ConnectionState::StandAlone) => false,
             (None, _) => !enough,
-            (Some(_), _) => !(0..self.devices.len()).all(|d| c.replicating(d)),
-        }) || self.devices.iter().any(|d| d.disk == DiskState::Negotiating)
+            (Some(_), _) => !self.devices.ids().all(|d| c.replicating(d)),
+        }) || self.devices.values().any(|d| d.disk == DiskState::Negotiating)
     }
 
     fn patience_with_peers(&self) -> Duration {
-        self.connections.iter().map(|c| c.cfg.timeout).max().unwrap_or(Duration(0))
+        self.connections.values().map(|c| c.cfg.timeout).max().unwrap_or(Duration(0))
     }
 
     /// Has another node's data taken the place of what was good here?
-    fn was_replaced(&self, d: usize, found: DiskState) -> bool {
+    fn was_replaced(&self, d: VolumeNr, found: DiskState) -> bool {
         use ConnState::{PausedSyncT, StartingSyncT, SyncTarget, WFBitMapT, WFSyncUUID};
         let target = |repl| matches!(repl, WFBitMapT | StartingSyncT | WFSyncUUID | SyncTarget | PausedSyncT);
-        let becomes_target = self.connections.iter().any(|c| target(c.peer_devices[d].repl));
+        let becomes_target = self.connections.values().any(|c| target(c.peer_devices[d].repl));
         let (good, disk) = (found >= DiskState::Consistent, self.devices[d].disk);
         good && (becomes_target || matches!(disk, DiskState::Inconsistent | DiskState::Outdated))
     }
 
     fn look_of_all(&self) -> Vec<Look> {
-        let of_peer = |c: &crate::connection::Connection, d: usize, disk: DiskState| {
+        let of_peer = |c: &crate::connection::Connection, d: VolumeNr, disk: DiskState| {
             (c.replicating(d), disk, c.peer_devices[d].pdsk, c.peer_role)
         };
         let alone = |disk| (false, disk, DiskState::DUnknown, Role::Unknown);
-        let each = self.devices.iter().enumerate();
-        each.map(|(d, dev)| self.connections.first().map_or(alone(dev.disk), |c| of_peer(c, d, dev.disk))).collect()
+        let each = self.devices.iter();
+        each.map(|(d, dev)| self.connections.get(self.peer()).map_or(alone(dev.disk), |c| of_peer(c, d, dev.disk)))
+            .collect()
     }
 }

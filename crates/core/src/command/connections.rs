@@ -6,14 +6,14 @@ use crate::api::{CommandError, ConnectionState};
 use crate::decide::rules84::{self, DisconnectStep, Force};
 use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
-use units::Duration;
+use units::{Duration, NodeId};
 use wire::{ConnState, DiskState, Packet, Role, Socket};
 
 /// What reconnects by itself has ids of its own, from here down; nobody is told of their end.
 const RECONNECT: u64 = u64::MAX - 64;
 
 impl Resource {
-    pub(super) fn connect(&mut self, id: u64, i: usize, discard_my_data: bool, tentative: bool) {
+    pub(super) fn connect(&mut self, id: u64, i: NodeId, discard_my_data: bool, tentative: bool) {
         if discard_my_data && self.role == Role::Primary {
             let text = "a Primary cannot discard its data: make it Secondary first";
             return self.end(Some(id), Err(failure(123, text)));
@@ -41,11 +41,14 @@ impl Resource {
     }
 
     /// Disconnects as an administrator does, and connects again.
-    pub(crate) fn reconnect(&mut self, i: usize) {
-        self.wait_for(RECONNECT - i as u64, Waiting::Reconnect { peer: i, step: DisconnectStep::Plain, sent: false });
+    pub(crate) fn reconnect(&mut self, i: NodeId) {
+        self.wait_for(
+            RECONNECT - i.index() as u64,
+            Waiting::Reconnect { peer: i, step: DisconnectStep::Plain, sent: false },
+        );
     }
 
-    pub(super) fn step_reconnect(&mut self, id: u64, i: usize, step: DisconnectStep, sent: bool) -> Option<Waiting> {
+    pub(super) fn step_reconnect(&mut self, id: u64, i: NodeId, step: DisconnectStep, sent: bool) -> Option<Waiting> {
         if !self.connections[i].is_connected() {
             // It was lost, and is connecting again by itself, or somebody wants it to be disconnected.
             return None;
@@ -55,7 +58,7 @@ impl Resource {
     }
 
     /// Disconnected: connects. Or the next step towards it. If the peer does not let go, all stays as it is.
-    pub(super) fn come_back(&mut self, i: usize, again: Option<Waiting>) -> Option<Waiting> {
+    pub(super) fn come_back(&mut self, i: NodeId, again: Option<Waiting>) -> Option<Waiting> {
         if let Some(Waiting::Disconnect { peer, step, sent }) = again {
             return Some(Waiting::Reconnect { peer, step, sent });
         }
@@ -67,7 +70,7 @@ impl Resource {
         None
     }
 
-    pub(super) fn disconnect(&mut self, id: u64, i: usize, force: bool) {
+    pub(super) fn disconnect(&mut self, id: u64, i: NodeId, force: bool) {
         if self.connections[i].state == ConnectionState::StandAlone {
             return self.end(Some(id), Ok(()));
         }
@@ -78,7 +81,7 @@ impl Resource {
     pub(super) fn step_disconnect(
         &mut self,
         id: u64,
-        i: usize,
+        i: NodeId,
         step: DisconnectStep,
         sent: bool,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
@@ -98,7 +101,7 @@ impl Resource {
             DisconnectStep::OutdateSelf => change.disk = Some(DiskState::Outdated),
             _ => {}
         }
-        for d in 0..self.devices.len() {
+        for d in self.devices.ids() {
             let judged = rules84::judge(&self.word(d), &change, Force::Soft, &self.context(d));
             if let Err(code) = judged
                 && code != Code::NothingToDo
@@ -127,17 +130,17 @@ impl Resource {
         } else {
             Packet::StateChgReq(change)
         };
-        self.send(i, Socket::Data, 0, packet, crate::Segments::None);
+        self.send(i, Socket::Data, self.devices.first(), packet, crate::Segments::None);
         (Some(Waiting::Disconnect { peer: i, step, sent: true }), None)
     }
 
     pub(super) fn disconnect_result(
         &mut self,
-        i: usize,
+        i: NodeId,
         step: DisconnectStep,
         outcome: Result<(), Code>,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
-        let conn = self.word(0).conn;
+        let conn = self.word(self.devices.first()).conn;
         if outcome.is_ok() {
             self.stand_alone(i);
             return (None, Some(Ok(())));
@@ -149,7 +152,7 @@ impl Resource {
         }
         match rules84::next_disconnect_step(step, code, conn) {
             DisconnectStep::Done => (None, Some(Ok(()))),
-            DisconnectStep::Failed => (None, Some(Err(self.refusal(0, code)))),
+            DisconnectStep::Failed => (None, Some(Err(self.refusal(self.devices.first(), code)))),
             next => (Some(Waiting::Disconnect { peer: i, step: next, sent: false }), None),
         }
     }

@@ -9,12 +9,11 @@ use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
-use crate::state::PEER;
-use units::Generation;
+use units::{Generation, NodeId, VolumeNr};
 use wire::{ConnState, DiskState, Role, UuidFlags};
 
 impl Resource {
-    pub(super) fn detach(&mut self, id: u64, d: usize, force: bool) {
+    pub(super) fn detach(&mut self, id: u64, d: VolumeNr, force: bool) {
         if self.devices[d].backing.is_none() {
             return self.end(Some(id), Ok(()));
         }
@@ -37,14 +36,14 @@ impl Resource {
     }
 
     /// Is there a disk in use that a detach would let go of?
-    pub(super) fn can_detach(&self, d: usize) -> bool {
+    pub(super) fn can_detach(&self, d: VolumeNr) -> bool {
         self.devices[d].backing.is_some() && self.devices[d].attaching.is_none()
     }
 
     pub(super) fn step_detach(
         &mut self,
         id: u64,
-        d: usize,
+        d: VolumeNr,
         step: GiveUp,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
         let at = |step| (Some(Waiting::Detach { volume: d, step }), None);
@@ -58,7 +57,7 @@ impl Resource {
         if self.is_possible(d, &change) && !self.peer_has_all(d) {
             return at(GiveUp::Draining);
         }
-        match self.agree(id, d, &change) {
+        match self.agree(id, self.peer(), d, &change) {
             Ok(true) => {
                 self.devices[d].detach_commands.push(id);
                 (None, None)
@@ -73,7 +72,7 @@ impl Resource {
     ///
     /// # Errors
     /// One that is being attached is not there yet, one that is being let go of not any more.
-    fn has_disk(&self, d: usize) -> Result<(), CommandError> {
+    fn has_disk(&self, d: VolumeNr) -> Result<(), CommandError> {
         let dev = &self.devices[d];
         if dev.attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
@@ -85,14 +84,14 @@ impl Resource {
         Ok(())
     }
 
-    pub(super) fn invalidate(&mut self, id: u64, d: usize, remote: bool) {
+    pub(super) fn invalidate(&mut self, id: u64, d: VolumeNr, remote: bool) {
         self.wait_for(id, Waiting::Invalidate { volume: d, remote, step: GiveUp::Wish });
     }
 
     pub(super) fn step_invalidate(
         &mut self,
         id: u64,
-        d: usize,
+        d: VolumeNr,
         remote: bool,
         step: GiveUp,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
@@ -106,12 +105,12 @@ impl Resource {
         let word = self.word(d);
         let alone = word.conn == ConnState::StandAlone;
         if alone && !remote && self.role != Role::Primary {
-            self.mark_all(PEER, d);
+            self.mark_all(self.peer(), d);
             let change = StateChange { disk: Some(DiskState::Inconsistent), ..StateChange::default() };
             return (None, Some(self.change(d, &change, Force::Hard).map_err(|c| self.refusal(d, c))));
         }
         if alone && remote && self.role == Role::Primary {
-            self.mark_all(PEER, d);
+            self.mark_all(self.peer(), d);
             let change = StateChange { pdsk: Some(DiskState::Inconsistent), ..StateChange::default() };
             return (None, Some(self.change(d, &change, Force::Hard).map_err(|c| self.refusal(d, c))));
         }
@@ -120,7 +119,7 @@ impl Resource {
         if !remote && self.is_possible(d, &change) && !self.peer_has_all(d) {
             return at(GiveUp::Draining);
         }
-        match self.agree(id, d, &change) {
+        match self.agree(id, self.peer(), d, &change) {
             Ok(true) => (None, Some(Ok(()))),
             Ok(false) => at(GiveUp::Sent),
             Err(Code::InTransientState) => at(GiveUp::Wish),
@@ -129,15 +128,15 @@ impl Resource {
     }
 
     /// Would this change be made, as things are?
-    fn is_possible(&self, d: usize, change: &StateChange) -> bool {
+    fn is_possible(&self, d: VolumeNr, change: &StateChange) -> bool {
         rules84::judge(&self.word(d), change, Force::Soft, &self.context(d)).is_ok()
     }
 
     /// Is this volume's own copy about to be given up, by a command here or of the peer? Then no write begins: it would
     /// rely on two copies.
-    pub(crate) fn gives_up_copy(&self, d: usize) -> bool {
+    pub(crate) fn gives_up_copy(&self, d: VolumeNr) -> bool {
         let for_peer = |c: &Connection| c.asked_later.is_some_and(|(volume, _)| volume == d);
-        self.pending.iter().any(|p| p.what.gives_up(d)) || self.connections.iter().any(for_peer)
+        self.pending.iter().any(|p| p.what.gives_up(d)) || self.connections.values().any(for_peer)
     }
 
     /// Has the peer all that was sent to it, for good? If not, it is asked to say so, by a barrier.
@@ -145,9 +144,9 @@ impl Resource {
     /// What is acknowledged is on the own disk and, with protocol C, in the cache of the peer's. Who gives up the own
     /// copy gives up the only one that survives the loss of the peer's power: first the other one must be as good. One
     /// that is not good itself stands for nothing.
-    pub(super) fn peer_has_all(&mut self, d: usize) -> bool {
+    pub(super) fn peer_has_all(&mut self, d: VolumeNr) -> bool {
         let of_volume = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.device == d);
-        let lacks = self.connections.iter().any(|c| c.log.iter().any(|sent| of_volume(sent.request)));
+        let lacks = self.connections.values().any(|c| c.log.iter().any(|sent| of_volume(sent.request)));
         let good = self.devices[d].disk == DiskState::UpToDate;
         if !lacks || !good || mutant(Mutant::GivenUpBeforeDurable) {
             return true;
@@ -159,19 +158,19 @@ impl Resource {
 
     /// StartingSyncS or StartingSyncT: everything differs, so that no bitmaps are exchanged; the target waits for the
     /// generation (spec 12.7).
-    pub(crate) fn starting_sync(&mut self, d: usize) {
-        self.mark_all(PEER, d);
-        match self.connections[PEER].peer_devices[d].repl {
-            ConnState::StartingSyncS => self.begin_as_source(PEER, d),
+    pub(crate) fn starting_sync(&mut self, i: NodeId, d: VolumeNr) {
+        self.mark_all(i, d);
+        match self.connections[i].peer_devices[d].repl {
+            ConnState::StartingSyncS => self.begin_as_source(i, d),
             ConnState::StartingSyncT => {
                 let change = StateChange { conn: Some(ConnState::WFSyncUUID), ..StateChange::default() };
-                self.enter_resync(PEER, d, &change);
+                self.enter_resync(i, d, &change);
             }
             _ => {}
         }
     }
 
-    pub(super) fn outdate(&mut self, id: u64, d: usize) {
+    pub(super) fn outdate(&mut self, id: u64, d: VolumeNr) {
         if self.devices[d].attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
             return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
@@ -181,7 +180,7 @@ impl Resource {
         self.end(Some(id), result);
     }
 
-    pub(super) fn new_current_uuid(&mut self, id: u64, d: usize, clear_bitmap: bool) {
+    pub(super) fn new_current_uuid(&mut self, id: u64, d: VolumeNr, clear_bitmap: bool) {
         if let Err(refusal) = self.has_disk(d) {
             return self.end(Some(id), Err(refusal));
         }
@@ -189,7 +188,7 @@ impl Resource {
         let mut set = self.uuids(d);
         let skip = clear_bitmap
             && word.conn == ConnState::Connected
-            && self.connections[PEER].version() >= 90
+            && self.connections[self.peer()].version() >= 90
             && set.current == Generation::JUST_CREATED;
         let attaching = (DiskState::Attaching..DiskState::Inconsistent).contains(&word.pdsk);
         if skip && (attaching || word.disk < DiskState::Inconsistent) {
@@ -205,7 +204,7 @@ impl Resource {
         let fresh = self.draw_generation(d);
         set.start_generation(fresh);
         if clear_bitmap {
-            if let (Some(slot), Some(b)) = (self.slot(PEER, d), &mut self.devices[d].backing) {
+            if let (Some(slot), Some(b)) = (self.slot(self.peer(), d), &mut self.devices[d].backing) {
                 b.fill(slot, false);
             }
             self.write_bitmap(d);
@@ -216,8 +215,8 @@ impl Resource {
         self.put_uuids(d, &set);
         self.devices[d].exposed = set.current;
         if skip {
-            self.send_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
-            self.peer_has_our_generations(PEER, d);
+            self.tell_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
+            self.peer_has_our_generations(self.peer(), d);
             let change = StateChange {
                 disk: Some(DiskState::UpToDate),
                 pdsk: (word.pdsk >= DiskState::Inconsistent).then_some(DiskState::UpToDate),
@@ -232,7 +231,7 @@ impl Resource {
         self.end(Some(id), Ok(()));
     }
 
-    pub(super) fn resize(&mut self, id: u64, d: usize, assume_clean: bool) {
+    pub(super) fn resize(&mut self, id: u64, d: VolumeNr, assume_clean: bool) {
         if let Err(refusal) = self.has_disk(d) {
             return self.end(Some(id), Err(refusal));
         }
@@ -242,7 +241,7 @@ impl Resource {
         let (size, _) = crate::decide::sizes::usable(&self.size_limits(d));
         self.adopt_size(d, size, !assume_clean);
         if self.word(d).conn >= ConnState::Connected {
-            self.send_sizes(d);
+            self.connections.ids().for_each(|i| self.send_sizes(i, d));
         }
         self.end(Some(id), Ok(()));
     }

@@ -7,8 +7,7 @@ use crate::decide::rules84::{self, Force};
 use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
-use crate::state::PEER;
-use units::{Duration, Generation};
+use units::{Duration, Generation, NodeId, VolumeNr};
 use wire::{DiskState, Role, UuidFlags};
 
 impl Resource {
@@ -17,7 +16,7 @@ impl Resource {
         id: u64,
         promotion: Promotion,
         force: bool,
-        volume: usize,
+        volume: VolumeNr,
         stage: Stage,
     ) -> Progress {
         match stage {
@@ -25,10 +24,10 @@ impl Resource {
             Stage::Later(at) if self.now < at => (Some(Waiting::Promote { promotion, force, volume, stage }), None),
             Stage::Ask | Stage::Later(_) => {
                 // What a lost peer wrote and is still on its way to a disk would change under the applications.
-                if self.devices.iter().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
+                if self.devices.values().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
                     return (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None);
                 }
-                if volume == 0
+                if volume == self.devices.first()
                     && let Some((other, code)) = self.promotion_hopeless(promotion)
                 {
                     return (None, Some(Err(self.refusal(other, code))));
@@ -42,7 +41,7 @@ impl Resource {
                 let conn = self.word(volume).conn;
                 let promotion = if mutant(Mutant::LatePeerOutdated) { promotion } else { promotion.beside(conn) };
                 let promotion = promotion.with_disk(self.devices[volume].disk);
-                match self.agree(id, volume, &promotion.request()) {
+                match self.agree(id, self.peer(), volume, &promotion.request()) {
                     Ok(true) => {
                         let next = self.promotion_result(promotion, force, volume, Ok(()));
                         self.go_on_promoting(id, next)
@@ -71,9 +70,9 @@ impl Resource {
     /// A volume is Primary: the next one, or the end. Those before may have been demoted while this one waited for a
     /// handler: then they are promoted once more, but not by force. That was said of what they held before, and they
     /// may have been invalidated since.
-    fn next_promotion(&self, force: bool, volume: usize) -> Progress {
-        let next = Some((volume + 1, force)).filter(|(next, _)| *next < self.devices.len());
-        let demoted = || self.devices.iter().position(|d| d.role != Role::Primary);
+    fn next_promotion(&self, force: bool, volume: VolumeNr) -> Progress {
+        let next = self.devices.after(volume).map(|next| (next, force));
+        let demoted = || self.devices.ids().find(|d| self.devices[*d].role != Role::Primary);
         let again = || Some((demoted()?, force && mutant(Mutant::ForcedTwice)));
         let Some((volume, force)) = next.or_else(again) else { return (None, Some(Ok(()))) };
         (Some(Waiting::Promote { promotion: Promotion::new(force), force, volume, stage: Stage::Ask }), None)
@@ -81,8 +80,8 @@ impl Resource {
 
     /// A volume that cannot be promoted, whatever is tried. Looked at before the first one is: a promotion that is
     /// taken back would leave a generation of its own behind, and a split brain that nobody wanted.
-    fn promotion_hopeless(&self, promotion: Promotion) -> Option<(usize, Code)> {
-        (0..self.devices.len()).find_map(|d| {
+    fn promotion_hopeless(&self, promotion: Promotion) -> Option<(VolumeNr, Code)> {
+        self.devices.ids().find_map(|d| {
             let judged = rules84::judge(&self.word(d), &promotion.request(), Force::Soft, &self.context(d));
             let code = judged.err().filter(|code| !matches!(code, Code::NothingToDo | Code::InTransientState))?;
             match promotion.clone().next(code, self.devices[d].disk) {
@@ -96,7 +95,7 @@ impl Resource {
         &mut self,
         mut promotion: Promotion,
         force: bool,
-        volume: usize,
+        volume: VolumeNr,
         outcome: Result<(), Code>,
     ) -> Progress {
         let code = outcome.err().unwrap_or(Code::Success);
@@ -109,16 +108,17 @@ impl Resource {
             Step::Request(_) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None),
             Step::FencePeer => {
                 // What an earlier one said, which nobody waited for, is about another time.
-                self.connections[PEER].fence_result = None;
-                self.fence(PEER);
+                let i = self.peer();
+                self.connections[i].fence_result = None;
+                self.fence(i);
                 // Without a handler the answer is there already.
-                match self.connections[PEER].fence_result.take() {
+                match self.connections[i].fence_result.take() {
                     Some(fenced) => self.promotion_fenced(promotion, force, volume, fenced, code),
                     None => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Fence(code) }), None),
                 }
             }
             Step::WaitThenRequest(_) => {
-                let at = self.now + self.connections[PEER].cfg.ping_timeout + Duration::from_millis(100);
+                let at = self.now + self.connections[self.peer()].cfg.ping_timeout + Duration::from_millis(100);
                 (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Later(at) }), None)
             }
             Step::Failed(code) => self.promotion_failed(volume, code),
@@ -126,7 +126,7 @@ impl Resource {
     }
 
     /// The peer has agreed to a promotion: before it takes place, what is not needed any more is left out.
-    pub(super) fn promotion_agreed(&mut self, d: usize, command: u64) {
+    pub(super) fn promotion_agreed(&mut self, d: VolumeNr, command: u64) {
         let disk = self.devices[d].disk;
         let pending = self.pending.iter_mut().find(|p| p.id == command);
         if let Some(Pending { what: Waiting::Promote { promotion, .. }, .. }) = pending
@@ -137,10 +137,10 @@ impl Resource {
     }
 
     /// Volumes that were promoted before this one go back, those after it, too, if this one is tried once more.
-    fn promotion_failed(&mut self, volume: usize, code: Code) -> Progress {
+    fn promotion_failed(&mut self, volume: VolumeNr, code: Code) -> Progress {
         let error = self.refusal(volume, code);
-        let others = |d: &usize| *d != volume;
-        for d in (0..self.devices.len()).filter(others) {
+        let others = |d: &VolumeNr| *d != volume;
+        for d in self.devices.ids().filter(others) {
             let change = StateChange { role: Some(Role::Secondary), ..StateChange::default() };
             if self.change(d, &change, Force::Soft).is_ok() {
                 self.demoted(d);
@@ -153,7 +153,7 @@ impl Resource {
         &mut self,
         mut promotion: Promotion,
         force: bool,
-        volume: usize,
+        volume: VolumeNr,
         fenced: bool,
         code: Code,
     ) -> Progress {
@@ -165,7 +165,7 @@ impl Resource {
     }
 
     /// `fence-peer` has its result.
-    pub(crate) fn fencing_ended(&mut self, i: usize, fenced: bool) {
+    pub(crate) fn fencing_ended(&mut self, i: NodeId, fenced: bool) {
         let (waiting, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
             .into_iter()
             .partition(|p| matches!(p.what, Waiting::Promote { stage: Stage::Fence(_), .. }));
@@ -182,11 +182,11 @@ impl Resource {
         }
     }
 
-    pub(super) fn promoted(&mut self, d: usize, forced: bool) {
+    pub(super) fn promoted(&mut self, d: VolumeNr, forced: bool) {
         let word = self.word(d);
         let effects = roles::promoted(forced, word.conn, word.disk, word.pdsk);
         if effects.drop_discard_my_data {
-            self.connections.iter_mut().for_each(|c| c.discard_my_data = false);
+            self.connections.values_mut().for_each(|c| c.discard_my_data = false);
         }
         if effects.new_generation {
             self.new_generation(d);
@@ -196,10 +196,10 @@ impl Resource {
             b.md.current = b.md.current.with_primary_bit(true);
         }
         if effects.send_uuids {
-            self.send_uuids(d, UuidFlags::NONE);
+            self.tell_uuids(d, UuidFlags::NONE);
         }
         if effects.send_state {
-            self.send_state(d);
+            self.tell_state(d);
         }
         self.md_changed(d);
     }
@@ -209,9 +209,9 @@ impl Resource {
             return (None, Some(Ok(())));
         }
         if force {
-            self.devices.iter_mut().for_each(|d| d.openers = crate::Openers::default());
+            self.devices.values_mut().for_each(|d| d.openers = crate::Openers::default());
         }
-        if self.devices.iter().any(|d| d.openers.writers + d.openers.readers > 0) {
+        if self.devices.values().any(|d| d.openers.writers + d.openers.readers > 0) {
             let text = "the device is in use: close it (umount, stop the VM, disconnect NBD clients) and try again";
             return (None, Some(Err(failure(Code::DeviceInUse.code(), text))));
         }
@@ -219,19 +219,19 @@ impl Resource {
         self.close_epoch();
         self.send_due_barriers();
         let busy = self.requests_under_way() && !self.suspended.any();
-        let unconfirmed = self.connections.iter().any(|c| c.is_connected() && !c.log.is_empty());
+        let unconfirmed = self.connections.values().any(|c| c.is_connected() && !c.log.is_empty());
         if busy || unconfirmed {
             return (Some(Waiting::Demote { force }), None);
         }
         let change = StateChange { role: Some(Role::Secondary), ..StateChange::default() };
         if let Err(code) = self.change_all(&change, Force::Soft) {
-            return (None, Some(Err(self.refusal(0, code))));
+            return (None, Some(Err(self.refusal(self.devices.first(), code))));
         }
-        (0..self.devices.len()).for_each(|d| self.demoted(d));
+        self.devices.ids().for_each(|d| self.demoted(d));
         (None, Some(Ok(())))
     }
 
-    fn demoted(&mut self, d: usize) {
+    fn demoted(&mut self, d: VolumeNr) {
         self.reads_outlive_role(d);
         if let Some(b) = &mut self.devices[d].backing
             && b.md.current != Generation::JUST_CREATED
@@ -240,7 +240,7 @@ impl Resource {
         }
         let conn = self.word(d).conn;
         if roles::demoted(conn).send_state {
-            self.send_state(d);
+            self.tell_state(d);
         }
         self.md_changed(d);
     }

@@ -8,8 +8,7 @@ use crate::Resource;
 use crate::decide::rules84::Force;
 use crate::decide::{Handler, StateChange};
 use crate::mutant::{Mutant, mutant};
-use crate::state::PEER;
-use units::Generation;
+use units::{Generation, NodeId, VolumeNr};
 use wire::{ConnState, DiskState};
 
 /// What begins when the handler has ended well.
@@ -59,17 +58,17 @@ impl BeforeResync {
 
 impl Resource {
     /// A resync as source is to begin, from whatever state we are in.
-    pub(crate) fn begin_as_source(&mut self, i: usize, d: usize) {
+    pub(crate) fn begin_as_source(&mut self, i: NodeId, d: VolumeNr) {
         let waits_in = self.connections[i].peer_devices[d].repl;
         self.begin_resync(i, d, Beginning::Source(waits_in));
     }
 
     /// A resync as target is to begin.
-    pub(crate) fn begin_as_target(&mut self, i: usize, d: usize, sync: Generation) {
+    pub(crate) fn begin_as_target(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
         self.begin_resync(i, d, Beginning::Target(sync));
     }
 
-    fn begin_resync(&mut self, i: usize, d: usize, beginning: Beginning) {
+    fn begin_resync(&mut self, i: NodeId, d: VolumeNr, beginning: Beginning) {
         if self.waits_for(beginning.handler()) && !mutant(Mutant::ResyncBesideHandler) {
             self.wait_for_handler(i, d, beginning);
         } else {
@@ -86,7 +85,7 @@ impl Resource {
         }
     }
 
-    fn wait_for_handler(&mut self, i: usize, d: usize, due: Beginning) {
+    fn wait_for_handler(&mut self, i: NodeId, d: VolumeNr, due: Beginning) {
         let before = &mut self.connections[i].peer_devices[d].before_resync;
         before.due = Some(due);
         if before.call.is_none() {
@@ -97,15 +96,15 @@ impl Resource {
 
     /// A handler that nothing waits for is called when the resync has begun: there is none, or nobody has configured it
     /// when this resync was to begin.
-    pub(crate) fn resync_began(&mut self, d: usize, source: bool) {
+    pub(crate) fn resync_began(&mut self, i: NodeId, d: VolumeNr, source: bool) {
         let handler = if source { Handler::BeforeResyncSource } else { Handler::BeforeResyncTarget };
         if !self.waits_for(handler) {
-            self.handler(handler.name(), Some(d), Some(PEER));
+            self.handler(handler.name(), Some(d), Some(i));
         }
     }
 
     /// A handler has ended. If a resync was waiting for it, that begins, or its connection ends.
-    pub(crate) fn before_resync_ended(&mut self, i: usize, d: usize, id: u64, status: i32) {
+    pub(crate) fn before_resync_ended(&mut self, i: NodeId, d: VolumeNr, id: u64, status: i32) {
         let before = &mut self.connections[i].peer_devices[d].before_resync;
         if before.call != Some(id) {
             return;
@@ -124,19 +123,19 @@ impl Resource {
         self.begin_now(i, d, due);
     }
 
-    fn begin_now(&mut self, i: usize, d: usize, beginning: Beginning) {
+    fn begin_now(&mut self, i: NodeId, d: VolumeNr, beginning: Beginning) {
         match beginning {
             Beginning::Source(_) => self.become_sync_source(i, d),
             Beginning::Target(sync) => self.become_sync_target(i, d, sync),
         }
     }
 
-    fn become_sync_source(&mut self, i: usize, d: usize) {
-        self.send_sync_uuid_first(d);
+    fn become_sync_source(&mut self, i: NodeId, d: VolumeNr) {
+        self.send_sync_uuid_first(i, d);
         self.enter_resync(i, d, &StateChange { conn: Some(ConnState::SyncSource), ..StateChange::default() });
     }
 
-    fn become_sync_target(&mut self, i: usize, d: usize, sync: Generation) {
+    fn become_sync_target(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
         let mut set = self.uuids(d);
         set.start_sync_target(sync.with_primary_bit(self.devices[d].role == wire::Role::Primary));
         self.put_uuids(d, &set);
@@ -153,7 +152,7 @@ impl Resource {
     }
 
     /// A state of a resync, or on the way to one; the connection ends if that cannot be.
-    pub(crate) fn enter_resync(&mut self, i: usize, d: usize, change: &StateChange) {
+    pub(crate) fn enter_resync(&mut self, i: NodeId, d: VolumeNr, change: &StateChange) {
         if let Err(code) = self.change(d, change, Force::Hard) {
             self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code:?}"));
         }

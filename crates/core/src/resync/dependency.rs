@@ -3,6 +3,7 @@
 use crate::Resource;
 use crate::decide::StateChange;
 use crate::decide::rules84::Force;
+use units::VolumeNr;
 use wire::{ConnState, DiskState};
 
 impl Resource {
@@ -12,7 +13,9 @@ impl Resource {
             return;
         }
         for _ in 0..=self.devices.len() {
-            let wanted: Vec<(usize, bool)> = (0..self.devices.len())
+            let wanted: Vec<(VolumeNr, bool)> = self
+                .devices
+                .ids()
                 .map(|d| (d, self.waits_for_another(d)))
                 .filter(|(d, waits)| self.word(*d).aftr_isp != *waits)
                 .collect();
@@ -27,9 +30,9 @@ impl Resource {
     }
 
     /// Is anything in the chain before this volume syncing, or paused by something else than the chain's own order?
-    fn waits_for_another(&self, d: usize) -> bool {
+    fn waits_for_another(&self, d: VolumeNr) -> bool {
         let mut at = d;
-        for _ in 0..self.devices.len() {
+        for _ in self.devices.ids() {
             if self.devices[at].waits_elsewhere {
                 return true;
             }

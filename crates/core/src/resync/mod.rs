@@ -23,7 +23,7 @@ use controller::{Controller, SourceBrake, Work};
 use progress::Marks;
 use source::Ask;
 use std::collections::{BTreeMap, VecDeque};
-use units::{BitSet, ByteLen, Duration, Generation, Instant, SectorRange};
+use units::{BitSet, ByteLen, Duration, Generation, Instant, NodeId, SectorRange, VolumeNr};
 use verify::{Chunk, Verify};
 use wire::ConnState;
 
@@ -159,7 +159,7 @@ impl Block {
 
 impl Resource {
     /// Begins: counters and walk start anew (spec 7.2).
-    pub(crate) fn start_resync(&mut self, i: usize, d: usize) {
+    pub(crate) fn start_resync(&mut self, i: NodeId, d: VolumeNr) {
         let left = self.bits_left(i, d);
         let csums = self.wants_checksums(i, d);
         let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
@@ -191,7 +191,7 @@ impl Resource {
     /// Answers on the control stream name a block, not the resync that asked: one that was held up while the target's
     /// disk went and came back would pass for an answer of now, clear a bit whose block was never copied, or let a
     /// write overtake the block. A ping comes back behind all of them; nothing new is asked or answered before.
-    pub(crate) fn settle_answers(&mut self, i: usize, d: usize) {
+    pub(crate) fn settle_answers(&mut self, i: NodeId, d: VolumeNr) {
         if !self.connections[i].peer_devices[d].answers_may_come || mutant(Mutant::StaleAnswers) {
             return;
         }
@@ -200,7 +200,7 @@ impl Resource {
 
     /// Sends a ping behind all that was sent on the control stream. The answers to pings that are on their way already
     /// (of other volumes, too) show nothing: returns how many answers there are up to its own.
-    fn ping_behind(&mut self, i: usize) -> u32 {
+    fn ping_behind(&mut self, i: NodeId) -> u32 {
         let before = self.connections[i].pings_out;
         self.send_ping(i);
         1 + before
@@ -209,8 +209,8 @@ impl Resource {
     /// Options changed: running resyncs go on by them.
     pub(crate) fn reconfigure_resyncs(&mut self) {
         let now = self.now;
-        for i in 0..self.connections.len() {
-            for d in 0..self.devices.len() {
+        for i in self.connections.ids() {
+            for d in self.devices.ids() {
                 let (cfg, cap) = (self.resync_config(d), self.resync_cap(i));
                 let pd = &mut self.connections[i].peer_devices[d];
                 let (rs, repl) = (&mut pd.resync, pd.repl);
@@ -225,22 +225,22 @@ impl Resource {
         self.follow_dependencies();
     }
 
-    fn resync_config(&self, d: usize) -> ResyncConfig {
+    fn resync_config(&self, d: VolumeNr) -> ResyncConfig {
         self.devices[d].cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default()
     }
 
     /// Most bytes in flight: the buffers that `max-buffers` grants.
-    fn resync_cap(&self, i: usize) -> u64 {
+    fn resync_cap(&self, i: NodeId) -> u64 {
         u64::from(self.connections[i].cfg.max_buffers) * 4096
     }
 
-    pub(crate) fn bits_left(&self, i: usize, d: usize) -> u64 {
+    pub(crate) fn bits_left(&self, i: NodeId, d: VolumeNr) -> u64 {
         let slot = self.slot(i, d);
         self.devices[d].backing.as_ref().zip(slot).map_or(0, |(b, s)| b.bitmaps[s].count())
     }
 
     /// Set bits that could not be copied.
-    pub(crate) fn bits_failed(&self, i: usize, d: usize) -> u64 {
+    pub(crate) fn bits_failed(&self, i: NodeId, d: VolumeNr) -> u64 {
         let Some(failed) = &self.connections[i].peer_devices[d].resync.failed else { return 0 };
         let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return 0 };
         // A write of an application may have repaired some of them, and the device may be smaller by now.
@@ -256,7 +256,7 @@ impl Resource {
 
     /// Lets go of all blocks on their way; counters stay for display. What is being written keeps its place until it is
     /// on disk: nothing newer may overtake it there.
-    pub(crate) fn abandon_resync(&mut self, i: usize, d: usize) {
+    pub(crate) fn abandon_resync(&mut self, i: NodeId, d: VolumeNr) {
         // Its generation, if the peer has not been told yet, is of no resync any more.
         self.connections[i].peer_devices[d].sync_uuid_due = None;
         let pd = &mut self.connections[i].peer_devices[d];
@@ -279,8 +279,8 @@ impl Resource {
     }
 
     /// The disk is closed: whatever was being written to it is nobody's business any more.
-    pub(crate) fn resync_disk_closed(&mut self, d: usize) {
-        for i in 0..self.connections.len() {
+    pub(crate) fn resync_disk_closed(&mut self, d: VolumeNr) {
+        for i in self.connections.ids() {
             self.abandon_resync(i, d);
             let blocks = std::mem::take(&mut self.connections[i].peer_devices[d].resync.blocks);
             for (id, block) in blocks {
@@ -291,8 +291,8 @@ impl Resource {
     }
 
     /// Once a turn: requests, late writes, waiting readers, the end.
-    pub(crate) fn pump_resync(&mut self, i: usize) {
-        for d in 0..self.devices.len() {
+    pub(crate) fn pump_resync(&mut self, i: NodeId) {
+        for d in self.devices.ids() {
             match self.connections[i].peer_devices[d].repl {
                 ConnState::SyncTarget => {
                     self.write_arrived(i, d);
@@ -308,9 +308,9 @@ impl Resource {
     }
 
     /// An application's request (or a peer's write) to this device ended: how long it took here.
-    pub(crate) fn application_done(&mut self, d: usize, started: Instant, bytes: ByteLen) {
+    pub(crate) fn application_done(&mut self, d: VolumeNr, started: Instant, bytes: ByteLen) {
         let now = self.now;
-        for c in &mut self.connections {
+        for c in self.connections.values_mut() {
             let rs = &mut c.peer_devices[d].resync;
             if let Some(controller) = &mut rs.controller {
                 controller.application(now, now.since(started), bytes.0);
@@ -322,28 +322,28 @@ impl Resource {
     }
 
     /// Is an application's request, or a peer's write, being worked on?
-    fn application_busy(&self, d: usize) -> bool {
+    fn application_busy(&self, d: VolumeNr) -> bool {
         let dev = &self.devices[d];
         dev.local_pending > 0 || !dev.writing.is_empty() || !dev.peer_writing.is_empty()
     }
 
     /// Is a resync write to these blocks under way, or a read that must see the present moment of the stream?
-    pub(crate) fn resync_writing(&self, i: usize, d: usize, range: SectorRange) -> bool {
-        let blocks = &self.connections[i].peer_devices[d].resync.blocks;
+    /// A block may be that of any peer: what another peer writes must not overtake it either.
+    pub(crate) fn resync_writing(&self, d: VolumeNr, range: SectorRange) -> bool {
+        let block = |id: u64| self.connections.values().find_map(|c| c.peer_devices[d].resync.blocks.get(&id));
         self.devices[d].resyncing.overlapping(range).any(|(_, id, ())| {
-            let step = blocks.get(&id).map(|b| &b.step);
-            matches!(step, Some(Step::Writing(_) | Step::Abandoned(_) | Step::Checking(_)))
+            matches!(block(id).map(|b| &b.step), Some(Step::Writing(_) | Step::Abandoned(_) | Step::Checking(_)))
         })
     }
 
     /// Are blocks of a resync that was abandoned still on their way to the disk?
-    pub(crate) fn abandoned_resync_lingers(&self, d: usize) -> bool {
-        let mut blocks = self.connections.iter().flat_map(|c| c.peer_devices[d].resync.blocks.values());
+    pub(crate) fn abandoned_resync_lingers(&self, d: VolumeNr) -> bool {
+        let mut blocks = self.connections.values().flat_map(|c| c.peer_devices[d].resync.blocks.values());
         blocks.any(|b| matches!(b.step, Step::Abandoned(_)))
     }
 
     /// Something unfinished of an application or the peer lies on these blocks.
-    fn resync_must_avoid(&self, i: usize, d: usize, range: SectorRange) -> bool {
+    fn resync_must_avoid(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
         let dev = &self.devices[d];
         if dev.writing.overlapping(range).next().is_some()
             || dev.peer_writing.overlapping(range).next().is_some()
@@ -360,7 +360,7 @@ impl Resource {
             })
     }
 
-    fn begin_block(&mut self, i: usize, d: usize, range: SectorRange, step: Step) -> u64 {
+    fn begin_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, step: Step) -> u64 {
         let id = self.devices[d].interval_id();
         self.devices[d].resyncing.insert(range, id, ());
         let since = self.now;
@@ -370,18 +370,24 @@ impl Resource {
         id
     }
 
-    fn block_mut(&mut self, i: usize, d: usize, id: u64) -> Option<&mut Block> {
+    fn block_mut(&mut self, i: NodeId, d: VolumeNr, id: u64) -> Option<&mut Block> {
         self.connections[i].peer_devices[d].resync.blocks.get_mut(&id)
     }
 
     /// The block that an answer of the peer is about.
-    fn find_block(&self, i: usize, d: usize, range: Option<SectorRange>, wanted: fn(&Step) -> bool) -> Option<u64> {
+    fn find_block(&self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, wanted: fn(&Step) -> bool) -> Option<u64> {
         let id = self.find_around(i, d, range, wanted)?;
         (Some(self.connections[i].peer_devices[d].resync.blocks.get(&id)?.range) == range).then_some(id)
     }
 
     /// The block that contains what an answer of the peer is about.
-    fn find_around(&self, i: usize, d: usize, range: Option<SectorRange>, wanted: fn(&Step) -> bool) -> Option<u64> {
+    fn find_around(
+        &self,
+        i: NodeId,
+        d: VolumeNr,
+        range: Option<SectorRange>,
+        wanted: fn(&Step) -> bool,
+    ) -> Option<u64> {
         let range = range?;
         let blocks = &self.connections[i].peer_devices[d].resync.blocks;
         let fits = |r: SectorRange, id: u64| r.contains(range) && blocks.get(&id).is_some_and(|b| wanted(&b.step));
@@ -389,7 +395,7 @@ impl Resource {
     }
 
     /// Ends a block; its data, if it has any, is the caller's to release.
-    fn take_block(&mut self, i: usize, d: usize, id: u64) -> Option<Block> {
+    fn take_block(&mut self, i: NodeId, d: VolumeNr, id: u64) -> Option<Block> {
         let now = self.now;
         let rs = &mut self.connections[i].peer_devices[d].resync;
         let block = rs.blocks.remove(&id)?;
@@ -404,7 +410,7 @@ impl Resource {
     }
 
     /// A disk operation of a block begins.
-    fn resync_disk(&mut self, i: usize, d: usize, id: u64, write: bool, action: crate::DiskOp) {
+    fn resync_disk(&mut self, i: NodeId, d: VolumeNr, id: u64, write: bool, action: crate::DiskOp) {
         let now = self.now;
         if let Some(block) = self.block_mut(i, d, id) {
             block.on_disk = Some(now);
@@ -418,8 +424,8 @@ impl Resource {
     }
 
     /// Has the disk kept a resync's operation for `limit`?
-    pub(crate) fn resync_stuck_on_disk(&self, d: usize, limit: Duration) -> bool {
-        let blocks = self.connections.iter().flat_map(|c| c.peer_devices[d].resync.blocks.values());
+    pub(crate) fn resync_stuck_on_disk(&self, d: VolumeNr, limit: Duration) -> bool {
+        let blocks = self.connections.values().flat_map(|c| c.peer_devices[d].resync.blocks.values());
         let on_disk = |b: &Block| match b.step {
             Step::Comparing | Step::Writing(_) | Step::Abandoned(_) | Step::Reading(_) | Step::Checking(_) => b.on_disk,
             _ => None,
@@ -429,13 +435,13 @@ impl Resource {
 
     /// When a peer that answers pings, but nothing else, has been silent for too long; `None` while nothing of it is
     /// awaited.
-    pub(crate) fn resync_deadline(&self, i: usize, patience: Duration) -> Option<Instant> {
+    pub(crate) fn resync_deadline(&self, i: NodeId, patience: Duration) -> Option<Instant> {
         let oldest = |rs: &Resync| rs.blocks.values().filter(|b| b.is_awaited()).map(|b| b.since.max(rs.heard)).min();
-        let pds = self.connections[i].peer_devices.iter();
+        let pds = self.connections[i].peer_devices.values();
         pds.filter_map(|p| oldest(&p.resync)).min().map(|since| since + patience)
     }
 
-    fn block_failed(&mut self, i: usize, d: usize, range: SectorRange) {
+    fn block_failed(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return };
         let bits = b.bitmaps[slot].len();
         let touched = b.area().touched(range);
@@ -445,7 +451,7 @@ impl Resource {
         }
     }
 
-    fn work(&self, i: usize, d: usize) -> Work {
+    fn work(&self, i: NodeId, d: VolumeNr) -> Work {
         let rs = &self.connections[i].peer_devices[d].resync;
         let bits = match &rs.verify {
             Some(v) => v.left(),
@@ -455,7 +461,7 @@ impl Resource {
     }
 
     /// When a resync of this connection wants to be looked at again.
-    pub(crate) fn resync_timer(&self, i: usize) -> Option<Instant> {
+    pub(crate) fn resync_timer(&self, i: NodeId) -> Option<Instant> {
         let cap = self.resync_cap(i);
         let timer = |rs: &Resync, repl: ConnState| match repl {
             // A ping must be answered first.
@@ -471,14 +477,14 @@ impl Resource {
             _ => None,
         };
         let soon = Instant(self.now.0 + 1);
-        let pds = self.connections[i].peer_devices.iter();
-        let usable = pds.zip(&self.devices).filter(|(_, dev)| dev.usable() && !dev.generation_in_flight());
+        let pds = self.connections[i].peer_devices.values();
+        let usable = pds.zip(self.devices.values()).filter(|(_, dev)| dev.usable() && !dev.generation_in_flight());
         usable.filter_map(|(p, _)| timer(&p.resync, p.repl)).map(|at| at.max(soon)).min()
     }
 
     /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation, once
     /// nothing of an earlier one can come any more.
-    fn unwanted_answer(&mut self, i: usize, d: usize, running: &[ConnState], what: String) {
+    fn unwanted_answer(&mut self, i: NodeId, d: VolumeNr, running: &[ConnState], what: String) {
         let pd = &self.connections[i].peer_devices[d];
         if running.contains(&pd.repl) && pd.resync.settling.is_none() {
             self.protocol_error(i, "unknown-answer", what);

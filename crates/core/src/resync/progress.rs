@@ -2,7 +2,7 @@
 
 use crate::Resource;
 use std::collections::VecDeque;
-use units::{Duration, Instant};
+use units::{Duration, Instant, NodeId, VolumeNr};
 
 /// Distance between two marks, and their number: speeds are over the last seconds, not since the start.
 const STEP: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ pub(crate) struct Progress {
 }
 
 impl Resource {
-    pub(super) fn note_progress(&mut self, i: usize, d: usize) {
+    pub(super) fn note_progress(&mut self, i: NodeId, d: VolumeNr) {
         let left = self.work_left(i, d);
         let now = self.now;
         if self.connections[i].peer_devices[d].resync.marks.note(now, left) {
@@ -90,16 +90,16 @@ impl Resource {
         }
     }
 
-    fn work_left(&self, i: usize, d: usize) -> u64 {
+    fn work_left(&self, i: NodeId, d: VolumeNr) -> u64 {
         self.work(i, d).left / 4096
     }
 
-    pub(crate) fn resync_paused(&mut self, i: usize, d: usize, on: bool) {
+    pub(crate) fn resync_paused(&mut self, i: NodeId, d: VolumeNr, on: bool) {
         let (now, left) = (self.now, self.work_left(i, d));
         self.connections[i].peer_devices[d].resync.marks.pause(now, left, on);
     }
 
-    pub(crate) fn progress(&self, i: usize, d: usize) -> Progress {
+    pub(crate) fn progress(&self, i: NodeId, d: VolumeNr) -> Progress {
         let left = self.work_left(i, d);
         let own = &self.connections[i].peer_devices[d].resync.marks;
         let marks = own.since(self.now, left);

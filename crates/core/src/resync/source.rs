@@ -5,7 +5,7 @@ use super::{Block, Resync, Step};
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::mutant::{Mutant, mutant};
-use units::{Instant, Sector, SectorRange};
+use units::{Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{
     BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ConnState, Digest, DiskState, Packet, Role, Socket,
     VerifyReply,
@@ -62,7 +62,7 @@ impl Resync {
 
 impl Resource {
     /// A resync request of the target, or a verify request.
-    pub(crate) fn resync_requested(&mut self, i: usize, d: usize, block: BlockRequest, want: Want) {
+    pub(crate) fn resync_requested(&mut self, i: NodeId, d: VolumeNr, block: BlockRequest, want: Want) {
         let ask = Ask { block, want, piece: block.size.0 };
         let range = ask.range();
         if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
@@ -95,7 +95,7 @@ impl Resource {
     }
 
     /// Once a turn: reads for the requests that wait, as far as applications' writes, memory and the brake permit.
-    pub(super) fn serve_waiting(&mut self, i: usize, d: usize) {
+    pub(super) fn serve_waiting(&mut self, i: NodeId, d: VolumeNr) {
         let now = self.now;
         let peer_primary = self.connections[i].peer_role == Role::Primary;
         let rs = &self.connections[i].peer_devices[d].resync;
@@ -131,7 +131,7 @@ impl Resource {
     }
 
     /// Verify requests for one block after the other are read and digested in one go.
-    fn with_neighbours(&mut self, i: usize, d: usize, first: Ask) -> Ask {
+    fn with_neighbours(&mut self, i: NodeId, d: VolumeNr, first: Ask) -> Ask {
         let mut ask = first;
         while let Some(next) = self.connections[i].peer_devices[d].resync.waiting.front() {
             let range = next.range();
@@ -148,14 +148,14 @@ impl Resource {
     }
 
     /// Something unfinished lies on these blocks.
-    fn occupied(&self, d: usize, range: SectorRange) -> bool {
+    fn occupied(&self, d: VolumeNr, range: SectorRange) -> bool {
         let dev = &self.devices[d];
         dev.writing.overlapping(range).next().is_some()
             || dev.peer_writing.overlapping(range).next().is_some()
             || dev.resyncing.overlapping(range).next().is_some()
     }
 
-    fn serve(&mut self, i: usize, d: usize, ask: Ask) {
+    fn serve(&mut self, i: NodeId, d: VolumeNr, ask: Ask) {
         let (range, detect_zeroes) = (ask.range(), ask.want == Want::Thin);
         let id = self.begin_block(i, d, range, Step::Reading(ask));
         if let Some(b) = &mut self.connections[i].peer_devices[d].resync.brake {
@@ -169,8 +169,8 @@ impl Resource {
     /// A block that a resync or verify reads is here.
     pub(crate) fn resync_read_done(
         &mut self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         id: u64,
         result: Result<(), IoError>,
         (data, zeroes): (Segments, bool),
@@ -217,7 +217,7 @@ impl Resource {
         }
     }
 
-    fn read_for_peer_failed(&mut self, i: usize, d: usize, id: u64, e: IoError) {
+    fn read_for_peer_failed(&mut self, i: NodeId, d: VolumeNr, id: u64, e: IoError) {
         let block = self.take_block(i, d, id).expect("being read");
         let range = block.range;
         match block.step {
@@ -234,7 +234,7 @@ impl Resource {
         self.data_error(d, "resync read", range, e);
     }
 
-    fn send_block(&mut self, i: usize, d: usize, id: u64, data: Segments) {
+    fn send_block(&mut self, i: NodeId, d: VolumeNr, id: u64, data: Segments) {
         let block = self.block_mut(i, d, id).expect("being served");
         block.step = Step::Sent;
         let range = block.range;
@@ -246,7 +246,7 @@ impl Resource {
     }
 
     /// The digests of any block are here.
-    pub(crate) fn resync_digested(&mut self, i: usize, d: usize, id: u64, digests: &[Digest]) {
+    pub(crate) fn resync_digested(&mut self, i: NodeId, d: VolumeNr, id: u64, digests: &[Digest]) {
         let Some(block) = self.block_mut(i, d, id) else { return };
         let digest = digests.first().cloned().unwrap_or(Digest::EMPTY);
         match std::mem::replace(&mut block.step, Step::Sent) {
@@ -283,7 +283,7 @@ impl Resource {
     }
 
     /// The target wrote (or failed to write) a block.
-    pub(crate) fn resync_acked(&mut self, i: usize, d: usize, ack: &BlockAck, ok: bool) {
+    pub(crate) fn resync_acked(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck, ok: bool) {
         let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::Sent | Step::Freed)) else {
             let text = format!("resync acknowledgement for {} that was not sent", ack.sector);
             return self.unwanted_answer(i, d, SENDING, text);

@@ -6,7 +6,7 @@ use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
 use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
-use units::{Sector, SectorRange};
+use units::{NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, ConnState, Digest, Features, Packet, Socket};
 
 /// Resync requests must not cross this (8.4's extents, spec 7.14).
@@ -29,14 +29,14 @@ const RECEIVING: &[ConnState] = &[ConnState::SyncTarget, ConnState::PausedSyncT]
 
 impl Resource {
     /// Spec 7.8.
-    pub(super) fn wants_checksums(&self, i: usize, d: usize) -> bool {
+    pub(super) fn wants_checksums(&self, i: NodeId, d: VolumeNr) -> bool {
         let c = &self.connections[i];
         let target = matches!(c.peer_devices[d].repl, ConnState::SyncTarget | ConnState::PausedSyncT);
         let occasion = !c.cfg.csums_after_crash_only || self.devices[d].crashed_primary;
         target && c.cfg.csums.is_some() && c.version() >= 89 && occasion
     }
 
-    pub(super) fn request_blocks(&mut self, i: usize, d: usize) {
+    pub(super) fn request_blocks(&mut self, i: NodeId, d: VolumeNr) {
         let now = self.now;
         let rs = &self.connections[i].peer_devices[d].resync;
         if rs.finishing.is_some()
@@ -74,14 +74,14 @@ impl Resource {
     }
 
     /// What the peer takes, what `rs-discard-granularity` allows (spec 5.4), and what serves well, in bytes.
-    fn largest_request(&self, i: usize, d: usize) -> u64 {
+    fn largest_request(&self, i: NodeId, d: VolumeNr) -> u64 {
         let most = self.connections[i].max_data(d);
         let granule = self.devices[d].cfg.as_ref().map_or(0, |c| u64::from(c.resync.discard_granularity));
         most.min(if granule == 0 { SERVES } else { granule.max(BLOCK) })
     }
 
     /// The next run of set bits at or after the position, at most `limit` bits, aligned and within an extent.
-    fn next_run(&self, i: usize, d: usize, limit: u64) -> Option<(u64, u64)> {
+    fn next_run(&self, i: NodeId, d: VolumeNr, limit: u64) -> Option<(u64, u64)> {
         let slot = self.slot(i, d)?;
         let bits = &self.devices[d].backing.as_ref()?.bitmaps[slot];
         let rs = &self.connections[i].peer_devices[d].resync;
@@ -100,7 +100,7 @@ impl Resource {
         Some((from, to))
     }
 
-    fn request_block(&mut self, i: usize, d: usize, range: SectorRange) {
+    fn request_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let csums = self.connections[i].peer_devices[d].resync.csums;
         let id = self.begin_block(i, d, range, if csums { Step::Comparing } else { Step::Requested });
         if let Some(controller) = &mut self.connections[i].peer_devices[d].resync.controller {
@@ -114,7 +114,7 @@ impl Resource {
         self.ask_for_block(i, d, range);
     }
 
-    fn ask_for_block(&mut self, i: usize, d: usize, range: SectorRange) {
+    fn ask_for_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let request = wire::BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
         let thin = self.connections[i].has(Features::THIN_RESYNC) && self.connections[i].version() >= 95;
         let packet = if thin { Packet::RsThinReq(request) } else { Packet::RsDataRequest(request) };
@@ -124,8 +124,8 @@ impl Resource {
     /// Our own content of a block, for its checksum.
     pub(super) fn own_content_read(
         &mut self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         id: u64,
         result: Result<(), IoError>,
         data: Segments,
@@ -146,12 +146,20 @@ impl Resource {
     }
 
     /// Has each `piece` bytes of a block's content digested.
-    pub(super) fn digest_block(&mut self, i: usize, d: usize, id: u64, algorithm: String, data: Segments, piece: u64) {
+    pub(super) fn digest_block(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        id: u64,
+        algorithm: String,
+        data: Segments,
+        piece: u64,
+    ) {
         let op = OpId(self.ops.insert(Op::ResyncDigest { connection: i, device: d, key: id }));
         self.emit(Effect::Digest { op, algorithm, data, piece });
     }
 
-    pub(super) fn own_content_summed(&mut self, i: usize, d: usize, id: u64, digest: Digest) {
+    pub(super) fn own_content_summed(&mut self, i: NodeId, d: VolumeNr, id: u64, digest: Digest) {
         let Some(block) = self.block_mut(i, d, id) else { return };
         let range = block.range;
         if let Step::Summing(data) = std::mem::replace(&mut block.step, Step::Requested) {
@@ -161,7 +169,7 @@ impl Resource {
         self.send(i, Socket::Data, d, Packet::CsumRsRequest(ChecksumRequest { block, digest }), Segments::None);
     }
 
-    pub(crate) fn resync_data(&mut self, i: usize, d: usize, reply: &BlockData, data: Segments) {
+    pub(crate) fn resync_data(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {
         let Some(id) = self.find_block(i, d, reply.range(), |s| matches!(s, Step::Requested)) else {
             self.release(data);
             let text = format!("resync data for {} that was not asked for", reply.sector);
@@ -175,7 +183,7 @@ impl Resource {
     }
 
     /// P_RS_DEALLOCATED: the block is all zeroes at the source.
-    pub(crate) fn resync_deallocated(&mut self, i: usize, d: usize, r: &wire::BlockRange) {
+    pub(crate) fn resync_deallocated(&mut self, i: NodeId, d: VolumeNr, r: &wire::BlockRange) {
         let Some(id) = self.find_block(i, d, r.range(), |s| matches!(s, Step::Requested)) else {
             let text = format!("resync answer for {} that was not asked for", r.sector);
             return self.unwanted_answer(i, d, RECEIVING, text);
@@ -186,7 +194,7 @@ impl Resource {
         rs.arrived.push(id);
     }
 
-    fn count_answer(&mut self, i: usize, d: usize, bytes: u64) {
+    fn count_answer(&mut self, i: NodeId, d: VolumeNr, bytes: u64) {
         if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
             c.answered(bytes);
         }
@@ -194,7 +202,7 @@ impl Resource {
 
     /// Once a turn: writes what has arrived and is not in the way of an older application write. Neighbours that are
     /// all zeroes at the source are deallocated in one go.
-    pub(super) fn write_arrived(&mut self, i: usize, d: usize) {
+    pub(super) fn write_arrived(&mut self, i: NodeId, d: VolumeNr) {
         let mut zeroes: Vec<(SectorRange, u64)> = Vec::new();
         for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
             let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
@@ -236,7 +244,7 @@ impl Resource {
     }
 
     /// The disk operation of a block (and of its neighbours) ended.
-    pub(crate) fn resync_write_done(&mut self, i: usize, d: usize, id: u64, result: Result<(), IoError>) {
+    pub(crate) fn resync_write_done(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
         let with = self.block_mut(i, d, id).map(|b| std::mem::take(&mut b.with)).unwrap_or_default();
         self.block_written(i, d, id, result);
         for id in with {
@@ -244,7 +252,7 @@ impl Resource {
         }
     }
 
-    fn block_written(&mut self, i: usize, d: usize, id: u64, result: Result<(), IoError>) {
+    fn block_written(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
         let Some(block) = self.take_block(i, d, id) else { return };
         let (range, since) = (block.range, block.since);
         let abandoned = matches!(block.step, Step::Abandoned(_));
@@ -281,7 +289,7 @@ impl Resource {
     }
 
     /// P_RS_IS_IN_SYNC, P_NEG_RS_DREPLY, P_RS_CANCEL: the request ends without data.
-    pub(crate) fn resync_answered(&mut self, i: usize, d: usize, ack: &BlockAck, answer: Answer) {
+    pub(crate) fn resync_answered(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck, answer: Answer) {
         if self.connections[i].peer_devices[d].repl == ConnState::VerifyS {
             return self.verify_refused(i, d, ack);
         }
@@ -310,7 +318,7 @@ impl Resource {
         self.note_progress(i, d);
     }
 
-    pub(super) fn check_resync_end(&mut self, i: usize, d: usize) {
+    pub(super) fn check_resync_end(&mut self, i: NodeId, d: VolumeNr) {
         let rs = &self.connections[i].peer_devices[d].resync;
         let all_asked = rs.next_pass.is_some() && mutant(Mutant::FinishTooEarly);
         let copied = rs.blocks.is_empty() && self.bits_left(i, d) <= self.bits_failed(i, d);
@@ -322,8 +330,8 @@ impl Resource {
     }
 
     /// Our ping was answered: whatever was sent on the control stream before has been seen.
-    pub(crate) fn ping_answered(&mut self, i: usize) {
-        for d in 0..self.devices.len() {
+    pub(crate) fn ping_answered(&mut self, i: NodeId) {
+        for d in self.devices.ids() {
             let pd = &mut self.connections[i].peer_devices[d];
             if Resync::is_last_answer(&mut pd.resync.settling) {
                 pd.answers_may_come = false;

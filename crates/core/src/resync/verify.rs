@@ -15,7 +15,7 @@ use crate::decide::rules84::Force;
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use std::collections::VecDeque;
-use units::{Duration, Instant, Sector, SectorRange};
+use units::{Duration, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{
     BlockAck, BlockId, BlockRequest, ConnState, Digest, DiskState, Packet, Role, Socket, StateWord, VerifyOutcome,
     VerifyReply, VerifyResult,
@@ -95,7 +95,7 @@ impl Resource {
     ///
     /// # Errors
     /// If the nodes' algorithms do not fit.
-    pub(crate) fn wish_verify(&mut self, i: usize, d: usize, wish: VerifyRange) -> Result<(), CommandError> {
+    pub(crate) fn wish_verify(&mut self, i: NodeId, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
         let c = &mut self.connections[i];
         let own = c.cfg.verify.clone().unwrap_or_default();
         if own.is_empty() || (c.is_connected() && c.peer_verify.as_str() != own) {
@@ -110,7 +110,7 @@ impl Resource {
     }
 
     /// VerifyS or VerifyT begins.
-    pub(crate) fn start_verify(&mut self, i: usize, d: usize) {
+    pub(crate) fn start_verify(&mut self, i: NodeId, d: VolumeNr) {
         let bits = self.devices[d].size.0.div_ceil(8);
         let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
         let algorithm = self.connections[i].cfg.verify.clone();
@@ -152,7 +152,7 @@ impl Resource {
 
     // -- the asking side ----------------------------------------------------------------------------------------------
 
-    pub(super) fn pump_verify_source(&mut self, i: usize, d: usize) {
+    pub(super) fn pump_verify_source(&mut self, i: NodeId, d: VolumeNr) {
         self.check_blocks(i, d);
         let now = self.now;
         let rs = &mut self.connections[i].peer_devices[d].resync;
@@ -197,13 +197,13 @@ impl Resource {
         self.check_verify_end(i, d);
     }
 
-    fn blocks_of(&self, d: usize, bit: u64, blocks: u64) -> SectorRange {
+    fn blocks_of(&self, d: VolumeNr, bit: u64, blocks: u64) -> SectorRange {
         SectorRange { start: Sector(bit * 8), end: Sector(((bit + blocks) * 8).min(self.devices[d].size.0)) }
     }
 
     /// How many blocks from `bit` on, at most `most` and none behind the end, are in nobody's way: a power-of-two
     /// fraction of them, or none.
-    fn free_run(&self, i: usize, d: usize, bit: u64, most: u64) -> u64 {
+    fn free_run(&self, i: NodeId, d: VolumeNr, bit: u64, most: u64) -> u64 {
         let end = self.connections[i].peer_devices[d].resync.verify.as_ref().map_or(0, |v| v.end);
         let mut blocks = most.min(end.saturating_sub(bit));
         while blocks > 0 && self.resync_must_avoid(i, d, self.blocks_of(d, bit, blocks)) {
@@ -212,7 +212,7 @@ impl Resource {
         blocks
     }
 
-    fn ask_digests(&mut self, i: usize, d: usize, range: SectorRange) {
+    fn ask_digests(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let blocks = range.len().0.div_ceil(BLOCK) as usize;
         self.begin_block(i, d, range, Step::Verifying(Chunk::new(blocks)));
         if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
@@ -225,7 +225,13 @@ impl Resource {
     }
 
     /// The answer for one block of a chunk; `false` if it was not asked for.
-    fn block_answered(&mut self, i: usize, d: usize, range: Option<SectorRange>, answer: Result<Digest, ()>) -> bool {
+    fn block_answered(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        range: Option<SectorRange>,
+        answer: Result<Digest, ()>,
+    ) -> bool {
         let Some(id) = self.find_around(i, d, range, |s| matches!(s, Step::Verifying(_))) else { return false };
         let rs = &mut self.connections[i].peer_devices[d].resync;
         let block = rs.blocks.get_mut(&id).expect("found");
@@ -245,7 +251,7 @@ impl Resource {
     }
 
     /// P_OV_REPLY.
-    pub(crate) fn verify_answered(&mut self, i: usize, d: usize, reply: &VerifyReply) {
+    pub(crate) fn verify_answered(&mut self, i: NodeId, d: VolumeNr, reply: &VerifyReply) {
         if !self.block_answered(i, d, reply.block.range(), Ok(reply.digest.clone())) {
             let text = format!("digest for {} that was not asked for", reply.block.sector);
             self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
@@ -253,7 +259,7 @@ impl Resource {
     }
 
     /// Once a turn: reads our own content where the peer's digests are here and its older writes are on disk.
-    fn check_blocks(&mut self, i: usize, d: usize) {
+    fn check_blocks(&mut self, i: NodeId, d: VolumeNr) {
         for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
             let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
             if self.devices[d].peer_writing.overlapping(block.range).next().is_some() {
@@ -276,8 +282,8 @@ impl Resource {
 
     pub(super) fn verify_read_done(
         &mut self,
-        i: usize,
-        d: usize,
+        i: NodeId,
+        d: VolumeNr,
         id: u64,
         result: Result<(), IoError>,
         data: Segments,
@@ -298,7 +304,7 @@ impl Resource {
     }
 
     /// Our own digests are here; what is missing could not be read.
-    pub(super) fn verify_compared(&mut self, i: usize, d: usize, id: u64, chunk: &Chunk, ours: &[Digest]) {
+    pub(super) fn verify_compared(&mut self, i: NodeId, d: VolumeNr, id: u64, chunk: &Chunk, ours: &[Digest]) {
         let Some(block) = self.take_block(i, d, id) else { return };
         let (range, since, now) = (block.range, block.since, self.now);
         if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
@@ -322,7 +328,7 @@ impl Resource {
     }
 
     /// The peer cannot give a digest.
-    pub(super) fn verify_refused(&mut self, i: usize, d: usize, ack: &BlockAck) {
+    pub(super) fn verify_refused(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
         if !self.block_answered(i, d, ack.range(), Err(())) {
             let text = format!("answer for {} that was not asked for", ack.sector);
             self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
@@ -332,7 +338,7 @@ impl Resource {
     // -- the answering side -------------------------------------------------------------------------------------------
 
     /// The first request tells where it starts.
-    pub(super) fn verify_asked(&mut self, i: usize, d: usize, range: SectorRange) {
+    pub(super) fn verify_asked(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let now = self.now;
         let rs = &mut self.connections[i].peer_devices[d].resync;
         let Some(v) = rs.verify.as_mut().filter(|v| !v.source) else { return };
@@ -345,7 +351,7 @@ impl Resource {
     }
 
     /// P_OV_RESULT.
-    pub(crate) fn verify_result(&mut self, i: usize, d: usize, result: &VerifyResult) {
+    pub(crate) fn verify_result(&mut self, i: NodeId, d: VolumeNr, result: &VerifyResult) {
         let Some(range) = result.range().filter(|r| self.devices[d].holds(*r)) else { return };
         if result.outcome == VerifyOutcome::OutOfSync {
             self.mark_out_of_sync(i, d, range);
@@ -369,7 +375,7 @@ impl Resource {
 
     // -- the end ------------------------------------------------------------------------------------------------------
 
-    fn verified(&mut self, i: usize, d: usize, bits: u64, outcome: VerifyOutcome) {
+    fn verified(&mut self, i: NodeId, d: VolumeNr, bits: u64, outcome: VerifyOutcome) {
         let Some(v) = &mut self.connections[i].peer_devices[d].resync.verify else { return };
         v.left = v.left.saturating_sub(bits);
         match outcome {
@@ -380,7 +386,7 @@ impl Resource {
         self.note_progress(i, d);
     }
 
-    fn check_verify_end(&mut self, i: usize, d: usize) {
+    fn check_verify_end(&mut self, i: NodeId, d: VolumeNr) {
         let rs = &self.connections[i].peer_devices[d].resync;
         if rs.verify.as_ref().is_some_and(|v| v.left == 0 && (v.source || v.begun)) {
             self.end_verify(i, d);
@@ -388,7 +394,7 @@ impl Resource {
     }
 
     /// The asking side says that it is done (with a stop sector it ends early).
-    pub(crate) fn verify_ended_by_peer(&mut self, i: usize, d: usize) -> bool {
+    pub(crate) fn verify_ended_by_peer(&mut self, i: NodeId, d: VolumeNr) -> bool {
         let rs = &self.connections[i].peer_devices[d].resync;
         let ours = rs.verify.as_ref().is_some_and(|v| !v.source && v.begun);
         if ours {
@@ -397,7 +403,7 @@ impl Resource {
         ours
     }
 
-    fn end_verify(&mut self, i: usize, d: usize) {
+    fn end_verify(&mut self, i: NodeId, d: VolumeNr) {
         let Some(v) = self.connections[i].peer_devices[d].resync.verify.take() else { return };
         self.connections[i].peer_devices[d].verify_from = 0;
         let severity = if v.found > 0 { Severity::Error } else { Severity::Info };
@@ -410,7 +416,7 @@ impl Resource {
         let _ = self.change(d, &change, Force::Hard);
         let version = self.connections[i].version();
         if v.source && version >= 97 && version != 100 {
-            self.send_state(d);
+            self.send_state(i, d);
         }
         if self.bits_left(i, d) > 0 {
             self.handler("out-of-sync", Some(d), Some(i));
@@ -425,7 +431,7 @@ impl Resource {
     }
 
     /// Copies the blocks that a verify found different: from the Primary, or else from here.
-    fn repair_now(&mut self, i: usize, d: usize) {
+    fn repair_now(&mut self, i: NodeId, d: VolumeNr) {
         if self.both_primary(i, d) {
             // Which copy counts nobody can say, and reconnecting would not copy anything.
             let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
@@ -467,7 +473,7 @@ impl Resource {
     }
 
     /// Tells the peer of every block that is marked here: it may know of none of them.
-    pub(crate) fn send_marks(&mut self, i: usize, d: usize) {
+    pub(crate) fn send_marks(&mut self, i: NodeId, d: VolumeNr) {
         let mut from = 0;
         while let Some(range) = self.marked_run(i, d, from) {
             from = range.end.0.div_ceil(8);
@@ -477,7 +483,7 @@ impl Resource {
     }
 
     /// The next run of marked blocks, at most as long as one packet may say.
-    fn marked_run(&self, i: usize, d: usize, from: u64) -> Option<SectorRange> {
+    fn marked_run(&self, i: NodeId, d: VolumeNr, from: u64) -> Option<SectorRange> {
         let bits = &self.devices[d].backing.as_ref()?.bitmaps[self.slot(i, d)?];
         let start = bits.next_set(from)?;
         let end = bits.next_clear(start).unwrap_or(bits.len()).min(start + LONGEST_RUN);
@@ -489,7 +495,7 @@ impl Resource {
     /// The state changed: will a resync copy what is marked as different, or must this node see to it? Marks remain
     /// between equal generations after a verify, and after a crash in the middle of clearing them
     /// (`docs/spec/connection-and-state.md` B.3 #3).
-    pub(crate) fn consider_repair(&mut self, i: usize, d: usize, old: &StateWord, new: &StateWord) {
+    pub(crate) fn consider_repair(&mut self, i: NodeId, d: VolumeNr, old: &StateWord, new: &StateWord) {
         let now = self.now;
         let settled = |w: &StateWord| {
             w.conn == ConnState::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate
@@ -520,15 +526,15 @@ impl Resource {
         }
     }
 
-    fn both_primary(&self, i: usize, d: usize) -> bool {
+    fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
         self.devices[d].role == Role::Primary && self.connections[i].peer_devices[d].peer_role == Role::Primary
     }
 
     /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
     /// tells of them): one side copies them. With an urbd on both sides the one that accepted the control stream does,
     /// the other only if nothing happens for a while.
-    pub(crate) fn repair_after_reconnect(&mut self, i: usize) {
-        for d in 0..self.devices.len() {
+    pub(crate) fn repair_after_reconnect(&mut self, i: NodeId) {
+        for d in self.devices.ids() {
             let c = &self.connections[i];
             let wait = self.repair_wait(i, d);
             let word = self.word(d);
@@ -544,7 +550,7 @@ impl Resource {
     }
 
     /// How long the node leaves it to the other one: longest beside a Primary, which need not lose its peer for it.
-    fn repair_wait(&self, i: usize, d: usize) -> Duration {
+    fn repair_wait(&self, i: NodeId, d: VolumeNr) -> Duration {
         let c = &self.connections[i];
         let beside = c.peer_devices[d].peer_role == Role::Primary && self.devices[d].role == Role::Secondary;
         let times = match (beside, c.resolve_conflicts()) {
@@ -555,13 +561,13 @@ impl Resource {
         Duration(times * CALM.0)
     }
 
-    pub(crate) fn repair_timer(&self, i: usize) -> Option<Instant> {
-        let devices = self.connections[i].peer_devices.iter().enumerate();
+    pub(crate) fn repair_timer(&self, i: NodeId) -> Option<Instant> {
+        let devices = self.connections[i].peer_devices.iter();
         devices.filter_map(|(d, p)| p.repair_at.map(|t| t + self.repair_wait(i, d))).min()
     }
 
     /// Verify stopped before its end: the next one goes on there.
-    pub(crate) fn verify_interrupted(&mut self, i: usize, d: usize) {
+    pub(crate) fn verify_interrupted(&mut self, i: NodeId, d: VolumeNr) {
         let pd = &mut self.connections[i].peer_devices[d];
         let Some(v) = pd.resync.verify.take().filter(|v| v.source) else { return };
         let unfinished = pd.resync.blocks.values().map(|b| b.range.start.0 / 8);
@@ -572,7 +578,7 @@ impl Resource {
     }
 
     /// Where a running verify is, and where it stops.
-    pub(crate) fn verify_position(&self, i: usize, d: usize) -> Option<(Sector, Sector)> {
+    pub(crate) fn verify_position(&self, i: NodeId, d: VolumeNr) -> Option<(Sector, Sector)> {
         let v = self.connections[i].peer_devices[d].resync.verify.as_ref()?;
         Some((Sector(v.position * 8), Sector(v.end * 8)))
     }
