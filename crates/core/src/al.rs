@@ -91,11 +91,11 @@ impl Resource {
 
     /// `None`: this disk keeps no activity log, or there is none.
     fn acquire_al(&mut self, d: VolumeNr, range: SectorRange) -> Option<Acquire> {
-        let dev = &mut self.devices[d];
-        let wanted = dev.cfg.as_ref().is_some_and(|c| c.al_updates);
-        if !dev.usable() || mutant(Mutant::SkipActivityLog) {
+        if !self.usable(d) || mutant(Mutant::SkipActivityLog) {
             return None;
         }
+        let dev = &mut self.devices[d];
+        let wanted = dev.cfg.as_ref().is_some_and(|c| c.al_updates);
         // Without it a crash is followed by a full resync, if the superblock says so: until it does, all is logged.
         let backing = dev.backing.as_mut().filter(|b| wanted || !b.is_unlogged_on_disk())?;
         let extents = ExtentRange::of(range).expect("requests are not empty and lie in the device");

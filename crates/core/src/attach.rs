@@ -61,7 +61,7 @@ impl Resource {
             return self.end(command, Err(error(124, "the volume is attached already; detach it first".to_owned())));
         }
         dev.attaching = Some(Attaching { command, opened: None, step: Step::Opening });
-        dev.disk = DiskState::Attaching;
+        self.state.volumes[d].disk = DiskState::Attaching;
         dev.disks_seen += 1;
         let volume = dev.volume;
         self.status_changed = true;
@@ -78,7 +78,7 @@ impl Resource {
         }
         let dev = &mut self.devices[d];
         (dev.forced_detach, dev.metadata_failed) = (false, false);
-        dev.disk = DiskState::Diskless;
+        self.state.volumes[d].disk = DiskState::Diskless;
         dev.backing = None;
         dev.recheck = true;
         let volume = dev.volume;
@@ -93,7 +93,7 @@ impl Resource {
         }
         self.note(Severity::Error, Some(d), None, "attach-failed", text.clone());
         self.status_changed = true;
-        if self.connections.get(self.peer()).is_some_and(|c| c.replicating(d)) {
+        if self.state.replicates_anywhere(d) {
             // The handshake, or a later word, may have said that it is being attached.
             self.tell_state(d);
         }
@@ -343,10 +343,10 @@ impl Resource {
             current: md.current,
             exposed: dev.exposed,
             outrun: dev.outrun,
-            primary: self.role == wire::Role::Primary,
-            peer_primary: peer.is_some_and(|c| c.peer_role == wire::Role::Primary),
-            connected: peer.is_some_and(|c| c.replicating(d)),
-            peer_disk: peer.map_or(DiskState::DUnknown, |c| c.peer_devices[d].pdsk),
+            primary: self.state.role == wire::Role::Primary,
+            peer_primary: self.state.peers.values().any(|p| p.role() == wire::Role::Primary),
+            connected: self.state.replicates_anywhere(d),
+            peer_disk: peer.map_or(DiskState::DUnknown, |c| self.state.peer_disk(c.cfg.peer, d)),
             fencing: dev.cfg.as_ref().map(|c| c.fencing).unwrap_or_default(),
         }
     }
@@ -411,13 +411,13 @@ impl Resource {
     }
 
     fn attach_settled(&mut self, d: VolumeNr) {
-        if self.connections.get(self.peer()).is_some_and(|c| c.is_connected() && !c.replicating(d)) {
+        if self.connected().any(|(i, _)| !self.state.replicates(i, d)) {
             self.devices[d].attaching.as_mut().expect("attaching").step = Step::Handshake;
             return;
         }
         let (capacity, size) = (self.capacity(d), self.devices[d].size);
-        let used = self.role == wire::Role::Primary || self.in_use(d);
-        let replicating = self.connections.values().any(|c| c.replicating(d));
+        let used = self.state.role == wire::Role::Primary || self.in_use(d);
+        let replicating = self.state.replicates_anywhere(d);
         if capacity < size && (used || replicating) {
             let (has, needs) = (capacity.0 / 2, size.0 / 2);
             let text = format!("the disk holds {has} KiB, but the device has {needs} KiB: use a larger disk");
@@ -425,7 +425,7 @@ impl Resource {
         }
         // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
         let outrun = self.disk_lags_behind_users(d) && !mutant(Mutant::JudgedBeforeSettled);
-        if !replicating && outrun && self.role == wire::Role::Primary {
+        if !replicating && outrun && self.state.role == wire::Role::Primary {
             return self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
         }
         if outrun && self.devices[d].outrun && self.devices[d].attach_state > DiskState::Outdated {
@@ -440,7 +440,7 @@ impl Resource {
         // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
         self.adopt_size(d, size, true);
         let dev = &self.devices[d];
-        let connected = self.connections.get(self.peer()).is_some_and(|c| c.replicating(d));
+        let connected = self.state.replicates_anywhere(d);
         let state = if connected { DiskState::Negotiating } else { dev.attach_state };
         if connected {
             self.connections.values_mut().for_each(|c| c.peer_devices[d].uuids_stale = true);
@@ -510,9 +510,9 @@ impl Resource {
         self.connections.values_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
         let change = StateChange { disk: Some(DiskState::Diskless), ..StateChange::default() };
         let _ = self.change(d, &change, Force::Hard);
-        self.devices[d].disk = DiskState::Diskless;
-        let gone = !self.connections.values().any(|c| c.replicating(d));
-        if gone && self.role != wire::Role::Primary {
+        self.state.volumes[d].disk = DiskState::Diskless;
+        let gone = !self.state.replicates_anywhere(d);
+        if gone && self.state.role != wire::Role::Primary {
             self.devices[d].size = units::Sector(0);
             self.devices[d].exposed = units::Generation::NONE;
             self.devices[d].outrun = false;
@@ -525,10 +525,9 @@ impl Resource {
 
     /// From now on users see the peer's data. Its generation for that may have come while our disk was still there.
     fn expose_peers_generation(&mut self, d: VolumeNr) {
-        let good =
-            self.connections.values().find(|c| c.replicating(d) && c.peer_devices[d].pdsk == DiskState::UpToDate);
-        if let Some(uuids) = good.and_then(|c| c.peer_devices[d].uuids.as_ref())
-            && self.role == wire::Role::Primary
+        let good = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
+        if let Some(uuids) = good.and_then(|i| self.connections[i].peer_devices[d].uuids.as_ref())
+            && self.state.role == wire::Role::Primary
         {
             self.devices[d].exposed = uuids.current;
         }
@@ -658,7 +657,7 @@ impl Resource {
             _ => false,
         });
         let dev = &self.devices[d];
-        let stuck = stuck || (dev.usable() && dev.meta_pending > 0 && now.since(dev.meta_since) >= limit);
+        let stuck = stuck || (self.usable(d) && dev.meta_pending > 0 && now.since(dev.meta_since) >= limit);
         if (stuck || self.resync_stuck_on_disk(d, limit)) && !self.devices[d].forced_detach {
             self.devices[d].forced_detach = true;
             self.disk_error(

@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::api::{Segments, Severity};
 use crate::decide::StateChange;
 use crate::decide::rules84::Force;
+use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::mutant::{Mutant, mutant};
 use units::{Generation, NodeId, VolumeNr};
@@ -64,15 +65,15 @@ impl Resource {
 
     pub(crate) fn bitmap_complete(&mut self, i: NodeId, d: VolumeNr) {
         self.write_bitmap(d);
-        let next = match self.connections[i].peer_devices[d].repl {
-            ConnState::WFBitMapT => {
+        let next = match self.state.replication(i, d) {
+            Replication::WFBitMapT => {
                 self.send_bitmap(i, d);
                 ConnState::WFSyncUUID
             }
-            ConnState::WFBitMapS => return self.begin_as_source(i, d),
+            Replication::WFBitMapS => return self.begin_as_source(i, d),
             other => {
                 // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
-                self.connections[i].peer_devices[d].early_bitmap = other == ConnState::Connected;
+                self.connections[i].peer_devices[d].early_bitmap = other == Replication::Established;
                 return self.note(
                     Severity::Info,
                     Some(d),
@@ -128,8 +129,8 @@ impl Resource {
 
     /// P_SYNC_UUID: from now on our data is that of the resync.
     pub(crate) fn sync_uuid_received(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
-        match self.connections[i].peer_devices[d].repl {
-            ConnState::WFSyncUUID | ConnState::Behind => {}
+        match self.state.replication(i, d) {
+            Replication::WFSyncUUID | Replication::Behind => {}
             _ => {
                 // The answer to a request for a resync travels on the other stream and may come later: it waits for its
                 // state (`docs/spec/wire-protocol.md` 5.16). But not one for a disk that is gone.
@@ -248,8 +249,8 @@ impl Resource {
         };
         let _ = self.change(d, &change, Force::Hard);
         if self.fencing_policy() != crate::Fencing::DontCare {
-            let all = self.connections[i].peer_devices.values().all(|p| p.pdsk == DiskState::UpToDate)
-                && self.devices.values().all(|d| d.disk == DiskState::UpToDate);
+            let all = self.state.peers[i].volumes.values().all(|p| p.disk == DiskState::UpToDate)
+                && self.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
             if all {
                 self.handler("unfence-peer", None, Some(i));
             }

@@ -12,9 +12,9 @@ use crate::Resource;
 use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity};
 use crate::decide::roles::Promotion;
 use crate::decide::rules84::{self, DisconnectStep, Force};
+use crate::decide::state::{Replication, VolumeState};
 use crate::decide::suspend::{self, ResumeStep};
 use crate::decide::{StateChange, StateChangeResult as Code};
-use crate::device::Device;
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use crate::resync::VerifyRange;
@@ -170,9 +170,9 @@ impl Resource {
             }
             Command::Disconnect { peer: p, force } => peer(self, p).map(|i| self.disconnect(id, i, force)),
             Command::Primary { force } => {
-                let good = |d: &crate::device::Device| d.disk == DiskState::UpToDate;
+                let good = |v: &VolumeState| v.disk == DiskState::UpToDate;
                 let primary = |d: &crate::device::Device| d.role == Role::Primary;
-                if self.devices.values().all(primary) && (!force || self.devices.values().all(good)) {
+                if self.devices.values().all(primary) && (!force || self.state.volumes.values().all(good)) {
                     // A promotion begins a new generation; nothing begins here.
                     self.end(Some(id), Ok(()));
                     return;
@@ -442,16 +442,16 @@ impl Resource {
         }
         // What a disk that is being attached is worth, and the peer's beside it, comes out when they were compared.
         let judges = change.disk.is_some() || (change.pdsk.is_some() && !mutant(Mutant::ForcedWhileCompared));
-        let undecided = |d: &Device| d.attaching.is_some() || d.disk == DiskState::Negotiating;
+        let undecided =
+            |d: VolumeNr| self.devices[d].attaching.is_some() || self.state.disk(d) == DiskState::Negotiating;
         let result = match d {
-            Some(d) if judges && undecided(&self.devices[d]) => Err(Code::InTransientState),
-            None if judges && self.devices.values().any(undecided) => Err(Code::InTransientState),
+            Some(d) if judges && undecided(d) => Err(Code::InTransientState),
+            None if judges && self.devices.ids().any(undecided) => Err(Code::InTransientState),
             Some(d) => self.change(d, &change, Force::Soft),
             None => self.change_all(&change, Force::SoftIgnoreOutdate),
         };
         // Its disk may be gone since it asked: then no resync has begun.
-        let begun =
-            d.is_none_or(|d| !becomes_target || self.connections[i].peer_devices[d].repl > ConnState::Connected);
+        let begun = d.is_none_or(|d| !becomes_target || self.state.replication(i, d) > Replication::Established);
         let code = match result {
             Ok(()) if !begun => Code::NoUpToDateDisk,
             Ok(()) => {
@@ -470,7 +470,7 @@ impl Resource {
     /// A Primary without a good copy of its own.
     fn serves_without_data(&self, d: VolumeNr) -> bool {
         let dev = &self.devices[d];
-        dev.role == Role::Primary && dev.disk < DiskState::UpToDate && !mutant(Mutant::ForcedBesideUsers)
+        dev.role == Role::Primary && self.state.disk(d) < DiskState::UpToDate && !mutant(Mutant::ForcedBesideUsers)
     }
 
     // -- pausing and freezing -----------------------------------------------------------------------------------------
@@ -519,7 +519,10 @@ impl Resource {
                     self.devices[d].exposed = self.draw_generation(d);
                     self.devices[d].new_generation_pending = false;
                 }
-                ResumeStep::ClearReasons => self.lift(|s| *s = crate::SuspendReasons::default()),
+                ResumeStep::ClearReasons => self.lift(|s| {
+                    (s.frozen_by_user, s.frozen_without_data) = (false, false);
+                    s.peers.values_mut().for_each(|peer| peer.unfenced = false);
+                }),
                 ResumeStep::CompleteWithoutPeer => {
                     for i in self.connections.ids() {
                         self.give_up_frozen(i);
@@ -535,14 +538,14 @@ impl Resource {
 
     /// Secondary, disconnected, detached: in this order (`docs/spec/config-and-cli.md` 5.2).
     fn step_down(&mut self, id: u64, force: bool, leave: Leave) -> Progress {
-        if self.role == Role::Primary {
+        if self.state.role == Role::Primary {
             match self.step_demotion(false) {
                 (_, Some(Err(e))) => return (None, Some(Err(e))),
                 (Some(_), _) => return (Some(Waiting::Down { force, leave }), None),
                 _ => {}
             }
         }
-        if let Some(i) = self.connections.ids().find(|i| self.connections[*i].state != ConnectionState::StandAlone) {
+        if let Some(i) = self.connections.ids().find(|i| self.state.connection(*i) != ConnectionState::StandAlone) {
             return self.leave_peer(id, i, force, leave);
         }
         let mut attached = false;
@@ -590,7 +593,7 @@ impl Resource {
                 let next = self.step_disconnect(id, i, leave.step, false);
                 match self.leave_peer_result(i, force, next) {
                     // At once: nothing else may ever come in.
-                    (Some(_), None) if self.connections[i].state == ConnectionState::StandAlone => {
+                    (Some(_), None) if self.state.connection(i) == ConnectionState::StandAlone => {
                         self.step_down(id, force, Leave::WISH)
                     }
                     next => next,
@@ -625,8 +628,8 @@ impl Resource {
 
     /// Would the users of the peer lose their data with this node?
     fn peer_lives_on_this_node(&self, i: NodeId) -> bool {
-        let primary = self.connections[i].peer_role == Role::Primary;
-        primary && self.connections[i].peer_devices.values().any(|p| p.pdsk < DiskState::UpToDate)
+        let primary = self.state.peers[i].role() == Role::Primary;
+        primary && self.state.peers[i].volumes.values().any(|p| p.disk < DiskState::UpToDate)
     }
 
     fn change_options(&mut self, cfg: crate::ResourceConfig) {
@@ -643,7 +646,7 @@ impl Resource {
         self.cfg = cfg;
         for i in self.connections.ids() {
             self.forget_refusals(i);
-            if self.connections[i].is_connected() {
+            if self.state.is_connected(i) {
                 for d in self.devices.ids() {
                     self.send_sync_param(i, d);
                 }

@@ -4,9 +4,9 @@
 use crate::Resource;
 use crate::api::Severity;
 use crate::config::{OnCongestion, Protocol};
-use crate::connection::PeerDevice;
 use crate::decide::StateChange;
 use crate::decide::rules84::Force;
+use crate::decide::state::Replication;
 use crate::mutant::{Mutant, mutant};
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{ConnState, DiskState, Role};
@@ -19,12 +19,12 @@ impl Resource {
     pub(crate) fn check_congestion(&mut self, i: NodeId, d: VolumeNr) {
         let Some(c) = self.connections.get(i) else { return };
         let pd = &c.peer_devices[d];
-        let replicating = matches!(pd.repl, ConnState::Connected | ConnState::SyncSource);
+        let replicating = matches!(self.state.replication(i, d), Replication::Established | Replication::SyncSource);
         if c.cfg.on_congestion == OnCongestion::Block
             || c.cfg.protocol != Protocol::A
             || !replicating
             || c.version() < 96
-            || self.devices[d].disk != DiskState::UpToDate
+            || self.state.disk(d) != DiskState::UpToDate
         {
             return;
         }
@@ -52,7 +52,7 @@ impl Resource {
         let change = StateChange { conn: Some(ConnState::Ahead), ..StateChange::default() };
         let _ = self.change(d, &change, Force::Hard);
         self.begin_generation_ahead(i, d);
-        if self.connections[i].peer_devices[d].repl == ConnState::Ahead {
+        if self.state.replication(i, d) == Replication::Ahead {
             // A resync that this broke off: what the target has written by then is told anew at the end.
             self.settle_answers(i, d);
         }
@@ -64,7 +64,7 @@ impl Resource {
     /// both that would be forgotten if the connection were lost after a demotion, or in a crash beside the next
     /// Primary.
     fn begin_generation_ahead(&mut self, i: NodeId, d: VolumeNr) {
-        let ahead = self.connections[i].peer_devices[d].repl == ConnState::Ahead;
+        let ahead = self.state.replication(i, d) == Replication::Ahead;
         // In an interrupted resync the peer's generation is that of the resync already.
         let common = self.uuids(d).bitmap.is_none() && self.devices[d].role == Role::Primary;
         if ahead && common && !mutant(Mutant::AheadInOneGeneration) {
@@ -75,20 +75,21 @@ impl Resource {
     /// Something was confirmed: does the peer have everything that was sent?
     pub(crate) fn note_drained(&mut self, i: NodeId, d: VolumeNr) {
         let now = self.now;
+        let ahead = self.state.replication(i, d) == Replication::Ahead;
         let pd = &mut self.connections[i].peer_devices[d];
-        if pd.repl == ConnState::Ahead && pd.sectors_in_flight == 0 && pd.caught_up.is_none() {
+        if ahead && pd.sectors_in_flight == 0 && pd.caught_up.is_none() {
             pd.caught_up = Some(now);
         }
     }
 
     pub(crate) fn congestion_timer(&self, i: NodeId) -> Option<Instant> {
-        self.connections[i].peer_devices.values().filter_map(PeerDevice::leaves_ahead).min()
+        self.devices.ids().filter_map(|d| self.leaves_ahead(i, d)).min()
     }
 
     /// The peer has caught up and the line was quiet for a while: copy what it missed.
     pub(crate) fn leave_ahead(&mut self, i: NodeId) {
         for d in self.devices.ids() {
-            if self.connections[i].peer_devices[d].leaves_ahead().is_none_or(|at| self.now < at) {
+            if self.leaves_ahead(i, d).is_none_or(|at| self.now < at) {
                 continue;
             }
             self.connections[i].peer_devices[d].caught_up = None;
@@ -101,12 +102,11 @@ impl Resource {
             self.begin_as_source(i, d);
         }
     }
-}
 
-impl PeerDevice {
     /// Ahead: when the resync may begin. Not before the last answer to one that was broken off is here.
-    fn leaves_ahead(&self) -> Option<Instant> {
-        let ready = self.repl == ConnState::Ahead && self.resync.settled();
-        self.caught_up.filter(|_| ready).map(|at| at + CALM)
+    fn leaves_ahead(&self, i: NodeId, d: VolumeNr) -> Option<Instant> {
+        let pd = &self.connections[i].peer_devices[d];
+        let ready = self.state.replication(i, d) == Replication::Ahead && pd.resync.settled();
+        pd.caught_up.filter(|_| ready).map(|at| at + CALM)
     }
 }

@@ -1,6 +1,5 @@
 //! A connection to a peer and its peer devices: what is known of the other side.
 
-use crate::api::ConnectionState;
 use crate::command::Asked;
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
@@ -10,13 +9,11 @@ use crate::peer_write::{HeldPacket, PeerEpoch};
 use crate::resync::{BeforeResync, Resync};
 use std::collections::VecDeque;
 use units::{Instant, Sector, VolumeNr};
-use wire::{ConnState, Dialect, DiskState, Role};
+use wire::Dialect;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) cfg: ConnectionConfig,
-    pub(crate) state: ConnectionState,
-    pub(crate) peer_role: Role,
     /// Both streams are up.
     pub(crate) link: Option<Link>,
     pub(crate) discard_my_data: bool,
@@ -113,17 +110,10 @@ pub(crate) struct Sent {
 #[derive(Debug)]
 pub(crate) struct PeerDevice {
     pub(crate) volume: VolumeNr,
-    /// 8.4's numbering; at least WFReportParams exactly while the connection is past its P_PROTOCOL.
-    pub(crate) repl: ConnState,
-    pub(crate) peer_role: Role,
-    pub(crate) pdsk: DiskState,
     pub(crate) sizes: Option<wire::Sizes>,
     pub(crate) uuids: Option<wire::Uuids>,
     /// The peer's capacity, remembered over connections; 0 = it never had a disk.
     pub(crate) peer_capacity: Sector,
-    pub(crate) user_isp: bool,
-    pub(crate) peer_isp: bool,
-    pub(crate) aftr_isp: bool,
     /// Next sequence number is this plus one (`docs/spec/wire-protocol.md` 3.3).
     pub(crate) seq: u32,
     /// The highest sequence number seen from the peer.
@@ -192,8 +182,6 @@ impl Connection {
     pub(crate) fn new(cfg: &ConnectionConfig, volumes: &[VolumeConfig]) -> Connection {
         Connection {
             cfg: cfg.clone(),
-            state: ConnectionState::StandAlone,
-            peer_role: Role::Unknown,
             link: None,
             discard_my_data: false,
             tentative: false,
@@ -230,16 +218,6 @@ impl Connection {
             fence_result: None,
             refusals: 0,
         }
-    }
-
-    /// Past P_PROTOCOL.
-    pub(crate) fn is_connected(&self) -> bool {
-        self.state == ConnectionState::Connected
-    }
-
-    /// Is this volume's handshake complete?
-    pub(crate) fn replicating(&self, d: VolumeNr) -> bool {
-        self.is_connected() && self.peer_devices[d].repl >= ConnState::Connected
     }
 
     /// Agreed protocol version; the newest before it is agreed.
@@ -289,37 +267,15 @@ impl Connection {
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
-
-    /// The state by the numbers of 8.4, for one volume.
-    pub(crate) fn conn_state(&self, d: VolumeNr) -> ConnState {
-        match self.state {
-            ConnectionState::StandAlone => ConnState::StandAlone,
-            ConnectionState::Disconnecting => ConnState::Disconnecting,
-            ConnectionState::Unconnected => ConnState::Unconnected,
-            ConnectionState::Timeout => ConnState::Timeout,
-            ConnectionState::BrokenPipe => ConnState::BrokenPipe,
-            ConnectionState::NetworkFailure => ConnState::NetworkFailure,
-            ConnectionState::ProtocolError => ConnState::ProtocolError,
-            ConnectionState::TearDown => ConnState::TearDown,
-            ConnectionState::Connecting => ConnState::WFConnection,
-            ConnectionState::Connected => self.peer_devices[d].repl,
-        }
-    }
 }
 
 impl PeerDevice {
     pub(crate) fn new(volume: VolumeNr) -> PeerDevice {
         PeerDevice {
             volume,
-            repl: ConnState::StandAlone,
-            peer_role: Role::Unknown,
-            pdsk: DiskState::DUnknown,
             sizes: None,
             uuids: None,
             peer_capacity: Sector(0),
-            user_isp: false,
-            peer_isp: false,
-            aftr_isp: false,
             seq: 0,
             peer_seq: 0,
             receiving_bitmap: None,

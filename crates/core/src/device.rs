@@ -16,7 +16,6 @@ pub(crate) struct Device {
     pub(crate) cfg: Option<DiskConfig>,
     /// The role of this volume; all of a resource change together, but one after the other.
     pub(crate) role: Role,
-    pub(crate) disk: DiskState,
     /// What the metadata say the disk is, while `disk` is Negotiating or unconnected decisions are open.
     pub(crate) attach_state: DiskState,
     /// The metadata say that this node crashed as a Primary without a peer.
@@ -150,7 +149,6 @@ impl Device {
             volume: cfg.volume,
             cfg: cfg.disk.clone(),
             role: Role::Secondary,
-            disk: DiskState::Diskless,
             attach_state: DiskState::Diskless,
             left_alone: false,
             size: Sector(0),
@@ -195,11 +193,6 @@ impl Device {
             attached_at: Instant(0),
             last_lazy_bitmap: Instant(0),
         }
-    }
-
-    /// The disk takes reads and writes (whatever the quality of its data).
-    pub(crate) fn usable(&self) -> bool {
-        self.backing.is_some() && self.disk >= DiskState::Inconsistent && self.disk != DiskState::DUnknown
     }
 
     /// Has the disk a volatile cache that epochs are to be flushed from?

@@ -17,8 +17,8 @@ impl Resource {
     pub(crate) fn start_flush(&mut self, d: VolumeNr, tag: u64, came: Instant) {
         self.close_epoch();
         self.send_due_barriers();
-        let local = self.devices[d].usable();
-        let good = local && self.devices[d].disk == DiskState::UpToDate;
+        let local = self.usable(d);
+        let good = local && self.state.disk(d) == DiskState::UpToDate;
         let mut waiting = Vec::new();
         for (i, c) in self.connections.iter() {
             let counts = !good || c.cfg.protocol == crate::config::Protocol::C;
@@ -27,7 +27,7 @@ impl Resource {
                 waiting.push((i, last));
             }
         }
-        let peer_good = self.connections.values().any(|c| c.peer_devices[d].pdsk == DiskState::UpToDate);
+        let peer_good = self.state.good_peers(d).next().is_some();
         if !local && !peer_good {
             return self.end_owner(d, Owner::Tag(tag), Err(IoError::Io));
         }
@@ -81,9 +81,9 @@ impl Resource {
         }
         let Some(Request::Flush(f)) = self.requests.remove(key) else { return };
         self.flushes.retain(|k| *k != key);
-        let connected_good = self.connections.values().any(|c| c.peer_devices[f.device].pdsk == DiskState::UpToDate);
+        let connected_good = self.state.good_peers(f.device).next().is_some();
         let result = if f.covered || (connected_good && !f.failed) { Ok(()) } else { Err(IoError::Io) };
-        if result.is_err() && !f.failed && self.suspended.any() {
+        if result.is_err() && !f.failed && self.state.is_frozen() {
             // The peer that had everything is gone, and applications wait for it to come back.
             let (tag, volume) = (f.tag, self.devices[f.device].volume);
             let (sector, len) = (Sector(0), ByteLen(0));

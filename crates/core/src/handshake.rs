@@ -7,6 +7,7 @@ use crate::connection::{Link, PeerDevice, Phase};
 use crate::decide::handshake84::{self, Decision, Occasion, UuidsVerdict};
 use crate::decide::rules84::Force;
 use crate::decide::split_brain::Loser;
+use crate::decide::state::Replication;
 use crate::decide::uuid84::{self, UuidSet};
 use crate::decide::{Reason, StateChange, protocol, sizes};
 use crate::mutant::{Mutant, mutant};
@@ -21,7 +22,7 @@ impl Resource {
     pub(crate) fn link_up(&mut self, i: NodeId, link: LinkUp) {
         let now = self.now;
         let c = &mut self.connections[i];
-        if c.state != crate::ConnectionState::Connecting || c.link.is_some() {
+        if self.state.connection(i) != crate::ConnectionState::Connecting || c.link.is_some() {
             let peer = c.cfg.peer;
             return self.emit(Effect::CloseLink { peer });
         }
@@ -157,12 +158,7 @@ impl Resource {
         for pd in self.connections[i].peer_devices.values_mut() {
             let fresh = PeerDevice::new(pd.volume);
             let keep = std::mem::replace(pd, fresh);
-            pd.user_isp = keep.user_isp;
-            pd.aftr_isp = keep.aftr_isp;
             pd.peer_capacity = keep.peer_capacity;
-            pd.pdsk = keep.pdsk;
-            pd.peer_role = keep.peer_role;
-            pd.repl = keep.repl;
             // Blocks that are still being written for an older session keep their places.
             pd.resync = keep.resync;
             pd.before_resync = keep.before_resync;
@@ -232,7 +228,7 @@ impl Resource {
     pub(crate) fn sync_param_received(&mut self, i: NodeId, d: VolumeNr, p: &wire::SyncParam) {
         let cfg = &self.connections[i].cfg;
         let own = cfg.csums.clone().unwrap_or_default();
-        let handshake = self.connections[i].peer_devices[d].repl < ConnState::Connected;
+        let handshake = self.state.replication(i, d) < Replication::Established;
         // Before protocol 89 the packet has no room for it, and nothing is resynced by checksums.
         let told = self.connections[i].version() >= 89;
         if handshake && told && own != p.csums_alg.as_str() {
@@ -267,18 +263,17 @@ impl Resource {
 
     pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
         let dev = &self.devices[d];
-        let c = &self.connections[i];
         let input = sizes::SizesReceived {
             peer: sizes::PeerSizes { device: packet.disk_size, user: packet.user_size, current: packet.current_size },
             limits: self.size_limits(d),
             current: dev.size,
-            disk: dev.disk,
-            peer_disk: c.peer_devices[d].pdsk,
-            connected: c.replicating(d),
-            primary: self.role == Role::Primary,
+            disk: self.state.disk(d),
+            peer_disk: self.state.peer_disk(i, d),
+            connected: self.state.replicates(i, d),
+            primary: self.state.role == Role::Primary,
             no_resync: packet.flags.assume_clean,
         };
-        let replicating = c.replicating(d);
+        let replicating = self.state.replicates(i, d);
         self.connections[i].peer_devices[d].sizes = Some(*packet);
         match sizes::on_sizes(&input) {
             sizes::SizesVerdict::Refuse(reason) => {
@@ -339,7 +334,7 @@ impl Resource {
 
     fn resync_grown_area(&mut self, i: NodeId, d: VolumeNr) {
         let me = self.devices[d].role == Role::Primary;
-        let peer = self.connections[i].peer_devices[d].peer_role == Role::Primary;
+        let peer = self.state.pair(i, d).role == Role::Primary;
         let source = sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts());
         if source {
             return self.begin_as_source(i, d);
@@ -359,7 +354,7 @@ impl Resource {
     // -- generations --------------------------------------------------------------------------------------------------
 
     pub(crate) fn uuids_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Uuids) {
-        if self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent {
+        if self.state.peer_disk(i, d) < DiskState::Inconsistent {
             self.note_unconfirmed_missing(i, d);
         }
         let judged = self.judge_uuids(i, d, packet);
@@ -384,12 +379,13 @@ impl Resource {
         let (dev, c) = (&self.devices[d], &self.connections[i]);
         let pd = &c.peer_devices[d];
         // A resync that was to bring it up to date may have been agreed to already, and ended with the own disk.
-        let attaching = pd.attaching && pd.pdsk < DiskState::UpToDate && !mutant(Mutant::TargetToBeServes);
+        let attaching =
+            pd.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate && !mutant(Mutant::TargetToBeServes);
         handshake84::on_uuids(&handshake84::UuidsReceived {
             primary: dev.role == Role::Primary,
-            disk: dev.disk,
-            conn: pd.repl,
-            peer_attaching: attaching || pd.pdsk < DiskState::Inconsistent,
+            disk: self.state.disk(d),
+            conn: self.word(d).conn,
+            peer_attaching: attaching || self.state.peer_disk(i, d) < DiskState::Inconsistent,
             protocol: c.version(),
             own_current: self.uuids(d).current,
             exposed: dev.exposed,
@@ -471,7 +467,8 @@ impl Resource {
                 return self.connect_for_peers_writes(i);
             }
             // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
-            let stale = self.role == Role::Primary && (self.disk_lags_behind_users(d) || self.writes_elsewhere(i, d));
+            let stale =
+                self.state.role == Role::Primary && (self.disk_lags_behind_users(d) || self.writes_elsewhere(i, d));
             change.disk = Some(if stale { DiskState::Failed } else { self.devices[d].attach_state });
         }
         if theirs.disk == DiskState::Negotiating && (conn > ConnState::Connected || old.disk < DiskState::Negotiating) {
@@ -490,7 +487,7 @@ impl Resource {
             let text = format!("the peer's state is not acceptable: {code:?}; see docs on roles and two primaries");
             return self.give_up(i, "peer-state-refused", text);
         }
-        if first && self.connections[i].peer_devices.values().all(|p| p.repl >= ConnState::Connected) {
+        if first && self.devices.ids().all(|d| self.state.replicates(i, d)) {
             self.connections[i].discard_my_data = false;
             self.connections[i].established_at = self.now;
         }
@@ -532,7 +529,7 @@ impl Resource {
     /// has begun a generation, and there is a resync.
     fn lacks_peers_writes(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
         let refused = self.connections[i].peer_devices[d].refused_writes;
-        self.devices[d].disk == DiskState::Negotiating && theirs.role == Role::Primary && refused
+        self.state.disk(d) == DiskState::Negotiating && theirs.role == Role::Primary && refused
     }
 
     /// When the peer connects again, it knows what was refused.
@@ -545,7 +542,7 @@ impl Resource {
     /// because the disk had gone.
     fn peer_uuids_known(&self, i: NodeId, d: VolumeNr) -> bool {
         let pd = &self.connections[i].peer_devices[d];
-        pd.uuids.is_some() && !(pd.uuids_stale && self.devices[d].disk == DiskState::Negotiating)
+        pd.uuids.is_some() && !(pd.uuids_stale && self.state.disk(d) == DiskState::Negotiating)
     }
 
     /// Compares generations and fills in what the decision changes. `None`: the connection is being given up, or the
@@ -563,7 +560,8 @@ impl Resource {
         let comparison = self.compare_generations(i, d, &theirs_uuids, theirs.role);
         let c = &self.connections[i];
         let dev = &self.devices[d];
-        let my_disk = if dev.disk == DiskState::Negotiating { dev.attach_state } else { dev.disk };
+        let own = self.state.disk(d);
+        let my_disk = if own == DiskState::Negotiating { dev.attach_state } else { own };
         let told = c.peer_devices[d].changes_told;
         let input = handshake84::Input {
             comparison,
@@ -644,13 +642,13 @@ impl Resource {
     /// with the peer's disk alone.
     fn fetch_own_writes(&mut self, i: NodeId, d: VolumeNr, change: &mut StateChange) -> Option<ConnState> {
         let reason = Reason::LacksOwnWrites;
-        if self.role == Role::Primary {
+        if self.state.role == Role::Primary {
             return self.apply_decision(i, d, Decision::FailOwnDisk, reason, change);
         }
         let fresh = UuidSet { current: units::Generation::JUST_CREATED, ..UuidSet::default() };
         self.put_uuids(d, &fresh);
         self.mark_all(i, d);
-        if self.devices[d].disk == DiskState::Negotiating {
+        if self.state.disk(d) == DiskState::Negotiating {
             self.devices[d].attach_state = DiskState::Inconsistent;
         } else {
             let spoiled = StateChange { disk: Some(DiskState::Inconsistent), ..StateChange::default() };
@@ -669,8 +667,8 @@ impl Resource {
         occasion: Occasion,
         peer_disk: DiskState,
     ) -> bool {
-        let frozen = self.suspended.any() && self.role == Role::Primary;
-        let pending = self.devices[d].new_generation_pending && self.devices[d].disk == DiskState::UpToDate;
+        let frozen = self.state.is_frozen() && self.state.role == Role::Primary;
+        let pending = self.devices[d].new_generation_pending && self.state.disk(d) == DiskState::UpToDate;
         let unconfirmed = self.acknowledged_before(i, d) && !mutant(Mutant::RebootedWhileFrozen);
         handshake84::rebooted_while_suspended(decision, occasion, peer_disk, unconfirmed, frozen, pending)
     }
@@ -704,7 +702,7 @@ impl Resource {
         reason: Reason,
         change: &mut StateChange,
     ) -> Option<ConnState> {
-        let negotiating = self.devices[d].disk == DiskState::Negotiating;
+        let negotiating = self.state.disk(d) == DiskState::Negotiating;
         match decision {
             Decision::Disconnect => {
                 self.give_up(i, reason.name(), reason.to_string());

@@ -11,11 +11,12 @@
 use crate::Resource;
 use crate::api::Effect;
 use crate::connection::{Connection, PeerDevice};
+use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::resource::Op;
 use meta::DeviceFlags;
-use units::VolumeNr;
-use wire::{ConnState, Packet, Role};
+use units::{NodeId, VolumeNr};
+use wire::{Packet, Role};
 
 impl Resource {
     /// The end of a turn, after reads and writes.
@@ -79,8 +80,8 @@ impl Resource {
         let device = |(d, dev): (VolumeNr, &Device)| {
             let backing = dev.backing.as_ref();
             // The mark of a former Primary goes when its writes are accounted for.
-            let marked =
-                self.role != Role::Primary && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
+            let marked = self.state.role != Role::Primary
+                && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
             let full_sync = backing.is_some_and(|b| b.full_sync);
             !marked
                 && !full_sync
@@ -89,15 +90,17 @@ impl Resource {
                 && dev.attaching.is_none()
                 && self.metadata_idle(d)
         };
-        let peer_device = |p: &PeerDevice| {
-            let at_rest = p.repl < ConnState::WFReportParams || p.repl == ConnState::Connected;
+        let pair = |i: NodeId, d: VolumeNr, p: &PeerDevice| {
+            let at_rest = !self.state.is_connected(i) || self.state.replication(i, d) == Replication::Established;
             at_rest && p.repair_at.is_none() && p.resync.is_idle()
         };
-        let connection = |c: &Connection| c.asked_later.is_none() && c.peer_devices.values().all(peer_device);
+        let connection = |(i, c): (NodeId, &Connection)| {
+            c.asked_later.is_none() && c.peer_devices.iter().all(|(d, p)| pair(i, d, p))
+        };
         self.pending.is_empty()
             && self.again.is_none()
             && self.devices.iter().all(device)
-            && self.connections.values().all(connection)
+            && self.connections.iter().all(connection)
     }
 }
 

@@ -31,6 +31,7 @@ mod congestion;
 mod connection;
 pub mod decide;
 mod device;
+pub mod dialect84;
 mod dispatch;
 mod flush;
 mod handshake;

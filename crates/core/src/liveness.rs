@@ -39,7 +39,7 @@ impl Resource {
 
     /// Ends the link for `conn` (a state between Timeout and TearDown) and tries again.
     pub(crate) fn drop_link(&mut self, i: NodeId, conn: ConnState, reason: &'static str, text: String) {
-        let established = self.connections[i].is_connected();
+        let established = self.state.is_connected(i);
         let wait = if established && conn != ConnState::ProtocolError { Duration(0) } else { RETRY };
         self.begin_anew(i, conn, reason, text, (wait, false));
     }
@@ -92,7 +92,7 @@ impl Resource {
     pub(crate) fn forget_refusals(&mut self, i: NodeId) {
         let c = &mut self.connections[i];
         let waits = std::mem::take(&mut c.refusals) > 0;
-        if waits && c.state == ConnectionState::Connecting && c.link.is_none() {
+        if waits && self.state.connection(i) == ConnectionState::Connecting && c.link.is_none() {
             let peer = c.cfg.peer;
             self.emit(Effect::CloseLink { peer });
             self.emit(Effect::Connect { peer, not_before: self.now, accept_before: false });
@@ -101,7 +101,7 @@ impl Resource {
 
     /// The peer is not acceptable: StandAlone until the administrator says otherwise.
     pub(crate) fn give_up(&mut self, i: NodeId, reason: &'static str, text: String) {
-        if self.connections[i].state == ConnectionState::StandAlone {
+        if self.state.connection(i) == ConnectionState::StandAlone {
             return;
         }
         self.note(Severity::Error, None, Some(i), reason, format!("{text}; not connecting any more"));
@@ -170,15 +170,15 @@ impl Resource {
     fn situation(&self, i: NodeId) -> fencing::Situation {
         fencing::Situation {
             policy: self.fencing_policy(),
-            connected: self.connections[i].is_connected(),
-            best_disk: self.devices.values().map(|d| d.disk).max().unwrap_or(DiskState::Diskless),
+            connected: self.state.is_connected(i),
+            best_disk: self.state.volumes.values().map(|v| v.disk).max().unwrap_or(DiskState::Diskless),
             handler: self.cfg.fence_handler,
         }
     }
 
     fn fence_if_due(&mut self, i: NodeId) {
-        let worst = self.connections[i].peer_devices.values().map(|p| p.pdsk).max().unwrap_or(DiskState::DUnknown);
-        if fencing::due_after_loss(self.fencing_policy(), self.role == Role::Primary, worst) {
+        let worst = self.state.peers[i].volumes.values().map(|p| p.disk).max().unwrap_or(DiskState::DUnknown);
+        if fencing::due_after_loss(self.fencing_policy(), self.state.role == Role::Primary, worst) {
             self.fence(i);
         }
     }
@@ -201,7 +201,7 @@ impl Resource {
             fencing::Call::NotFenced { lift, reason } => {
                 self.note(Severity::Warning, None, Some(i), reason.name(), reason.to_string());
                 if lift {
-                    self.lift(|s| s.fencing = false);
+                    self.lift(|s| s.peers[i].unfenced = false);
                 }
                 self.fencing_ended(i, false);
             }
@@ -212,8 +212,8 @@ impl Resource {
     pub(crate) fn fence_answered(&mut self, i: NodeId, status: i32) {
         self.connections[i].fencing = false;
         let overtaken =
-            self.connections[i].session != self.connections[i].fencing_session || self.connections[i].is_connected();
-        let best_peer = self.connections[i].peer_devices.values().map(|p| p.pdsk).max().unwrap_or(DiskState::DUnknown);
+            self.connections[i].session != self.connections[i].fencing_session || self.state.is_connected(i);
+        let best_peer = self.state.peers[i].volumes.values().map(|p| p.disk).max().unwrap_or(DiskState::DUnknown);
         let answer = fencing::after_call(status, &self.situation(i), best_peer, overtaken);
         self.note(
             Severity::Info,
@@ -225,10 +225,10 @@ impl Resource {
         for d in self.devices.ids() {
             let mut change = StateChange::default();
             if let Some(most) = answer.peer_at_most {
-                change.pdsk = Some(self.connections[i].peer_devices[d].pdsk.min(most));
+                change.pdsk = Some(self.state.peer_disk(i, d).min(most));
             }
             if let Some(most) = answer.own_at_most
-                && self.devices[d].disk > most
+                && self.state.disk(d) > most
             {
                 change.disk = Some(most);
             }
@@ -298,9 +298,9 @@ impl Resource {
     /// `timeout`, as for a request; without `ko-count` seven times.
     fn attach_deadline(&self, i: NodeId) -> Option<(Instant, VolumeNr)> {
         let c = &self.connections[i];
-        let waiting = self.devices.iter().filter(|(d, dev)| {
-            let answered = dev.disk != DiskState::Negotiating;
-            !answered && c.replicating(*d)
+        let waiting = self.devices.iter().filter(|(d, _)| {
+            let answered = self.state.disk(*d) != DiskState::Negotiating;
+            !answered && self.state.replicates(i, *d)
         });
         let limit = self.patience(i).unwrap_or(times(c.cfg.timeout, 7));
         waiting.map(|(d, dev)| (dev.attached_at + limit, d)).min()
@@ -310,7 +310,7 @@ impl Resource {
     /// disks anew. But not if that took away the only copy that users have.
     fn check_unanswered_attach(&mut self, i: NodeId) {
         let Some((_, d)) = self.attach_deadline(i).filter(|(limit, _)| self.now >= *limit) else { return };
-        if self.role == Role::Primary {
+        if self.state.role == Role::Primary {
             let text = "the peer has not said what the disk that is being attached is good for: it is let go of";
             self.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
             let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };

@@ -368,14 +368,15 @@ impl Resource {
 
     /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
     pub(crate) fn refresh_flags(&mut self, d: VolumeNr) {
-        let primary_peer_without_disk = self.connections.values().any(|c| {
-            c.peer_role == wire::Role::Primary && c.is_connected() && c.peer_devices[d].pdsk < DiskState::Inconsistent
+        let primary_peer_without_disk = self.connected().any(|(i, _)| {
+            let peer = &self.state.peers[i];
+            peer.role() == wire::Role::Primary && peer.volumes[d].disk < DiskState::Inconsistent
         });
-        let primary = self.role == wire::Role::Primary || primary_peer_without_disk || self.keeps_primary_mark(d);
+        let primary = self.state.role == wire::Role::Primary || primary_peer_without_disk || self.keeps_primary_mark(d);
         let logged = self.devices[d].cfg.as_ref().is_none_or(|c| c.al_updates);
         let unlogged = (!logged || self.keeps_unlogged_mark(d)) && !mutant(Mutant::UnloggedUnsaid);
         let dev = &mut self.devices[d];
-        let (disk, crashed) = (dev.disk, dev.crashed_primary);
+        let (disk, crashed) = (self.state.disk(d), dev.crashed_primary);
         let Some(b) = &mut dev.backing else { return };
         if disk < DiskState::Inconsistent || b.closing_clean {
             return;
@@ -393,7 +394,8 @@ impl Resource {
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
         for i in self.connections.ids() {
             let c = &self.connections[i];
-            let (owner, replicating, pdsk) = (self.slot_owner(d, c), c.replicating(d), c.peer_devices[d].pdsk);
+            let (owner, replicating, pdsk) =
+                (self.slot_owner(d, c), self.state.replicates(i, d), self.state.peer_disk(i, d));
             let Some(b) = &mut self.devices[d].backing else { return };
             let flags = &mut b.md.peers[owner].flags;
             let before = *flags;

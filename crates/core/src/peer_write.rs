@@ -247,7 +247,7 @@ impl Resource {
     /// Two Primaries, and this node resolves conflicts.
     fn resolves_conflicts(&self, i: NodeId) -> bool {
         let c = &self.connections[i];
-        c.cfg.two_primaries && self.role == wire::Role::Primary && c.resolve_conflicts()
+        c.cfg.two_primaries && self.state.role == wire::Role::Primary && c.resolve_conflicts()
     }
 
     /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an
@@ -256,7 +256,7 @@ impl Resource {
     /// (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
     fn must_wait_for_local(&self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, seq: u32) -> bool {
         let c = &self.connections[i];
-        let both = c.cfg.two_primaries && self.role == wire::Role::Primary;
+        let both = c.cfg.two_primaries && self.state.role == wire::Role::Primary;
         if !both || c.resolve_conflicts() {
             // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
             let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededEarly);
@@ -362,7 +362,7 @@ impl Resource {
             self.send_ack(i, d, answer, range, block_id);
             return self.leave_epoch(i, epoch, told);
         }
-        if !self.devices[d].usable() {
+        if !self.usable(d) {
             self.release(data);
             self.refuse_peer_write(i, d, range, block_id);
             return self.leave_epoch(i, epoch, told);
@@ -399,11 +399,11 @@ impl Resource {
 
     /// May the peer write there now? If not: the reason, and what to tell.
     fn may_be_written(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> Result<(), (&'static str, String)> {
-        if !self.devices[d].holds(range) || !self.connections[i].replicating(d) {
+        if !self.devices[d].holds(range) || !self.state.replicates(i, d) {
             let text = format!("write of {range:?} beyond the device or outside replication");
             return Err(("write-out-of-place", text));
         }
-        if self.role == wire::Role::Primary && self.connections[i].peer_role != wire::Role::Primary {
+        if self.state.role == wire::Role::Primary && self.state.peers[i].role() != wire::Role::Primary {
             let text = "a Secondary peer wrote to the data that is in use here".to_owned();
             return Err(("write-by-secondary", text));
         }
@@ -429,8 +429,8 @@ impl Resource {
         self.connections[i].working += write.data.len() + PACKET_COST;
         let key = self.peer_writes.insert(write);
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
-        let keeps_bitmap = self.connections[i].peer_devices[d].pdsk < DiskState::Inconsistent
-            && !mutant(Mutant::DisklessWithoutBitmap);
+        let keeps_bitmap =
+            self.state.peer_disk(i, d) < DiskState::Inconsistent && !mutant(Mutant::DisklessWithoutBitmap);
         if keeps_bitmap && !range.is_empty() {
             self.mark_out_of_sync(i, d, range);
             self.take_al_for_peer(d, key, range);
@@ -454,7 +454,7 @@ impl Resource {
             PeerAction::Discard { zeroes } => DiskOp::Discard { sector, len, zeroes },
             PeerAction::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua },
         };
-        if !self.devices[d].usable() {
+        if !self.usable(d) {
             return self.peer_write_done(key, Err(IoError::Io));
         }
         let dev = &mut self.devices[d];
@@ -463,9 +463,10 @@ impl Resource {
     }
 
     pub(crate) fn peer_write_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let usable = self.peer_writes.get(key).is_some_and(|w| self.usable(w.device));
         if let (Err(_), Some(w)) = (result, self.peer_writes.get_mut(key))
             && matches!(w.action, PeerAction::Discard { .. })
-            && self.devices[w.device].usable()
+            && usable
         {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.action = PeerAction::Zeroes { unmap: false };
@@ -515,10 +516,9 @@ impl Resource {
         if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
             return;
         }
-        let pd = &self.connections[i].peer_devices[d];
-        let syncing = (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&pd.repl);
-        let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pd.pdsk >= DiskState::Inconsistent;
-        if syncing && may_clear {
+        let pair = self.state.pair(i, d);
+        let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pair.disk >= DiskState::Inconsistent;
+        if pair.replication.is_working() && may_clear {
             self.clear_out_of_sync(i, d, w.range);
             self.send_ack(i, d, Packet::RsWriteAck, w.range, w.block_id);
         } else {
@@ -692,7 +692,7 @@ impl Resource {
             let text = format!("read of {range:?} beyond the device or too long");
             return self.protocol_error(i, "read-out-of-place", text);
         }
-        if self.devices[d].disk != DiskState::UpToDate {
+        if self.state.disk(d) != DiskState::UpToDate {
             return self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
         }
         self.devices[d].read_bytes += range.len().0;
@@ -769,7 +769,7 @@ impl Resource {
 
     /// Is something of a link that has ended still on its way to a disk (spec 2.7)?
     pub(crate) fn peers_work_lingers(&self) -> bool {
-        let usable = |d: VolumeNr| self.devices[d].usable();
+        let usable = |d: VolumeNr| self.usable(d);
         let over = |w: &PeerWrite| self.connections[w.connection].session != w.session;
         self.peer_writes.iter().any(|(_, w)| usable(w.device) && over(w))
             || self.devices.ids().any(|d| usable(d) && self.abandoned_resync_lingers(d))

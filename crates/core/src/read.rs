@@ -109,12 +109,12 @@ impl Resource {
     /// No good copy is within reach: fail, or wait for one if I/O is frozen.
     fn read_nowhere(&mut self, d: VolumeNr, range: SectorRange, data: Segments, tag: Owner, came: Instant) {
         match tag {
-            Owner::Tag(tag) if self.suspended.any() => {
+            Owner::Tag(tag) if self.state.is_frozen() => {
                 let (sector, len, volume) = (range.start, range.len(), self.devices[d].volume);
                 let request = BlockRequest { tag, volume, kind: RequestKind::Read, sector, len, data };
                 self.devices[d].incoming.push_front(Waiting { came, request });
             }
-            Owner::Part(_) if self.suspended.any() => {
+            Owner::Part(_) if self.state.is_frozen() => {
                 self.devices[d].parts_waiting.push(PartWaiting { range, data, owner: tag, came });
             }
             _ => self.end_owner(d, tag, Err(IoError::Io)),
@@ -133,7 +133,7 @@ impl Resource {
             peer_pending: 0,
         };
         let mut word = self.word(d);
-        if !dev.usable() {
+        if !self.usable(d) {
             word.disk = DiskState::Diskless;
         }
         routing::read(&word, &context)

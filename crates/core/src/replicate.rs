@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::api::{Effect, Segments};
 use crate::config::Protocol;
 use crate::connection::Sent;
+use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
@@ -50,7 +51,7 @@ impl Resource {
         // What nobody else has must survive the peer's loss of power: nothing here could send it again.
         let alone = sole && !mutant(Mutant::VolatileOnPeer);
         let durable = fua || alone;
-        let flags = write_flags(c.version(), protocol, c.peer_devices[d].repl, durable);
+        let flags = write_flags(c.version(), protocol, self.state.replication(i, d), durable);
         // Before protocol 95 a packet cannot say FUA, and a discard never can: durable on the peer is what a barrier
         // covers.
         let mut mute = (durable && c.version() < 95) || (alone && kind != WriteKind::Data);
@@ -242,8 +243,8 @@ impl Resource {
     /// and has the write: the other one, without it, must not count as good beside it, and the peer may not know.
     fn peer_spared_its_disk(&self, i: NodeId, d: VolumeNr, key: u64) -> bool {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
-        let both_good = self.devices[d].disk == wire::DiskState::UpToDate
-            && self.connections[i].peer_devices[d].pdsk == wire::DiskState::UpToDate;
+        let both_good =
+            self.state.disk(d) == wire::DiskState::UpToDate && self.state.peer_disk(i, d) == wire::DiskState::UpToDate;
         let spared = w.sole && !w.completed && w.local != Local::None && both_good;
         spared && !mutant(Mutant::RefusalOutlivesResync)
     }
@@ -278,14 +279,14 @@ impl Resource {
     /// The peer does not have a write, and if that was completed by the own disk alone (protocols A and B), which is
     /// not there any more, users have seen more than any copy within reach has.
     fn note_missing_on_peer(&mut self, d: VolumeNr, completed: bool) {
-        let dev = &mut self.devices[d];
-        dev.peer_outrun |= completed && dev.disk < wire::DiskState::UpToDate;
+        let bad = self.state.disk(d) < wire::DiskState::UpToDate;
+        self.devices[d].peer_outrun |= completed && bad;
     }
 
     /// The peer has refused a write: as [`Resource::note_missing_on_peer`], now or when the own disk goes.
     fn note_refusal(&mut self, d: VolumeNr, completed: bool) {
         self.note_missing_on_peer(d, completed);
-        self.devices[d].peer_refused |= self.devices[d].disk == wire::DiskState::UpToDate;
+        self.devices[d].peer_refused |= self.state.disk(d) == wire::DiskState::UpToDate;
     }
 
     /// The own disk goes. What the peer has refused before is on that disk alone, and the peer's word of its own disk,
@@ -408,7 +409,7 @@ impl Resource {
     /// Every request that waits for this peer goes on without it, unless I/O is frozen: then B and C writes keep
     /// waiting for it to come back (spec 1.12, 1.13).
     pub(crate) fn requests_lost_peer(&mut self, i: NodeId) {
-        let frozen = self.suspended.any();
+        let frozen = self.state.is_frozen();
         let waits_for_peer = self.connections[i].cfg.protocol != Protocol::A;
         let log = std::mem::take(&mut self.connections[i].log);
         self.connections[i].barriers.clear();
@@ -495,7 +496,7 @@ fn congestion_weight(kind: WriteKind, range: SectorRange) -> u64 {
 }
 
 /// The flags of a data packet (`docs/spec/wire-protocol.md` 3.4, 11.1).
-fn write_flags(version: u32, protocol: Protocol, repl: ConnState, fua: bool) -> DpFlags {
+fn write_flags(version: u32, protocol: Protocol, repl: Replication, fua: bool) -> DpFlags {
     let mut flags = DpFlags::NONE;
     if version >= 100 {
         match protocol {
@@ -504,7 +505,7 @@ fn write_flags(version: u32, protocol: Protocol, repl: ConnState, fua: bool) -> 
             Protocol::C => flags = flags | DpFlags::SEND_WRITE_ACK,
         }
     }
-    if (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&repl) {
+    if repl.is_working() {
         flags = flags | DpFlags::MAY_SET_IN_SYNC;
         if version >= 100 {
             flags = flags | DpFlags::SEND_WRITE_ACK;

@@ -5,13 +5,14 @@ use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
 use crate::connection::Connection;
 use crate::decide::routing::{self, ToPeer};
+use crate::decide::state::Replication;
 use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
 use crate::resource::Op;
 use units::{Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
-use wire::{ConnState, DiskState};
+use wire::DiskState;
 
 /// A barrier waits so long for a write to travel with (spec 12.4 #14).
 const BARRIER_WAIT: Duration = Duration(1_000_000);
@@ -193,7 +194,7 @@ impl Resource {
             _ => true,
         };
         let ranged = matches!(req.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
-        if ranged && !self.connections.values().all(|c| !c.is_connected() || c.takes_discards()) {
+        if ranged && !self.connected().all(|(_, c)| c.takes_discards()) {
             // The peer cannot be told: whoever asks writes zeroes instead.
             return Err(IoError::NotSupported);
         }
@@ -205,7 +206,7 @@ impl Resource {
 
     /// Moves what can go on: called once a turn, and whenever something was released.
     pub(crate) fn pump_requests(&mut self, d: VolumeNr) {
-        if self.role != wire::Role::Primary {
+        if self.state.role != wire::Role::Primary {
             return self.refuse_waiting(d);
         }
         if !self.may_start_io(d) {
@@ -255,14 +256,14 @@ impl Resource {
     /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
     pub(crate) fn may_start_io(&self, d: VolumeNr) -> bool {
         let dev = &self.devices[d];
-        let settling = matches!(dev.disk, DiskState::Attaching | DiskState::Negotiating);
-        let unstable = self.connections.values().any(|c| {
-            let repl = c.peer_devices[d].repl;
-            let old = c.version() < 96 && repl == ConnState::WFBitMapS;
-            c.is_connected() && (matches!(repl, ConnState::WFBitMapT | ConnState::WFSyncUUID) || old)
+        let settling = matches!(self.state.disk(d), DiskState::Attaching | DiskState::Negotiating);
+        let unstable = self.connections.iter().any(|(i, c)| {
+            let repl = self.state.replication(i, d);
+            let old = c.version() < 96 && repl == Replication::WFBitMapS;
+            matches!(repl, Replication::WFBitMapT | Replication::WFSyncUUID) || old
         });
         let generation = dev.generation_in_flight() || self.generation_undecided(d);
-        !self.suspended.any() && !settling && !unstable && !generation && !dev.closing && !self.gives_up_copy(d)
+        !self.state.is_frozen() && !settling && !unstable && !generation && !dev.closing && !self.gives_up_copy(d)
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -368,7 +369,7 @@ impl Resource {
     /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
     pub(crate) fn submit_write(&mut self, mut write: Write) {
         let d = write.device;
-        let frozen = self.suspended.any() && !mutant(Mutant::FrozenWriteBegins);
+        let frozen = self.state.is_frozen() && !mutant(Mutant::FrozenWriteBegins);
         if !frozen {
             // It may begin a generation.
             self.check_congestion(self.peer(), d);
@@ -382,7 +383,7 @@ impl Resource {
             // generation began, or the other Primary wrote there.
             return self.put_back(write);
         }
-        if self.role != wire::Role::Primary {
+        if self.state.role != wire::Role::Primary {
             // I/O was frozen when the node was demoted: what had not begun does not begin any more.
             return self.fail_write(write, IoError::NotPrimary);
         }
@@ -395,7 +396,7 @@ impl Resource {
         let word = self.word(d);
         let protocol = self.connections.get(self.peer()).map_or(101, Connection::version);
         let route = routing::write(&word, protocol);
-        let local = route.local && self.devices[d].usable();
+        let local = route.local && self.usable(d);
         let data_to: NodeMask =
             if route.peer == ToPeer::Data { NodeMask::of(self.peer()) } else { NodeMask::default() };
         let notice_to: NodeMask =
@@ -503,10 +504,12 @@ impl Resource {
     }
 
     pub(crate) fn local_write_done(&mut self, key: u64, result: Result<(), IoError>) {
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        let usable = self.usable(w.device);
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let (d, kind, range) = (w.device, w.kind, w.range);
         let (took, n) = (self.now.since(w.started), w.owners.count());
-        if result.is_err() && kind == WriteKind::Discard && self.devices[d].usable() {
+        if result.is_err() && kind == WriteKind::Discard && usable {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.kind = WriteKind::Zeroes { unmap: false };
             return self.submit_local(d, key);
@@ -527,7 +530,7 @@ impl Resource {
 
     /// A peer answered, or will never: completes and retires what can be.
     pub(crate) fn try_finish(&mut self, key: u64) {
-        let resuming = !self.suspended.any();
+        let resuming = !self.state.is_frozen();
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let here = w.local != Local::Pending || mutant(Mutant::CompleteBeforeDisk);
         let there = w.pending.is_empty() || mutant(Mutant::CompleteBeforePeer);
@@ -559,11 +562,10 @@ impl Resource {
     /// once more, behind the news, and the peer writes it in a generation of its own.
     fn overtaken_by_disk_loss(&self, key: u64) -> bool {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
-        let gone = self.devices[w.device].disk < DiskState::Inconsistent && w.local != Local::None;
-        let peers = self.connections.iter();
-        let serves = |c: &Connection| c.replicating(w.device) && c.peer_devices[w.device].pdsk == DiskState::UpToDate;
+        let gone = self.state.disk(w.device) < DiskState::Inconsistent && w.local != Local::None;
         let sent_before = gone && !w.sole && !mutant(Mutant::LostGenerationTrusted);
-        sent_before && peers.filter(|(_, c)| serves(c)).any(|(i, _)| w.ok.contains(i))
+        let mut serving = self.state.good_peers(w.device).filter(|i| self.state.replicates(*i, w.device));
+        sent_before && serving.any(|i| w.ok.contains(i))
     }
 
     /// What kept writes from being completed is gone.
@@ -609,10 +611,8 @@ impl Resource {
         w.completed = true;
         let d = w.device;
         // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
-        let own_good = self.devices[d].disk == DiskState::UpToDate;
-        let peers = self.connections.iter();
-        let peer_has =
-            peers.filter(|(_, c)| c.peer_devices[d].pdsk == DiskState::UpToDate).any(|(i, _)| w.ok.contains(i));
+        let own_good = self.state.disk(d) == DiskState::UpToDate;
+        let peer_has = self.state.good_peers(d).any(|i| w.ok.contains(i));
         let result = match w.local {
             Local::Ok if own_good => Ok(()),
             // The disk goes on as a good copy (on-io-error pass-on): what it lacks is not complete.
@@ -633,7 +633,7 @@ impl Resource {
         self.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
         self.devices[d].merging.keep_pieces(data);
         self.application_done(d, began, len);
-        self.devices[d].outrun |= elsewhere && self.devices[d].disk < DiskState::Inconsistent;
+        self.devices[d].outrun |= elsewhere && self.state.disk(d) < DiskState::Inconsistent;
         for i in self.connections.ids().filter(|i| equal_on.contains(*i)) {
             self.clear_out_of_sync(i, d, range);
         }

@@ -2,11 +2,12 @@
 
 use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
-    MetaOp, Notice, OpId, OpenedDisk, Openers, Segments, Severity, SuspendReasons,
+    MetaOp, Notice, OpId, OpenedDisk, Openers, Segments, Severity,
 };
 use crate::command::{Again, Pending};
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
+use crate::decide::state::State;
 use crate::device::Device;
 use crate::members::{Peers, Volumes};
 use crate::peer_write::PeerWrite;
@@ -26,8 +27,7 @@ pub struct Resource {
     pub(crate) cfg: ResourceConfig,
     pub(crate) now: Instant,
     pub(crate) rng: Rng,
-    pub(crate) role: Role,
-    pub(crate) suspended: SuspendReasons,
+    pub(crate) state: State,
     pub(crate) devices: Volumes<Device>,
     pub(crate) connections: Peers<Connection>,
     pub(crate) requests: Slab<Request>,
@@ -80,14 +80,15 @@ impl Resource {
     /// from a secure random source (data generations are drawn from it) except in simulations.
     #[must_use]
     pub fn new(cfg: ResourceConfig, seed: u64) -> Resource {
+        let volumes: Vec<_> = cfg.volumes.iter().map(|v| v.volume).collect();
+        let state = State::new(cfg.connections.iter().map(|c| c.peer), &volumes);
         let devices = cfg.volumes.iter().map(|v| (v.volume, Device::new(v))).collect();
         let connections = cfg.connections.iter().map(|c| (c.peer, Connection::new(c, &cfg.volumes))).collect();
         Resource {
             cfg,
             now: Instant(0),
             rng: Rng::new(seed),
-            role: Role::Secondary,
-            suspended: SuspendReasons::default(),
+            state,
             devices,
             connections,
             requests: Slab::default(),

@@ -2,9 +2,10 @@
 
 use crate::Resource;
 use crate::api::{ConnectionSnapshot, DeviceSnapshot, PeerDeviceSnapshot, Snapshot};
+use crate::dialect84;
 use crate::resync::bytes_of_bits;
 use units::{ByteLen, Generation, NodeId, SectorRange, VolumeNr};
-use wire::{ConnState, StateWord};
+use wire::StateWord;
 
 impl Resource {
     /// The state of everything.
@@ -13,8 +14,8 @@ impl Resource {
         Snapshot {
             name: self.cfg.name.clone(),
             node: self.cfg.node,
-            role: self.role,
-            suspended: self.suspended,
+            role: self.state.role,
+            suspended: self.state.suspended(),
             devices: self.devices.ids().map(|d| self.device_snapshot(d)).collect(),
             connections: self.connections.ids().map(|i| self.connection_snapshot(i)).collect(),
             decisions: self.decisions.iter().cloned().collect(),
@@ -54,7 +55,7 @@ impl Resource {
         let set = self.uuids(d);
         DeviceSnapshot {
             volume: dev.volume,
-            disk: dev.disk,
+            disk: self.state.disk(d),
             size: dev.size.to_bytes(),
             generations: [set.current, set.bitmap, set.history[0], set.history[1]],
             read: ByteLen(dev.read_bytes),
@@ -72,8 +73,8 @@ impl Resource {
         ConnectionSnapshot {
             peer: c.cfg.peer,
             peer_name: c.cfg.peer_name.clone(),
-            state: c.state,
-            role: c.peer_role,
+            state: self.state.connection(i),
+            role: self.state.peers[i].role(),
             addresses: c.cfg.addresses,
             version: c.dialect().map(|d| d.version.number()),
             refusals: c.refusals,
@@ -84,13 +85,13 @@ impl Resource {
     fn peer_device_snapshot(&self, i: NodeId, d: VolumeNr) -> PeerDeviceSnapshot {
         let pd = &self.connections[i].peer_devices[d];
         let (left, progress) = (self.bits_left(i, d), self.progress(i, d));
-        let verifying = matches!(pd.repl, ConnState::VerifyS | ConnState::VerifyT);
-        let syncing = verifying || (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&pd.repl);
+        let pair = self.state.pair(i, d);
+        let syncing = pair.replication.is_working();
         PeerDeviceSnapshot {
             volume: pd.volume,
-            replication: pd.repl,
-            peer_disk: pd.pdsk,
-            paused: (pd.user_isp, pd.peer_isp, pd.aftr_isp),
+            replication: dialect84::conn_state(self.state.connection(i), pair.replication),
+            peer_disk: pair.disk,
+            paused: (pair.paused.by_user, pair.paused.by_peer, pair.paused.by_dependency),
             out_of_sync: bytes_of_bits(left),
             sync_total: bytes_of_bits(pd.resync.total),
             sync_left: bytes_of_bits(if syncing { progress.left } else { 0 }),

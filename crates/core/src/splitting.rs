@@ -59,12 +59,12 @@ impl Resource {
     }
 
     fn max_data(&self, d: VolumeNr) -> u64 {
-        let peers = self.connections.values().filter(|c| c.is_connected());
+        let peers = self.connected().map(|(_, c)| c);
         peers.map(|c| c.max_data(d)).min().unwrap_or(MAX_DATA).clamp(4096, MAX_DATA)
     }
 
     fn max_discard(&self) -> u64 {
-        let peers = self.connections.values().filter(|c| c.is_connected());
+        let peers = self.connected().map(|(_, c)| c);
         peers.map(|c| c.max_discard()).min().unwrap_or(MAX_DISCARD)
     }
 }

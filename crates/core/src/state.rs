@@ -4,13 +4,15 @@
 //! With protocols below 110 a resource has one connection, and the word of a volume is about that connection.
 
 use crate::Resource;
-use crate::api::{ConnectionState, Effect, Segments, Severity, SuspendReasons};
+use crate::api::{Effect, Segments, Severity};
 use crate::config::{Fencing, OnIoError};
 use crate::connection::{Connection, Phase};
 use crate::decide::effects84::{self, Facts};
 use crate::decide::rules84::{self, Context, Force};
+use crate::decide::state::{PairState, Paused, Replication, State};
 use crate::decide::uuid84::UuidSet;
 use crate::decide::{Handler, StateChange, StateChangeResult as Code};
+use crate::dialect84;
 use crate::mutant::{Mutant, mutant};
 use units::{Generation, NodeId, VolumeNr};
 use wire::{ConnState, DiskState, Packet, Role, Socket, StateWord, UuidFlags};
@@ -21,49 +23,36 @@ impl Resource {
         self.connections.ids().next().unwrap_or(self.cfg.node)
     }
 
+    /// The disk takes reads and writes (whatever the quality of its data).
+    pub(crate) fn usable(&self, d: VolumeNr) -> bool {
+        let disk = self.state.disk(d);
+        self.devices[d].backing.is_some() && disk >= DiskState::Inconsistent && disk != DiskState::DUnknown
+    }
+
+    /// Connections that are up, past P_PROTOCOL.
+    pub(crate) fn connected(&self) -> impl Iterator<Item = (NodeId, &Connection)> {
+        self.connections.iter().filter(|(i, _)| self.state.is_connected(*i))
+    }
+
     /// The state of a volume as one word.
     pub(crate) fn word(&self, d: VolumeNr) -> StateWord {
-        let dev = &self.devices[d];
-        let word = StateWord {
-            role: dev.role,
-            peer: Role::Unknown,
-            conn: ConnState::StandAlone,
-            disk: dev.disk,
-            pdsk: DiskState::DUnknown,
-            susp: self.suspended.user,
-            aftr_isp: false,
-            peer_isp: false,
-            user_isp: false,
-            susp_nod: self.suspended.no_data,
-            susp_fen: self.suspended.fencing,
-            quorum: false,
-        };
-        let Some(c) = self.connections.get(self.peer()) else { return word };
-        let pd = &c.peer_devices[d];
-        StateWord {
-            peer: pd.peer_role,
-            conn: c.conn_state(d),
-            pdsk: pd.pdsk,
-            aftr_isp: pd.aftr_isp,
-            peer_isp: pd.peer_isp,
-            user_isp: pd.user_isp,
-            ..word
-        }
+        let word = dialect84::word(&self.state, self.connections.ids().next(), d);
+        StateWord { role: self.devices[d].role, ..word }
     }
 
     /// Has neither node a good copy? The peer, which has told of its own, may not have heard of this one yet: that
     /// travels on the other stream than the acknowledgement, which it would take for one of a good copy.
     pub(crate) fn stands_for_nothing(&self, i: NodeId, d: VolumeNr) -> bool {
         let good = |disk: DiskState| disk == DiskState::UpToDate;
-        let none = !good(self.devices[d].disk) && !good(self.connections[i].peer_devices[d].pdsk);
+        let none = !good(self.state.disk(d)) && !good(self.state.peer_disk(i, d));
         none && !mutant(Mutant::AckOfNoCopy)
     }
 
     pub(crate) fn context(&self, d: VolumeNr) -> Context {
         let dev = &self.devices[d];
         let c = self.connections.get(self.peer());
-        let others = c.is_some_and(|c| c.peer_role == Role::Primary && self.devices.len() > 1);
-        let at_attach = (dev.disk == DiskState::Negotiating).then(|| {
+        let others = c.is_some_and(|c| self.state.peers[c.cfg.peer].role() == Role::Primary && self.devices.len() > 1);
+        let at_attach = (self.state.disk(d) == DiskState::Negotiating).then(|| {
             let outdated = dev
                 .backing
                 .as_ref()
@@ -85,7 +74,8 @@ impl Resource {
             peer_undecided: c.is_some_and(|c| {
                 let pd = &c.peer_devices[d];
                 // Its bitmap says that it has decided, too.
-                pd.undecided && matches!(pd.repl, ConnState::WFBitMapS | ConnState::WFBitMapT)
+                pd.undecided
+                    && matches!(self.state.replication(c.cfg.peer, d), Replication::WFBitMapS | Replication::WFBitMapT)
             }),
             exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.exposed)) && !dev.outrun,
             at_attach,
@@ -94,16 +84,16 @@ impl Resource {
 
     /// Our parameters are on their way and some volume's handshake is not over.
     fn state_sent(&self) -> bool {
-        self.connections.values().any(|c| {
-            let waiting = c.peer_devices.values().any(|p| p.repl == ConnState::WFReportParams);
-            c.is_connected() && waiting && c.link.as_ref().is_some_and(|l| l.phase >= Phase::Parameters)
+        self.connected().any(|(i, c)| {
+            let waiting = self.devices.ids().any(|d| !self.state.replicates(i, d));
+            waiting && c.link.as_ref().is_some_and(|l| l.phase >= Phase::Parameters)
         })
     }
 
     /// The highest policy of the volumes whose data is worth something (spec 8.5).
     pub(crate) fn fencing_policy(&self) -> Fencing {
-        let good = self.devices.values().filter(|d| d.disk >= DiskState::Consistent);
-        good.filter_map(|d| d.cfg.as_ref()).map(|c| c.fencing).max().unwrap_or_default()
+        let good = self.devices.iter().filter(|(d, _)| self.state.disk(*d) >= DiskState::Consistent);
+        good.filter_map(|(_, dev)| dev.cfg.as_ref()).map(|c| c.fencing).max().unwrap_or_default()
     }
 
     /// Judges and carries out a change of one volume.
@@ -150,33 +140,29 @@ impl Resource {
         self.status_changed = true;
         self.devices[d].role = new.role;
         let primary = self.devices.values().any(|d| d.role == Role::Primary);
-        self.role = if primary { Role::Primary } else { Role::Secondary };
-        self.suspended = SuspendReasons { user: new.susp, no_data: new.susp_nod, fencing: new.susp_fen };
-        self.devices[d].disk = new.disk;
-        let Some(c) = self.connections.get_mut(self.peer()) else { return };
-        c.state = connection_state(new.conn);
-        let pd = &mut c.peer_devices[d];
-        pd.peer_role = new.peer;
-        pd.repl = new.conn;
-        pd.pdsk = new.pdsk;
-        pd.aftr_isp = new.aftr_isp;
-        pd.peer_isp = new.peer_isp;
-        pd.user_isp = new.user_isp;
-        let roles = || c.peer_devices.values().map(|p| p.peer_role);
-        c.peer_role = roles().find(|r| *r == Role::Primary).or_else(|| roles().next()).unwrap_or(Role::Unknown);
+        let i = self.peer();
+        let state = &mut self.state;
+        state.role = if primary { Role::Primary } else { Role::Secondary };
+        (state.frozen_by_user, state.frozen_without_data) = (new.susp, new.susp_nod);
+        state.volumes[d].disk = new.disk;
+        let Some(peer) = state.peers.get_mut(i) else { return };
+        peer.unfenced = new.susp_fen;
+        let (connection, replication) = dialect84::connection_and_replication(new.conn);
+        peer.connection = connection;
+        let paused = Paused { by_user: new.user_isp, by_peer: new.peer_isp, by_dependency: new.aftr_isp };
+        peer.volumes[d] = PairState { replication, disk: new.pdsk, role: new.peer, paused };
     }
 
     fn facts(&self, d: VolumeNr) -> Facts {
         let dev = &self.devices[d];
-        let pds = |f: fn(&crate::connection::PeerDevice) -> bool| {
-            self.connections.get(self.peer()).is_some_and(|c| c.peer_devices.values().all(f))
-        };
+        let pds =
+            |f: fn(&PairState) -> bool| self.state.peers.get(self.peer()).is_some_and(|p| p.volumes.values().all(f));
         Facts {
             protocol: self.connections.get(self.peer()).map_or(101, Connection::version),
             bitmap_uuid_zero: dev.backing.is_none() || self.uuids(d).bitmap.is_none(),
-            all_volumes_connected: pds(|p| p.repl >= ConnState::Connected),
-            all_peer_disks_outdated: pds(|p| p.pdsk <= DiskState::Outdated),
-            all_disks_up_to_date: self.devices.values().all(|d| d.disk == DiskState::UpToDate),
+            all_volumes_connected: pds(|p| p.replication >= Replication::Established),
+            all_peer_disks_outdated: pds(|p| p.disk <= DiskState::Outdated),
+            all_disks_up_to_date: self.state.volumes.values().all(|v| v.disk == DiskState::UpToDate),
             others_lack_data: self.devices.ids().any(|o| o != d && rules84::lacks_data(&self.word(o))),
             call_local_io_error: dev.cfg.as_ref().is_some_and(|c| c.on_io_error == OnIoError::CallHandler),
             forced_detach: dev.forced_detach,
@@ -222,7 +208,7 @@ impl Resource {
             self.send_state(i, d);
         }
         self.follow_resync_states(i, d, old, new);
-        if self.devices[d].new_generation_pending && !self.suspended.any() {
+        if self.devices[d].new_generation_pending && !self.state.is_frozen() {
             self.settle_pending_generations();
             self.finish_held();
         }
@@ -278,8 +264,8 @@ impl Resource {
                 self.handler(handler.name(), Some(d), None);
             }
             E::ResendRequests | E::RestartLocalIo => self.restart_frozen(i),
-            E::LiftNoData => self.lift(|s| s.no_data = false),
-            E::LiftFencing => self.lift(|s| s.fencing = false),
+            E::LiftNoData => self.lift(|s| s.frozen_without_data = false),
+            E::LiftFencing => self.lift(|s| s.peers[i].unfenced = false),
             E::DropPendingGeneration => self.devices[d].new_generation_pending = false,
             E::CreatePendingGeneration => {
                 self.create_pending_generation(d);
@@ -345,7 +331,7 @@ impl Resource {
         if wants_bitmap && std::mem::take(&mut self.connections[i].peer_devices[d].early_bitmap) {
             self.bitmap_complete(i, d);
         }
-        self.connections[i].peer_devices[d].before_resync.follow(new.conn);
+        self.connections[i].peer_devices[d].before_resync.follow(dialect84::connection_and_replication(new.conn).1);
         if new.conn == ConnState::WFSyncUUID
             && let Some(generation) = self.connections[i].peer_devices[d].early_sync_uuid.take()
         {
@@ -361,14 +347,14 @@ impl Resource {
     }
 
     /// Clears a reason for frozen I/O; what waited goes on.
-    pub(crate) fn lift(&mut self, f: impl FnOnce(&mut SuspendReasons)) {
-        f(&mut self.suspended);
+    pub(crate) fn lift(&mut self, f: impl FnOnce(&mut State)) {
+        f(&mut self.state);
         self.calm = false;
         self.status_changed = true;
         for dev in self.devices.values_mut() {
             dev.recheck = true;
         }
-        if self.suspended.any() {
+        if self.state.is_frozen() {
             return;
         }
         self.settle_pending_generations();
@@ -401,7 +387,7 @@ impl Resource {
     /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
     /// handshake is over. Until then nothing may be written.
     pub(crate) fn generation_undecided(&self, d: VolumeNr) -> bool {
-        let shaking = self.connections.get(self.peer()).is_some_and(|c| c.is_connected() && !c.replicating(d));
+        let shaking = self.connected().any(|(i, _)| !self.state.replicates(i, d));
         self.devices[d].new_generation_pending && shaking
     }
 
@@ -462,7 +448,7 @@ impl Resource {
     pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
         if !self.generation_undecided(d) && std::mem::take(&mut self.devices[d].new_generation_pending) {
             self.new_generation(d);
-            for i in self.connections.ids().filter(|i| self.connections[*i].replicating(d)).collect::<Vec<_>>() {
+            for i in self.connections.ids().filter(|i| self.state.replicates(*i, d)).collect::<Vec<_>>() {
                 // The peer may be behind, and will catch up with this generation.
                 self.send_uuids(i, d, UuidFlags::NONE);
             }
@@ -503,7 +489,7 @@ impl Resource {
 
     pub(crate) fn send_uuids(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
         let dev = &self.devices[d];
-        if dev.disk < DiskState::Negotiating || dev.backing.is_none() {
+        if self.state.disk(d) < DiskState::Negotiating || dev.backing.is_none() {
             return;
         }
         let set = self.uuids(d);
@@ -514,7 +500,7 @@ impl Resource {
         if dev.crashed_primary {
             flags |= UuidFlags::CRASHED_PRIMARY.0;
         }
-        if dev.disk == DiskState::Negotiating && dev.attach_state == DiskState::Inconsistent {
+        if self.state.disk(d) == DiskState::Negotiating && dev.attach_state == DiskState::Inconsistent {
             flags |= UuidFlags::INCONSISTENT.0;
         }
         let current = if set.current == Generation::JUST_CREATED {
@@ -538,7 +524,7 @@ impl Resource {
     pub(crate) fn send_sizes(&mut self, i: NodeId, d: VolumeNr) {
         let dev = &self.devices[d];
         let c = &self.connections[i];
-        let usable = dev.disk >= DiskState::Negotiating && dev.backing.is_some();
+        let usable = self.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
         let disk_size = if usable { self.capacity(d) } else { units::Sector(0) };
         let user_size = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
         let block = dev.backing.as_ref().map_or(512, |b| b.opened.block_size);
@@ -568,11 +554,10 @@ impl Resource {
 
     /// Tells front ends and applications what they may do.
     pub(crate) fn announce_device(&mut self, d: VolumeNr) {
-        let good_peer =
-            self.connections.values().any(|c| c.is_connected() && c.peer_devices[d].pdsk == DiskState::UpToDate);
-        let trim = self.connections.values().filter(|c| c.is_connected()).all(Connection::takes_discards);
+        let good_peer = self.state.good_peers(d).any(|i| self.state.is_connected(i));
+        let trim = self.connected().all(|(_, c)| c.takes_discards());
         let dev = &mut self.devices[d];
-        let access = if self.role == Role::Primary { crate::Access::ReadWrite } else { crate::Access::None };
+        let access = if self.state.role == Role::Primary { crate::Access::ReadWrite } else { crate::Access::None };
         let size = dev.size.to_bytes();
         let can = dev.backing.as_ref().map_or(good_peer, |b| b.opened.can_discard);
         let now = (size, access, can && trim);
@@ -590,21 +575,5 @@ fn suspend_together(words: &mut [(VolumeNr, StateWord, StateWord)]) {
     let (susp, susp_nod, susp_fen) = (any(|w| w.susp), any(|w| w.susp_nod), any(|w| w.susp_fen));
     for (_, _, new) in words {
         (new.susp, new.susp_nod, new.susp_fen) = (susp, susp_nod, susp_fen);
-    }
-}
-
-/// A connection's state from 8.4's number.
-pub(crate) fn connection_state(conn: ConnState) -> ConnectionState {
-    match conn {
-        ConnState::StandAlone => ConnectionState::StandAlone,
-        ConnState::Disconnecting => ConnectionState::Disconnecting,
-        ConnState::Unconnected => ConnectionState::Unconnected,
-        ConnState::Timeout => ConnectionState::Timeout,
-        ConnState::BrokenPipe => ConnectionState::BrokenPipe,
-        ConnState::NetworkFailure => ConnectionState::NetworkFailure,
-        ConnState::ProtocolError => ConnectionState::ProtocolError,
-        ConnState::TearDown => ConnectionState::TearDown,
-        ConnState::WFConnection => ConnectionState::Connecting,
-        _ => ConnectionState::Connected,
     }
 }

@@ -13,10 +13,11 @@ use super::{Promotion, Stage, Waiting};
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState, Severity};
 use crate::decide::StateChangeResult as Code;
+use crate::decide::state::{Replication, VolumeState};
 use crate::liveness::failure;
 use crate::members::Volumes;
-use units::{Duration, Instant, VolumeNr};
-use wire::{ConnState, DiskState, Role};
+use units::{Duration, Instant, NodeId, VolumeNr};
+use wire::{DiskState, Role};
 
 /// The wish to be Primary again.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Resource {
     pub(crate) fn pump_again(&mut self) {
         let Some(again) = &self.again else { return };
         let (id, stage) = (again.id, again.stage.clone());
-        if self.role == Role::Primary && stage != Progress::Asking {
+        if self.state.role == Role::Primary && stage != Progress::Asking {
             // An administrator has made it so.
             self.again = None;
             return self.end(Some(id), Ok(()));
@@ -93,8 +94,11 @@ impl Resource {
         if self.devices.values().any(attaching) {
             return;
         }
-        let found = |d: &crate::device::Device| if d.disk == DiskState::Negotiating { d.attach_state } else { d.disk };
-        let states = self.devices.map(found);
+        let found = |(d, v): (VolumeNr, &VolumeState)| match v.disk {
+            DiskState::Negotiating => (d, self.devices[d].attach_state),
+            disk => (d, disk),
+        };
+        let states: Volumes<DiskState> = self.state.volumes.iter().map(found).collect();
         let alone = self.devices.values().all(|d| d.left_alone);
         let Some(again) = &mut self.again else { return };
         let found = again.found.get_or_insert(states).clone();
@@ -154,11 +158,11 @@ impl Resource {
 
     /// May a peer still say what it has? `enough`: who has not been heard of by now is not waited for.
     fn peer_is_awaited(&self, enough: bool) -> bool {
-        self.connections.values().any(|c| match (&c.link, c.state) {
+        self.connections.iter().any(|(i, c)| match (&c.link, self.state.connection(i)) {
             (_, ConnectionState::StandAlone) => false,
             (None, _) => !enough,
-            (Some(_), _) => !self.devices.ids().all(|d| c.replicating(d)),
-        }) || self.devices.values().any(|d| d.disk == DiskState::Negotiating)
+            (Some(_), _) => !self.devices.ids().all(|d| self.state.replicates(i, d)),
+        }) || self.state.volumes.values().any(|v| v.disk == DiskState::Negotiating)
     }
 
     fn patience_with_peers(&self) -> Duration {
@@ -167,20 +171,26 @@ impl Resource {
 
     /// Has another node's data taken the place of what was good here?
     fn was_replaced(&self, d: VolumeNr, found: DiskState) -> bool {
-        use ConnState::{PausedSyncT, StartingSyncT, SyncTarget, WFBitMapT, WFSyncUUID};
+        use Replication::{PausedSyncT, StartingSyncT, SyncTarget, WFBitMapT, WFSyncUUID};
         let target = |repl| matches!(repl, WFBitMapT | StartingSyncT | WFSyncUUID | SyncTarget | PausedSyncT);
-        let becomes_target = self.connections.values().any(|c| target(c.peer_devices[d].repl));
-        let (good, disk) = (found >= DiskState::Consistent, self.devices[d].disk);
+        let becomes_target = self.state.pairs(d).any(|(_, pair)| target(pair.replication));
+        let (good, disk) = (found >= DiskState::Consistent, self.state.disk(d));
         good && (becomes_target || matches!(disk, DiskState::Inconsistent | DiskState::Outdated))
     }
 
     fn look_of_all(&self) -> Vec<Look> {
-        let of_peer = |c: &crate::connection::Connection, d: VolumeNr, disk: DiskState| {
-            (c.replicating(d), disk, c.peer_devices[d].pdsk, c.peer_role)
+        let alone = |d: VolumeNr| (false, self.state.disk(d), DiskState::DUnknown, Role::Unknown);
+        let beside = |d: VolumeNr, i: NodeId| {
+            let peer = &self.state.peers[i];
+            (self.state.replicates(i, d), self.state.disk(d), peer.volumes[d].disk, peer.role())
         };
-        let alone = |disk| (false, disk, DiskState::DUnknown, Role::Unknown);
-        let each = self.devices.iter();
-        each.map(|(d, dev)| self.connections.get(self.peer()).map_or(alone(dev.disk), |c| of_peer(c, d, dev.disk)))
-            .collect()
+        let of_volume = |d: VolumeNr| -> Vec<Look> {
+            if self.connections.is_empty() {
+                vec![alone(d)]
+            } else {
+                self.connections.ids().map(|i| beside(d, i)).collect()
+            }
+        };
+        self.devices.ids().flat_map(of_volume).collect()
     }
 }

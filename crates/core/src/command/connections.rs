@@ -14,16 +14,14 @@ const RECONNECT: u64 = u64::MAX - 64;
 
 impl Resource {
     pub(super) fn connect(&mut self, id: u64, i: NodeId, discard_my_data: bool, tentative: bool) {
-        if discard_my_data && self.role == Role::Primary {
+        if discard_my_data && self.state.role == Role::Primary {
             let text = "a Primary cannot discard its data: make it Secondary first";
             return self.end(Some(id), Err(failure(123, text)));
         }
-        let c = &mut self.connections[i];
-        if c.state != ConnectionState::StandAlone {
+        if self.state.connection(i) != ConnectionState::StandAlone {
             self.forget_refusals(i);
-            let c = &mut self.connections[i];
-            if discard_my_data && !c.is_connected() {
-                c.discard_my_data = true;
+            if discard_my_data && !self.state.is_connected(i) {
+                self.connections[i].discard_my_data = true;
                 return self.end(Some(id), Ok(()));
             }
             if discard_my_data {
@@ -32,6 +30,7 @@ impl Resource {
             }
             return self.end(Some(id), Ok(()));
         }
+        let c = &mut self.connections[i];
         c.discard_my_data = discard_my_data;
         c.tentative = tentative;
         let change = StateChange { conn: Some(ConnState::Unconnected), ..StateChange::default() };
@@ -49,7 +48,7 @@ impl Resource {
     }
 
     pub(super) fn step_reconnect(&mut self, id: u64, i: NodeId, step: DisconnectStep, sent: bool) -> Option<Waiting> {
-        if !self.connections[i].is_connected() {
+        if !self.state.is_connected(i) {
             // It was lost, and is connecting again by itself, or somebody wants it to be disconnected.
             return None;
         }
@@ -62,7 +61,7 @@ impl Resource {
         if let Some(Waiting::Disconnect { peer, step, sent }) = again {
             return Some(Waiting::Reconnect { peer, step, sent });
         }
-        if self.connections[i].state == ConnectionState::StandAlone {
+        if self.state.connection(i) == ConnectionState::StandAlone {
             let change = StateChange { conn: Some(ConnState::Unconnected), ..StateChange::default() };
             let _ = self.change_all(&change, Force::Hard);
             self.start_connecting(i, Duration(0));
@@ -71,7 +70,7 @@ impl Resource {
     }
 
     pub(super) fn disconnect(&mut self, id: u64, i: NodeId, force: bool) {
-        if self.connections[i].state == ConnectionState::StandAlone {
+        if self.state.connection(i) == ConnectionState::StandAlone {
             return self.end(Some(id), Ok(()));
         }
         let step = if force { DisconnectStep::Forced } else { DisconnectStep::Plain };
@@ -85,7 +84,7 @@ impl Resource {
         step: DisconnectStep,
         sent: bool,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
-        if self.connections[i].state == ConnectionState::StandAlone {
+        if self.state.connection(i) == ConnectionState::StandAlone {
             return (None, Some(Ok(())));
         }
         if sent {
@@ -117,7 +116,7 @@ impl Resource {
                 };
             }
         }
-        if !self.connections[i].is_connected() {
+        if !self.state.is_connected(i) {
             self.stand_alone(i);
             return (None, Some(Ok(())));
         }
@@ -146,7 +145,7 @@ impl Resource {
             return (None, Some(Ok(())));
         }
         let code = outcome.err().unwrap_or(Code::Success);
-        if code == Code::FailedByPeer && !self.connections[i].is_connected() {
+        if code == Code::FailedByPeer && !self.state.is_connected(i) {
             // The link is lost: nobody is left to refuse.
             return (Some(Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false }), None);
         }

@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::api::CommandError;
 use crate::connection::Connection;
 use crate::decide::rules84::{self, Force};
+use crate::decide::state::Replication;
 use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
@@ -78,7 +79,7 @@ impl Resource {
             let text = "the disk is just being attached: try again when that has ended";
             return Err(failure(Code::InTransientState.code(), text));
         }
-        if !dev.usable() {
+        if !self.usable(d) {
             return Err(failure(138, "the volume has no disk here: attach it first"));
         }
         Ok(())
@@ -104,12 +105,12 @@ impl Resource {
         }
         let word = self.word(d);
         let alone = word.conn == ConnState::StandAlone;
-        if alone && !remote && self.role != Role::Primary {
+        if alone && !remote && self.state.role != Role::Primary {
             self.mark_all(self.peer(), d);
             let change = StateChange { disk: Some(DiskState::Inconsistent), ..StateChange::default() };
             return (None, Some(self.change(d, &change, Force::Hard).map_err(|c| self.refusal(d, c))));
         }
-        if alone && remote && self.role == Role::Primary {
+        if alone && remote && self.state.role == Role::Primary {
             self.mark_all(self.peer(), d);
             let change = StateChange { pdsk: Some(DiskState::Inconsistent), ..StateChange::default() };
             return (None, Some(self.change(d, &change, Force::Hard).map_err(|c| self.refusal(d, c))));
@@ -147,7 +148,7 @@ impl Resource {
     pub(super) fn peer_has_all(&mut self, d: VolumeNr) -> bool {
         let of_volume = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.device == d);
         let lacks = self.connections.values().any(|c| c.log.iter().any(|sent| of_volume(sent.request)));
-        let good = self.devices[d].disk == DiskState::UpToDate;
+        let good = self.state.disk(d) == DiskState::UpToDate;
         if !lacks || !good || mutant(Mutant::GivenUpBeforeDurable) {
             return true;
         }
@@ -160,9 +161,9 @@ impl Resource {
     /// generation (spec 12.7).
     pub(crate) fn starting_sync(&mut self, i: NodeId, d: VolumeNr) {
         self.mark_all(i, d);
-        match self.connections[i].peer_devices[d].repl {
-            ConnState::StartingSyncS => self.begin_as_source(i, d),
-            ConnState::StartingSyncT => {
+        match self.state.replication(i, d) {
+            Replication::StartingSyncS => self.begin_as_source(i, d),
+            Replication::StartingSyncT => {
                 let change = StateChange { conn: Some(ConnState::WFSyncUUID), ..StateChange::default() };
                 self.enter_resync(i, d, &change);
             }

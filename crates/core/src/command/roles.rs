@@ -33,14 +33,14 @@ impl Resource {
                     return (None, Some(Err(self.refusal(other, code))));
                 }
                 let dev = &self.devices[volume];
-                if dev.role == Role::Primary && (!force || dev.disk == DiskState::UpToDate) {
+                if dev.role == Role::Primary && (!force || self.state.disk(volume) == DiskState::UpToDate) {
                     // Another command has done it while this one waited: no generation begins.
                     let next = self.next_promotion(force, volume);
                     return self.go_on_promoting(id, next);
                 }
                 let conn = self.word(volume).conn;
                 let promotion = if mutant(Mutant::LatePeerOutdated) { promotion } else { promotion.beside(conn) };
-                let promotion = promotion.with_disk(self.devices[volume].disk);
+                let promotion = promotion.with_disk(self.state.disk(volume));
                 match self.agree(id, self.peer(), volume, &promotion.request()) {
                     Ok(true) => {
                         let next = self.promotion_result(promotion, force, volume, Ok(()));
@@ -84,7 +84,7 @@ impl Resource {
         self.devices.ids().find_map(|d| {
             let judged = rules84::judge(&self.word(d), &promotion.request(), Force::Soft, &self.context(d));
             let code = judged.err().filter(|code| !matches!(code, Code::NothingToDo | Code::InTransientState))?;
-            match promotion.clone().next(code, self.devices[d].disk) {
+            match promotion.clone().next(code, self.state.disk(d)) {
                 Step::Failed(code) => Some((d, code)),
                 _ => None,
             }
@@ -99,7 +99,7 @@ impl Resource {
         outcome: Result<(), Code>,
     ) -> Progress {
         let code = outcome.err().unwrap_or(Code::Success);
-        let disk = self.devices[volume].disk;
+        let disk = self.state.disk(volume);
         match promotion.next(code, disk) {
             Step::Done { forced } => {
                 self.promoted(volume, forced);
@@ -127,7 +127,7 @@ impl Resource {
 
     /// The peer has agreed to a promotion: before it takes place, what is not needed any more is left out.
     pub(super) fn promotion_agreed(&mut self, d: VolumeNr, command: u64) {
-        let disk = self.devices[d].disk;
+        let disk = self.state.disk(d);
         let pending = self.pending.iter_mut().find(|p| p.id == command);
         if let Some(Pending { what: Waiting::Promote { promotion, .. }, .. }) = pending
             && !mutant(Mutant::ForcedAfterResync)
@@ -157,7 +157,7 @@ impl Resource {
         fenced: bool,
         code: Code,
     ) -> Progress {
-        let disk = self.devices[volume].disk;
+        let disk = self.state.disk(volume);
         match promotion.fenced(fenced, code, disk) {
             Step::Failed(code) => self.promotion_failed(volume, code),
             _ => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None),
@@ -205,7 +205,7 @@ impl Resource {
     }
 
     pub(super) fn step_demotion(&mut self, force: bool) -> Progress {
-        if self.role != Role::Primary {
+        if self.state.role != Role::Primary {
             return (None, Some(Ok(())));
         }
         if force {
@@ -218,8 +218,8 @@ impl Resource {
         // Everything on its way must be settled on both sides (spec 8.2).
         self.close_epoch();
         self.send_due_barriers();
-        let busy = self.requests_under_way() && !self.suspended.any();
-        let unconfirmed = self.connections.values().any(|c| c.is_connected() && !c.log.is_empty());
+        let busy = self.requests_under_way() && !self.state.is_frozen();
+        let unconfirmed = self.connected().any(|(_, c)| !c.log.is_empty());
         if busy || unconfirmed {
             return (Some(Waiting::Demote { force }), None);
         }

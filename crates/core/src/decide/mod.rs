@@ -24,6 +24,7 @@ pub mod routing;
 pub mod rules84;
 pub mod sizes;
 pub mod split_brain;
+pub mod state;
 pub mod suspend;
 pub mod uuid84;
 

@@ -6,6 +6,7 @@
 
 use crate::Resource;
 use crate::decide::rules84::Force;
+use crate::decide::state::Replication;
 use crate::decide::{Handler, StateChange};
 use crate::mutant::{Mutant, mutant};
 use units::{Generation, NodeId, VolumeNr};
@@ -15,7 +16,7 @@ use wire::{ConnState, DiskState};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Beginning {
     /// As source; until then this state stays, in which the target waits for P_SYNC_UUID.
-    Source(ConnState),
+    Source(Replication),
     /// As target, with the resync's generation.
     Target(Generation),
 }
@@ -29,10 +30,10 @@ impl Beginning {
     }
 
     /// Is it still to begin in this state?
-    fn is_due_in(self, conn: ConnState) -> bool {
+    fn is_due_in(self, conn: Replication) -> bool {
         match self {
             Beginning::Source(waits_in) => conn == waits_in,
-            Beginning::Target(_) => matches!(conn, ConnState::WFSyncUUID | ConnState::Behind),
+            Beginning::Target(_) => matches!(conn, Replication::WFSyncUUID | Replication::Behind),
         }
     }
 }
@@ -49,7 +50,7 @@ pub(crate) struct BeforeResync {
 
 impl BeforeResync {
     /// What a handler says of a resync that is not to begin any more counts for nothing.
-    pub(crate) fn follow(&mut self, conn: ConnState) {
+    pub(crate) fn follow(&mut self, conn: Replication) {
         if self.due.take_if(|due| !due.is_due_in(conn)).is_some() {
             self.outlived = true;
         }
@@ -59,7 +60,7 @@ impl BeforeResync {
 impl Resource {
     /// A resync as source is to begin, from whatever state we are in.
     pub(crate) fn begin_as_source(&mut self, i: NodeId, d: VolumeNr) {
-        let waits_in = self.connections[i].peer_devices[d].repl;
+        let waits_in = self.state.replication(i, d);
         self.begin_resync(i, d, Beginning::Source(waits_in));
     }
 

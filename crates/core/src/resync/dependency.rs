@@ -38,7 +38,7 @@ impl Resource {
             }
             let Some(after) = self.devices[at].cfg.as_ref().and_then(|c| c.resync.after) else { return false };
             let Some(next) = self.device_index(after) else { return false };
-            if next == d || self.devices[next].disk == DiskState::Diskless {
+            if next == d || self.state.disk(next) == DiskState::Diskless {
                 return false;
             }
             let word = self.word(next);

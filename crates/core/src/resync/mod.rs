@@ -17,6 +17,7 @@ pub(crate) use verify::VerifyRange;
 use crate::Resource;
 use crate::api::{Segments, Severity};
 use crate::config::ResyncConfig;
+use crate::decide::state::Replication;
 use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use controller::{Controller, SourceBrake, Work};
@@ -25,7 +26,6 @@ use source::Ask;
 use std::collections::{BTreeMap, VecDeque};
 use units::{BitSet, ByteLen, Duration, Generation, Instant, NodeId, SectorRange, VolumeNr};
 use verify::{Chunk, Verify};
-use wire::ConnState;
 
 /// What could not be done now is tried again after this time.
 const RETRY: Duration = Duration::from_millis(100);
@@ -164,8 +164,7 @@ impl Resource {
         let csums = self.wants_checksums(i, d);
         let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
         let algorithm = self.connections[i].cfg.csums.clone();
-        let is_source =
-            matches!(self.connections[i].peer_devices[d].repl, ConnState::SyncSource | ConnState::PausedSyncS);
+        let is_source = self.state.replication(i, d).is_source();
         let pd = &mut self.connections[i].peer_devices[d];
         let (rs, peer_current) = (&mut pd.resync, pd.uuids.as_ref().map(|u| u.current));
         *rs = Resync {
@@ -212,12 +211,12 @@ impl Resource {
         for i in self.connections.ids() {
             for d in self.devices.ids() {
                 let (cfg, cap) = (self.resync_config(d), self.resync_cap(i));
-                let pd = &mut self.connections[i].peer_devices[d];
-                let (rs, repl) = (&mut pd.resync, pd.repl);
+                let repl = self.state.replication(i, d);
+                let rs = &mut self.connections[i].peer_devices[d].resync;
                 if let Some(c) = &mut rs.controller {
                     c.configure(&cfg, cap, now);
                 }
-                if matches!(repl, ConnState::SyncSource | ConnState::PausedSyncS) {
+                if repl.is_source() {
                     SourceBrake::configure(&mut rs.brake, &cfg, now);
                 }
             }
@@ -293,14 +292,14 @@ impl Resource {
     /// Once a turn: requests, late writes, waiting readers, the end.
     pub(crate) fn pump_resync(&mut self, i: NodeId) {
         for d in self.devices.ids() {
-            match self.connections[i].peer_devices[d].repl {
-                ConnState::SyncTarget => {
+            match self.state.replication(i, d) {
+                Replication::SyncTarget => {
                     self.write_arrived(i, d);
                     self.request_blocks(i, d);
                     self.check_resync_end(i, d);
                 }
-                ConnState::PausedSyncT => self.write_arrived(i, d),
-                ConnState::VerifyS => self.pump_verify_source(i, d),
+                Replication::PausedSyncT => self.write_arrived(i, d),
+                Replication::VerifyS => self.pump_verify_source(i, d),
                 _ => {}
             }
             self.serve_waiting(i, d);
@@ -463,30 +462,30 @@ impl Resource {
     /// When a resync of this connection wants to be looked at again.
     pub(crate) fn resync_timer(&self, i: NodeId) -> Option<Instant> {
         let cap = self.resync_cap(i);
-        let timer = |rs: &Resync, repl: ConnState| match repl {
+        let timer = |rs: &Resync, repl: Replication| match repl {
             // A ping must be answered first.
             _ if rs.settling.is_some() => None,
             // Nothing to do before the last answers are here.
-            ConnState::SyncTarget if rs.finishing.is_some() => None,
-            ConnState::VerifyS if rs.verify.as_ref().is_none_or(Verify::all_asked) => None,
-            ConnState::SyncTarget | ConnState::VerifyS => match rs.next_pass {
+            Replication::SyncTarget if rs.finishing.is_some() => None,
+            Replication::VerifyS if rs.verify.as_ref().is_none_or(Verify::all_asked) => None,
+            Replication::SyncTarget | Replication::VerifyS => match rs.next_pass {
                 Some(at) => Some(at),
                 None => rs.controller.as_ref().and_then(Controller::wake),
             },
-            ConnState::SyncSource => rs.source_timer(cap),
+            Replication::SyncSource => rs.source_timer(cap),
             _ => None,
         };
         let soon = Instant(self.now.0 + 1);
-        let pds = self.connections[i].peer_devices.values();
-        let usable = pds.zip(self.devices.values()).filter(|(_, dev)| dev.usable() && !dev.generation_in_flight());
-        usable.filter_map(|(p, _)| timer(&p.resync, p.repl)).map(|at| at.max(soon)).min()
+        let pds = self.connections[i].peer_devices.iter();
+        let usable = pds.filter(|(d, _)| self.usable(*d) && !self.devices[*d].generation_in_flight());
+        usable.filter_map(|(d, p)| timer(&p.resync, self.state.replication(i, d))).map(|at| at.max(soon)).min()
     }
 
     /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation, once
     /// nothing of an earlier one can come any more.
-    fn unwanted_answer(&mut self, i: NodeId, d: VolumeNr, running: &[ConnState], what: String) {
+    fn unwanted_answer(&mut self, i: NodeId, d: VolumeNr, running: &[Replication], what: String) {
         let pd = &self.connections[i].peer_devices[d];
-        if running.contains(&pd.repl) && pd.resync.settling.is_none() {
+        if running.contains(&self.state.replication(i, d)) && pd.resync.settling.is_none() {
             self.protocol_error(i, "unknown-answer", what);
         }
     }

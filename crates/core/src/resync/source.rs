@@ -4,11 +4,11 @@ use super::controller::{MAX_REQUEST, Serving, SourceBrake};
 use super::{Block, Resync, Step};
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::decide::state::Replication;
 use crate::mutant::{Mutant, mutant};
 use units::{Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{
-    BlockAck, BlockData, BlockId, BlockRange, BlockRequest, ConnState, Digest, DiskState, Packet, Role, Socket,
-    VerifyReply,
+    BlockAck, BlockData, BlockId, BlockRange, BlockRequest, Digest, DiskState, Packet, Role, Socket, VerifyReply,
 };
 
 /// More requests than any peer may have waiting (8.4's largest `max-buffers`).
@@ -38,7 +38,7 @@ pub(crate) enum Want {
     Verify,
 }
 
-const SENDING: &[ConnState] = &[ConnState::SyncSource, ConnState::PausedSyncS];
+const SENDING: &[Replication] = &[Replication::SyncSource, Replication::PausedSyncS];
 
 impl Ask {
     fn range(&self) -> SectorRange {
@@ -69,15 +69,15 @@ impl Resource {
             let text = format!("resync request for {range:?} beyond the device or too long");
             return self.protocol_error(i, "read-out-of-place", text);
         }
-        let repl = self.connections[i].peer_devices[d].repl;
-        let early = matches!(repl, ConnState::WFBitMapS | ConnState::StartingSyncS | ConnState::Ahead);
+        let repl = self.state.replication(i, d);
+        let early = matches!(repl, Replication::WFBitMapS | Replication::StartingSyncS | Replication::Ahead);
         // Asked before the peer knew that it is over (its disk goes). To serve it would have the block's
         // acknowledgement clear what writes have marked since.
         let over = !early && !SENDING.contains(&repl) && ask.want != Want::Verify;
         if (early || over) && self.connections[i].version() >= 96 {
             return self.send_ack(i, d, Packet::RsCancel, range, BlockId::SYNCER);
         }
-        if over || self.devices[d].disk != DiskState::UpToDate {
+        if over || self.state.disk(d) != DiskState::UpToDate {
             return self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
         }
         if ask.want == Want::Verify {
@@ -97,7 +97,7 @@ impl Resource {
     /// Once a turn: reads for the requests that wait, as far as applications' writes, memory and the brake permit.
     pub(super) fn serve_waiting(&mut self, i: NodeId, d: VolumeNr) {
         let now = self.now;
-        let peer_primary = self.connections[i].peer_role == Role::Primary;
+        let peer_primary = self.state.peers[i].role() == Role::Primary;
         let rs = &self.connections[i].peer_devices[d].resync;
         if rs.settling.is_some() || (rs.waiting.is_empty() && rs.brake.is_none()) {
             return;

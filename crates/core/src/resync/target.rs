@@ -4,10 +4,11 @@ use super::controller::{BLOCK, Controller};
 use super::{RETRY, Resync, Step};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
+use crate::decide::state::Replication;
 use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use units::{NodeId, Sector, SectorRange, VolumeNr};
-use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, ConnState, Digest, Features, Packet, Socket};
+use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, Digest, Features, Packet, Socket};
 
 /// Resync requests must not cross this (8.4's extents, spec 7.14).
 const EXTENT_BITS: u64 = (16 << 20) / 4096;
@@ -25,13 +26,13 @@ pub(crate) enum Answer {
     Cancelled,
 }
 
-const RECEIVING: &[ConnState] = &[ConnState::SyncTarget, ConnState::PausedSyncT];
+const RECEIVING: &[Replication] = &[Replication::SyncTarget, Replication::PausedSyncT];
 
 impl Resource {
     /// Spec 7.8.
     pub(super) fn wants_checksums(&self, i: NodeId, d: VolumeNr) -> bool {
         let c = &self.connections[i];
-        let target = matches!(c.peer_devices[d].repl, ConnState::SyncTarget | ConnState::PausedSyncT);
+        let target = self.state.replication(i, d).is_target();
         let occasion = !c.cfg.csums_after_crash_only || self.devices[d].crashed_primary;
         target && c.cfg.csums.is_some() && c.version() >= 89 && occasion
     }
@@ -39,11 +40,7 @@ impl Resource {
     pub(super) fn request_blocks(&mut self, i: NodeId, d: VolumeNr) {
         let now = self.now;
         let rs = &self.connections[i].peer_devices[d].resync;
-        if rs.finishing.is_some()
-            || rs.settling.is_some()
-            || rs.next_pass.is_some_and(|t| t > now)
-            || !self.devices[d].usable()
-        {
+        if rs.finishing.is_some() || rs.settling.is_some() || rs.next_pass.is_some_and(|t| t > now) || !self.usable(d) {
             return;
         }
         if self.devices[d].generation_in_flight() {
@@ -217,7 +214,7 @@ impl Resource {
                 self.clear_out_of_sync(i, d, range);
                 self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
             }
-            if !self.devices[d].usable() {
+            if !self.usable(d) {
                 self.resync_write_done(i, d, id, Err(IoError::Io));
             } else if data == Segments::None {
                 zeroes.push((range, id));
@@ -290,7 +287,7 @@ impl Resource {
 
     /// P_RS_IS_IN_SYNC, P_NEG_RS_DREPLY, P_RS_CANCEL: the request ends without data.
     pub(crate) fn resync_answered(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck, answer: Answer) {
-        if self.connections[i].peer_devices[d].repl == ConnState::VerifyS {
+        if self.state.replication(i, d) == Replication::VerifyS {
             return self.verify_refused(i, d, ack);
         }
         let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::Requested)) else {
@@ -339,7 +336,7 @@ impl Resource {
             if !Resync::is_last_answer(&mut pd.resync.finishing) {
                 continue;
             }
-            let target = pd.repl == ConnState::SyncTarget;
+            let target = self.state.replication(i, d) == Replication::SyncTarget;
             let copied = self.bits_left(i, d) <= self.bits_failed(i, d) || mutant(Mutant::FinishTooEarly);
             if target && copied {
                 self.resync_finished_as_target(i, d);

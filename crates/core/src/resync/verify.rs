@@ -12,6 +12,7 @@ use crate::Resource;
 use crate::api::{CommandError, DiskOp, IoError, Segments, Severity};
 use crate::decide::StateChange;
 use crate::decide::rules84::Force;
+use crate::decide::state::Replication;
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use std::collections::VecDeque;
@@ -98,7 +99,7 @@ impl Resource {
     pub(crate) fn wish_verify(&mut self, i: NodeId, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
         let c = &mut self.connections[i];
         let own = c.cfg.verify.clone().unwrap_or_default();
-        if own.is_empty() || (c.is_connected() && c.peer_verify.as_str() != own) {
+        if own.is_empty() || (self.state.is_connected(i) && c.peer_verify.as_str() != own) {
             let text = format!(
                 "verify-alg is \"{own}\" here and \"{}\" on the peer: set the same one on both nodes",
                 c.peer_verify
@@ -115,7 +116,7 @@ impl Resource {
         let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
         let algorithm = self.connections[i].cfg.verify.clone();
         let pd = &mut self.connections[i].peer_devices[d];
-        let source = pd.repl == ConnState::VerifyS;
+        let source = self.state.replication(i, d) == Replication::VerifyS;
         let wish = if source { std::mem::take(&mut pd.resync.wish) } else { VerifyRange::default() };
         let start = match (source, wish.start) {
             (true, Some(s)) => (s.0 / 8).min(bits),
@@ -254,7 +255,7 @@ impl Resource {
     pub(crate) fn verify_answered(&mut self, i: NodeId, d: VolumeNr, reply: &VerifyReply) {
         if !self.block_answered(i, d, reply.block.range(), Ok(reply.digest.clone())) {
             let text = format!("digest for {} that was not asked for", reply.block.sector);
-            self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
+            self.unwanted_answer(i, d, &[Replication::VerifyS], text);
         }
     }
 
@@ -331,7 +332,7 @@ impl Resource {
     pub(super) fn verify_refused(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
         if !self.block_answered(i, d, ack.range(), Err(())) {
             let text = format!("answer for {} that was not asked for", ack.sector);
-            self.unwanted_answer(i, d, &[ConnState::VerifyS], text);
+            self.unwanted_answer(i, d, &[Replication::VerifyS], text);
         }
     }
 
@@ -367,7 +368,7 @@ impl Resource {
             }
         }
         // What is asked for outside a verify is answered, too, but nowhere counted.
-        if self.connections[i].peer_devices[d].repl == ConnState::VerifyT {
+        if self.state.replication(i, d) == Replication::VerifyT {
             self.verified(i, d, range.len().0.div_ceil(BLOCK), result.outcome);
             self.check_verify_end(i, d);
         }
@@ -439,7 +440,7 @@ impl Resource {
             return self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
         }
         // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
-        let peer_role = self.connections[i].peer_devices[d].peer_role;
+        let peer_role = self.state.pair(i, d).role;
         if peer_role == Role::Primary || self.connections[i].version() < 96 {
             let left = self.bits_left(i, d);
             if left == std::mem::replace(&mut self.connections[i].peer_devices[d].repair_tried, left) {
@@ -527,7 +528,7 @@ impl Resource {
     }
 
     fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.devices[d].role == Role::Primary && self.connections[i].peer_devices[d].peer_role == Role::Primary
+        self.devices[d].role == Role::Primary && self.state.pair(i, d).role == Role::Primary
     }
 
     /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
@@ -552,7 +553,7 @@ impl Resource {
     /// How long the node leaves it to the other one: longest beside a Primary, which need not lose its peer for it.
     fn repair_wait(&self, i: NodeId, d: VolumeNr) -> Duration {
         let c = &self.connections[i];
-        let beside = c.peer_devices[d].peer_role == Role::Primary && self.devices[d].role == Role::Secondary;
+        let beside = self.state.pair(i, d).role == Role::Primary && self.devices[d].role == Role::Secondary;
         let times = match (beside, c.resolve_conflicts()) {
             (true, _) => 5,
             (false, true) => 1,

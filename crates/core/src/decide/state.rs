@@ -1,0 +1,301 @@
+//! The state of a resource as one node knows it: one plain value (`docs/spec/connection-and-state.md` 1).
+//!
+//! It is replaced as a whole, by what [`rules::judge`](super::rules::judge) makes of it. What else is known of disks
+//! and peers (metadata, links, resyncs, requests) belongs to their owners.
+
+use super::{DiskState, Role};
+use crate::api::{ConnectionState, SuspendReasons};
+use crate::members::{Peers, Volumes};
+use std::fmt;
+use units::{NodeId, VolumeNr};
+
+macro_rules! replication {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What goes on between this node and a peer about one volume (`docs/spec/connection-and-state.md` 1.4).
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Replication {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Replication {
+            /// Every state.
+            pub const ALL: &'static [Replication] = &[$(Replication::$name),*];
+
+            /// DRBD's name of it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Replication::$name => stringify!($name),)* }
+            }
+        }
+    };
+}
+
+replication! {
+    /// Nothing: the nodes are not connected, or the volume's handshake is not over.
+    #[default]
+    Off,
+    /// Writes go to both, and no resync is wanted.
+    Established,
+    /// A full resync is about to start here as source.
+    StartingSyncS,
+    /// A full resync is about to start here as target.
+    StartingSyncT,
+    /// Bitmaps are exchanged, this node will be source.
+    WFBitMapS,
+    /// Bitmaps are exchanged, this node will be target.
+    WFBitMapT,
+    /// Target, waiting for the source's sync UUID.
+    WFSyncUUID,
+    /// A resync is running, this node is the source.
+    SyncSource,
+    /// A resync is running, this node is the target.
+    SyncTarget,
+    /// A verify is running, this node asks.
+    VerifyS,
+    /// A verify is running, this node answers.
+    VerifyT,
+    /// A resync is paused, this node is the source.
+    PausedSyncS,
+    /// A resync is paused, this node is the target.
+    PausedSyncT,
+    /// Not replicating, because of congestion; the peer is Behind.
+    Ahead,
+    /// Not replicated to, because of congestion; the peer is Ahead.
+    Behind,
+}
+
+impl fmt::Display for Replication {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Replication {
+    /// Is a resync running, or paused?
+    #[must_use]
+    pub const fn is_syncing(self) -> bool {
+        matches!(self, Self::SyncSource | Self::SyncTarget | Self::PausedSyncS | Self::PausedSyncT)
+    }
+
+    /// Is this node the source of a resync that is running, or paused?
+    #[must_use]
+    pub const fn is_source(self) -> bool {
+        matches!(self, Self::SyncSource | Self::PausedSyncS)
+    }
+
+    /// Is this node the target of a resync that is running, or paused?
+    #[must_use]
+    pub const fn is_target(self) -> bool {
+        matches!(self, Self::SyncTarget | Self::PausedSyncT)
+    }
+
+    /// Is a verify running?
+    #[must_use]
+    pub const fn is_verifying(self) -> bool {
+        matches!(self, Self::VerifyS | Self::VerifyT)
+    }
+
+    /// Is a resync or a verify running, or paused?
+    #[must_use]
+    pub const fn is_working(self) -> bool {
+        self.is_syncing() || self.is_verifying()
+    }
+
+    /// Is a full resync about to start?
+    #[must_use]
+    pub const fn is_starting(self) -> bool {
+        matches!(self, Self::StartingSyncS | Self::StartingSyncT)
+    }
+}
+
+/// The state of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// This node's role.
+    pub role: Role,
+    /// I/O is frozen by the administrator.
+    pub frozen_by_user: bool,
+    /// I/O is frozen, as no good copy of some volume is within reach.
+    pub frozen_without_data: bool,
+    /// This node's disks.
+    pub volumes: Volumes<VolumeState>,
+    /// The other nodes.
+    pub peers: Peers<PeerState>,
+}
+
+/// One volume on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeState {
+    /// Its disk.
+    pub disk: DiskState,
+}
+
+/// One peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerState {
+    /// The connection to it.
+    pub connection: ConnectionState,
+    /// I/O is frozen until this peer is fenced.
+    pub unfenced: bool,
+    /// Its part in each volume.
+    pub volumes: Volumes<PairState>,
+}
+
+/// One volume between this node and one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairState {
+    /// What goes on.
+    pub replication: Replication,
+    /// The peer's disk.
+    pub disk: DiskState,
+    /// The peer's role, as it was told with this volume.
+    pub role: Role,
+    /// Who pauses a resync.
+    pub paused: Paused,
+}
+
+/// Who pauses a resync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Paused {
+    /// The administrator of this node.
+    pub by_user: bool,
+    /// The peer.
+    pub by_peer: bool,
+    /// A resync that comes first, by `resync-after`.
+    pub by_dependency: bool,
+}
+
+impl Paused {
+    /// Does anybody?
+    #[must_use]
+    pub const fn any(self) -> bool {
+        self.by_user || self.by_peer || self.by_dependency
+    }
+}
+
+impl PairState {
+    /// Nothing is known of the peer.
+    pub const UNKNOWN: PairState = PairState {
+        replication: Replication::Off,
+        disk: DiskState::DUnknown,
+        role: Role::Unknown,
+        paused: Paused { by_user: false, by_peer: false, by_dependency: false },
+    };
+}
+
+impl PeerState {
+    /// A peer that is not sought, of whose parts in these volumes nothing is known.
+    #[must_use]
+    pub fn stand_alone(volumes: impl IntoIterator<Item = VolumeNr>) -> PeerState {
+        let volumes = volumes.into_iter().map(|volume| (volume, PairState::UNKNOWN)).collect();
+        PeerState { connection: ConnectionState::StandAlone, unfenced: false, volumes }
+    }
+
+    /// Its role: Primary if it has told so with any volume.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        let mut roles = self.volumes.values().map(|pair| pair.role);
+        let first = roles.clone().next().unwrap_or(Role::Unknown);
+        roles.find(|role| *role == Role::Primary).unwrap_or(first)
+    }
+}
+
+impl State {
+    /// Secondary, without disks, with these peers and volumes.
+    #[must_use]
+    pub fn new(peers: impl IntoIterator<Item = NodeId>, volumes: &[VolumeNr]) -> State {
+        let peer = |peer| (peer, PeerState::stand_alone(volumes.iter().copied()));
+        State {
+            role: Role::Secondary,
+            frozen_by_user: false,
+            frozen_without_data: false,
+            volumes: volumes.iter().map(|nr| (*nr, VolumeState { disk: DiskState::Diskless })).collect(),
+            peers: peers.into_iter().map(peer).collect(),
+        }
+    }
+
+    /// Why I/O is frozen.
+    #[must_use]
+    pub fn suspended(&self) -> SuspendReasons {
+        SuspendReasons {
+            user: self.frozen_by_user,
+            no_data: self.frozen_without_data,
+            fencing: self.peers.values().any(|peer| peer.unfenced),
+        }
+    }
+
+    /// Is I/O frozen?
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.suspended().any()
+    }
+
+    /// Is this node Primary?
+    #[must_use]
+    pub fn is_primary(&self) -> bool {
+        self.role == Role::Primary
+    }
+
+    /// The volume's disk on this node.
+    #[must_use]
+    pub fn disk(&self, volume: VolumeNr) -> DiskState {
+        self.volumes[volume].disk
+    }
+
+    /// The volume between this node and the peer.
+    #[must_use]
+    pub fn pair(&self, peer: NodeId, volume: VolumeNr) -> &PairState {
+        &self.peers[peer].volumes[volume]
+    }
+
+    /// The same, to be changed.
+    pub fn pair_mut(&mut self, peer: NodeId, volume: VolumeNr) -> &mut PairState {
+        &mut self.peers[peer].volumes[volume]
+    }
+
+    /// The volume's disk on the peer.
+    #[must_use]
+    pub fn peer_disk(&self, peer: NodeId, volume: VolumeNr) -> DiskState {
+        self.pair(peer, volume).disk
+    }
+
+    /// What goes on between this node and the peer about the volume.
+    #[must_use]
+    pub fn replication(&self, peer: NodeId, volume: VolumeNr) -> Replication {
+        self.pair(peer, volume).replication
+    }
+
+    /// The volume on all peers.
+    pub fn pairs(&self, volume: VolumeNr) -> impl Iterator<Item = (NodeId, &PairState)> {
+        self.peers.iter().map(move |(peer, state)| (peer, &state.volumes[volume]))
+    }
+
+    /// The state of the connection to the peer; StandAlone if there is no such peer.
+    #[must_use]
+    pub fn connection(&self, peer: NodeId) -> ConnectionState {
+        self.peers.get(peer).map_or(ConnectionState::StandAlone, |state| state.connection)
+    }
+
+    /// Is there a connection to the peer, past P_PROTOCOL?
+    #[must_use]
+    pub fn is_connected(&self, peer: NodeId) -> bool {
+        self.connection(peer) == ConnectionState::Connected
+    }
+
+    /// Is the volume's handshake with the peer complete?
+    #[must_use]
+    pub fn replicates(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        self.peers.get(peer).is_some_and(|state| state.volumes[volume].replication >= Replication::Established)
+    }
+
+    /// Is the volume's handshake complete with any peer?
+    #[must_use]
+    pub fn replicates_anywhere(&self, volume: VolumeNr) -> bool {
+        self.pairs(volume).any(|(_, pair)| pair.replication >= Replication::Established)
+    }
+
+    /// Peers with a good copy of the volume.
+    pub fn good_peers(&self, volume: VolumeNr) -> impl Iterator<Item = NodeId> {
+        self.pairs(volume).filter(|(_, pair)| pair.disk == DiskState::UpToDate).map(|(peer, _)| peer)
+    }
+}

@@ -1,0 +1,97 @@
+//! How DRBD 8.4 says a state: one word per volume, with one number for connection and replication
+//! (`docs/spec/wire-protocol.md` 6).
+
+use crate::api::ConnectionState;
+use crate::decide::state::{Replication, State};
+use units::{NodeId, VolumeNr};
+use wire::{ConnState, StateWord};
+
+/// The state of a volume towards a peer, or without one.
+#[must_use]
+pub fn word(state: &State, peer: Option<NodeId>, volume: VolumeNr) -> StateWord {
+    let suspended = state.suspended();
+    let (connection, pair) = match peer.and_then(|peer| state.peers.get(peer)) {
+        Some(peer) => (peer.connection, peer.volumes[volume]),
+        None => (ConnectionState::StandAlone, crate::decide::state::PairState::UNKNOWN),
+    };
+    StateWord {
+        role: state.role,
+        peer: pair.role,
+        conn: conn_state(connection, pair.replication),
+        disk: state.disk(volume),
+        pdsk: pair.disk,
+        susp: suspended.user,
+        aftr_isp: pair.paused.by_dependency,
+        peer_isp: pair.paused.by_peer,
+        user_isp: pair.paused.by_user,
+        susp_nod: suspended.no_data,
+        susp_fen: suspended.fencing,
+        quorum: false,
+    }
+}
+
+/// 8.4's number for both.
+#[must_use]
+pub fn conn_state(connection: ConnectionState, replication: Replication) -> ConnState {
+    use Replication as R;
+    match (connection, replication) {
+        (ConnectionState::StandAlone, _) => ConnState::StandAlone,
+        (ConnectionState::Disconnecting, _) => ConnState::Disconnecting,
+        (ConnectionState::Unconnected, _) => ConnState::Unconnected,
+        (ConnectionState::Timeout, _) => ConnState::Timeout,
+        (ConnectionState::BrokenPipe, _) => ConnState::BrokenPipe,
+        (ConnectionState::NetworkFailure, _) => ConnState::NetworkFailure,
+        (ConnectionState::ProtocolError, _) => ConnState::ProtocolError,
+        (ConnectionState::TearDown, _) => ConnState::TearDown,
+        (ConnectionState::Connecting, _) => ConnState::WFConnection,
+        (ConnectionState::Connected, R::Off) => ConnState::WFReportParams,
+        (ConnectionState::Connected, R::Established) => ConnState::Connected,
+        (ConnectionState::Connected, R::StartingSyncS) => ConnState::StartingSyncS,
+        (ConnectionState::Connected, R::StartingSyncT) => ConnState::StartingSyncT,
+        (ConnectionState::Connected, R::WFBitMapS) => ConnState::WFBitMapS,
+        (ConnectionState::Connected, R::WFBitMapT) => ConnState::WFBitMapT,
+        (ConnectionState::Connected, R::WFSyncUUID) => ConnState::WFSyncUUID,
+        (ConnectionState::Connected, R::SyncSource) => ConnState::SyncSource,
+        (ConnectionState::Connected, R::SyncTarget) => ConnState::SyncTarget,
+        (ConnectionState::Connected, R::VerifyS) => ConnState::VerifyS,
+        (ConnectionState::Connected, R::VerifyT) => ConnState::VerifyT,
+        (ConnectionState::Connected, R::PausedSyncS) => ConnState::PausedSyncS,
+        (ConnectionState::Connected, R::PausedSyncT) => ConnState::PausedSyncT,
+        (ConnectionState::Connected, R::Ahead) => ConnState::Ahead,
+        (ConnectionState::Connected, R::Behind) => ConnState::Behind,
+    }
+}
+
+/// What 8.4's number says of the connection, and of the volume.
+#[must_use]
+pub fn connection_and_replication(conn: ConnState) -> (ConnectionState, Replication) {
+    use Replication as R;
+    let connected = |replication| (ConnectionState::Connected, replication);
+    let off = |connection| (connection, R::Off);
+    match conn {
+        ConnState::StandAlone => off(ConnectionState::StandAlone),
+        ConnState::Disconnecting => off(ConnectionState::Disconnecting),
+        ConnState::Unconnected => off(ConnectionState::Unconnected),
+        ConnState::Timeout => off(ConnectionState::Timeout),
+        ConnState::BrokenPipe => off(ConnectionState::BrokenPipe),
+        ConnState::NetworkFailure => off(ConnectionState::NetworkFailure),
+        ConnState::ProtocolError => off(ConnectionState::ProtocolError),
+        ConnState::TearDown => off(ConnectionState::TearDown),
+        ConnState::WFConnection => off(ConnectionState::Connecting),
+        ConnState::WFReportParams => connected(R::Off),
+        ConnState::Connected => connected(R::Established),
+        ConnState::StartingSyncS => connected(R::StartingSyncS),
+        ConnState::StartingSyncT => connected(R::StartingSyncT),
+        ConnState::WFBitMapS => connected(R::WFBitMapS),
+        ConnState::WFBitMapT => connected(R::WFBitMapT),
+        ConnState::WFSyncUUID => connected(R::WFSyncUUID),
+        ConnState::SyncSource => connected(R::SyncSource),
+        ConnState::SyncTarget => connected(R::SyncTarget),
+        ConnState::VerifyS => connected(R::VerifyS),
+        ConnState::VerifyT => connected(R::VerifyT),
+        ConnState::PausedSyncS => connected(R::PausedSyncS),
+        ConnState::PausedSyncT => connected(R::PausedSyncT),
+        ConnState::Ahead => connected(R::Ahead),
+        ConnState::Behind => connected(R::Behind),
+    }
+}
