@@ -142,6 +142,8 @@ impl Waiting {
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) command: u64,
+    /// When.
+    pub(crate) at: Instant,
     pub(crate) volume: Option<VolumeNr>,
     /// Counts the disks that the volume has had: the answer is about this one.
     pub(crate) disk: u64,
@@ -306,7 +308,7 @@ impl Resource {
         }
         let disk = self.devices[d].disks_seen;
         self.connections[i].asked =
-            Some(Asked { command: id, volume: Some(d), disk, change: *change, contradicted: None });
+            Some(Asked { command: id, at: self.now, volume: Some(d), disk, change: *change, contradicted: None });
         self.send(i, Socket::Data, d, Packet::StateChgReq(*change), crate::Segments::None);
         Ok(false)
     }

@@ -74,6 +74,8 @@ pub(crate) struct Connection {
     pub(crate) fence_result: Option<bool>,
     /// Tries in a row that were refused because of the secret.
     pub(crate) refusals: u32,
+    /// The last try ended as the peer, which has not crashed, took itself for the source in the same generation.
+    pub(crate) survivor_insists: bool,
 }
 
 #[derive(Debug)]
@@ -217,6 +219,7 @@ impl Connection {
             fencing_session: 0,
             fence_result: None,
             refusals: 0,
+            survivor_insists: false,
         }
     }
 

@@ -433,8 +433,7 @@ impl Resource {
             return self.give_up(i, reason.name(), reason.to_string());
         }
         if both_are_source(old.conn, theirs.conn) {
-            let text = "both nodes have decided to be the source: connecting again".to_owned();
-            return self.drop_link(i, ConnState::NetworkFailure, "two-sources", text);
+            return self.two_sources(i, d, theirs);
         }
         if self.peer_finished_resync(i, d, &old, theirs, peer_disk) {
             return;
@@ -489,6 +488,7 @@ impl Resource {
         }
         if first && self.devices.ids().all(|d| self.state.replicates(i, d)) {
             self.connections[i].discard_my_data = false;
+            self.connections[i].survivor_insists = false;
             self.connections[i].established_at = self.now;
         }
         let undecided = conn > ConnState::Connected && theirs.conn <= ConnState::Connected;
@@ -497,6 +497,30 @@ impl Resource {
         if !first {
             self.help_peer_decide(i, d, theirs.disk == DiskState::Negotiating, occasion.is_some(), undecided);
         }
+    }
+
+    /// Both nodes have decided to be the source. If only this one has crashed as Primary, in the generation that the
+    /// peer has, too, that is for ever: DRBD 9.3.3 at protocol 101 takes who has lived on for the source. With protocols
+    /// B and C it has what was acknowledged here, and is followed.
+    fn two_sources(&mut self, i: usize, d: usize, theirs: &StateWord) {
+        let flags = self.connections[i].peer_devices[d].uuids.filter(|u| u.current.same(self.uuids(d).current));
+        let survived = flags.is_some_and(|u| !u.flags.contains(UuidFlags::CRASHED_PRIMARY));
+        let secondaries = self.role == Role::Secondary && theirs.role == Role::Secondary;
+        if self.devices[d].crashed_primary && survived && secondaries {
+            if self.connections[i].cfg.protocol == crate::Protocol::A {
+                let reason = Reason::SurvivorInsists;
+                let text = format!(
+                    "{reason}: with protocol A it may lack writes that were acknowledged here. To give these up, \
+                     `connect --discard-my-data` here; to keep them, invalidate the peer's disk there, then connect"
+                );
+                self.give_up(i, reason.name(), text);
+                self.connections[i].survivor_insists = true;
+                return;
+            }
+            self.connections[i].survivor_insists = true;
+        }
+        let text = "both nodes have decided to be the source: connecting again".to_owned();
+        self.drop_link(i, ConnState::NetworkFailure, "two-sources", text);
     }
 
     /// What makes this state a reason to compare generations, if anything.
@@ -557,7 +581,11 @@ impl Resource {
         change: &mut StateChange,
     ) -> Option<ConnState> {
         let theirs_uuids = self.connections[i].peer_devices[d].uuids?;
-        let comparison = self.compare_generations(i, d, &theirs_uuids, theirs.role);
+        let mut comparison = self.compare_generations(i, d, &theirs_uuids, theirs.role);
+        if comparison.reason == Reason::CrashedPrimary && mutant(Mutant::SurvivorIsSource) {
+            let crashed = self.devices[d].crashed_primary;
+            comparison.verdict = if crashed { comparison.verdict } else { uuid84::Verdict::Source { full: false } };
+        }
         let c = &self.connections[i];
         let dev = &self.devices[d];
         let own = self.state.disk(d);
@@ -586,6 +614,9 @@ impl Resource {
             demotable: self.demotable(),
             writes_elsewhere: self.writes_elsewhere(i, d),
             peer_is_source: theirs.conn == ConnState::WFBitMapS,
+            survivor_insists: c.survivor_insists
+                && occasion == Occasion::Connect
+                && (c.cfg.protocol != crate::Protocol::A || c.discard_my_data),
         };
         let mut outcome = handshake84::decide(&input);
         let split = matches!(comparison.verdict, uuid84::Verdict::SplitBrain { .. });

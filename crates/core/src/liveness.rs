@@ -119,6 +119,7 @@ impl Resource {
         let _ = self.change_all(&change, Force::Hard);
         self.connections[i].discard_my_data = false;
         self.connections[i].tentative = false;
+        self.connections[i].survivor_insists = false;
     }
 
     pub(crate) fn start_connecting(&mut self, i: NodeId, wait: Duration) {
@@ -291,6 +292,7 @@ impl Resource {
             self.send_ping(i);
         }
         self.check_unanswered_attach(i);
+        self.check_unanswered_change(i);
         self.check_overdue(i);
     }
 
@@ -302,7 +304,7 @@ impl Resource {
             let answered = self.state.disk(*d) != DiskState::Negotiating;
             !answered && self.state.replicates(i, *d)
         });
-        let limit = self.patience(i).unwrap_or(times(c.cfg.timeout, 7));
+        let limit = self.patience_with_answers(i);
         waiting.map(|(d, dev)| (dev.attached_at + limit, d)).min()
     }
 
@@ -319,6 +321,23 @@ impl Resource {
         }
         let text = "the peer has not said what the disk that is being attached is good for: connecting again";
         self.drop_link(i, ConnState::NetworkFailure, "attach-unanswered", text.to_owned());
+    }
+
+    /// Until when the peer must have answered a change that it was asked to agree to.
+    fn change_deadline(&self, i: NodeId) -> Option<Instant> {
+        let asked = self.connections[i].asked.as_ref()?;
+        Some(asked.at + self.patience_with_answers(i))
+    }
+
+    /// The peer answers pings, but not what it is asked to agree to. Commands wait for that, and nothing would tell a
+    /// late answer from that to the next question.
+    fn check_unanswered_change(&mut self, i: NodeId) {
+        if self.change_deadline(i).is_none_or(|limit| self.now < limit) {
+            return;
+        }
+        let limit = self.patience_with_answers(i);
+        let text = format!("a state change that the peer must agree to, unanswered for {} s", limit.0 / 1_000_000_000);
+        self.drop_link(i, ConnState::Timeout, "change-unanswered", text);
     }
 
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
@@ -346,6 +365,11 @@ impl Resource {
     fn patience(&self, i: NodeId) -> Option<Duration> {
         let cfg = &self.connections[i].cfg;
         (cfg.ko_count > 0).then(|| times(cfg.timeout, u64::from(cfg.ko_count)))
+    }
+
+    /// How long an answer may take that no `ko-count` is about.
+    fn patience_with_answers(&self, i: NodeId) -> Duration {
+        self.patience(i).unwrap_or(times(self.connections[i].cfg.timeout, 7))
     }
 
     fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
@@ -381,6 +405,7 @@ impl Resource {
                 continue;
             }
             at(self.attach_deadline(i).map(|(limit, _)| limit));
+            at(self.change_deadline(i));
             at(c.number_missing.map(|since| since + c.cfg.ping_timeout));
             at(Some(c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |s| s + c.cfg.ping_timeout)));
             if let (Some(limit), Some(front)) = (self.patience(i), c.log.front()) {

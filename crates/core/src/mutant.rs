@@ -55,6 +55,7 @@ mutants! {
     // Comparison of generations and the handshake (connection-and-state 5, 6).
     IgnoreCrashedPrimary "ignore-crashed-primary" Decision "a crashed Primary's last writes are copied (state 5.7, rule 40)";
     OutdatedPrimaryWins "outdated-primary-wins" Decision "an Outdated Primary overwrites no crashed one (state 5.7, rule 41)";
+    SurvivorIsSource "survivor-is-source" Cluster "a crashed Primary's last writes are copied (state 5.7, rule 40; 9.3.3 has it otherwise)";
     BothCrashedSameWay "both-crashed-both-source" Decision "both crashed: one side is the source (state 5.7, rule 40)";
     SplitBrainBySource "split-brain-resolved-silently" Decision "rule 90 is a split brain (state 5.7)";
     HistoryWithoutFullSync "history-by-bitmap" Decision "rules 60 and 80 need a full sync (state 5.7)";
@@ -62,6 +63,7 @@ mutants! {
     InconsistentMayWin "inconsistent-source" Decision "an Inconsistent disk never wins (state 5.7 step 2)";
     PrimaryOverwritten "primary-overwritten" Decision "a Primary with good data is no target (state 5.7 step 8)";
     WrongVictim "wrong-victim" Decision "discard-least-changes: fewer changes are lost (state 6.3)";
+    OutdatedWinsSplitBrain "outdated-wins-split-brain" Cluster "no policy has an Outdated disk win over a better one (state 6.2)";
     NoConsensus "consensus-overwrites-primary" Decision "consensus never chooses the Primary (state 6.4)";
     UndemotedVictim "victim-not-demoted" Decision "a Primary loses only after it was demoted (state 6.5)";
     ExposedDataIgnored "exposed-data-ignored" Decision "a diskless Primary takes no other generation (state 5.4)";

@@ -158,6 +158,33 @@ fn who_connects_anew_in_vain_says_so_and_stays() {
     }
 }
 
+/// DRBD 9.3.3 at protocol 101 takes itself for the source where its peer has crashed as Primary and it has not: rule A10.
+/// With protocols B and C it has all that was acknowledged, and is followed. With A a person has to say who is right.
+#[test]
+fn who_has_crashed_follows_a_peer_that_takes_itself_for_the_source() {
+    let crash = |set: &str, then: &str| {
+        format!(
+            "scenario the-survivor-is-the-source\n{set}primary A\nwrite A 0 4\nwrite A 8 6&\n\
+             kill A\nstart A\n{then}"
+        )
+    };
+    let follows = "A says two-sources\nA says survivor-insists\nA is Secondary Connected UpToDate/UpToDate\nprimary A\nread A 0 40\nsettled\n";
+    let asks = "A says survivor-insists\nA is Secondary StandAlone UpToDate/-\n";
+    let gives_up = format!("{asks}connect-discarding A\nconnect B\nwait 8\nsettled\n");
+    let insists =
+        format!("{asks}disconnect B\ninvalidate B\nconnect\nwait 8\nB says resync as target begins\nsettled\n");
+    let (a, b) = ("set protocol A\n", "set protocol B\n");
+    let texts = [crash(b, follows), crash("", follows), crash(a, &gives_up), crash(a, &insists)];
+    for text in texts {
+        for seed in 0..LATENCIES {
+            choose_mutant(Some(Mutant::SurvivorIsSource));
+            let outcome = run_scenario(&parse_scenarios(&text)[0], seed, Options::default());
+            choose_mutant(None);
+            assert_eq!(outcome.failure, None, "{text}");
+        }
+    }
+}
+
 /// A plan as it was drawn, and what it shrinks to within so many runs.
 fn shrunk(mutant: Mutant, seed: u64, runs: usize) -> (Outcome, Plan, Outcome) {
     choose_mutant(Some(mutant));

@@ -123,7 +123,8 @@ impl Resource {
         if self.connections[i].asked.is_some() {
             return (Some(Waiting::Disconnect { peer: i, step, sent: false }), None);
         }
-        self.connections[i].asked = Some(Asked { command: id, volume: None, disk: 0, change, contradicted: None });
+        let at = self.now;
+        self.connections[i].asked = Some(Asked { command: id, at, volume: None, disk: 0, change, contradicted: None });
         let packet = if self.connections[i].version() >= 100 {
             Packet::ConnStChgReq(change)
         } else {

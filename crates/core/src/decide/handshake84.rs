@@ -60,6 +60,8 @@ pub struct Input {
     pub writes_elsewhere: bool,
     /// The peer's state says that it has decided to be the source.
     pub peer_is_source: bool,
+    /// The last try ended as the peer, which has not crashed, took itself for the source in the same generation.
+    pub survivor_insists: bool,
 }
 
 /// What to do.
@@ -115,8 +117,8 @@ pub struct Outcome {
 
 /// Decides what follows from a comparison (spec 5.7, "After the comparison").
 ///
-/// Differs from DRBD 8.4 in five places (`docs/compatibility.md`): a Primary that attaches wins no split brain, nor is
-/// its disk good while writes are on their way that it will lack; one without usable bitmap is never resolved by a
+/// Differs from DRBD 8.4 in six places (`docs/compatibility.md`): a Primary that attaches wins no split brain, nor is
+/// its disk good while writes are on their way that it will lack; no policy has an Outdated disk win over a better one; one without usable bitmap is never resolved by a
 /// bitmap resync, never automatically if no common generation is known, and a Primary that lost it but cannot be
 /// demoted refuses whatever discard-my-data says.
 #[must_use]
@@ -192,6 +194,11 @@ fn direction(input: &Input, out: &mut Outcome) -> Result<Decision, Refusal> {
         return Ok(decision);
     }
     match verdict {
+        // DRBD 9 (rule A10), where its process has lived on: it has all that was acknowledged here.
+        Verdict::Source { .. } if input.comparison.reason == Reason::CrashedPrimary && input.survivor_insists => {
+            out.reason = Reason::SurvivorInsists;
+            Ok(Decision::Target { full: false })
+        }
         Verdict::Source { full } => Ok(Decision::Source { full }),
         Verdict::Target { full } => Ok(Decision::Target { full }),
         Verdict::SplitBrain { bitmap_usable, ancestor_known } => split_brain(input, bitmap_usable, ancestor_known, out),
@@ -206,6 +213,18 @@ fn direction(input: &Input, out: &mut Outcome) -> Result<Decision, Refusal> {
         }
         _ => Ok(Decision::NoSync),
     }
+}
+
+/// A policy knows who changed more, or was Primary first, not what a disk is worth. An Outdated one is known to lack
+/// newer data, perhaps writes of its own users that only the other one has: a person may choose it, no policy does.
+fn outdated_would_win(input: &Input, loser: Option<Loser>) -> bool {
+    let (source, target) = match loser {
+        Some(Loser::Me) => (&input.peer, &input.me),
+        Some(Loser::Peer) => (&input.me, &input.peer),
+        None => return false,
+    };
+    let older = source.disk == DiskState::Outdated && target.disk > DiskState::Outdated;
+    older && !mutant(Mutant::OutdatedWinsSplitBrain)
 }
 
 /// Rule 41 takes the Primary for the one that went on. With an Outdated disk it did not, and one that attaches worked
@@ -282,6 +301,12 @@ fn split_brain(
             out.handlers.push(Handler::PriLostAfterSb);
         }
         loser = resolution.loser;
+        if outdated_would_win(input, loser) {
+            // The loser is not demoted for it either, nor called one.
+            (out.demote, stuck, out.reason) = (false, false, Reason::OutdatedWouldWin);
+            out.handlers.retain(|handler| *handler != Handler::PriLostAfterSb);
+            loser = None;
+        }
     } else if input.always_asbp {
         out.reason = Reason::EmptyHistoryNotAutomatic;
     }

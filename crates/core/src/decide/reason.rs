@@ -39,6 +39,7 @@ reasons! {
     SameGeneration "same-generation" "both nodes have the same generation and neither crashed as Primary";
     CrashedPrimary "crashed-primary" "same generation, but a node crashed as Primary: its writes may be missing on the other";
     CrashedPrimaryBesidePrimary "crashed-primary-beside-primary" "a node crashed as Primary and a node is Primary now: the Primary wins";
+    SurvivorInsists "survivor-insists" "same generation, this node crashed as Primary, and the peer, which did not, takes itself for the source";
     RequiresNewerPeer "requires-newer-peer" "crashed Primary beside a running one: the peer's software is too old to handle this";
     BitmapPeer "bitmap-peer" "the peer's bitmap starts at this node's generation";
     TargetMissedStart "sync-target-missed-start" "this node missed the start of a resync from the peer";
@@ -65,6 +66,7 @@ reasons! {
     RemoteLost "remote-lost" "policy discard-remote";
     SecondaryLost "secondary-lost" "policy discard-secondary: the Primary wins";
     NoConsensus "no-consensus" "the zero-Primaries policy would overwrite the Primary";
+    OutdatedWouldWin "outdated-would-win" "the after-sb policy would have an Outdated disk overwrite a better one: a person must choose the victim";
     CannotDemote "cannot-demote" "this node lost the split brain but cannot be demoted, it is in use";
     DiscardMyData "discard-my-data" "exactly one side was told to discard its data";
     EmptyHistoryNotAutomatic "empty-history-not-automatic" "without a known common generation only a person may choose the victim";

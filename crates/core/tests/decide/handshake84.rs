@@ -72,7 +72,11 @@ fn outcome_text(out: &Outcome, compared: Reason) -> String {
 fn decide_row(args: &Args) -> String {
     let verdict = args.pick("verdict", &VERDICTS, Verdict::NoSync);
     let (primary, discard) = (words::sides(args, "primary"), words::sides(args, "discard"));
-    let reason = if args.flag("rule41") { Reason::CrashedPrimaryBesidePrimary } else { Reason::BitmapBoth };
+    let reason = match (args.flag("rule40"), args.flag("rule41")) {
+        (true, _) => Reason::CrashedPrimary,
+        (_, true) => Reason::CrashedPrimaryBesidePrimary,
+        _ => Reason::BitmapBoth,
+    };
     let comparison = comparison(verdict, words::sides(args, "was-primary"), reason);
     let node = |name: &str, primary, discard_my_data| Node {
         primary,
@@ -93,6 +97,7 @@ fn decide_row(args: &Args) -> String {
         demotable: !args.flag("in-use"),
         writes_elsewhere: args.flag("writes-elsewhere"),
         peer_is_source: args.flag("peer-is-source"),
+        survivor_insists: args.flag("survivor-insists"),
     };
     outcome_text(&decide(&input), comparison.reason)
 }
@@ -257,6 +262,7 @@ pub(crate) fn both_ends_agree_and_nothing_unsafe_happens() {
                         demotable: bit(9),
                         writes_elsewhere: false,
                         peer_is_source: false,
+                        survivor_insists: false,
                     });
                 }
             }

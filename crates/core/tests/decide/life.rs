@@ -217,6 +217,7 @@ impl World {
             demotable: true,
             writes_elsewhere: false,
             peer_is_source: false,
+            survivor_insists: false,
         })
         .decision
     }

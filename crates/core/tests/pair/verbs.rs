@@ -4,6 +4,7 @@
 use crate::rig::{Pair, VOLUME};
 use units::{Duration, NodeId};
 use urbd_core::{Command, LinkDown, ResourceConfig};
+use wire::Packet;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -15,6 +16,7 @@ fn config(cfg: &mut ResourceConfig) {
     let net = &mut cfg.connections[0];
     net.verify = Some("crc32c".to_owned());
     net.ping_int = Duration::from_secs(3);
+    net.timeout = Duration::from_secs(1);
 }
 
 /// Every command, the ends of the process last.
@@ -61,6 +63,8 @@ enum State {
     Connecting,
     /// The peer says nothing more.
     Silent,
+    /// The peer answers pings, but nothing that it is asked to agree to.
+    Evasive,
     /// The other node gets everything from the first.
     Resync,
     /// The same, paused by the first.
@@ -70,7 +74,7 @@ enum State {
     Diskless,
 }
 
-use State::{Connected, Connecting, Diskless, PausedResync, Resync, Silent, StandAlone, Verify};
+use State::{Connected, Connecting, Diskless, Evasive, PausedResync, Resync, Silent, StandAlone, Verify};
 
 struct Verbs {
     pair: Pair,
@@ -85,7 +89,7 @@ impl Verbs {
         let mut verbs = Verbs { pair, state: Connected, closed: [0; 2] };
         let peer = verbs.pair.nodes[node].peer;
         match state {
-            Connected | Silent => {}
+            Connected | Evasive | Silent => {}
             StandAlone => verbs.begin(node, Command::Disconnect { peer, force: false }),
             Connecting => {
                 verbs.pair.unlink();
@@ -99,8 +103,14 @@ impl Verbs {
             verbs.begin(0, Command::PauseSync { volume: VOLUME });
         }
         verbs.state = state;
-        if state == Silent {
-            verbs.pair.nodes[1 - node].lost = |_| true;
+        match state {
+            Silent => verbs.pair.nodes[1 - node].lost = |_| true,
+            Evasive => {
+                let is_answer =
+                    |packet: &Packet| matches!(packet, Packet::StateChgReply(_) | Packet::ConnStChgReply(_));
+                verbs.pair.nodes[1 - node].lost = is_answer;
+            }
+            _ => {}
         }
         verbs
     }
@@ -203,6 +213,7 @@ states! {
     every_pair_of_verbs_while_stand_alone StandAlone;
     every_pair_of_verbs_while_connecting Connecting;
     every_pair_of_verbs_beside_a_silent_peer Silent;
+    every_pair_of_verbs_beside_a_peer_that_agrees_to_nothing Evasive;
     every_pair_of_verbs_during_a_resync Resync;
     every_pair_of_verbs_during_a_paused_resync PausedResync;
     every_pair_of_verbs_during_a_verify Verify;

@@ -136,6 +136,7 @@ impl Meeting {
             demotable: setting.demotable,
             writes_elsewhere: false,
             peer_is_source: false,
+            survivor_insists: false,
         })
     }
 
