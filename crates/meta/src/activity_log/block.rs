@@ -106,6 +106,29 @@ impl UpdateView<'_> {
     }
 }
 
+/// The valid block that this one, which is not, would be without one flipped bit.
+#[must_use]
+pub fn repaired(b: &Block) -> Option<Box<Block>> {
+    // What a bit changes in the checksum does not depend on the others: that of the last bit of the block, and for each
+    // one before it the same once more divided.
+    const POLYNOMIAL: u32 = 0x82F6_3B78;
+    let wrong = be32(b, CRC_AT) ^ checksum(b);
+    let bit = if wrong.is_power_of_two() {
+        let bit = 31 - wrong.trailing_zeros() as usize;
+        Some((CRC_AT + bit / 8) * 8 + 7 - bit % 8)
+    } else {
+        let mut change = POLYNOMIAL;
+        (0..b.len() * 8).rev().find(|_| {
+            let found = change == wrong;
+            change = change >> 1 ^ if change & 1 == 1 { POLYNOMIAL } else { 0 };
+            found
+        })
+    }?;
+    let mut good = Box::new(*b);
+    good[bit / 8] ^= 1 << (bit % 8);
+    parse(&good).is_ok().then_some(good)
+}
+
 fn usable_slot(slot: u32) -> Option<u16> {
     u16::try_from(slot).ok().filter(|&s| s < 65534)
 }

@@ -20,6 +20,8 @@ pub struct Replay {
     pub corrupt: u32,
     /// Those among them that were written, if not wholly, or damaged since: not empty.
     pub damaged: u32,
+    /// Those among them of which one bit had flipped, and that count as if it had not.
+    pub repaired: u32,
     /// Is one of them strictly between the oldest and the newest record, so that a transaction is missing? Then only
     /// treating the whole device as out of sync is strictly safe (the reference skips the block).
     pub gap: bool,
@@ -105,7 +107,16 @@ fn replay_transactions(ring: &[u8], shape: AlShape) -> Result<Replay, ReplayErro
     let Some((oldest, newest)) = ends else {
         return match (initialized, invalid.as_slice()) {
             (0, _) => Err(ReplayError::NoUsableLog),
-            (_, [] | [0]) => Ok(replay),
+            (_, []) => Ok(replay),
+            // The very first transaction is torn, or was damaged.
+            (_, [0]) => {
+                let mut slots = Slots::default();
+                if let Some(block) = repaired(ring, shape, 0) {
+                    replay.apply_repaired(&mut slots, &block);
+                }
+                (replay.has_records, replay.hot) = (replay.repaired > 0, slots.hot());
+                Ok(replay)
+            }
             _ => Err(ReplayError::Mixed),
         };
     };
@@ -116,18 +127,38 @@ fn replay_transactions(ring: &[u8], shape: AlShape) -> Result<Replay, ReplayErro
         match read(ring, shape, t) {
             Ok(View::Update(u)) => slots.apply(u),
             Ok(View::Initialized) => {}
-            Err(_) => replay.gap = true,
+            Err(_) => match repaired(ring, shape, t) {
+                Some(block) => replay.apply_repaired(&mut slots, &block),
+                None => replay.gap = true,
+            },
         }
+    }
+    // Behind the newest that is valid: a torn one was never relied on, but a disk may have damaged one that was.
+    let next = repaired(ring, shape, (newest.0 + 1) % n).filter(|block| follows(block, newest.1));
+    if let Some(block) = next {
+        replay.apply_repaired(&mut slots, &block);
     }
     replay.hot = slots.hot();
     Ok(replay)
 }
 
 impl Replay {
+    fn apply_repaired(&mut self, slots: &mut Slots, block: &Block) {
+        if let Ok(View::Update(u)) = block::parse(block) {
+            self.repaired += 1;
+            slots.apply(u);
+        }
+    }
+
     /// What there is to say about damage, for a log; `None` if there is none.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
-        match (self.gap, self.damaged) {
+        match (self.gap, self.damaged - self.repaired) {
+            (false, 0) if self.repaired > 0 => Some(format!(
+                "the activity log had {} blocks with a flipped bit, which was found and corrected. The disk damages data by \
+                 itself: compare the copies with verify",
+                self.repaired
+            )),
             (true, n) => Some(format!(
                 "the activity log has a hole ({n} damaged blocks): which blocks were being written is not known"
             )),
@@ -143,6 +174,17 @@ impl Replay {
 
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
+}
+
+/// The transaction in a block of which one bit has flipped.
+fn repaired(ring: &[u8], shape: AlShape, t: u32) -> Option<Box<Block>> {
+    let block: &Block = bytes(ring, shape, t).try_into().ok()?;
+    block::parse(block).err().and_then(|_| block::repaired(block))
+}
+
+/// Is it the transaction after the one with this number?
+fn follows(block: &Block, newest: u32) -> bool {
+    matches!(block::parse(block), Ok(View::Update(u)) if u.tr_number() == newest.wrapping_add(1))
 }
 
 fn read(ring: &[u8], shape: AlShape, t: u32) -> Result<View<'_>, Invalid> {

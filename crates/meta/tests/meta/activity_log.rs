@@ -284,7 +284,7 @@ fn every_torn_block() {
         for sector in 0..8 {
             for byte in [0, 300, 511] {
                 let mut torn = ring.clone();
-                torn[i * BLOCK_LEN + sector * 512 + byte] ^= 0x40;
+                torn[i * BLOCK_LEN + sector * 512 + byte] ^= 0x60;
                 let replay = read(&torn).unwrap();
                 assert_eq!((replay.corrupt, replay.damaged), (1, 1));
                 assert!(replay.complaint().unwrap().contains(if replay.gap { "hole" } else { "newest" }));
@@ -292,6 +292,33 @@ fn every_torn_block() {
             }
         }
     }
+}
+
+/// A disk that damages data by itself must not make the log forget what was hot: one bit of any block is corrected.
+#[test]
+fn every_flipped_bit_is_corrected() {
+    let image = image("41-al-v08-wrapped-before.bin.xz");
+    let found = image.found();
+    let ring = image.ring(&found.layout);
+    let whole = read(&ring).unwrap();
+    let number = |b: &[u8]| u32::from_be_bytes(b[4..8].try_into().unwrap());
+    let oldest = ring.chunks_exact(BLOCK_LEN).map(number).min().unwrap();
+    for (i, block) in ring.chunks_exact(BLOCK_LEN).enumerate() {
+        // All of the header, where the format looks first, and some of the rest.
+        for bit in (0..36 * 8).chain((36 * 8..BLOCK_LEN * 8).step_by(1009)) {
+            let mut flipped = ring.clone();
+            flipped[i * BLOCK_LEN + bit / 8] ^= 1 << (bit % 8);
+            let replay = read(&flipped).unwrap();
+            assert_eq!((&replay.hot, replay.gap), (&whole.hot, false), "bit {bit} of block {i}");
+            let corrected = number(block) != oldest;
+            assert_eq!(replay.complaint().unwrap().contains("corrected"), corrected, "bit {bit} of block {i}");
+        }
+    }
+    let mut first = Load::new(7, AlShape::DEFAULT, 0);
+    first.acquire(range(5, 2));
+    first.transact();
+    first.disk.ring[100] ^= 1;
+    assert_eq!(first.disk.replay().hot, [5, 6].into());
 }
 
 #[test]

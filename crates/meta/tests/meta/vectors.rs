@@ -231,7 +231,7 @@ fn a_hole_in_the_log_marks_everything() {
     let area = BitmapArea::new(found.layout.geometry(), found.superblock.effective_size);
     for (at, hole) in [(middle, true), (blocks.iter().position(|b| number(b) == newest).unwrap(), false)] {
         let mut damaged = ring.clone();
-        damaged[at * BLOCK_LEN + 100] ^= 1;
+        damaged[at * BLOCK_LEN + 100] ^= 3;
         let plan = apply_al::decide(&found, &damaged).unwrap();
         assert_eq!(plan.marks_all(), hole);
         if !hole {
