@@ -39,9 +39,9 @@ def greedy(node, connections, length):
         p.stdout.close()
 
 
-def reads(node, timeout):
+def reads(node, timeout, e=None):
     """Reads of all lengths by another client, and one longer than any buffer."""
-    e = nbdio.Export(node.uri(), timeout=timeout)
+    e = e or nbdio.Export(node.uri(), timeout=timeout)
     for length in (512, 4096, 65536, 131072, 262144, MIB, 16 * MIB):
         assert e.read(MIB, length) == b"\x07" * length
     e.write(0, b"\x07" * 2 * MIB)
@@ -70,4 +70,53 @@ def test_many_who_take_no_answers_are_closed(synced):
     with greedy(a, 40, 262144):
         reads(a, 20)
         assert "has taken none of its answers" in a.log()
+    eventually("nobody holds the device", lambda: a.call("secondary", "r0").rc == 0, 10)
+
+
+# Sends the head of a write on many connections, and a small part of its data.
+PART = """
+import socket, struct, sys, time
+def client(path):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(path)
+    def exactly(n):
+        out = b""
+        while len(out) < n:
+            more = s.recv(n - len(out))
+            if not more:
+                raise ConnectionError("turned away")
+            out += more
+    exactly(18)
+    s.sendall(struct.pack(">I", 3) + struct.pack(">QII", 0x49484156454F5054, 1, len(sys.argv[2])) + sys.argv[2].encode())
+    exactly(10)
+    length = int(sys.argv[4])
+    s.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, length) + b"x" * 4096)
+    return s
+clients = []
+for _ in range(int(sys.argv[3])):
+    try:
+        clients.append(client(sys.argv[1]))
+    except ConnectionError:
+        break
+print("asked", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_who_stops_in_the_middle_of_a_write_keeps_nobody_waiting(synced):
+    """Each holds a buffer for the data that do not come: more of them than there are buffers, then they go."""
+    a, _ = synced.nodes
+    a.write(0, b"\x07" * 18 * MIB)
+    path, other = a.uri().split("socket=")[1], nbdio.Export(a.uri(), timeout=25)
+    p = subprocess.Popen([*a.prefix(), sys.executable, "-c", PART, path, "r0/0", "200", str(MIB)], stdout=subprocess.PIPE,
+                         text=True)
+    try:
+        assert p.stdout.readline() == "asked\n"
+        reads(a, 25, other)
+        reads(a, 25)
+        eventually("it is said", lambda: "has sent nothing more of a write's data" in a.log(), 5)
+    finally:
+        p.kill()
+        p.wait()
+        p.stdout.close()
     eventually("nobody holds the device", lambda: a.call("secondary", "r0").rc == 0, 10)

@@ -65,6 +65,8 @@ struct Client {
     parked: Option<Request>,
     /// When the client has last taken anything, or had nothing to take.
     took_at: Instant,
+    /// When something of it has come last.
+    heard_at: Instant,
     /// No more requests are taken.
     closing: bool,
     dead: bool,
@@ -92,7 +94,7 @@ struct Long {
 pub(crate) const MAX_REQUEST: u32 = 32 << 20;
 /// A client's reads and answers hold at most one of so many parts of the buffers that serve reads of such a length.
 const SHARES: usize = 8;
-/// Who has taken nothing for so long while others lack buffers is closed.
+/// Who has taken nothing, or sent nothing more of a write's data, for so long while others lack buffers is closed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The same while that does not help.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
@@ -203,6 +205,7 @@ impl NbdServer {
             reading: 0,
             parked: None,
             took_at: self.now,
+            heard_at: self.now,
             closing: false,
             dead: false,
             mourned: false,
@@ -221,6 +224,7 @@ impl NbdServer {
             }
             (Ok(n), Some(Op::Recv { into, .. })) if n > 0 => {
                 client.inbox.received(into, n as usize);
+                client.heard_at = self.now;
                 self.parse(id);
             }
             _ => client.die(),
@@ -244,8 +248,8 @@ impl NbdServer {
         }
     }
 
-    /// If others lack buffers: closes the clients that hold some and have taken nothing for [`LONGEST_PAUSE`]. If that
-    /// does not help, it was too many of them, and the next ones are given less time.
+    /// If others lack buffers: closes the clients that hold some and have taken nothing, or sent nothing more of a
+    /// write's data, for [`LONGEST_PAUSE`]. If that does not help, it was too many of them, and the next ones are given less time.
     pub(crate) fn close_idlers(&mut self, others_lack: bool) {
         if !others_lack {
             self.pause = LONGEST_PAUSE;
@@ -253,20 +257,20 @@ impl NbdServer {
         }
         let mut closed = Vec::new();
         let pause = self.pause;
-        for client in self.clients.values_mut().filter(|c| !c.dead && !c.outbox.is_idle()) {
-            if self.now.since(client.took_at) >= pause {
+        for client in self.clients.values_mut().filter(|c| !c.dead) {
+            if let Some(what) = client.keeps_others_waiting(self.now, pause) {
                 client.die();
-                closed.push(client.volume);
+                closed.push((client.volume, what));
             }
         }
         if !closed.is_empty() {
             self.pause = SHORTEST_PAUSE;
         }
-        for volume in closed {
+        for (volume, what) in closed {
             let seconds = pause.0 / 1_000_000_000;
             self.log(format!(
-                "an NBD client of volume {volume} was closed: it has taken none of its answers for {seconds} s, and others \
-                 wait for the memory that they lie in"
+                "an NBD client of volume {volume} was closed: it has {what} for {seconds} s, and others wait for the \
+                 memory that it holds"
             ));
         }
     }
@@ -476,6 +480,16 @@ impl Client {
         let piece = Request { offset: request.offset + u64::from(taken), len, ..request };
         let data = Segments::One(BufRef { id: span.into_buf().into_id().0, offset: 0, len });
         Parsed::Request(piece, data, long)
+    }
+
+    /// What it has failed to do for so long, while it held buffers.
+    fn keeps_others_waiting(&self, now: Instant, pause: Duration) -> Option<&'static str> {
+        if !self.outbox.is_idle() && now.since(self.took_at) >= pause {
+            return Some("taken none of its answers");
+        }
+        // One that waits for a buffer itself cannot send.
+        let stopped = self.pending.is_some() && !self.inbox.is_starved();
+        (stopped && now.since(self.heard_at) >= pause).then_some("sent nothing more of a write's data")
     }
 
     /// Nothing is sent to it any more, and no answer kept for it.

@@ -93,7 +93,8 @@ impl Inbox {
     /// Is a payload awaited for which the pool has had no buffer?
     #[must_use]
     pub fn is_starved(&self) -> bool {
-        self.payload.as_ref().is_some_and(|p| p.buf.is_none())
+        // One that is being received into is not here, but it is there.
+        self.receiving.is_none() && self.payload.as_ref().is_some_and(|p| p.buf.is_none())
     }
 
     /// The awaited payload if all of it is there. `None` also if the pool has no buffer for it now: call again when
