@@ -502,10 +502,10 @@ impl Resource {
     /// Both nodes have decided to be the source. If only this one has crashed as Primary, in the generation that the
     /// peer has, too, that is for ever: DRBD 9.3.3 at protocol 101 takes who has lived on for the source. With protocols
     /// B and C it has what was acknowledged here, and is followed.
-    fn two_sources(&mut self, i: usize, d: usize, theirs: &StateWord) {
+    fn two_sources(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let flags = self.connections[i].peer_devices[d].uuids.filter(|u| u.current.same(self.uuids(d).current));
         let survived = flags.is_some_and(|u| !u.flags.contains(UuidFlags::CRASHED_PRIMARY));
-        let secondaries = self.role == Role::Secondary && theirs.role == Role::Secondary;
+        let secondaries = self.state.role == Role::Secondary && theirs.role == Role::Secondary;
         if self.devices[d].crashed_primary && survived && secondaries {
             if self.connections[i].cfg.protocol == crate::Protocol::A {
                 let reason = Reason::SurvivorInsists;

@@ -299,7 +299,6 @@ impl Resource {
     /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
     /// `timeout`, as for a request; without `ko-count` seven times.
     fn attach_deadline(&self, i: NodeId) -> Option<(Instant, VolumeNr)> {
-        let c = &self.connections[i];
         let waiting = self.devices.iter().filter(|(d, _)| {
             let answered = self.state.disk(*d) != DiskState::Negotiating;
             !answered && self.state.replicates(i, *d)

@@ -226,7 +226,7 @@ impl Resource {
             let _ = self.change(d, &change, Force::Hard);
             if word.pdsk == DiskState::Diskless {
                 // The peer takes no generations, so nothing else tells it of this node's disk.
-                self.send_state(d);
+                self.tell_state(d);
             }
         }
         self.end(Some(id), Ok(()));
