@@ -19,7 +19,7 @@ help:
 	@echo 'test parts:  make test-rust; make test-python [ARGS="-k failover"]'
 
 build:
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked -p urbd -p urbd-lab
 
 # The real tools' names work too: ln -s urbd $(SBIN)/drbdadm
 SBIN ?= /usr/sbin
@@ -52,7 +52,7 @@ packages:
 	tests/install test
 
 bench:
-	$(CARGO) build --release --locked -p urbd
+	$(CARGO) build --release --locked -p urbd -p urbd-lab
 	tests/install bench
 	mkdir -p target/bench
 	$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd bench all --full --json docs/performance.json \

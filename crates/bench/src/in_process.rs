@@ -1,6 +1,6 @@
 //! The load inside a node's own loop: no sockets and no system calls between the application and replication.
 //!
-//! The node is a process of its own (`urbd bench node`). Its standard input is a socket on which workloads come and
+//! The node is a process of its own (`urbd-lab bench node`). Its standard input is a socket on which workloads come and
 //! outcomes go, each one line of JSON.
 
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! Measures urbd on this machine, beside its alternatives and beside the bare work.
 //!
 //! Purpose: workloads, what they are done to (a node's own loop, NBD, files), the alternatives, the cases that put them
-//! side by side, and what is printed of it. `urbd bench` is a command line for this.
+//! side by side, and what is printed of it. `urbd bench` (crate `lab`) is a command line for this.
 //!
 //! Invariants: contenders take turns within every round, and only ratios within a round are judged; whatever was
 //! started is ended, also after an error; nothing is written to but files made for the purpose, or what the user named.

@@ -6,7 +6,7 @@
 //! request, so a queue that is never empty is served at the modelled rate however late this process is woken.
 
 use crate::error::{Error, Result};
-use crate::pair::filled_file;
+use crate::pair::{Programs, filled_file};
 use crate::process::Process;
 use crate::sys;
 use frontends::fuse::{self, Event, MESSAGE_MAX, Session};
@@ -45,17 +45,17 @@ pub struct ModelledDisk {
 }
 
 impl ModelledDisk {
-    /// A disk of `size` bytes; `program` is urbd. Needs FUSE and loop devices, so mostly root.
+    /// A disk of `size` bytes; Needs FUSE and loop devices, so mostly root.
     ///
     /// # Errors
     /// If this host has none; with the reason.
-    pub fn start(program: &Path, dir: &Path, name: &str, size: u64, model: Model) -> Result<ModelledDisk> {
+    pub fn start(programs: &Programs, dir: &Path, name: &str, size: u64, model: Model) -> Result<ModelledDisk> {
         let (mount, backing) = (dir.join(name), dir.join(format!("{name}.platter")));
         std::fs::create_dir_all(&mount).map_err(Error::io(mount.display()))?;
         // It has all its memory: to find some is much more work than to write to it, and would take the processors from
         // those who are measured.
         filled_file(&backing, size)?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(&programs.lab);
         command.args(["bench", "disk"]).arg(&mount).arg(&backing);
         command.arg(model.rate.to_string()).arg(model.seek.as_micros().to_string());
         let mut server = Process::start_with(&format!("{name}-disk"), dir, command, Stdio::piped())?;

@@ -31,6 +31,15 @@ pub enum Front {
     Device,
 }
 
+/// What processes are started from.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// urbd, which is measured.
+    pub urbd: PathBuf,
+    /// urbd-lab: a node with the load inside, and disks of known speed.
+    pub lab: PathBuf,
+}
+
 /// What a pair is to be.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -99,7 +108,7 @@ pub struct Pair {
     // Dropped in this order: the primary goes down before its peer.
     primary: Process,
     secondary: Process,
-    program: PathBuf,
+    programs: Programs,
     dir: PathBuf,
     resource: String,
     plan: Plan,
@@ -108,35 +117,35 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts both nodes with fresh metadata; what the disks hold counts as equal. `program` is urbd; everything else
-    /// that is needed is made in `dir`.
+    /// Starts both nodes with fresh metadata; what the disks hold counts as equal. Everything that is needed is made
+    /// in `dir`.
     ///
     /// # Errors
     /// If that does not work; with what the program said.
-    pub fn start(program: &Path, dir: &Path, plan: Plan) -> Result<Pair> {
+    pub fn start(programs: &Programs, dir: &Path, plan: Plan) -> Result<Pair> {
         fs::create_dir_all(dir).map_err(Error::io(dir.display()))?;
         let dir = dir.canonicalize().map_err(Error::io(dir.display()))?;
         // Its own: names of devices are one machine's.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let resource = format!("bench-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let ports = [free_port()?, free_port()?];
-        let config = Config { program, dir: &dir, resource: &resource };
+        let config = Config { programs, dir: &dir, resource: &resource };
         write_config(&dir, &plan, &resource, ports)?;
         for (node, has_disk) in NODES.iter().zip([plan.first.is_some(), true]) {
             if has_disk {
                 output(config.urbd(node).args(["create-md", "--force"]).arg(&resource))?;
             }
         }
-        let secondary = config.run("second", &["run"], None)?;
+        let secondary = config.run(&programs.urbd, "second", &["run"], None)?;
         let (inside, primary) = match plan.front {
             Front::Inside => {
                 let (inside, theirs) = InProcess::pair()?;
-                (Some(inside), config.run("first", &["bench", "node"], Some(theirs))?)
+                (Some(inside), config.run(&programs.lab, "first", &["bench", "node"], Some(theirs))?)
             }
-            _ => (None, config.run("first", &["run"], None)?),
+            _ => (None, config.run(&programs.urbd, "first", &["run"], None)?),
         };
         let mut pair =
-            Pair { primary, secondary, program: program.to_owned(), dir: dir.clone(), resource, plan, ports, inside };
+            Pair { primary, secondary, programs: programs.clone(), dir: dir.clone(), resource, plan, ports, inside };
         pair.promote()?;
         Ok(pair)
     }
@@ -320,7 +329,7 @@ impl Pair {
     }
 
     fn urbd(&self, node: &str) -> Command {
-        Config { program: &self.program, dir: &self.dir, resource: &self.resource }.urbd(node)
+        Config { programs: &self.programs, dir: &self.dir, resource: &self.resource }.urbd(node)
     }
 }
 
@@ -336,21 +345,25 @@ fn is_synced(s: &ResourceStatus, diskless: bool) -> bool {
 
 /// What starts the program for a node.
 struct Config<'a> {
-    program: &'a Path,
+    programs: &'a Programs,
     dir: &'a Path,
     resource: &'a str,
 }
 
 impl Config<'_> {
     fn urbd(&self, node: &str) -> Command {
-        let mut command = Command::new(self.program);
+        self.command(&self.programs.urbd, node)
+    }
+
+    fn command(&self, program: &Path, node: &str) -> Command {
+        let mut command = Command::new(program);
         command.env("URBD_CONF", config_file(self.dir)).env("URBD_NODE", node);
         command.env("URBD_RUN_DIR", self.dir.join(node));
         command
     }
 
-    fn run(&self, node: &str, verb: &[&str], input: Option<OwnedFd>) -> Result<Process> {
-        let mut command = self.urbd(node);
+    fn run(&self, program: &Path, node: &str, verb: &[&str], input: Option<OwnedFd>) -> Result<Process> {
+        let mut command = self.command(program, node);
         command.args(verb).arg(self.resource);
         let mut process = Process::start_with(node, self.dir, command, input.map_or(Stdio::null(), Stdio::from))?;
         let socket = socket_path(&self.dir.join(node), self.resource);

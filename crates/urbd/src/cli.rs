@@ -72,12 +72,8 @@ fn run_verb(argv: &[OsString]) -> u8 {
         }
     };
     let Some((name, args)) = matches.subcommand() else { return exit::USAGE };
-    if name == "bench" {
-        let context = Context::new(args);
-        if context.dry_run {
-            return settle(Err(verbs::dry_run::none("bench")));
-        }
-        return settle(verbs::bench::run(&context, args));
+    if verbs::lab::NAMES.contains(&name) {
+        return settle(verbs::lab::run(&Context::new(args), name, args));
     }
     let Some(verb) = verbs::find(name) else { return exit::USAGE };
     let context = Context::new(args);
@@ -141,7 +137,7 @@ pub(crate) fn parser() -> Command {
         .arg_required_else_help(true)
         .args(general_options())
         .after_help("Objects: RES, RES/VOL, RES:PEER, RES:PEER/VOL, minor-N, or all.");
-    root.subcommands(verbs::VERBS.iter().map(subcommand)).subcommand(verbs::bench::command())
+    root.subcommands(verbs::VERBS.iter().map(subcommand)).subcommands(verbs::lab::NAMES.map(verbs::lab::command))
 }
 
 fn general_options() -> Vec<Arg> {

@@ -43,12 +43,26 @@ impl Context {
     pub(crate) fn new(args: &ArgMatches) -> Context {
         let option = |name: &str| args.get_one::<String>(name).cloned();
         Context {
-            config_file: option("config").map_or_else(default_config_file, PathBuf::from),
-            node: option("node").or_else(|| variable("URBD_NODE")).unwrap_or_else(host_name),
-            run_dir: variable("URBD_RUN_DIR").map_or_else(default_run_dir, PathBuf::from),
             dry_run: args.get_flag("dry-run"),
             verbose: args.get_count("verbose"),
             stacked: args.get_flag("stacked"),
+            ..Context::of(option("config"), option("node"))
+        }
+    }
+
+    /// Without options.
+    pub(crate) fn of_environment() -> Context {
+        Context::of(None, None)
+    }
+
+    fn of(config_file: Option<String>, node: Option<String>) -> Context {
+        Context {
+            config_file: config_file.map_or_else(default_config_file, PathBuf::from),
+            node: node.or_else(|| variable("URBD_NODE")).unwrap_or_else(host_name),
+            run_dir: variable("URBD_RUN_DIR").map_or_else(default_run_dir, PathBuf::from),
+            dry_run: false,
+            verbose: 0,
+            stacked: false,
             config: OnceCell::new(),
         }
     }

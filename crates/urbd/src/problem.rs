@@ -7,46 +7,46 @@ use control::Failure;
 use control::client::ClientError;
 
 /// Exit statuses that several verbs share.
-pub(crate) mod exit {
+pub mod exit {
     /// Bad call, unknown object, question answered with no.
-    pub(crate) const USAGE: u8 = 1;
+    pub const USAGE: u8 = 1;
     /// A `wait-*` ran into its time limit; the data is worse than outdated.
-    pub(crate) const TIMEOUT: u8 = 5;
+    pub const TIMEOUT: u8 = 5;
     /// The configuration is not valid; refused by the running process.
-    pub(crate) const FAILURE: u8 = 10;
+    pub const FAILURE: u8 = 10;
     /// Bad call of drbdsetup or drbdmeta, device in use, a program could not be started, no answer in time.
-    pub(crate) const BROKEN: u8 = 20;
+    pub const BROKEN: u8 = 20;
     /// A device is in use.
-    pub(crate) const IN_USE: u8 = 11;
+    pub const IN_USE: u8 = 11;
     /// `create-md` would destroy a file system.
-    pub(crate) const WOULD_DESTROY: u8 = 40;
+    pub const WOULD_DESTROY: u8 = 40;
 }
 
 /// An error that ends the work on one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub struct Problem {
     /// What happened, and why.
-    pub(crate) message: String,
+    pub message: String,
     /// What to do next.
-    pub(crate) hint: Option<String>,
+    pub hint: Option<String>,
     /// Exit status.
-    pub(crate) exit: u8,
+    pub exit: u8,
 }
 
 impl Problem {
     /// With this exit status, and no hint yet.
-    pub(crate) fn new(exit: u8, message: impl Into<String>) -> Problem {
+    pub fn new(exit: u8, message: impl Into<String>) -> Problem {
         Problem { message: message.into(), hint: None, exit }
     }
 
     /// A bad call or unknown object: exit 1.
-    pub(crate) fn usage(message: impl Into<String>) -> Problem {
+    pub fn usage(message: impl Into<String>) -> Problem {
         Problem::new(exit::USAGE, message)
     }
 
     /// Adds what to do next.
     #[must_use]
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Problem {
+    pub fn hint(mut self, hint: impl Into<String>) -> Problem {
         self.hint = Some(hint.into());
         self
     }
@@ -83,7 +83,7 @@ impl Problem {
     }
 
     /// Prints it on stderr.
-    pub(crate) fn report(&self) {
+    pub fn report(&self) {
         eprintln!("{self}");
     }
 }

@@ -1,8 +1,6 @@
 //! The table of verbs: names, help, objects and options as data; used for parsing, dispatch, help and completion.
 
 pub(crate) mod adjust;
-pub(crate) mod bench;
-mod bench_run;
 pub(crate) mod commands;
 pub(crate) mod completion;
 pub(crate) mod configuration;
@@ -11,12 +9,12 @@ pub(crate) mod drbdsetup;
 pub(crate) mod dry_run;
 pub(crate) mod gi;
 pub(crate) mod handlers;
+pub(crate) mod lab;
 pub(crate) mod lifecycle;
 pub(crate) mod metadata;
 pub(crate) mod options;
 pub(crate) mod shell;
 pub(crate) mod show;
-pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod wait;
 
@@ -285,7 +283,6 @@ pub(crate) static VERBS: &[Verb] = &[
     hidden(each("after-resync-target", PeerDevice, "Run the configured handler", &[], handlers::after_resync_target)),
     hidden(each("fence-peer", PeerDevice, "Run the configured handler", &[], handlers::fence_peer)),
     hidden(each("unfence-peer", PeerDevice, "Run the configured handler", &[], handlers::unfence_peer)),
-    once("sim", Nothing, "Simulate whole clusters with this program's core, and check every promise", SIM, sim::run),
     look(once("completion", Nothing, "Print a completion script", COMPLETION, completion::print)),
     look(once("version", Nothing, "Print version numbers as shell assignments", &[], completion::version)),
 ];
@@ -300,17 +297,6 @@ const ATTACH: &[Opt] = &[
 const RESTORE_MD: &[Opt] = &[FORCE, value("file", "FILE", "The text; default: standard input")];
 const SET_GI: &[Opt] = &[FORCE, NODE_ID, value("gi", "GI", "As get-gi prints them; empty fields stay")];
 const COMPLETION: &[Opt] = &[positional("shell", "SHELL", "bash, zsh, fish, elvish or powershell")];
-
-const SIM: &[Opt] = &{
-    let mut all = [flag("", ""); ::sim::OPTIONS.len()];
-    let mut n = 0;
-    while n < all.len() {
-        let option = ::sim::OPTIONS[n];
-        all[n] = Opt { value: option.value, ..flag(option.name, option.help) };
-        n += 1;
-    }
-    all
-};
 
 /// The verb of that name.
 pub(crate) fn find(name: &str) -> Option<&'static Verb> {

@@ -426,44 +426,26 @@ fn more_than_two_nodes_are_refused_and_not_half_mirrored() {
 }
 
 #[test]
-fn clusters_are_simulated() {
+fn the_simulator_and_the_benchmark_are_programs_of_their_own() {
     let node = Node::with_config(PathBuf::from("/nonexistent"), "alpha");
-    let passed = node.lines(&["sim", "--seed", "3:0,1,2,3,4,5,6,7"]);
-    assert!(passed.last().unwrap().starts_with("seed 3 passed: "), "{passed:?}");
-    let once = node.lines(&["sim", "--seed", "3", "--trace"]);
-    assert!(once.len() > 100 && once == node.lines(&["sim", "--seed", "3", "--trace"]), "the same seed, the same run");
-    let many = node.lines(&["sim", "--seeds", "3", "--first", "5", "--jobs", "1"]);
-    assert!(many.last().unwrap().starts_with("3 seeds, 0 failed; "), "{many:?}");
-    let scenario = node.lines(&["sim", "--scenario", "split-brain-is-refused", "--seed", "1"]);
-    assert!(scenario[0].ends_with(", seed 1: passed"), "{scenario:?}");
-    let ledger = node.dir.path().join("ledger");
-    for _ in 0..2 {
-        node.lines(&["sim", "--hours", "0.00003", "--jobs", "1", "--ledger", ledger.to_str().unwrap()]);
-    }
-    let kept = fs::read_to_string(&ledger).unwrap();
-    let seeds = kept.lines().find_map(|line| line.strip_prefix("seeds ")).unwrap().parse::<u64>().unwrap();
-    assert!(seeds >= 2, "the second run goes on behind the first: {kept}");
-}
-
-#[test]
-fn what_the_simulator_cannot_do_is_said() {
-    let node = Node::with_config(PathBuf::from("/nonexistent"), "alpha");
-    let broken = node.dir.path().join("ledger");
-    fs::write(&broken, "seeds many\n").unwrap();
-    let broken = broken.to_str().unwrap();
-    let table: [(&[&str], i32, &str); 7] = [
-        (&["--seed", "x"], 1, "N[+LUCK]"),
-        (&["--seed", "1", "--watch", "3"], 1, "VOLUME:SECTOR"),
-        (&["--hours", "1"], 1, "--ledger"),
-        (&["--shrink", "1"], 1, "need --seed"),
-        (&["--seeds", "2", "--jobs", "0"], 1, "at least 1"),
-        (&["--scenario", "no-such"], 20, "no scenario"),
-        (&["--hours", "1", "--ledger", broken], 20, "not a line of a ledger"),
-    ];
-    for (arguments, status, words) in table {
-        let arguments = [&["sim"], arguments].concat();
-        assert_eq!(node.exit(&arguments), status, "{arguments:?}");
-        let complaint = node.complaint(&arguments);
-        assert!(complaint.contains(words), "{arguments:?}: {complaint}");
-    }
+    let urbd = node.dir.path().join("urbd");
+    fs::copy(env!("CARGO_BIN_EXE_urbd"), &urbd).unwrap();
+    let call = |arguments: &[&str]| Command::new(&urbd).args(arguments).stdin(Stdio::null()).output().unwrap();
+    let absent = call(&["bench", "bars", "--list"]);
+    let complaint = String::from_utf8(absent.stderr).unwrap();
+    assert_eq!(absent.status.code(), Some(20));
+    assert!(
+        complaint.contains("urbd-lab, which is not in") && complaint.contains("install the package"),
+        "{complaint}"
+    );
+    // All words reach it as they are, and its exit status comes back.
+    let lab = node.dir.path().join("urbd-lab");
+    fs::write(&lab, "#!/bin/sh\necho \"$@\" \"$URBD_PROGRAM\"\nexit 10\n").unwrap();
+    fs::set_permissions(&lab, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let called = call(&["sim", "--help", "--seed=3", "x"]);
+    assert_eq!(called.status.code(), Some(10));
+    let said = String::from_utf8(called.stdout).unwrap();
+    assert_eq!(said, format!("sim --help --seed=3 x {}\n", urbd.display()));
+    let help = String::from_utf8(call(&["help"]).stdout).unwrap();
+    assert!(!help.contains(" sim ") && !help.contains(" bench "), "out of the operator's sight: {help}");
 }

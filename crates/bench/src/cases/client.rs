@@ -25,7 +25,7 @@ fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("client")?;
     let [second, unit] = setting.two_files(&folder)?;
     let plan = Plan { first: None, ..Plan::new(&second, &second, Front::Nbd) };
-    let pair = Pair::start(setting.program, &folder, plan)?;
+    let pair = Pair::start(setting.programs, &folder, plan)?;
     let iscsi = Tgt::start(&folder, &unit).and_then(|target| Iscsi::start(&folder, target));
     let span = pair.size()?;
     let mut urbd = Behind { target: setting.client(&pair.nbd_uri()?, report)?, watched: pair.watched() };

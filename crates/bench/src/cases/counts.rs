@@ -26,7 +26,7 @@ const DATA_HEADER: f64 = 40.0;
 fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("counts")?;
     let [first, second] = setting.two_files(&folder)?;
-    let mut pair = Pair::start(setting.program, &folder, Plan::new(&first, &second, Front::Inside))?;
+    let mut pair = Pair::start(setting.programs, &folder, Plan::new(&first, &second, Front::Inside))?;
     let span = pair.size()?;
     let write = |pattern, block, depth| setting.job(Workload { span, ..Workload::writes(pattern, block, depth) });
     let deep = write(Pattern::Random, 4096, 64);

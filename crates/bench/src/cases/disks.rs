@@ -81,13 +81,13 @@ impl<T: Target> Target for OnDisks<'_, T> {
 
 impl Disks {
     fn start(setting: &Setting<'_>, folder: &Path, size: u64, model: Model, front: Front) -> Result<Disks> {
-        let disk = |name: &str| ModelledDisk::start(setting.program, folder, name, size, model);
+        let disk = |name: &str| ModelledDisk::start(setting.programs, folder, name, size, model);
         let (bare, one, first, second) = (disk("bare")?, disk("alone")?, disk("first")?, disk("second")?);
         let stub = folder.join("peer.disk");
         std::fs::File::create(&stub).and_then(|f| f.set_len(size)).map_err(crate::Error::io(stub.display()))?;
-        let alone = Pair::start(setting.program, &folder.join("alone-nodes"), Plan::new(&one.path(), &stub, front))?;
+        let alone = Pair::start(setting.programs, &folder.join("alone-nodes"), Plan::new(&one.path(), &stub, front))?;
         let plan = Plan::new(&first.path(), &second.path(), front);
-        let pair = Pair::start(setting.program, &folder.join("pair-nodes"), plan)?;
+        let pair = Pair::start(setting.programs, &folder.join("pair-nodes"), plan)?;
         alone.verb("disconnect")?;
         Ok(Disks { bare, alone, pair, one, first, second })
     }

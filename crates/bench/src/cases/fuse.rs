@@ -26,7 +26,7 @@ const BINDFS: &str = "bindfs, one copy";
 fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("fuse")?;
     let [first, second] = setting.two_files(&folder)?;
-    let pair = Pair::start(setting.program, &folder, Plan::new(&first, &second, Front::Device))?;
+    let pair = Pair::start(setting.programs, &folder, Plan::new(&first, &second, Front::Device))?;
     let span = pair.size()?;
     let device = FileTarget::open(&pair.device()?, true, false)?;
     let mut device = Behind { target: device, watched: pair.watched() };

@@ -23,7 +23,7 @@ const LIMIT: &str = "limit";
 fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("in-process")?;
     let [first, second] = setting.two_files(&folder)?;
-    let mut pair = Pair::start(setting.program, &folder, Plan::new(&first, &second, Front::Inside))?;
+    let mut pair = Pair::start(setting.programs, &folder, Plan::new(&first, &second, Front::Inside))?;
     let mut limit = Limit::new(&folder, setting.two_files(&setting.folder("limit")?)?);
     let span = pair.size()?;
     let write = |pattern, block, depth| Workload { span, ..Workload::writes(pattern, block, depth) };

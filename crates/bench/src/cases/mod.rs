@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::fio::Fio;
 use crate::machine::Machine;
 use crate::nbd::NbdTarget;
-use crate::pair::filled_file;
+use crate::pair::{Programs, filled_file};
 use crate::results::{CaseReport, Report, VERSION};
 use crate::scratch::{self, Left};
 use crate::sys::{self, Foreign};
@@ -91,8 +91,8 @@ pub const CASES: &[Case] = &[
 
 /// What every case needs.
 pub struct Setting<'a> {
-    /// The program that nodes run.
-    pub program: &'a Path,
+    /// The programs that nodes run.
+    pub programs: &'a Programs,
     /// Where files of the measurement are made, e.g. in memory.
     pub dir: &'a Path,
     /// How thoroughly.
@@ -274,8 +274,8 @@ mod tests {
     }
 
     fn tiny(dir: &Path, rounds: u32) -> Setting<'_> {
-        let program = Path::new("urbd");
-        Setting { program, dir, scale: Scale::Tiny, rounds, progress: &|_, _| {}, next: Cell::new(0) }
+        let programs = Box::leak(Box::new(Programs { urbd: "urbd".into(), lab: "urbd-lab".into() }));
+        Setting { programs, dir, scale: Scale::Tiny, rounds, progress: &|_, _| {}, next: Cell::new(0) }
     }
 
     #[test]

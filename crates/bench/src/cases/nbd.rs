@@ -33,7 +33,7 @@ type Client = Behind<Box<dyn Target>>;
 fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("nbd")?;
     let [first, second] = setting.two_files(&folder)?;
-    let pair = Pair::start(setting.program, &folder, Plan::new(&first, &second, Front::Nbd))?;
+    let pair = Pair::start(setting.programs, &folder, Plan::new(&first, &second, Front::Nbd))?;
     let span = pair.size()?;
     let mut servers: Vec<(&str, Box<dyn Server>)> = Vec::new();
     let [bare, _] = setting.two_files(&setting.folder("bare")?)?;

@@ -26,7 +26,7 @@ const DURING: &str = "during a resync";
 fn run(setting: &Setting<'_>, report: &mut CaseReport) -> Result<()> {
     let folder = setting.folder("resync")?;
     let [first, second] = setting.two_files(&folder)?;
-    let mut pair = Pair::start(setting.program, &folder, Plan::new(&first, &second, Front::Nbd))?;
+    let mut pair = Pair::start(setting.programs, &folder, Plan::new(&first, &second, Front::Nbd))?;
     let size = pair.size()?;
     let mib = size as f64 / f64::from(1 << 20);
     let copy = folder.join("copy");

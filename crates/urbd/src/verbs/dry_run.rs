@@ -231,7 +231,7 @@ mod tests {
     use crate::verbs::{Action, VERBS};
 
     /// These are refused with `--dry-run`.
-    const WITHOUT: [&str; 2] = ["sim", "keep"];
+    const WITHOUT: [&str; 1] = ["keep"];
 
     #[test]
     fn a_verb_that_changes_something_has_lines_or_is_known_to_have_none() {

@@ -15,9 +15,8 @@ use bench::results::Report;
 use bench::scratch::{Scratch, sweep};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use crate::context::Context;
-use crate::problem::{Problem, exit};
-use crate::verbs::{bench_run, lifecycle};
+use crate::{bench_run, programs, text};
+use urbd::problem::{Problem, exit};
 
 /// The parser of `bench` and everything below it.
 pub(crate) fn command() -> Command {
@@ -75,7 +74,7 @@ fn outputs() -> Vec<Arg> {
 
 /// Prints and stores figures of an earlier call.
 fn show(args: &ArgMatches) -> Result<u8, Problem> {
-    let file = args.get_one::<String>("file").map_or("", String::as_str);
+    let file = text(args, "file");
     let text = fs::read_to_string(file).map_err(|e| Problem::new(exit::BROKEN, format!("{file}: {e}")))?;
     let report = Report::from_json(&text).map_err(|e| Problem::usage(format!("{file}: {e}")))?;
     print!("{}", report::text(&report));
@@ -86,9 +85,9 @@ fn show(args: &ArgMatches) -> Result<u8, Problem> {
 ///
 /// # Errors
 /// A bad call, or nothing could be measured.
-pub(crate) fn run(context: &Context, args: &ArgMatches) -> Result<u8, Problem> {
+pub(crate) fn run(args: &ArgMatches) -> Result<u8, Problem> {
     match args.subcommand() {
-        Some(("node", args)) => node(context, args),
+        Some(("node", args)) => node(args),
         Some(("show", args)) => show(args),
         Some(("disk", args)) => disk(args),
         Some(("run", args)) => bench_run::run(args),
@@ -101,22 +100,21 @@ pub(crate) fn run(context: &Context, args: &ArgMatches) -> Result<u8, Problem> {
 }
 
 /// The hidden half of a measurement in process: a node whose application is the load.
-fn node(context: &Context, args: &ArgMatches) -> Result<u8, Problem> {
+fn node(args: &ArgMatches) -> Result<u8, Problem> {
     use std::os::fd::AsFd;
     let stdin = io::stdin().as_fd().try_clone_to_owned();
     let socket = stdin.map_err(|e| Problem::new(exit::BROKEN, format!("standard input: {e}")))?;
-    let name = args.get_one::<String>("object").map_or("", String::as_str);
-    lifecycle::run_inside(context, name, Box::new(Inside::new(socket)))
+    urbd::run_with(text(args, "object"), Box::new(Inside::new(socket)))
 }
 
 /// A disk of known speed, for a measurement.
 fn disk(args: &ArgMatches) -> Result<u8, Problem> {
-    let text = |name: &str| args.get_one::<String>(name).map_or("", String::as_str);
     let model = Model {
         rate: number(args, "rate")?.filter(|rate| *rate > 0).ok_or_else(|| Problem::usage("a rate above 0"))?,
         seek: Duration::from_micros(number(args, "seek")?.unwrap_or_default()),
     };
-    let served = modelled_disk::serve(Path::new(text("mount")), Path::new(text("file")), model, io::stdin());
+    let served =
+        modelled_disk::serve(Path::new(text(args, "mount")), Path::new(text(args, "file")), model, io::stdin());
     served.map(|()| 0).map_err(|e| Problem::new(exit::BROKEN, e.to_string()))
 }
 
@@ -143,11 +141,10 @@ fn measure(args: &ArgMatches, set: Option<Set>) -> Result<u8, Problem> {
     bench::keep_mounts_apart();
     bench::note_signals();
     let place = scratch(args.get_one::<String>("dir").map(Path::new))?;
-    let program =
-        std::env::current_exe().map_err(|e| Problem::new(exit::BROKEN, format!("where is this program? {e}")))?;
+    let programs = programs()?;
     let bar = Bar::default();
     let setting = Setting {
-        program: &program,
+        programs: &programs,
         dir: place.path(),
         scale,
         rounds,
@@ -182,7 +179,7 @@ fn store(args: &ArgMatches, report: &Report) -> Result<(), Problem> {
 ///
 /// # Errors
 /// Exit 1: it is none.
-pub(super) fn number<T: FromStr>(args: &ArgMatches, name: &str) -> Result<Option<T>, Problem> {
+pub(crate) fn number<T: FromStr>(args: &ArgMatches, name: &str) -> Result<Option<T>, Problem> {
     let Some(text) = args.get_one::<String>(name) else { return Ok(None) };
     text.parse().map(Some).map_err(|_| Problem::usage(format!("--{name}={text}: must be a number")))
 }
@@ -192,7 +189,7 @@ pub(super) fn number<T: FromStr>(args: &ArgMatches, name: &str) -> Result<Option
 ///
 /// # Errors
 /// Exit 20: it cannot be made.
-pub(super) fn scratch(parent: Option<&Path>) -> Result<Scratch, Problem> {
+pub(crate) fn scratch(parent: Option<&Path>) -> Result<Scratch, Problem> {
     let memory = Path::new("/dev/shm");
     let places = parent.map_or_else(|| vec![memory.to_owned(), std::env::temp_dir()], |parent| vec![parent.to_owned()]);
     for left in places.iter().flat_map(|place| sweep(place)) {
@@ -206,14 +203,14 @@ pub(super) fn scratch(parent: Option<&Path>) -> Result<Scratch, Problem> {
 
 /// What is being done, on a terminal.
 #[derive(Default)]
-pub(super) struct Bar {
+pub(crate) struct Bar {
     drawn: Cell<bool>,
     last: RefCell<String>,
 }
 
 impl Bar {
     /// Draws it, if there is a terminal and something has changed.
-    pub(super) fn draw(&self, what: &str, part: f64) {
+    pub(crate) fn draw(&self, what: &str, part: f64) {
         const WIDTH: usize = 30;
         if !io::stderr().is_terminal() {
             return;
@@ -229,7 +226,7 @@ impl Bar {
     }
 
     /// Takes it away.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         if self.drawn.replace(false) {
             eprint!("\r\x1b[K");
         }

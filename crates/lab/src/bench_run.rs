@@ -10,8 +10,9 @@ use bench::target::Target;
 use bench::workload::{Outcome, Pattern, Until, Workload};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use crate::problem::{Problem, exit};
-use crate::verbs::bench::{Bar, number, scratch};
+use crate::bench_sets::{Bar, number, scratch};
+use crate::programs;
+use urbd::problem::{Problem, exit};
 
 /// The parser of `bench run`.
 pub(crate) fn command() -> Command {
@@ -147,8 +148,7 @@ fn on_pair(args: &ArgMatches, workload: &Workload) -> Result<Outcome, Problem> {
         Some("C") => 'C',
         other => return Err(Problem::usage(format!("--protocol={}: A, B or C", other.unwrap_or_default()))),
     };
-    let program = std::env::current_exe().map_err(|e| Problem::new(exit::BROKEN, e.to_string()))?;
-    let mut pair = Pair::start(&program, dir, plan).map_err(failed)?;
+    let mut pair = Pair::start(&programs()?, dir, plan).map_err(failed)?;
     let mut outcome = watched(workload, |workload| pair.inside().run(workload))?;
     if workload.verify {
         let size = pair.size().map_err(failed)?;
