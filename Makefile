@@ -23,16 +23,20 @@ build:
 
 # The real tools' names work too: ln -s urbd $(SBIN)/drbdadm
 SBIN ?= /usr/sbin
+SHARE = $(DESTDIR)/usr/share
+UNITS = $(DESTDIR)/usr/lib/systemd/system
+BUILT = $(abspath $(or $(CARGO_TARGET_DIR),target))/$(or $(TARGET),.)/release
 install: build
-	install -D -m 755 $(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd $(DESTDIR)$(SBIN)/urbd
-	install -D -m 644 dist/urbd@.service $(DESTDIR)/usr/lib/systemd/system/urbd@.service
-	install -D -m 644 dist/urbd-keeper@.service $(DESTDIR)/usr/lib/systemd/system/urbd-keeper@.service
-	install -D -m 644 README.md $(DESTDIR)/usr/share/doc/urbd/README.md
-	install -d $(DESTDIR)/usr/share/bash-completion/completions $(DESTDIR)/usr/share/zsh/vendor-completions \
-	  $(DESTDIR)/usr/share/fish/vendor_completions.d
-	$(DESTDIR)$(SBIN)/urbd completion bash >$(DESTDIR)/usr/share/bash-completion/completions/urbd
-	$(DESTDIR)$(SBIN)/urbd completion zsh >$(DESTDIR)/usr/share/zsh/vendor-completions/_urbd
-	$(DESTDIR)$(SBIN)/urbd completion fish >$(DESTDIR)/usr/share/fish/vendor_completions.d/urbd.fish
+	install -D -m 755 $(BUILT)/urbd $(DESTDIR)$(SBIN)/urbd
+	install -D -m 755 $(BUILT)/urbd-lab $(DESTDIR)/usr/libexec/urbd/urbd-lab
+	install -D -m 644 -t $(UNITS) dist/urbd@.service dist/urbd-keeper@.service
+	install -D -m 644 -t $(SHARE)/doc/urbd README.md
+	install -D -m 644 dist/completion/urbd.bash $(SHARE)/bash-completion/completions/urbd
+	install -D -m 644 dist/completion/urbd.zsh $(SHARE)/zsh/vendor-completions/_urbd
+	install -D -m 644 dist/completion/urbd.fish $(SHARE)/fish/vendor_completions.d/urbd.fish
+	rm -rf target/manual && mkdir -p target/manual && $(BUILT)/urbd-lab manual target/manual
+	install -D -m 644 -t $(SHARE)/man/man8 target/manual/*.8
+	install -D -m 644 -t $(SHARE)/man/man5 target/manual/*.5
 
 demo:
 	tests/install demo

@@ -13,12 +13,13 @@ mod bench_sets;
 mod simulate;
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bench::pair::Programs;
 use bench::process::find_program;
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use urbd::problem::{Problem, exit};
 
 /// Set by urbd, which started this: its own file.
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         }
     };
     let result = match matches.subcommand() {
+        Some(("manual", args)) => manual(Path::new(text(args, "folder"))),
         Some(("sim", args)) => simulate::run(args),
         Some((_, args)) => bench_sets::run(args),
         None => Err(Problem::usage("bench or sim?")),
@@ -51,6 +53,12 @@ fn parser() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([bench_sets::command(), simulate::command()])
+        .subcommand(
+            Command::new("manual")
+                .about("Write the pages of urbd's manual; for packages")
+                .hide(true)
+                .arg(Arg::new("folder").value_name("DIR").required(true)),
+        )
 }
 
 /// What nodes are started from: the program that has called us, else the one beside us, else the installed one.
@@ -68,6 +76,18 @@ fn programs() -> Result<Programs, Problem> {
     };
     let urbd = urbd.ok_or_else(absent)?;
     Ok(Programs { urbd, lab })
+}
+
+/// Writes the manual into `folder`.
+///
+/// # Errors
+/// Exit 20: that is not possible.
+fn manual(folder: &Path) -> Result<u8, Problem> {
+    for page in urbd::manual::pages() {
+        let file = folder.join(page.file);
+        fs::write(&file, page.text).map_err(|e| Problem::new(exit::BROKEN, format!("{}: {e}", file.display())))?;
+    }
+    Ok(0)
 }
 
 /// The text of an option or argument.

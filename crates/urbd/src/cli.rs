@@ -7,6 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::{Kind, OptionSpec};
 
 use crate::context::Context;
+use crate::explain;
 use crate::objects::{self, Takes, Target};
 use crate::problem::{Problem, exit};
 use crate::verbs::{self, Action, Opt, Verb, options};
@@ -51,6 +52,9 @@ impl Call<'_> {
 pub(crate) fn run(argv: impl IntoIterator<Item = OsString>) -> u8 {
     let argv: Vec<OsString> = argv.into_iter().collect();
     let called_as = argv.first().and_then(|p| Path::new(p).file_name()?.to_str()).unwrap_or("urbd").to_owned();
+    if argv.get(1).is_some_and(|first| first == verbs::completion::ASKED) {
+        return verbs::completion::answer(&argv[2..]);
+    }
     match called_as.as_str() {
         "drbdmeta" => verbs::drbdmeta::run(&argv[1..]),
         "drbdsetup" => verbs::drbdsetup::run(&argv[1..]),
@@ -136,11 +140,32 @@ pub(crate) fn parser() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .args(general_options())
-        .after_help("Objects: RES, RES/VOL, RES:PEER, RES:PEER/VOL, minor-N, or all.");
-    root.subcommands(verbs::VERBS.iter().map(subcommand)).subcommands(verbs::lab::NAMES.map(verbs::lab::command))
+        .help_template(overview())
+        .after_help(
+            "Objects: RES, RES/VOL, RES:PEER, RES:PEER/VOL, minor-N, or all.\n\
+             `urbd VERB --help` says more of a verb, and so does `man urbd-VERB`; the configuration is in `man urbd.conf`.",
+        );
+    root.subcommands(verbs::all().map(subcommand)).subcommands(verbs::lab::NAMES.map(verbs::lab::command))
 }
 
-fn general_options() -> Vec<Arg> {
+/// The verbs in their sections, for the help of the whole program.
+fn overview() -> String {
+    let mut text = String::from("{about-with-newline}\n{usage-heading} {usage}\n");
+    for section in verbs::SECTIONS {
+        let shown = section.verbs.iter().filter(|verb| !verb.hidden);
+        let lines: String = shown.map(|verb| format!("  {:20} {}\n", verb.name, verb.help)).collect();
+        if !lines.is_empty() {
+            text += &format!("\n{}:\n{lines}", section.title);
+        }
+    }
+    text + "  help                 Print this, or the help of a verb\n\nGeneral options:\n{options}\n\n{after-help}"
+}
+
+/// The general options, and whether they take a value.
+pub(crate) const GENERAL: [(&str, bool); 5] =
+    [("config", true), ("node", true), ("dry-run", false), ("stacked", false), ("verbose", false)];
+
+pub(crate) fn general_options() -> Vec<Arg> {
     let option = |name: &'static str, short, value, help| {
         Arg::new(name).long(name).short(short).value_name(value).help(help).global(true).action(ArgAction::Set)
     };
@@ -193,7 +218,11 @@ fn option(option: &'static Opt) -> Arg {
 
 /// An option of the configuration; a boolean one without a value means yes.
 fn setting(spec: &'static OptionSpec) -> Arg {
-    let arg = Arg::new(spec.name).long(spec.name).value_name("VALUE").help(options::describe(spec));
+    let arg = Arg::new(spec.name).long(spec.name).value_name("VALUE").help(format!(
+        "{}: {}",
+        explain::option(spec),
+        options::describe(spec)
+    ));
     match spec.kind {
         Kind::Bool { .. } => arg.num_args(0..=1).require_equals(true).default_missing_value("yes"),
         _ => arg.allow_hyphen_values(matches!(spec.kind, Kind::ResyncAfter { .. })),

@@ -55,7 +55,8 @@ impl Context {
         Context::of(None, None)
     }
 
-    fn of(config_file: Option<String>, node: Option<String>) -> Context {
+    /// With these options; else as the environment says.
+    pub(crate) fn of(config_file: Option<String>, node: Option<String>) -> Context {
         Context {
             config_file: config_file.map_or_else(default_config_file, PathBuf::from),
             node: node.or_else(|| variable("URBD_NODE")).unwrap_or_else(host_name),

@@ -10,6 +10,8 @@
 
 mod cli;
 mod context;
+mod explain;
+pub mod manual;
 mod metadata_io;
 mod objects;
 mod offline;

@@ -163,7 +163,7 @@ const STATUS: &[Opt] = &[
     short_flag("statistics", 's', "With counters"),
     COLOR,
 ];
-const COLOR: Opt = value("color", "WHEN", "auto, always or never");
+const COLOR: Opt = value("color", "auto|always|never", "Colours; auto: on a terminal, unless NO_COLOR is set");
 const EVENTS: &[Opt] = &[
     flag("timestamps", "Begin each line with the time"),
     short_flag("statistics", 's', "With counters"),
@@ -198,93 +198,227 @@ const NEW_UUID: &[Opt] = &[
 
 use Takes::{Nothing, OptionalResource, Peer, PeerDevice, Resource, Volume};
 
-/// All verbs, in the order of the help text.
-pub(crate) static VERBS: &[Verb] = &[
-    look(once("status", OptionalResource, "Show the state of running resources", STATUS, status::status)),
-    each("up", Resource, "Start resources: attach the disks, connect to the peers", &[], lifecycle::up),
-    each("down", Resource, "Stop resources", &[FORCE], lifecycle::down),
-    each("adjust", PeerDevice, "Bring running resources to what the configuration says", ADJUST, adjust::adjust),
-    each("restart", Resource, "Go on with another process: applications on the device wait", &[], lifecycle::restart),
-    once("run", Resource, "Run one resource in the foreground", RUN, lifecycle::run),
-    hidden(once("keep", Resource, "Hold a resource's devices when no process serves it", &[], lifecycle::keep)),
-    each("primary", Resource, "Make this node Primary: the device can be used", &[FORCE], commands::primary),
-    each("secondary", Resource, "Make this node Secondary", &[FORCE], commands::secondary),
-    each("connect", Peer, "Connect to the peers", &[DISCARD, ADJUST_TENTATIVE], commands::connect),
-    each("disconnect", Peer, "Disconnect from the peers", &[FORCE], commands::disconnect),
-    each("attach", Volume, "Attach the backing disk", ATTACH, commands::attach),
-    each("detach", Volume, "Detach the backing disk", &[FORCE], commands::detach),
-    each("create-md", Volume, "Write fresh metadata to the backing disk", CREATE_MD, metadata::create),
-    each("invalidate", Volume, "Throw this node's data away and fetch the peer's", &[], commands::invalidate),
-    each("invalidate-remote", PeerDevice, "Throw the peer's data away and send ours", &[], commands::invalidate_remote),
-    each("pause-sync", PeerDevice, "Pause a resync", &[], commands::pause_sync),
-    each("resume-sync", PeerDevice, "Go on with a paused resync", &[], commands::resume_sync),
-    each("verify", PeerDevice, "Compare the data of both nodes", VERIFY, commands::verify),
-    each("suspend-io", Volume, "Freeze application I/O", &[], commands::suspend_io),
-    each("resume-io", Volume, "Let application I/O go on", &[], commands::resume_io),
-    each("outdate", Volume, "Mark this node's data as outdated", &[], commands::outdate),
-    setting(options::DISK, each("disk-options", Volume, DISK_HELP, OPTIONS, options::disk)),
-    setting(options::NET, each("net-options", Peer, NET_HELP, OPTIONS, options::net)),
-    setting(options::PEER_DEVICE, each("peer-device-options", PeerDevice, PD_HELP, OPTIONS, options::peer_device)),
-    setting(options::RESOURCE, each("resource-options", Resource, RESOURCE_HELP, OPTIONS, options::resource)),
-    each("resize", Volume, "Take over the new size of the backing disk", RESIZE, commands::resize),
-    each("new-current-uuid", Volume, "Start a new data generation", NEW_UUID, commands::new_current_uuid),
-    each("wait-connect", PeerDevice, "Wait until connected", WAITING, wait::connect),
-    each("wait-sync", PeerDevice, "Wait until synchronised", WAITING, wait::sync),
-    hidden(each("wait-con-int", Resource, "Wait until connected (boot scripts)", WAITING, wait::connect)),
-    look(once("events2", OptionalResource, "Print state changes as they happen", EVENTS, status::events)),
-    each("role", Resource, "Print our role", &[], status::role),
-    each("cstate", Peer, "Print the state of connections", &[], status::connection_state),
-    each("dstate", Volume, "Print the states of disks", &[], status::disk_state),
-    look(each("why", Resource, "Explain why everything is in the state it is in", &[], status::why)),
-    look(once("metrics", OptionalResource, "Print counters for Prometheus", &[], status::metrics)),
-    look(once("show", OptionalResource, "Print the running configuration", &[], show::show)),
-    each("dump-md", Volume, "Print the metadata as text", &[FORCE], metadata::dump),
-    once("restore-md", Volume, "Write metadata from its text: restore-md RES/VOL FILE", RESTORE_MD, metadata::restore),
-    each("wipe-md", Volume, "Destroy the metadata", &[FORCE], metadata::wipe),
-    each("apply-al", Volume, "Make the metadata clean after a crash", &[], metadata::apply_al),
-    each("check-resize", Volume, "Move the metadata to the end of a disk that has grown", &[], metadata::check_resize),
-    each("show-gi", PeerDevice, "Explain the data generation identifiers", &[NODE_ID, FORCE], gi::show),
-    each("get-gi", PeerDevice, "Print the data generation identifiers", &[NODE_ID, FORCE], gi::get),
-    each("set-gi", PeerDevice, "Overwrite the data generation identifiers", SET_GI, gi::set),
-    look(once("dump", OptionalResource, "Print the configuration as it was understood", &[], configuration::dump)),
-    look(once("dump-xml", OptionalResource, "Print the configuration as XML", &[], configuration::dump_xml)),
-    look(each("nbd-uri", Volume, "Print the NBD address of volumes", &[], shell::nbd_uri)),
-    look(once("sh-resources", OptionalResource, "Names of all resources of this host", &[], shell::resources)),
-    look(each("sh-resource", PeerDevice, "Name of the resource", &[], shell::resource)),
-    look(each("sh-dev", Volume, "Device per volume", &[], shell::device)),
-    look(each("sh-minor", Volume, "Minor number per volume", &[], shell::minor)),
-    look(each("sh-ll-dev", Volume, "Backing disk per volume", &[], shell::backing)),
-    look(each("sh-md-dev", Volume, "Metadata disk per volume", &[], shell::metadata_device)),
-    look(each("sh-md-idx", Volume, "Metadata index per volume", &[], shell::metadata_index)),
-    look(each("sh-ip", PeerDevice, "Own address of each path", &[], shell::address)),
-    look(once("sh-nop", OptionalResource, "Only check the configuration", &[], shell::nothing)),
-    look(once(
-        "sh-mod-parms",
-        OptionalResource,
-        "Parameters of the kernel module: none",
-        &[],
-        shell::module_parameters,
-    )),
-    look(each("sh-lr-of", Resource, "Lower resource of a stacked one", &[], shell::lower_resource)),
-    look(once("sh-list-adjustable", OptionalResource, "Resources that `adjust` would change", &[], shell::adjustable)),
-    look(each("sh-list-config-file", Resource, "Configuration file of a resource", &[], shell::config_file)),
-    look(each("sh-udev", Volume, "Names and links of a device, for udev", &[], shell::udev)),
-    hidden(each("pri-on-incon-degr", PeerDevice, "Run the configured handler", &[], handlers::pri_on_incon_degr)),
-    hidden(each("pri-lost-after-sb", PeerDevice, "Run the configured handler", &[], handlers::pri_lost_after_sb)),
-    hidden(each("pri-lost", PeerDevice, "Run the configured handler", &[], handlers::pri_lost)),
-    hidden(each("local-io-error", PeerDevice, "Run the configured handler", &[], handlers::local_io_error)),
-    hidden(each("initial-split-brain", PeerDevice, "Run the configured handler", &[], handlers::initial_split_brain)),
-    hidden(each("split-brain", PeerDevice, "Run the configured handler", &[], handlers::split_brain)),
-    hidden(each("out-of-sync", PeerDevice, "Run the configured handler", &[], handlers::out_of_sync)),
-    hidden(each("quorum-lost", PeerDevice, "Run the configured handler", &[], handlers::quorum_lost)),
-    hidden(each("disconnected", PeerDevice, "Run the configured handler", &[], handlers::disconnected)),
-    hidden(each("before-resync-target", PeerDevice, "Run the configured handler", &[], handlers::before_resync_target)),
-    hidden(each("before-resync-source", PeerDevice, "Run the configured handler", &[], handlers::before_resync_source)),
-    hidden(each("after-resync-target", PeerDevice, "Run the configured handler", &[], handlers::after_resync_target)),
-    hidden(each("fence-peer", PeerDevice, "Run the configured handler", &[], handlers::fence_peer)),
-    hidden(each("unfence-peer", PeerDevice, "Run the configured handler", &[], handlers::unfence_peer)),
-    look(once("completion", Nothing, "Print a completion script", COMPLETION, completion::print)),
-    look(once("version", Nothing, "Print version numbers as shell assignments", &[], completion::version)),
+/// Verbs that belong together, in the order of the help text.
+pub(crate) struct Section {
+    /// What they have in common.
+    pub(crate) title: &'static str,
+    /// The verbs.
+    pub(crate) verbs: &'static [Verb],
+}
+
+/// All verbs, as help shows them.
+pub(crate) static SECTIONS: &[Section] = &[
+    Section {
+        title: "See what is going on",
+        verbs: &[
+            look(once("status", OptionalResource, "Show the state of running resources", STATUS, status::status)),
+            look(each("why", Resource, "Explain why everything is in the state it is in", &[], status::why)),
+            look(once("events2", OptionalResource, "Print state changes as they happen", EVENTS, status::events)),
+            look(once("metrics", OptionalResource, "Print counters for Prometheus", &[], status::metrics)),
+            each("role", Resource, "Print our role", &[], status::role),
+            each("cstate", Peer, "Print the state of connections", &[], status::connection_state),
+            each("dstate", Volume, "Print the states of disks", &[], status::disk_state),
+            look(once("show", OptionalResource, "Print the running configuration", &[], show::show)),
+        ],
+    },
+    Section {
+        title: "Start, stop, change roles",
+        verbs: &[
+            each("up", Resource, "Start resources: attach the disks, connect to the peers", &[], lifecycle::up),
+            each("down", Resource, "Stop resources", &[FORCE], lifecycle::down),
+            each(
+                "adjust",
+                PeerDevice,
+                "Bring running resources to what the configuration says",
+                ADJUST,
+                adjust::adjust,
+            ),
+            each(
+                "restart",
+                Resource,
+                "Go on with another process: applications on the device wait",
+                &[],
+                lifecycle::restart,
+            ),
+            once("run", Resource, "Run one resource in the foreground", RUN, lifecycle::run),
+            hidden(once("keep", Resource, "Hold a resource's devices when no process serves it", &[], lifecycle::keep)),
+            each("primary", Resource, "Make this node Primary: the device can be used", &[FORCE], commands::primary),
+            each("secondary", Resource, "Make this node Secondary", &[FORCE], commands::secondary),
+            each("connect", Peer, "Connect to the peers", &[DISCARD, ADJUST_TENTATIVE], commands::connect),
+            each("disconnect", Peer, "Disconnect from the peers", &[FORCE], commands::disconnect),
+            each("attach", Volume, "Attach the backing disk", ATTACH, commands::attach),
+            each("detach", Volume, "Detach the backing disk", &[FORCE], commands::detach),
+            each("suspend-io", Volume, "Freeze application I/O", &[], commands::suspend_io),
+            each("resume-io", Volume, "Let application I/O go on", &[], commands::resume_io),
+        ],
+    },
+    Section {
+        title: "Wait",
+        verbs: &[
+            each("wait-connect", PeerDevice, "Wait until connected", WAITING, wait::connect),
+            each("wait-sync", PeerDevice, "Wait until synchronised", WAITING, wait::sync),
+            hidden(each("wait-con-int", Resource, "Wait until connected (boot scripts)", WAITING, wait::connect)),
+        ],
+    },
+    Section {
+        title: "Synchronise, verify, resize",
+        verbs: &[
+            each("verify", PeerDevice, "Compare the data of both nodes", VERIFY, commands::verify),
+            each("invalidate", Volume, "Throw this node's data away and fetch the peer's", &[], commands::invalidate),
+            each(
+                "invalidate-remote",
+                PeerDevice,
+                "Throw the peer's data away and send ours",
+                &[],
+                commands::invalidate_remote,
+            ),
+            each("pause-sync", PeerDevice, "Pause a resync", &[], commands::pause_sync),
+            each("resume-sync", PeerDevice, "Go on with a paused resync", &[], commands::resume_sync),
+            each("outdate", Volume, "Mark this node's data as outdated", &[], commands::outdate),
+            each("new-current-uuid", Volume, "Start a new data generation", NEW_UUID, commands::new_current_uuid),
+            each("resize", Volume, "Take over the new size of the backing disk", RESIZE, commands::resize),
+        ],
+    },
+    Section {
+        title: "Options until the next adjust",
+        verbs: &[
+            setting(options::DISK, each("disk-options", Volume, DISK_HELP, OPTIONS, options::disk)),
+            setting(options::NET, each("net-options", Peer, NET_HELP, OPTIONS, options::net)),
+            setting(
+                options::PEER_DEVICE,
+                each("peer-device-options", PeerDevice, PD_HELP, OPTIONS, options::peer_device),
+            ),
+            setting(options::RESOURCE, each("resource-options", Resource, RESOURCE_HELP, OPTIONS, options::resource)),
+        ],
+    },
+    Section {
+        title: "Metadata",
+        verbs: &[
+            each("create-md", Volume, "Write fresh metadata to the backing disk", CREATE_MD, metadata::create),
+            each("wipe-md", Volume, "Destroy the metadata", &[FORCE], metadata::wipe),
+            each("dump-md", Volume, "Print the metadata as text", &[FORCE], metadata::dump),
+            once(
+                "restore-md",
+                Volume,
+                "Write metadata from its text: restore-md RES/VOL FILE",
+                RESTORE_MD,
+                metadata::restore,
+            ),
+            each("apply-al", Volume, "Make the metadata clean after a crash", &[], metadata::apply_al),
+            each(
+                "check-resize",
+                Volume,
+                "Move the metadata to the end of a disk that has grown",
+                &[],
+                metadata::check_resize,
+            ),
+            each("show-gi", PeerDevice, "Explain the data generation identifiers", &[NODE_ID, FORCE], gi::show),
+            each("get-gi", PeerDevice, "Print the data generation identifiers", &[NODE_ID, FORCE], gi::get),
+            each("set-gi", PeerDevice, "Overwrite the data generation identifiers", SET_GI, gi::set),
+        ],
+    },
+    Section {
+        title: "Configuration, and names for scripts",
+        verbs: &[
+            look(once(
+                "dump",
+                OptionalResource,
+                "Print the configuration as it was understood",
+                &[],
+                configuration::dump,
+            )),
+            look(once("dump-xml", OptionalResource, "Print the configuration as XML", &[], configuration::dump_xml)),
+            look(once("sh-nop", OptionalResource, "Only check the configuration", &[], shell::nothing)),
+            look(once(
+                "sh-list-adjustable",
+                OptionalResource,
+                "Resources that `adjust` would change",
+                &[],
+                shell::adjustable,
+            )),
+            look(once("sh-resources", OptionalResource, "Names of all resources of this host", &[], shell::resources)),
+            look(each("sh-resource", PeerDevice, "Name of the resource", &[], shell::resource)),
+            look(each("sh-list-config-file", Resource, "Configuration file of a resource", &[], shell::config_file)),
+            look(each("sh-lr-of", Resource, "Lower resource of a stacked one", &[], shell::lower_resource)),
+            look(each("sh-dev", Volume, "Device per volume", &[], shell::device)),
+            look(each("sh-minor", Volume, "Minor number per volume", &[], shell::minor)),
+            look(each("sh-ll-dev", Volume, "Backing disk per volume", &[], shell::backing)),
+            look(each("sh-md-dev", Volume, "Metadata disk per volume", &[], shell::metadata_device)),
+            look(each("sh-md-idx", Volume, "Metadata index per volume", &[], shell::metadata_index)),
+            look(each("sh-ip", PeerDevice, "Own address of each path", &[], shell::address)),
+            look(each("sh-udev", Volume, "Names and links of a device, for udev", &[], shell::udev)),
+            look(once(
+                "sh-mod-parms",
+                OptionalResource,
+                "Parameters of the kernel module: none",
+                &[],
+                shell::module_parameters,
+            )),
+            look(each("nbd-uri", Volume, "Print the NBD address of volumes", &[], shell::nbd_uri)),
+        ],
+    },
+    Section {
+        title: "Handlers",
+        verbs: &[
+            hidden(each(
+                "pri-on-incon-degr",
+                PeerDevice,
+                "Run the configured handler",
+                &[],
+                handlers::pri_on_incon_degr,
+            )),
+            hidden(each(
+                "pri-lost-after-sb",
+                PeerDevice,
+                "Run the configured handler",
+                &[],
+                handlers::pri_lost_after_sb,
+            )),
+            hidden(each("pri-lost", PeerDevice, "Run the configured handler", &[], handlers::pri_lost)),
+            hidden(each("local-io-error", PeerDevice, "Run the configured handler", &[], handlers::local_io_error)),
+            hidden(each(
+                "initial-split-brain",
+                PeerDevice,
+                "Run the configured handler",
+                &[],
+                handlers::initial_split_brain,
+            )),
+            hidden(each("split-brain", PeerDevice, "Run the configured handler", &[], handlers::split_brain)),
+            hidden(each("out-of-sync", PeerDevice, "Run the configured handler", &[], handlers::out_of_sync)),
+            hidden(each("quorum-lost", PeerDevice, "Run the configured handler", &[], handlers::quorum_lost)),
+            hidden(each("disconnected", PeerDevice, "Run the configured handler", &[], handlers::disconnected)),
+            hidden(each(
+                "before-resync-target",
+                PeerDevice,
+                "Run the configured handler",
+                &[],
+                handlers::before_resync_target,
+            )),
+            hidden(each(
+                "before-resync-source",
+                PeerDevice,
+                "Run the configured handler",
+                &[],
+                handlers::before_resync_source,
+            )),
+            hidden(each(
+                "after-resync-target",
+                PeerDevice,
+                "Run the configured handler",
+                &[],
+                handlers::after_resync_target,
+            )),
+            hidden(each("fence-peer", PeerDevice, "Run the configured handler", &[], handlers::fence_peer)),
+            hidden(each("unfence-peer", PeerDevice, "Run the configured handler", &[], handlers::unfence_peer)),
+        ],
+    },
+    Section {
+        title: "This program",
+        verbs: &[
+            look(once("completion", Nothing, "Print a completion script", COMPLETION, completion::print)),
+            look(once("version", Nothing, "Print version numbers as shell assignments", &[], completion::version)),
+        ],
+    },
 ];
 
 const ADJUST_TENTATIVE: Opt = Opt { hidden: true, ..flag("tentative", "Accepted for compatibility") };
@@ -296,11 +430,16 @@ const ATTACH: &[Opt] = &[
 ];
 const RESTORE_MD: &[Opt] = &[FORCE, value("file", "FILE", "The text; default: standard input")];
 const SET_GI: &[Opt] = &[FORCE, NODE_ID, value("gi", "GI", "As get-gi prints them; empty fields stay")];
-const COMPLETION: &[Opt] = &[positional("shell", "SHELL", "bash, zsh, fish, elvish or powershell")];
+const COMPLETION: &[Opt] = &[positional("shell", "bash|zsh|fish", "For which shell")];
+
+/// All verbs.
+pub(crate) fn all() -> impl Iterator<Item = &'static Verb> {
+    SECTIONS.iter().flat_map(|section| section.verbs)
+}
 
 /// The verb of that name.
 pub(crate) fn find(name: &str) -> Option<&'static Verb> {
-    VERBS.iter().find(|v| v.name == name)
+    all().find(|v| v.name == name)
 }
 
 #[cfg(test)]
@@ -309,9 +448,9 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_every_verb_has_help() {
-        for (i, verb) in VERBS.iter().enumerate() {
+        for (i, verb) in all().enumerate() {
             assert!(!verb.help.is_empty() && !verb.help.ends_with('.'), "{}", verb.name);
-            assert!(VERBS[i + 1..].iter().all(|v| v.name != verb.name), "{} twice", verb.name);
+            assert!(all().skip(i + 1).all(|v| v.name != verb.name), "{} twice", verb.name);
         }
     }
 }

@@ -1,21 +1,247 @@
-//! `completion` and `version`.
+//! `completion`, and what its scripts ask for: the words that may follow on a command line.
 
-use clap_complete::{Shell, generate};
+use std::ffi::OsString;
+use std::path::Path;
+
+use config::{Config, Kind, LocalResource, OptionSpec};
+use engine::digests::Algorithm;
 
 use crate::cli::{self, Call};
+use crate::context::Context;
+use crate::objects::Takes;
 use crate::problem::Problem;
-use crate::verbs::status;
+use crate::verbs::{self, Opt, Verb, drbdmeta, drbdsetup, options, status};
 
-/// `completion SHELL`: a script made from the table of verbs.
+/// The first argument of a call by one of the scripts; the words of the command line follow, the unfinished one last.
+pub(crate) const ASKED: &str = "--completion-of";
+/// In place of words: names of files may follow.
+const FILES: &str = ":files";
+
+/// `completion SHELL`: the script for that shell, which asks this program.
 pub(crate) fn print(call: &Call) -> Result<u8, Problem> {
-    let shell = call.value("shell").unwrap_or_default();
-    let shell: Shell = shell.parse().map_err(|_| {
-        Problem::usage(format!("no completion for '{shell}'")).hint("one of: bash zsh fish elvish powershell")
-    })?;
-    let mut script = Vec::new();
-    generate(shell, &mut cli::parser(), "urbd", &mut script);
-    status::print(&String::from_utf8_lossy(&script));
+    let script = match call.value("shell").unwrap_or_default() {
+        "bash" => include_str!("../../../../dist/completion/urbd.bash"),
+        "zsh" => include_str!("../../../../dist/completion/urbd.zsh"),
+        "fish" => include_str!("../../../../dist/completion/urbd.fish"),
+        other => return Err(Problem::usage(format!("no completion for '{other}'")).hint("one of: bash zsh fish")),
+    };
+    status::print(script);
     Ok(0)
+}
+
+/// Prints the words that may stand where the last of `words` is, one a line. Never fails: who completes is typing.
+pub(crate) fn answer(words: &[OsString]) -> u8 {
+    let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let [program, before @ .., current] = words.as_slice() else { return 0 };
+    let program = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let known = Known::of_this_host(before);
+    let mut found = match program {
+        "drbdsetup" => of_drbdsetup(before, current, &known),
+        "drbdmeta" => drbdmeta::candidates(before, &known.minors()),
+        _ => of_verb(before, current, &known),
+    };
+    found.retain(|word| word.starts_with(current) || word == FILES);
+    found.dedup();
+    status::print(&found.into_iter().map(|word| word + "\n").collect::<String>());
+    0
+}
+
+/// What this host has.
+struct Known {
+    configured: Vec<LocalResource>,
+    running: Vec<String>,
+}
+
+impl Known {
+    /// A configuration that is not valid has no names.
+    fn of_this_host(before: &[&str]) -> Known {
+        let general = |long: &str, short: &str| {
+            let at = before.iter().position(|word| *word == long || (!short.is_empty() && *word == short));
+            let joined = before.iter().find_map(|word| word.strip_prefix(long)?.strip_prefix('='));
+            at.and_then(|at| before.get(at + 1).copied()).or(joined).map(str::to_owned)
+        };
+        let context = Context::of(general("--config", "-c"), general("--node", ""));
+        let config = config::load(&context.config_file).ok();
+        let mine = |config: &Config| config.resources_for(&context.this_host()).unwrap_or_default();
+        Known { configured: config.as_ref().map(mine).unwrap_or_default(), running: context.running_resources() }
+    }
+
+    fn resources(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.configured.iter().map(|r| r.name.clone()).collect();
+        names.extend(self.running.iter().filter(|name| !self.configured.iter().any(|r| r.name == **name)).cloned());
+        names
+    }
+
+    fn minors(&self) -> Vec<String> {
+        self.configured.iter().flat_map(|r| &r.volumes).map(|v| v.minor.to_string()).collect()
+    }
+
+    fn find(&self, resource: &str) -> Option<&LocalResource> {
+        self.configured.iter().find(|r| r.name == resource)
+    }
+
+    /// Objects that begin as what is typed: names first, and parts of a resource once its name stands there.
+    fn objects(&self, takes: Takes, current: &str) -> Vec<String> {
+        if takes == Takes::Nothing {
+            return Vec::new();
+        }
+        let mut found = self.resources();
+        found.push("all".to_owned());
+        if current.starts_with("minor-") {
+            found.extend(self.minors().into_iter().map(|minor| format!("minor-{minor}")));
+        }
+        let Some(resource) = self.find(current.split([':', '/']).next().unwrap_or_default()) else { return found };
+        let with_volumes = |object: &str| -> Vec<String> {
+            resource.volumes.iter().map(|volume| format!("{object}/{}", volume.nr.0)).collect()
+        };
+        let of_peers = matches!(takes, Takes::Peer | Takes::PeerDevice);
+        for peer in resource.peers.iter().filter(|_| of_peers) {
+            let object = format!("{}:{}", resource.name, peer.peer_name);
+            if takes == Takes::PeerDevice && current.contains('/') {
+                found.extend(with_volumes(&object));
+            }
+            found.push(object);
+        }
+        if matches!(takes, Takes::Volume | Takes::PeerDevice) {
+            found.extend(with_volumes(&resource.name));
+        }
+        found
+    }
+}
+
+fn of_verb(before: &[&str], current: &str, known: &Known) -> Vec<String> {
+    if let Some(values) = general_value(before, current) {
+        return values;
+    }
+    let Some((verb, behind)) = find_verb(before) else {
+        let verbs = verbs::all().filter(|verb| !verb.hidden).map(|verb| verb.name.to_owned());
+        let mut found: Vec<String> = if current.starts_with('-') { Vec::new() } else { verbs.collect() };
+        found.push("help".to_owned());
+        found.extend(general_options(current));
+        return found;
+    };
+    let Some(verb) = verbs::find(verb) else { return Vec::new() };
+    if let Some(values) = value_of_option(verb, behind, current, known) {
+        return values;
+    }
+    if current.starts_with('-') {
+        return options_of(verb, current);
+    }
+    match verb.options.iter().find(|option| option.positional) {
+        Some(option) => words_of(option),
+        None => known.objects(verb.takes, current),
+    }
+}
+
+/// The word in the place of the verb, and what stands behind it.
+fn find_verb<'a>(before: &'a [&'a str]) -> Option<(&'a str, &'a [&'a str])> {
+    let mut is_value = false;
+    for (n, word) in before.iter().enumerate() {
+        let was_value = std::mem::replace(&mut is_value, ["-c", "--config", "--config-file", "--node"].contains(word));
+        if !was_value && !word.starts_with('-') && *word != "help" {
+            return Some((word, &before[n + 1..]));
+        }
+    }
+    None
+}
+
+/// Values of the general options, wherever they stand.
+fn general_value(before: &[&str], current: &str) -> Option<Vec<String>> {
+    let files = || Some(vec![FILES.to_owned()]);
+    match before.last() {
+        Some(&"-c" | &"--config" | &"--config-file") => files(),
+        Some(&"--node") => Some(Vec::new()),
+        _ if current.starts_with("--config=") || current.starts_with("--config-file=") => files(),
+        _ => None,
+    }
+}
+
+fn general_options(current: &str) -> Vec<String> {
+    let shown = |(name, has_value): (&str, bool)| format!("--{name}{}", if has_value { "=" } else { "" });
+    if current.starts_with('-') { cli::GENERAL.into_iter().map(shown).collect() } else { Vec::new() }
+}
+
+/// Where a value of one of the verb's options is to come: its words.
+fn value_of_option(verb: &Verb, behind: &[&str], current: &str, known: &Known) -> Option<Vec<String>> {
+    let (name, prefix) = match current.split_once('=') {
+        Some((name, _)) => (name.strip_prefix("--")?, format!("{name}=")),
+        None => (behind.last()?.strip_prefix("--")?, String::new()),
+    };
+    let values = match verb.options.iter().find(|option| option.name == name && option.value.is_some()) {
+        Some(option) => words_of(option),
+        None => words_of_setting(options::settable(verb.settings).find(|spec| spec.name == name)?, &prefix, known)?,
+    };
+    let files = values.first().is_some_and(|value| value == FILES);
+    Some(if files { values } else { values.into_iter().map(|value| format!("{prefix}{value}")).collect() })
+}
+
+/// The words that an option takes, as its help names them: `a|b`; a FILE or PATH is a file.
+fn words_of(option: &Opt) -> Vec<String> {
+    match option.value.unwrap_or_default() {
+        "FILE" | "PATH" => vec![FILES.to_owned()],
+        words if words.contains('|') => words.split('|').map(str::to_owned).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// `None`: it takes no value in a word of its own.
+fn words_of_setting(spec: &OptionSpec, prefix: &str, known: &Known) -> Option<Vec<String>> {
+    let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
+    match spec.kind {
+        Kind::Choice { words: all, .. } => words(all),
+        Kind::NumberOrWord { words: all, .. } => words(all),
+        Kind::Bool { .. } if prefix.is_empty() => None,
+        Kind::Bool { .. } => words(&["yes", "no"]),
+        Kind::Flag => None,
+        Kind::Number { default, .. } => Some(vec![default.to_string()]),
+        Kind::ResyncAfter { .. } => Some(known.objects(Takes::Volume, "")),
+        Kind::Text { .. } => match spec.name {
+            "verify-alg" | "csums-alg" | "data-integrity-alg" | "cram-hmac-alg" => {
+                Some(Algorithm::ALL.map(|(name, _)| name.to_owned()).into())
+            }
+            _ => Some(Vec::new()),
+        },
+        Kind::Command => Some(Vec::new()),
+    }
+}
+
+fn options_of(verb: &Verb, current: &str) -> Vec<String> {
+    let own = verb.options.iter().filter(|option| !option.hidden && !option.positional);
+    let mut found: Vec<String> =
+        own.map(|option| format!("--{}{}", option.name, if option.value.is_some() { "=" } else { "" })).collect();
+    found.extend(options::settable(verb.settings).map(|spec| match spec.kind {
+        Kind::Bool { .. } | Kind::Flag => format!("--{}", spec.name),
+        _ => format!("--{}=", spec.name),
+    }));
+    found.extend(general_options(current));
+    found.push("--help".to_owned());
+    found
+}
+
+/// Of `drbdsetup`: commands, then minors, or resources, node ids of peers and volumes.
+fn of_drbdsetup(before: &[&str], current: &str, known: &Known) -> Vec<String> {
+    let positional: Vec<&str> = before.iter().filter(|word| !word.starts_with('-')).copied().collect();
+    let Some((command, objects)) = positional.split_first() else { return drbdsetup::commands() };
+    let verb = verbs::find(drbdsetup::verb_of(command));
+    if let Some(verb) = verb.filter(|_| current.starts_with('-')) {
+        let more = value_of_option(verb, &[], current, known);
+        return more.unwrap_or_else(|| options_of(verb, "--").into_iter().filter(|o| !is_general(o)).collect());
+    }
+    if drbdsetup::takes_a_minor(command) {
+        return if objects.is_empty() { known.minors() } else { Vec::new() };
+    }
+    let resource = objects.first().and_then(|name| known.find(name));
+    match (objects.len(), resource) {
+        (0, _) => known.resources().into_iter().chain(["all".to_owned()]).collect(),
+        (1, Some(r)) => r.peers.iter().map(|peer| peer.peer_node_id.to_string()).collect(),
+        (2, Some(r)) => r.volumes.iter().map(|volume| volume.nr.0.to_string()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn is_general(option: &str) -> bool {
+    let name = option.trim_start_matches("--").trim_end_matches('=');
+    cli::GENERAL.iter().any(|(general, _)| *general == name)
 }
 
 /// The kernel's version that we stand for in front of programs that ask (`docs/spec/config-and-cli.md` 3.6).
@@ -55,15 +281,68 @@ mod tests {
         assert!(words.contains("DRBDADM_VERSION_CODE=0x092200\n"), "{words}");
     }
 
+    fn known() -> Known {
+        let text = "resource r0 { volume 0 { device minor 5; disk /dev/a; meta-disk internal; } volume 1 { device minor 6; \
+                    disk /dev/b; meta-disk internal; } on alpha { address 10.0.0.1:7; } on bravo { address 10.0.0.2:7; } }";
+        let files = config::Memory::default();
+        let config = config::load_text(&files, Path::new("/urbd.conf"), text, &config::LoadOptions::default()).unwrap();
+        let configured = config.resources_for(&config::ThisHost::named("alpha")).unwrap();
+        Known { configured, running: vec!["gone".to_owned()] }
+    }
+
+    fn words(line: &str) -> String {
+        let (before, current) = line.rsplit_once(' ').unwrap();
+        let before: Vec<&str> = before.split_whitespace().skip(1).collect();
+        let known = known();
+        let mut found = match line.split(' ').next().unwrap() {
+            "drbdsetup" => of_drbdsetup(&before, current, &known),
+            _ => of_verb(&before, current, &known),
+        };
+        found.retain(|word| word.starts_with(current) || word == FILES);
+        found.join(" ")
+    }
+
     #[test]
-    fn every_verb_is_completed_in_every_shell() {
-        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let mut script = Vec::new();
-            generate(shell, &mut cli::parser(), "urbd", &mut script);
-            let script = String::from_utf8(script).unwrap();
-            for verb in crate::verbs::VERBS.iter().filter(|v| !v.hidden) {
-                assert!(script.contains(verb.name), "{shell}: {}", verb.name);
-            }
+    fn what_may_follow() {
+        for (line, expected) in [
+            ("urbd wait-", "wait-connect wait-sync"),
+            ("urbd -c x.conf prim", "primary"),
+            ("urbd help wip", "wipe-md"),
+            ("urbd -c ", ":files"),
+            ("urbd --config=/e", ":files"),
+            ("urbd --no", "--node="),
+            ("urbd nonsense ", ""),
+            ("urbd up ", "r0 gone all"),
+            ("urbd up r0 ", "r0 gone all"),
+            ("urbd primary r0/", ""),
+            ("urbd attach r0", "r0 r0/0 r0/1"),
+            ("urbd connect r0:", "r0:bravo"),
+            ("urbd verify r0:", "r0:bravo"),
+            ("urbd verify r0:bravo/", "r0:bravo/0 r0:bravo/1"),
+            ("urbd dstate minor-", "minor-5 minor-6"),
+            ("urbd create-md --format=", "--format=v08 --format=v09"),
+            ("urbd create-md --format ", "v08 v09"),
+            ("urbd restore-md --file ", ":files"),
+            ("urbd net-options --after-sb-1pri=disc", "--after-sb-1pri=disconnect --after-sb-1pri=discard-secondary"),
+            ("urbd net-options --protocol ", "A B C"),
+            ("urbd net-options --allow-two-primaries=", "--allow-two-primaries=yes --allow-two-primaries=no"),
+            ("urbd net-options --allow-two-primaries ", "r0 gone all"),
+            ("urbd net-options --max-ep", "--max-epoch-size="),
+            ("urbd disk-options --resync-after=r0", "--resync-after=r0"),
+            ("urbd status --sta", "--stacked --statistics"),
+            ("urbd completion ", "bash zsh fish"),
+            ("drbdsetup wait-sync-v", "wait-sync-volume"),
+            ("drbdsetup detach ", "5 6"),
+            ("drbdsetup verify ", "r0 gone all"),
+            ("drbdsetup verify r0 ", "1"),
+            ("drbdsetup verify r0 1 ", "0 1"),
+            ("drbdsetup primary --fo", "--force"),
+        ] {
+            let mut found: Vec<_> = words(line).split(' ').map(str::to_owned).collect();
+            let mut expected: Vec<_> = expected.split(' ').map(str::to_owned).collect();
+            found.sort();
+            expected.sort();
+            assert_eq!(found, expected, "{line}");
         }
     }
 }

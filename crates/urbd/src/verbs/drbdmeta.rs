@@ -56,6 +56,19 @@ const OF_CREATE: [&str; 7] = [
 const COMMANDS: &str = "create-md wipe-md apply-al check-resize outdate invalidate dstate get-gi show-gi set-gi dump-md \
                         restore-md read-dev-uuid write-dev-uuid forget-peer";
 
+/// What may stand behind these words.
+pub(crate) fn candidates(before: &[&str], minors: &[String]) -> Vec<String> {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+    match before.iter().filter(|word| !word.starts_with("--")).count() {
+        0 => minors.to_vec(),
+        1 => words("v08 v09"),
+        2 => words(":files"),
+        3 => words("internal flex-external"),
+        4 => words(COMMANDS),
+        _ => FLAGS.iter().chain(&WITH_VALUE).map(|name| format!("--{name}")).collect(),
+    }
+}
+
 fn bad_call(message: impl Into<String>) -> Problem {
     Problem::new(exit::BROKEN, message.into())
         .hint(format!(

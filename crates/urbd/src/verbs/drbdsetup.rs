@@ -80,9 +80,7 @@ fn help(words: &[String]) -> Option<u8> {
         _ => return None,
     };
     let Some((command, usage)) = about.and_then(|command| Some((command, usage(command)?))) else {
-        let mut names: Vec<&str> = COMMANDS.iter().map(|(name, ..)| *name).chain(ON_A_MINOR).collect();
-        names.sort_unstable();
-        println!("USAGE: drbdsetup COMMAND [ARGUMENTS] [OPTIONS]\n\nCommands:\n    {}", names.join("\n    "));
+        println!("USAGE: drbdsetup COMMAND [ARGUMENTS] [OPTIONS]\n\nCommands:\n    {}", commands().join("\n    "));
         println!("\nUse 'drbdsetup help COMMAND' for one of them.");
         return Some(exit::BROKEN);
     };
@@ -105,7 +103,20 @@ fn usage(command: &str) -> Option<String> {
     })
 }
 
-fn verb_of(command: &str) -> &str {
+/// All commands, sorted.
+pub(crate) fn commands() -> Vec<String> {
+    let mut names: Vec<String> = COMMANDS.iter().map(|(name, ..)| *name).chain(ON_A_MINOR).map(str::to_owned).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Is its object a minor?
+pub(crate) fn takes_a_minor(command: &str) -> bool {
+    ON_A_MINOR.contains(&command)
+}
+
+/// The verb that does the same.
+pub(crate) fn verb_of(command: &str) -> &str {
     COMMANDS.iter().find(|(name, ..)| *name == command).map_or(command, |(_, verb, _)| verb)
 }
 

@@ -228,14 +228,14 @@ fn given_options(verb: &Verb, call: &Call) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::{Action, VERBS};
+    use crate::verbs::{self, Action};
 
     /// These are refused with `--dry-run`.
     const WITHOUT: [&str; 1] = ["keep"];
 
     #[test]
     fn a_verb_that_changes_something_has_lines_or_is_known_to_have_none() {
-        for verb in VERBS {
+        for verb in verbs::all() {
             let has = match verb.action {
                 Action::Look(_) | Action::LookAt(_) => continue,
                 Action::Each(_) => shape(verb.name).is_some(),
