@@ -30,6 +30,7 @@ install: build
 	install -D -m 755 $(BUILT)/urbd $(DESTDIR)$(SBIN)/urbd
 	install -D -m 755 $(BUILT)/urbd-lab $(DESTDIR)/usr/libexec/urbd/urbd-lab
 	install -D -m 644 -t $(UNITS) dist/urbd@.service dist/urbd-keeper@.service
+	install -D -m 644 -t $(DESTDIR)/usr/lib/udev/rules.d dist/65-urbd.rules
 	install -D -m 644 -t $(SHARE)/doc/urbd README.md
 	install -D -m 644 dist/completion/urbd.bash $(SHARE)/bash-completion/completions/urbd
 	install -D -m 644 dist/completion/urbd.zsh $(SHARE)/zsh/vendor-completions/_urbd

@@ -45,12 +45,6 @@ def test_help_names_every_verb():
         assert re.search(rf"\b{verb}\b", r.stdout), verb
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(shell):
-    r = urbd("completion", shell)
-    assert r.returncode == 0 and "create-md" in r.stdout
-
-
 @pytest.mark.parametrize("args", [["no-such-verb"], ["up"], ["up", "no-such-resource"], ["primary", "--no-such-option", "all"],
                                   ["attach", "r0/99"]])
 def test_bad_calls(args):

@@ -32,15 +32,9 @@ impl Handlers {
         command: &str,
         environment: &[(String, String)],
     ) -> Option<WaitStatus> {
-        let spawned = Command::new("/bin/sh")
-            .arg("-c")
-            .arg(command)
-            .env_clear()
-            .envs([("HOME", "/"), ("TERM", "linux")])
-            .env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/lib/drbd")
-            .envs(environment.iter().map(|(k, v)| (k, v)))
-            .stdin(Stdio::null())
-            .spawn();
+        let outside = std::env::var_os("URBD_HANDLERS").is_some_and(|how| how == "systemd-run");
+        let mut shell = if outside { in_unit(environment) } else { in_process(environment) };
+        let spawned = shell.arg("-c").arg(command).stdin(Stdio::null()).spawn();
         let Ok(child) = spawned else { return Some(NOT_STARTED) };
         let Ok(pidfd) = sys::pidfd(child.id()) else {
             // Without a descriptor its end cannot be awaited, only waited for.
@@ -60,6 +54,39 @@ impl Handlers {
 
 fn wait(mut child: Child) -> WaitStatus {
     child.wait().map_or(NOT_STARTED, |status| status.into_raw())
+}
+
+/// What every handler finds in its environment.
+const ALWAYS: [(&str, &str); 3] = [
+    ("HOME", "/"),
+    ("TERM", "linux"),
+    ("PATH", "/sbin:/usr/sbin:/bin:/usr/bin:/usr/local/sbin:/usr/local/bin:/lib/drbd"),
+];
+
+/// A shell with just this environment.
+fn in_process(environment: &[(String, String)]) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.env_clear().envs(ALWAYS).envs(environment.iter().map(|(k, v)| (k, v)));
+    command
+}
+
+/// A shell in a unit of its own, outside of this service's sandbox and control group. `systemd-run` ends with the
+/// handler's exit status, and passes on what it prints.
+fn in_unit(environment: &[(String, String)]) -> Command {
+    let mut command = Command::new("systemd-run");
+    // What it has left running goes on, as when it is a process of ours.
+    command.args([
+        "--quiet",
+        "--collect",
+        "--wait",
+        "--pipe",
+        "--property=KillMode=process",
+        "--description=urbd handler",
+    ]);
+    let of_handler = environment.iter().map(|(k, v)| (k.as_str(), v.as_str()));
+    command.args(ALWAYS.into_iter().chain(of_handler).map(|(k, v)| format!("--setenv={k}={v}")));
+    command.args(["--", "/bin/sh"]);
+    command
 }
 
 #[cfg(test)]

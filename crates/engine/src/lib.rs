@@ -23,6 +23,7 @@ pub mod exclusive;
 mod fuse_server;
 mod handlers;
 mod links;
+pub mod log;
 mod metrics;
 mod mutant;
 mod nbd_server;
@@ -42,5 +43,7 @@ pub use claim::{Claim, KeeperCommand, end_keeper, keep};
 pub use frontends::{Errno, Kind, Request};
 #[cfg(feature = "mutants")]
 pub use mutant::{Mutant, choose_mutant};
+pub use notify::tell_service_manager;
 pub use resource::{Error, Options, clear_leftovers, device_name, prepare_run_dir, run, run_with};
 pub use setup::resource_config;
+pub use sys::keep_descriptors_from_children;

@@ -12,10 +12,15 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// # Errors
 /// If it asked for it and cannot be reached.
 pub(crate) fn ready() -> io::Result<()> {
-    match std::env::var_os("NOTIFY_SOCKET") {
-        Some(place) => send(&place, b"READY=1"),
-        None => Ok(()),
-    }
+    tell_service_manager("READY=1")
+}
+
+/// Tells the service manager something else in its own words (sd_notify(3)). Nothing happens without one.
+///
+/// # Errors
+/// If it cannot be reached.
+pub fn tell_service_manager(message: &str) -> io::Result<()> {
+    std::env::var_os("NOTIFY_SOCKET").map_or(Ok(()), |place| send(&place, message.as_bytes()))
 }
 
 fn send(place: &OsStr, message: &[u8]) -> io::Result<()> {

@@ -13,6 +13,7 @@ use crate::exclusive::{self, Locked};
 use crate::fuse_server::{FuseServer, Inherited};
 use crate::handlers::Handlers;
 use crate::links::{LinkEvent, Links};
+pub(crate) use crate::log::log;
 use crate::nbd_server::{FrontEvent, MAX_REQUEST, NbdServer};
 use crate::requests::Requests;
 use crate::ring::{BusyPoll, Done, Fd, Op, Ring};
@@ -640,11 +641,6 @@ fn start_fuse(
             if sys::user_and_group().0 == 0 { Err(format!("FUSE with loop: {e}")) } else { Ok(None) }
         }
     }
-}
-
-/// One line on standard error, which the service manager keeps.
-pub(crate) fn log(severity: &str, text: &str) {
-    eprintln!("{severity}: {text}");
 }
 
 fn random_seed() -> io::Result<u64> {

@@ -434,6 +434,31 @@ fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Makes `file` standard output and standard error.
+pub(crate) fn become_output(file: &std::fs::File) -> io::Result<()> {
+    for fd in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        // SAFETY: both are numbers of descriptors; no memory is involved.
+        if unsafe { libc::dup2(file.as_raw_fd(), fd) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// No program that this process starts from now on gets a descriptor that this one was given, but for the standard
+/// three. May be called between fork and exec.
+///
+/// # Errors
+/// If the kernel is older than Linux 5.11.
+pub fn keep_descriptors_from_children() -> io::Result<()> {
+    // SAFETY: three numbers; no memory is involved.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Of close_range(2).
+const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
+
 /// The process's effective user and group.
 pub(crate) fn user_and_group() -> (u32, u32) {
     // SAFETY: these calls cannot fail and take nothing.

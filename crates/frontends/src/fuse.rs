@@ -24,6 +24,7 @@
 //! should lock its memory and set `PR_SET_IO_FLUSHER`.
 
 mod abi;
+mod host;
 mod mount;
 mod session;
 #[cfg(test)]

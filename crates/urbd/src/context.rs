@@ -68,6 +68,13 @@ impl Context {
         }
     }
 
+    /// Is everything as a service unit finds it, so that no option or variable need be passed on?
+    pub(crate) fn is_default(&self) -> bool {
+        let file = installed_config_file();
+        let places = self.config_file == Path::new(file) && self.run_dir == Path::new("/run/urbd");
+        places && self.node == host_name() && !self.stacked && variable("URBD_DEV_DIR").is_none()
+    }
+
     /// The configuration; read on first use, its warnings then go to stderr.
     ///
     /// # Errors
@@ -147,9 +154,12 @@ fn default_config_file() -> PathBuf {
     if let Some(file) = variable("URBD_CONF") {
         return file.into();
     }
+    installed_config_file().into()
+}
+
+fn installed_config_file() -> &'static str {
     let candidates = ["/etc/urbd.conf", "/etc/drbd.conf"];
-    let own = candidates.iter().find(|f| Path::new(f).exists());
-    own.copied().unwrap_or("/etc/urbd.conf").into()
+    candidates.into_iter().find(|f| Path::new(f).exists()).unwrap_or("/etc/urbd.conf")
 }
 
 fn default_run_dir() -> PathBuf {

@@ -1,6 +1,8 @@
 //! The table of verbs: names, help, objects and options as data; used for parsing, dispatch, help and completion.
 
 pub(crate) mod adjust;
+mod at_shutdown;
+mod background;
 pub(crate) mod commands;
 pub(crate) mod completion;
 pub(crate) mod configuration;
@@ -151,7 +153,14 @@ const CREATE_MD: &[Opt] = &[
     flag("peers-outdated", "Declare the peers' data outdated (v09)"),
     flag("ignore-sanity-checks", "Write even over a file system"),
 ];
-const RUN: &[Opt] = &[Opt { hidden: true, ..flag("take-over", "Go on where the process that runs it leaves") }];
+const RUN: &[Opt] = &[
+    Opt { hidden: true, ..flag("take-over", "Go on where the process that runs it leaves") },
+    Opt { hidden: true, ..value("log", "FILE", "Standard error is this file: it is rotated") },
+];
+const DOWN: &[Opt] = &[
+    FORCE,
+    Opt { hidden: true, ..flag("at-shutdown", "If this machine goes down: unmount what is mounted from the devices") },
+];
 const ADJUST: &[Opt] = &[
     flag("skip-disk", "Leave disks alone"),
     flag("skip-net", "Leave connections alone"),
@@ -225,7 +234,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         title: "Start, stop, change roles",
         verbs: &[
             each("up", Resource, "Start resources: attach the disks, connect to the peers", &[], lifecycle::up),
-            each("down", Resource, "Stop resources", &[FORCE], lifecycle::down),
+            each("down", Resource, "Stop resources", DOWN, lifecycle::down),
             each(
                 "adjust",
                 PeerDevice,
@@ -346,6 +355,13 @@ pub(crate) static SECTIONS: &[Section] = &[
             look(each("sh-md-dev", Volume, "Metadata disk per volume", &[], shell::metadata_device)),
             look(each("sh-md-idx", Volume, "Metadata index per volume", &[], shell::metadata_index)),
             look(each("sh-ip", PeerDevice, "Own address of each path", &[], shell::address)),
+            hidden(look(once(
+                "udev-names",
+                Nothing,
+                "Names of the device on a file, for our udev rule",
+                UDEV,
+                shell::udev_names,
+            ))),
             look(each("sh-udev", Volume, "Names and links of a device, for udev", &[], shell::udev)),
             look(once(
                 "sh-mod-parms",
@@ -421,6 +437,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
 ];
 
+const UDEV: &[Opt] = &[value("backing-file", "PATH", "The file below a loop device: RUN_DIR/RES.dev/.VOL-…")];
 const ADJUST_TENTATIVE: Opt = Opt { hidden: true, ..flag("tentative", "Accepted for compatibility") };
 /// What drbdsetup is called with: the disk that the caller believes is configured.
 const ATTACH: &[Opt] = &[

@@ -4,6 +4,7 @@ use super::{Runner, log};
 use crate::buffers::BufId;
 use crate::digests::Algorithm;
 use crate::fuse_server::FuseServer;
+use crate::log::log_with;
 use crate::requests::Asker;
 use control::{Event, HelperCall};
 use units::{NodeId, VolumeNr};
@@ -222,9 +223,15 @@ impl Runner {
             Severity::Warning => "warning",
             Severity::Info => "info",
         };
-        let peer = notice.peer.map(|p| format!(" {}", self.peer_name(p))).unwrap_or_default();
-        let volume = notice.volume.map(|v| format!(" volume {v}")).unwrap_or_default();
-        log(severity, &format!("{}{volume}{peer}: {} [{}]", self.local.name, notice.text, notice.reason));
+        let peer = notice.peer.map(|p| self.peer_name(p));
+        let volume = notice.volume.map(|v| v.to_string());
+        let reason = notice.reason.to_string();
+        let of_volume = volume.as_ref().map(|v| format!(" volume {v}")).unwrap_or_default();
+        let of_peer = peer.map(|p| format!(" {p}")).unwrap_or_default();
+        let text = format!("{}{of_volume}{of_peer}: {} [{reason}]", self.local.name, notice.text);
+        let about = [("URBD_PEER", peer), ("URBD_VOLUME", volume.as_deref()), ("URBD_REASON", Some(&*reason))];
+        let fields: Vec<_> = about.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        log_with(severity, &text, &fields);
         self.status_changed = true;
     }
 }

@@ -1,6 +1,7 @@
 //! Mounting and unmounting.
 #![allow(unsafe_code)] // System calls that the standard library does not have.
 
+use super::host;
 use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io;
@@ -32,10 +33,11 @@ pub fn mount(path: &Path) -> io::Result<OwnedFd> {
 pub fn unmount(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a valid C string for the length of the call.
-    if unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
+    let result = || match unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    let Err(error) = host::within(result) else { return Ok(()) };
     if error.raw_os_error() != Some(libc::EPERM) {
         return Err(error);
     }
@@ -87,10 +89,13 @@ fn mount_directly(path: &Path) -> io::Result<OwnedFd> {
     let (source, fs_type, options) = (CString::new("urbd")?, CString::new(FS_TYPE)?, CString::new(options)?);
     let target = CString::new(path.as_os_str().as_bytes())?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    // SAFETY: all four are valid C strings for the length of the call.
-    let result =
-        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), fs_type.as_ptr(), flags, options.as_ptr().cast()) };
-    if result == 0 { Ok(device.into()) } else { Err(io::Error::last_os_error()) }
+    host::within(|| {
+        // SAFETY: all four are valid C strings for the length of the call.
+        let result =
+            unsafe { libc::mount(source.as_ptr(), target.as_ptr(), fs_type.as_ptr(), flags, options.as_ptr().cast()) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    })?;
+    Ok(device.into())
 }
 
 fn mount_by_helper(path: &Path) -> io::Result<OwnedFd> {

@@ -18,11 +18,13 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engine/src/ring/slot.rs",
     "crates/engine/src/ring/uring.rs",
     "crates/engine/src/sys.rs",
+    "crates/frontends/src/fuse/host.rs",
     "crates/frontends/src/fuse/mount.rs",
     "crates/frontends/src/loopdev.rs",
     "crates/frontends/src/loopdev/holder.rs",
     "crates/frontends/src/sys.rs",
     "crates/units/tests/counting/allocations.rs",
+    "crates/urbd/src/verbs/background.rs",
     "crates/urbd/src/verbs/lifecycle.rs",
 ];
 

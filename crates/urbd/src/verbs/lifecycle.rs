@@ -1,18 +1,14 @@
 //! Starting, stopping and adjusting resources (`docs/spec/config-and-cli.md` 5).
 
 use std::env;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command as Process, Stdio};
+use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use config::LocalResource;
 use control::Command;
-use control::client::{Client, ClientError};
+use control::client::ClientError;
 use units::VolumeNr;
 
 use crate::cli::Call;
@@ -20,21 +16,23 @@ use crate::context::{Context, LONG_TIMEOUT};
 use crate::objects::{Takes, Target};
 use crate::offline;
 use crate::problem::{Problem, exit};
-use crate::verbs::metadata;
+use crate::verbs::{at_shutdown, background, metadata};
 
-/// How long a started process may take until it answers.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a process may take to end after it said yes to `down`.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// A process that the kernel keeps for so long waits for a disk that hangs.
 const KEPT: Duration = Duration::from_secs(4);
 /// How long the disks may be busy after the process that used them was killed.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// `run RES`: in the foreground, until `down`.
 pub(crate) fn run(call: &Call) -> Result<u8, Problem> {
-    start(call.context, only_resource(call)?.local()?, call.flag("take-over"), None)
+    let target = only_resource(call)?;
+    let failed = |e: std::io::Error| Problem::new(exit::BROKEN, format!("{target}: the log: {e}"));
+    engine::log::begin(&target.name.resource, call.value("log").map(Path::new)).map_err(failed)?;
+    let ended = start(call.context, target.local()?, call.flag("take-over"), None);
+    ended.inspect_err(background::tell_manager)
 }
 
 /// `keep RES`: is the process that holds a resource's devices when nobody serves it.
@@ -74,6 +72,8 @@ fn start(
     application: Option<Box<dyn engine::Application>>,
 ) -> Result<u8, Problem> {
     check_startable(context, local)?;
+    // Handlers and the keeper get none of ours. An old kernel cannot, and is not worth failing for.
+    let _ = engine::keep_descriptors_from_children();
     let options = options(context, local, application.is_none())?;
     let patience = match (context.is_running(&local.name), take_over) {
         (true, false) => return Err(runs_already(&local.name)),
@@ -131,7 +131,7 @@ fn runs_already(resource: &str) -> Problem {
         .hint(format!("to take over a changed configuration: urbd adjust {resource}"))
 }
 
-fn prepare_run_dir(run_dir: &Path) -> Result<(), Problem> {
+pub(super) fn prepare_run_dir(run_dir: &Path) -> Result<(), Problem> {
     engine::prepare_run_dir(run_dir).map_err(|e| {
         Problem::new(exit::BROKEN, format!("cannot use the run directory {}: {e}", run_dir.display()))
             .hint("set URBD_RUN_DIR to a directory that only this user may write")
@@ -158,7 +158,7 @@ pub(crate) fn up(call: &Call, target: &Target) -> Result<u8, Problem> {
     if call.context.is_running(&local.name) {
         return Err(runs_already(&local.name));
     }
-    start_in_background(call, local, false)
+    background::start(call, local, false)
 }
 
 /// `restart`: another process takes over; what applications ask of the devices waits meanwhile. One that does not run
@@ -172,7 +172,7 @@ pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
         return Err(Problem::usage(format!("{name}: systemd runs it"))
             .hint(format!("the same, with devices in use: systemctl restart urbd@{name}")));
     }
-    start_in_background(call, local, true)
+    background::start(call, local, true)
 }
 
 /// Is the process one of the resource's service unit?
@@ -182,123 +182,12 @@ fn is_of_service_manager(pid: u32, resource: &str) -> bool {
     groups.lines().any(|line| line.ends_with(&unit) || line.contains(&format!("{unit}/")))
 }
 
-fn start_in_background(call: &Call, local: &LocalResource, take_over: bool) -> Result<u8, Problem> {
-    prepare_run_dir(&call.context.run_dir)?;
-    let log = Log::open(call.context.run_dir.join(format!("{}.log", local.name)))?;
-    let mut child = spawn(call.context, &local.name, take_over, &log)?;
-    let mut client = wait_until_it_answers(call.context, &local.name, &mut child, &log)?;
-    client.set_timeout(Some(START_TIMEOUT)).map_err(|e| Problem::client(&local.name, &e))?;
-    match client.ask(&control::Request::Started) {
-        Ok(_) => Ok(0),
-        Err(ClientError::Refused(failure)) => Err(attach_failed(&local.name, &failure)),
-        Err(e) => Err(Problem::client(&local.name, &e)),
-    }
-}
-
-/// The resource runs, as after a stage of drbdadm's `up` has failed; without that disk it can serve its peer's data.
-fn attach_failed(resource: &str, failure: &control::Failure) -> Problem {
-    let problem = Problem::refused(resource, failure);
-    let next = format!("the resource runs without that disk; mend it, then: urbd attach {resource} (or: urbd down)");
-    let hint = problem.hint.as_ref().map_or_else(|| next.clone(), |hint| format!("{hint}; {next}"));
-    Problem { exit: exit::USAGE, ..problem }.hint(hint)
-}
-
-/// The log of a background process, and where this start's part begins.
-struct Log {
-    path: PathBuf,
-    file: File,
-    start: u64,
-}
-
-impl Log {
-    fn open(path: PathBuf) -> Result<Log, Problem> {
-        let opened = OpenOptions::new().create(true).append(true).custom_flags(libc::O_NOFOLLOW).open(&path);
-        let file = opened.map_err(|e| {
-            let why = match e.raw_os_error() {
-                Some(libc::ELOOP) => "it is a symbolic link: remove it".to_owned(),
-                _ => e.to_string(),
-            };
-            Problem::new(exit::BROKEN, format!("cannot write {}: {why}", path.display()))
-        })?;
-        let start = file.metadata().map_or(0, |m| m.len());
-        Ok(Log { path, file, start })
-    }
-
-    fn writer(&self) -> Stdio {
-        self.file.try_clone().map_or_else(|_| Stdio::null(), Stdio::from)
-    }
-
-    /// What was written since the start, without empty lines at its end.
-    fn text(&self) -> String {
-        let mut text = String::new();
-        if let Ok(mut file) = File::open(&self.path) {
-            let _ = file.seek(SeekFrom::Start(self.start)).and_then(|_| file.read_to_string(&mut text));
-        }
-        text.trim_end().to_owned()
-    }
-}
-
-fn spawn(context: &Context, resource: &str, take_over: bool, log: &Log) -> Result<Child, Problem> {
-    let failed = |e| Problem::new(exit::BROKEN, format!("{resource}: cannot start `urbd run`: {e}"));
-    let program = env::current_exe().map_err(failed)?;
-    let mut command = Process::new(program);
-    command.arg0("urbd").arg("--config").arg(&context.config_file).arg("--node").arg(&context.node);
-    command.args(context.stacked.then_some("--stacked")).args(["run", resource]);
-    command.args(take_over.then_some("--take-over"));
-    command.env("URBD_RUN_DIR", &context.run_dir);
-    command.stdin(Stdio::null()).stdout(log.writer()).stderr(log.writer());
-    detach_from_session(&mut command);
-    command.spawn().map_err(failed)
-}
-
-/// A session of its own: it outlives the terminal.
-#[allow(unsafe_code)]
-fn detach_from_session(command: &mut Process) {
-    let new_session = || {
-        // SAFETY: setsid takes no arguments and touches no memory; it may be called between fork and exec.
-        match unsafe { libc::setsid() } {
-            -1 => Err(std::io::Error::last_os_error()),
-            _ => Ok(()),
-        }
-    };
-    // SAFETY: the closure allocates nothing and takes no lock, as is required between fork and exec.
-    unsafe { command.pre_exec(new_session) };
-}
-
-fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, log: &Log) -> Result<Client, Problem> {
-    let deadline = Instant::now() + START_TIMEOUT;
-    loop {
-        let ended = child.try_wait();
-        if let Ok(Some(status)) = ended {
-            let code = status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c != 0).unwrap_or(exit::BROKEN);
-            let said = log.text();
-            let message = match (said.is_empty(), status.signal()) {
-                (false, _) => said.strip_prefix("urbd: ").unwrap_or(&said).to_owned(),
-                (true, Some(signal)) => format!("{resource}: the process was killed by signal {signal}"),
-                (true, None) => format!("{resource}: the process ended with status {code} and said nothing"),
-            };
-            return Err(Problem::new(code, message));
-        }
-        if let Ok(client) = context.client(resource)
-            && client.pid == child.id()
-        {
-            return Ok(client);
-        }
-        if Instant::now() > deadline {
-            let seconds = START_TIMEOUT.as_secs();
-            return Err(Problem::new(exit::BROKEN, format!("{resource}: no answer within {seconds} s")).hint(format!(
-                "process {} still runs; look at {}",
-                child.id(),
-                log.path.display()
-            )));
-        }
-        thread::sleep(PAUSE);
-    }
-}
-
 /// `down`: not running is no error.
 pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
     let resource = &target.name.resource;
+    if call.flag("at-shutdown") {
+        at_shutdown::unmount(call.context, resource);
+    }
     let ended = stop(call.context, resource, call.flag("force"))?;
     let kept = engine::end_keeper(&call.context.run_dir, resource, call.flag("force"));
     match kept {

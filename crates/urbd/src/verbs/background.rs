@@ -1,0 +1,246 @@
+//! The process of a resource, started by a verb: what the caller has, and where it runs, must not matter to it.
+
+use std::env;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf, absolute};
+use std::process::{Child, Command as Process, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use config::LocalResource;
+use control::client::ClientError;
+
+use crate::cli::Call;
+use crate::context::Context;
+use crate::problem::{Problem, exit};
+use crate::verbs::lifecycle::{PAUSE, prepare_run_dir};
+
+/// How long a started process may take until it answers.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Starts `run` in the background and waits until the resource is there. Its process is not one of the caller's: where
+/// systemd runs it is in a control group of its own, as the unit of the resource if that can be, else in a scope.
+pub(super) fn start(call: &Call, local: &LocalResource, take_over: bool) -> Result<u8, Problem> {
+    prepare_run_dir(&call.context.run_dir)?;
+    let systemd = Systemd::find();
+    let unit = systemd.as_ref().and_then(|systemd| systemd.unit_for(call.context, &local.name));
+    if let Some(unit) = unit.filter(|_| !take_over) {
+        start_unit(&local.name, &unit)?;
+    } else {
+        let run_dir = absolute(&call.context.run_dir);
+        let run_dir = run_dir.map_err(|e| Problem::new(exit::BROKEN, format!("where is the run directory? {e}")))?;
+        let log = Log::open(run_dir.join(format!("{}.log", local.name)))?;
+        let mut child = spawn(call.context, &local.name, take_over, &log, systemd.as_ref())?;
+        wait_until_it_answers(call.context, &local.name, &mut child, &log)?;
+    }
+    let mut client = call.context.client(&local.name)?;
+    client.set_timeout(Some(START_TIMEOUT)).map_err(|e| Problem::client(&local.name, &e))?;
+    match client.ask(&control::Request::Started) {
+        Ok(_) => Ok(0),
+        Err(ClientError::Refused(failure)) => Err(attach_failed(&local.name, &failure)),
+        Err(e) => Err(Problem::client(&local.name, &e)),
+    }
+}
+
+/// The resource runs, as after a stage of drbdadm's `up` has failed; without that disk it can serve its peer's data.
+fn attach_failed(resource: &str, failure: &control::Failure) -> Problem {
+    let problem = Problem::refused(resource, failure);
+    let next = format!("the resource runs without that disk; mend it, then: urbd attach {resource} (or: urbd down)");
+    let hint = problem.hint.as_ref().map_or_else(|| next.clone(), |hint| format!("{hint}; {next}"));
+    Problem { exit: exit::USAGE, ..problem }.hint(hint)
+}
+
+/// The log of a background process, and where this start's part begins.
+struct Log {
+    path: PathBuf,
+    file: File,
+    start: u64,
+}
+
+impl Log {
+    fn open(path: PathBuf) -> Result<Log, Problem> {
+        let opened =
+            OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(&path);
+        let file = opened.map_err(|e| {
+            let why = match e.raw_os_error() {
+                Some(libc::ELOOP) => "it is a symbolic link: remove it".to_owned(),
+                _ => e.to_string(),
+            };
+            Problem::new(exit::BROKEN, format!("cannot write {}: {why}", path.display()))
+        })?;
+        let start = file.metadata().map_or(0, |m| m.len());
+        Ok(Log { path, file, start })
+    }
+
+    fn writer(&self) -> Stdio {
+        self.file.try_clone().map_or_else(|_| Stdio::null(), Stdio::from)
+    }
+
+    /// What was written since the start, without empty lines at its end.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if let Ok(mut file) = File::open(&self.path) {
+            let _ = file.seek(SeekFrom::Start(self.start)).and_then(|_| file.read_to_string(&mut text));
+        }
+        text.trim_end().to_owned()
+    }
+}
+
+fn spawn(
+    context: &Context,
+    resource: &str,
+    take_over: bool,
+    log: &Log,
+    systemd: Option<&Systemd>,
+) -> Result<Child, Problem> {
+    let failed = |e| Problem::new(exit::BROKEN, format!("{resource}: cannot start `urbd run`: {e}"));
+    let program = env::current_exe().map_err(failed)?;
+    let config_file = absolute(&context.config_file).map_err(failed)?;
+    let run_dir = absolute(&context.run_dir).map_err(failed)?;
+    let mut command = match systemd {
+        Some(systemd) => systemd.scope(resource, &program),
+        None => Process::new(&program),
+    };
+    if systemd.is_none() {
+        command.arg0("urbd");
+    }
+    command.arg("--config").arg(config_file).arg("--node").arg(&context.node);
+    command.args(context.stacked.then_some("--stacked")).args(["run", resource]);
+    command.args(take_over.then_some("--take-over")).arg("--log").arg(&log.path);
+    // The caller's directory must not be kept in use, nor what it has open.
+    command.env("URBD_RUN_DIR", run_dir).current_dir("/");
+    command.stdin(Stdio::null()).stdout(log.writer()).stderr(log.writer());
+    detach_from_session(&mut command);
+    command.spawn().map_err(failed)
+}
+
+/// A session of its own, so that it outlives the terminal, and none of the caller's descriptors but its log.
+#[allow(unsafe_code)]
+fn detach_from_session(command: &mut Process) {
+    let new_session = || {
+        // SAFETY: setsid takes no arguments and touches no memory; it may be called between fork and exec.
+        match unsafe { libc::setsid() } {
+            -1 => Err(std::io::Error::last_os_error()),
+            // Only kernels that are too old for us refuse.
+            _ => engine::keep_descriptors_from_children(),
+        }
+    };
+    // SAFETY: the closure allocates nothing and takes no lock, as is required between fork and exec.
+    unsafe { command.pre_exec(new_session) };
+}
+
+fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, log: &Log) -> Result<(), Problem> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    loop {
+        let ended = child.try_wait();
+        if let Ok(Some(status)) = ended {
+            let code = status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c != 0).unwrap_or(exit::BROKEN);
+            let said = log.text();
+            let message = match (said.is_empty(), status.signal()) {
+                (false, _) => said.strip_prefix("urbd: ").unwrap_or(&said).to_owned(),
+                (true, Some(signal)) => format!("{resource}: the process was killed by signal {signal}"),
+                (true, None) => format!("{resource}: the process ended with status {code} and said nothing"),
+            };
+            return Err(Problem::new(code, message));
+        }
+        if let Ok(client) = context.client(resource)
+            && client.pid == child.id()
+        {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let seconds = START_TIMEOUT.as_secs();
+            return Err(Problem::new(exit::BROKEN, format!("{resource}: no answer within {seconds} s")).hint(format!(
+                "process {} still runs; look at {}",
+                child.id(),
+                log.path.display()
+            )));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// The service manager of this machine.
+struct Systemd;
+
+impl Systemd {
+    /// Is it there, and may this user ask it for something (sd_booted(3))?
+    fn find() -> Option<Systemd> {
+        let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+        (root && Path::new("/run/systemd/system").is_dir()).then_some(Systemd)
+    }
+
+    /// The resource's unit, if it is installed and would find the same configuration.
+    fn unit_for(&self, context: &Context, resource: &str) -> Option<String> {
+        let folders = ["/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
+        let installed = || folders.iter().any(|folder| Path::new(folder).join("urbd@.service").exists());
+        unit(resource).filter(|_| context.is_default() && installed())
+    }
+
+    /// What starts `program` in a scope of its own: a control group that nobody else's end takes along.
+    fn scope(&self, resource: &str, program: &Path) -> Process {
+        let mut command = Process::new("systemd-run");
+        command.args(["--scope", "--quiet", "--collect", "--slice=system.slice"]);
+        command.arg(format!("--description=urbd resource {resource}"));
+        // File systems on its devices are unmounted before it ends.
+        command.args(["--property=Before=remote-fs-pre.target", "--property=After=network.target", "--"]).arg(program);
+        command
+    }
+}
+
+/// Starts the unit of the resource, which is ready when the disks are attached.
+///
+/// # Errors
+/// What its process has said of its failure, with its exit status.
+fn start_unit(resource: &str, unit: &str) -> Result<(), Problem> {
+    let failed = |e| Problem::new(exit::BROKEN, format!("{resource}: cannot start `systemctl`: {e}"));
+    // A unit that has failed too often in a short time is only started by somebody who says so.
+    let _ = Process::new("systemctl").args(["reset-failed", unit]).stderr(Stdio::null()).status();
+    let started = Process::new("systemctl").args(["start", unit]).stdin(Stdio::null()).output().map_err(failed)?;
+    if started.status.success() {
+        return Ok(());
+    }
+    let show = ["show", "--property=StatusText", "--property=ExecMainStatus", unit];
+    let shown = Process::new("systemctl").args(show).output().map_err(failed)?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let field = |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    let status = field("ExecMainStatus").and_then(|s| s.parse().ok()).filter(|s| *s != 0).unwrap_or(exit::BROKEN);
+    let said = field("StatusText").and_then(|text| text.strip_prefix(FAILED));
+    match said.map(|text| text.split_once(HINT).unwrap_or((text, ""))) {
+        Some((text, "")) => Err(Problem::new(status, text)),
+        Some((text, hint)) => Err(Problem::new(status, text).hint(hint)),
+        None => Err(Problem::new(status, String::from_utf8_lossy(&started.stderr).trim_end().to_owned())
+            .hint(format!("journalctl -u {unit} says more"))),
+    }
+}
+
+/// The unit of a resource; `None` if its name cannot be that of a unit.
+fn unit(resource: &str) -> Option<String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'_' | b'.' | b'-');
+    resource.bytes().all(fits).then(|| format!("urbd@{resource}.service"))
+}
+
+const FAILED: &str = "failed: ";
+const HINT: &str = "; what to do: ";
+
+/// Why this process of a service ends, for who has started the unit (sd_notify(3)). Others are not told.
+pub(super) fn tell_manager(problem: &Problem) {
+    let one_line = |text: &str| text.replace('\n', " ");
+    let hint = problem.hint.as_deref().map(|hint| format!("{HINT}{}", one_line(hint))).unwrap_or_default();
+    // The journal has it in any case.
+    let _ = engine::tell_service_manager(&format!("STATUS={FAILED}{}{hint}", one_line(&problem.message)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_units() {
+        assert_eq!(unit("my-db").as_deref(), Some("urbd@my-db.service"));
+        assert_eq!(unit("a b"), None);
+    }
+}

@@ -1,0 +1,193 @@
+"""Services, the journal and handlers under a real systemd, in containers that boot this machine's own files."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import cluster as C
+import machine
+import scratch
+
+DIST = machine.DIST
+CONFIG = """resource r0 {{
+  handlers {{ {handlers} }}
+  volume 0 {{ device minor 7; disk /srv/disk; meta-disk internal; }}
+  on alpha {{ node-id 0; address 10.99.1.1:7789; }}
+  on bravo {{ node-id 1; address 10.99.1.2:7789; }}
+}}
+"""
+HANDLER = ("id -u >/etc/handler-ran; systemctl --version | head -n1 >>/etc/handler-ran; cat /proc/self/cgroup >>/etc/handler-ran; "
+           "echo $DRBD_RESOURCE $DRBD_MY_NODE_ID >>/etc/handler-ran")
+
+
+def sh(*command):
+    subprocess.run(command, check=True)
+
+
+@pytest.fixture
+def pair():
+    """Two machines with a link between them, and their disks."""
+    assert os.geteuid() == 0
+    mine = f"urbd-{os.getpid()}"
+    names = {"alpha": f"{mine}-a", "bravo": f"{mine}-b"}
+    with scratch.lasting("urbd-machines-", C.scratch_dir()) as place:
+        machines = []
+        try:
+            for name, netns in names.items():
+                sh("ip", "netns", "add", netns)
+                m = machine.Machine(os.path.join(place, name), name, netns)
+                machines.append(m)
+                m.write("/etc/urbd.conf", CONFIG.format(handlers=f'before-resync-target "{HANDLER}"; after-resync-target "exit 7";'), 0o600)
+                os.makedirs(m.path("/srv"))
+                with open(m.path("/srv/disk"), "wb") as f:
+                    f.truncate(48 << 20)
+            sh("ip", "link", "add", "urbd0", "netns", names["alpha"], "type", "veth", "peer", "urbd0", "netns", names["bravo"])
+            for (_, netns), address in zip(names.items(), ("10.99.1.1/24", "10.99.1.2/24")):
+                sh("ip", "-n", netns, "addr", "add", address, "dev", "urbd0")
+                sh("ip", "-n", netns, "link", "set", "urbd0", "up")
+                sh("ip", "-n", netns, "link", "set", "lo", "up")
+            for m in machines:
+                m.boot()
+            yield machines
+        finally:
+            for m in machines:
+                m.remove()
+            for netns in names.values():
+                subprocess.run(["ip", "netns", "del", netns], check=False)
+
+
+def is_synced(m):
+    status = m.call("urbd", "status", "r0").stdout
+    return status.count("UpToDate") == 2
+
+
+def test_two_machines(pair):
+    """A life of two machines: `up` from another service, a handler, fail-over, stop while mounted, reboot."""
+    a, b = pair
+    for m in pair:
+        m.run("urbd", "create-md", "r0")
+    # From another service, which ends at once and takes its control group along.
+    a.run("systemd-run", "--wait", "--quiet", "--property=KillMode=control-group", "--unit=caller", "urbd", "up", "r0")
+    b.run("urbd", "up", "r0")
+    for m in pair:
+        pid = m.run("systemctl", "show", "-P", "MainPID", "urbd@r0").strip()
+        assert "/urbd@r0.service" in m.run("cat", f"/proc/{pid}/cgroup"), "in a control group of its own"
+        m.run("urbd", "wait-connect", "--wfc-timeout=30", "r0")
+    a.run("urbd", "primary", "--force", "r0")
+    C.eventually("both are UpToDate", lambda: is_synced(a) and is_synced(b), 40)
+
+    # The handler ran outside the sandbox: it wrote to /etc, called systemctl, and its exit status arrived.
+    ran = b.run("cat", "/etc/handler-ran").splitlines()
+    assert ran[0] == "0" and ran[1].startswith("systemd ") and ran[-1] == "r0 1", ran
+    assert "urbd@r0.service" not in "\n".join(ran)
+    def journal():
+        return b.run("journalctl", "-u", "urbd@r0", "-o", "json", "--no-pager")
+
+    C.eventually("the other handler's status is there", lambda: "handler after-resync-target ended with wait status 0x700" in journal())
+    for field in ('"URBD_RESOURCE":"r0"', '"URBD_REASON":"state-change"', '"URBD_PEER":"alpha"'):
+        assert field in journal()
+    assert b.run("journalctl", "-u", "urbd@r0", "-p", "info", "--no-pager", "-o", "cat", "URBD_VOLUME=0")
+
+    # A file system by fstab, unmounted before the service stops, and mounted again at the next boot.
+    device = a.run("urbd", "sh-dev", "r0").strip()
+    a.run("mkfs.ext4", "-q", device)
+    a.run("mkdir", "-p", "/data")
+    a.run("mount", device, "/data")
+    a.run("sh", "-c", "echo kept >/data/file && sync /data/file")
+    r = a.call("urbd", "down", "r0")
+    assert r.returncode == 11, r
+    assert "systemd runs it" in a.call("urbd", "restart", "r0").stderr
+    a.run("systemctl", "restart", "urbd@r0", timeout=120)
+    assert a.run("cat", "/data/file") == "kept\n", "the device has outlived the process"
+    a.run("umount", "/data")
+    C.eventually("both are UpToDate again", lambda: is_synced(a) and is_synced(b), 40)
+
+    # Fail over and back.
+    a.run("urbd", "secondary", "r0")
+    b.run("urbd", "primary", "r0")
+    b.run("mkdir", "-p", "/data")
+    b.run("mount", b.run("urbd", "sh-dev", "r0").strip(), "/data")
+    assert b.run("cat", "/data/file") == "kept\n"
+
+    # A machine goes down with everything in use: unmounted first, in time, and nothing is missing afterwards.
+    b.run("sh", "-c", "echo more >>/data/file")
+    b.run("systemctl", "enable", "urbd@r0")
+    took = b.shut_down()
+    assert took < 60, b.console()
+    b.boot()
+    C.eventually("the service has started at boot", lambda: b.call("systemctl", "is-active", "urbd@r0").returncode == 0, 30)
+    C.eventually("both are UpToDate after the reboot", lambda: is_synced(a) and is_synced(b), 40)
+    b.run("urbd", "primary", "r0")
+    b.run("mount", "-o", "ro", b.run("urbd", "sh-dev", "r0").strip(), "/data")
+    last = b.run("journalctl", "-b", "-1", "--no-pager", "-u", "urbd@r0", "-u", "urbd-keeper@r0", "-u", "data.mount")
+    assert b.run("cat", "/data/file") == "kept\nmore\n", last
+    b.run("umount", "/data")
+    b.run("urbd", "down", "r0")
+    assert b.call("systemctl", "is-active", "urbd@r0").returncode != 0
+    assert not b.call("systemctl", "--failed", "--no-legend", "--plain").stdout.strip()
+
+
+def test_what_fails_is_said_and_another_configuration_gets_a_scope(pair):
+    a, _ = pair
+    r = a.call("urbd", "up", "r0")  # no metadata yet
+    assert r.returncode == 1 and "create-md" in r.stderr and "/srv/disk" in r.stderr, r
+    a.run("urbd", "create-md", "r0")
+    a.run("cp", "/etc/urbd.conf", "/srv/other.conf")
+    a.run("systemd-run", "--wait", "--quiet", "--unit=caller", "urbd", "-c", "/srv/other.conf", "up", "r0")
+    pid = a.run("cat", "/run/urbd/r0.pid").strip()
+    group = a.run("cat", f"/proc/{pid}/cgroup")
+    assert "run-" in group and ".scope" in group and "caller" not in group, group
+    lines = a.run("cat", "/run/urbd/r0.log").splitlines()
+    assert lines and all(re.match(r"\d{4}-\d\d-\d\dT[\d:.]{12}Z (info|warning|error): ", line) for line in lines), lines
+    a.run("urbd", "-c", "/srv/other.conf", "down", "r0")
+
+
+@pytest.mark.parametrize("unit,most", [("urbd@.service", 3.2), ("urbd-keeper@.service", 2.0)])
+def test_the_sandbox(tmp_path, unit, most):
+    shutil.copy(os.path.join(DIST, unit), tmp_path / "urbd-checked.service")
+    r = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", tmp_path / "urbd-checked.service"],
+                       capture_output=True, text=True)
+    level = float(re.search(r"exposure level for \S+: ([\d.]+)", r.stdout)[1])
+    assert level <= most, r.stdout
+
+
+def test_the_caller_keeps_nothing(tmp_path):
+    """Without systemd: neither a descriptor, nor the directory, nor the terminal of who called `up`; a log with times, rotated."""
+    disk, run = tmp_path / "disk", tmp_path / "run"
+    run.mkdir(mode=0o700)
+    disk.write_bytes(b"")
+    os.truncate(disk, 16 << 20)
+    config = tmp_path / "x.conf"
+    config.write_text(f"resource r0 {{ urbd {{ front-end none; }} on alpha {{ device minor 7; disk {disk}; meta-disk internal; "
+                      f"address 127.0.0.1:7899; }} on bravo {{ device minor 7; disk {disk}; meta-disk internal; address 127.0.0.2:7899; }} }}\n")
+    env = {**os.environ, "URBD_NODE": "alpha", "URBD_RUN_DIR": "run"}
+    log = run / "r0.log"
+    log.write_bytes(b"x" * (1 << 20) + b"\n")
+
+    def urbd(*args, **kw):
+        return subprocess.run([C.URBD, "-c", "x.conf", *args], cwd=tmp_path, env=env, timeout=60, **kw)
+
+    urbd("create-md", "--force", "r0", check=True, capture_output=True)
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    # Its output is read to the end, as programs do: a process that keeps it would hang them.
+    r = urbd("up", "r0", capture_output=True, close_fds=False)
+    try:
+        assert r.returncode == 0, r
+        os.close(writer)
+        os.set_blocking(reader, True)
+        assert os.read(reader, 1) == b"", "nobody else has the pipe"
+        pid = (run / "r0.pid").read_text().strip()
+        assert os.readlink(f"/proc/{pid}/cwd") == "/"
+        assert os.getsid(int(pid)) == int(pid)
+        assert (run / "r0.log.1").stat().st_size > 1 << 20
+        lines = log.read_text().splitlines()
+        assert lines and all(re.match(r"\d{4}-\d\d-\d\dT[\d:.]{12}Z (info|warning|error): ", line) for line in lines), lines
+    finally:
+        urbd("down", "--force", "r0", capture_output=True)
+        os.close(reader)
+
+
