@@ -14,8 +14,8 @@ from cluster import MIB, eventually
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes
 
 LIMIT = 48 * MIB
-# Of both nodes' processes together: 92 MiB of buffers each, 32 MiB of slots if FUSE comes over io_uring (another test
-# may have switched that on), and little more.
+# Of both nodes' processes together: up to 98 MiB of buffers each under load, 32 MiB of slots if FUSE comes over io_uring
+# (another test may have switched that on), and little more.
 LIMIT_OF_NODES = 288 * MIB
 WRITTEN = 192 * MIB
 # Flags of a process (proc(5), field 9 of stat) that PR_SET_IO_FLUSHER sets: PF_MEMALLOC_NOIO and PF_LOCAL_THROTTLE.
@@ -125,8 +125,8 @@ def test_write_back_under_a_memory_limit(cluster, limited):
 
 
 def test_write_back_while_the_nodes_have_a_limit_of_their_own(limited_nodes, cluster, limited):
-    """A node's process takes its memory when it starts: what programs write does not make it grow, and it needs nobody's
-    pages to be written before it can go on."""
+    """A node's process needs nobody's pages to be written before it can go on: what is always there suffices, and what it
+    grows by has a bound."""
     cluster.wrap = limited_nodes.inside
     write_back(cluster, limited)
     assert limited_nodes.killed() == 0
@@ -167,3 +167,74 @@ def test_process_without_any_right(pair):
     a.write(0, data)
     assert a.read(0, len(data)) == data
     pair.assert_same()
+
+
+def memory(node, res="r0"):
+    """Bytes of the process: resident that are no file's, and locked."""
+    with open(f"/proc/{node.serving(res)}/status") as f:
+        status = dict(x.split(":", 1) for x in f)
+    return tuple(int(status[key].split()[0]) * 1024 for key in ("RssAnon", "VmLck"))
+
+
+def plan(node):
+    """The memory plan, in bytes."""
+    return {key: kib and kib * 1024 for key, kib in node.status()["urbd-memory"].items()}
+
+
+# Resident of an idle process, besides its bitmaps; the pages of its program are those of all processes together.
+IDLE = 12 * MIB
+# Locked are the program and the libraries, too.
+PROGRAM = 24 * MIB
+
+
+def is_small(node, bitmaps=0):
+    resident, locked = memory(node)
+    return resident <= IDLE + bitmaps and locked <= IDLE + bitmaps + PROGRAM and plan(node)["buffers"] <= IDLE
+
+
+def test_an_idle_process_is_small_and_grows_only_under_load(pair):
+    """Whatever max-buffers says. What it has grown by goes when nobody uses it."""
+    pair.configure(net="max-buffers 131072;")
+    for n in pair.nodes:
+        n.create_md()
+        n.start()
+    a, b = pair.nodes
+    for n in (a, b):
+        n.wait(conn="Connected")
+        assert is_small(n), (memory(n), plan(n))
+        assert plan(n)["buffers-max"] > 1 << 30 and plan(n)["lockable"] is None
+    a.urbd("primary", "--force", "r0")
+    pair.wait_synced()
+    fio = ["fio", "--name=t", f"--filename={a.device()}", "--ioengine=libaio", "--direct=1", "--rw=randwrite", "--bs=1m",
+           "--iodepth=32", "--size=32M", "--io_size=512M"]
+    most, p = 0, subprocess.Popen(a.prefix() + fio, stdout=subprocess.DEVNULL)
+    while p.poll() is None:
+        most = max(most, plan(a)["buffers"])
+    assert p.returncode == 0 and most >= plan(a)["buffers-min"] + 4 * MIB, "it never grew"
+    for n in (a, b):
+        eventually("what is not used is given back", lambda: is_small(n), 60)
+        assert plan(n)["buffers"] >= plan(n)["buffers-min"]
+    words = a.urbd("status", "--verbose", "--statistics", "r0").out.split()
+    assert "lockable:unlimited" in words and any(w.startswith("buffers-max:") for w in words), words
+    pair.assert_same()
+
+
+def test_a_large_bitmap_is_in_memory_once(cluster):
+    """Also while it is read. It is all ones: a bitmap of zeroes needs hardly any memory."""
+    a = cluster.node("a", size=2 << 40)
+    cluster.node("b", size=2 << 40)
+    cluster.configure()
+    a.create_md()
+    a.start()
+    a.urbd("primary", "--force", "r0")
+    a.urbd("secondary", "r0")
+    a.stop()
+    a.start()
+    a.wait(disk="UpToDate", timeout=60)
+    with open(f"/proc/{a.serving()}/status") as f:
+        status = dict(x.split(":", 1) for x in f)
+    most, file = (int(status[key].split()[0]) * 1024 for key in ("VmHWM", "RssFile"))
+    bitmap = a.data_size() // 4096 // 8
+    assert bitmap > 63 * MIB and abs(plan(a)["bitmaps"] - bitmap) <= 1024
+    assert bitmap < memory(a)[0] and most - file <= bitmap + IDLE, (memory(a), most - file)
+    assert is_small(a, bitmap)

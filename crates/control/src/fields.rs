@@ -2,7 +2,9 @@
 
 use crate::paint::{self, Side, paint};
 use crate::rates::Progress;
-use crate::status::{ConnectionStatus, DeviceStatistics, DeviceStatus, PeerDeviceStatistics, PeerDeviceStatus};
+use crate::status::{
+    ConnectionStatus, DeviceStatistics, DeviceStatus, MemoryStatus, PeerDeviceStatistics, PeerDeviceStatus,
+};
 
 pub(crate) fn yes_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
@@ -58,6 +60,19 @@ pub(crate) fn open(device: &DeviceStatus, color: bool) -> String {
         Some(true) => format!("open:{}", paint(color, Side::Local, paint::Hue::Primary, "yes")),
         Some(false) => "open:no".to_owned(),
     }
+}
+
+/// The memory plan, in KiB.
+pub(crate) fn memory(memory: &MemoryStatus) -> Vec<String> {
+    let kib = |bytes: u64| bytes / 1024;
+    vec![
+        format!("buffers:{}", kib(memory.buffers)),
+        format!("buffers-min:{}", kib(memory.buffers_least)),
+        format!("buffers-max:{}", kib(memory.buffers_most)),
+        format!("bitmaps:{}", kib(memory.bitmaps)),
+        format!("locked:{}", kib(memory.locked)),
+        format!("lockable:{}", memory.lockable.map_or_else(|| "unlimited".to_owned(), |bytes| kib(bytes).to_string())),
+    ]
 }
 
 /// Counters of a device; `long` adds those of `--verbose`.

@@ -77,6 +77,10 @@ impl Page {
         if verbose && self.options.statistics {
             line.wrap();
             line.word(&format!("write-ordering:{}", resource.write_ordering));
+            if let Some(memory) = &resource.memory {
+                line.wrap();
+                line.words(fields::memory(memory));
+            }
         }
         line.end(&mut self.text);
 

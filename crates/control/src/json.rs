@@ -19,7 +19,7 @@ pub fn status(resources: &[ResourceStatus]) -> String {
 }
 
 fn resource(resource: &ResourceStatus) -> Value {
-    json!({
+    let mut object = object(json!({
         "name": resource.name,
         "node-id": resource.node_id.map_or(-1, i32::from),
         "role": resource.role.as_str(),
@@ -32,7 +32,19 @@ fn resource(resource: &ResourceStatus) -> Value {
         "write-ordering": resource.write_ordering.as_str(),
         "devices": resource.devices.iter().map(device).collect::<Vec<_>>(),
         "connections": resource.connections.iter().map(|c| connection(resource, c)).collect::<Vec<_>>(),
-    })
+    }));
+    if let Some(memory) = &resource.memory {
+        let of = json!({
+            "buffers": memory.buffers / 1024,
+            "buffers-min": memory.buffers_least / 1024,
+            "buffers-max": memory.buffers_most / 1024,
+            "bitmaps": memory.bitmaps / 1024,
+            "locked": memory.locked / 1024,
+            "lockable": memory.lockable.map(|bytes| bytes / 1024),
+        });
+        object.insert("urbd-memory".into(), of);
+    }
+    Value::Object(object)
 }
 
 fn device(device: &DeviceStatus) -> Value {

@@ -32,6 +32,7 @@ pub use message::{
 };
 pub use states::{ConnectionState, DiskState, ReplicationState, Role, UnknownWord, WriteOrdering};
 pub use status::{
-    ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient, PathAddress, PathStatus,
-    PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, Suspended, SyncDetails, VerifyDetails,
+    ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient, MemoryStatus,
+    PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, Suspended,
+    SyncDetails, VerifyDetails,
 };

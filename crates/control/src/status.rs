@@ -29,6 +29,27 @@ pub struct ResourceStatus {
     pub devices: Vec<DeviceStatus>,
     /// The connections, in the order of the configuration.
     pub connections: Vec<ConnectionStatus>,
+    /// The process's memory; only in answers to [`Request::Status`](crate::Request::Status).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStatus>,
+}
+
+/// The memory plan of a resource's process, in bytes (not part of the tools' output).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryStatus {
+    /// Buffers that there are.
+    pub buffers: u64,
+    /// Buffers that are always there. They suffice to go on.
+    pub buffers_least: u64,
+    /// What the buffers may grow to (`max-buffers`).
+    pub buffers_most: u64,
+    /// Bitmaps of attached disks.
+    pub bitmaps: u64,
+    /// Locked: what the kernel cannot take away.
+    pub locked: u64,
+    /// How much may be locked; `None` if there is no limit.
+    pub lockable: Option<u64>,
 }
 
 impl ResourceStatus {

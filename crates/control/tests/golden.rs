@@ -68,6 +68,7 @@ impl Described {
             write_ordering: WriteOrdering::Flush,
             devices: Vec::new(),
             connections: Vec::new(),
+            memory: None,
         }
     }
 

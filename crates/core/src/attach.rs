@@ -38,6 +38,9 @@ enum Step {
         layout: Layout,
         md: Box<Superblock>,
         log: Box<[u8]>,
+        /// What has been read so far, and the next page.
+        bitmaps: Vec<BitSet>,
+        page: u64,
     },
     /// The replayed log is being written back as "nothing to replay".
     Settling {
@@ -49,6 +52,9 @@ enum Step {
     /// ends in must be known, as from then on the disk is negotiated.
     Handshake,
 }
+
+/// Bytes of the bitmap area that are read at a time.
+const BITMAP_PIECE: u64 = 1 << 20;
 
 impl Resource {
     /// Begins to attach. The command ends when the disk has its state, or cannot be used.
@@ -127,15 +133,18 @@ impl Resource {
             Step::Superblock { at } => self.superblock_read(d, at, &bytes),
             Step::Log { layout, md } => {
                 let area = BitmapArea::new(md.geometry, md.effective_size);
-                attaching.step = Step::Bitmap { layout, md, log: bytes };
-                let len = area.bytes();
-                let offset = layout.bitmap_at().0;
-                if len == 0 {
-                    return self.attach_step_done(d, Ok(Box::default()));
-                }
-                self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
+                let bitmaps = (0..area.slots()).map(|_| BitSet::new(area.bits())).collect();
+                self.read_bitmap(d, Step::Bitmap { layout, md, log: bytes, bitmaps, page: 0 });
             }
-            Step::Bitmap { layout, md, log } => self.metadata_read(d, layout, *md, &log, &bytes),
+            Step::Bitmap { layout, md, log, mut bitmaps, page } => {
+                let area = BitmapArea::new(md.geometry, md.effective_size);
+                let pages = bytes.chunks_exact(meta::BLOCK_LEN);
+                let next = page + pages.len() as u64;
+                for (page, bytes) in (page..).zip(pages).filter(|_| !mutant(Mutant::ForgetOwnBits)) {
+                    area.load(page, bytes.first_chunk().expect("a whole page"), &mut bitmaps);
+                }
+                self.read_bitmap(d, Step::Bitmap { layout, md, log, bitmaps, page: next });
+            }
             Step::Settling { writes, then } if writes > 1 => {
                 attaching.step = Step::Settling { writes: writes - 1, then };
             }
@@ -144,6 +153,24 @@ impl Resource {
                 self.meta(d, Op::Attach(d), op);
             }
             Step::Settling { .. } => self.attach_settled(d),
+        }
+    }
+
+    /// Reads the next piece of the bitmap: memory is for the bits, and not for the area as well.
+    fn read_bitmap(&mut self, d: VolumeNr, step: Step) {
+        let Step::Bitmap { layout, md, page, .. } = &step else { return };
+        let area = BitmapArea::new(md.geometry, md.effective_size);
+        let done = page * meta::BLOCK_LEN as u64;
+        let (offset, len) = (layout.bitmap_at().0 + done, (area.bytes() - done).min(BITMAP_PIECE));
+        match step {
+            Step::Bitmap { layout, md, log, bitmaps, .. } if len == 0 => {
+                self.metadata_read(d, layout, *md, &log, bitmaps);
+            }
+            step => {
+                let Some(attaching) = &mut self.devices[d].attaching else { return };
+                attaching.step = step;
+                self.meta(d, Op::Attach(d), MetaOp::Read { offset, len });
+            }
         }
     }
 
@@ -232,20 +259,13 @@ impl Resource {
     }
 
     /// Superblock, log and bitmap are here: decide what the disk is worth, and put the metadata in order.
-    fn metadata_read(&mut self, d: VolumeNr, layout: Layout, mut md: Superblock, log: &[u8], bitmap: &[u8]) {
+    fn metadata_read(&mut self, d: VolumeNr, layout: Layout, mut md: Superblock, log: &[u8], mut bitmaps: Vec<BitSet>) {
         let input = self.attach_input(d, &md);
         let attach = match attach84::decide(&input) {
             Ok(attach) => attach,
             Err(reason) => return self.attach_failed(d, 150, format!("{reason}")),
         };
         let area = BitmapArea::new(md.geometry, md.effective_size);
-        let mut bitmaps: Vec<BitSet> = (0..area.slots()).map(|_| BitSet::new(area.bits())).collect();
-        for (page, bytes) in bitmap.chunks_exact(meta::BLOCK_LEN).enumerate() {
-            if mutant(Mutant::ForgetOwnBits) {
-                continue;
-            }
-            area.load(page as u64, bytes.first_chunk().expect("a whole page"), &mut bitmaps);
-        }
         let mut dirty = DirtyPages::new(area.pages());
         let hot = match attach.activity_log {
             AlAction::Apply => self.hot_extents(d, &layout, &md, log),

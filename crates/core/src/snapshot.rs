@@ -50,6 +50,13 @@ impl Resource {
         count
     }
 
+    /// Bytes of memory that the bitmaps of attached disks take.
+    #[must_use]
+    pub fn bitmap_bytes(&self) -> u64 {
+        let bitmaps = self.devices.iter().filter_map(|d| d.backing.as_ref()).flat_map(|b| &b.bitmaps);
+        bitmaps.map(|bits| bits.len().div_ceil(64) * 8).sum()
+    }
+
     fn device_snapshot(&self, d: VolumeNr) -> DeviceSnapshot {
         let dev = &self.devices[d];
         let set = self.uuids(d);

@@ -1,15 +1,24 @@
-//! The memory plan: page-aligned buffers of a few sizes, set aside once, counted by reference.
+//! The memory plan: page-aligned buffers of a few sizes, counted by reference.
 //!
 //! A write's payload is one buffer that the disk write and the sends to all peers share. [`Pool::take`] returning
 //! `None` is back-pressure: the caller stops receiving until a buffer comes back.
+//!
+//! A few buffers of each size are there from the start, and suffice to go on. A pool that grows gets more while they
+//! run short ([`growth`]), which nobody waits for.
 #![allow(unsafe_code)]
 
-use crate::sys;
+pub(crate) mod growth;
+
+use crate::memory::{self, CHUNK};
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use units::Instant;
 
 /// Alignment of every buffer, in bytes: what O_DIRECT needs at most on the disks we know.
 pub const ALIGNMENT: usize = 4096;
+
+/// Clients' sockets that find a buffer each, besides those that serve requests.
+const CLIENTS: usize = 48;
 
 /// How many buffers of which size a pool holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +29,24 @@ pub struct ClassPlan {
     pub count: usize,
 }
 
-/// A fixed set of aligned buffers. Lives until the process ends (`&'static`), so that memory which the kernel still
-/// writes into is never given back to the allocator.
+/// How many buffers of which size a pool holds that grows and shrinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrowingPlan {
+    /// Bytes per buffer; a power of two from [`ALIGNMENT`] to 2 MiB.
+    pub size: usize,
+    /// Number of buffers that are always there.
+    pub least: usize,
+    /// Number of buffers that there may be.
+    pub most: usize,
+}
+
+/// A set of aligned buffers. Lives until the process ends (`&'static`), so that memory which the kernel still writes
+/// into is never given back to the allocator.
 pub struct Pool {
-    bytes: usize,
     classes: Box<[Class]>,
     slots: Box<[Slot]>,
+    /// A class runs short.
+    wanting: Cell<bool>,
 }
 
 /// A counted reference to one buffer. Cloning shares the buffer; the last reference returns it to its pool.
@@ -50,14 +71,51 @@ pub struct Span {
 
 struct Class {
     size: usize,
-    count: usize,
+    least: usize,
+    most: usize,
+    /// Buffers that there are, in use or not.
+    present: Cell<usize>,
+    /// Has room for all that there may be: giving a buffer back needs no memory.
     free: RefCell<Vec<u32>>,
     /// Memory of no slot: it came back from operations that had been given up.
     spare: RefCell<Vec<*mut u8>>,
+    /// Address space for what it may grow by.
+    area: *mut u8,
+    chunks: Box<[Chunk]>,
+    wanting: Cell<bool>,
+    /// When there was no memory for it.
+    failed: Cell<Option<Instant>>,
+    /// Most buffers in use since it was looked for unused ones.
+    peak: Cell<usize>,
 }
+
+/// Memory that a class grows by.
+struct Chunk {
+    state: Cell<ChunkState>,
+    /// Its slots.
+    first: u32,
+    count: u32,
+    /// Of these, so many are in use.
+    used: Cell<u32>,
+    /// An operation that was given up may write into it at any time.
+    pinned: Cell<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ChunkState {
+    Absent,
+    Coming,
+    Present,
+    Going,
+}
+
+/// Of a slot that is there from the start.
+const NO_CHUNK: u16 = u16::MAX;
 
 struct Slot {
     class: u8,
+    /// Where in its class's chunks it is.
+    chunk: u16,
     address: Cell<*mut u8>,
     /// All references, named ones included.
     refs: Cell<u32>,
@@ -70,40 +128,89 @@ impl Pool {
     /// Panics if a size is not a multiple of [`ALIGNMENT`], if sizes do not ascend, or if memory runs out.
     #[must_use]
     pub fn leak(plan: &[ClassPlan]) -> &'static Pool {
+        let fixed = |c: &ClassPlan| GrowingPlan { size: c.size, least: c.count, most: c.count };
+        Pool::build(&plan.iter().map(fixed).collect::<Vec<_>>(), memory::map_memory)
+    }
+
+    /// The same with what is always there of `plan`; the rest comes when it is needed ([`growth::Growth`]).
+    #[must_use]
+    pub fn leak_growing(plan: &[GrowingPlan]) -> &'static Pool {
+        Pool::build(plan, memory::map_least)
+    }
+
+    fn build(plan: &[GrowingPlan], map: fn(usize) -> std::io::Result<*mut u8>) -> &'static Pool {
         assert!(plan.windows(2).all(|w| w[0].size < w[1].size), "buffer sizes must ascend: {plan:?}");
-        let total: usize = plan.iter().map(|c| c.size * c.count).sum();
-        let base = sys::map_memory(total).expect("memory for the buffers");
-        let (mut slots, mut classes, mut offset) = (Vec::new(), Vec::new(), 0);
-        for (class, c) in plan.iter().enumerate() {
+        let total: usize = plan.iter().map(|c| c.size * c.least).sum();
+        let mut next = map(total).expect("memory for the buffers");
+        let mut slots: Vec<Slot> = Vec::with_capacity(plan.iter().map(|c| c.most).sum());
+        // The largest ones get the huge pages.
+        let mut addresses: Vec<Vec<*mut u8>> = Vec::new();
+        for c in plan.iter().rev() {
             assert!(c.size > 0 && c.size.is_multiple_of(ALIGNMENT), "buffer size {} is not aligned", c.size);
-            let first = slots.len() as u32;
-            for _ in 0..c.count {
-                // SAFETY: inside the mapping, whose size is the sum of all slots.
-                let address = Cell::new(unsafe { base.add(offset) });
-                slots.push(Slot { class: class as u8, address, refs: Cell::new(0), named: Cell::new(0) });
-                offset += c.size;
-            }
-            let free = (first..slots.len() as u32).rev().collect();
-            classes.push(Class { size: c.size, count: c.count, free: RefCell::new(free), spare: RefCell::default() });
+            assert!(
+                c.least == c.most || CHUNK.is_multiple_of(c.size),
+                "buffers of {} bytes do not fill a chunk",
+                c.size
+            );
+            let own = (0..c.least).map(|n| next.wrapping_add(n * c.size)).collect();
+            next = next.wrapping_add(c.least * c.size);
+            addresses.push(own);
         }
-        Box::leak(Box::new(Pool { bytes: total, classes: classes.into(), slots: slots.into() }))
+        let mut classes = Vec::new();
+        for (class, (c, addresses)) in plan.iter().zip(addresses.into_iter().rev()).enumerate() {
+            let slot = |chunk, address| Slot {
+                class: class as u8,
+                chunk,
+                address: Cell::new(address),
+                refs: Cell::new(0),
+                named: Cell::new(0),
+            };
+            let (first, each) = (slots.len() as u32, CHUNK / c.size.min(CHUNK));
+            slots.extend(addresses.into_iter().map(|address| slot(NO_CHUNK, address)));
+            let mut free = Vec::with_capacity(c.most);
+            free.extend((first..slots.len() as u32).rev());
+            let mut chunks = Vec::new();
+            while slots.len() < first as usize + c.most {
+                let (at, count) = (slots.len() as u32, each.min(first as usize + c.most - slots.len()));
+                let nr = u16::try_from(chunks.len()).expect("a pool is smaller than 128 GiB");
+                slots.extend((0..count).map(|_| slot(nr, std::ptr::null_mut())));
+                chunks.push(Chunk::absent(at, count as u32));
+            }
+            classes.push(Class {
+                size: c.size,
+                least: c.least,
+                most: c.most,
+                present: Cell::new(c.least),
+                free: RefCell::new(free),
+                spare: RefCell::default(),
+                area: memory::reserve(chunks.len()).expect("address space for the buffers"),
+                chunks: chunks.into(),
+                wanting: Cell::new(false),
+                failed: Cell::new(None),
+                peak: Cell::new(0),
+            });
+        }
+        Box::leak(Box::new(Pool { classes: classes.into(), slots: slots.into(), wanting: Cell::new(false) }))
     }
 
     /// The plan for a resource: `max_buffers` pages of 4 KiB (DRBD's unit) for small writes, and bigger buffers for
-    /// `streams` sockets. A read of up to `max_request` bytes finds its pieces of 1 MiB all at once.
+    /// the sockets of `peers` and of clients. A read of up to `max_request` bytes finds its pieces of 1 MiB all at
+    /// once. What is always there is enough to carry out requests of up to 1 MiB, a few at a time.
     #[must_use]
-    pub fn plan(max_buffers: usize, streams: usize, max_request: usize) -> Vec<ClassPlan> {
+    pub fn plan(max_buffers: usize, peers: usize, max_request: usize) -> Vec<GrowingPlan> {
         let kib = 1024;
         let share = |bytes: usize, size: usize| (bytes / size).clamp(4, 4096);
         let budget = max_buffers * 4 * kib;
         let largest = 1024 * kib;
+        let streams = 2 * peers + CLIENTS;
+        let class = |size: usize, least, most| GrowingPlan { size, least, most };
         vec![
-            ClassPlan { size: 4 * kib, count: max_buffers.clamp(256, 65536) },
-            ClassPlan { size: 16 * kib, count: share(budget, 16 * kib) },
-            ClassPlan { size: 64 * kib, count: share(budget, 64 * kib) },
-            ClassPlan { size: 128 * kib, count: share(budget, 128 * kib) + 2 * streams },
-            ClassPlan { size: 256 * kib, count: share(budget / 2, 256 * kib) },
-            ClassPlan { size: largest, count: share(budget, largest) + 4 + max_request.div_ceil(largest) },
+            class(4 * kib, 64, max_buffers.clamp(256, 65536)),
+            class(16 * kib, 4, share(budget, 16 * kib)),
+            class(64 * kib, 4, share(budget, 64 * kib)),
+            class(128 * kib, 2 * peers + 2, share(budget, 128 * kib) + 2 * streams),
+            class(256 * kib, 1, share(budget / 2, 256 * kib)),
+            class(largest, 2, share(budget, largest) + 4 + max_request.div_ceil(largest)),
         ]
     }
 
@@ -112,8 +219,7 @@ impl Pool {
     #[must_use]
     pub fn take(&'static self, len: usize) -> Option<Buf> {
         let fitting = self.classes.iter().filter(|c| c.size >= len);
-        let slot = fitting.take(2).find_map(|c| c.free.borrow_mut().pop())?;
-        self.slots[slot as usize].refs.set(1);
+        let slot = fitting.take(2).find_map(|class| self.pop(class))?;
         Some(self.reference(slot))
     }
 
@@ -121,18 +227,35 @@ impl Pool {
     #[must_use]
     pub fn take_spared(&'static self, len: usize) -> Option<Buf> {
         let (_, smaller) = self.classes.split_last()?;
-        let slot = smaller.iter().find(|c| c.size >= len)?.free.borrow_mut().pop()?;
-        self.slots[slot as usize].refs.set(1);
+        let slot = self.pop(smaller.iter().find(|c| c.size >= len)?)?;
         Some(self.reference(slot))
     }
 
-    /// Bytes that there are, in use or not, for buffers of `len` bytes as [`Pool::take`] gives them; as many for each
-    /// buffer of the next class. What is longer than the largest class comes in pieces of that.
+    /// Takes a slot of the class into use. More are wanted as soon as few are left.
+    fn pop(&self, class: &Class) -> Option<u32> {
+        let mut free = class.free.borrow_mut();
+        let popped = free.pop();
+        let present = class.present.get();
+        if free.len() <= present / 4 && present < class.most {
+            class.wanting.set(true);
+            self.wanting.set(true);
+        }
+        class.peak.set(class.peak.get().max(present - free.len()));
+        let slot = &self.slots[popped? as usize];
+        slot.refs.set(1);
+        if let Some(chunk) = class.chunks.get(usize::from(slot.chunk)) {
+            chunk.used.set(chunk.used.get() + 1);
+        }
+        popped
+    }
+
+    /// Bytes that there may be, in use or not, for buffers of `len` bytes as [`Pool::take`] gives them; as many for
+    /// each buffer of the next class. What is longer than the largest class comes in pieces of that.
     #[must_use]
     pub fn bytes_for(&self, len: usize) -> usize {
         let largest = self.classes.len() - 1;
         let first = self.classes.iter().position(|c| c.size >= len).unwrap_or(largest);
-        self.classes[first..].iter().take(2).map(|c| c.count).sum::<usize>() * self.classes[first].size
+        self.classes[first..].iter().take(2).map(Class::reachable).sum::<usize>() * self.classes[first].size
     }
 
     /// Takes back a reference that [`Buf::into_id`] gave up. Panics if none was given up.
@@ -160,7 +283,7 @@ impl Pool {
     /// Number of buffers in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        self.slots.len() - self.classes.iter().map(|c| c.free.borrow().len()).sum::<usize>()
+        self.classes.iter().map(|c| c.present.get() - c.free.borrow().len()).sum()
     }
 
     /// Pieces of memory that came back by [`Pool::salvage`] and serve no buffer at present.
@@ -169,10 +292,28 @@ impl Pool {
         self.classes.iter().map(|c| c.spare.borrow().len()).sum()
     }
 
-    /// Bytes set aside.
+    /// Bytes set aside at present.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.classes.iter().map(|c| c.size * c.present.get()).sum()
+    }
+
+    /// Bytes that are always set aside.
+    #[must_use]
+    pub fn least(&self) -> usize {
+        self.classes.iter().map(|c| c.size * c.least).sum()
+    }
+
+    /// Bytes that it may grow to.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.classes.iter().map(|c| c.size * c.most).sum()
+    }
+
+    /// The same as far as there is memory, when there was none for more.
+    #[must_use]
+    pub fn reachable(&self) -> usize {
+        self.classes.iter().map(|c| c.size * c.reachable()).sum()
     }
 
     fn add_reference(&'static self, slot: u32) -> Buf {
@@ -194,7 +335,11 @@ impl Pool {
         assert!(slot.named.get() == 0 && slot.refs.get() == 1, "{id:?} is not lent");
         let class = &self.classes[slot.class as usize];
         let spare = class.spare.borrow_mut().pop();
-        slot.address.set(spare.unwrap_or_else(|| sys::map_memory(class.size).expect("memory for a buffer")));
+        slot.address.set(spare.unwrap_or_else(|| memory::map_memory(class.size).expect("memory for a buffer")));
+        // The spare memory may be a part of a chunk, too: of one that was pinned when it was parted with.
+        if let Some(chunk) = class.chunks.get(usize::from(slot.chunk)) {
+            chunk.pinned.set(true);
+        }
         slot.named.set(1);
     }
 
@@ -205,6 +350,20 @@ impl Pool {
         self.classes[slot.class as usize].spare.borrow_mut().push(buf.address);
         // Its reference went with the name.
         std::mem::forget(buf);
+    }
+}
+
+impl Class {
+    /// Buffers that there may be, or that there are if there was no memory for more.
+    fn reachable(&self) -> usize {
+        if self.failed.get().is_some() { self.present.get() } else { self.most }
+    }
+}
+
+impl Chunk {
+    fn absent(first: u32, count: u32) -> Chunk {
+        let state = Cell::new(ChunkState::Absent);
+        Chunk { state, first, count, used: Cell::new(0), pinned: Cell::new(false) }
     }
 }
 
@@ -329,7 +488,11 @@ impl Drop for Buf {
         let slot = self.slot();
         slot.refs.set(slot.refs.get() - 1);
         if slot.refs.get() == 0 {
-            self.pool.classes[slot.class as usize].free.borrow_mut().push(self.slot);
+            let class = &self.pool.classes[slot.class as usize];
+            class.free.borrow_mut().push(self.slot);
+            if let Some(chunk) = class.chunks.get(usize::from(slot.chunk)) {
+                chunk.used.set(chunk.used.get() - 1);
+            }
         }
     }
 }
@@ -405,11 +568,15 @@ mod tests {
 
     #[test]
     fn every_plan_is_valid() {
-        for (buffers, streams, request) in [(1, 0, 512), (2048, 4, 1 << 20), (131_072, 64, 4 << 20)] {
+        for (buffers, streams, request) in [(1, 0, 512), (2048, 1, 32 << 20), (131_072, 31, 32 << 20)] {
             let plan = Pool::plan(buffers, streams, request);
             assert!(plan.windows(2).all(|w| w[0].size < w[1].size));
-            assert!(plan.iter().all(|c| c.count >= 4 && c.size.is_multiple_of(ALIGNMENT)));
-            assert!(plan.last().is_some_and(|c| c.size * c.count >= request));
+            assert!(
+                plan.iter().all(|c| c.most >= 4 && (1..=c.most).contains(&c.least) && CHUNK.is_multiple_of(c.size))
+            );
+            assert!(plan.last().is_some_and(|c| c.size * c.most >= request));
+            let least: usize = plan.iter().map(|c| c.size * c.least).sum();
+            assert!(least <= (4 << 20) + streams * (256 << 10), "{least} bytes at the start");
         }
     }
 }

@@ -118,7 +118,7 @@ pub fn keep(run_dir: &Path, resource: &str) -> io::Result<()> {
     };
     // It must be there when everything else has been killed for memory. Who may not say so is a process like others.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
-    crate::sys::harden_memory();
+    crate::memory::harden_memory();
     frontends::keeper::serve(&listener)
 }
 

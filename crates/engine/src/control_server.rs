@@ -1,6 +1,6 @@
 //! The control socket: clients' requests in, replies and events out (`crates/control` has the messages).
 
-use crate::buffers::{ClassPlan, Pool};
+use crate::buffers::{GrowingPlan, Pool};
 use crate::nbd_server::bind;
 use crate::ring::{Done, Fd, Op, OpId, Ring};
 use crate::stream::{Inbox, Outbox, STAGING};
@@ -48,6 +48,8 @@ struct Client {
 const MAX_CLIENTS: usize = 32;
 /// Buffers of clients that have gone, while the kernel still has them.
 const SPARE: usize = 8;
+/// Clients for which there is always a buffer.
+const CLIENTS: usize = 4;
 /// Of these, so many may listen to events: there is always a place for a command.
 const MAX_SUBSCRIBERS: usize = 24;
 /// A subscriber that lets so many bytes wait is cut off.
@@ -61,7 +63,7 @@ impl ControlServer {
     pub(crate) fn listen(ring: &mut Ring<Token>, resource: &str, path: &Path) -> io::Result<ControlServer> {
         let fd = bind(path)?;
         // Of its own: whoever holds all buffers of the others can still be ended by a command.
-        let pool = Pool::leak(&[ClassPlan { size: STAGING, count: MAX_CLIENTS + SPARE }]);
+        let pool = Pool::leak_growing(&[GrowingPlan { size: STAGING, least: CLIENTS, most: MAX_CLIENTS + SPARE }]);
         let accept = ring.push(Op::Accept { fd: fd.clone() }, Token::ControlListen);
         Ok(ControlServer {
             pool,
@@ -74,6 +76,11 @@ impl ControlServer {
             heard: 0,
             requests: VecDeque::new(),
         })
+    }
+
+    /// The buffers of its clients.
+    pub(crate) fn pool(&self) -> &'static Pool {
+        self.pool
     }
 
     /// The listener accepted, or ended.

@@ -7,7 +7,7 @@
 //! memory of the write path is set aside at start ([`buffers::Pool`]) and running out is back-pressure; a failed disk
 //! flush is reported as a failed disk and never retried.
 //!
-//! Must never: decide anything about replication. The only `unsafe` code is in `buffers`, `ring` and `sys`.
+//! Must never: decide anything about replication. The only `unsafe` code is in `buffers`, `memory`, `ring` and `sys`.
 #![deny(unsafe_code)]
 
 mod application;
@@ -24,6 +24,7 @@ mod fuse_server;
 mod handlers;
 mod links;
 pub mod log;
+mod memory;
 mod metrics;
 mod mutant;
 mod nbd_server;

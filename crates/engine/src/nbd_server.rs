@@ -30,6 +30,8 @@ pub(crate) struct NbdServer {
     pool: &'static Pool,
     resource: String,
     volumes: BTreeMap<VolumeNr, Offer>,
+    /// Clients for whom there has been no buffer, oldest first.
+    accepted: VecDeque<(VolumeNr, OwnedFd)>,
     clients: BTreeMap<ClientId, Client>,
     next_client: u64,
     events: VecDeque<FrontEvent>,
@@ -92,6 +94,8 @@ struct Long {
 
 /// Longest read or write that is offered, in bytes.
 pub(crate) const MAX_REQUEST: u32 = 32 << 20;
+/// Clients that wait until there are buffers for them.
+const MAX_WAITING: usize = 8;
 /// A client's reads and answers hold at most one of so many parts of the buffers that serve reads of such a length.
 const SHARES: usize = 8;
 /// Who has taken nothing, or sent nothing more of a write's data, for so long while others lack buffers is closed.
@@ -108,6 +112,7 @@ impl NbdServer {
             resource: resource.to_owned(),
             volumes: BTreeMap::new(),
             clients: BTreeMap::new(),
+            accepted: VecDeque::new(),
             next_client: 0,
             events: VecDeque::new(),
             now: Instant(0),
@@ -181,10 +186,24 @@ impl NbdServer {
     /// The listener of a volume accepted, or ended.
     pub(crate) fn on_accept(&mut self, ring: &mut Ring<Token>, volume: VolumeNr, mut done: Done<Token>) {
         let Ok(fd) = done.accepted() else { return };
-        let Some(inbox) = Inbox::new(self.pool) else {
+        self.accepted.push_back((volume, fd));
+        if self.accepted.len() > MAX_WAITING {
+            self.accepted.pop_front();
             // Closing it is the only way to say that there is no memory for one more client.
-            return self.log(format!("an NBD client of volume {volume} was turned away: all buffers are in use"));
-        };
+            self.log(format!("an NBD client of volume {volume} was turned away: all buffers are in use"));
+        }
+        self.pump(ring);
+    }
+
+    /// Takes in who was accepted, as far as there are buffers.
+    fn admit(&mut self) {
+        while let Some((volume, fd)) = self.accepted.pop_front() {
+            let Some(inbox) = Inbox::new(self.pool) else { return self.accepted.push_front((volume, fd)) };
+            self.add(volume, fd, inbox);
+        }
+    }
+
+    fn add(&mut self, volume: VolumeNr, fd: OwnedFd, inbox: Inbox) {
         let mut outbox = Outbox::default();
         let mut session = None;
         outbox.message().copy_with(|bytes| session = Some(Session::start(bytes)));
@@ -211,7 +230,6 @@ impl NbdServer {
             mourned: false,
         };
         self.clients.insert(id, client);
-        self.pump(ring);
     }
 
     /// A send or receive of a client ended.
@@ -321,7 +339,7 @@ impl NbdServer {
 
     /// Does the payload of a write wait for a buffer?
     pub(crate) fn is_starved(&self) -> bool {
-        self.clients.values().any(|c| c.inbox.is_starved())
+        !self.accepted.is_empty() || self.clients.values().any(|c| c.inbox.is_starved())
     }
 
     /// Goes on where buffers were lacking.
@@ -336,6 +354,7 @@ impl NbdServer {
     /// Sends what is queued, receives more, and forgets clients that are gone. Once a turn, so that all replies of the
     /// turn leave together.
     pub(crate) fn pump(&mut self, ring: &mut Ring<Token>) {
+        self.admit();
         let (mut gone, mut parked) = (Vec::new(), Vec::new());
         for (id, client) in &mut self.clients {
             if !client.dead {

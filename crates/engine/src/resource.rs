@@ -6,6 +6,7 @@ mod handover;
 
 use crate::application::{Application, Inside};
 use crate::buffers::Pool;
+use crate::buffers::growth::Growth;
 use crate::claim::{Claim, KeeperCommand, lock_file, open_lock};
 use crate::control_server::ControlServer;
 use crate::dependencies::Dependencies;
@@ -19,7 +20,7 @@ use crate::requests::Requests;
 use crate::ring::{BusyPoll, Done, Fd, Op, Ring};
 use crate::token::Token;
 use crate::volumes::{Outcome, Volumes};
-use crate::{digests, setup, sys};
+use crate::{digests, memory, setup, sys};
 use config::{FrontEnd, LocalResource};
 use control::client::socket_path;
 use frontends::device_link::DeviceLinks;
@@ -176,6 +177,7 @@ struct Runner {
     core: Resource,
     ring: Ring<Token>,
     pool: &'static Pool,
+    growth: Growth,
     volumes: Volumes,
     links: Links,
     nbd: NbdServer,
@@ -232,14 +234,15 @@ impl Runner {
         let core_config = setup::resource_config(&local).map_err(Error::Config)?;
         let links = setup::link_settings(&local).map_err(Error::Config)?;
         let Claim { lock, keeper, mut left } = handover::check(claim, &local)?;
-        for refused in sys::harden_memory() {
+        for refused in memory::harden_memory() {
             log("warning", &format!("not granted: {refused}; the process may stall when memory is short"));
         }
         let max_buffers = core_config.connections.iter().map(|c| c.max_buffers as usize).max().unwrap_or(2048);
-        let pool = Pool::leak(&Pool::plan(max_buffers, 2 * links.len() + 48, MAX_REQUEST as usize));
+        let pool = Pool::leak_growing(&Pool::plan(max_buffers, links.len(), MAX_REQUEST as usize));
         let mut ring = Ring::new(RING_DEPTH).map_err(io("setting up io_uring or poll"))?;
         *ring.busy_poll() = BusyPoll::at_most(local.urbd.busy_poll);
-        log("info", &format!("{} MiB of buffers, {:?}", pool.bytes() >> 20, ring.interface()));
+        let (least, most) = (pool.least() >> 10, pool.most() >> 10);
+        log("info", &format!("{least} KiB of buffers, up to {most} KiB under load; {:?}", ring.interface()));
         let signals: Fd = Rc::new(sys::stop_signals().map_err(io("blocking signals"))?);
         ring.push(Op::Readable { fd: signals.clone() }, Token::Signal);
         let inherited = Inherited::from(&mut left);
@@ -267,6 +270,8 @@ impl Runner {
         let path = socket_path(&run_dir, &local.name);
         let control = ControlServer::listen(&mut ring, &local.name, &path)
             .map_err(io(&format!("listening on {}", path.display())))?;
+        let growth = Growth::start(&[pool, control.pool()]).map_err(io("starting a thread"))?;
+        ring.push(Op::Readable { fd: growth.event() }, Token::Memory);
         let mut dependencies = Dependencies::new(&mut ring, &run_dir).map_err(io("making a pipe for resync-after"))?;
         dependencies.follow(&local);
         let seed = random_seed().map_err(io("reading /dev/urandom"))?;
@@ -277,6 +282,7 @@ impl Runner {
             minors: local.volumes.iter().map(|v| (v.nr, v.minor)).collect(),
             ring,
             pool,
+            growth,
             nbd,
             fuse,
             no_devices,
@@ -347,7 +353,12 @@ impl Runner {
         }
         let (core_due, links_due) = self.due;
         let last_word = self.stopped.map(|at| at + LAST_WORD).filter(|at| *at > self.now);
-        let own = self.look_at_waiting.into_iter().chain(last_word).chain(self.keeper_deadline());
+        let own = self
+            .look_at_waiting
+            .into_iter()
+            .chain(last_word)
+            .chain(self.keeper_deadline())
+            .chain(self.growth.deadline());
         let deadline = core_due.into_iter().chain(links_due).chain(own).chain(self.leaving_deadline()).min();
         let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
         let deadline = if hungry { Some(Instant(0)) } else { deadline };
@@ -377,6 +388,8 @@ impl Runner {
         if self.look_at_waiting.is_none() && (self.control.anyone_waits() || self.lacks_buffers()) {
             self.look_at_waiting = Some(self.now + LOOK_AT_WAITING);
         }
+        self.growth.order(self.now);
+        self.growth.look(self.now);
         self.try_again_to_keep();
         self.go_on_leaving();
         Ok(())
@@ -476,6 +489,10 @@ impl Runner {
             Token::UseCheck => self.on_use_checked(),
             Token::Signal => self.on_signal(),
             Token::Keeper => self.on_keeper_gone(),
+            Token::Memory => {
+                self.growth.on_done(now);
+                ring.push(Op::Readable { fd: self.growth.event() }, Token::Memory);
+            }
         }
     }
 
@@ -572,7 +589,7 @@ impl Runner {
 
     /// Bytes that a peer may have waiting in the core before nothing more is received from it.
     fn receive_limit(&self) -> u64 {
-        (self.pool.bytes() / 8) as u64
+        (self.pool.reachable() / 8) as u64
     }
 
     fn stop(&mut self) {

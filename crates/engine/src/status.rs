@@ -39,6 +39,7 @@ pub(crate) fn resource(s: &Snapshot, around: &Surroundings<'_>) -> ResourceStatu
         write_ordering: write_ordering(s, around.local),
         devices: s.devices.iter().map(|d| device(&s.name, d, around)).collect(),
         connections: s.connections.iter().map(|c| connection(s, c, around.now)).collect(),
+        memory: None,
     }
 }
 

@@ -291,31 +291,33 @@ pub(crate) fn stop_signals() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// A descriptor that is readable after [`ring_event`].
+pub(crate) fn event() -> io::Result<OwnedFd> {
+    // SAFETY: no memory involved.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes a descriptor of [`event`] readable.
+pub(crate) fn ring_event(event: &OwnedFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight bytes, as the kernel wants.
+    unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Makes it unreadable again.
+pub(crate) fn take_event(event: &OwnedFd) {
+    let mut count = [0u8; 8];
+    // SAFETY: eight bytes of room.
+    unsafe { libc::read(event.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+}
+
 /// Takes one signal off the descriptor of [`stop_signals`], which is readable.
 pub(crate) fn take_signal(signals: &OwnedFd) {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
     // SAFETY: `info` has room for one signal.
     unsafe { libc::read(signals.as_raw_fd(), info.as_mut_ptr().cast(), info.len()) };
-}
-
-/// Keeps the process's memory resident and lets its writes through when memory is short, as a block device must.
-/// Returns what was refused, for the log; the process works without.
-pub(crate) fn harden_memory() -> Vec<&'static str> {
-    let mut refused = Vec::new();
-    const PR_SET_IO_FLUSHER: i32 = 57;
-    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `unlimited` is valid; no other memory of ours is named. With a limit that holds for us, locking the
-    // future would make later allocations fail, so it is not tried then.
-    unsafe {
-        let no_limit = libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) == 0 || may_lock_memory();
-        if !no_limit || libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) != 0 {
-            refused.push("locking memory (needs CAP_IPC_LOCK)");
-        }
-        if libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0 {
-            refused.push("PR_SET_IO_FLUSHER (needs CAP_SYS_RESOURCE)");
-        }
-    }
-    refused
 }
 
 /// How many processors the machine may ever have.
@@ -334,43 +336,6 @@ fn count_of_ranges(list: &str) -> Option<u16> {
         last.parse::<u16>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
     };
     list.split(',').try_fold(0u16, |sum, part| sum.checked_add(range(part)?))
-}
-
-/// Is the limit for locked memory none for this process (CAP_IPC_LOCK)?
-fn may_lock_memory() -> bool {
-    const CAP_IPC_LOCK: u32 = 14;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask >> CAP_IPC_LOCK & 1 == 1)
-}
-
-/// Memory of `len` bytes for the rest of the process's life, all zeroes and present from now on, in large pages where
-/// the kernel has them: few entries of the processor's translation cache then cover all of it.
-///
-/// # Errors
-/// If there is not so much.
-pub(crate) fn map_memory(len: usize) -> io::Result<*mut u8> {
-    const HUGE_PAGE: usize = 2 << 20;
-    // To the end of its last huge page: a buffer in small pages may be of more segments than a disk takes at a time,
-    // and the kernel hands such a write to a worker, where others overtake it.
-    let len = len.next_multiple_of(HUGE_PAGE);
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at a place of the kernel's choice.
-    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len + HUGE_PAGE, access, kind, -1, 0) };
-    if mapped == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    let unaligned = mapped.cast::<u8>();
-    // SAFETY: less than the mapping is long by at least `len`.
-    let base = unsafe { unaligned.add(unaligned.align_offset(HUGE_PAGE)) };
-    // SAFETY: inside the mapping. Both are hints: without them pages come when they are touched.
-    unsafe {
-        libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
-        libc::madvise(base.cast(), len, libc::MADV_POPULATE_WRITE);
-    }
-    Ok(base)
 }
 
 /// Ends both directions of a socket, so that operations in flight on it complete.
@@ -468,29 +433,6 @@ pub(crate) fn user_and_group() -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// May the kernel use a huge page there?
-    fn wants_huge_page(address: usize) -> bool {
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let number = |text: &str| usize::from_str_radix(text, 16).ok();
-        let begins = |line: &str| {
-            let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-            Some((number(start)?..number(end)?).contains(&address))
-        };
-        let mut mapping = maps.lines().skip_while(|line| begins(line) != Some(true));
-        mapping.find(|line| line.starts_with("VmFlags")).unwrap().contains(" hg")
-    }
-
-    #[test]
-    fn the_last_buffer_is_in_a_huge_page_as_well() {
-        const HUGE_PAGE: usize = 2 << 20;
-        let base = map_memory(HUGE_PAGE + 4096).unwrap() as usize;
-        if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            assert!(wants_huge_page(base) && wants_huge_page(base + 2 * HUGE_PAGE - 1));
-        } else {
-            println!("skipped: huge-pages: this kernel has none");
-        }
-    }
 
     #[test]
     fn processors_are_counted() {

@@ -40,6 +40,8 @@ pub(crate) enum Token {
     Signal,
     /// The keeper has ended.
     Keeper,
+    /// Memory for buffers has come, or was given back.
+    Memory,
 }
 
 /// The name of a client, never used twice.

@@ -39,11 +39,13 @@ pub(crate) struct Volumes {
     open: BTreeMap<VolumeNr, OpenVolume>,
     jobs: Vec<Option<Job>>,
     free: Vec<u32>,
-    /// Jobs that wait for a buffer, oldest first.
-    starved: VecDeque<u32>,
+    /// Jobs that wait for a buffer, oldest first: those on metadata, which others may wait for, and the others.
+    starved: [VecDeque<u32>; 2],
     /// Volumes to open as soon as the operations of their former disks have ended.
     reopening: Vec<VolumeNr>,
     now: Instant,
+    /// For metadata when there is no other buffer: requests that hold them all may wait for just that.
+    reserve: Vec<Buf>,
     zeroes: Buf,
     /// Messages of writes of several pieces that are done; boxed as the ring holds them.
     #[allow(clippy::vec_box)]
@@ -77,9 +79,9 @@ enum Work {
     /// Make a range read as zeroes: allocation call first, then writing what is left, then maybe a flush.
     Zeroes { next: u64, end: u64, attempt: ZeroAttempt, fallback: bool, durable: bool },
     /// Flushes, then writes metadata.
-    MetaWrite { flushes: u8, offset: u64, bytes: Box<[u8]>, done: usize, fua: bool },
+    MetaWrite { flushes: u8, offset: u64, bytes: Box<[u8]>, done: usize, piece: usize, fua: bool },
     /// Reads metadata piece by piece.
-    MetaRead { offset: u64, bytes: Vec<u8>, len: usize },
+    MetaRead { offset: u64, bytes: Vec<u8>, len: usize, piece: usize },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,6 +98,10 @@ const HANGS: Duration = Duration::from_secs(3);
 /// Metadata moves in pieces of at most so many bytes.
 const META_PIECE: usize = 1 << 20;
 
+/// So many buffers are kept for metadata, and pieces of so many bytes fit: what has to be written at once does.
+const RESERVE: usize = 2;
+const RESERVED: usize = 4096;
+
 impl Volumes {
     /// Panics if `pool` has no buffer of 64 KiB.
     pub(crate) fn new(pool: &'static Pool, paths: BTreeMap<VolumeNr, Paths>) -> Volumes {
@@ -107,9 +113,10 @@ impl Volumes {
             open: BTreeMap::new(),
             jobs: Vec::new(),
             free: Vec::new(),
-            starved: VecDeque::new(),
+            starved: Default::default(),
             reopening: Vec::new(),
             now: Instant(0),
+            reserve: (0..RESERVE).filter_map(|_| pool.take(RESERVED)).collect(),
             zeroes,
             spare: Vec::new(),
         }
@@ -231,9 +238,12 @@ impl Volumes {
                 let external = !Rc::ptr_eq(&disks.data, &disks.meta) && !mutant(Mutant::DataNotFlushed);
                 let fua = fua && !mutant(Mutant::MetaNotDurable);
                 let flushes = if flush_before { 1 + u8::from(external) } else { 0 };
-                Work::MetaWrite { flushes, offset, bytes, done: 0, fua }
+                Work::MetaWrite { flushes, offset, bytes, done: 0, piece: 0, fua }
             }
-            MetaOp::Read { offset, len } => Work::MetaRead { offset, bytes: Vec::new(), len: len as usize },
+            MetaOp::Read { offset, len } => {
+                let len = len as usize;
+                Work::MetaRead { offset, bytes: Vec::with_capacity(len), len, piece: 0 }
+            }
         };
         let since = self.now;
         self.start(ring, Job { volume, disks, orphan: false, since, op, work });
@@ -251,6 +261,7 @@ impl Volumes {
         let Some(job) = self.jobs[slot as usize].take() else { return };
         let result = done.result();
         let op = done.op.expect("disk operations complete once");
+        let spent = job.is_on_metadata();
         if job.orphan {
             return self.bury(slot, job, buffer_of(op), outcomes);
         }
@@ -260,22 +271,32 @@ impl Volumes {
                 self.jobs[slot as usize] = Some(job);
                 disk.submit(ring, op, Token::Disk(slot));
             }
-            Part::Ended(result, buf) => self.advance(ring, slot, job, result, buf, outcomes),
+            Part::Ended(result, buf) => {
+                self.advance(ring, slot, job, result, buf, outcomes);
+                if spent && self.reserve.len() < RESERVE {
+                    // Before somebody else gets it.
+                    self.reserve.extend(self.pool.take(RESERVED));
+                }
+            }
         }
     }
 
     /// Buffers may have come back: starts what waited for one.
     pub(crate) fn feed_starved(&mut self, ring: &mut Ring<Token>, outcomes: &mut Vec<Outcome>) {
-        for _ in 0..self.starved.len() {
-            let Some(slot) = self.starved.pop_front() else { return };
+        (0..self.starved.len()).for_each(|kind| self.feed(kind, ring, outcomes));
+    }
+
+    fn feed(&mut self, kind: usize, ring: &mut Ring<Token>, outcomes: &mut Vec<Outcome>) {
+        for _ in 0..self.starved[kind].len() {
+            let Some(slot) = self.starved[kind].pop_front() else { return };
             if let Some(orphan) = self.jobs[slot as usize].take_if(|job| job.orphan) {
                 self.bury(slot, orphan, None, outcomes);
                 continue;
             }
             self.run(ring, slot);
-            if self.starved.back() == Some(&slot) {
+            if self.starved[kind].back() == Some(&slot) {
                 // Still none: keep the order.
-                self.starved.rotate_right(1);
+                self.starved[kind].rotate_right(1);
                 return;
             }
         }
@@ -355,9 +376,12 @@ impl Volumes {
     /// Submits the next ring operation of a job, or lets it wait for a buffer.
     fn run(&mut self, ring: &mut Ring<Token>, slot: u32) {
         let Some(job) = &mut self.jobs[slot as usize] else { return };
-        match job.next_op(self.pool, &self.zeroes) {
+        match job.next_op(self.pool, &mut self.reserve, &self.zeroes) {
             Some((disk, op)) => disk.submit(ring, op, Token::Disk(slot)),
-            None => self.starved.push_back(slot),
+            None => {
+                let kind = usize::from(!job.is_on_metadata());
+                self.starved[kind].push_back(slot);
+            }
         }
     }
 
@@ -407,8 +431,12 @@ impl Volumes {
 }
 
 impl Job {
+    fn is_on_metadata(&self) -> bool {
+        matches!(self.work, Work::MetaWrite { .. } | Work::MetaRead { .. })
+    }
+
     /// The next ring operation; `None` if a buffer is lacking.
-    fn next_op(&mut self, pool: &'static Pool, zeroes: &Buf) -> Option<(Rc<Disk>, Op)> {
+    fn next_op(&mut self, pool: &'static Pool, reserve: &mut Vec<Buf>, zeroes: &Buf) -> Option<(Rc<Disk>, Op)> {
         let OpenVolume { data, meta } = &self.disks;
         match &mut self.work {
             Work::Read { offset, data: target, bounce } => {
@@ -444,15 +472,17 @@ impl Job {
             }
             Work::MetaWrite { flushes: 2, .. } => Some((data.clone(), data.flush())),
             Work::MetaWrite { flushes: 1, .. } => Some((meta.clone(), meta.flush())),
-            Work::MetaWrite { offset, bytes, done, fua, .. } => {
-                let piece = &bytes[*done..bytes.len().min(*done + META_PIECE)];
-                let mut buf = pool.take(piece.len())?;
-                buf.bytes_mut()[..piece.len()].copy_from_slice(piece);
-                Some((meta.clone(), meta.write(*offset + *done as u64, buf.span(0, piece.len()), *fua)))
+            Work::MetaWrite { offset, bytes, done, piece, fua, .. } => {
+                let mut buf = meta_buffer(pool, reserve, META_PIECE.min(bytes.len() - *done))?;
+                *piece = META_PIECE.min(bytes.len() - *done).min(buf.capacity());
+                buf.bytes_mut()[..*piece].copy_from_slice(&bytes[*done..*done + *piece]);
+                Some((meta.clone(), meta.write(*offset + *done as u64, buf.span(0, *piece), *fua)))
             }
-            Work::MetaRead { offset, bytes, len } => {
+            Work::MetaRead { offset, bytes, len, piece } => {
                 let n = META_PIECE.min(*len - bytes.len());
-                let into = pool.take(n)?.span(0, n);
+                let buf = meta_buffer(pool, reserve, n)?;
+                *piece = n.min(buf.capacity());
+                let into = buf.span(0, *piece);
                 Some((meta.clone(), meta.read(*offset + bytes.len() as u64, into)))
             }
         }
@@ -504,23 +534,22 @@ impl Job {
                 }
                 disk(result, Segments::None)
             }
-            Work::MetaWrite { flushes, bytes, done, .. } => {
+            Work::MetaWrite { flushes, bytes, done, piece, .. } => {
                 if result.is_ok() {
                     if *flushes > 0 {
                         *flushes -= 1;
                         return None;
                     }
-                    *done = bytes.len().min(*done + META_PIECE);
+                    *done += *piece;
                     if *done < bytes.len() {
                         return None;
                     }
                 }
                 Some(Outcome::Meta(MetaDone { op, result: result.map(|()| Box::default()) }))
             }
-            Work::MetaRead { bytes, len, .. } => {
+            Work::MetaRead { bytes, len, piece, .. } => {
                 if let (Ok(()), Some(buf)) = (result, buf) {
-                    let n = META_PIECE.min(*len - bytes.len());
-                    bytes.extend_from_slice(&buf.bytes()[..n]);
+                    bytes.extend_from_slice(&buf.bytes()[..*piece]);
                     if bytes.len() < *len {
                         return None;
                     }
@@ -534,6 +563,11 @@ impl Job {
     fn disk_of(&self, op: &Op) -> Rc<Disk> {
         if self.disks.meta.owns(op) { self.disks.meta.clone() } else { self.disks.data.clone() }
     }
+}
+
+/// A buffer for `len` bytes of metadata, or for as many as the reserve has.
+fn meta_buffer(pool: &'static Pool, reserve: &mut Vec<Buf>, len: usize) -> Option<Buf> {
+    pool.take(len).or_else(|| reserve.pop())
 }
 
 enum Part {

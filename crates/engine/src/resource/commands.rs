@@ -1,14 +1,15 @@
 //! The control socket's requests: questions are answered here, commands go to the core.
 
 use super::{Runner, log};
+use crate::buffers::Pool;
 use crate::fuse_server::FuseServer;
 use crate::ring::BusyPoll;
 use crate::status::{self, Surroundings};
 use crate::token::ClientId;
-use crate::{metrics, notify, setup};
+use crate::{memory, metrics, notify, setup};
 use config::{Disk, LoadOptions, ThisHost};
-use control::ResourceStatus;
 use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, ReplicationState, Reply, Request};
+use control::{MemoryStatus, ResourceStatus};
 use frontends::loopdev::Background;
 use std::collections::BTreeMap;
 use units::{NodeId, Sector, VolumeNr};
@@ -163,13 +164,13 @@ impl Runner {
         let reply = match request {
             Request::Hello { .. } => return,
             Request::Started => return self.commands.await_start(client),
-            Request::Status => Reply::Status(self.status_with_latencies()),
+            Request::Status => Reply::Status(self.status_in_full()),
             Request::Events { now, .. } => {
                 let status = self.status();
                 return self.control.subscribe(client, &status, now);
             }
             Request::Show => Reply::Text(self.show.clone()),
-            Request::Metrics => Reply::Text(metrics::text(&self.status_with_latencies())),
+            Request::Metrics => Reply::Text(metrics::text(&self.status_in_full())),
             Request::Why => Reply::Why(status::why(&self.core.snapshot())),
             Request::Generations { volume, peer } => match self.generations(VolumeNr(volume), peer.as_deref()) {
                 Ok(generations) => Reply::Generations(generations),
@@ -338,9 +339,10 @@ impl Runner {
         status::resource(&self.core.snapshot(), &around)
     }
 
-    /// The same with how long requests took.
-    fn status_with_latencies(&self) -> ResourceStatus {
+    /// The same with how long requests took, and the memory.
+    fn status_in_full(&self) -> ResourceStatus {
         let mut status = self.status();
+        status.memory = Some(self.memory());
         for device in &mut status.devices {
             let volume = VolumeNr(device.volume);
             let stages = self.core.latencies(volume).into_iter().flatten();
@@ -349,6 +351,20 @@ impl Runner {
             device.latencies.extend(sent.map(|h| status::latency(("write", "send"), h)));
         }
         status
+    }
+
+    fn memory(&self) -> MemoryStatus {
+        let pools = [self.pool, self.control.pool()];
+        let sum = |bytes: fn(&Pool) -> usize| pools.iter().map(|pool| bytes(pool) as u64).sum();
+        let (locked, lockable) = memory::locked();
+        MemoryStatus {
+            buffers: sum(Pool::bytes),
+            buffers_least: sum(Pool::least),
+            buffers_most: sum(Pool::most),
+            bitmaps: self.core.bitmap_bytes(),
+            locked,
+            lockable,
+        }
     }
 
     /// The core's commands for an administrator's.

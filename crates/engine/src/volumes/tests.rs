@@ -12,6 +12,9 @@ struct Lab {
     _files: Vec<tempfile::NamedTempFile>,
 }
 
+/// Buffers in use by an idle volume: the one of zeroes, and the reserve for metadata.
+const IDLE: usize = 1 + RESERVE;
+
 impl Lab {
     /// A volume of 4 MiB on a file in `place`, with metadata on another file if `external`.
     fn new(place: &std::path::Path, external: bool) -> Lab {
@@ -20,7 +23,7 @@ impl Lab {
             file.as_file().set_len(4 << 20).unwrap();
             file
         };
-        let pool = Pool::leak(&[ClassPlan { size: 4096, count: 8 }, ClassPlan { size: 1 << 20, count: 4 }]);
+        let pool = Pool::leak(&[ClassPlan { size: 4096, count: 10 }, ClassPlan { size: 1 << 20, count: 4 }]);
         let (data, meta) = (file(), file());
         let paths = Paths { data: data.path().to_owned(), meta: external.then(|| meta.path().to_owned()) };
         let volumes = Volumes::new(pool, BTreeMap::from([(V, paths)]));
@@ -114,7 +117,7 @@ fn merged_writes_read_back_and_buffers_return() {
         lab.disk(DiskOp::Read { sector: Sector(24), data: several.clone() }).0.unwrap();
         assert_eq!((lab.bytes(&one), lab.bytes(&several)), (vec![1; 4096], [[2; 512], [3; 512]].concat()));
         [parts, one, several].iter().for_each(|data| lab.release(data));
-        assert_eq!(lab.pool.in_use(), 1, "only the buffer of zeroes");
+        assert_eq!(lab.pool.in_use(), IDLE);
     });
 }
 
@@ -148,6 +151,29 @@ fn metadata_of_any_length_goes_there_and_back() {
             assert!(lab.meta(MetaOp::Read { offset: 8192, len: len as u64 }).unwrap() == bytes);
         }
         assert_eq!(lab.meta(MetaOp::Read { offset: 8 << 20, len: 4096 }), Err(DiskError::Io), "past the end");
+    });
+}
+
+/// Requests that hold all buffers may wait for the activity log.
+#[test]
+fn metadata_needs_no_buffer_that_requests_could_hold() {
+    Lab::on_all_places(|mut lab| {
+        let taken: Vec<_> = std::iter::from_fn(|| lab.pool.take(1 << 20).or_else(|| lab.pool.take(1))).collect();
+        let read = DiskOp::ReadNew { sector: Sector(0), len: ByteLen(512), detect_zeroes: false };
+        assert!(lab.volumes.disk(&mut lab.ring, OpId(1), V, read).is_none());
+        for _ in 0..3 {
+            let bytes: Box<[u8]> = (0..3 * 4096).map(|i| (i % 251) as u8).collect();
+            for op in 2..2 + 2 * RESERVE as u64 {
+                let write = MetaOp::Write { offset: 8192, bytes: bytes.clone(), flush_before: true, fua: true };
+                assert!(lab.volumes.meta(&mut lab.ring, OpId(op), V, write).is_none());
+            }
+            for _ in 0..2 * RESERVE {
+                assert!(matches!(lab.outcome(), Outcome::Meta(MetaDone { result: Ok(_), .. })));
+            }
+            assert!(lab.meta(MetaOp::Read { offset: 8192, len: 3 * 4096 }).unwrap() == bytes);
+        }
+        drop(taken);
+        assert!(matches!(lab.outcome(), Outcome::Disk(DiskDone { op: OpId(1), result: Ok(()), .. })));
     });
 }
 
@@ -185,7 +211,7 @@ fn a_closed_disk_opens_again_only_when_its_operations_have_ended() {
         assert!(matches!(refused, Some(Outcome::Disk(DiskDone { result: Err(DiskError::Io), .. }))));
         assert!(lab.volumes.open(V).is_none(), "an operation is in flight");
         assert!(matches!(lab.outcome(), Outcome::Opened(V, Ok(_))), "its completion is swallowed");
-        assert_eq!(lab.pool.in_use(), 1);
+        assert_eq!(lab.pool.in_use(), IDLE);
     });
 }
 
@@ -237,5 +263,5 @@ fn memory_comes_back_from_what_was_given_up() {
         }
         assert!(matches!(lab.volumes.open(V), Some(Outcome::Opened(V, Ok(_)))));
     }
-    assert_eq!((lab.pool.in_use(), lab.pool.spares()), (1, 1));
+    assert_eq!((lab.pool.in_use(), lab.pool.spares()), (IDLE, 1));
 }

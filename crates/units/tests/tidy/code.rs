@@ -12,6 +12,7 @@ const SAFE: &[&str] = &["config", "control", "core", "hostile", "meta", "sim", "
 const UNSAFE_FILES: &[&str] = &[
     "crates/bench/src/sys.rs",
     "crates/engine/src/buffers.rs",
+    "crates/engine/src/memory.rs",
     "crates/engine/src/ring/message.rs",
     "crates/engine/src/ring/op.rs",
     "crates/engine/src/ring/poll.rs",

@@ -224,6 +224,7 @@ mod tests {
             write_ordering: WriteOrdering::Flush,
             devices: Vec::new(),
             connections: vec![connection],
+            memory: None,
         }
     }
 
