@@ -53,7 +53,7 @@ impl Resource {
     /// Bytes of memory that the bitmaps of attached disks take.
     #[must_use]
     pub fn bitmap_bytes(&self) -> u64 {
-        let bitmaps = self.devices.iter().filter_map(|d| d.backing.as_ref()).flat_map(|b| &b.bitmaps);
+        let bitmaps = self.devices.iter().filter_map(|(_, d)| d.backing.as_ref()).flat_map(|b| &b.bitmaps);
         bitmaps.map(|bits| bits.len().div_ceil(64) * 8).sum()
     }
 

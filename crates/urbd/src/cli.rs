@@ -1,7 +1,12 @@
 //! From the command line to a verb: the clap parser is built from the table of verbs.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::{Kind, OptionSpec};
@@ -85,10 +90,11 @@ fn run_verb(argv: &[OsString]) -> u8 {
     match verb.action {
         Action::Once(_) if context.dry_run => settle(verbs::dry_run::once(verb, &call).map(say)),
         Action::Once(act) | Action::Look(act) => settle(act(&call)),
-        Action::Each(_) if context.dry_run => {
+        Action::Each(_) | Action::SideBySide(_) if context.dry_run => {
             for_each(&call, verb, |target| verbs::dry_run::lines(verb, &call, target).map(say))
         }
         Action::Each(act) | Action::LookAt(act) => for_each(&call, verb, |target| act(&call, target)),
+        Action::SideBySide(act) => side_by_side(&call, verb, |target| act(&call, target)),
     }
 }
 
@@ -121,6 +127,44 @@ fn for_each(call: &Call, verb: &Verb, act: impl Fn(&Target) -> Result<u8, Proble
         worst = worst.max(settle(act(target)));
     }
     worst
+}
+
+/// Several objects at a time. Problems are told in the order of the objects, each as soon as those before it have
+/// ended.
+fn side_by_side(call: &Call, verb: &Verb, act: impl Fn(&Target) -> Result<u8, Problem> + Sync) -> u8 {
+    let (targets, mut worst) = match objects::targets(call.context, &call.objects(), verb.takes) {
+        Ok(found) => found,
+        Err(problem) => return settle(Err(problem)),
+    };
+    let next = AtomicUsize::new(0);
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..at_a_time().min(targets.len()) {
+            let (next, targets, act, tell) = (&next, &targets, &act, tell.clone());
+            scope.spawn(move || {
+                loop {
+                    let nr = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(target) = targets.get(nr) else { return };
+                    let _ = tell.send((nr, act(target)));
+                }
+            });
+        }
+        drop(tell);
+        let (mut ended, mut waiting) = (BTreeMap::new(), 0);
+        for (nr, result) in told {
+            ended.insert(nr, result);
+            while let Some(result) = ended.remove(&waiting) {
+                worst = worst.max(settle(result));
+                waiting += 1;
+            }
+        }
+    });
+    worst
+}
+
+/// How many objects are worked on at a time: starting a process waits for disks and sockets most of the time.
+fn at_a_time() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get).saturating_mul(4).clamp(4, 32)
 }
 
 /// The exit status of a result; a problem is printed.

@@ -1,11 +1,11 @@
 //! What every verb needs to know: which configuration, which node, which run directory.
 
-use std::cell::OnceCell;
 use std::env;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::ArgMatches;
@@ -35,7 +35,7 @@ pub(crate) struct Context {
     pub(crate) verbose: u8,
     /// Act on the stacked resources.
     pub(crate) stacked: bool,
-    config: OnceCell<Config>,
+    config: OnceLock<Config>,
 }
 
 impl Context {
@@ -64,7 +64,7 @@ impl Context {
             dry_run: false,
             verbose: 0,
             stacked: false,
-            config: OnceCell::new(),
+            config: OnceLock::new(),
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) enum Action {
     Once(fn(&Call) -> Result<u8, Problem>),
     /// Changes one object after the other.
     Each(fn(&Call, &Target) -> Result<u8, Problem>),
+    /// Changes several objects at a time: it mostly waits. What goes wrong is told in their order.
+    SideBySide(fn(&Call, &Target) -> Result<u8, Problem>),
 }
 
 /// One verb.
@@ -111,11 +113,20 @@ const fn once(
     Verb { name, help, takes, options, settings: &[], hidden: false, action: Action::Once(action) }
 }
 
+/// A verb for several objects at a time.
+const fn side_by_side(verb: Verb) -> Verb {
+    let action = match verb.action {
+        Action::Each(act) => Action::SideBySide(act),
+        other => other,
+    };
+    Verb { action, ..verb }
+}
+
 /// A verb that only looks: a dry run of it is the verb.
 const fn look(verb: Verb) -> Verb {
     let action = match verb.action {
         Action::Once(act) | Action::Look(act) => Action::Look(act),
-        Action::Each(act) | Action::LookAt(act) => Action::LookAt(act),
+        Action::Each(act) | Action::LookAt(act) | Action::SideBySide(act) => Action::LookAt(act),
     };
     Verb { action, ..verb }
 }
@@ -207,6 +218,9 @@ const NEW_UUID: &[Opt] = &[
 
 use Takes::{Nothing, OptionalResource, Peer, PeerDevice, Resource, Volume};
 
+const UP_HELP: &str = "Start resources: attach the disks, connect to the peers";
+const RESTART_HELP: &str = "Go on with another process: applications on the device wait";
+
 /// Verbs that belong together, in the order of the help text.
 pub(crate) struct Section {
     /// What they have in common.
@@ -233,8 +247,8 @@ pub(crate) static SECTIONS: &[Section] = &[
     Section {
         title: "Start, stop, change roles",
         verbs: &[
-            each("up", Resource, "Start resources: attach the disks, connect to the peers", &[], lifecycle::up),
-            each("down", Resource, "Stop resources", DOWN, lifecycle::down),
+            side_by_side(each("up", Resource, UP_HELP, &[], lifecycle::up)),
+            side_by_side(each("down", Resource, "Stop resources", DOWN, lifecycle::down)),
             each(
                 "adjust",
                 PeerDevice,
@@ -242,13 +256,7 @@ pub(crate) static SECTIONS: &[Section] = &[
                 ADJUST,
                 adjust::adjust,
             ),
-            each(
-                "restart",
-                Resource,
-                "Go on with another process: applications on the device wait",
-                &[],
-                lifecycle::restart,
-            ),
+            side_by_side(each("restart", Resource, RESTART_HELP, &[], lifecycle::restart)),
             once("run", Resource, "Run one resource in the foreground", RUN, lifecycle::run),
             hidden(once("keep", Resource, "Hold a resource's devices when no process serves it", &[], lifecycle::keep)),
             each("primary", Resource, "Make this node Primary: the device can be used", &[FORCE], commands::primary),

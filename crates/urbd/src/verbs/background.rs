@@ -20,6 +20,8 @@ use crate::verbs::lifecycle::{PAUSE, prepare_run_dir};
 
 /// How long a started process may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// Between two looks whether it answers, at first; later [`PAUSE`].
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 
 /// Starts `run` in the background and waits until the resource is there. Its process is not one of the caller's: where
 /// systemd runs it is in a control group of its own, as the unit of the resource if that can be, else in a scope.
@@ -134,6 +136,7 @@ fn detach_from_session(command: &mut Process) {
 
 fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, log: &Log) -> Result<(), Problem> {
     let deadline = Instant::now() + START_TIMEOUT;
+    let mut pause = SHORTEST_PAUSE;
     loop {
         let ended = child.try_wait();
         if let Ok(Some(status)) = ended {
@@ -159,7 +162,8 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
                 log.path.display()
             )));
         }
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
+        pause = PAUSE.min(2 * pause);
     }
 }
 

@@ -238,7 +238,7 @@ mod tests {
         for verb in verbs::all() {
             let has = match verb.action {
                 Action::Look(_) | Action::LookAt(_) => continue,
-                Action::Each(_) => shape(verb.name).is_some(),
+                Action::Each(_) | Action::SideBySide(_) => shape(verb.name).is_some(),
                 Action::Once(_) => ["restore-md", "run"].contains(&verb.name),
             };
             assert_ne!(has, WITHOUT.contains(&verb.name), "{}", verb.name);
