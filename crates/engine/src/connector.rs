@@ -3,6 +3,10 @@
 //! Implements `docs/spec/wire-protocol.md` 1.6 (the procedure that works with kernels of both generations), with the
 //! rules of 1.4 and 1.5 for which node declares which stream. The owner does the system calls: it performs each
 //! [`Action`] and reports what happened.
+//!
+//! A kernel waits (`sock-check-timeo`) when it has both, as they may have crossed others. Here nobody waits in vain: the
+//! node with the greater address never changes a socket that it has, and the peer adopts it, so it is done at once. The
+//! other one is done when the first packet of the connection shows that its peer is.
 
 use std::net::{IpAddr, SocketAddr};
 use units::{Duration, Instant, Rng};
@@ -48,6 +52,8 @@ pub enum Action {
     ReadFirst(SocketId),
     /// Close this socket.
     Close(SocketId),
+    /// Report with [`Connector::on_readable`] when this socket has something to read.
+    Watch(SocketId),
     /// Look whether both sockets are alive (data to read counts as alive); report with [`Connector::on_checked`].
     Check(SocketId, SocketId),
     /// Done: the machine is at its end.
@@ -76,6 +82,8 @@ pub struct Connector {
     opening: Option<Instant>,
     next_open: Instant,
     check_at: Option<Instant>,
+    /// On this socket the peer has begun to talk: it has both.
+    ready: Option<SocketId>,
     resolve_conflicts: bool,
     rng: Rng,
     actions: Vec<Action>,
@@ -104,6 +112,7 @@ impl Connector {
             opening: None,
             next_open: open,
             check_at: None,
+            ready: None,
             resolve_conflicts: false,
             rng: Rng::new(seed),
             actions: Vec::new(),
@@ -202,6 +211,14 @@ impl Connector {
         self.proceed(now);
     }
 
+    /// A socket of [`Action::Watch`] has something to read, or has ended.
+    pub fn on_readable(&mut self, socket: SocketId, now: Instant) {
+        self.ready = Some(socket);
+        if self.is_complete() {
+            self.proceed(now);
+        }
+    }
+
     /// The answer to [`Action::Check`].
     pub fn on_checked(&mut self, data_alive: bool, meta_alive: bool, now: Instant) {
         let (Some(data), Some(meta)) = (self.data, self.meta) else { return };
@@ -217,8 +234,9 @@ impl Connector {
                 *self.slot(kind) = None;
             }
         }
-        // A coin decides who waits, or two nodes could go on crossing each other.
-        self.next_open = if self.rng.chance(1, 2) { now } else { now + self.settings.ping_timeout };
+        // A coin decides who waits, or two nodes could go on crossing each other. Who has not waited before does now.
+        let at_once = !self.is_greater() && self.rng.chance(1, 2);
+        self.next_open = if at_once { now } else { now + self.settings.ping_timeout };
         self.proceed(now);
     }
 
@@ -232,16 +250,21 @@ impl Connector {
     }
 
     fn proceed(&mut self, now: Instant) {
-        if self.is_complete() {
-            let wait = match self.settings.sock_check_timeout {
-                Duration(0) => self.settings.ping_timeout,
-                configured => configured,
-            };
-            self.check_at = Some(now + wait);
-        } else {
+        let (Some(data), Some(meta)) = (self.data, self.meta) else {
             self.check_at = None;
-            self.on_timer(now);
+            return self.on_timer(now);
+        };
+        let decided = self.is_greater() || self.ready == Some(data.socket) && self.undeclared.is_empty();
+        if decided {
+            self.check_at = None;
+            return self.actions.push(Action::Check(data.socket, meta.socket));
         }
+        let wait = match self.settings.sock_check_timeout {
+            Duration(0) => self.settings.ping_timeout,
+            configured => configured,
+        };
+        self.check_at = Some(now + wait);
+        self.actions.push(Action::Watch(data.socket));
     }
 
     fn open(&mut self, now: Instant) {

@@ -511,6 +511,8 @@ impl Stream {
                 self.outbox.sent(message, n as usize);
             }
             (Ok(n), Some(Op::Recv { into, .. })) if n > 0 => self.inbox.received(into, n as usize),
+            // It was watched while the connection was made.
+            (_, Some(Op::Readable { .. })) => {}
             (Ok(_), _) => self.ended = Some("the peer closed the stream".into()),
             (Err(e), Some(Op::Send { .. })) => self.ended = Some(format!("cannot send: {e}")),
             (Err(e), _) => self.ended = Some(format!("cannot receive: {e}")),

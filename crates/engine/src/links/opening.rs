@@ -108,6 +108,7 @@ impl Opening {
                     Err(_) => self.connector.on_first_packet(socket, None, now),
                 }
             }
+            (_, Some(Op::Readable { .. })) => self.connector.on_readable(socket, now),
             // Failed sends show at the liveness check.
             (_, Some(Op::Recv { .. })) => self.connector.on_first_packet(socket, None, now),
             _ => {}
@@ -153,6 +154,11 @@ impl Opening {
                     Action::Declare(id, kind) => self.declare(ring, id, kind),
                     Action::ReadFirst(id) => self.read_first(ring, pool, id),
                     Action::Close(id) => drop(self.sockets.remove(&id).map(|h| sys::shutdown(h.fd.as_raw_fd()))),
+                    Action::Watch(id) => {
+                        if let Some(half) = self.sockets.get(&id) {
+                            ring.push(Op::Readable { fd: half.fd.clone() }, Token::Link(self.peer, id));
+                        }
+                    }
                     Action::Check(data, meta) => {
                         let alive = |id| self.sockets.get(&id).is_some_and(|h| sys::is_alive(h.fd.as_raw_fd()));
                         let (data, meta) = (alive(data), alive(meta));

@@ -1,0 +1,228 @@
+#!/usr/bin/python3
+"""Proofs that take long: `make long PART=kills|restarts|postgres [ROUNDS=n]`.
+
+    kills      kill -9 of the Primary's process under ext4, fio --verify=crc32c and checked direct writes; 1,000 rounds
+    restarts   the same with `urbd restart`
+    postgres   both in turn under PostgreSQL and pgbench; 50 rounds
+
+A part is done in batches.  After each one the file system is checked, both nodes are compared, and what was measured is
+written to target/long/PART.json.  Who interrupts it loses the batch that is under way; the next call goes on.  The exit
+status is 0 only if no round has ever failed: a batch that does is recorded, with its nodes' logs beside.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+TESTS = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, TESTS)
+
+from cluster import Cluster, MIB  # noqa: E402
+from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes  # noqa: E402
+from test_handover import Application, kill, restart  # noqa: E402
+from test_postgres import Database  # noqa: E402
+
+TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(TESTS, "..", "target"), "long")
+# Upper ends of the histogram, in milliseconds.
+BINS = [10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000]
+FIO = ["fio", "--name=t", "--ioengine=libaio", "--direct=1", "--rw=randrw", "--bsrange=4k-128k", "--iodepth=16", "--size=12M",
+       "--time_based", "--runtime=36000", "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=256", "--rate=20m",
+       "--verify_state_save=0"]
+
+
+def options_of(where):
+    with open("/proc/mounts") as f:
+        return next(x.split()[3].split(",") for x in f if x.split()[1] == where)
+
+
+class Load:
+    """Checked direct writes, fio, and what they noticed of each round."""
+
+    def __init__(self, where):
+        self.where = where
+        blocks = os.path.join(where, "blocks")
+        with open(blocks, "wb") as f:
+            f.write(bytes(2 * MIB))
+            os.fsync(f.fileno())
+        self.apps = [Application(blocks, first) for first in (0, 64, 128)]
+        self.fio = subprocess.Popen([*FIO, f"--directory={where}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def goes_on(self):
+        """The longest operation since the last call, in seconds."""
+        for app in self.apps:
+            app.goes_on()
+        assert self.fio.poll() is None, self.fio.stdout.read()
+        worst = max(app.worst for app in self.apps)
+        for app in self.apps:
+            app.worst = 0.0
+        return worst
+
+    def end(self):
+        self.fio.send_signal(signal.SIGINT)
+        out, _ = self.fio.communicate(timeout=60)
+        assert "err= 0" in out and "verify:" not in out, out
+        for app in self.apps:
+            app.end()
+        assert options_of(self.where)[0] == "rw"
+        return sum(app.done for app in self.apps)
+
+
+def file_system(cluster, way, rounds):
+    """Some rounds in a new cluster: the pauses in seconds, and the number of checked writes."""
+    a, _ = two_nodes(cluster, size=64 * MIB)
+    dev = a.device()
+    sh(*MKFS["ext4"], dev)
+    pauses = []
+    with mounted(a, dev, "ext4") as where:
+        load = Load(where)
+        load.goes_on()
+        for _ in range(rounds):
+            way(a)
+            pauses.append(load.goes_on())
+        written = load.end()
+    sh(*FSCK["ext4"], dev)
+    cluster.wait_synced()
+    a.urbd("secondary", "r0")
+    cluster.assert_same()
+    return pauses, written
+
+
+def database(cluster, _, rounds):
+    """The same with pgbench; every transaction that was committed is there."""
+    a, _ = two_nodes(cluster, size=256 * MIB)
+    dev = a.device()
+    sh(*MKFS["ext4"], dev)
+    sock = os.path.join(cluster.dir, "pg")
+    os.makedirs(sock)
+    os.chmod(cluster.dir, 0o755)
+    pauses = []
+    with mounted(a, dev, "ext4") as where:
+        db = Database(os.path.join(where, "data"), sock)
+        os.chown(sock, db.user.pw_uid, db.user.pw_gid)
+        db.init()
+        db.start()
+        try:
+            db.call("pgbench", "-i", "-q", "-s", "2", "postgres")
+            probe = os.path.join(where, "probe")
+            with open(probe, "wb") as f:
+                f.write(bytes(MIB))
+                os.fsync(f.fileno())
+            app = Application(probe, 0)
+            app.goes_on()
+            bench = pgbench(db)
+            for n in range(rounds):
+                app.worst = 0.0
+                (kill if n % 2 == 0 else restart)(a)
+                app.goes_on()
+                pauses.append(app.worst)
+                time.sleep(0.3)  # so that some transactions come in between
+                assert bench.poll() is None, bench.stdout.read()
+            bench.send_signal(signal.SIGINT)
+            out, _ = bench.communicate(timeout=60)
+            assert "aborted" not in out and "error" not in out.lower().replace("failed: 0", ""), out
+            app.end()
+            # Each transaction adds the same number to one row of three tables, and notes it in the fourth.
+            sums = [db.ask(f"select sum({col}) from pgbench_{table}") for table, col in
+                    (("accounts", "abalance"), ("tellers", "tbalance"), ("branches", "bbalance"), ("history", "delta"))]
+            assert len(set(sums)) == 1, sums
+            written = int(db.ask("select count(*) from pgbench_history"))
+            assert written > rounds
+        finally:
+            db.stop()
+    sh(*FSCK["ext4"], dev)
+    cluster.wait_synced()
+    a.urbd("secondary", "r0")
+    cluster.assert_same()
+    return pauses, written
+
+
+def pgbench(db):
+    argv = ["setpriv", f"--reuid={db.user.pw_uid}", f"--regid={db.user.pw_gid}", "--clear-groups",
+            os.path.join(db.bin, "pgbench"), "-n", "-c", "4", "-T", "36000", "postgres"]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/",
+                            env={"PATH": os.environ["PATH"], "PGHOST": db.sock, "LC_ALL": "C"})
+
+
+# What is run, how each round is made, rounds in all, rounds in a batch.
+PARTS = {
+    "kills": (file_system, kill, 1000, 50),
+    "restarts": (file_system, restart, 1000, 50),
+    "postgres": (database, None, 50, 10),
+}
+
+
+class Book:
+    """What was measured so far."""
+
+    def __init__(self, directory, part):
+        os.makedirs(directory, exist_ok=True)
+        self.path = os.path.join(directory, f"{part}.json")
+        self.figures = {"part": part, "rounds": 0, "written": 0, "pauses_ms": [], "failures": []}
+        with contextlib.suppress(FileNotFoundError):
+            with open(self.path) as f:
+                self.figures = json.load(f)
+
+    def save(self):
+        with open(self.path + ".new", "w") as f:
+            json.dump(self.figures, f)
+        os.rename(self.path + ".new", self.path)
+
+    def add(self, pauses, written):
+        self.figures["rounds"] += len(pauses)
+        self.figures["written"] += written
+        self.figures["pauses_ms"] += [round(1000 * x, 1) for x in pauses]
+        self.save()
+
+    def failed(self, why):
+        self.figures["failures"].append(why)
+        self.save()
+
+    def report(self):
+        f, pauses = self.figures, sorted(self.figures["pauses_ms"])
+        print(f"{f['part']}: {f['rounds']} rounds, {f['written']} checked writes, {len(f['failures'])} failures")
+        if not pauses:
+            return
+        at = {p: pauses[min(len(pauses) - 1, int(len(pauses) * p / 100))] for p in (50, 90, 99)}
+        print("pause: " + ", ".join(f"p{p} {ms:.0f} ms" for p, ms in at.items()) + f", longest {pauses[-1]:.0f} ms")
+        below = 0
+        for end in [*BINS, float("inf")]:
+            n = sum(below <= x < end for x in pauses)
+            if n:
+                print(f"{below:>6} to {end:>5} ms  {n:>5}  {'#' * max(1, 50 * n // len(pauses))}")
+            below = end
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=PARTS, required=True)
+    parser.add_argument("--rounds", type=int, help="in all; what was done before counts")
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--directory", default=TARGET)
+    args = parser.parse_args(argv)
+    run, way, rounds, batch = PARTS[args.part]
+    rounds, batch = args.rounds or rounds, args.batch or batch
+    book = Book(args.directory, args.part)
+    while book.figures["rounds"] < rounds and not book.figures["failures"]:
+        with Cluster() as cluster:
+            try:
+                book.add(*run(cluster, way, min(batch, rounds - book.figures["rounds"])))
+            except Exception:
+                why = traceback.format_exc()
+                for n in cluster.nodes:
+                    with open(os.path.join(args.directory, f"{args.part}-{n.name}.log"), "w") as f:
+                        f.write(n.log())
+                book.failed(why)
+                print(why, file=sys.stderr)
+        print(f"{book.figures['rounds']} of {rounds}", flush=True)
+    book.report()
+    return 1 if book.figures["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
