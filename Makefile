@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
 
-.PHONY: help build install demo test test-rust test-python bench bench-resync sim fuzz nemesis doc packages
+.PHONY: help build install demo test test-rust test-python long bench bench-resync sim fuzz nemesis doc packages
 
 help:
 	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
@@ -15,6 +15,7 @@ help:
 	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many, HOURS=n goes on so long'
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
 	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes under a checked load; ROUNDS=n SEED=s'
+	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts or postgres; ROUNDS=n'
 	@echo 'make doc     reference documentation: target/doc'
 	@echo 'test parts:  make test-rust; make test-python [ARGS="-k failover"]'
 
@@ -78,6 +79,11 @@ nemesis:
 	tests/install test
 	$(CARGO) build --locked -p urbd
 	/usr/bin/python3 tests/nemesis.py --rounds $(or $(ROUNDS),10) --seed $(or $(SEED),1)
+
+long:
+	tests/install test
+	$(CARGO) build --locked -p urbd
+	/usr/bin/python3 tests/long.py --part $(or $(PART),kills) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

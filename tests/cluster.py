@@ -278,7 +278,9 @@ class UrbdNode(Node):
     def _join_network(self):
         lab = self.cluster.lab
         # Mounts of its own, too: /dev/urbd is one machine's, and this is another machine.
-        script = "mkdir -p /dev/urbd && mount -t tmpfs none /dev/urbd && echo up && exec sleep infinity"
+        # What another test has mounted at this moment would stay mounted here, and its device in use.
+        script = ("awk '$2 ~ \"/urbd-(test|bench)-\" { print $2 }' /proc/mounts | xargs -r umount -l;"
+                  "mkdir -p /dev/urbd && mount -t tmpfs none /dev/urbd && echo up && exec sleep infinity")
         holder = subprocess.Popen(["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
                                   preexec_fn=end_with_us)
@@ -545,7 +547,12 @@ class UrbdNode(Node):
         for pid in self._all_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        eventually("the node's processes are gone", lambda: not self._all_pids(), 20)
+        try:
+            eventually("the node's processes are gone", lambda: not self._all_pids(), 20)
+        except TookTooLong:
+            pids = ",".join(map(str, self._all_pids()))
+            subprocess.run(["ps", "-L", "-o", "pid,tid,stat,wchan:32,args", "-p", pids])
+            raise
         for disk in self.disks:
             disk.close()
         pid = _read_pidfile(self.pidfile)

@@ -1,0 +1,41 @@
+"""A few rounds of what `make long` does a thousand times: see long.py."""
+
+import json
+
+import pytest
+
+import long
+
+
+def figures(directory, part):
+    with open(directory / f"{part}.json") as f:
+        return json.load(f)
+
+
+@pytest.mark.limit(120)
+@pytest.mark.parametrize("part", ["kills", "restarts"])
+def test_a_file_system_goes_on(part, tmp_path, capsys):
+    """Twice: the second call goes on where the first one was."""
+    call = ["--part", part, "--directory", str(tmp_path), "--batch", "3"]
+    assert long.main([*call, "--rounds", "3"]) == 0
+    assert long.main([*call, "--rounds", "5"]) == 0
+    f = figures(tmp_path, part)
+    assert f["rounds"] == len(f["pauses_ms"]) == 5 and f["written"] > 100 and not f["failures"]
+    assert "5 rounds" in capsys.readouterr().out
+
+
+@pytest.mark.limit(120)
+def test_a_database_goes_on(tmp_path):
+    assert long.main(["--part", "postgres", "--directory", str(tmp_path), "--rounds", "4"]) == 0
+    assert figures(tmp_path, "postgres")["rounds"] == 4
+
+
+def test_a_failure_is_recorded_and_nothing_goes_on_after_it(tmp_path, monkeypatch):
+    def fails(*_):
+        raise AssertionError("a block is not what was written")
+
+    monkeypatch.setitem(long.PARTS, "kills", (fails, None, 10, 5))
+    for _ in range(2):
+        assert long.main(["--part", "kills", "--directory", str(tmp_path)]) == 1
+    [why] = figures(tmp_path, "kills")["failures"]
+    assert "not what was written" in why
