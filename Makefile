@@ -83,7 +83,7 @@ nemesis:
 long:
 	tests/install test
 	$(CARGO) build --locked -p urbd
-	/usr/bin/python3 tests/long.py --part $(or $(PART),kills) $(if $(ROUNDS),--rounds $(ROUNDS))
+	/usr/bin/python3 tests/long.py --part $(or $(PART),kills) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

@@ -129,6 +129,7 @@ class Cluster:
         self.dir = scratch.make("urbd-test-", scratch_dir())
         self.nodes = []  # urbd nodes and kernel nodes, in the order of the config's host sections
         self.config = {}
+        self.variables = {}  # of the environment of the nodes' programs
         self.wrap = list  # what starts a node's process: given its command line, returns another one
 
     def __enter__(self):
@@ -340,7 +341,7 @@ class UrbdNode(Node):
     def env(self, **more):
         keep = {k: v for k, v in os.environ.items() if not k.startswith("URBD_") or k == "URBD_LOG"}
         return {**keep, "URBD_CONF": self.conf, "URBD_NODE": self.name, "URBD_RUN_DIR": self.run_dir,
-                "RUST_BACKTRACE": "1", **more}
+                "RUST_BACKTRACE": "1", **self.cluster.variables, **more}
 
     def call(self, *args, timeout=60.0, input=None, env=None):
         """Runs `urbd ARGS` inside the node's network; any exit status."""
@@ -544,15 +545,14 @@ class UrbdNode(Node):
         loops = self.loops()  # only now do their backing files have names
         for res in list(self.processes):
             self.kill(res)
-        for pid in self._all_pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            eventually("the node's processes are gone", lambda: not self._all_pids(), 20)
-        except TookTooLong:
-            pids = ",".join(map(str, self._all_pids()))
-            subprocess.run(["ps", "-L", "-o", "pid,tid,stat,wchan:32,args", "-p", pids])
-            raise
+        def gone():
+            # Again and again: a process whose keeper is killed before it may just have started another.
+            for pid in self._all_pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not self._all_pids()
+
+        eventually("the node's processes are gone", gone, 20)
         for disk in self.disks:
             disk.close()
         pid = _read_pidfile(self.pidfile)

@@ -206,18 +206,21 @@ def main(argv):
     parser.add_argument("--rounds", type=int, help="in all; what was done before counts")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--directory", default=TARGET)
+    parser.add_argument("--without-resend", action="store_true", help="as on Linux before 6.9: requests are kept in memory")
     args = parser.parse_args(argv)
     run, way, rounds, batch = PARTS[args.part]
     rounds, batch = args.rounds or rounds, args.batch or batch
-    book = Book(args.directory, args.part)
+    name = args.part + ("-without-resend" if args.without_resend else "")
+    book = Book(args.directory, name)
     while book.figures["rounds"] < rounds and not book.figures["failures"]:
         with Cluster() as cluster:
+            cluster.variables.update({"URBD_FUSE_RESEND": "no"} if args.without_resend else {})
             try:
                 book.add(*run(cluster, way, min(batch, rounds - book.figures["rounds"])))
             except Exception:
                 why = traceback.format_exc()
                 for n in cluster.nodes:
-                    with open(os.path.join(args.directory, f"{args.part}-{n.name}.log"), "w") as f:
+                    with open(os.path.join(args.directory, f"{name}-{n.name}.log"), "w") as f:
                         f.write(n.log())
                 book.failed(why)
                 print(why, file=sys.stderr)

@@ -54,12 +54,7 @@ impl Claim {
         let lock = lock(run_dir, resource, at_most)?;
         let keeper = Keeper::of(run_dir, resource);
         let left = if keeper.is_there() { keeper.fetch().map_err(io("asking the keeper"))? } else { Vec::new() };
-        if let Some(other) = left.iter().map(|(place, _)| *place).find(|place| !is_understood(*place)) {
-            return Err(Error::Config(format!(
-                "{resource}: the keeper holds a device for a version of urbd that promises the kernel something else \
-                 ({other:?}); go on with that version, or give the device up: urbd down --force {resource}"
-            )));
-        }
+        understand(resource, &left)?;
         Ok(Claim { lock, keeper, left })
     }
 
@@ -82,8 +77,36 @@ impl fmt::Debug for Claim {
     }
 }
 
-fn is_understood(place: Place) -> bool {
-    place.kind != Kind::Connection || place.number == fuse::CONTRACT
+/// Could this version go on with the devices of the process that runs a resource? To be asked before that is asked to
+/// leave: if not, it goes on.
+///
+/// # Errors
+/// If it could not.
+pub fn check_version(run_dir: &Path, resource: &str) -> Result<(), Error> {
+    let keeper = Keeper::of(run_dir, resource);
+    // One that does not answer is followed by another.
+    let left = if keeper.is_there() { keeper.fetch().unwrap_or_default() } else { Vec::new() };
+    understand(resource, &left)
+}
+
+fn understand(resource: &str, left: &[(Place, OwnedFd)]) -> Result<(), Error> {
+    let understood = |place: Place| place.kind != Kind::Connection || place.number == contract();
+    let other = left.iter().map(|(place, _)| *place).find(|place| !understood(*place));
+    other.map_or(Ok(()), |other| {
+        Err(Error::Config(format!(
+            "{resource}: the device was made by a version of urbd that promises the kernel something else \
+             ({}, this one {}); go on with that version, or give the device up: urbd down --force {resource}",
+            other.number,
+            contract()
+        )))
+    })
+}
+
+/// What this version promises the kernel ([`fuse::CONTRACT`]). A program that is built for tests can be told to be
+/// another version.
+pub(crate) fn contract() -> u32 {
+    let told = if cfg!(debug_assertions) { std::env::var("URBD_TEST_CONTRACT").ok() } else { None };
+    told.and_then(|number| number.parse().ok()).unwrap_or(fuse::CONTRACT)
 }
 
 /// What a resource without a process has left with its keeper: true if there are devices that applications may be

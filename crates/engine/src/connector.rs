@@ -4,9 +4,9 @@
 //! rules of 1.4 and 1.5 for which node declares which stream. The owner does the system calls: it performs each
 //! [`Action`] and reports what happened.
 //!
-//! A kernel waits (`sock-check-timeo`) when it has both, as they may have crossed others. Here nobody waits in vain: the
-//! node with the greater address never changes a socket that it has, and the peer adopts it, so it is done at once. The
-//! other one is done when the first packet of the connection shows that its peer is.
+//! A kernel waits (`sock-check-timeo`) when it has both, as they may have crossed others. Here nobody waits in vain:
+//! the node with the greater address never changes a socket that it has, and the peer adopts it, so it is done at once.
+//! The other one is done when the first packet of the connection shows that its peer is.
 
 use std::net::{IpAddr, SocketAddr};
 use units::{Duration, Instant, Rng};

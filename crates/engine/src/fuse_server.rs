@@ -11,6 +11,7 @@
 //! files (attaching, resizing and detaching loop devices) runs on helper threads, because this thread serves the files.
 
 mod handover;
+mod ledger;
 
 pub(crate) use handover::Inherited;
 
@@ -62,6 +63,10 @@ pub(crate) struct FuseServer {
     stage: Stage,
     /// Who holds what outlives this process.
     keeper: Option<Keeper>,
+    /// What was read and not answered, if the kernel does not hand it out again.
+    ledger: Option<ledger::Ledger>,
+    /// Of it, what waits for a buffer or has not been looked at, oldest first.
+    unread: VecDeque<usize>,
 }
 
 /// Whether requests are taken.
@@ -194,6 +199,8 @@ impl FuseServer {
             gone: false,
             stage: Stage::Serving,
             keeper: None,
+            ledger: None,
+            unread: VecDeque::new(),
         }
     }
 
@@ -204,7 +211,7 @@ impl FuseServer {
         self.out.clear();
         self.session.parse(&self.message[..message], &mut self.out);
         sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
-        Ok(())
+        self.open_ledger()
     }
 
     /// Registers slots, the same number for each queue.
@@ -256,7 +263,7 @@ impl FuseServer {
 
     /// Does a write wait for a buffer?
     pub(crate) fn is_starved(&self) -> bool {
-        !self.starved.is_empty()
+        !self.starved.is_empty() || !self.unread.is_empty()
     }
 
     /// Is there a device?
@@ -324,6 +331,7 @@ impl FuseServer {
                 break;
             }
         }
+        self.go_through_ledger(requests);
         for flush in std::mem::take(&mut self.idle_flushes) {
             self.answer(ring, &flush, Ok(()), Vec::new());
         }
@@ -414,6 +422,9 @@ impl FuseServer {
         let parts: Vec<IoSlice<'_>> = std::iter::once(IoSlice::new(&header)).chain(pieces).collect();
         // ENOENT: the caller was interrupted and does not wait any more.
         sys::write_message(self.fd.as_raw_fd(), &parts);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.answered(request.tag);
+        }
     }
 
     fn arm(&mut self, ring: &mut Ring<Token>) {
@@ -425,6 +436,9 @@ impl FuseServer {
 
     /// Reads and handles one message; false if there was none.
     fn take_message(&mut self, requests: &mut Requests) -> bool {
+        if self.ledger.is_some() {
+            return self.take_into_ledger(requests);
+        }
         // What follows the headers of a write goes where the write can leave it.
         let mut landing = self.pool.take(PAYLOAD_MAX);
         let n = self.read_message(landing.as_mut());
@@ -487,6 +501,8 @@ impl FuseServer {
     /// Does a message wait that the next one would overwrite?
     fn is_blocked(&self) -> bool {
         self.starved.iter().any(|received| received.slot.is_none())
+            || !self.unread.is_empty()
+            || self.ledger.as_ref().is_some_and(ledger::Ledger::is_full)
     }
 
     /// Gives it back if there is no buffer for its payload.

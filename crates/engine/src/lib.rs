@@ -40,7 +40,7 @@ mod token;
 mod volumes;
 
 pub use application::Application;
-pub use claim::{Claim, KeeperCommand, end_keeper, keep};
+pub use claim::{Claim, KeeperCommand, check_version, end_keeper, keep};
 pub use frontends::{Errno, Kind, Request};
 #[cfg(feature = "mutants")]
 pub use mutant::{Mutant, choose_mutant};

@@ -267,7 +267,8 @@ impl NbdServer {
     }
 
     /// If others lack buffers: closes the clients that hold some and have taken nothing, or sent nothing more of a
-    /// write's data, for [`LONGEST_PAUSE`]. If that does not help, it was too many of them, and the next ones are given less time.
+    /// write's data, for [`LONGEST_PAUSE`]. If that does not help, it was too many of them, and the next ones are given
+    /// less time.
     pub(crate) fn close_idlers(&mut self, others_lack: bool) {
         if !others_lack {
             self.pause = LONGEST_PAUSE;

@@ -320,7 +320,9 @@ impl Runner {
 
     /// Attaches all disks and connects to all peers.
     fn bring_up(&mut self) {
-        let attach: Vec<_> = self.volumes_with_disk().map(|volume| Command::Attach { volume }).collect();
+        let detached = |volume: &VolumeNr| self.handover.was_detached(*volume);
+        let volumes = self.volumes_with_disk().filter(|volume| !detached(volume));
+        let attach: Vec<_> = volumes.map(|volume| Command::Attach { volume }).collect();
         for (id, command) in self.commands.start_with(attach.len()).into_iter().zip(attach) {
             self.tell(|core, now| core.on_command(now, id, command));
         }

@@ -6,28 +6,36 @@
 //! resource and those of its disks say so); every request may be carried out twice; and no thread of ours that has the
 //! resource's descriptors touches the files or the devices.
 
+use super::ledger::{Ledger, REQUESTS};
 use super::{FuseServer, Node, Stage, VolumeNr};
 use crate::buffers::Pool;
-use crate::claim::ALONE;
+use crate::claim::{ALONE, contract};
+use crate::requests::{Asker, Requests};
+use crate::resource::log;
 use crate::ring::{Fd, Ring};
 use crate::sys;
 use crate::token::Token;
-use frontends::fuse;
+use frontends::fuse::{self, Event, WRITE_HEADER};
 use frontends::keeper::{Keeper, Kind, Place};
 use frontends::loopdev;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
+use urbd_core::{BufRef, Segments};
 
 /// What another process has left.
 pub(crate) struct Inherited {
     connection: OwnedFd,
     root: OwnedFd,
     devices: Vec<(VolumeNr, OwnedFd)>,
+    /// What it has read and not answered, if the kernel does not hand it out again.
+    requests: Option<OwnedFd>,
 }
 
-const CONNECTION: Place = Place { kind: Kind::Connection, number: fuse::CONTRACT };
+/// Environment variable for tests: `no` does without the kernel's `FUSE_NOTIFY_RESEND`, as before Linux 6.9.
+const RESEND: &str = "URBD_FUSE_RESEND";
+
 const ROOT: Place = Place { kind: Kind::Root, number: 0 };
 
 impl Inherited {
@@ -37,7 +45,7 @@ impl Inherited {
             let at = left.iter().position(|(other, _)| *other == place)?;
             Some(left.swap_remove(at).1)
         };
-        let (connection, root) = (take(CONNECTION), take(ROOT));
+        let (connection, root, requests) = (take(connection()), take(ROOT), take(REQUESTS));
         let (connection, root) = (connection?, root?);
         let mut devices = Vec::new();
         for (place, descriptor) in std::mem::take(left) {
@@ -46,8 +54,13 @@ impl Inherited {
                 _ => left.push((place, descriptor)),
             }
         }
-        Some(Inherited { connection, root, devices })
+        Some(Inherited { connection, root, devices, requests })
     }
+}
+
+/// The connection that this version can go on with.
+fn connection() -> Place {
+    Place { kind: Kind::Connection, number: contract() }
 }
 
 impl FuseServer {
@@ -63,11 +76,15 @@ impl FuseServer {
         inherited: Inherited,
         keeper: &Keeper,
     ) -> io::Result<FuseServer> {
-        let Inherited { connection, root, devices } = inherited;
+        let Inherited { connection, root, devices, requests } = inherited;
         let fd: Fd = Rc::new(connection);
         let mut server = FuseServer::on(pool, (resource, run_dir), volumes, fd, root);
         server.keeper = Some(keeper.clone());
         server.stage = Stage::Waiting;
+        if let Some(requests) = requests {
+            let (ledger, unanswered) = Ledger::inherit(requests)?;
+            (server.ledger, server.unread) = (Some(ledger), unanswered.into());
+        }
         let mut found = false;
         for (volume, descriptor) in devices {
             let size = sys::end_of(descriptor.as_raw_fd())?;
@@ -93,15 +110,94 @@ impl FuseServer {
     /// # Errors
     /// If there is no keeper.
     pub(crate) fn keep_with(&mut self, keeper: Keeper) -> io::Result<()> {
-        keeper.put(CONNECTION, self.fd.as_fd())?;
+        keeper.put(connection(), self.fd.as_fd())?;
         keeper.put(ROOT, self.root.as_fd())?;
+        if let Some(ledger) = &self.ledger {
+            keeper.put(REQUESTS, ledger.descriptor())?;
+        }
         self.keeper = Some(keeper);
         self.volumes.keys().try_for_each(|volume| self.share(*volume))
     }
 
-    /// Can the kernel hand out unanswered requests once more, so that a process that is killed loses none?
+    /// Does a process that is killed lose no request?
     pub(crate) fn can_be_kept(&self) -> bool {
-        self.session.can_resend() && !self.session.has_slots()
+        (self.session.can_resend() || self.ledger.is_some()) && !self.session.has_slots()
+    }
+
+    /// Keeps unanswered requests by itself if the kernel does not hand them out again.
+    pub(super) fn open_ledger(&mut self) -> io::Result<()> {
+        let resends = self.session.can_resend() && std::env::var_os(RESEND).is_none_or(|value| value != "no");
+        if !resends && !self.session.has_slots() {
+            self.ledger = Some(Ledger::new()?);
+            log("info", "the kernel hands requests out once only: what is not answered is kept in memory");
+        }
+        Ok(())
+    }
+
+    /// Reads and handles one message; false if there was none, or no room for one.
+    pub(super) fn take_into_ledger(&mut self, requests: &mut Requests) -> bool {
+        let Some(read) = self.ledger.as_mut().and_then(|ledger| ledger.read(self.fd.as_raw_fd())) else { return false };
+        match read {
+            Ok(entry) => {
+                self.unread.push_back(entry);
+                self.go_through_ledger(requests);
+                true
+            }
+            Err(e) => {
+                self.gone = e == -libc::ENODEV;
+                e == -libc::ENOENT || e == -libc::EINTR
+            }
+        }
+    }
+
+    /// Handles what was read, or left by another process, in its order, as far as there are buffers.
+    pub(super) fn go_through_ledger(&mut self, requests: &mut Requests) {
+        while let Some(entry) = self.unread.front().copied() {
+            if !self.handle_entry(entry, requests) {
+                return;
+            }
+            self.unread.pop_front();
+        }
+    }
+
+    /// False: there is no buffer for its payload.
+    fn handle_entry(&mut self, entry: usize, requests: &mut Requests) -> bool {
+        let Some(ledger) = &mut self.ledger else { return true };
+        let (header, rest) = ledger.message(entry);
+        self.out.clear();
+        let event = self.session.parse_write(header, rest, &mut self.out);
+        let in_parts = event.is_some();
+        let event = event.unwrap_or_else(|| {
+            let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+            let (start, end) = self.message.split_at_mut(WRITE_HEADER);
+            start.copy_from_slice(header);
+            end[..rest.len()].copy_from_slice(rest);
+            self.session.parse(&self.message[..len.min(WRITE_HEADER + rest.len())], &mut self.out)
+        });
+        match event {
+            Event::None => ledger.forget(entry),
+            Event::Reply | Event::Destroyed => {
+                sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
+                ledger.forget(entry);
+            }
+            Event::Request { volume, request, payload } => {
+                let mut data = Segments::None;
+                if !payload.is_empty() {
+                    let Some(mut buf) = self.pool.take(payload.len()) else { return false };
+                    let bytes = if in_parts { &rest[payload.clone()] } else { &self.message[payload.clone()] };
+                    buf.bytes_mut()[..payload.len()].copy_from_slice(bytes);
+                    data = Segments::One(BufRef { id: buf.into_id().0, offset: 0, len: payload.len() as u32 });
+                }
+                ledger.name(entry, request.tag);
+                let volume = super::volume_nr(volume);
+                if self.note(volume, request) {
+                    self.idle_flushes.push(request);
+                } else {
+                    requests.admit(Asker::Fuse, volume, request, data);
+                }
+            }
+        }
+        true
     }
 
     /// Does somebody hold the devices for the next process?
@@ -123,9 +219,11 @@ impl FuseServer {
     /// # Errors
     /// If the kernel does not hand them out: they would wait for ever.
     pub(crate) fn go_on(&mut self, ring: &mut Ring<Token>) -> io::Result<()> {
-        let written = sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&fuse::resend())]);
-        if written < 0 {
-            return Err(io::Error::from_raw_os_error(-written));
+        if self.ledger.is_none() {
+            let written = sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&fuse::resend())]);
+            if written < 0 {
+                return Err(io::Error::from_raw_os_error(-written));
+            }
         }
         self.stage = Stage::Serving;
         self.arm(ring);

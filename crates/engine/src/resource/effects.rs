@@ -245,7 +245,11 @@ impl Runner {
                 self.answer_client(reply);
             }
         }
-        if std::mem::take(&mut self.status_changed) && self.control.has_subscribers() {
+        let changed = std::mem::take(&mut self.status_changed);
+        if changed {
+            self.note_detached();
+        }
+        if changed && self.control.has_subscribers() {
             let status = self.status();
             self.control.publish(Event::Status(status));
         }

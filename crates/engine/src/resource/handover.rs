@@ -13,6 +13,7 @@ use crate::token::Token;
 use config::FrontEnd;
 use control::{Command as Asked, ErrorCode, Failure};
 use frontends::keeper::{Keeper, Kind, Place};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -25,6 +26,9 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// How soon to try again to have a keeper, and the longest pause: each is twice the one before.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
 
+/// What a process says to the next one about a volume: its number on top of this.
+const DETACHED: u32 = 1 << 17;
+
 /// What this process has to do with its successor and its predecessor.
 pub(super) struct Handover {
     keeper: Keeper,
@@ -35,6 +39,9 @@ pub(super) struct Handover {
     retry: Option<(Instant, Duration)>,
     /// The last process had no peer.
     alone: bool,
+    /// Volumes that this Primary, or the last process, uses without their disk: the next one must not attach it, as the
+    /// peer's data is newer by what was written since.
+    detached: BTreeSet<VolumeNr>,
     /// The core's name for the wish to be Primary again.
     wish: Option<u64>,
     leaving: Option<Leaving>,
@@ -99,7 +106,15 @@ impl Handover {
     /// `left`: what the last process left besides devices and sockets.
     pub(super) fn new(keeper: Keeper, command: Option<KeeperCommand>, left: &[(Place, OwnedFd)]) -> Handover {
         let alone = left.iter().any(|(place, _)| *place == ALONE);
-        Handover { keeper, command, watched: None, retry: None, alone, wish: None, leaving: None }
+        let volumes = left.iter().filter_map(|(place, _)| place.number.checked_sub(DETACHED).map(|n| (place.kind, n)));
+        let notes = volumes.filter(|(kind, number)| *kind == Kind::Note && *number <= u32::from(u16::MAX));
+        let detached = notes.map(|(_, number)| VolumeNr(number as u16)).collect();
+        Handover { keeper, command, watched: None, retry: None, alone, detached, wish: None, leaving: None }
+    }
+
+    /// Has the last process used the volume without its disk?
+    pub(super) fn was_detached(&self, volume: VolumeNr) -> bool {
+        self.detached.contains(&volume)
     }
 
     /// A keeper that has all that outlives this process, started if there is none.
@@ -154,6 +169,33 @@ impl Runner {
                     log("warning", &format!("the block devices go with this process until there is a keeper: {e}"));
                 }
                 self.handover.retry = Some((self.now + pause, pause));
+            }
+        }
+    }
+
+    /// Tells the keeper which volumes this Primary uses without their disk.
+    pub(super) fn note_detached(&mut self) {
+        let waiting = self.fuse.as_ref().is_none_or(FuseServer::is_waiting);
+        if waiting || self.handover.watched.is_none() || self.is_leaving() || self.stopped.is_some() {
+            return;
+        }
+        let snapshot = self.core.snapshot();
+        let primary = snapshot.role == wire::Role::Primary;
+        for device in &snapshot.devices {
+            let volume = device.volume;
+            let detached = primary && device.disk == wire::DiskState::Diskless;
+            if detached == self.handover.detached.contains(&volume) {
+                continue;
+            }
+            let place = Place { kind: Kind::Note, number: DETACHED + u32::from(volume.0) };
+            let told = match detached {
+                true => self.handover.keeper.put(place, self.signals.as_fd()),
+                false => self.handover.keeper.release(place),
+            };
+            match (told, detached) {
+                (Ok(()), true) => _ = self.handover.detached.insert(volume),
+                (Ok(()), false) => _ = self.handover.detached.remove(&volume),
+                (Err(e), _) => log("warning", &format!("the keeper: {e}")),
             }
         }
     }
@@ -274,7 +316,13 @@ impl Runner {
         if self.is_leaving() {
             return;
         }
-        log("info", "the block devices stay with the keeper; what applications ask of them waits for the next process");
+        let name = &self.local.name;
+        let path = self.handover.keeper.path().display();
+        let text = format!(
+            "the block devices stay with the keeper ({path}); what applications ask of them waits for the next process: \
+             urbd up {name}; or let their I/O fail: urbd down --force {name}"
+        );
+        log("info", &text);
         let connected = |c: &urbd_core::ConnectionSnapshot| c.state == ConnectionState::Connected;
         let alone = !self.core.snapshot().connections.iter().any(connected);
         let alone = if self.fuse.as_ref().is_some_and(FuseServer::is_waiting) { self.handover.alone } else { alone };

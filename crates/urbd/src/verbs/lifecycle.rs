@@ -75,14 +75,17 @@ fn start(
     // Handlers and the keeper get none of ours. An old kernel cannot, and is not worth failing for.
     let _ = engine::keep_descriptors_from_children();
     let options = options(context, local, application.is_none())?;
+    let failed = |e: engine::Error| Problem::usage(format!("{}: {e}", local.name));
     let patience = match (context.is_running(&local.name), take_over) {
         (true, false) => return Err(runs_already(&local.name)),
-        // As late as possible: from here on applications wait.
-        (true, true) => ask_to_leave(context, &local.name)?,
+        (true, true) => {
+            engine::check_version(&context.run_dir, &local.name).map_err(failed)?;
+            // As late as possible: from here on applications wait.
+            ask_to_leave(context, &local.name)?
+        }
         (false, _) => Duration::ZERO,
     };
     prepare_run_dir(&context.run_dir)?;
-    let failed = |e: engine::Error| Problem::usage(format!("{}: {e}", local.name));
     let claim = engine::Claim::take(&context.run_dir, &local.name, patience).map_err(failed)?;
     make_clean_when_free(local, if claim.inherits_devices() { RELEASE_TIMEOUT } else { Duration::ZERO })?;
     engine::run_with(options, claim, application).map(|()| 0).map_err(failed)
