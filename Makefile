@@ -39,6 +39,9 @@ install: build
 	rm -rf target/manual && mkdir -p target/manual && $(BUILT)/urbd-lab manual target/manual
 	install -D -m 644 -t $(SHARE)/man/man8 target/manual/*.8
 	install -D -m 644 -t $(SHARE)/man/man5 target/manual/*.5
+	install -D -m 755 dist/ocf/drbd $(DESTDIR)/usr/lib/ocf/resource.d/urbd/drbd
+	install -D -m 755 dist/ocf/crm-fence-peer $(DESTDIR)/usr/lib/urbd/crm-fence-peer
+	ln -sf crm-fence-peer $(DESTDIR)/usr/lib/urbd/crm-unfence-peer
 
 demo:
 	tests/install demo

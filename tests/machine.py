@@ -1,119 +1,209 @@
-"""A machine with a systemd of its own: this machine's files with a layer above, booted in a container by systemd-nspawn."""
+"""Machines for tests: an urbd node with a root, host name, /dev, /run, processes, IPC and network of its own.
 
+    with Cluster() as c:
+        alpha, bravo = machine(c, "alpha"), machine(c, "bravo")
+        alpha.sh("urbd create-md r0 && urbd up r0")     # as an operator of alpha types it
+        alpha.power_off()                               # every process of it is gone, its disks and /etc stay
+        alpha.power_on()
+
+A node of cluster.py is told where its files are.  A machine needs no telling: `urbd` is in its PATH, the configuration is
+in /etc, the host name is `uname -n`.  So what is written for operators runs there as it is written.  Its root is an overlay
+over this machine's, kept in the scratch directory; its disks are files with a link below /dev.
+"""
+
+import contextlib
+import fcntl
 import os
-import shutil
 import signal
 import subprocess
-import time
 
-import cluster as C
+from cluster import MIB, Call, KernelPeerError, SUBNET, TESTS, TookTooLong, URBD, UrbdNode, end_with_us
 
-DIST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "dist")
-LOOPS = 64
+LOOP_CLR_FD = 0x4C01
+REPOSITORY = os.path.dirname(TESTS)
+
+# Runs in fresh namespaces; $1 is the host name, $2 the machine's directory. Its last process reaps all others.
+BOOT = r"""
+set -eu
+hostname "$1"
+cd "$2"
+mkdir -p upper work root disks
+mount -t overlay overlay -o "lowerdir=/,upperdir=$2/upper,workdir=$2/work" root
+for d in run tmp dev; do mount -t tmpfs -o mode=755 tmpfs root/$d; done
+chmod 1777 root/tmp
+mkdir -p root/dev/shm root/disks root/old root/run/lock
+mount -t tmpfs tmpfs root/dev/shm
+mount --bind disks root/disks
+ln -s /proc/self/fd root/dev/fd
+mount -t proc proc root/proc
+mount --rbind /sys root/sys
+cd root
+pivot_root . old
+umount -l old
+rmdir old
+exec /usr/bin/python3 -c '
+import os, stat, time
+os.umask(0)
+chars = "null 1 3, zero 1 5, full 1 7, random 1 8, urandom 1 9, tty 5 0, fuse 10 229, loop-control 10 237"
+for name, major, minor in (x.split() for x in chars.split(", ")):
+    os.mknod("/dev/" + name, 0o666 | stat.S_IFCHR, os.makedev(int(major), int(minor)))
+for minor in range(256):
+    os.mknod(f"/dev/loop{minor}", 0o660 | stat.S_IFBLK, os.makedev(7, minor))
+os.umask(0o022)
+print("up", flush=True)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        time.sleep(0.2)
+'
+"""
 
 
-class Machine:
-    """Booted by `boot`; what it has written stays until `remove`, so it can be booted again."""
+class Machine(UrbdNode):
+    """The verbs of UrbdNode work, but for those that start a process of the test's own: here `urbd up` starts them."""
 
-    def __init__(self, place, name, netns=None):
-        self.place, self.name, self.netns = str(place), name, netns
-        self.upper, self.work, self.root = (os.path.join(self.place, part) for part in ("upper", "work", "root"))
-        for folder in (self.upper, self.work, self.root):
-            os.makedirs(folder)
-        self.process = self.init = None
-        # This machine's own services and mounts are not the container's.
-        os.makedirs(self.path("/etc/systemd/system"))
-        os.setxattr(self.path("/etc/systemd/system"), "trusted.overlay.opaque", b"y")
-        self.write("/etc/fstab", "")
-        self.write("/etc/hostname", name + "\n")
-        self.write("/etc/systemd/journald.conf", "[Journal]\nStorage=persistent\n")
-        # Longer than one of these services is never needed, and some wait for what a container does not have.
-        for unit in ("systemd-networkd-wait-online.service", "networking.service", "e2scrub_reap.service", "systemd-resolved.service"):
-            os.symlink("/dev/null", self.path(f"/etc/systemd/system/{unit}"))
+    def __init__(self, cluster, name, size=32 * MIB, disks=("/dev/vg0/data",)):
+        self.links = {link: os.path.join(cluster.dir, name, "disks", link.strip("/").replace("/", "-")) for link in disks}
+        super().__init__(cluster, name, size, 0)
+        self.volumes = len(disks)
+        for path in self.links.values():
+            self.new_disk(path, size)
+        self.run_dir = "/run/urbd"
+        self.conf = "/etc/urbd.conf"
+
+    @staticmethod
+    def new_disk(path, size):
+        with open(path, "wb") as f:
+            f.truncate(size)
+
+    def disk_file(self, volume=0):
+        return list(self.links.values())[volume]
+
+    def disk_path(self, volume=0):
+        return list(self.links)[volume]
+
+    # ---- power -----------------------------------------------------------------
+    def _join_network(self):
+        self.index = None
+        self.power_on()
+        return self.ip
+
+    def power_on(self):
+        """Fresh processes, /run, /dev and /tmp; /etc, /var and the disks are those it had."""
+        os.makedirs(os.path.join(self.dir, "disks"), exist_ok=True)
+        holder = subprocess.Popen(
+            ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--propagation", "private",
+             "sh", "-c", BOOT, "boot", self.name, self.dir],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=open(os.path.join(self.dir, "boot.log"), "ab"),
+            start_new_session=True, preexec_fn=end_with_us)
+        assert holder.stdout.readline() == b"up\n", open(os.path.join(self.dir, "boot.log")).read()
+        holder.stdout.close()
+        self.unshare = holder
+        with open(f"/proc/{holder.pid}/task/{holder.pid}/children") as f:
+            self.holder = int(f.read())
+        if self.index is None:
+            used = {os.path.basename(p) for p in self._ports()}
+            self.index = next(i for i in range(101, 200) if f"un{i}" not in used)
+            self.port, self.ip = f"un{self.index}", f"{SUBNET}.{self.index}"
+        lab = self.cluster.lab
+        lab.ip(f"link add {self.port} type veth peer name eth0 netns {self.holder}")
+        lab.ip(f"link set {self.port} master br0 up")
+        script = [f"ip addr add {self.ip}/24 dev eth0; ip link set eth0 up; ip link set lo up"]
+        for link, path in self.links.items():
+            script.append(f"mkdir -p {os.path.dirname(link)}; ln -sfn /disks/{os.path.basename(path)} {link}")
+        self.sh("\n".join(script))
         self.install()
 
-    def path(self, path):
-        """The file in the layer above."""
-        return self.upper + path
-
-    def write(self, path, text, mode=0o644):
-        os.makedirs(os.path.dirname(self.path(path)), exist_ok=True)
-        with open(self.path(path), "w") as f:
-            f.write(text)
-        os.chmod(self.path(path), mode)
+    def _ports(self):
+        out = self.cluster.lab.ip("-o link show")
+        return [line.split(": ")[1].split("@")[0] for line in out.splitlines() if ": un" in line]
 
     def install(self):
-        """As a package does."""
-        os.makedirs(self.path("/usr/sbin"), exist_ok=True)
-        shutil.copy(C.URBD, self.path("/usr/sbin/urbd"))
-        os.makedirs(self.path("/usr/lib/systemd/system"), exist_ok=True)
-        for unit in ("urbd@.service", "urbd-keeper@.service"):
-            shutil.copy(os.path.join(DIST, unit), self.path("/usr/lib/systemd/system"))
+        """The program under its four names, and what else `make install` puts in place and the tests use."""
+        self.sh(f"""
+            mkdir -p /usr/lib/urbd /usr/lib/ocf/resource.d/urbd
+            for name in urbd drbdadm drbdsetup drbdmeta; do ln -sfn {URBD} /usr/sbin/$name; done
+            install -m 755 {REPOSITORY}/dist/ocf/drbd /usr/lib/ocf/resource.d/urbd/drbd
+            for name in crm-fence-peer crm-unfence-peer; do
+              install -m 755 {REPOSITORY}/dist/ocf/crm-fence-peer /usr/lib/urbd/$name
+            done""")
 
-    def boot(self):
-        network = f"--network-namespace-path=/run/netns/{self.netns}" if self.netns else "--private-network"
-        nspawn = (f"mount -t overlay overlay -o lowerdir=/,upperdir={self.upper},workdir={self.work} {self.root} && "
-                  f"exec systemd-nspawn -q -D {self.root} -M {self.name} --register=no --keep-unit {network} --capability=all "
-                  "--bind=/dev/fuse --resolv-conf=off --timezone=off --link-journal=no --boot systemd.journald.forward_to_console=0")
-        with open(os.path.join(self.place, "console"), "ab") as console:
-            self.process = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", nspawn],
-                                            stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT)
-        C.eventually(f"{self.name} has begun to boot", self.find_init, 30)
-        C.eventually(f"{self.name} has booted", self.has_booted, 60)
+    def power_off(self):
+        """As a cable that is pulled: every process of the machine is killed at once, and no packet says so."""
+        with contextlib.suppress(KernelPeerError):
+            self.cut()
+        loops = self.open_loops()
+        if self.unshare.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.holder, signal.SIGKILL)
+            self.unshare.wait(20)
+        for fd in loops:  # whose server was killed
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(fd, LOOP_CLR_FD)
+            os.close(fd)
+        with contextlib.suppress(KernelPeerError):
+            self.cluster.lab.ip(f"link del {self.port}")
 
-    def find_init(self):
-        assert self.process.poll() is None, self.console()
+    crash = power_off
+
+    # ---- commands --------------------------------------------------------------
+    def prefix(self):
+        return ["nsenter", "-t", str(self.holder), "-n", "-m", "-u", "-i", "-p", "--"]
+
+    def env(self, **more):
+        keep = {k: v for k, v in os.environ.items() if k in ("LANG", "URBD_LOG")}
+        return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "TERM": "linux",
+                **keep, **more}
+
+    def shell(self, script, timeout=60.0, input=None):
+        """Runs a shell script on the machine; any exit status."""
         try:
-            with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as f:
-                children = f.read().split()
-            for child in children:
-                with open(f"/proc/{child}/comm") as f:
-                    if f.read().strip() == "systemd":
-                        self.init = child
-                        return True
-        except OSError:
-            pass
-        return False
+            r = self.run(["bash", "-c", script], env=self.env(), timeout=timeout, text=True, cwd="/",
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         **({"input": input} if input is not None else {"stdin": subprocess.DEVNULL}))
+        except subprocess.TimeoutExpired as e:
+            raise TookTooLong(f"{self.name}: no end within {timeout:g} s: {script}\n{e.stdout}\n{e.stderr}") from None
+        return Call(r.returncode, r.stdout, r.stderr)
 
-    def has_booted(self):
-        if self.call("test", "-e", "/dev/loop-control").returncode:
-            # Nodes for what the kernel has for all; the container's own manager may not make them.
-            nodes = "mknod /dev/loop-control c 10 237; " + "".join(f"mknod -m 660 /dev/loop{n} b 7 {n}; " for n in range(LOOPS))
-            self.call("sh", "-c", nodes)
-        return self.call("systemctl", "is-system-running").stdout.strip() in ("running", "degraded")
+    def sh(self, script, timeout=60.0):
+        """Runs a shell script, insists on exit status 0, returns what it printed."""
+        r = self.shell("set -e\n" + script, timeout)
+        assert r.rc == 0, f"{self.name}: ended with {r.rc}: {script}\n{r.out[-2000:]}{r.err[-2000:]}"
+        return r.out
 
-    def call(self, *command, timeout=60, **kw):
-        """A command of its root."""
-        enter = ["nsenter", "-t", self.init, "-m", "-u", "-i", "-n", "-p", "--"]
-        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/root"}
-        return subprocess.run([*enter, *command], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
-                              env=env, cwd="/", **kw)
+    def put(self, path, text, mode=0o644):
+        r = self.shell(f"mkdir -p {os.path.dirname(path)} && cat >{path} && chmod {mode:o} {path}", input=text)
+        assert r.rc == 0, r
 
-    def run(self, *command, **kw):
-        r = self.call(*command, **kw)
-        assert r.returncode == 0, f"{self.name}: {' '.join(command)}: {r.returncode}\n{r.stdout}{r.stderr}"
-        return r.stdout
+    def put_res(self, name, text):
+        self.put(f"/etc/drbd.d/{name}.res", text)
+        self.put("/etc/urbd.conf", 'global { usage-count no; }\ninclude "drbd.d/*.res";\n')
 
-    def console(self):
-        with open(os.path.join(self.place, "console"), errors="replace") as f:
-            return f.read()[-3000:]
+    # ---- the end ---------------------------------------------------------------
+    def processes_of(self, name):
+        """Ids, as the machine counts them, of processes with this name."""
+        return [int(x) for x in self.shell(f"pgrep -x {name}").out.split()]
 
-    def shut_down(self, timeout=60):
-        """As `poweroff` does; how long it took."""
-        start = time.monotonic()
-        if self.process and self.process.poll() is None:
-            os.kill(int(self.init), signal.SIGRTMIN + 4)
-            self.process.wait(timeout)
-        return time.monotonic() - start
+    def open_loops(self):
+        """Descriptors of the loop devices of this machine, whose backing files have names in its mounts only.  While
+        these are open nobody else gets the devices."""
+        if self.unshare.poll() is not None:
+            return []
+        found = self.shell("grep -ls ^/run/urbd/ /sys/block/loop*/loop/backing_file").out
+        return [os.open(f"/dev/{path.split('/')[3]}", os.O_RDONLY) for path in found.split()]
 
-    def remove(self):
-        if self.process and self.process.poll() is None:
-            try:
-                self.shut_down(30)
-            except subprocess.TimeoutExpired:
-                os.kill(int(self.init), signal.SIGKILL)
-                try:
-                    self.process.wait(5)
-                except subprocess.TimeoutExpired:  # one of its processes waits for a disk
-                    self.process.kill()
-        shutil.rmtree(self.place, ignore_errors=True)
+    def log(self, res=None):
+        if self.unshare.poll() is not None:
+            return ""
+        return self.shell("tail -n 200 /run/urbd/*.log /var/log/urbd/*.log 2>/dev/null").out
+
+    def close(self):
+        self.power_off()
+        return []
+
+
+def machine(cluster, name, **options):
+    m = Machine(cluster, name, **options)
+    cluster.nodes.append(m)
+    return m

@@ -8,10 +8,10 @@ import subprocess
 import pytest
 
 import cluster as C
-import machine
+import container
 import scratch
 
-DIST = machine.DIST
+DIST = container.DIST
 CONFIG = """resource r0 {{
   handlers {{ {handlers} }}
   volume 0 {{ device minor 7; disk /srv/disk; meta-disk internal; }}
@@ -38,7 +38,7 @@ def pair():
         try:
             for name, netns in names.items():
                 sh("ip", "netns", "add", netns)
-                m = machine.Machine(os.path.join(place, name), name, netns)
+                m = container.Machine(os.path.join(place, name), name, netns)
                 machines.append(m)
                 m.write("/etc/urbd.conf", CONFIG.format(handlers=f'before-resync-target "{HANDLER}"; after-resync-target "exit 7";'), 0o600)
                 os.makedirs(m.path("/srv"))
