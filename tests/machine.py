@@ -67,8 +67,8 @@ class Machine(UrbdNode):
         self.links = {link: os.path.join(cluster.dir, name, "disks", link.strip("/").replace("/", "-")) for link in disks}
         super().__init__(cluster, name, size, 0)
         self.volumes = len(disks)
-        for path in self.links.values():
-            self.new_disk(path, size)
+        for link, path in self.links.items():
+            self.new_disk(path, disks[link] if isinstance(disks, dict) else size)
         self.run_dir = "/run/urbd"
         self.conf = "/etc/urbd.conf"
 
@@ -122,7 +122,8 @@ class Machine(UrbdNode):
     def install(self):
         """The program under its four names, and what else `make install` puts in place and the tests use."""
         self.sh(f"""
-            mkdir -p /usr/lib/urbd /usr/lib/ocf/resource.d/urbd
+            mkdir -p /usr/lib/urbd /usr/lib/ocf/resource.d/urbd /usr/lib/systemd/system
+            cp {REPOSITORY}/dist/*.service /usr/lib/systemd/system/
             for name in urbd drbdadm drbdsetup drbdmeta; do ln -sfn {URBD} /usr/sbin/$name; done
             install -m 755 {REPOSITORY}/dist/ocf/drbd /usr/lib/ocf/resource.d/urbd/drbd
             for name in crm-fence-peer crm-unfence-peer; do
