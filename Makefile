@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
 
-.PHONY: help build install demo test test-rust test-python long bench bench-resync sim fuzz nemesis doc packages
+.PHONY: help build install demo test test-rust test-python long bench bench-resync sim fuzz nemesis newcomer doc packages
 
 help:
 	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
@@ -16,6 +16,7 @@ help:
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
 	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes under a checked load; ROUNDS=n SEED=s'
 	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts or postgres; ROUNDS=n'
+	@echo 'make newcomer   what README.md tells a newcomer, on two empty Debian roots, timed; SUITE=trixie'
 	@echo 'make doc     reference documentation: target/doc'
 	@echo 'test parts:  make test-rust; make test-python [ARGS="-k failover"]'
 
@@ -87,6 +88,11 @@ long:
 	tests/install test
 	$(CARGO) build --locked -p urbd
 	/usr/bin/python3 tests/long.py --part $(or $(PART),kills) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
+
+newcomer:
+	tests/install test
+	$(CARGO) build --locked -p urbd
+	/usr/bin/python3 tests/newcomer.py $(SUITE)
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

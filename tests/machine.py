@@ -22,18 +22,28 @@ from cluster import MIB, Call, KernelPeerError, SUBNET, TESTS, TookTooLong, URBD
 LOOP_CLR_FD = 0x4C01
 REPOSITORY = os.path.dirname(TESTS)
 
-# Runs in fresh namespaces; $1 is the host name, $2 the machine's directory. Its last process reaps all others.
+# Runs in fresh namespaces; $1 is the host name, $2 the machine's directory, $3 what its root is made of. Its last process reaps
+# all others.
 BOOT = r"""
 set -eu
 hostname "$1"
 cd "$2"
 mkdir -p upper work root disks
-mount -t overlay overlay -o "lowerdir=/,upperdir=$2/upper,workdir=$2/work" root
+mount -t overlay overlay -o "lowerdir=$3,upperdir=$2/upper,workdir=$2/work" root
 for d in run tmp dev; do mount -t tmpfs -o mode=755 tmpfs root/$d; done
 chmod 1777 root/tmp
 mkdir -p root/dev/shm root/disks root/old root/run/lock
 mount -t tmpfs tmpfs root/dev/shm
 mount --bind disks root/disks
+/usr/bin/python3 -c '
+import os, stat
+os.umask(0)
+chars = "null 1 3, zero 1 5, full 1 7, random 1 8, urandom 1 9, tty 5 0, fuse 10 229, loop-control 10 237"
+for name, major, minor in (x.split() for x in chars.split(", ")):
+    os.mknod("root/dev/" + name, 0o666 | stat.S_IFCHR, os.makedev(int(major), int(minor)))
+for minor in range(256):
+    os.mknod(f"root/dev/loop{minor}", 0o660 | stat.S_IFBLK, os.makedev(7, minor))
+'
 ln -s /proc/self/fd root/dev/fd
 mount -t proc proc root/proc
 mount --rbind /sys root/sys
@@ -41,29 +51,29 @@ cd root
 pivot_root . old
 umount -l old
 rmdir old
-exec /usr/bin/python3 -c '
-import os, stat, time
-os.umask(0)
-chars = "null 1 3, zero 1 5, full 1 7, random 1 8, urandom 1 9, tty 5 0, fuse 10 229, loop-control 10 237"
-for name, major, minor in (x.split() for x in chars.split(", ")):
-    os.mknod("/dev/" + name, 0o666 | stat.S_IFCHR, os.makedev(int(major), int(minor)))
-for minor in range(256):
-    os.mknod(f"/dev/loop{minor}", 0o660 | stat.S_IFBLK, os.makedev(7, minor))
-os.umask(0o022)
-print("up", flush=True)
+echo up
+if [ -x /usr/bin/python3 ]; then
+	exec /usr/bin/python3 -c '
+import os, time
 while True:
     try:
         os.wait()
     except ChildProcessError:
         time.sleep(0.2)
 '
+fi
+while :; do
+	sleep 0.5 &
+	wait
+done
 """
 
 
 class Machine(UrbdNode):
     """The verbs of UrbdNode work, but for those that start a process of the test's own: here `urbd up` starts them."""
 
-    def __init__(self, cluster, name, size=32 * MIB, disks=("/dev/vg0/data",)):
+    def __init__(self, cluster, name, size=32 * MIB, disks=("/dev/vg0/data",), lower="/"):
+        self.lower = lower
         self.links = {link: os.path.join(cluster.dir, name, "disks", link.strip("/").replace("/", "-")) for link in disks}
         super().__init__(cluster, name, size, 0)
         self.volumes = len(disks)
@@ -94,7 +104,7 @@ class Machine(UrbdNode):
         os.makedirs(os.path.join(self.dir, "disks"), exist_ok=True)
         holder = subprocess.Popen(
             ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--propagation", "private",
-             "sh", "-c", BOOT, "boot", self.name, self.dir],
+             "sh", "-c", BOOT, "boot", self.name, self.dir, self.lower],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=open(os.path.join(self.dir, "boot.log"), "ab"),
             start_new_session=True, preexec_fn=end_with_us)
         assert holder.stdout.readline() == b"up\n", open(os.path.join(self.dir, "boot.log")).read()
@@ -121,6 +131,8 @@ class Machine(UrbdNode):
 
     def install(self):
         """The program under its four names, and what else `make install` puts in place and the tests use."""
+        if self.lower != "/":
+            return  # whoever made it installs what is to be there
         self.sh(f"""
             mkdir -p /usr/lib/urbd /usr/lib/ocf/resource.d/urbd /usr/lib/systemd/system
             cp {REPOSITORY}/dist/*.service /usr/lib/systemd/system/

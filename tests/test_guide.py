@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import newcomer
 from cluster import MIB, TESTS, eventually
 from machine import machine
 from pacemaker import Pacemaker
@@ -229,6 +230,13 @@ class Page:
 @pytest.mark.parametrize("name", [p for p in PAGES if p not in WITHOUT_STEPS])
 def test_recipes(cluster, name):
     assert Page(cluster, name).run() >= 3, "a recipe has steps"
+
+
+def test_the_first_page(cluster):
+    """README.md's commands for two real machines; `make newcomer` runs the same on two empty Debian roots."""
+    alpha, bravo = machine(cluster, "alpha"), machine(cluster, "bravo")
+    assert newcomer.follow(alpha, bravo) >= 4
+    assert alpha.state()["peer_disk"] == "UpToDate" and "/mnt" in alpha.sh("cat /proc/mounts")
 
 
 def test_the_index_names_every_page():
