@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cluster import TESTS, Cluster, eventually
+from cluster import FAST_DISK, TESTS, Cluster, eventually
 from machine import machine
 from pacemaker import Pacemaker
 
@@ -77,7 +77,7 @@ class Writer:
             for n in self.nodes:
                 if n.unshare.poll() is None and not self.ending.is_set():
                     self.on(n)
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def on(self, node):
         p = subprocess.Popen(node.prefix() + ["sh", "-c", self.SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -91,6 +91,7 @@ class Writer:
                 now = time.monotonic()
                 self.gap, self.last, self.where = max(self.gap, now - self.last), now, node.name
                 self.acked += 1
+                time.sleep(0.1)  # a file system that is never idle cannot be unmounted
         except OSError:
             pass
         finally:
@@ -270,7 +271,7 @@ def test_ocf_tester(lone):
 
 @pytest.mark.limit(240)
 def test_fail_over(cluster, record_property):
-    alpha, bravo = pair(cluster, fast=False, **FENCING)
+    alpha, bravo = pair(cluster, fast=False, disk=FAST_DISK, **FENCING)
     with Pacemaker(cluster, RESOURCES, CONSTRAINTS, fencing=True) as p:
         p.start()
         with p.told():
@@ -324,7 +325,7 @@ def failures(p, node):
 @pytest.mark.limit(240)
 def test_split_network(cluster, record_property):
     """Neither node sees the other: the one that is shot loses nothing that was acknowledged, and no split brain comes of it."""
-    alpha, bravo = pair(cluster, fast=False, **FENCING)
+    alpha, bravo = pair(cluster, fast=False, disk=FAST_DISK, **FENCING)
     with Pacemaker(cluster, RESOURCES, CONSTRAINTS, fencing=True) as p:
         p.start()
         with p.told():
