@@ -312,7 +312,7 @@ impl Resource {
     fn check_unanswered_attach(&mut self, i: NodeId) {
         let Some((_, d)) = self.attach_deadline(i).filter(|(limit, _)| self.now >= *limit) else { return };
         if self.state.role == Role::Primary {
-            let text = "the peer has not said what the disk that is being attached is good for: it is let go of";
+            let text = "the peer has not said what the disk that is being attached is good for: it is detached";
             self.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
             let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
             let _ = self.change(d, &change, Force::Hard);
