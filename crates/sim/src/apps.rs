@@ -5,6 +5,7 @@ use crate::net::{End, Wish};
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{ContentId, Owner, Payload, Piece, ZEROES};
 use crate::plan::{bytes, volume_nr};
+use crate::promises::{Received, chooses_a_victim};
 use units::{ByteLen, Duration, Sector, SectorRange};
 use urbd_core::{Access, BlockRequest, IoError, Openers, Protocol, RequestKind, Resource};
 use wire::{ConnState, DiskState, Role, StateWord};
@@ -130,13 +131,13 @@ impl Cluster {
         let written = request.written;
         let fua = is_durable(request.kind);
         let reading = self.oldest_read(n, now).min(if fua { written.issued } else { now });
-        if let Some(sent) = request.sent {
-            self.nodes[n].epochs.note_completed(sent, now, acknowledged.then_some((v, written)));
-        }
         if acknowledged {
             self.acknowledged[n] += 1;
         }
         let count = self.acknowledged[n];
+        if let Some(sent) = request.sent {
+            self.nodes[n].epochs.note_completed(sent, now, acknowledged.then_some((v, written, count)));
+        }
         let volume = &mut self.nodes[n].volumes[v];
         volume.view.ended(&written, acknowledged, now, reading);
         if !acknowledged {
@@ -154,24 +155,27 @@ impl Cluster {
             volume.view.ended(&written, true, now, reading);
             volume.view.includes[n] = count;
             holders.push(1 - n);
+        } else if self.was_written_by_who_is_gone(n, request) {
+            let volume = &mut self.nodes[1 - n].volumes[v];
+            volume.view.confirmed(&written, now, now, reading);
+            volume.view.includes[n] = count;
         }
         for holder in holders {
             self.nodes[holder].volumes[v].unflushed.push((now, written.range, n));
-            self.check_holder(holder, v, &written, now, fua)?;
+            if holder != n && self.setup.protocol == Protocol::B {
+                self.nodes[holder].volumes[v].received.push(Received { count, by: n, written });
+            } else {
+                self.check_holder(holder, v, &written, now, fua)?;
+            }
         }
         Ok(())
     }
 
-    /// Does the peer certainly have a write that is complete here?
+    /// Does the peer certainly have a write that is complete here? With protocol A that is not known yet.
     fn is_mirrored(&mut self, n: usize, word: &StateWord, request: &Request) -> bool {
         let by = |number| request.sent.is_some_and(|(sent, _)| sent == number);
         let connected = matches!(self.net.wishes[n], Wish::Connected(number) if by(number));
-        connected
-            && self.peer_listens(n)
-            && word.conn >= ConnState::Connected
-            && word.pdsk == DiskState::UpToDate
-            && self.nodes[1 - n].volumes[request.volume].word.is_some_and(|w| w.disk == DiskState::UpToDate)
-            && self.setup.protocol == Protocol::C
+        connected && self.setup.protocol != Protocol::A && self.peer_is_equal(n, request.volume, word)
     }
 
     /// Is the other end of this node's connection up?
@@ -208,7 +212,10 @@ impl Cluster {
             && word.conn >= ConnState::Connected
             && word.pdsk == DiskState::UpToDate
             && self.nodes[1 - n].volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate);
-        let good = [(n, word.disk == DiskState::UpToDate), (1 - n, peer_good)];
+        let own_good = word.disk == DiskState::UpToDate;
+        // With protocols A and B a flush waits for the peer only where that has the good copy.
+        let promised = self.setup.protocol == Protocol::C || !own_good;
+        let good = [(n, own_good), (1 - n, peer_good && promised)];
         for (holder, _) in good.into_iter().filter(|(_, good)| *good) {
             let volume = &mut self.nodes[holder].volumes[v];
             let unflushed = std::mem::take(&mut volume.unflushed);
@@ -237,7 +244,7 @@ impl Cluster {
         own.chain(sent).filter(|r| r.volume == v && is_write(r.kind)).map(|r| r.written).collect()
     }
 
-    fn oldest_read(&self, n: usize, now: Moment) -> Moment {
+    pub(crate) fn oldest_read(&self, n: usize, now: Moment) -> Moment {
         let reads = self.nodes[n].requests.values().filter(|r| !is_write(r.kind) || is_durable(r.kind));
         reads.map(|r| r.written.issued).min().unwrap_or(now)
     }
@@ -286,6 +293,7 @@ impl Cluster {
                 // It may be demoted, or connected again, in this very turn.
                 volume.alone |= volume.word.is_some_and(|w| w.role == Role::Primary);
             }
+            reason if text.starts_with("generations compared: ") => volume.gave_in |= chooses_a_victim(reason),
             "was-inconsistent" => volume.came_inconsistent = true,
             "state-change" if text.contains("disk( UpToDate -> Failed )") => volume.arrived.closed = true,
             // The process may die in this very turn, or lose its connection.
@@ -437,6 +445,7 @@ impl Cluster {
         let on_the_way: Vec<Written> = self.nodes[1 - n].epochs.early(v).copied().collect();
         let source_volume = &self.nodes[1 - n].volumes[v];
         // Or it served a Primary that had lost its disk, which was promoted with that later, and alone.
+        let two_primaries = self.setup.extras.two_primaries;
         let alone = source_volume.alone || (source_volume.served && self.nodes[n].volumes[v].alone);
         let under_way = self.under_way(n, v);
         let now = self.tick();
@@ -453,17 +462,22 @@ impl Cluster {
                 *mine = theirs.max(*mine);
             }
         }
-        // With protocol A and B it is not known here what the peer has.
-        let unsafe_protocol = self.setup.protocol != Protocol::C;
-        let excused = alone || volume.worthless || unsafe_protocol;
+        // Who was promoted without this node need not have what was acknowledged here: with protocols A and B nobody has
+        // promised that it has all of it, and otherwise both have gone their own way, and the nodes know that.
+        let asynchronous = self.setup.protocol != Protocol::C;
+        let parted = asynchronous || two_primaries || volume.gave_in;
+        let excused = (alone && parted) || volume.worthless;
         let text = format!(
-            "volume {v}: a resync made node {n} lose acknowledged writes: it had {:?}, the source {:?}",
-            volume.view.includes, source.includes
+            "volume {v}: a resync made node {n} lose acknowledged writes: it had {:?}, the source {:?}, which was \
+             Primary alone: {alone}; a victim was chosen: {}",
+            volume.view.includes, source.includes, volume.gave_in
         );
         volume.left_at = None;
         volume.worthless = false;
         volume.unflushed.clear();
         volume.doubtful.clear();
+        volume.received.clear();
+        volume.gave_in = false;
         // A Primary's applications have seen through its view all along.
         if fewer || (counted && was_secondary) {
             let grown = crate::ranges::sectors(source.len().min(volume.size), volume.size);
@@ -471,7 +485,7 @@ impl Cluster {
             // Nobody has promised anything of what the source has grown by.
             volume.view.rebase_part(grown, volume.data.data());
         }
-        if unsafe_protocol {
+        if asynchronous {
             // What the source has completed may still be on its way, one write after the other.
             volume.may_hold_what_it_holds(now);
             for write in &on_the_way {

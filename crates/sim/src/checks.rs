@@ -140,7 +140,6 @@ impl Cluster {
         parts.iter().try_for_each(|part| self.compare_part(v, *part))?;
         // Who gave in after a split brain is judged where the resync ends.
         let allowed = self.allowed_by(fuller, v, &parts, now);
-        let allowed = allowed.or_else(|e| self.allowed_by(1 - fuller, v, &parts, now).map_err(|_| e));
         allowed.map_err(|e| format!("both copies lost a write: {e}"))?;
         let view = &self.nodes[fuller].volumes[v].view;
         let (includes, len) = (view.includes, view.len());
@@ -156,6 +155,8 @@ impl Cluster {
             let volume = &mut node.volumes[v];
             (volume.alone, volume.worthless, volume.left_at) = (false, false, None);
             volume.served = false;
+            volume.received.clear();
+            volume.gave_in = false;
             volume.doubtful.clear();
         }
         Ok(())

@@ -172,6 +172,10 @@ pub(crate) struct Volume {
     pub(crate) opening: bool,
     /// Acknowledged and not known to be flushed.
     pub(crate) unflushed: Vec<(Moment, SectorRange, usize)>,
+    /// Writes of the other node that were acknowledged when this one had received them (protocol B).
+    pub(crate) received: Vec<crate::promises::Received>,
+    /// After a split brain somebody, or a policy, has chosen whose writes are lost, and no resync has ended since.
+    pub(crate) gave_in: bool,
     /// Why requests may fail.
     pub(crate) reach: crate::errors::Reach,
 }
@@ -430,6 +434,8 @@ impl Volume {
             open: false,
             opening: false,
             unflushed: Vec::new(),
+            received: Vec::new(),
+            gave_in: false,
             reach: crate::errors::Reach::default(),
         }
     }

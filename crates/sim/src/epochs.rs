@@ -21,11 +21,21 @@ pub(crate) struct Epochs {
     open: VecDeque<(u64, usize, SectorRange)>,
     /// When the first write of the present epoch was completed to its application.
     completed: Option<Moment>,
-    /// Writes that were completed to their applications and that no barrier acknowledgement has confirmed: when, epoch,
-    /// volume, what.
-    early: Vec<(Moment, u64, usize, Written)>,
+    /// Writes that were completed to their applications and that no barrier acknowledgement has confirmed.
+    early: Vec<Early>,
     /// Volumes whose writes the peer is only told of: its copy is none to go by, whatever part of a write it has.
     ahead: BTreeSet<usize>,
+}
+
+/// A write that is complete, and not confirmed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Early {
+    pub(crate) completed: Moment,
+    epoch: u64,
+    pub(crate) volume: usize,
+    pub(crate) write: Written,
+    /// How many were acknowledged on its node by then.
+    pub(crate) count: u64,
 }
 
 /// Writes of the peer that have reached a disk.
@@ -62,6 +72,18 @@ impl Arrived {
         self.flushed = mark.max(self.flushed);
     }
 
+    /// The power was lost: what no flush has covered may be gone.
+    pub(crate) fn lose_power(&mut self) {
+        let flushed = self.flushed;
+        self.writes.retain(|_, (_, mark)| *mark <= flushed);
+    }
+
+    /// Is all of it on the disk, or in its cache? Of zeroes that is not known.
+    pub(crate) fn is_whole(&self, write: &Written) -> bool {
+        let whole = write.range.end.0 - write.range.start.0;
+        self.writes.get(&write.content).is_some_and(|(sectors, _)| *sectors >= whole)
+    }
+
     fn is_stable(&self, write: &Written) -> bool {
         let whole = write.range.end.0 - write.range.start.0;
         self.writes.get(&write.content).is_some_and(|(sectors, mark)| *sectors >= whole && *mark <= self.flushed)
@@ -83,12 +105,12 @@ impl Epochs {
     }
 
     /// A write that was sent in this epoch of this connection was completed to its application; `good`: without an
-    /// error, on which volume, and what it was.
+    /// error, on which volume, what it was, and the how many-th that was acknowledged.
     pub(crate) fn note_completed(
         &mut self,
         (connection, epoch): (u64, u64),
         now: Moment,
-        good: Option<(usize, Written)>,
+        good: Option<(usize, Written, u64)>,
     ) {
         if self.connection != connection {
             return;
@@ -96,21 +118,31 @@ impl Epochs {
         if self.sent == epoch {
             self.completed.get_or_insert(now);
         }
-        if let Some((v, write)) = good.filter(|(v, _)| epoch >= self.confirmed && !self.ahead.contains(v)) {
-            self.early.push((now, epoch, v, write));
+        if let Some((volume, write, count)) = good.filter(|(v, ..)| epoch >= self.confirmed && !self.ahead.contains(v))
+        {
+            self.early.push(Early { completed: now, epoch, volume, write, count });
         }
     }
 
     /// Writes to a volume that applications know to be complete, and that the peer may not have yet.
     pub(crate) fn early(&self, v: usize) -> impl Iterator<Item = &Written> {
-        self.early.iter().filter(move |(_, _, volume, _)| *volume == v).map(|(.., write)| write)
+        self.early.iter().filter(move |early| early.volume == v).map(|early| &early.write)
     }
 
-    fn confirm(&mut self) {
+    /// The oldest epoch is confirmed: which of its writes were complete before.
+    fn confirm(&mut self) -> Vec<Early> {
         let epoch = self.confirmed;
         self.open.retain(|(e, ..)| *e != epoch);
-        self.early.retain(|(_, e, ..)| *e > epoch);
+        let (confirmed, rest) = std::mem::take(&mut self.early).into_iter().partition(|early| early.epoch <= epoch);
+        self.early = rest;
         self.confirmed += 1;
+        confirmed
+    }
+
+    /// All up to this number that were acknowledged for a volume are confirmed, if `count` is.
+    pub(crate) fn confirmed_up_to(&self, v: usize, count: u64) -> u64 {
+        let unconfirmed = self.early.iter().filter(|early| early.volume == v).map(|early| early.count - 1);
+        unconfirmed.min().map_or(count, |before| before.min(count))
     }
 }
 
@@ -128,7 +160,7 @@ impl Cluster {
                 let epochs = self.nodes[n].epochs.sent(connection);
                 if word.conn == ConnState::Ahead {
                     epochs.ahead.insert(v);
-                    epochs.early.retain(|(_, _, volume, _)| *volume != v);
+                    epochs.early.retain(|early| early.volume != v);
                 } else {
                     epochs.ahead.remove(&v);
                 }
@@ -176,7 +208,8 @@ impl Cluster {
     /// A node learns what its peer says on the control stream.
     pub(crate) fn note_heard(&mut self, n: usize, packet: &Packet) {
         if matches!(packet, Packet::BarrierAck(_)) {
-            self.nodes[n].epochs.confirm();
+            let confirmed = self.nodes[n].epochs.confirm();
+            self.keep_promises(n, &confirmed);
         }
     }
 
@@ -189,15 +222,15 @@ impl Cluster {
         }
         let newest = content.0.iter().map(|piece| piece.id).max().unwrap_or_default();
         let Some(issued) = u64::from(newest).checked_sub(FIRST_WRITE) else { return Ok(()) };
-        let lost = epochs.early.iter().find(|(completed, _, v, write)| {
-            let volume = &self.nodes[n].volumes[*v];
+        let lost = epochs.early.iter().find(|Early { completed, volume, write, .. }| {
+            let volume = &self.nodes[n].volumes[*volume];
             // The state word is that of the turn before: a disk may be lost in this one.
             let good = volume.word.is_some_and(|w| w.disk == DiskState::UpToDate) && !volume.arrived.closed;
             let good = good && !volume.data.faults.any();
             *completed < issued && good && write.content != ZEROES && !volume.arrived.is_stable(write)
         });
         match lost {
-            Some((.., write)) => {
+            Some(Early { write, .. }) => {
                 Err(format!("write {issued} goes to the disk, and {write:?}, complete before it, may still be lost"))
             }
             None => Ok(()),

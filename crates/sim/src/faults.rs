@@ -137,6 +137,7 @@ impl Cluster {
             }
         }
         self.end_flights(n, power);
+        self.forget_what_was_only_received(n, now);
         if power {
             self.lose_power(n);
         }
@@ -203,6 +204,7 @@ impl Cluster {
                 meta.lose_power(&mut self.rng);
             }
             volume.doubt_unflushed();
+            volume.arrived.lose_power();
             for place in volume.data.lose_power(&mut self.rng) {
                 let left: Vec<_> = volume.data.data().runs(place).map(|(r, c)| (r, c.id)).collect();
                 for (range, content) in left {

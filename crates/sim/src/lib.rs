@@ -45,6 +45,7 @@ mod oracle;
 mod payload;
 mod plan;
 mod process;
+mod promises;
 mod ranges;
 mod restless;
 mod saved;

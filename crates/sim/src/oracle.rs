@@ -93,6 +93,25 @@ impl View {
         });
     }
 
+    /// It is known only now that the copy has this write, which ended at `completed`. Where nothing is left of it, its
+    /// place was compared, or written anew, meanwhile.
+    pub(crate) fn confirmed(&mut self, w: &Written, completed: Moment, now: Moment, oldest_read: Moment) {
+        self.cells.update(w.range, |cell| {
+            let cell = cell.open();
+            if !cell.iter().any(|e| e.write == w.write) {
+                return;
+            }
+            for e in cell.iter_mut() {
+                if e.write == w.write {
+                    e.ended = Some(completed);
+                } else if e.ended.is_some_and(|t| t < w.issued) && e.superseded.is_none() {
+                    e.superseded = Some(now);
+                }
+            }
+            cell.retain(|e| e.superseded.is_none_or(|t| t > oldest_read));
+        });
+    }
+
     /// A write that was under way is seen or not, but not any later than now: its node is gone.
     pub(crate) fn lost(&mut self, w: &Written, now: Moment) {
         self.ended(w, false, now, now);

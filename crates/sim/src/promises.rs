@@ -1,0 +1,94 @@
+//! What the peer has of what was acknowledged, by protocol (`docs/spec/data-path-and-resync.md` 1.1): C: all of it, on
+//! its disk. B: all of it, as long as its process and machine live; what its disk has not got by then was in the
+//! process alone. A: what was acknowledged before the last barrier that it has answered.
+
+use crate::cluster::{Cluster, Request};
+use crate::epochs::Early;
+use crate::net::Wish;
+use crate::oracle::{Moment, Written};
+use crate::payload::{Payload, ZEROES};
+use urbd_core::Protocol;
+use wire::{ConnState, DiskState, StateWord};
+
+/// A write that was acknowledged as the other node had received it, not written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// How many were acknowledged on its node by then.
+    pub(crate) count: u64,
+    /// Whose application's.
+    pub(crate) by: usize,
+    pub(crate) written: Written,
+}
+
+/// Is this the reason of a comparison after which a person, or a policy, chooses whose writes are lost? A policy that
+/// only lets go of a side without changes loses none.
+pub(crate) fn chooses_a_victim(reason: &str) -> bool {
+    let reasons = [
+        "younger-primary-lost",
+        "older-primary-lost",
+        "fewer-changes-lost",
+        "tie-broken",
+        "local-lost",
+        "remote-lost",
+        "secondary-lost",
+        "discard-my-data",
+    ];
+    reasons.contains(&reason)
+}
+
+impl Cluster {
+    /// Does the peer, as this node's word says, have a good copy, and a process that goes on with this connection?
+    pub(crate) fn peer_is_equal(&mut self, n: usize, v: usize, word: &StateWord) -> bool {
+        self.peer_listens(n)
+            && word.conn >= ConnState::Connected
+            && word.pdsk == DiskState::UpToDate
+            && self.nodes[1 - n].volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate)
+    }
+
+    /// The peer has written it and acknowledged that, and its process has died before this was heard.
+    pub(crate) fn was_written_by_who_is_gone(&mut self, n: usize, request: &Request) -> bool {
+        let sent = self.setup.protocol != Protocol::A && request.sent.is_some();
+        let volume = &self.nodes[1 - n].volumes[request.volume];
+        let written = match request.written.content {
+            // Nobody's in particular: what is there shows it.
+            ZEROES => Payload::read(volume.data.data(), request.written.range).is_zeroes(),
+            _ => volume.arrived.is_whole(&request.written),
+        };
+        sent && written && !self.peer_listens(n)
+    }
+
+    /// A barrier was answered: the peer has these writes. With protocol A nothing was known of them before.
+    pub(crate) fn keep_promises(&mut self, n: usize, confirmed: &[Early]) {
+        if self.setup.protocol != Protocol::A || !matches!(self.net.wishes[n], Wish::Connected(_)) {
+            return;
+        }
+        for early in confirmed {
+            let (v, peer) = (early.volume, 1 - n);
+            // As it was at the end of the last turn.
+            let Some(word) = self.nodes[n].volumes[v].word else { continue };
+            if !self.peer_is_equal(n, v, &word) {
+                continue;
+            }
+            let now = self.tick();
+            let reading = self.oldest_read(peer, now);
+            let up_to = self.nodes[n].epochs.confirmed_up_to(v, early.count);
+            let volume = &mut self.nodes[peer].volumes[v];
+            volume.view.confirmed(&early.write, early.completed, now, reading);
+            volume.view.includes[n] = volume.view.includes[n].max(up_to);
+        }
+    }
+
+    /// A process is gone, and with it what it had received and not written.
+    pub(crate) fn forget_what_was_only_received(&mut self, n: usize, now: Moment) {
+        for volume in &mut self.nodes[n].volumes {
+            let arrived = &volume.arrived;
+            let gone: Vec<Received> = volume.received.drain(..).filter(|r| !arrived.is_whole(&r.written)).collect();
+            for Received { count, by, written } in gone {
+                let held: Vec<_> = volume.data.data().runs(written.range).map(|(r, c)| (r, c.id)).collect();
+                held.into_iter().for_each(|(range, content)| volume.view.may_hold(range, content, now));
+                let includes = &mut volume.view.includes[by];
+                *includes = (*includes).min(count - 1);
+            }
+        }
+    }
+}
