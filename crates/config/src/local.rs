@@ -31,7 +31,10 @@ impl Config {
                 ErrorKind::Host,
                 format!("resource `{}` is not for this host (`{}`)", resource.name, host.name),
             )
-            .help(format!("its hosts are: {}", host_names([resource])))),
+            .help(format!(
+                "its hosts are: {}; correct an `on` statement, or this host's name (hostnamectl, --node)",
+                host_names([resource])
+            ))),
         }
     }
 

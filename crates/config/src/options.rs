@@ -562,6 +562,8 @@ option_structs! {
         resync_controller: ResyncController = "resync-controller",
         /// How long a wait for the next event stays awake at most, 0 to 1 ms; 0 = it sleeps at once. Default 100 us.
         busy_poll: Duration = "busy-poll",
+        /// Members of this group may look at the resource, as root may; default: nobody but root.
+        status_group: Option<String> = "status-group",
     }
 
     /// What the adaptive controller shall achieve: `resync-goal { }` in the `urbd` section.

@@ -376,6 +376,7 @@ table! {
         "hand-over": YES, honoured();
         "resync-controller": choice::<ResyncController>("adaptive"), honoured();
         "busy-poll": number(Unit::Microsecond, 100, 0, 1000), honoured();
+        "status-group": NAME, honoured();
     }
     ResyncGoal {
         "finish-within": number(Unit::TimeSpan, 0, 0, 31_536_000), honoured();

@@ -32,6 +32,8 @@ pub struct Client {
 pub enum ClientError {
     /// Nothing listens on the socket: the resource does not run.
     NotRunning(PathBuf),
+    /// This user may not connect to the socket.
+    Denied(PathBuf),
     /// The socket failed, or no answer came in time.
     Io(io::Error),
     /// The other side sent something that is not understood.
@@ -48,6 +50,7 @@ impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ClientError::NotRunning(path) => write!(f, "nothing listens on {}", path.display()),
+            ClientError::Denied(path) => write!(f, "{}: permission denied", path.display()),
             ClientError::Io(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 f.write_str("no answer from the running process in time")
             }
@@ -106,6 +109,7 @@ impl Client {
     fn connect_once(path: &Path, timeout: Option<Duration>) -> Result<Client, ClientError> {
         let stream = UnixStream::connect(path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning(path.to_owned()),
+            io::ErrorKind::PermissionDenied => ClientError::Denied(path.to_owned()),
             _ => ClientError::Io(e),
         })?;
         stream.set_read_timeout(timeout)?;

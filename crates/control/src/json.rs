@@ -114,8 +114,8 @@ fn connection(resource: &ResourceStatus, connection: &ConnectionStatus) -> Value
     if connection.failed_authentications > 0 {
         object.insert("failed-authentications".into(), json!(connection.failed_authentications));
     }
-    if let Some(reason) = &connection.reason {
-        object.insert("reason".into(), json!(reason));
+    if let Some(cause) = &connection.cause {
+        object.insert("reason".into(), json!(cause.text));
     }
     Value::Object(object)
 }

@@ -18,7 +18,9 @@ pub mod frame;
 pub mod human;
 pub mod json;
 mod latency;
+pub mod matter;
 pub mod message;
+pub mod metrics;
 mod paint;
 pub mod query;
 mod rates;
@@ -32,7 +34,7 @@ pub use message::{
 };
 pub use states::{ConnectionState, DiskState, ReplicationState, Role, UnknownWord, WriteOrdering};
 pub use status::{
-    ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient, MemoryStatus,
-    PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, Suspended,
-    SyncDetails, VerifyDetails,
+    Attempt, Cause, ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient, MemoryStatus,
+    PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, SlowedBy,
+    Suspended, SyncDetails, VerifyDetails,
 };

@@ -35,8 +35,6 @@ pub enum Request {
     },
     /// The running configuration in the form of `drbdsetup show` (4.5): [`Reply::Text`].
     Show,
-    /// Prometheus text: [`Reply::Text`].
-    Metrics,
     /// Why everything is in the state it is in: [`Reply::Why`].
     Why,
     /// The generation identifiers that hold against one peer: [`Reply::Generations`].
@@ -48,6 +46,21 @@ pub enum Request {
     },
     /// Changes something: [`Reply::Ok`] or [`Reply::Error`].
     Command(Command),
+}
+
+impl Request {
+    /// Whether it changes nothing and shows nothing that is not in the status.
+    pub fn only_looks(&self) -> bool {
+        match self {
+            Request::Hello { .. }
+            | Request::Started
+            | Request::Status
+            | Request::Events { .. }
+            | Request::Why
+            | Request::Generations { .. } => true,
+            Request::Show | Request::Command(_) => false,
+        }
+    }
 }
 
 /// An administrator's command. `peer` is a name or a decimal node id, `None` means every peer; `volume: None` means
@@ -200,7 +213,7 @@ pub enum Reply {
     Error(Failure),
     /// To [`Request::Status`].
     Status(ResourceStatus),
-    /// To [`Request::Show`] and [`Request::Metrics`].
+    /// To [`Request::Show`].
     Text(String),
     /// To [`Request::Why`].
     Why(Vec<WhyEntry>),

@@ -81,6 +81,18 @@ pub fn seconds_left(peer_device: &PeerDeviceStatus) -> Option<u64> {
     crate::rates::Progress::of(peer_device)?.seconds_left()
 }
 
+/// MiB per second of a running resync or verify over the last seconds; 0 if nothing runs or nothing moves.
+pub fn rate_mib_per_s(peer_device: &PeerDeviceStatus) -> f64 {
+    crate::rates::Progress::of(peer_device).map_or(0.0, crate::rates::Progress::window_rate)
+}
+
+/// Seconds as `H:MM:SS`.
+pub fn clock(seconds: u64) -> String {
+    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+pub use crate::matter::{progress_words, slowed_words};
+
 /// Percent done of a running resync or verify, 0 to 100.
 pub fn percent_done(resource: &ResourceStatus, peer_device: &PeerDeviceStatus) -> Option<f64> {
     let size = resource.device(peer_device.volume).and_then(|d| d.statistics).map(|s| s.size_sectors);

@@ -8,6 +8,66 @@ use serde::{Deserialize, Serialize};
 use crate::latency::StageLatency;
 use crate::states::{ConnectionState, DiskState, ReplicationState, Role, WriteOrdering};
 
+/// Why something is in its state (not part of the tools' output).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// A stable name of the reason, for programs.
+    pub code: String,
+    /// The reason in words.
+    pub text: String,
+}
+
+/// How the latest try to reach a peer ended (not part of the tools' output).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Attempt {
+    /// The peer's machine says that nobody listens there.
+    Refused,
+    /// No answer within `connect-int`.
+    TimedOut,
+    /// No route leads there.
+    Unreachable,
+    /// Who answered there has ended the connections at once.
+    Ended,
+    /// Somebody else listens on our port.
+    PortTaken,
+    /// Our address is not one of this machine.
+    NoSuchAddress,
+    /// The kernel gave another error, in words.
+    Failed(String),
+}
+
+/// In a few words, for the log.
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Attempt::Refused => f.write_str("connection refused"),
+            Attempt::TimedOut => f.write_str("no answer in time"),
+            Attempt::Unreachable => f.write_str("no route"),
+            Attempt::Ended => f.write_str("the connections were ended at once"),
+            Attempt::PortTaken => f.write_str("another program listens on our port"),
+            Attempt::NoSuchAddress => f.write_str("our address is not one of this machine"),
+            Attempt::Failed(error) => f.write_str(error),
+        }
+    }
+}
+
+/// What a resync or verify waits for most, as far as this node can tell (not part of the tools' output).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SlowedBy {
+    /// A configured rate.
+    Limit,
+    /// Applications' I/O, which it makes way for.
+    Application,
+    /// This node's disk.
+    Disk,
+    /// The network: what is to be sent waits for it.
+    Network,
+    /// The peer's answers: its disk, or the network.
+    Peer,
+}
+
 /// One resource of this node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResourceStatus {
@@ -25,6 +85,12 @@ pub struct ResourceStatus {
     pub force_io_failures: bool,
     /// The write ordering in use.
     pub write_ordering: WriteOrdering,
+    /// Version of the program that runs it (not part of the tools' output).
+    #[serde(default)]
+    pub program: String,
+    /// What was decided last about the whole resource.
+    #[serde(default)]
+    pub cause: Option<Cause>,
     /// The volumes, by rising number.
     pub devices: Vec<DeviceStatus>,
     /// The connections, in the order of the configuration.
@@ -53,6 +119,23 @@ pub struct MemoryStatus {
 }
 
 impl ResourceStatus {
+    /// A Secondary without volumes and connections.
+    pub fn new(name: &str) -> ResourceStatus {
+        ResourceStatus {
+            name: name.to_owned(),
+            node_id: None,
+            role: Role::Secondary,
+            suspended: Suspended::default(),
+            force_io_failures: false,
+            write_ordering: WriteOrdering::Flush,
+            program: String::new(),
+            cause: None,
+            memory: None,
+            devices: Vec::new(),
+            connections: Vec::new(),
+        }
+    }
+
     /// The device with this volume number.
     pub fn device(&self, volume: u16) -> Option<&DeviceStatus> {
         self.devices.iter().find(|d| d.volume == volume)
@@ -149,9 +232,32 @@ pub struct DeviceStatus {
     /// The NBD address of this volume, if it is exported.
     #[serde(default)]
     pub nbd_uri: Option<String>,
+    /// What was decided last about its disk.
+    #[serde(default)]
+    pub cause: Option<Cause>,
     /// How long requests took, stage by stage; only in answers to [`Request::Status`](crate::Request::Status).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latencies: Vec<StageLatency>,
+}
+
+impl DeviceStatus {
+    /// A volume whose disk is in that state, with quorum.
+    pub fn new(volume: u16, disk: DiskState) -> DeviceStatus {
+        DeviceStatus {
+            volume,
+            minor: 0,
+            disk,
+            client: IntentionalClient::No,
+            open: None,
+            quorum: true,
+            backing_dev: None,
+            statistics: None,
+            device_path: None,
+            nbd_uri: None,
+            cause: None,
+            latencies: Vec::new(),
+        }
+    }
 }
 
 /// Counters of a device (`docs/spec/config-and-cli.md` 4.4).
@@ -202,9 +308,16 @@ pub struct ConnectionStatus {
     /// Tries in a row in which the nodes did not accept each other's secret (not part of the tools' output).
     #[serde(default)]
     pub failed_authentications: u32,
-    /// Why the connection is in this state, in words (not part of the tools' output).
+    /// Why the connection is in this state.
     #[serde(default)]
-    pub reason: Option<String>,
+    pub cause: Option<Cause>,
+    /// How the latest try to connect ended, if it did not succeed.
+    #[serde(default)]
+    pub attempt: Option<Attempt>,
+    /// While it is not connected: the address of somebody who has connected to us within the last minute, and is not
+    /// the peer (not part of the tools' output).
+    #[serde(default)]
+    pub stranger: Option<String>,
     /// Counters; `None` if not known.
     #[serde(default)]
     pub statistics: Option<ConnectionStatistics>,
@@ -216,6 +329,25 @@ pub struct ConnectionStatus {
 }
 
 impl ConnectionStatus {
+    /// A connection in that state to a peer of which nothing is known.
+    pub fn new(name: &str, connection: ConnectionState) -> ConnectionStatus {
+        ConnectionStatus {
+            peer_node_id: None,
+            name: name.to_owned(),
+            connection,
+            peer_role: Role::Unknown,
+            tls: false,
+            protocol: None,
+            failed_authentications: 0,
+            cause: None,
+            attempt: None,
+            stranger: None,
+            statistics: None,
+            paths: Vec::new(),
+            peer_devices: Vec::new(),
+        }
+    }
+
     /// The peer device with this volume number.
     pub fn peer_device(&self, volume: u16) -> Option<&PeerDeviceStatus> {
         self.peer_devices.iter().find(|p| p.volume == volume)
@@ -289,12 +421,31 @@ pub struct PeerDeviceStatus {
     /// Why a resync is paused, if it is.
     #[serde(default)]
     pub resync_suspended: ResyncSuspended,
+    /// What was decided last about this volume and this peer.
+    #[serde(default)]
+    pub cause: Option<Cause>,
     /// Counters; `None` if not known.
     #[serde(default)]
     pub statistics: Option<PeerDeviceStatistics>,
     /// Progress of the running resync or verify.
     #[serde(default)]
     pub sync: Option<SyncDetails>,
+}
+
+impl PeerDeviceStatus {
+    /// A volume at a peer, in that state.
+    pub fn new(volume: u16, replication: ReplicationState, peer_disk: DiskState) -> PeerDeviceStatus {
+        PeerDeviceStatus {
+            volume,
+            replication,
+            peer_disk,
+            peer_client: IntentionalClient::No,
+            resync_suspended: ResyncSuspended::default(),
+            cause: None,
+            statistics: None,
+            sync: None,
+        }
+    }
 }
 
 /// Reasons why a resync is paused (`resync-suspended:`).
@@ -373,6 +524,8 @@ pub struct SyncDetails {
     pub same_csum_sectors: u64,
     /// The rate that the controller aims at, in KiB/s.
     pub want_kib_per_s: u64,
+    /// What it waits for most.
+    pub slowed_by: Option<SlowedBy>,
     /// Only for a verify.
     pub verify: Option<VerifyDetails>,
 }

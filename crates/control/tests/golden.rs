@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use urbd_control::{
     ConnectionState, ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, DiskState, HelperCall,
     IntentionalClient, PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ReplicationState,
-    ResourceStatus, ResyncSuspended, Role, Suspended, SyncDetails, VerifyDetails, WriteOrdering, events, human, json,
-    query,
+    ResourceStatus, ResyncSuspended, Role, Suspended, SyncDetails, VerifyDetails, events, human, json, query,
 };
 
 fn runtime() -> PathBuf {
@@ -65,10 +64,7 @@ impl Described {
                 quorum: suspended & 8 != 0,
             },
             force_io_failures: self.flag("failio"),
-            write_ordering: WriteOrdering::Flush,
-            devices: Vec::new(),
-            connections: Vec::new(),
-            memory: None,
+            ..ResourceStatus::new("")
         }
     }
 
@@ -96,29 +92,22 @@ impl Described {
             quorum: self.number("q") != Some(0),
             backing_dev: self.text("bdev"),
             statistics: (!self.flag("nostat")).then_some(statistics),
-            device_path: None,
-            nbd_uri: None,
-            latencies: Vec::new(),
+            ..DeviceStatus::new(0, DiskState::Diskless)
         }
     }
 
     fn connection(&self) -> ConnectionStatus {
         ConnectionStatus {
-            failed_authentications: 0,
             peer_node_id: self.number("peer").map(|n| n as u8),
             name: self.text("name").unwrap(),
             connection: ConnectionState::ALL[self.or_zero("cs") as usize],
             peer_role: Role::ALL[self.or_zero("role") as usize],
-            tls: false,
-            protocol: None,
-            reason: None,
             statistics: Some(ConnectionStatistics {
                 congested: self.flag("cong"),
                 ap_in_flight_sectors: self.or_zero("apif"),
                 rs_in_flight_sectors: self.or_zero("rsif"),
             }),
-            paths: Vec::new(),
-            peer_devices: Vec::new(),
+            ..ConnectionStatus::new("", ConnectionState::StandAlone)
         }
     }
 
@@ -155,6 +144,7 @@ impl Described {
                 unacked: 0,
             }),
             sync,
+            ..PeerDeviceStatus::new(0, ReplicationState::Off, DiskState::DUnknown)
         }
     }
 

@@ -3,9 +3,7 @@
 //! Nothing in here carries payload: the bytes of application data stay with the caller, who names them by
 //! [`BufRef`]. See the crate's head for the order of calls.
 
-use std::fmt;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::{fmt, net::SocketAddr, sync::Arc};
 use units::{ByteLen, Generation, NodeId, Sector, SectorRange, VolumeNr};
 
 /// A piece of a payload buffer that the caller (the engine) owns.
@@ -784,8 +782,9 @@ pub struct PeerDeviceSnapshot {
     pub sync_paused: units::Duration,
     /// Of a checksum-based resync: found equal, not transferred.
     pub sync_same: ByteLen,
-    /// Progress since the latest mark and since the oldest one: how long, how much
-    /// (`docs/spec/data-path-and-resync.md` 7.12).
+    /// What it waits for most.
+    pub sync_slowed: Option<crate::SlowedBy>,
+    /// Progress since the latest mark and since the oldest one: how long, how much (spec 7.12).
     pub sync_marks: [(units::Duration, ByteLen); 2],
     /// A running verify: where it is, and where it stops.
     pub verify: Option<(Sector, Sector)>,

@@ -242,8 +242,8 @@ impl Resource {
         }
         let node = self.cfg.node;
         if md.version() == meta::Version::V09 {
-            if md.node_id.is_some_and(|n| n != node) {
-                let text = format!("the metadata belongs to node id {:?}, this node is {node}", md.node_id);
+            if let Some(other) = md.node_id.filter(|n| *n != node) {
+                let text = format!("the metadata belongs to node id {other}, this node is {node}");
                 return Err((119, text));
             }
             if self.connections.values().any(|c| md.peers[c.cfg.peer.index()].slot.is_none())
@@ -334,7 +334,7 @@ impl Resource {
                 }
                 // A transaction in the middle is missing: its extents are not known.
                 Ok(_) => ("activity-log-hole", "the activity log has a hole".to_owned()),
-                Err(e) => ("activity-log-unreadable", format!("the activity log cannot be read ({e:?})")),
+                Err(e) => ("activity-log-unreadable", format!("the activity log cannot be read ({e})")),
             };
         self.note(Severity::Error, Some(d), None, reason, format!("{text}: everything counts as different"));
         None
@@ -471,7 +471,7 @@ impl Resource {
         }
         if let Err(code) = self.change(d, &change, Force::Hard) {
             self.devices[d].attaching = Some(Attaching { command: attaching.command, ..attaching });
-            return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code:?}"));
+            return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code}"));
         }
         if connected {
             self.connections.ids().for_each(|i| self.send_sizes(i, d));
@@ -617,7 +617,7 @@ impl Resource {
 
     pub(crate) fn data_error(&mut self, d: VolumeNr, what: &str, range: SectorRange, error: IoError) {
         let failure = if what.contains("read") { io_error::Failure::Read } else { io_error::Failure::Write };
-        let text = format!("{what} error ({error}) on the local disk at {range:?}");
+        let text = format!("{what} error ({error}) on the local disk at {range}");
         self.disk_error(d, failure, text);
     }
 

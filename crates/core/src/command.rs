@@ -427,7 +427,7 @@ impl Resource {
         }
         let change = asked.from_peers_view();
         if !may_ask(&change) {
-            let text = format!("the peer asked for a change that only this node can make: {change:?}");
+            let text = "the peer asked for a change that only this node can make";
             self.note(Severity::Warning, d, Some(i), "change-refused", text);
             return self.refuse_change(i, d, Code::NotSupported);
         }
@@ -706,7 +706,7 @@ impl Resource {
             Code::ResyncRunning => "a resync or verify is running: wait for its end".to_owned(),
             Code::IsDiskless | Code::NoLocalDisk => "the volume has no disk here: attach it first".to_owned(),
             Code::InTransientState => "another change is going on: try again".to_owned(),
-            other => format!("{other:?}"),
+            other => other.to_string(),
         };
         failure(code.code(), text)
     }

@@ -175,7 +175,7 @@ impl Resource {
         self.enter(i, Phase::Parameters);
         let change = StateChange { conn: Some(ConnState::WFReportParams), ..StateChange::default() };
         if let Err(code) = self.change_all(&change, Force::Hard) {
-            self.give_up(i, "handshake-refused", format!("the handshake is not possible now: {code:?}"));
+            self.give_up(i, "handshake-refused", format!("the handshake is not possible now: {code}"));
         }
     }
 
@@ -346,7 +346,7 @@ impl Resource {
                 Some(d),
                 Some(i),
                 "no-grow-resync",
-                format!("the grown area is not synced: {code:?}"),
+                format!("the grown area is not synced: {code}"),
             );
         }
     }
@@ -483,7 +483,7 @@ impl Resource {
         let first = old.conn < ConnState::Connected;
         let force = if first { Force::Soft } else { Force::Hard };
         if let Err(code) = self.change(d, &change, force) {
-            let text = format!("the peer's state is not acceptable: {code:?}; see docs on roles and two primaries");
+            let text = format!("the peer's state is not acceptable: {code}");
             return self.give_up(i, "peer-state-refused", text);
         }
         if first && self.devices.ids().all(|d| self.state.replicates(i, d)) {
@@ -626,10 +626,19 @@ impl Resource {
             outcome.decision = Decision::Retry;
         }
         let text = format!(
-            "generations compared: rule {}, {:?}; decision {:?}: {}",
+            "generations compared (rule {}): {}; {}: {}",
             comparison.rule, comparison.verdict, outcome.decision, outcome.reason
         );
         self.note(Severity::Info, Some(d), Some(i), outcome.reason.name(), text);
+        if split && outcome.decision == Decision::Disconnect {
+            let kib = |blocks: u64| blocks * 4;
+            let text = format!(
+                "split brain: since the nodes parted, this node has changed {} KiB of its data, the peer {} KiB",
+                kib(self.bits_left(i, d)),
+                kib(theirs_uuids.dirty_bits)
+            );
+            self.note(Severity::Error, Some(d), Some(i), "split-brain", text);
+        }
         if let Some(node) = handshake84::keeps_what_it_was_to_discard(&input, outcome.decision) {
             let (whose, other) = if node == Loser::Me { ("this node", "the peer") } else { ("the peer", "this node") };
             let text = format!(

@@ -60,6 +60,7 @@ pub use latency::Stage;
 #[cfg(feature = "mutants")]
 pub use mutant::{Layer, Mutant, choose_mutant};
 pub use resource::Resource;
+pub use resync::SlowedBy;
 pub use rows::TABLES;
 #[cfg(feature = "rows")]
 pub use rows::take_rows;

@@ -400,7 +400,7 @@ impl Resource {
     /// May the peer write there now? If not: the reason, and what to tell.
     fn may_be_written(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> Result<(), (&'static str, String)> {
         if !self.devices[d].holds(range) || !self.state.replicates(i, d) {
-            let text = format!("write of {range:?} beyond the device or outside replication");
+            let text = format!("write of {range} beyond the device or outside replication");
             return Err(("write-out-of-place", text));
         }
         if self.state.role == wire::Role::Primary && self.state.peers[i].role() != wire::Role::Primary {
@@ -689,7 +689,7 @@ impl Resource {
     pub(crate) fn peer_read(&mut self, i: NodeId, d: VolumeNr, request: wire::BlockRequest) {
         let range = request.range().expect("the decoder checks ranges");
         if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
-            let text = format!("read of {range:?} beyond the device or too long");
+            let text = format!("read of {range} beyond the device or too long");
             return self.protocol_error(i, "read-out-of-place", text);
         }
         if self.state.disk(d) != DiskState::UpToDate {

@@ -332,7 +332,7 @@ impl Resource {
     }
 
     fn unknown_answer(&mut self, i: NodeId, ack: &BlockAck) {
-        let text = format!("answer to an unknown request (sector {}, id {:?})", ack.sector, ack.block_id);
+        let text = format!("answer to an unknown request (sector {}, id {:#x})", ack.sector, ack.block_id.0);
         self.protocol_error(i, "unknown-answer", text);
     }
 
@@ -343,10 +343,8 @@ impl Resource {
         let count = c.log.iter().take_while(|s| s.epoch == epoch).count();
         let oldest_barrier = c.barriers.front().map(|b| b.0);
         if oldest_barrier != Some(epoch) || count as u64 != u64::from(ack.set_size) {
-            let text = format!(
-                "barrier ack for epoch {epoch} with {} writes, expected {oldest_barrier:?} with {count}",
-                ack.set_size
-            );
+            let expected = oldest_barrier.map_or("none".to_owned(), |epoch| format!("epoch {epoch} with {count}"));
+            let text = format!("barrier ack for epoch {epoch} with {} writes, expected {expected}", ack.set_size);
             return self.protocol_error(i, "barrier-ack-mismatch", text);
         }
         c.barriers.pop_front();

@@ -107,6 +107,7 @@ impl Resource {
             sync_started: pd.resync.started.filter(|_| syncing),
             sync_paused: progress.paused,
             sync_same: bytes_of_bits(pd.resync.same),
+            sync_slowed: self.slowed_by(i, d).filter(|_| syncing),
             sync_marks: progress.marks.map(|(time, bits)| (time, bytes_of_bits(bits))),
             verify: self.verify_position(i, d),
             sent: ByteLen(pd.sent_bytes),

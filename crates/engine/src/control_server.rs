@@ -2,6 +2,7 @@
 
 use crate::buffers::{GrowingPlan, Pool};
 use crate::nbd_server::bind;
+use crate::resource::log;
 use crate::ring::{Done, Fd, Op, OpId, Ring};
 use crate::stream::{Inbox, Outbox, STAGING};
 use crate::sys;
@@ -11,6 +12,7 @@ use control::{ErrorCode, Event, Failure, Reply, Request, ResourceStatus, VERSION
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -30,6 +32,8 @@ pub(crate) struct ControlServer {
 
 struct Client {
     fd: Fd,
+    /// Root, or the user whose process this is; others may only look.
+    may_command: bool,
     decoder: Decoder,
     inbox: Inbox,
     outbox: Outbox,
@@ -44,6 +48,14 @@ struct Client {
     heard: u64,
 }
 
+/// Lets the members of a group connect.
+fn admit(path: &Path, group: &str) -> io::Result<()> {
+    let no_such = || io::Error::new(io::ErrorKind::NotFound, "there is no such group");
+    let group = sys::group_number(group).ok_or_else(no_such)?;
+    std::os::unix::fs::chown(path, None, Some(group))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
+}
+
 /// With so many clients the next one takes the place of one that says nothing.
 const MAX_CLIENTS: usize = 32;
 /// Buffers of clients that have gone, while the kernel still has them.
@@ -56,12 +68,23 @@ const MAX_SUBSCRIBERS: usize = 24;
 const MAX_BACKLOG: usize = 8 << 20;
 
 impl ControlServer {
-    /// Listens on `path`; a socket that a dead process left there is replaced.
+    /// Listens on `path`; a socket that a dead process left there is replaced. Members of `group` may connect, too, and
+    /// only look.
     ///
     /// # Errors
     /// If the socket cannot be made.
-    pub(crate) fn listen(ring: &mut Ring<Token>, resource: &str, path: &Path) -> io::Result<ControlServer> {
+    pub(crate) fn listen(
+        ring: &mut Ring<Token>,
+        resource: &str,
+        path: &Path,
+        group: Option<&str>,
+    ) -> io::Result<ControlServer> {
         let fd = bind(path)?;
+        if let Some(group) = group
+            && let Err(why) = admit(path, group)
+        {
+            log("warning", &format!("status-group {group}: {why}: only root may look at the resource"));
+        }
         // Of its own: whoever holds all buffers of the others can still be ended by a command.
         let pool = Pool::leak_growing(&[GrowingPlan { size: STAGING, least: CLIENTS, most: MAX_CLIENTS + SPARE }]);
         let accept = ring.push(Op::Accept { fd: fd.clone() }, Token::ControlListen);
@@ -108,7 +131,9 @@ impl ControlServer {
         let id = ClientId(self.next_client);
         self.next_client += 1;
         self.heard += 1;
+        let user = sys::peer_user(fd.as_raw_fd());
         let client = Client {
+            may_command: user.is_ok_and(|user| user == 0 || user == sys::user_and_group().0),
             fd,
             decoder: Decoder::default(),
             inbox,
@@ -267,6 +292,12 @@ impl ControlServer {
                         resource: self.resource.clone(),
                     };
                     client.outbox.message().copy(&encode(&hello));
+                    continue;
+                }
+                Ok(Some(request)) if client.greeted && !client.may_command && !request.only_looks() => {
+                    let what = "members of the status group may look at the resource, but not change it";
+                    let failure = Failure::new(ErrorCode::PERMISSION, what).with_hint("do it as root: sudo urbd ...");
+                    client.outbox.message().copy(&encode(&Reply::Error(failure)));
                     continue;
                 }
                 Ok(Some(request)) if client.greeted => {

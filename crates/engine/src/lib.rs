@@ -25,7 +25,6 @@ mod handlers;
 mod links;
 pub mod log;
 mod memory;
-mod metrics;
 mod mutant;
 mod nbd_server;
 mod notify;

@@ -9,6 +9,7 @@ use crate::ring::{Done, Fd, Op, Ring};
 use crate::stream::{Inbox, Outbox};
 use crate::sys;
 use crate::token::Token;
+use control::Attempt;
 use opening::Opening;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsRawFd;
@@ -36,6 +37,32 @@ pub(crate) enum LinkEvent {
     Packet { peer: NodeId, stream: Socket, volume: VolumeNr, packet: Packet, payload: Segments },
     Down { peer: NodeId, why: LinkDown, detail: String },
     Log { peer: NodeId, text: String },
+}
+
+/// Whether we could listen on all our addresses. One that this machine does not have yet may come later; one on which
+/// somebody listens does not become free by itself.
+///
+/// # Errors
+/// Which port is taken, in words.
+pub(crate) fn check_ports<'a>(settings: impl Iterator<Item = &'a LinkSettings>) -> Result<(), String> {
+    for local in settings.map(|s| s.connector.local) {
+        let taken = |e: &std::io::Error| e.raw_os_error() == Some(libc::EADDRINUSE);
+        let listens = || sys::tcp_socket(&local, |_| ()).and_then(|socket| sys::listen(&socket, 1));
+        // The kernel closes the sockets of a process that was here before us some moments after its end.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(3);
+        while listens().as_ref().is_err_and(taken) && std::time::Instant::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        if listens().as_ref().is_err_and(taken) {
+            return Err(format!(
+                "port {} of {} is taken by another program: find it with `ss -ltnp`, and end it or give the resource \
+                 another port",
+                local.port(),
+                local.ip()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// All peers.
@@ -117,6 +144,8 @@ struct Closing {
 const LINGER: Duration = Duration::from_secs(2);
 /// Bytes of answers that may wait for a peer to take them.
 const MOST_ANSWERS: usize = 1 << 20;
+/// Bytes that wait for the socket to take them, beyond what is under way with them at any time.
+const BACKED_UP: usize = 256 << 10;
 /// How long after the end of one stream the other one is listened to.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -178,6 +207,28 @@ impl Links {
         up.control.decoder.get_or_insert_with(|| StreamDecoder::control(dialect));
     }
 
+    /// How the latest try to reach a peer ended, if it is being tried and has failed.
+    pub(crate) fn attempt(&self, peer: NodeId) -> Option<&Attempt> {
+        match &self.links.iter().find(|link| link.peer == peer)?.phase {
+            Phase::Opening(opening) => opening.attempt(),
+            _ => None,
+        }
+    }
+
+    /// Who has connected to us instead of a peer that is being tried.
+    pub(crate) fn stranger(&self, peer: NodeId, now: Instant) -> Option<std::net::IpAddr> {
+        match &self.links.iter().find(|link| link.peer == peer)?.phase {
+            Phase::Opening(opening) => opening.stranger(now),
+            _ => None,
+        }
+    }
+
+    /// Does so much wait to be sent to a peer that the network is what it waits for?
+    pub(crate) fn is_backed_up(&self, peer: NodeId) -> bool {
+        let link = self.links.iter().find(|link| link.peer == peer);
+        matches!(link, Some(Link { phase: Phase::Up(up), .. }) if up.data.outbox.queued_bytes() > BACKED_UP)
+    }
+
     /// How long a volume's writes waited from their submission until a socket had taken them; `None` if there was none.
     pub(crate) fn send_latency(&self, volume: VolumeNr) -> Option<&Histogram> {
         self.sent.get(&volume)
@@ -209,7 +260,7 @@ impl Links {
         let mut emitted = Ok(());
         message.copy_with(|bytes| emitted = packet.emit(volume, &dialect, bytes));
         if let Err(e) = emitted {
-            let detail = format!("a packet cannot be sent in {:?}: {e:?}", dialect.version);
+            let detail = format!("a packet cannot be sent in protocol version {}: {e}", dialect.version);
             return self.fail(peer, LinkDown::Violation, detail);
         }
         for piece in payload.as_slice() {
@@ -552,7 +603,7 @@ impl Stream {
             if self.inbox.bytes().is_empty() {
                 return Ok(None);
             }
-            match decoder.step(self.inbox.bytes()).map_err(|v| format!("{v:?}"))? {
+            match decoder.step(self.inbox.bytes()).map_err(|v| v.to_string())? {
                 Step::NeedMore(_) => return Ok(None),
                 Step::Packet(decoded) => {
                     self.inbox.consume(decoded.consumed);

@@ -11,6 +11,7 @@ use frontends::{BlockSizes, Errno, Export, Kind, Request};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -457,6 +458,8 @@ impl NbdServer {
 
 /// A Unix socket that listens on `path`.
 ///
+/// Only this user may connect.
+///
 /// # Errors
 /// What the kernel says.
 pub(crate) fn bind(path: &Path) -> io::Result<Fd> {
@@ -464,7 +467,9 @@ pub(crate) fn bind(path: &Path) -> io::Result<Fd> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    Ok(Rc::new(UnixListener::bind(path)?.into()))
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(Rc::new(listener.into()))
 }
 
 enum Parsed {

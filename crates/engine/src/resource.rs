@@ -13,7 +13,7 @@ use crate::dependencies::Dependencies;
 use crate::exclusive::{self, Locked};
 use crate::fuse_server::{FuseServer, Inherited};
 use crate::handlers::Handlers;
-use crate::links::{LinkEvent, Links};
+use crate::links::{LinkEvent, Links, check_ports};
 pub(crate) use crate::log::log;
 use crate::nbd_server::{FrontEvent, MAX_REQUEST, NbdServer};
 use crate::requests::Requests;
@@ -212,6 +212,7 @@ struct Runner {
     /// The same of the last turns, the older the less.
     batch: usize,
     status_changed: bool,
+    causes: crate::status::Causes,
     /// Since when the core has nothing more to do.
     stopped: Option<Instant>,
     /// When to look again at clients that wait for an answer.
@@ -233,6 +234,7 @@ impl Runner {
         };
         let core_config = setup::resource_config(&local).map_err(Error::Config)?;
         let links = setup::link_settings(&local).map_err(Error::Config)?;
+        check_ports(links.values()).map_err(Error::Config)?;
         let Claim { lock, keeper, mut left } = handover::check(claim, &local)?;
         for refused in memory::harden_memory() {
             log("warning", &format!("not granted: {refused}; the process may stall when memory is short"));
@@ -242,7 +244,7 @@ impl Runner {
         let mut ring = Ring::new(RING_DEPTH).map_err(io("setting up io_uring or poll"))?;
         *ring.busy_poll() = BusyPoll::at_most(local.urbd.busy_poll);
         let (least, most) = (pool.least() >> 10, pool.most() >> 10);
-        log("info", &format!("{least} KiB of buffers, up to {most} KiB under load; {:?}", ring.interface()));
+        log("info", &format!("{least} KiB of buffers, up to {most} KiB under load; {}", ring.interface()));
         let signals: Fd = Rc::new(sys::stop_signals().map_err(io("blocking signals"))?);
         ring.push(Op::Readable { fd: signals.clone() }, Token::Signal);
         let inherited = Inherited::from(&mut left);
@@ -268,7 +270,7 @@ impl Runner {
         };
         let handover = handover::Handover::new(keeper, keeper_command.filter(|_| local.urbd.hand_over), &left);
         let path = socket_path(&run_dir, &local.name);
-        let control = ControlServer::listen(&mut ring, &local.name, &path)
+        let control = ControlServer::listen(&mut ring, &local.name, &path, local.urbd.status_group.as_deref())
             .map_err(io(&format!("listening on {}", path.display())))?;
         let growth = Growth::start(&[pool, control.pool()]).map_err(io("starting a thread"))?;
         ring.push(Op::Readable { fd: growth.event() }, Token::Memory);
@@ -308,6 +310,7 @@ impl Runner {
             taken_in: 0,
             batch: 0,
             status_changed: false,
+            causes: crate::status::Causes::default(),
             stopped: None,
             look_at_waiting: None,
             signals,
@@ -582,10 +585,15 @@ impl Runner {
                 }
             }
             LinkEvent::Down { peer, why, detail } => {
-                log("info", &format!("link to peer {peer} is down: {detail}"));
+                log("info", &format!("{}: the link to {} is down: {detail}", self.local.name, self.peer_name(peer)));
                 self.tell(|core, now| core.on_link_down(now, peer, why));
+                self.carry_out();
+                self.causes.explain(peer, &detail);
             }
-            LinkEvent::Log { peer, text } => log("warning", &format!("peer {peer}: {text}")),
+            LinkEvent::Log { peer, text } => {
+                let text = format!("{} {}: {text}", self.local.name, self.peer_name(peer));
+                log("warning", &text);
+            }
         }
     }
 

@@ -1,17 +1,18 @@
 //! The core's snapshot as the control socket's status model.
 
 use crate::fuse_server::FuseServer;
+use crate::links::Links;
 use crate::nbd_server::NbdServer;
 use crate::volumes::Volumes;
 use config::{LocalResource, LocalVolume};
 use control::{
-    ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient, PathStatus,
-    PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, StageLatency, Suspended, SyncDetails,
-    VerifyDetails, WhyEntry, WriteOrdering,
+    Cause, ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient, PathStatus,
+    PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, SlowedBy, StageLatency, Suspended,
+    SyncDetails, VerifyDetails, WhyEntry, WriteOrdering,
 };
 use std::collections::BTreeMap;
-use units::{ByteLen, Histogram, Instant, VolumeNr};
-use urbd_core::{ConnectionSnapshot, ConnectionState, DeviceSnapshot, PeerDeviceSnapshot, Snapshot};
+use units::{ByteLen, Histogram, Instant, NodeId, VolumeNr};
+use urbd_core::{ConnectionSnapshot, ConnectionState, DeviceSnapshot, Notice, PeerDeviceSnapshot, Snapshot};
 
 /// What the status needs besides the core's snapshot.
 pub(crate) struct Surroundings<'a> {
@@ -20,7 +21,47 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) volumes: &'a Volumes,
     pub(crate) nbd: &'a NbdServer,
     pub(crate) fuse: Option<&'a FuseServer>,
+    pub(crate) links: &'a Links,
+    pub(crate) causes: &'a Causes,
     pub(crate) now: Instant,
+}
+
+/// The latest decision about each object: a peer, a volume, both, or neither (the resource).
+#[derive(Debug, Default)]
+pub(crate) struct Causes(BTreeMap<(Option<NodeId>, Option<VolumeNr>), Cause>);
+
+/// Notices of what follows from a decision.
+const CONSEQUENCES: [&str; 3] = ["state-change", "new-generation", "size-changed"];
+
+impl Causes {
+    pub(crate) fn note(&mut self, notice: &Notice) {
+        if !CONSEQUENCES.contains(&notice.reason) {
+            let cause = Cause { code: notice.reason.to_owned(), text: notice.text.clone() };
+            self.0.insert((notice.peer, notice.volume), cause);
+        }
+    }
+
+    /// The link to a peer was lost; the engine knows more of it than the core.
+    pub(crate) fn explain(&mut self, peer: NodeId, detail: &str) {
+        let lost = self.0.get_mut(&(Some(peer), None)).filter(|cause| cause.code == "link-lost");
+        if let Some(cause) = lost.filter(|_| !detail.is_empty()) {
+            if detail.contains("none of which is spoken here") {
+                cause.code = "incompatible-versions".to_owned();
+                cause.text = detail.to_owned();
+            } else {
+                cause.text = format!("{} ({detail})", cause.text);
+            }
+        }
+    }
+
+    /// An administrator's command is the cause from now on.
+    pub(crate) fn forget_peer(&mut self, peer: NodeId) {
+        self.0.retain(|(about, _), _| *about != Some(peer));
+    }
+
+    fn of(&self, peer: Option<NodeId>, volume: Option<VolumeNr>) -> Option<Cause> {
+        self.0.get(&(peer, volume)).cloned()
+    }
 }
 
 /// The status of the resource.
@@ -37,8 +78,10 @@ pub(crate) fn resource(s: &Snapshot, around: &Surroundings<'_>) -> ResourceStatu
         },
         force_io_failures: false,
         write_ordering: write_ordering(s, around.local),
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        cause: around.causes.of(None, None),
         devices: s.devices.iter().map(|d| device(&s.name, d, around)).collect(),
-        connections: s.connections.iter().map(|c| connection(s, c, around.now)).collect(),
+        connections: s.connections.iter().map(|c| connection(c, around)).collect(),
         memory: None,
     }
 }
@@ -54,7 +97,7 @@ fn write_ordering(s: &Snapshot, local: &LocalResource) -> WriteOrdering {
 /// The last decisions with their reasons, oldest first.
 pub(crate) fn why(s: &Snapshot) -> Vec<WhyEntry> {
     let name = |peer| s.connections.iter().find(|c| Some(c.peer) == peer).map(|c| c.peer_name.as_str());
-    let entry = |(_, notice): &(Instant, urbd_core::Notice)| {
+    let entry = |(_, notice): &(Instant, Notice)| {
         let peer = name(notice.peer).map(|p| format!(":{p}")).unwrap_or_default();
         let volume = notice.volume.map(|v| format!("/{}", v.0)).unwrap_or_default();
         WhyEntry {
@@ -68,7 +111,7 @@ pub(crate) fn why(s: &Snapshot) -> Vec<WhyEntry> {
 }
 
 /// The present state of what a notice is about.
-fn state_word(s: &Snapshot, notice: &urbd_core::Notice) -> String {
+fn state_word(s: &Snapshot, notice: &Notice) -> String {
     let connection = s.connections.iter().find(|c| Some(c.peer) == notice.peer);
     match (connection, notice.volume) {
         (Some(c), Some(volume)) => match c.peer_devices.iter().find(|p| p.volume == volume) {
@@ -118,17 +161,14 @@ fn device(resource: &str, d: &DeviceSnapshot, around: &Surroundings<'_>) -> Devi
         }),
         device_path: around.fuse.and_then(|f| f.device_path(d.volume)).map(|p| p.display().to_string()),
         nbd_uri: around.nbd.path(d.volume).map(uri),
+        cause: around.causes.of(None, Some(d.volume)),
         latencies: Vec::new(),
     }
 }
 
-fn connection(s: &Snapshot, c: &ConnectionSnapshot, now: Instant) -> ConnectionStatus {
-    let about = |n: &&(Instant, urbd_core::Notice)| n.1.peer == Some(c.peer) && n.1.volume.is_none();
-    let path = PathStatus {
-        local: c.addresses.0.into(),
-        peer: c.addresses.1.into(),
-        established: c.state == ConnectionState::Connected,
-    };
+fn connection(c: &ConnectionSnapshot, around: &Surroundings<'_>) -> ConnectionStatus {
+    let connected = c.state == ConnectionState::Connected;
+    let path = PathStatus { local: c.addresses.0.into(), peer: c.addresses.1.into(), established: connected };
     ConnectionStatus {
         peer_node_id: Some(c.peer.index() as u8),
         name: c.peer_name.clone(),
@@ -137,14 +177,17 @@ fn connection(s: &Snapshot, c: &ConnectionSnapshot, now: Instant) -> ConnectionS
         tls: false,
         protocol: c.version,
         failed_authentications: c.refusals,
-        reason: s.decisions.iter().rev().find(about).map(|n| n.1.text.clone()),
+        cause: around.causes.of(Some(c.peer), None).filter(|_| !connected),
+        attempt: around.links.attempt(c.peer).cloned(),
+        stranger: around.links.stranger(c.peer, around.now).map(|from| from.to_string()),
         statistics: Some(ConnectionStatistics::default()),
         paths: vec![path],
-        peer_devices: c.peer_devices.iter().map(|p| peer_device(c, p, now)).collect(),
+        peer_devices: c.peer_devices.iter().map(|p| peer_device(c, p, around)).collect(),
     }
 }
 
-fn peer_device(c: &ConnectionSnapshot, p: &PeerDeviceSnapshot, now: Instant) -> PeerDeviceStatus {
+fn peer_device(c: &ConnectionSnapshot, p: &PeerDeviceSnapshot, around: &Surroundings<'_>) -> PeerDeviceStatus {
+    let backed_up = around.links.is_backed_up(c.peer);
     PeerDeviceStatus {
         volume: p.volume.0,
         replication: replication(c, p),
@@ -156,6 +199,7 @@ fn peer_device(c: &ConnectionSnapshot, p: &PeerDeviceSnapshot, now: Instant) -> 
             dependency: p.paused.2,
             max_parallel: false,
         },
+        cause: around.causes.of(Some(c.peer), Some(p.volume)),
         statistics: Some(PeerDeviceStatistics {
             received_sectors: sectors(p.received),
             sent_sectors: sectors(p.sent),
@@ -163,11 +207,11 @@ fn peer_device(c: &ConnectionSnapshot, p: &PeerDeviceSnapshot, now: Instant) -> 
             pending: p.pending,
             unacked: p.unacked,
         }),
-        sync: p.sync_started.map(|start| sync(p, start, now)),
+        sync: p.sync_started.map(|start| sync(p, start, around.now, backed_up)),
     }
 }
 
-fn sync(p: &PeerDeviceSnapshot, start: Instant, now: Instant) -> SyncDetails {
+fn sync(p: &PeerDeviceSnapshot, start: Instant, now: Instant, backed_up: bool) -> SyncDetails {
     let since_start_ms = now.since(start).as_millis();
     let [(dt0, db0), (dt1, db1)] = p.sync_marks;
     SyncDetails {
@@ -181,6 +225,13 @@ fn sync(p: &PeerDeviceSnapshot, start: Instant, now: Instant) -> SyncDetails {
         failed_sectors: sectors(p.sync_failed),
         same_csum_sectors: sectors(p.sync_same),
         want_kib_per_s: p.sync_rate,
+        slowed_by: p.sync_slowed.map(|by| match by {
+            urbd_core::SlowedBy::Limit => SlowedBy::Limit,
+            urbd_core::SlowedBy::Application => SlowedBy::Application,
+            urbd_core::SlowedBy::Disk => SlowedBy::Disk,
+            urbd_core::SlowedBy::Peer if backed_up => SlowedBy::Network,
+            urbd_core::SlowedBy::Peer => SlowedBy::Peer,
+        }),
         verify: p.verify.map(|(position, stop)| VerifyDetails {
             start_sector: stop.0.saturating_sub(sectors(p.sync_total)),
             stop_sector: stop.0,

@@ -430,6 +430,28 @@ pub(crate) fn user_and_group() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
+/// The user at the other end of a Unix socket.
+pub(crate) fn peer_user(fd: RawFd) -> io::Result<u32> {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: SO_PEERCRED stores a ucred of `len` bytes.
+    check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &raw mut len) })?;
+    Ok(who.uid)
+}
+
+/// The number of a group; `None` if there is none of that name.
+pub(crate) fn group_number(name: &str) -> Option<u32> {
+    let name = std::ffi::CString::new(name).ok()?;
+    let mut group = std::mem::MaybeUninit::<libc::group>::uninit();
+    let mut found = std::ptr::null_mut();
+    let mut text = vec![0; 65536];
+    // SAFETY: all pointers are to live memory of the lengths given; `found` is null or points to `group`.
+    let failed =
+        unsafe { libc::getgrnam_r(name.as_ptr(), group.as_mut_ptr(), text.as_mut_ptr(), text.len(), &raw mut found) };
+    // SAFETY: `found` is not null, so the group was stored.
+    (failed == 0 && !found.is_null()).then(|| unsafe { (*found).gr_gid })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -122,6 +122,13 @@ impl fmt::Debug for ByteLen {
     }
 }
 
+/// For messages: `sectors 8 to 15`.
+impl fmt::Display for SectorRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sectors {} to {}", self.start.0, self.end.0.saturating_sub(1))
+    }
+}
+
 impl fmt::Debug for SectorRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}..{}s", self.start.0, self.end.0)

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -120,6 +121,19 @@ impl Context {
         names
     }
 
+    /// Whether we may see which resources run.
+    ///
+    /// # Errors
+    /// Exit 20: the run directory is closed to us.
+    pub(crate) fn may_look(&self) -> Result<(), Problem> {
+        match fs::read_dir(&self.run_dir) {
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                Err(Problem::denied(&format!("this machine's resources ({})", self.run_dir.display())))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A connection to the process that runs `resource`.
     ///
     /// # Errors
@@ -133,7 +147,11 @@ impl Context {
     pub(crate) fn is_running(&self, resource: &str) -> bool {
         let socket = self.socket(resource);
         let greets = || Client::connect(&socket, Some(ANSWER_TIMEOUT));
-        std::os::unix::net::UnixStream::connect(&socket).is_ok() && !matches!(greets(), Err(ClientError::NotRunning(_)))
+        match std::os::unix::net::UnixStream::connect(&socket) {
+            Ok(_) => !matches!(greets(), Err(ClientError::NotRunning(_))),
+            // Not for us to say: what is done next is refused for the same reason.
+            Err(e) => e.kind() == ErrorKind::PermissionDenied,
+        }
     }
 
     /// The control socket of `resource`.
@@ -162,13 +180,16 @@ fn installed_config_file() -> &'static str {
     candidates.into_iter().find(|f| Path::new(f).exists()).unwrap_or("/etc/urbd.conf")
 }
 
+/// Root's, unless this user runs resources: who has none of their own asks about those of the machine.
 fn default_run_dir() -> PathBuf {
     let uid = fs::metadata("/proc/self").map_or(0, |m| m.uid());
-    match variable("XDG_RUNTIME_DIR") {
+    let roots = PathBuf::from("/run/urbd");
+    let own = match variable("XDG_RUNTIME_DIR") {
         Some(dir) if uid != 0 => Path::new(&dir).join("urbd"),
         None if uid != 0 => env::temp_dir().join(format!("urbd-{uid}")),
-        _ => "/run/urbd".into(),
-    }
+        _ => return roots,
+    };
+    if !own.exists() && roots.exists() { roots } else { own }
 }
 
 fn host_name() -> String {

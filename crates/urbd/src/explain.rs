@@ -64,13 +64,30 @@ const VERBS: &[(&str, &str)] = &[
     ("wipe-md", "Without its metadata the disk is no replica any more. The data stays."),
     ("invalidate", "All of the volume is fetched from the peer. Until then the data here must not be used."),
     ("invalidate-remote", "All of the volume is sent to the peer."),
-    ("verify", "Differences are counted and marked; disconnect and connect copies them, or --repair does."),
+    (
+        "verify",
+        "Differences are counted and marked; disconnect and connect copies them, or --repair does. It returns when the verify has begun; with --wait when it has ended, with progress on standard error.",
+    ),
     (
         "resize",
         "After the disks of both nodes have grown: the device grows while it is in use. Shrinking needs --size and loses what is behind it.",
     ),
-    ("status", "Exit status 0 also if nothing runs, 10 if a resource that is named does not."),
-    ("why", "For every state that is not good: the reason, and what to do next."),
+    (
+        "status",
+        "Under each resource stands a sentence, with the next command, for everything that is not good; not in JSON, and not under the names of DRBD's tools. Exit status 0 also if nothing runs, 10 if a resource that is named does not, 20 if this user may not look.",
+    ),
+    (
+        "why",
+        "For every state that is not good: the reason, and what to do next. Then the decisions that led here, with their stable names in brackets.",
+    ),
+    (
+        "top",
+        "Keys: up and down select a resource, Enter shows all about it, s sorts by something else, ? shows all keys, q ends. Without a terminal, one plain picture of the next second.",
+    ),
+    (
+        "web",
+        "The page changes nothing, and loads nothing from elsewhere. /metrics is for Prometheus. To look from another machine: ssh -L 7780:127.0.0.1:7780 NODE.",
+    ),
     ("events2", "Without --now it goes on for ever. Lines are those of drbdsetup."),
     ("disk-options", "They last until the next adjust; to keep them, write them into the configuration."),
     ("net-options", "They last until the next adjust; to keep them, write them into the configuration."),
@@ -243,6 +260,11 @@ const TEXTS: &[(Group, &str, &str)] = &[
         "Who decides how fast a resync is: \"adaptive\" yields to applications, the others are DRBD's",
     ),
     (Group::Urbd, "busy-poll", "How long the process looks for work before it sleeps; 0: not at all"),
+    (
+        Group::Urbd,
+        "status-group",
+        "Members of this Unix group may look at the resource, as root may; they may change nothing",
+    ),
     (Group::ResyncGoal, "finish-within", "A resync shall have ended after this time; 0: no aim"),
     (Group::ResyncGoal, "latency-budget", "How much slower applications may become during a resync"),
 ];

@@ -16,6 +16,7 @@ mod metadata_io;
 mod objects;
 mod offline;
 pub mod problem;
+mod progress;
 mod verbs;
 
 use std::ffi::OsString;

@@ -11,6 +11,7 @@ use meta::plan::Step;
 use meta::{BLOCK_LEN, Block};
 
 use crate::problem::{Problem, exit};
+use crate::progress::Progress;
 
 /// How much is copied or filled at once, in bytes.
 const PIECE: u64 = 1 << 20;
@@ -120,42 +121,68 @@ impl Store {
     /// # Errors
     /// Exit 10: the device failed; the steps after that are not carried out.
     pub(crate) fn carry_out(&self, steps: &[Step]) -> Result<(), Problem> {
+        let mut work = Work::new(&self.path, steps);
         for step in steps {
             match step {
                 Step::Write { at, bytes } => self.write(at.0, bytes)?,
-                Step::Fill { at, len, byte } => self.fill(at.0, len.0, *byte)?,
+                Step::Fill { at, len, byte } => self.fill(at.0, len.0, *byte, &mut work)?,
                 Step::Repeat { at, block, count } => self.write(at.0, &block.repeat(*count as usize))?,
-                Step::Copy { from, to, len } => self.copy(from.0, to.0, len.0)?,
+                Step::Copy { from, to, len } => self.copy(from.0, to.0, len.0, &mut work)?,
                 Step::Flush => self.sync()?,
             }
         }
+        work.progress.end();
         Ok(())
     }
 
-    fn fill(&self, offset: u64, len: u64, byte: u8) -> Result<(), Problem> {
+    fn fill(&self, offset: u64, len: u64, byte: u8, work: &mut Work) -> Result<(), Problem> {
         let piece = vec![byte; len.min(PIECE) as usize];
         let mut done = 0;
         while done < len {
             let now = (len - done).min(PIECE);
             self.write(offset + done, &piece[..now as usize])?;
             done += now;
+            work.did(now);
         }
         Ok(())
     }
 
     /// As `memmove`: from the end when moving up, so that overlapping ranges are copied whole.
-    fn copy(&self, from: u64, to: u64, len: u64) -> Result<(), Problem> {
+    fn copy(&self, from: u64, to: u64, len: u64, work: &mut Work) -> Result<(), Problem> {
         let pieces = len.div_ceil(PIECE);
         for n in 0..pieces {
             let start = if to > from { pieces - 1 - n } else { n } * PIECE;
             let bytes = self.read(from + start, (len - start).min(PIECE) as usize)?;
             self.write(to + start, &bytes)?;
+            work.did(bytes.len() as u64);
         }
         Ok(())
     }
 
     fn io_failed(&self, what: &str, offset: u64, error: &io::Error) -> Problem {
         Problem::new(exit::FAILURE, format!("{what} of {} at byte {offset} failed: {error}", self.path.display()))
+    }
+}
+
+/// How far the long steps are.
+struct Work {
+    progress: Progress,
+    done: u64,
+    total: u64,
+}
+
+impl Work {
+    fn new(path: &Path, steps: &[Step]) -> Work {
+        let long = steps.iter().map(|step| match step {
+            Step::Fill { len, .. } | Step::Copy { len, .. } => len.0,
+            _ => 0,
+        });
+        Work { progress: Progress::new(&path.display().to_string()), done: 0, total: long.sum() }
+    }
+
+    fn did(&mut self, bytes: u64) {
+        self.done += bytes;
+        self.progress.bytes(self.done, self.total);
     }
 }
 

@@ -274,7 +274,7 @@ pub(crate) fn apply_al(place: &Place) -> Result<u8, Problem> {
     let area = found.layout.geometry().al().bytes().0;
     let ring = store.read(found.layout.al_at().0, area as usize)?;
     let plan = apply_al::decide(&found, &ring).map_err(|why| {
-        Problem::new(exit::FAILURE, format!("{}: the activity log is not usable: {why:?}", place.label))
+        Problem::new(exit::FAILURE, format!("{}: the activity log is not usable: {why}", place.label))
             .hint(format!("if the peer has good data: {}", place.command("invalidate")))
     })?;
     if let Some(complaint) = plan.replay().ok().and_then(Replay::complaint) {

@@ -66,9 +66,16 @@ impl Problem {
         match error {
             ClientError::NotRunning(_) => Problem::not_running(resource),
             ClientError::Refused(failure) => Problem::refused(resource, failure),
+            ClientError::Denied(_) => Problem::denied(resource),
             other => Problem::new(exit::BROKEN, format!("{resource}: {other}"))
                 .hint(format!("look at the log of the running process, or restart it: urbd down --force {resource}")),
         }
+    }
+
+    /// This user may not talk to the processes that run resources.
+    pub(crate) fn denied(what: &str) -> Problem {
+        Problem::new(exit::BROKEN, format!("{what}: permission denied: only root may look at it"))
+            .hint("do it as root (sudo urbd ...), or be a member of the resource's status-group, which may look")
     }
 
     /// The resource does not run.
@@ -80,6 +87,11 @@ impl Problem {
     /// Did somebody else use a disk that only one may use?
     pub(crate) fn is_in_use(&self) -> bool {
         self.exit == exit::BROKEN && self.message.contains(" is in use")
+    }
+
+    /// May this user not look at it?
+    pub(crate) fn is_denied(&self) -> bool {
+        self.exit == exit::BROKEN && self.message.contains(": permission denied")
     }
 
     /// Prints it on stderr.

@@ -19,6 +19,7 @@ pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod status;
 pub(crate) mod wait;
+pub(crate) mod watch;
 
 use config::Group;
 
@@ -192,6 +193,9 @@ const EVENTS: &[Opt] = &[
     flag("full", "Every field on every line"),
     COLOR,
 ];
+const TOP: &[Opt] = &[flag("once", "One plain picture of the next second, as without a terminal"), COLOR];
+const WEB: &[Opt] = &[value("listen", "ADDRESS", "Port, or loopback address and port; default 127.0.0.1:7780")];
+const METRICS: &[Opt] = &[flag("fine", "Latencies in twice as many buckets")];
 const RESIZE: &[Opt] = &[
     value(
         "size",
@@ -205,6 +209,7 @@ const VERIFY: &[Opt] = &[
     value("start", "SECTOR", "First sector, or a size with a suffix"),
     value("stop", "SECTOR", "Where to end"),
     flag("repair", "Copy what differs from the Primary (or else from here) when it ends"),
+    flag("wait", "Wait until it has ended, and say how much differs"),
 ];
 const OPTIONS: &[Opt] = &[flag("set-defaults", "First reset all of them to their defaults")];
 const DISK_HELP: &str = "Change options of disks and their resync until the next adjust; none given: as configured";
@@ -237,7 +242,9 @@ pub(crate) static SECTIONS: &[Section] = &[
             look(once("status", OptionalResource, "Show the state of running resources", STATUS, status::status)),
             look(each("why", Resource, "Explain why everything is in the state it is in", &[], status::why)),
             look(once("events2", OptionalResource, "Print state changes as they happen", EVENTS, status::events)),
-            look(once("metrics", OptionalResource, "Print counters for Prometheus", &[], status::metrics)),
+            look(once("top", OptionalResource, "Show what all resources do, in the terminal", TOP, watch::top)),
+            look(once("web", OptionalResource, "Show it in a browser, on a loopback address", WEB, watch::web)),
+            look(once("metrics", OptionalResource, "Print counters for Prometheus", METRICS, status::metrics)),
             each("role", Resource, "Print our role", &[], status::role),
             each("cstate", Peer, "Print the state of connections", &[], status::connection_state),
             each("dstate", Volume, "Print the states of disks", &[], status::disk_state),

@@ -2,6 +2,7 @@
 
 use crate::state::{ConnState, DiskNumbering, DiskState, Role, place};
 use crate::violation::Violation;
+use std::fmt;
 
 /// Which fields of the state word are to become what, in the sender's view; `None` leaves a field alone.
 /// On the wire: a mask and a value.
@@ -146,11 +147,11 @@ fn known<T>(
 }
 
 macro_rules! results {
-    ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
+    ($(#[doc = $doc:literal] $name:ident = $code:literal,)*) => {
         /// The answer to a state change request (`docs/spec/wire-protocol.md` 6.6). Codes of 1 and above are success.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum StateChangeResult {
-            $($(#[$doc])* $name,)*
+            $(#[doc = $doc] $name,)*
             /// A code that the specification does not list.
             Unlisted(i32),
         }
@@ -174,6 +175,15 @@ macro_rules! results {
                 match self {
                     $(StateChangeResult::$name => $code,)*
                     StateChangeResult::Unlisted(code) => code,
+                }
+            }
+        }
+
+        impl fmt::Display for StateChangeResult {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(StateChangeResult::$name => f.write_str($doc.trim().trim_end_matches('.')),)*
+                    StateChangeResult::Unlisted(code) => write!(f, "code {code}, which is not known here"),
                 }
             }
         }

@@ -5,6 +5,7 @@ use super::split_brain::{self, Loser, Policies, RrConflict};
 use super::uuid84::{Comparison, UuidSet, Verdict};
 use super::{ConnState, DiskState, Reason};
 use crate::mutant::{Mutant, mutant};
+use std::fmt;
 use units::Generation;
 
 /// Why a comparison takes place.
@@ -87,6 +88,22 @@ pub enum Decision {
     FailOwnDisk,
     /// Go on as if the peer had no disk.
     TreatPeerAsDiskless,
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Decision::NoSync => "nothing to copy",
+            Decision::Source { full: false } => "what differs is copied to the peer",
+            Decision::Source { full: true } => "everything is copied to the peer",
+            Decision::Target { full: false } => "what differs is copied from the peer",
+            Decision::Target { full: true } => "everything is copied from the peer",
+            Decision::Disconnect => "disconnecting",
+            Decision::Retry => "trying again later",
+            Decision::FailOwnDisk => "this node's disk is given up",
+            Decision::TreatPeerAsDiskless => "going on without the peer's disk",
+        })
+    }
 }
 
 impl Decision {

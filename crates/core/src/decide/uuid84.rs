@@ -3,6 +3,7 @@
 use super::Reason;
 use crate::mutant::{Mutant, mutant};
 use crate::rows::hit;
+use std::fmt;
 use units::Generation;
 
 /// Added to a bitmap UUID to derive the sync UUID (protocol 96 to 109; spec 1.9).
@@ -158,6 +159,26 @@ pub enum Verdict {
     RequiresProtocol(u32),
     /// Not decidable with a peer that lacks feature WSAME.
     RequiresWsame,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::NoSync => f.write_str("both have the same data"),
+            Verdict::Source { full: false } => f.write_str("this node's data is newer"),
+            Verdict::Source { full: true } => {
+                f.write_str("this node's data is newer, and all of it counts as different")
+            }
+            Verdict::Target { full: false } => f.write_str("the peer's data is newer"),
+            Verdict::Target { full: true } => {
+                f.write_str("the peer's data is newer, and all of it counts as different")
+            }
+            Verdict::SplitBrain { .. } => f.write_str("both have changed the data while they were apart"),
+            Verdict::Unrelated => f.write_str("the data is not related"),
+            Verdict::RequiresProtocol(version) => write!(f, "this needs protocol version {version}"),
+            Verdict::RequiresWsame => f.write_str("this needs a newer peer"),
+        }
+    }
 }
 
 impl Verdict {

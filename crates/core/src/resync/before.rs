@@ -155,7 +155,7 @@ impl Resource {
     /// A state of a resync, or on the way to one; the connection ends if that cannot be.
     pub(crate) fn enter_resync(&mut self, i: NodeId, d: VolumeNr, change: &StateChange) {
         if let Err(code) = self.change(d, change, Force::Hard) {
-            self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code:?}"));
+            self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code}"));
         }
     }
 }

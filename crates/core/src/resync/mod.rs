@@ -10,6 +10,7 @@ mod target;
 mod verify;
 
 pub(crate) use before::BeforeResync;
+pub use progress::SlowedBy;
 pub(crate) use source::Want;
 pub(crate) use target::Answer;
 pub(crate) use verify::VerifyRange;

@@ -1,5 +1,6 @@
 //! How far a resync or verify is, and how fast (spec 7.12).
 
+use super::Block;
 use crate::Resource;
 use std::collections::VecDeque;
 use units::{Duration, Instant, NodeId, VolumeNr};
@@ -67,6 +68,19 @@ impl Marks {
     }
 }
 
+/// What a running resync or verify waits for most, as far as this node can tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlowedBy {
+    /// A configured rate: `c-max-rate`, or `resync-rate` of the fixed controller.
+    Limit,
+    /// Applications' I/O, which it makes way for.
+    Application,
+    /// This node's disk.
+    Disk,
+    /// The peer's answers: the network or the peer's disk.
+    Peer,
+}
+
 /// What the status shows of a running resync or verify; amounts are bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
@@ -97,6 +111,22 @@ impl Resource {
     pub(crate) fn resync_paused(&mut self, i: NodeId, d: VolumeNr, on: bool) {
         let (now, left) = (self.now, self.work_left(i, d));
         self.connections[i].peer_devices[d].resync.marks.pause(now, left, on);
+    }
+
+    /// What most of what is on its way waits for. `None`: nothing is on its way.
+    pub(crate) fn slowed_by(&self, i: NodeId, d: VolumeNr) -> Option<SlowedBy> {
+        let rs = &self.connections[i].peer_devices[d].resync;
+        let held = rs.controller.as_ref().and_then(|c| c.slowed_by(self.now));
+        let held = held.or_else(|| rs.brake.as_ref().and_then(|b| b.slowed_by(self.now)));
+        let bytes = |counts: fn(&Block) -> bool| -> u64 {
+            rs.blocks.values().filter(|b| counts(b)).map(|b| b.range.len().0).sum()
+        };
+        let (disk, peer) = (bytes(|b| b.on_disk.is_some()), bytes(Block::is_awaited));
+        held.or(match (disk, peer) {
+            (0, 0) => None,
+            _ if disk >= peer => Some(SlowedBy::Disk),
+            _ => Some(SlowedBy::Peer),
+        })
     }
 
     pub(crate) fn progress(&self, i: NodeId, d: VolumeNr) -> Progress {

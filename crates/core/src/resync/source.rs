@@ -66,7 +66,7 @@ impl Resource {
         let ask = Ask { block, want, piece: block.size.0 };
         let range = ask.range();
         if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
-            let text = format!("resync request for {range:?} beyond the device or too long");
+            let text = format!("resync request for {range} beyond the device or too long");
             return self.protocol_error(i, "read-out-of-place", text);
         }
         let repl = self.state.replication(i, d);

@@ -7,11 +7,13 @@ use crate::ring::{Done, Fd, Op, OpId, Ring, Take};
 use crate::stream::Outbox;
 use crate::sys;
 use crate::token::Token;
+use control::Attempt;
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
-use units::{Instant, NodeId, VolumeNr};
+use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{Dialect, FIRST_PACKET_LEN, Packet, first_packet};
 
 /// The sockets of a peer while the connection is being made.
@@ -26,8 +28,14 @@ pub(super) struct Opening {
     /// Sockets of whose first packet only a part came.
     incomplete: Vec<SocketId>,
     log: Vec<String>,
-    listen_failed: bool,
+    /// Why nothing can come in, why the latest connection of ours was none, and who came instead of the peer.
+    listening: Option<Attempt>,
+    opening: Option<Attempt>,
+    stranger: Option<(IpAddr, Instant)>,
 }
+
+/// So long a stranger is shown.
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 struct Half {
     fd: Fd,
@@ -46,7 +54,9 @@ impl Opening {
             accepted: Vec::new(),
             incomplete: Vec::new(),
             log: Vec::new(),
-            listen_failed: false,
+            listening: None,
+            opening: None,
+            stranger: None,
         }
     }
 
@@ -66,6 +76,16 @@ impl Opening {
         std::mem::take(&mut self.log)
     }
 
+    /// How the latest try ended; `None` before the first one has.
+    pub(super) fn attempt(&self) -> Option<&Attempt> {
+        self.listening.as_ref().or(self.opening.as_ref())
+    }
+
+    /// Who has come instead of the peer not long ago.
+    pub(super) fn stranger(&self, now: Instant) -> Option<IpAddr> {
+        self.stranger.filter(|(_, at)| now.since(*at) < REMEMBERED).map(|(from, _)| from)
+    }
+
     pub(super) fn take_socket(&mut self, id: SocketId) -> Option<(Fd, Outbox)> {
         self.sockets.remove(&id).map(|half| (half.fd, half.outbox))
     }
@@ -82,6 +102,9 @@ impl Opening {
         match self.attempt.take() {
             Some((id, fd, _)) if id == socket => {
                 let connected = done.result().is_ok();
+                if let Err(error) = done.result() {
+                    self.failed(&error);
+                }
                 if connected {
                     self.sockets.insert(id, Half { fd, outbox: Outbox::default(), first: Vec::new() });
                 }
@@ -135,6 +158,7 @@ impl Opening {
         for fd in std::mem::take(&mut self.accepted) {
             let Some(from) = peer_address(&fd) else { continue };
             let id = name();
+            self.note_stranger(from.ip().to_canonical(), settings, now);
             self.sockets.insert(id, Half { fd, outbox: Outbox::default(), first: Vec::new() });
             self.connector.on_accepted(id, from.ip(), now);
         }
@@ -146,11 +170,15 @@ impl Opening {
             for action in actions {
                 match action {
                     Action::Open => {
-                        if !self.open(ring, settings, name()) {
+                        if let Err(error) = self.open(ring, settings, name()) {
+                            self.failed(&error);
                             self.connector.on_connected(None, now);
                         }
                     }
-                    Action::AbandonOpen => self.abandon(ring),
+                    Action::AbandonOpen => {
+                        self.note(Attempt::TimedOut);
+                        self.abandon(ring);
+                    }
                     Action::Declare(id, kind) => self.declare(ring, id, kind),
                     Action::ReadFirst(id) => self.read_first(ring, pool, id),
                     Action::Close(id) => drop(self.sockets.remove(&id).map(|h| sys::shutdown(h.fd.as_raw_fd()))),
@@ -162,6 +190,9 @@ impl Opening {
                     Action::Check(data, meta) => {
                         let alive = |id| self.sockets.get(&id).is_some_and(|h| sys::is_alive(h.fd.as_raw_fd()));
                         let (data, meta) = (alive(data), alive(meta));
+                        if !data || !meta {
+                            self.note(Attempt::Ended);
+                        }
                         self.connector.on_checked(data, meta, now);
                     }
                     Action::Established(pair) => return Some(pair),
@@ -191,26 +222,61 @@ impl Opening {
                 let fd: Fd = Rc::new(socket);
                 let accept = ring.push(Op::Accept { fd: fd.clone() }, Token::Listen(self.peer));
                 self.listener = Some((fd, accept));
-                self.listen_failed = false;
+                self.listening = None;
             }
             // Tried again with the next attempt; said once.
-            Err(e) if !self.listen_failed => {
-                self.listen_failed = true;
-                self.log.push(format!("cannot listen on {local}: {e}; is the address configured on this host?"));
+            Err(e) => {
+                let attempt = match e.raw_os_error() {
+                    Some(libc::EADDRINUSE) => Attempt::PortTaken,
+                    Some(libc::EADDRNOTAVAIL) => Attempt::NoSuchAddress,
+                    _ => Attempt::Failed(format!("cannot listen on {local}: {e}")),
+                };
+                if self.listening.as_ref() != Some(&attempt) {
+                    self.log.push(format!("cannot listen on {local}: {e}"));
+                    self.listening = Some(attempt);
+                }
             }
-            Err(_) => {}
         }
     }
 
-    fn open(&mut self, ring: &mut Ring<Token>, settings: &LinkSettings, id: SocketId) -> bool {
+    /// A connection of ours was not made.
+    fn failed(&mut self, error: &io::Error) {
+        self.note(match error.raw_os_error() {
+            Some(libc::ECONNREFUSED) => Attempt::Refused,
+            Some(libc::ETIMEDOUT) => Attempt::TimedOut,
+            Some(libc::EHOSTUNREACH | libc::ENETUNREACH) => Attempt::Unreachable,
+            Some(libc::EADDRNOTAVAIL) => Attempt::NoSuchAddress,
+            _ => Attempt::Failed(error.to_string()),
+        });
+    }
+
+    /// The log gets each change once.
+    fn note(&mut self, attempt: Attempt) {
+        if self.opening.as_ref() != Some(&attempt) {
+            self.log.push(format!("not reached: {attempt}"));
+            self.opening = Some(attempt);
+        }
+    }
+
+    fn note_stranger(&mut self, from: IpAddr, settings: &LinkSettings, now: Instant) {
+        if from == settings.connector.peer.ip().to_canonical() {
+            return;
+        }
+        if self.stranger.is_none_or(|(before, _)| before != from) {
+            self.log.push(format!("a connection came from {from}, which is not the peer's address: it is not let in"));
+        }
+        self.stranger = Some((from, now));
+    }
+
+    fn open(&mut self, ring: &mut Ring<Token>, settings: &LinkSettings, id: SocketId) -> io::Result<()> {
         self.abandon(ring);
         let source = SocketAddr::new(settings.connector.local.ip(), 0);
-        let Ok(socket) = sys::tcp_socket(&source, |fd| configure(fd, settings)) else { return false };
+        let socket = sys::tcp_socket(&source, |fd| configure(fd, settings))?;
         let fd: Fd = Rc::new(socket);
         let to = settings.connector.peer.into();
         let op = ring.push(Op::Connect { fd: fd.clone(), to }, Token::Open(self.peer, id));
         self.attempt = Some((id, fd, op));
-        true
+        Ok(())
     }
 
     fn abandon(&mut self, ring: &mut Ring<Token>) {

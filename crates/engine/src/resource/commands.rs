@@ -6,7 +6,7 @@ use crate::fuse_server::FuseServer;
 use crate::ring::BusyPoll;
 use crate::status::{self, Surroundings};
 use crate::token::ClientId;
-use crate::{memory, metrics, notify, setup};
+use crate::{memory, notify, setup};
 use config::{Disk, LoadOptions, ThisHost};
 use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, ReplicationState, Reply, Request};
 use control::{MemoryStatus, ResourceStatus};
@@ -170,7 +170,6 @@ impl Runner {
                 return self.control.subscribe(client, &status, now);
             }
             Request::Show => Reply::Text(self.show.clone()),
-            Request::Metrics => Reply::Text(metrics::text(&self.status_in_full())),
             Request::Why => Reply::Why(status::why(&self.core.snapshot())),
             Request::Generations { volume, peer } => match self.generations(VolumeNr(volume), peer.as_deref()) {
                 Ok(generations) => Reply::Generations(generations),
@@ -334,6 +333,8 @@ impl Runner {
             volumes: &self.volumes,
             nbd: &self.nbd,
             fuse: self.fuse.as_ref(),
+            links: &self.links,
+            causes: &self.causes,
             now: self.now,
         };
         status::resource(&self.core.snapshot(), &around)
@@ -379,9 +380,13 @@ impl Runner {
             }
             Asked::Detach { volume, force } => self.each_volume(volume, |volume| Command::Detach { volume, force })?,
             Asked::Connect { peer, discard_my_data } => {
+                self.forget_causes(peer.clone())?;
                 self.each_peer(peer, |peer| Command::Connect { peer, discard_my_data, tentative: false })?
             }
-            Asked::Disconnect { peer, force } => self.each_peer(peer, |peer| Command::Disconnect { peer, force })?,
+            Asked::Disconnect { peer, force } => {
+                self.forget_causes(peer.clone())?;
+                self.each_peer(peer, |peer| Command::Disconnect { peer, force })?
+            }
             Asked::Primary { force } => vec![Command::Primary { force }],
             Asked::Secondary { force } => vec![Command::Secondary { force }],
             Asked::Invalidate { volume } => self.each_volume(volume, |volume| Command::Invalidate { volume })?,
@@ -452,6 +457,11 @@ impl Runner {
 
     fn each_peer(&self, peer: Option<String>, make: impl Fn(NodeId) -> Command) -> Result<Vec<Command>, Failure> {
         Ok(self.peers(peer)?.into_iter().map(make).collect())
+    }
+
+    fn forget_causes(&mut self, peer: Option<String>) -> Result<(), Failure> {
+        self.peers(peer)?.into_iter().for_each(|peer| self.causes.forget_peer(peer));
+        Ok(())
     }
 
     fn peers(&self, peer: Option<String>) -> Result<Vec<NodeId>, Failure> {

@@ -212,7 +212,7 @@ impl Runner {
         env
     }
 
-    fn peer_name(&self, peer: NodeId) -> &str {
+    pub(super) fn peer_name(&self, peer: NodeId) -> &str {
         let found = self.local.peers.iter().find(|p| p.peer_node_id == peer);
         found.map_or("", |p| p.peer_name.as_str())
     }
@@ -232,6 +232,7 @@ impl Runner {
         let about = [("URBD_PEER", peer), ("URBD_VOLUME", volume.as_deref()), ("URBD_REASON", Some(&*reason))];
         let fields: Vec<_> = about.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         log_with(severity, &text, &fields);
+        self.causes.note(notice);
         self.status_changed = true;
     }
 }

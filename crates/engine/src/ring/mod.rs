@@ -84,6 +84,15 @@ pub enum Interface {
     Poll,
 }
 
+impl std::fmt::Display for Interface {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Interface::IoUring => "io_uring",
+            Interface::Poll => "poll",
+        })
+    }
+}
+
 #[allow(clippy::large_enum_variant, reason = "there is one of it in a process")]
 enum Backend {
     Uring(uring::Uring),

@@ -7,7 +7,7 @@ use crate::cli::Call;
 use crate::context::LONG_TIMEOUT;
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
-use crate::verbs::{metadata, options};
+use crate::verbs::{metadata, options, wait};
 
 /// Sends a command for `target`; prints the notes that come back.
 pub(crate) fn send(call: &Call, target: &Target, command: Command) -> Result<u8, Problem> {
@@ -111,7 +111,8 @@ pub(crate) fn verify(call: &Call, target: &Target) -> Result<u8, Problem> {
     let stop_sector = call.value("stop").map(sectors).transpose()?;
     let (peer, volume) = (target.peer(), target.name.volume);
     let repair = call.flag("repair");
-    send(call, target, Command::Verify { peer, volume, start_sector, stop_sector, repair })
+    let started = send(call, target, Command::Verify { peer, volume, start_sector, stop_sector, repair })?;
+    if call.flag("wait") { wait::verified(call, target) } else { Ok(started) }
 }
 
 pub(crate) fn suspend_io(call: &Call, target: &Target) -> Result<u8, Problem> {

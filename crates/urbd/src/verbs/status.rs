@@ -2,12 +2,13 @@
 
 use std::env;
 use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use control::client::ClientError;
-use control::{Event, Reply, Request, ResourceStatus, events, human, json, query};
+use control::{Event, Reply, Request, ResourceStatus, events, human, json, matter, query};
 
 use crate::cli::{self, Call};
 use crate::context::Context;
@@ -23,10 +24,31 @@ pub(crate) fn status(call: &Call) -> Result<u8, Problem> {
     } else if resources.is_empty() && worst != 0 {
         String::new()
     } else {
-        human::status(&resources, &human_options(call)?)
+        page(&resources, &human_options(call)?)
     };
     print(&text);
     Ok(worst)
+}
+
+/// The status as drbdadm prints it, each resource followed by what is the matter with it. Called by the name of one of
+/// DRBD's tools, we print what they do and no more: programs read it.
+fn page(resources: &[ResourceStatus], options: &human::Options) -> String {
+    if resources.is_empty() || is_drbds_name() {
+        return human::status(resources, options);
+    }
+    let mut sorted: Vec<&ResourceStatus> = resources.iter().collect();
+    sorted.sort_by(|a, b| a.name.cmp(&b.name));
+    let each = sorted.into_iter().map(|resource| {
+        let status = human::status(std::slice::from_ref(resource), options);
+        format!("{}\n{}\n", status.trim_end_matches('\n'), matter::lines(resource, options.width))
+    });
+    each.collect()
+}
+
+fn is_drbds_name() -> bool {
+    let called = env::args_os().next().unwrap_or_default();
+    let name = Path::new(&called).file_name().unwrap_or_default();
+    ["drbdadm", "drbdsetup", "drbdmeta"].iter().any(|n| name == *n)
 }
 
 /// The names of whole resources on a command line: those that run if there are none, or `all`. What is not known is
@@ -49,6 +71,10 @@ pub(crate) fn named(context: &Context, texts: &[String]) -> (Vec<String>, u8) {
 /// The status of the named resources, of all that run if none is named. What does not run or answer is reported.
 fn collect(context: &Context, names: &[String]) -> (Vec<ResourceStatus>, u8) {
     let all = names.is_empty() || names.iter().any(|n| n == "all");
+    if let Some(problem) = all.then(|| context.may_look().err()).flatten() {
+        problem.report();
+        return (Vec::new(), problem.exit);
+    }
     let names = if all { context.running_resources() } else { names.to_vec() };
     let mut found = Vec::new();
     let mut worst = 0;
@@ -82,7 +108,7 @@ fn human_options(call: &Call) -> Result<human::Options, Problem> {
     })
 }
 
-fn wants_color(call: &Call) -> Result<bool, Problem> {
+pub(crate) fn wants_color(call: &Call) -> Result<bool, Problem> {
     match call.value("color") {
         // https://no-color.org: set, and not empty.
         None | Some("auto") => {
@@ -136,42 +162,11 @@ pub(crate) fn disk_state(call: &Call, target: &Target) -> Result<u8, Problem> {
     Ok(0)
 }
 
-/// `metrics`: of all running resources, or those named. A metric's `# HELP` and `# TYPE` lines are printed once.
+/// `metrics`: of all running resources, or those named.
 pub(crate) fn metrics(call: &Call) -> Result<u8, Problem> {
-    let (names, mut worst) = named(call.context, &call.objects());
-    let mut pages = Vec::new();
-    for name in names {
-        match text(call.context, &name, &Request::Metrics) {
-            Ok(page) => pages.push(page),
-            Err(problem) => worst = worst.max(cli::settle(Err(problem))),
-        }
-    }
-    print(&merge_metrics(&pages));
+    let (resources, worst) = collect(call.context, &call.objects());
+    print(&control::metrics::text(&resources, call.flag("fine")));
     Ok(worst)
-}
-
-/// Samples of one metric must stand together, whichever resource they come from.
-fn merge_metrics(pages: &[String]) -> String {
-    let mut families: Vec<(String, Vec<&str>, Vec<&str>)> = Vec::new();
-    for line in pages.iter().flat_map(|page| page.lines()).filter(|line| !line.is_empty()) {
-        let comment = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE "));
-        let name = comment.unwrap_or(line).split([' ', '{']).next().unwrap_or_default();
-        // The samples of a histogram have longer names than it.
-        let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
-        let is_it = |family: &str| family == name || comment.is_none() && Some(family) == base;
-        let index = families.iter().position(|(n, ..)| is_it(n)).unwrap_or_else(|| {
-            families.push((name.to_owned(), Vec::new(), Vec::new()));
-            families.len() - 1
-        });
-        let (_, comments, samples) = &mut families[index];
-        if comment.is_none() {
-            samples.push(line);
-        } else if !comments.contains(&line) {
-            comments.push(line);
-        }
-    }
-    let lines = families.iter().flat_map(|(_, comments, samples)| comments.iter().chain(samples));
-    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// A reply that is a text.
@@ -183,14 +178,27 @@ pub(crate) fn text(context: &Context, resource: &str, request: &Request) -> Resu
     }
 }
 
-/// `why`: one line per state that has a reason.
+/// `why`: what is the matter, in sentences; then one line per decision that led to the present states.
 pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
     let resource = &target.name.resource;
-    match call.context.client(resource)?.ask(&Request::Why) {
+    let mut client = call.context.client(resource)?;
+    let status = client.status().map_err(|e| Problem::client(resource, &e))?;
+    let found = matter::matters(&status);
+    let mut text = String::new();
+    for m in &found {
+        text += &format!("{}: {}\n", m.object, m.text);
+        text += &m.next.iter().map(|next| format!("    next: {next}\n")).collect::<String>();
+    }
+    if found.iter().all(|m| m.weight > matter::Weight::Running) {
+        text += &format!("{resource}: nothing is the matter.\n");
+    }
+    match client.ask(&Request::Why) {
         Ok(Reply::Why(entries)) => {
+            text += if entries.is_empty() { "" } else { "Decisions, oldest first:\n" };
             for entry in entries {
-                println!("{} {} because {} [{}]", entry.object, entry.state, entry.text, entry.code);
+                text += &format!("{} {} because {} [{}]\n", entry.object, entry.state, entry.text, entry.code);
             }
+            print(&text);
             Ok(0)
         }
         Ok(other) => Err(Problem::new(exit::BROKEN, format!("{resource}: unexpected answer: {other:?}"))),
@@ -223,15 +231,21 @@ pub(crate) fn events(call: &Call) -> Result<u8, Problem> {
         return Err(Problem::usage("events2 follows one resource or all").hint("leave out the names to follow all"));
     }
     let only = objects.first().filter(|_| objects.len() == 1).filter(|name| *name != "all").cloned();
+    call.context.may_look()?;
     let names = only.clone().map_or_else(|| call.context.running_resources(), |name| vec![name]);
     let statistics = options.statistics || options.full;
 
     let (sender, receiver) = mpsc::channel();
     let mut followed: Vec<String> = Vec::new();
     for name in names {
-        if let Ok(status) = one(call.context, &name) {
-            printer.lines(|r| r.status(&status))?;
-            followed.push(name);
+        match one(call.context, &name) {
+            Ok(status) => {
+                printer.lines(|r| r.status(&status))?;
+                followed.push(name);
+            }
+            // To go on would say that nothing runs.
+            Err(problem) if problem.is_denied() => return Err(problem),
+            Err(_) => {}
         }
     }
     printer.lines(|r| vec![r.ready()])?;
@@ -411,23 +425,5 @@ mod tests {
         assert_eq!(timestamp(at(0, 0)), "1970-01-01T00:00:00.000000+00:00");
         assert_eq!(timestamp(at(951_782_400, 0)), "2000-02-29T00:00:00.000000+00:00");
         assert_eq!(timestamp(at(1_795_222_454, 418_432)), "2026-11-21T00:54:14.418432+00:00");
-    }
-
-    #[test]
-    fn metrics_of_several_resources_are_grouped_by_name() {
-        let page = |resource: &str| {
-            format!(
-                "# HELP urbd_a A.\n# TYPE urbd_a gauge\nurbd_a{{resource=\"{resource}\"}} 1\n# TYPE urbd_b counter\n\
-                 urbd_b{{resource=\"{resource}\"}} 2\n# TYPE urbd_c histogram\n\
-                 urbd_c_bucket{{resource=\"{resource}\"}} 3\nurbd_c_sum{{resource=\"{resource}\"}} 4\n"
-            )
-        };
-        assert_eq!(
-            merge_metrics(&[page("r0"), page("r1")]),
-            "# HELP urbd_a A.\n# TYPE urbd_a gauge\nurbd_a{resource=\"r0\"} 1\nurbd_a{resource=\"r1\"} 1\n\
-             # TYPE urbd_b counter\nurbd_b{resource=\"r0\"} 2\nurbd_b{resource=\"r1\"} 2\n\
-             # TYPE urbd_c histogram\nurbd_c_bucket{resource=\"r0\"} 3\nurbd_c_sum{resource=\"r0\"} 4\n\
-             urbd_c_bucket{resource=\"r1\"} 3\nurbd_c_sum{resource=\"r1\"} 4\n"
-        );
     }
 }

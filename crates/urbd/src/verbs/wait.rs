@@ -1,15 +1,18 @@
 //! `wait-connect` and `wait-sync` (`docs/spec/config-and-cli.md` 4.6).
 
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::time::{Duration, Instant};
 
 use control::client::ClientError;
-use control::query::{self, Progress, WaitFor, wait_progress};
-use control::{ConnectionStatus, DiskState, Event, PeerDeviceStatus, ResourceStatus};
+use control::query::{self, WaitFor, wait_progress};
+use control::{
+    ConnectionState, ConnectionStatus, DiskState, Event, PeerDeviceStatus, ReplicationState, ResourceStatus,
+};
 
 use crate::cli::Call;
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
+use crate::progress::{Done, Progress};
 
 pub(crate) fn connect(call: &Call, target: &Target) -> Result<u8, Problem> {
     wait(call, target, WaitFor::Connect)
@@ -17,6 +20,45 @@ pub(crate) fn connect(call: &Call, target: &Target) -> Result<u8, Problem> {
 
 pub(crate) fn sync(call: &Call, target: &Target) -> Result<u8, Problem> {
     wait(call, target, WaitFor::Sync)
+}
+
+/// Waits for the end of a verify that was just begun, and of the copying if it repairs; prints how much differs.
+///
+/// # Errors
+/// Exit 10: it was interrupted.
+pub(crate) fn verified(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let resource = &target.name.resource;
+    let failed = |e: ClientError| Problem::client(resource, &e);
+    let mut progress = Progress::new(resource);
+    let mut stream = call.context.client(resource)?.subscribe(false, true).map_err(failed)?;
+    let status = loop {
+        let Event::Status(status) = stream.next(None).map_err(failed)? else { continue };
+        let verifying =
+            |p: &PeerDeviceStatus| matches!(p.replication, ReplicationState::VerifyS | ReplicationState::VerifyT);
+        if !in_scope(&status, target).any(|(_, p)| verifying(p)) {
+            break status;
+        }
+        tell(&mut progress, &status, target);
+    };
+    progress.end();
+    let lost = |(c, p): &(&ConnectionStatus, &PeerDeviceStatus)| {
+        c.connection != ConnectionState::Connected
+            || p.cause.as_ref().is_some_and(|why| why.code == "verify-interrupted")
+    };
+    if let Some((c, p)) = in_scope(&status, target).find(lost) {
+        let object = format!("{resource}:{}/{}", c.name, p.volume);
+        return Err(Problem::new(exit::FAILURE, format!("{object}: the verify was interrupted"))
+            .hint(format!("look at: urbd why {resource}; then again: urbd verify --wait {object}")));
+    }
+    if call.flag("repair") {
+        wait(call, target, WaitFor::Sync)?;
+    }
+    let status = super::status::one(call.context, resource)?;
+    for (connection, peer_device) in in_scope(&status, target) {
+        let differ = peer_device.statistics.map_or(0, |s| s.out_of_sync_sectors) / 2;
+        println!("{resource}:{}/{}: {differ} KiB differ", connection.name, peer_device.volume);
+    }
+    Ok(0)
 }
 
 /// How long to wait; `None` is for ever.
@@ -65,9 +107,9 @@ fn wait(call: &Call, target: &Target, wait_for: WaitFor) -> Result<u8, Problem> 
     let resource = &target.name.resource;
     let patience = Patience::new(call, target)?;
     let failed = |e: ClientError| Problem::client(resource, &e);
-    let mut bar = (wait_for == WaitFor::Sync && io::stderr().is_terminal()).then(Bar::default);
+    let mut progress = (wait_for == WaitFor::Sync).then(|| Progress::new(resource));
     let started = Instant::now();
-    let mut stream = call.context.client(resource)?.subscribe(false, bar.is_some()).map_err(failed)?;
+    let mut stream = call.context.client(resource)?.subscribe(false, progress.is_some()).map_err(failed)?;
     let mut status: Option<ResourceStatus> = None;
     loop {
         let next = match &status {
@@ -75,9 +117,9 @@ fn wait(call: &Call, target: &Target, wait_for: WaitFor) -> Result<u8, Problem> 
             Some(status) => judge(status, target, wait_for, &patience, started.elapsed()),
         };
         let left = match next {
-            Outcome::Done => return finish(bar, 0),
+            Outcome::Done => return finish(progress, 0),
             Outcome::TimedOut(missing) => {
-                finish(bar, exit::TIMEOUT)?;
+                finish(progress, exit::TIMEOUT)?;
                 let what = if wait_for == WaitFor::Connect { "not connected" } else { "not in sync" };
                 return Err(Problem::new(exit::TIMEOUT, format!("{target}: time is up, still {what}: {missing}"))
                     .hint(format!("look at: urbd status {resource}; urbd why {resource}")));
@@ -86,8 +128,8 @@ fn wait(call: &Call, target: &Target, wait_for: WaitFor) -> Result<u8, Problem> 
         };
         match stream.next(left) {
             Ok(Event::Status(new)) => {
-                if let Some(bar) = &mut bar {
-                    bar.draw(&new, target);
+                if let Some(progress) = &mut progress {
+                    tell(progress, &new, target);
                 }
                 status = Some(new);
             }
@@ -99,10 +141,8 @@ fn wait(call: &Call, target: &Target, wait_for: WaitFor) -> Result<u8, Problem> 
     }
 }
 
-fn finish(bar: Option<Bar>, exit: u8) -> Result<u8, Problem> {
-    if bar.is_some_and(|bar| bar.drawn) {
-        eprintln!();
-    }
+fn finish(progress: Option<Progress>, exit: u8) -> Result<u8, Problem> {
+    progress.into_iter().for_each(|mut progress| progress.end());
     Ok(exit)
 }
 
@@ -127,7 +167,7 @@ fn judge(
     let mut waiting = false;
     let mut next_limit = None;
     for (connection, peer_device) in in_scope(status, target) {
-        if wait_progress(connection, peer_device, wait_for, patience.after_split_brain) != Progress::Waiting {
+        if wait_progress(connection, peer_device, wait_for, patience.after_split_brain) != query::Progress::Waiting {
             continue;
         }
         match patience.of(status, peer_device) {
@@ -157,75 +197,27 @@ fn in_scope<'a>(
         .filter(move |(_, p)| volume.is_none_or(|v| p.volume == v))
 }
 
-/// A progress bar on the terminal.
-#[derive(Debug, Default)]
-struct Bar {
-    drawn: bool,
-}
-
-impl Bar {
-    fn draw(&mut self, status: &ResourceStatus, target: &Target) {
-        let busy = || in_scope(status, target).filter_map(|(_, p)| Some((query::percent_done(status, p)?, p)));
-        if let Some(least) = busy().map(|(percent, _)| percent).reduce(f64::min) {
-            self.drawn = true;
-            let left = busy().filter_map(|(_, p)| query::seconds_left(p)).max();
-            eprint!("\r{}", bar_text(&target.name.resource, least, left));
-            let _ = io::stderr().flush();
-        }
+/// Tells how far the copying in scope is: the least of it, and the longest time.
+fn tell(progress: &mut Progress, status: &ResourceStatus, target: &Target) {
+    let busy = || in_scope(status, target).filter_map(|(_, p)| Some((query::percent_done(status, p)?, p)));
+    if let Some((percent, slowest)) = busy().reduce(|a, b| if b.0 < a.0 { b } else { a }) {
+        let left = busy().filter_map(|(_, p)| query::seconds_left(p)).max();
+        let note = query::slowed_words(slowest).unwrap_or_default();
+        let mib_per_s = busy().map(|(_, p)| query::rate_mib_per_s(p)).sum();
+        progress.tell(Instant::now(), Done { percent, mib_per_s, left, note });
     }
-}
-
-/// `left`: seconds to go, if that can be told.
-fn bar_text(name: &str, percent: f64, left: Option<u64>) -> String {
-    let cells = 40;
-    let full = ((percent / 100.0 * cells as f64) as usize).min(cells);
-    let left = left.map_or("--:--:--".to_owned(), |s| format!("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60));
-    // Blanks wipe out the rest of a longer line.
-    format!("{name} [{}{}] {percent:6.2} %  {left} left   ", "=".repeat(full), ".".repeat(cells - full))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::objects::Name;
-    use control::{
-        ConnectionState, IntentionalClient, ReplicationState, ResyncSuspended, Role, Suspended, WriteOrdering,
-    };
 
     fn status(connection: ConnectionState, replication: ReplicationState) -> ResourceStatus {
-        let peer_device = PeerDeviceStatus {
-            volume: 0,
-            replication,
-            peer_disk: DiskState::UpToDate,
-            peer_client: IntentionalClient::No,
-            resync_suspended: ResyncSuspended::default(),
-            statistics: None,
-            sync: None,
-        };
-        let connection = ConnectionStatus {
-            failed_authentications: 0,
-            peer_node_id: Some(1),
-            name: "bravo".into(),
-            connection,
-            peer_role: Role::Unknown,
-            tls: false,
-            protocol: None,
-            reason: None,
-            statistics: None,
-            paths: Vec::new(),
-            peer_devices: vec![peer_device],
-        };
-        ResourceStatus {
-            name: "r0".into(),
-            node_id: Some(0),
-            role: Role::Secondary,
-            suspended: Suspended::default(),
-            force_io_failures: false,
-            write_ordering: WriteOrdering::Flush,
-            devices: Vec::new(),
-            connections: vec![connection],
-            memory: None,
-        }
+        let peer_device = PeerDeviceStatus::new(0, replication, DiskState::UpToDate);
+        let connection =
+            ConnectionStatus { peer_devices: vec![peer_device], ..ConnectionStatus::new("bravo", connection) };
+        ResourceStatus { connections: vec![connection], ..ResourceStatus::new("r0") }
     }
 
     fn judged(connection: ConnectionState, replication: ReplicationState, wait_for: WaitFor, elapsed: u64) -> Outcome {
@@ -250,11 +242,5 @@ mod tests {
         assert_eq!(judged(ConnectionState::StandAlone, Off, WaitFor::Connect, 3), Outcome::Done);
         let timed_out = Outcome::TimedOut("bravo/0".into());
         assert_eq!(judged(ConnectionState::Connecting, Off, WaitFor::Connect, 10), timed_out);
-    }
-
-    #[test]
-    fn the_bar_is_full_at_100_percent() {
-        assert_eq!(bar_text("r0", 0.0, None), format!("r0 [{}]   0.00 %  --:--:-- left   ", ".".repeat(40)));
-        assert_eq!(bar_text("r0", 100.0, Some(3725)), format!("r0 [{}] 100.00 %  1:02:05 left   ", "=".repeat(40)));
     }
 }

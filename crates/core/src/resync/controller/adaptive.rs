@@ -10,7 +10,7 @@
 use super::fixed::Bucket;
 use super::floor::Floor;
 use super::guard::{Guard, Scene};
-use super::{BLOCK, MAX_REQUEST, PIECE, Work};
+use super::{BLOCK, MAX_REQUEST, PIECE, SlowedBy, Work};
 use crate::config::ResyncConfig;
 use units::{Duration, Instant};
 
@@ -160,6 +160,12 @@ impl Adaptive {
         let ceiling = self.ceiling.as_ref().and_then(Bucket::ready_at);
         let floor = if self.guard.active(self.now) { self.floor.wake() } else { None };
         ceiling.into_iter().chain(floor).chain(self.guard.wake(self.now)).min()
+    }
+
+    pub(crate) fn slowed_by(&self, now: Instant) -> Option<SlowedBy> {
+        let limited = self.ceiling.as_ref().is_some_and(|bucket| bucket.ready_at().is_some());
+        let beside = self.guard.active(now).then_some(SlowedBy::Application);
+        limited.then_some(SlowedBy::Limit).or(beside)
     }
 
     /// The queueing delay to aim at, in ns: enough to bridge the gaps, too short to be felt.

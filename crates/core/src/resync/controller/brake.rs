@@ -1,6 +1,7 @@
 //! The source's side of the speed of a resync: requests wait here, never the stream that they came on, so that the
 //! target sees a slower source and asks less. And `c-min-rate`, which DRBD's planner and its source share.
 
+use super::SlowedBy;
 use super::floor::Floor;
 use super::guard::{Guard, Scene};
 use crate::config::{ResyncConfig, ResyncController};
@@ -90,6 +91,15 @@ impl SourceBrake {
             b.floor.take(bytes);
             b.guard.sent(b.now, bytes);
         }
+    }
+
+    /// Why requests wait here, if they do.
+    pub(crate) fn slowed_by(&self, now: Instant) -> Option<SlowedBy> {
+        let beside = match self {
+            SourceBrake::Adaptive(b) => b.guard.active(now),
+            SourceBrake::Drbd(b) => b.until.is_some_and(|until| now < until),
+        };
+        beside.then_some(SlowedBy::Application)
     }
 
     /// When it may permit more.

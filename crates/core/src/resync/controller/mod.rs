@@ -18,6 +18,7 @@ pub(crate) use brake::{Serving, SourceBrake};
 pub(crate) use fixed::Fixed;
 pub(crate) use planner::Planner;
 
+use super::SlowedBy;
 use crate::config::{ResyncConfig, ResyncController};
 use units::{Duration, Instant};
 
@@ -108,6 +109,15 @@ impl Controller {
         }
     }
 
+    /// Why it permits less than disks and network could do, if it does.
+    pub(crate) fn slowed_by(&self, now: Instant) -> Option<SlowedBy> {
+        match self {
+            Controller::Fixed(c) => c.wake().map(|_| SlowedBy::Limit),
+            Controller::Drbd(c) => c.slowed_by(),
+            Controller::Adaptive(c) => c.slowed_by(now),
+        }
+    }
+
     /// When asking for an allowance again may give more, if nothing happens until then.
     pub(crate) fn wake(&self) -> Option<Instant> {
         match self {
@@ -120,4 +130,39 @@ impl Controller {
 
 fn kind(cfg: &ResyncConfig) -> ResyncController {
     if cfg.plan_ahead == 0 { ResyncController::Fixed } else { cfg.controller }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What slows it after a second in which all that is asked for comes at once.
+    fn after(cfg: &ResyncConfig, beside_applications: bool) -> Option<SlowedBy> {
+        let mut now = Instant(0);
+        let mut c = Controller::new(cfg, 64 << 20, now);
+        for _ in 0..40 {
+            now = now + Duration::from_millis(25);
+            if beside_applications {
+                c.application(now, Duration::from_millis(1), 4096);
+            }
+            let allowed = c.allowance(now, Work { in_flight: 0, left: 1 << 30, busy: beside_applications });
+            c.asked(allowed);
+            c.answered(allowed);
+            c.completed(now, now);
+        }
+        c.slowed_by(now)
+    }
+
+    #[test]
+    fn each_controller_says_what_it_makes_way_for() {
+        let fixed = ResyncConfig { plan_ahead: 0, rate: 1024, ..ResyncConfig::default() };
+        assert_eq!(after(&fixed, false), Some(SlowedBy::Limit));
+        let drbd = ResyncConfig { controller: ResyncController::Drbd, max_rate: 1024, ..ResyncConfig::default() };
+        assert_eq!(after(&drbd, false), Some(SlowedBy::Limit));
+        let adaptive = ResyncConfig { controller: ResyncController::Adaptive, ..ResyncConfig::default() };
+        assert_eq!(after(&adaptive, false), None);
+        assert_eq!(after(&adaptive, true), Some(SlowedBy::Application));
+        let limited = ResyncConfig { max_rate: 1024, ..adaptive };
+        assert_eq!(after(&limited, false), Some(SlowedBy::Limit));
+    }
 }

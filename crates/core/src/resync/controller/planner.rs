@@ -4,7 +4,7 @@
 //! Its brake, `c-min-rate`, is that of the source, too ([`MinRate`]).
 
 use super::brake::MinRate;
-use super::{BLOCK, MAX_REQUEST, Work};
+use super::{BLOCK, MAX_REQUEST, SlowedBy, Work};
 use crate::config::ResyncConfig;
 use std::collections::VecDeque;
 use units::{Duration, Instant};
@@ -29,6 +29,8 @@ pub(crate) struct Planner {
     /// Bytes that rounds with nothing on its way were short of a block.
     earned: u64,
     min: MinRate,
+    /// What made the latest round ask for less than the plan.
+    slowed: Option<SlowedBy>,
 }
 
 impl Planner {
@@ -45,6 +47,7 @@ impl Planner {
             quota: 0,
             earned: 0,
             min: MinRate::new(cfg),
+            slowed: None,
         }
     }
 
@@ -65,6 +68,7 @@ impl Planner {
         }
         if self.quota > 0 && self.min.brakes(now, work.left) {
             self.quota = 0;
+            self.slowed = Some(SlowedBy::Application);
         }
         self.quota.min(self.cap.saturating_sub(work.in_flight))
     }
@@ -84,6 +88,10 @@ impl Planner {
 
     pub(crate) fn wake(&self) -> Instant {
         self.next_round
+    }
+
+    pub(crate) fn slowed_by(&self) -> Option<SlowedBy> {
+        self.slowed
     }
 
     /// The formula (spec 8.3).
@@ -112,6 +120,7 @@ impl Planner {
         self.planned -= due;
         let most = if self.cfg.max_rate == 0 { i64::MAX } else { i64::from(self.cfg.max_rate) / 5 };
         let request = (incoming + due).clamp(0, most);
+        self.slowed = (incoming + due > most).then_some(SlowedBy::Limit);
         self.quota = (request as u64 * 512 / BLOCK) * BLOCK;
         self.creep(elapsed as u64, self.in_flight + incoming == 0);
         self.last_round = Some(now);

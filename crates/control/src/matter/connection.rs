@@ -1,0 +1,317 @@
+//! What is the matter with the peers: reached or not, and what is copied to or from them.
+
+use super::{List, Weight, sentence};
+use crate::query;
+use crate::states::{ConnectionState, DiskState, ReplicationState};
+use crate::status::{Attempt, ConnectionStatus, IntentionalClient, PeerDeviceStatus, ResourceStatus, SlowedBy};
+
+impl List<'_> {
+    pub(super) fn connection(&mut self, r: &ResourceStatus, c: &ConnectionStatus) {
+        let who = Who { resource: &r.name, c };
+        match c.connection {
+            ConnectionState::Connected => {
+                for p in &c.peer_devices {
+                    self.peer_device(r, &who, p);
+                }
+                if c.statistics.is_some_and(|s| s.congested) {
+                    let text = format!("The network to {} is congested: data waits to be sent.", who.name());
+                    self.add(who.object(), Weight::Running, "congested", text, String::new());
+                }
+            }
+            ConnectionState::StandAlone => self.stand_alone(&who),
+            ConnectionState::Disconnecting | ConnectionState::TearDown => {
+                let text = format!("The connection to {} is being closed.", who.name());
+                self.add(who.object(), Weight::Running, "disconnecting", text, String::new());
+            }
+            _ => {
+                self.not_reached(&who);
+                self.stranger(&who);
+            }
+        }
+    }
+
+    /// Somebody connects who is not the peer: perhaps it is, and has another address than it is said to have.
+    fn stranger(&mut self, who: &Who) {
+        let (name, resource, (_, peer)) = (who.name(), who.resource, who.addresses());
+        if let Some(from) = &who.c.stranger {
+            let text = format!("Somebody connects from {from}, and is not let in: {name} is to be at {peer}.");
+            let next = format!("if it is {name}: correct its address here; then: urbd adjust {resource}");
+            self.add(who.object(), Weight::Warning, "unknown-address", text, next);
+        }
+    }
+
+    /// Given up, or never begun.
+    fn stand_alone(&mut self, who: &Who) {
+        let (name, resource, object) = (who.name(), who.resource, who.object());
+        let split =
+            who.c.peer_devices.iter().filter_map(|p| p.cause.as_ref()).find(|cause| cause.code == "split-brain");
+        if let Some(cause) = split {
+            let next = format!(
+                "choose whose changes are thrown away. This node's: urbd secondary {resource}; urbd connect \
+                 --discard-my-data {object}. Those of {name}: the same there, and here urbd connect {object}. None: copy \
+                 the data of one node elsewhere first (mount it there), then discard that node's"
+            );
+            return self.add(object, Weight::Error, "split-brain", sentence(&cause.text), next);
+        }
+        match &who.c.cause {
+            Some(cause) => {
+                let why = cause.text.trim_end_matches("; not connecting any more").trim_end_matches('.');
+                let text = format!("Not connected to {name} and not trying: {why}.");
+                let next = before_connecting(&cause.code, who);
+                self.add(object, Weight::Error, &cause.code, text, next);
+            }
+            None => {
+                let text = format!("Not connected to {name} and not trying, as somebody asked for it (disconnect).");
+                self.add(object.clone(), Weight::Warning, "disconnected", text, format!("urbd connect {object}"));
+            }
+        }
+    }
+
+    /// It is being tried.
+    fn not_reached(&mut self, who: &Who) {
+        let (name, resource, object) = (who.name(), who.resource, who.object());
+        let (local, peer) = who.addresses();
+        if who.c.failed_authentications > 0 {
+            let text = format!("{name} is not let in, or does not let this node in: the shared secrets differ.");
+            let next =
+                format!("make cram-hmac-alg and shared-secret equal on both; then on both: urbd adjust {resource}");
+            return self.add(object, Weight::Error, "wrong-secret", text, next);
+        }
+        let cause = who.c.cause.as_ref();
+        if let Some(cause) = cause.filter(|cause| cause.code == "incompatible-versions") {
+            let text = format!("{name} speaks no protocol version that this node speaks: {}.", cause.text);
+            return self.add(
+                object,
+                Weight::Error,
+                "incompatible-versions",
+                text,
+                "upgrade the older of the two nodes",
+            );
+        }
+        let left = cause.is_some_and(|cause| cause.code == "peer-disconnected");
+        let (code, why, next) = match &who.c.attempt {
+            Some(Attempt::Refused) if left => (
+                "peer-left",
+                format!("{name} has disconnected because somebody asked for it there (disconnect or down)"),
+                format!("on {name}: urbd status {resource}; then urbd connect {resource}, or urbd up {resource}"),
+            ),
+            Some(Attempt::PortTaken) => (
+                "port-taken",
+                format!("{name} cannot reach this node: another program listens on {local}"),
+                format!(
+                    "find it with: ss -ltnp; end it, or give the resource another port and: urbd adjust {resource}"
+                ),
+            ),
+            Some(Attempt::NoSuchAddress) => (
+                "no-such-address",
+                format!("{name} is not reached: {local} is not an address of this machine"),
+                "compare: ip address; and the address in the resource's section for this node".to_owned(),
+            ),
+            Some(Attempt::Refused) => (
+                "refused",
+                format!("{name} is not reached: its machine refuses connections to {peer}, so nothing listens there"),
+                format!("on {name}: urbd up {resource}; if it runs there: compare addresses and ports on both"),
+            ),
+            Some(Attempt::TimedOut) => (
+                "no-answer",
+                format!("{name} is not reached: nothing answers at {peer} (machine off, network cut, or a firewall)"),
+                format!("ping {}; then look on {name} itself", peer_address(who)),
+            ),
+            Some(Attempt::Unreachable) => (
+                "no-route",
+                format!("{name} is not reached: no route leads to {peer}"),
+                format!("ip route get {}", peer_address(who)),
+            ),
+            Some(Attempt::Ended) => (
+                "ended-at-once",
+                format!("{name} is not reached: who answers at {peer} ends each connection at once"),
+                format!("on {name}: urbd status {resource}; its address for this node must be {}", local_address(who)),
+            ),
+            Some(Attempt::Failed(error)) => {
+                ("not-reached", format!("{name} is not reached at {peer}: {error}"), format!("urbd why {resource}"))
+            }
+            None => return self.lost(who),
+        };
+        self.add(object, Weight::Warning, code, format!("{why}."), next);
+    }
+
+    /// A connection that ended, or was refused by one of the nodes.
+    fn lost(&mut self, who: &Who) {
+        let (name, resource, object) = (who.name(), who.resource, who.object());
+        match &who.c.cause {
+            Some(cause) => {
+                let text = format!("{name} is not connected: {}.", cause.text.trim_end_matches('.'));
+                self.add(object, Weight::Warning, &cause.code, text, format!("on {name}: urbd status {resource}"));
+            }
+            None => {
+                let text = format!("{name} is not connected yet: it is being tried.");
+                self.add(object, Weight::Warning, "connecting", text, format!("on {name}: urbd status {resource}"));
+            }
+        }
+    }
+
+    fn peer_device(&mut self, r: &ResourceStatus, who: &Who, p: &PeerDeviceStatus) {
+        use ReplicationState::{Ahead, Behind, PausedSyncS, PausedSyncT, SyncSource, SyncTarget, VerifyS, VerifyT};
+        let (name, object) = (who.name(), format!("{}/{}", who.object(), p.volume));
+        match p.replication {
+            SyncSource | SyncTarget => {
+                let to = if p.replication == SyncSource { "to" } else { "from" };
+                let text = format!("Data is being copied {to} {name}: {}.", progress_words(r, p));
+                self.add(object, Weight::Running, "resync", text, format!("to wait for it: urbd wait-sync {}", r.name));
+            }
+            PausedSyncS | PausedSyncT => self.paused(r, &object, &name, p),
+            VerifyS | VerifyT => {
+                let text = format!("The data is being compared with {name}: {}.", progress_words(r, p));
+                self.add(object, Weight::Running, "verify", text, String::new());
+            }
+            Ahead | Behind => {
+                let (from, to) = if p.replication == Ahead { ("this node", &*name) } else { (&*name, "this node") };
+                let text =
+                    format!("The network is too slow: {from} no longer sends each write to {to}, and resyncs later.");
+                self.add(object, Weight::Warning, "congestion", text, "look at the network; or raise congestion-fill");
+            }
+            ReplicationState::Established => self.established(r, who, object, p),
+            _ => {}
+        }
+    }
+
+    fn paused(&mut self, r: &ResourceStatus, object: &str, name: &str, p: &PeerDeviceStatus) {
+        let why = p.resync_suspended;
+        let (reason, next) = if why.user {
+            ("somebody asked for it here (pause-sync)".to_owned(), format!("urbd resume-sync {object}"))
+        } else if why.dependency {
+            ("another resync comes first (resync-after)".to_owned(), String::new())
+        } else if why.max_parallel {
+            ("enough other resyncs run".to_owned(), String::new())
+        } else {
+            (format!("{name} asked for it"), format!("on {name}: urbd status {}; urbd resume-sync {}", r.name, r.name))
+        };
+        let text =
+            format!("The copying between this node and {name} is paused, because {reason}: {}.", progress_words(r, p));
+        let weight = if why.dependency || why.max_parallel { Weight::Running } else { Weight::Warning };
+        self.add(object.to_owned(), weight, "resync-paused", text, next);
+    }
+
+    fn established(&mut self, r: &ResourceStatus, who: &Who, object: String, p: &PeerDeviceStatus) {
+        let (name, resource) = (who.name(), &r.name);
+        let there = |verb: &str| format!("on {name}: urbd {verb} {resource}");
+        match p.peer_disk {
+            DiskState::Diskless if p.peer_client == IntentionalClient::Yes => {}
+            DiskState::Diskless | DiskState::Failed | DiskState::Detaching => {
+                let text = format!("{name} has no disk attached, and keeps no copy.");
+                self.add(object, Weight::Error, "peer-disk-missing", text, there("attach"));
+            }
+            DiskState::Outdated => {
+                let text = format!("The disk of {name} has old data, and is not being copied.");
+                self.add(object, Weight::Warning, "peer-disk-outdated", text, there("invalidate"));
+            }
+            // Said once, of this node's own disk.
+            DiskState::Inconsistent if r.device(p.volume).is_some_and(|d| d.disk == DiskState::Inconsistent) => {}
+            DiskState::Inconsistent => {
+                let text = format!("The disk of {name} is Inconsistent, and is not being copied.");
+                self.add(object, Weight::Error, "peer-disk-inconsistent", text, there("invalidate"));
+            }
+            _ => {
+                let differ = p.statistics.map_or(0, |s| s.out_of_sync_sectors);
+                if differ > 0 && r.device(p.volume).is_some_and(|d| d.disk == DiskState::UpToDate) {
+                    let text = format!("{} KiB differ between this node and {name}.", differ / 2);
+                    let next =
+                        format!("urbd disconnect {0}; urbd connect {0} (the Primary's data is kept)", who.object());
+                    self.add(object, Weight::Warning, "out-of-sync", text, next);
+                }
+            }
+        }
+    }
+}
+
+/// How far, how fast, how long still, and what it waits for: `12.3 % done, 45.0 MiB/s, 0:01:05 left, slowed by …`.
+pub fn progress_words(r: &ResourceStatus, p: &PeerDeviceStatus) -> String {
+    let mut words = format!("{:.1} % done", query::percent_done(r, p).unwrap_or_default());
+    let rate = query::rate_mib_per_s(p);
+    if rate > 0.0 {
+        words += &format!(", {rate:.1} MiB/s");
+    }
+    if let Some(s) = query::seconds_left(p) {
+        words += &format!(", {} left", query::clock(s));
+    }
+    match slowed_words(p) {
+        Some(slowed) => words + ", " + slowed,
+        None => words,
+    }
+}
+
+/// What a running resync or verify waits for most; `None` if that is not known.
+pub fn slowed_words(p: &PeerDeviceStatus) -> Option<&'static str> {
+    Some(match p.sync?.slowed_by? {
+        SlowedBy::Limit => "limited by the configured rate",
+        SlowedBy::Application => "making way for applications",
+        SlowedBy::Disk => "as fast as this node's disk",
+        SlowedBy::Network => "as fast as the network",
+        SlowedBy::Peer => "waiting for the network or the peer's disk",
+    })
+}
+
+/// What to do before the nodes connect again, by the reason why they did not.
+fn before_connecting(code: &str, who: &Who) -> String {
+    let (name, resource, object) = (who.name(), who.resource, who.object());
+    let connect = format!("urbd connect {object}");
+    match code {
+        "unrelated-data" => format!(
+            "on the node whose data is not wanted: urbd down {resource}; urbd create-md {resource}; urbd up {resource}; \
+             on the other: {connect}"
+        ),
+        "peer-disk-too-small" => format!("give {name} a disk as large as this node's, or larger; then: {connect}"),
+        "primary-would-be-target" | "primary-is-outdated" => {
+            format!("{name} has newer data: stop the applications here; urbd secondary {resource}; {connect}")
+        }
+        "source-is-inconsistent" => format!("finish the resync of this node from where its data is; then: {connect}"),
+        "both-discard-my-data" => format!("on the node whose data is to be kept, without --discard-my-data: {connect}"),
+        _ if code.ends_with("-differs") => {
+            format!("make the option equal on both nodes; then on both: urbd adjust {resource}; {connect}")
+        }
+        _ => format!("set that right; then: {connect}"),
+    }
+}
+
+/// A peer, for sentences.
+struct Who<'a> {
+    resource: &'a str,
+    c: &'a ConnectionStatus,
+}
+
+impl Who<'_> {
+    fn name(&self) -> String {
+        match (self.c.name.as_str(), self.c.peer_node_id) {
+            ("", Some(id)) => format!("node {id}"),
+            ("", None) => "the peer".to_owned(),
+            (name, _) => name.to_owned(),
+        }
+    }
+
+    fn object(&self) -> String {
+        match (self.c.name.as_str(), self.c.peer_node_id) {
+            ("", Some(id)) => format!("{}:{id}", self.resource),
+            ("", None) => self.resource.to_owned(),
+            (name, _) => format!("{}:{name}", self.resource),
+        }
+    }
+
+    /// Ours and the peer's.
+    fn addresses(&self) -> (String, String) {
+        let path = self.c.paths.first();
+        let words = |a: Option<&crate::PathAddress>| match a {
+            Some(a) if a.address.contains(':') => format!("[{}]:{}", a.address, a.port),
+            Some(a) => format!("{}:{}", a.address, a.port),
+            None => "its address".to_owned(),
+        };
+        (words(path.map(|p| &p.local)), words(path.map(|p| &p.peer)))
+    }
+}
+
+fn peer_address(who: &Who) -> String {
+    who.c.paths.first().map(|p| p.peer.address.clone()).unwrap_or_default()
+}
+
+fn local_address(who: &Who) -> String {
+    who.c.paths.first().map(|p| p.local.address.clone()).unwrap_or_default()
+}

@@ -1,0 +1,253 @@
+//! The table: one row per sentence. Every code that the module can say must have a row.
+
+use super::{Weight, lines, matters, wrapped};
+use crate::states::{ConnectionState, DiskState, ReplicationState, Role};
+use crate::status::{
+    Attempt, Cause, ConnectionStatistics, ConnectionStatus, DeviceStatus, IntentionalClient, PathAddress, PathStatus,
+    PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, SlowedBy, Suspended, SyncDetails,
+};
+
+/// Two nodes that are well, this one Primary.
+fn good() -> ResourceStatus {
+    let address = |last: u8| PathAddress { family: "ipv4".into(), address: format!("10.0.0.{last}"), port: 7788 };
+    let connection = ConnectionStatus {
+        peer_role: Role::Secondary,
+        paths: vec![PathStatus { local: address(1), peer: address(2), established: true }],
+        peer_devices: vec![PeerDeviceStatus::new(0, ReplicationState::Established, DiskState::UpToDate)],
+        ..ConnectionStatus::new("bravo", ConnectionState::Connected)
+    };
+    let backing = Some("/dev/sdb1".into());
+    ResourceStatus {
+        role: Role::Primary,
+        devices: vec![DeviceStatus { backing_dev: backing, ..DeviceStatus::new(0, DiskState::UpToDate) }],
+        connections: vec![connection],
+        ..ResourceStatus::new("r0")
+    }
+}
+
+fn cause(code: &str, text: &str) -> Option<Cause> {
+    Some(Cause { code: code.into(), text: text.into() })
+}
+
+fn with(change: impl FnOnce(&mut ResourceStatus)) -> ResourceStatus {
+    let mut status = good();
+    change(&mut status);
+    status
+}
+
+fn disk(disk: DiskState) -> ResourceStatus {
+    with(|r| r.devices[0].disk = disk)
+}
+
+fn unconnected(change: impl FnOnce(&mut ConnectionStatus)) -> ResourceStatus {
+    with(|r| {
+        let c = &mut r.connections[0];
+        (c.connection, c.peer_role) = (ConnectionState::Connecting, Role::Unknown);
+        c.peer_devices[0] = PeerDeviceStatus::new(0, ReplicationState::Off, DiskState::DUnknown);
+        change(c);
+    })
+}
+
+fn alone(code: &str) -> ResourceStatus {
+    unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause(code, "why")))
+}
+
+fn attempt(attempt: Attempt) -> ResourceStatus {
+    unconnected(|c| c.attempt = Some(attempt))
+}
+
+fn replicating(replication: ReplicationState, change: impl FnOnce(&mut PeerDeviceStatus)) -> ResourceStatus {
+    with(|r| {
+        let p = &mut r.connections[0].peer_devices[0];
+        p.replication = replication;
+        p.statistics = Some(PeerDeviceStatistics { out_of_sync_sectors: 2048 * 25, ..Default::default() });
+        let (total, done) = (2048 * 100, 2048 * 5);
+        p.sync = Some(SyncDetails { total_sectors: total, dt1_ms: 1000, db1_sectors: done, ..Default::default() });
+        change(p);
+    })
+}
+
+fn slowed(by: SlowedBy) -> ResourceStatus {
+    replicating(ReplicationState::SyncSource, |p| p.sync.iter_mut().for_each(|s| s.slowed_by = Some(by)))
+}
+
+fn paused(by: ResyncSuspended) -> ResourceStatus {
+    replicating(ReplicationState::PausedSyncT, |p| p.resync_suspended = by)
+}
+
+fn peer_disk(disk: DiskState) -> ResourceStatus {
+    with(|r| r.connections[0].peer_devices[0].peer_disk = disk)
+}
+
+/// The state, the code, and a part of what is said: of the sentence, and of what comes next.
+#[rustfmt::skip]
+fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
+    let no = ResyncSuspended::default();
+    vec![
+        (with(|r| r.suspended = Suspended { user: true, ..Suspended::default() }), "frozen-user", "frozen, because somebody asked", "urbd resume-io r0"),
+        (with(|r| r.suspended = Suspended { no_data: true, ..Suspended::default() }), "frozen-no-data", "no UpToDate data is in reach", "urbd attach r0; urbd connect r0"),
+        (with(|r| r.suspended = Suspended { fencing: true, ..Suspended::default() }), "frozen-fencing", "fence-peer handler", "urbd resume-io r0"),
+        (with(|r| r.suspended = Suspended { quorum: true, ..Suspended::default() }), "frozen-quorum", "too few nodes", "other nodes"),
+        (with(|r| r.force_io_failures = true), "io-fails-by-force", "secondary --force", "urbd secondary r0"),
+        (with(|r| r.cause = cause("waits-to-be-primary", "it waits")), "waits-to-be-primary", "It waits.", "urbd primary r0"),
+        (with(|r| r.cause = cause("replaced-meanwhile", "another disk")), "replaced-meanwhile", "Another disk.", "urbd primary r0"),
+        (with(|r| r.role = Role::Secondary), "nobody-primary", "cannot be opened or mounted", "urbd primary r0"),
+        (with(|r| (r.role, r.connections[0].peer_role) = (Role::Secondary, Role::Primary)), "primary-elsewhere", "used on bravo only", "on bravo, urbd secondary r0; here, urbd primary r0"),
+        (with(|r| (r.devices[0].disk, r.devices[0].cause) = (DiskState::Diskless, cause("disk-given-up", "the disk failed and is given up"))), "disk-missing", "keeps no copy (the disk failed and is given up)", "/dev/sdb1 works again: urbd attach r0/0"),
+        (disk(DiskState::Failed), "disk-failed", "being given up", "urbd attach r0/0"),
+        (disk(DiskState::Detaching), "disk-failed", "being given up", "urbd attach r0/0"),
+        (disk(DiskState::Attaching), "disk-attaching", "being attached", ""),
+        (disk(DiskState::Negotiating), "disk-negotiating", "waits for the peer", ""),
+        (disk(DiskState::Inconsistent), "disk-inconsistent", "part old and part new", "urbd invalidate r0/0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Inconsistent, DiskState::Inconsistent)), "no-good-copy", "No node in reach has good data", "urbd primary --force r0"),
+        (disk(DiskState::Outdated), "disk-outdated", "old data", "urbd invalidate r0/0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting)), "disk-maybe-old", "not known yet", "bring the peer with the good data back; if the peer is gone for good: urbd primary --force r0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Outdated, ConnectionState::StandAlone)), "disk-outdated", "old data", "urbd connect r0:bravo"),
+        (with(|r| r.devices[0].quorum = false), "no-quorum", "no quorum", "other nodes"),
+        (with(|r| r.devices[0].cause = cause("activity-log-damaged", "one block")), "activity-log-damaged", "One block.", ""),
+        (attempt(Attempt::Refused), "refused", "refuses connections to 10.0.0.2:7788", "on bravo: urbd up r0"),
+        (attempt(Attempt::TimedOut), "no-answer", "nothing answers at 10.0.0.2:7788", "ping 10.0.0.2"),
+        (attempt(Attempt::Unreachable), "no-route", "no route leads to 10.0.0.2:7788", "ip route get 10.0.0.2"),
+        (unconnected(|c| (c.attempt, c.cause) = (Some(Attempt::Refused), cause("peer-disconnected", "the peer disconnects"))), "peer-left", "disconnected because somebody asked for it there", "urbd connect r0, or urbd up r0"),
+        (attempt(Attempt::Ended), "ended-at-once", "who answers at 10.0.0.2:7788 ends", "must be 10.0.0.1"),
+        (attempt(Attempt::PortTaken), "port-taken", "another program listens on 10.0.0.1:7788", "ss -ltnp"),
+        (attempt(Attempt::NoSuchAddress), "no-such-address", "10.0.0.1:7788 is not an address of this machine", "ip address"),
+        (unconnected(|c| c.stranger = Some("10.0.0.9".into())), "unknown-address", "Somebody connects from 10.0.0.9, and is not let in: bravo is to be at 10.0.0.2:7788.", "urbd adjust r0"),
+        (attempt(Attempt::Failed("Permission denied".into())), "not-reached", "Permission denied", "urbd why r0"),
+        (unconnected(|c| c.failed_authentications = 2), "wrong-secret", "the shared secrets differ", "urbd adjust r0"),
+        (unconnected(|c| c.cause = cause("incompatible-versions", "it speaks 70 to 80")), "incompatible-versions", "speaks no protocol version that this node speaks: it speaks 70 to 80", "upgrade"),
+        (unconnected(|c| c.cause = cause("ping-timeout", "the peer does not answer")), "ping-timeout", "bravo is not connected: the peer does not answer.", "on bravo: urbd status r0"),
+        (unconnected(|_| ()), "connecting", "being tried", "on bravo: urbd status r0"),
+        (unconnected(|c| c.connection = ConnectionState::StandAlone), "disconnected", "somebody asked for it (disconnect)", "urbd connect r0:bravo"),
+        (unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause("unrelated-data", "no common generation; not connecting any more"))), "unrelated-data", "not trying: no common generation.", "urbd create-md r0; urbd up r0; on the other: urbd connect r0:bravo"),
+        (alone("peer-disk-too-small"), "peer-disk-too-small", "not trying: why.", "a disk as large"),
+        (alone("primary-would-be-target"), "primary-would-be-target", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
+        (alone("primary-is-outdated"), "primary-is-outdated", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
+        (alone("source-is-inconsistent"), "source-is-inconsistent", "not trying: why.", "finish the resync"),
+        (alone("both-discard-my-data"), "both-discard-my-data", "not trying: why.", "without --discard-my-data: urbd connect r0:bravo"),
+        (alone("wire-protocol-differs"), "wire-protocol-differs", "not trying: why.", "equal on both nodes; then on both: urbd adjust r0; urbd connect r0:bravo"),
+        (alone("congestion"), "congestion", "not trying: why.", "set that right; then: urbd connect r0:bravo"),
+        (unconnected(|c| {
+            c.connection = ConnectionState::StandAlone;
+            c.peer_devices[0].cause = cause("split-brain", "split brain: this node has changed 8 KiB, the peer 4 KiB");
+        }), "split-brain", "Split brain: this node has changed 8 KiB, the peer 4 KiB.", "This node's: urbd secondary r0; urbd connect --discard-my-data r0:bravo. Those of bravo: the same there, and here urbd connect r0:bravo. None: copy"),
+        (unconnected(|c| c.connection = ConnectionState::Disconnecting), "disconnecting", "being closed", ""),
+        (with(|r| r.connections[0].statistics = Some(ConnectionStatistics { congested: true, ..Default::default() })), "congested", "waits to be sent", ""),
+        (slowed(SlowedBy::Limit), "resync", "to bravo: 75.0 % done, 5.0 MiB/s, 0:00:05 left, limited by the configured rate", "urbd wait-sync r0"),
+        (slowed(SlowedBy::Application), "resync", "making way for applications", "urbd wait-sync r0"),
+        (slowed(SlowedBy::Disk), "resync", "as fast as this node's disk", "urbd wait-sync r0"),
+        (slowed(SlowedBy::Network), "resync", "as fast as the network", "urbd wait-sync r0"),
+        (slowed(SlowedBy::Peer), "resync", "waiting for the network or the peer's disk", "urbd wait-sync r0"),
+        (replicating(ReplicationState::SyncTarget, |_| ()), "resync", "from bravo: 75.0 % done", "urbd wait-sync r0"),
+        (paused(ResyncSuspended { user: true, ..no }), "resync-paused", "asked for it here", "urbd resume-sync r0:bravo/0"),
+        (paused(ResyncSuspended { peer: true, ..no }), "resync-paused", "bravo asked for it", "on bravo: urbd status r0; urbd resume-sync r0"),
+        (paused(ResyncSuspended { dependency: true, ..no }), "resync-paused", "resync-after", ""),
+        (paused(ResyncSuspended { max_parallel: true, ..no }), "resync-paused", "other resyncs", ""),
+        (replicating(ReplicationState::VerifyS, |_| ()), "verify", "being compared with bravo", ""),
+        (replicating(ReplicationState::Ahead, |_| ()), "congestion", "this node no longer sends each write to bravo", "congestion-fill"),
+        (replicating(ReplicationState::Behind, |_| ()), "congestion", "bravo no longer sends each write to this node", "congestion-fill"),
+        (peer_disk(DiskState::Diskless), "peer-disk-missing", "keeps no copy", "on bravo: urbd attach r0"),
+        (peer_disk(DiskState::Failed), "peer-disk-missing", "keeps no copy", "on bravo: urbd attach r0"),
+        (peer_disk(DiskState::Outdated), "peer-disk-outdated", "old data", "on bravo: urbd invalidate r0"),
+        (peer_disk(DiskState::Inconsistent), "peer-disk-inconsistent", "Inconsistent", "on bravo: urbd invalidate r0"),
+        (replicating(ReplicationState::Established, |p| p.sync = None), "out-of-sync", "25600 KiB differ", "urbd disconnect r0:bravo; urbd connect r0:bravo"),
+    ]
+}
+
+#[test]
+fn every_state_has_its_sentence_and_command() {
+    for (status, code, text, next) in table() {
+        let found = matters(&status);
+        let Some(m) = found.iter().find(|m| m.code == code) else { panic!("{code}: {found:?}") };
+        assert!(m.text.contains(text), "{code}: {}", m.text);
+        assert!(m.text.ends_with('.') && m.text.starts_with(char::is_alphanumeric), "{code}: {}", m.text);
+        match &m.next {
+            Some(said) => assert!(!next.is_empty() && said.contains(next), "{code}: {said}"),
+            None => assert!(next.is_empty(), "{code}: nothing comes next"),
+        }
+    }
+}
+
+#[test]
+fn every_code_has_a_row() {
+    let sources = [include_str!("../matter.rs"), include_str!("device.rs"), include_str!("connection.rs")];
+    let rows: Vec<&str> = table().iter().map(|(_, code, ..)| *code).collect();
+    let mut codes = 0;
+    for line in sources.iter().flat_map(|s| s.lines()) {
+        for word in
+            line.split('"').skip(1).step_by(2).filter(|_| line.contains("Weight::") || line.trim().ends_with("\","))
+        {
+            let is_code = word.contains('-') && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+            if is_code {
+                codes += 1;
+                assert!(rows.contains(&word), "no row for {word}");
+            }
+        }
+    }
+    assert!(codes > 25, "only {codes} codes were found: are they written otherwise now?");
+}
+
+#[test]
+fn nothing_is_said_of_what_is_well() {
+    assert_eq!(matters(&good()), []);
+    assert_eq!(lines(&good(), 80), "");
+    let client = with(|r| (r.devices[0].disk, r.devices[0].client) = (DiskState::Diskless, IntentionalClient::Yes));
+    assert_eq!(matters(&client), []);
+    let on_purpose = with(|r| {
+        let p = &mut r.connections[0].peer_devices[0];
+        (p.peer_disk, p.peer_client) = (DiskState::Diskless, IntentionalClient::Yes);
+    });
+    assert_eq!(matters(&on_purpose), []);
+}
+
+/// All pairs of states of a disk and a connection, with and without a cause: each that is not good has a sentence.
+#[test]
+fn no_state_that_is_not_good_is_silent() {
+    for connection in ConnectionState::ALL {
+        for own in DiskState::ALL {
+            for peers in DiskState::ALL {
+                for replication in ReplicationState::ALL.iter().filter(|_| *connection == ConnectionState::Connected) {
+                    let status = with(|r| {
+                        r.devices[0].disk = *own;
+                        let c = &mut r.connections[0];
+                        c.connection = *connection;
+                        c.peer_devices[0] = PeerDeviceStatus::new(0, *replication, *peers);
+                    });
+                    let well = *own == DiskState::UpToDate
+                        && *replication <= ReplicationState::Established
+                        && *peers >= DiskState::DUnknown;
+                    // Passing: a resync is being agreed on.
+                    let passing = !matters_of(&status).is_empty() || (2..=6).contains(&(*replication as usize));
+                    let negotiating = matches!(peers, DiskState::Attaching | DiskState::Negotiating);
+                    let off = *replication == ReplicationState::Off;
+                    assert!(well || passing || negotiating || off, "{own} {connection} {replication} {peers}");
+                }
+                let status = unconnected(|c| c.connection = *connection);
+                assert!(*connection == ConnectionState::Connected || !matters(&status).is_empty(), "{connection}");
+            }
+        }
+    }
+}
+
+fn matters_of(status: &ResourceStatus) -> Vec<String> {
+    matters(status).into_iter().filter(|m| m.weight != Weight::Note).map(|m| m.code).collect()
+}
+
+#[test]
+fn what_matters_most_comes_first() {
+    let status = with(|r| {
+        r.role = Role::Secondary;
+        r.connections[0].connection = ConnectionState::Connecting;
+        r.devices[0].disk = DiskState::Failed;
+    });
+    let weights: Vec<Weight> = matters(&status).iter().map(|m| m.weight).collect();
+    assert_eq!(weights, [Weight::Error, Weight::Warning, Weight::Note]);
+    assert!(lines(&status, 80).lines().all(|l| l.chars().count() <= 80 && l.starts_with("  ")));
+    assert!(!lines(&status, 80).contains("mounted"), "notes are for `why`");
+}
+
+#[test]
+fn long_words_are_not_cut() {
+    assert_eq!(wrapped("a bb ccc", 0, 2, 4), "a bb\n  ccc\n");
+    assert_eq!(wrapped("abcdefgh i", 2, 4, 5), "  abcdefgh\n    i\n");
+}
