@@ -631,13 +631,7 @@ impl Resource {
         );
         self.note(Severity::Info, Some(d), Some(i), outcome.reason.name(), text);
         if split && outcome.decision == Decision::Disconnect {
-            let kib = |blocks: u64| blocks * 4;
-            let text = format!(
-                "split brain: since the nodes parted, this node has changed {} KiB of its data, the peer {} KiB",
-                kib(self.bits_left(i, d)),
-                kib(theirs_uuids.dirty_bits)
-            );
-            self.note(Severity::Error, Some(d), Some(i), "split-brain", text);
+            self.note_split_brain(i, d, theirs_uuids.dirty_bits);
         }
         if let Some(node) = handshake84::keeps_what_it_was_to_discard(&input, outcome.decision) {
             let (whose, other) = if node == Loser::Me { ("this node", "the peer") } else { ("the peer", "this node") };

@@ -99,6 +99,17 @@ impl Resource {
         }
     }
 
+    /// Both sides have changed data while they were apart, and no policy decides: says how much. `theirs`: blocks that the
+    /// peer has changed.
+    pub(crate) fn note_split_brain(&mut self, i: NodeId, d: VolumeNr, theirs: u64) {
+        let text = format!(
+            "split brain: since the nodes parted, this node has changed {} KiB of its data, the peer {} KiB",
+            self.bits_left(i, d) * 4,
+            theirs * 4
+        );
+        self.note(Severity::Error, Some(d), Some(i), "split-brain", text);
+    }
+
     /// The peer is not acceptable: StandAlone until the administrator says otherwise.
     pub(crate) fn give_up(&mut self, i: NodeId, reason: &'static str, text: String) {
         if self.state.connection(i) == ConnectionState::StandAlone {

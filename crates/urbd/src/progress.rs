@@ -1,5 +1,5 @@
-//! How far something long is, on standard error: one line that is drawn again and again on a terminal, else a line every
-//! ten seconds.
+//! How far something long is, on standard error: one line that is drawn again and again on a terminal, else a line
+//! every ten seconds.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};

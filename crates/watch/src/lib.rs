@@ -3,8 +3,8 @@
 //! Purpose: ask each running process for its status once a second, and show it with what changed since: throughput,
 //! latency by stage, resync. Pure functions draw; [`look`] asks, [`top`] and [`web`] own the terminal and the sockets.
 //!
-//! Invariants: nothing is ever changed, neither by a key nor by a request from a browser; the page is served on loopback
-//! addresses only, and loads nothing from elsewhere; what a process answers is shown escaped.
+//! Invariants: nothing is ever changed, neither by a key nor by a request from a browser; the page is served on
+//! loopback addresses only, and loads nothing from elsewhere; what a process answers is shown escaped.
 //!
 //! Must never: decide anything about replication, or send a command.
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
 //! `urbd web`: one page that only looks, on a loopback address.
 //!
-//! Who can reach it: every user of this machine, and every page that a browser on this machine shows. So it has nothing
-//! that changes anything and no secret; requests are refused whose `Host` is not this address (a page elsewhere may have
-//! its name point here), or that a browser says come from another site.
+//! Who can reach it: every user of this machine, and every page that a browser on this machine shows. So it has
+//! nothing that changes anything and no secret; requests are refused whose `Host` is not this address (a page elsewhere
+//! may have its name point here), or that a browser says come from another site.
 
 mod history;
 mod http;

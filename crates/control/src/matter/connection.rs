@@ -48,8 +48,8 @@ impl List<'_> {
         if let Some(cause) = split {
             let next = format!(
                 "choose whose changes are thrown away. This node's: urbd secondary {resource}; urbd connect \
-                 --discard-my-data {object}. Those of {name}: the same there, and here urbd connect {object}. None: copy \
-                 the data of one node elsewhere first (mount it there), then discard that node's"
+                 --discard-my-data {object}. Those of {name}: the same there, and here urbd connect {object}. None: \
+                 copy the data of one node elsewhere first (mount it there), then discard that node's"
             );
             return self.add(object, Weight::Error, "split-brain", sentence(&cause.text), next);
         }
