@@ -110,7 +110,7 @@ def test_port_taken(pair):
 
     with in_network(a, listen):
         r = a.call("up", "r0")
-        assert r.rc == 1 and f"port {PORT} of {a.ip} is taken by another program" in r.err and "ss -ltnp" in r.err, r
+        assert r.rc == 1 and f"port {PORT} of {a.ip} is in use by another program" in r.err and "ss -ltnp" in r.err, r
         assert a.call("status", "r0").rc == 10, "nothing was started"
     a.urbd("up", "r0")
 

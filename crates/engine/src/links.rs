@@ -55,7 +55,7 @@ pub(crate) fn check_ports<'a>(settings: impl Iterator<Item = &'a LinkSettings>) 
         }
         if listens().as_ref().is_err_and(taken) {
             return Err(format!(
-                "port {} of {} is taken by another program: find it with `ss -ltnp`, and end it or give the resource \
+                "port {} of {} is in use by another program: find it with `ss -ltnp`, and end it or give the resource \
                  another port",
                 local.port(),
                 local.ip()

@@ -30,6 +30,10 @@ pub(crate) fn web(call: &Call) -> Result<u8, Problem> {
         Problem::usage(format!("--listen {why}"))
             .hint("to look from another machine: ssh -L 7780:127.0.0.1:7780 THIS_MACHINE, and urbd web here")
     })?;
+    if call.context.dry_run {
+        status::print(&format!("http://{address}/\n"));
+        return Ok(0);
+    }
     let (looker, exit) = looker(call)?;
     let failed = |e: io::Error| {
         let hint = match e.kind() {
