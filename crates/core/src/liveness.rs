@@ -99,8 +99,8 @@ impl Resource {
         }
     }
 
-    /// Both sides have changed data while they were apart, and no policy decides: says how much. `theirs`: blocks that the
-    /// peer has changed.
+    /// Both sides have changed data while they were apart, and no policy decides: says how much. `theirs`: blocks that
+    /// the peer has changed.
     pub(crate) fn note_split_brain(&mut self, i: NodeId, d: VolumeNr, theirs: u64) {
         let text = format!(
             "split brain: since the nodes parted, this node has changed {} KiB of its data, the peer {} KiB",
