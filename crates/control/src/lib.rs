@@ -34,7 +34,7 @@ pub use message::{
 };
 pub use states::{ConnectionState, DiskState, ReplicationState, Role, UnknownWord, WriteOrdering};
 pub use status::{
-    Attempt, Cause, ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient, MemoryStatus,
-    PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended, SlowedBy,
-    Suspended, SyncDetails, VerifyDetails,
+    Attempt, Cause, ConnectionStatistics, ConnectionStatus, DeviceStatistics, DeviceStatus, IntentionalClient,
+    MemoryStatus, PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended,
+    SlowedBy, Suspended, SyncDetails, VerifyDetails,
 };
