@@ -179,6 +179,10 @@ const ADJUST: &[Opt] = &[
     DISCARD,
     flag("tentative", "Print what would be done, do nothing"),
 ];
+const SHOW: &[Opt] = &[
+    short_flag("json", 'j', "As JSON, in the layout of drbdsetup show --json, always with defaults"),
+    short_flag("show-defaults", 'D', "Options that have their defaults, too"),
+];
 const STATUS: &[Opt] = &[
     short_flag("json", 'j', "As JSON, in the schema of drbdsetup status --json"),
     short_flag("statistics", 's', "With counters"),
@@ -248,7 +252,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             each("role", Resource, "Print our role", &[], status::role),
             each("cstate", Peer, "Print the state of connections", &[], status::connection_state),
             each("dstate", Volume, "Print the states of disks", &[], status::disk_state),
-            look(once("show", OptionalResource, "Print the running configuration", &[], show::show)),
+            look(once("show", OptionalResource, "Print the running configuration", SHOW, show::show)),
         ],
     },
     Section {

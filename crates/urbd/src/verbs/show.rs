@@ -1,5 +1,7 @@
 //! `show`: the running configuration as `drbdsetup show` prints it (`docs/spec/config-and-cli.md` 4.5).
 
+mod json;
+
 use std::fmt::Write;
 
 use config::{Backing, Group, Kind, LocalPath, MetaDisk, Running, RunningConnection, RunningVolume};
@@ -12,20 +14,30 @@ use crate::verbs::{adjust, status};
 /// Of the named resources; of all that run if none is named.
 pub(crate) fn show(call: &Call) -> Result<u8, Problem> {
     let (names, mut worst) = status::named(call.context, &call.objects());
+    let (in_json, defaults) = (call.flag("json"), call.flag("show-defaults"));
+    let mut all = Vec::new();
     for name in names {
         let shown = adjust::running(call, &name).map(|running| {
-            status::print(&text(&running));
+            if in_json {
+                all.push(json::resource(&running));
+            } else {
+                status::print(&text(&running, defaults));
+            }
             0
         });
         worst = worst.max(cli::settle(shown));
     }
+    if in_json {
+        status::print(&format!("{:#}\n", serde_json::Value::Array(all)));
+    }
     Ok(worst)
 }
 
-fn text(running: &Running) -> String {
-    let mut page = Page::default();
+/// With `defaults` also of options that have theirs.
+fn text(running: &Running, defaults: bool) -> String {
+    let mut page = Page { defaults, ..Page::default() };
     page.block(&format!("resource \"{}\"", running.name), |page| {
-        page.options("options", &running.options, |_| true);
+        page.options("options", &running.options, &[Group::Resource], |_| true);
         page.block("_this_host", |page| {
             if let Some(node_id) = running.node_id {
                 page.line(&format!("node-id\t\t\t{node_id};"));
@@ -52,7 +64,7 @@ fn volume(page: &mut Page, volume: &RunningVolume) {
                 });
             }
         }
-        page.options("disk", &volume.options, |s| matches!(s.spec.group, Group::Disk | Group::Device));
+        page.options("disk", &volume.options, &DISK, |s| DISK.contains(&s.spec.group));
     });
 }
 
@@ -68,11 +80,12 @@ fn connection(page: &mut Page, connection: &RunningConnection) {
         if connection.standalone {
             page.line("_cstate StandAlone;");
         }
-        page.options("net", &connection.options, |_| true);
+        page.options("net", &connection.options, &[Group::Net], |_| true);
         for (nr, options) in &connection.peer_devices {
             let set = |s: &&Setting| s.spec.group == Group::PeerDevice && !s.is_default();
-            if options.iter().any(|s| set(&s)) {
-                page.block(&format!("volume {nr}"), |page| page.options("disk", options, |s| set(&s)));
+            if page.defaults || options.iter().any(|s| set(&s)) {
+                let head = format!("volume {nr}");
+                page.block(&head, |page| page.options("disk", options, &[Group::PeerDevice], |s| set(&s)));
             }
         }
     });
@@ -82,6 +95,18 @@ fn connection(page: &mut Page, connection: &RunningConnection) {
 struct Page {
     text: String,
     depth: usize,
+    defaults: bool,
+}
+
+const DISK: [Group; 2] = [Group::Disk, Group::Device];
+
+/// Every option of these groups, as it is set or by its default, and what else is set (`_name`).
+fn every(settings: &Settings, groups: &[Group]) -> Vec<Setting> {
+    let specs = config::options().filter(|spec| groups.contains(&spec.group));
+    let mut all: Vec<Setting> =
+        specs.map(|spec| settings.find(spec.name).cloned().unwrap_or_else(|| Setting::default_of(spec))).collect();
+    all.extend(settings.iter().filter(|s| config::options().all(|spec| spec.name != s.spec.name)).cloned());
+    all
 }
 
 impl Page {
@@ -98,15 +123,21 @@ impl Page {
         self.line("}");
     }
 
-    /// A section with the options that differ from their defaults; nothing if there are none.
-    fn options(&mut self, section: &str, settings: &Settings, wanted: impl Fn(&Setting) -> bool) {
-        let shown: Vec<&Setting> = settings.iter().filter(|s| wanted(s) && !s.is_default()).collect();
+    /// A section with the options that differ from their defaults; nothing if there are none. With defaults: all of the
+    /// groups.
+    fn options(&mut self, section: &str, settings: &Settings, groups: &[Group], wanted: impl Fn(&Setting) -> bool) {
+        let shown: Vec<Setting> = if self.defaults {
+            every(settings, groups)
+        } else {
+            settings.iter().filter(|s| wanted(s) && !s.is_default()).cloned().collect()
+        };
         if shown.is_empty() {
             return;
         }
         self.block(section, |page| {
-            for setting in shown {
-                page.line(&format!("{:<16}\t{};", setting.spec.name, value(setting)));
+            for setting in &shown {
+                let remark = if setting.is_default() { " # default" } else { "" };
+                page.line(&format!("{:<16}\t{};{remark}", setting.spec.name, value(setting)));
             }
         });
     }
@@ -146,7 +177,7 @@ mod tests {
         for case in ["options-changed", "three-node-mixed", "two-node-connected"] {
             let real = fs::read_to_string(runtime.join(case).join("show.txt")).unwrap();
             let running = Running::parse_show(&real).unwrap();
-            let ours: String = running.iter().map(text).collect();
+            let ours: String = running.iter().map(|r| text(r, false)).collect();
             assert_eq!(words(&ours), words(&real), "{case}");
         }
     }
