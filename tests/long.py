@@ -23,7 +23,7 @@ import traceback
 TESTS = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, TESTS)
 
-from cluster import Cluster, MIB  # noqa: E402
+from cluster import Cluster, MIB, eventually  # noqa: E402
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes  # noqa: E402
 from test_handover import Application, kill, restart  # noqa: E402
 from test_postgres import Database  # noqa: E402
@@ -58,7 +58,11 @@ class Load:
             f.write(bytes(2 * MIB))
             os.fsync(f.fileno())
         self.apps = [Application(blocks, first) for first in (0, 64, 128)]
-        self.fio = subprocess.Popen([*FIO, f"--directory={where}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        begun = os.path.join(where, "begun")
+        self.fio = subprocess.Popen([*FIO, f"--directory={where}", f"--exec_prerun=touch {begun}"], stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True)
+        # One that is ended before that reports nothing.
+        eventually("fio has begun", lambda: os.path.exists(begun), 60)
 
     def goes_on(self):
         """The longest operation since the last call, in seconds."""
