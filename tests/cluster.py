@@ -341,7 +341,7 @@ class UrbdNode(Node):
     def env(self, **more):
         keep = {k: v for k, v in os.environ.items() if not k.startswith("URBD_") or k == "URBD_LOG"}
         return {**keep, "URBD_CONF": self.conf, "URBD_NODE": self.name, "URBD_RUN_DIR": self.run_dir,
-                "RUST_BACKTRACE": "1", **self.cluster.variables, **more}
+                "URBD_DEV_DIR": "/dev/urbd", "RUST_BACKTRACE": "1", **self.cluster.variables, **more}
 
     def call(self, *args, timeout=60.0, input=None, env=None):
         """Runs `urbd ARGS` inside the node's network; any exit status."""
@@ -383,12 +383,14 @@ class UrbdNode(Node):
 
     def keepers(self):
         """The processes that hold devices when nobody serves them."""
-        def is_keeper(pid):
-            with contextlib.suppress(OSError):
-                with open(f"/proc/{pid}/cmdline", "rb") as f:
-                    return b"keep" in f.read().split(b"\0")
-            return False
-        return [pid for pid in self._all_pids() if is_keeper(pid)]
+        return [pid for pid in self._all_pids() if self._is_keeper(pid)]
+
+    @staticmethod
+    def _is_keeper(pid):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                return b"keep" in f.read().split(b"\0")
+        return False
 
     def let_io_fail(self):
         """Where no process serves, ends the keepers and what they keep: whoever waits for a device gets an error."""
@@ -458,7 +460,8 @@ class UrbdNode(Node):
         return [pid for pid in self._all_pids() if pid not in keepers]
 
     def _all_pids(self):
-        """They carry the node's run directory in their environment."""
+        """They carry the node's run directory in their environment.  Keepers last: who kills all in this order leaves
+        nobody who would start another keeper."""
         mark, found = b"URBD_RUN_DIR=" + self.run_dir.encode(), []
         for p in os.listdir("/proc"):
             if p.isdigit() and int(p) != os.getpid():
@@ -466,7 +469,7 @@ class UrbdNode(Node):
                     with open(f"/proc/{p}/environ", "rb") as f:
                         if mark in f.read().split(b"\0") and self._alive(int(p)):
                             found.append(int(p))
-        return found
+        return sorted(found, key=self._is_keeper)
 
     def log(self, res=None):
         text = ""
@@ -576,14 +579,24 @@ class UrbdNode(Node):
             return [x.split()[1] for x in f if x.split()[1].startswith(self.dir)]
 
     def device(self, volume=0, res="r0"):
-        """The block device that applications of this node use, by its real name."""
+        """The block device that applications of this node use, by a path that leads there from everywhere: into the
+        node's mount namespace.  Programs that resolve symbolic links must be told not to (mount -c)."""
+        return eventually(f"{self.name}: {res}/{volume} has a device", lambda: self._door(volume, res), 20)
+
+    def _door(self, volume, res):
         path = self.verb("sh-dev", f"{res}/{volume}").out.strip()
+        door = self.run(["readlink", path], stdout=subprocess.PIPE, text=True).stdout.strip()
+        door = f"/proc/{self.holder}/root{door or path}"
+        return os.path.exists(door) and door
 
-        def there():
-            real = self.run(["readlink", "-e", path], stdout=subprocess.PIPE, text=True).stdout.strip()
-            return real.startswith("/dev/") and os.path.exists(real) and real
+    def door(self, volume=0, res="r0"):
+        """The same path as the node sees it."""
+        return os.path.join(self.run_dir, f"{res}.dev", str(volume))
 
-        return eventually(f"{self.name}: {path} points at a device", there, 20)
+    def side_door(self, volume=0, res="r0"):
+        """The loop device behind it, by its own name."""
+        number = os.minor(os.stat(self.device(volume, res)).st_rdev)
+        return f"/dev/loop{number}"
 
 
 class KernelNode(Node):

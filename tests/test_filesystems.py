@@ -31,7 +31,7 @@ def mounted(node, dev, fs, run=subprocess.run):
     where = os.path.join(node.dir, "mnt")
     os.makedirs(where, exist_ok=True)
     node.mounts.append(where)
-    run(["mount", "-t", fs, dev, where], check=True)
+    run(["mount", "-c", "-t", fs, dev, where], check=True)
     try:
         yield where
     except BaseException:
@@ -141,9 +141,9 @@ def test_orderly_switch(cluster):
 def test_secondary_device_is_not_writable(cluster):
     a, b = two_nodes(cluster)
     path = b.call("sh-dev", "r0/0").out.strip()
-    # there is none, or it cannot be written
-    r = b.run(["dd", "if=/dev/zero", f"of={path}", "bs=4096", "count=1", "conv=nocreat,fsync"], stderr=subprocess.DEVNULL)
-    assert r.returncode != 0
+    for of, why in ((path, "Read-only file system"), (b.side_door(), "Operation not permitted")):
+        r = b.run(["dd", "if=/dev/zero", f"of={of}", "bs=4096", "count=1", "conv=nocreat,fsync"], capture_output=True, text=True)
+        assert r.returncode != 0 and why in r.stderr, r
     cluster.assert_same()
 
 
@@ -220,13 +220,13 @@ def test_a_stop_waits_for_who_uses_the_device(cluster):
         eventually("refusal in the log", lambda: "held open" in a.log(), 20)
         want = put(m, "f", os.urandom(MIB))
         assert digest(os.path.join(m, "f")) == want and a.state()["role"] == "Primary"
-    loop = os.path.realpath(dev)
+    loop = a.side_door()
     assert os.path.exists(f"/sys/block/{os.path.basename(loop)}/loop/backing_file")
     a.kill()
     eventually("the loop device is free", lambda: not os.path.exists(f"/sys/block/{os.path.basename(loop)}/loop"), 20)
     a.urbd("down", "r0")
-    assert not os.path.islink(dev)
-    assert not [f for f in os.listdir(a.run_dir) if f.endswith((".sock", ".nbd"))]
+    assert a.run(["test", "-L", "/dev/urbd/by-res/r0/0"]).returncode == 1 and not a.mounted()
+    assert not [f for f in os.listdir(a.run_dir) if f.endswith((".sock", ".nbd", ".dev"))]
 
 
 @contextlib.contextmanager

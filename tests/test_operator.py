@@ -433,8 +433,10 @@ def test_nodes_of_one_machine_leave_each_others_device_link_alone(cluster):
         path = node.status()["devices"][0]["device-path"]
         return path if path == link else os.path.realpath(path)
 
-    mine = C.eventually("the device has its name", lambda: os.path.islink(link) and os.readlink(link))
-    assert leads_to(a) == link
+    # Who was there first has it, until another one becomes Primary.
+    mine, theirs = (n.door() for n in (a, b))
+    C.eventually("the device has its name", lambda: os.path.islink(link) and os.readlink(link) == mine)
+    assert leads_to(a) == link and leads_to(b) == theirs
     # Everything that the other one does, but to become Primary.
     b.urbd("secondary", "r0")
     b.stop()
@@ -449,7 +451,7 @@ def test_nodes_of_one_machine_leave_each_others_device_link_alone(cluster):
     assert os.readlink(link) == mine and leads_to(a) == link
     # The last that becomes Primary has the name; the other one still has its device.
     b.urbd("primary", "r0")
-    theirs = C.eventually("the name has gone over", lambda: os.readlink(link) not in ("", mine) and os.readlink(link))
+    C.eventually("the name has gone over", lambda: os.readlink(link) == theirs)
     assert leads_to(b) == link and leads_to(a) == mine
     a.urbd("secondary", "r0")
     a.kill()
@@ -460,8 +462,7 @@ def test_nodes_of_one_machine_leave_each_others_device_link_alone(cluster):
     b.kill()
     assert os.readlink(link) == theirs
     b.urbd("down", "r0")
-    assert not os.path.exists(os.path.dirname(link))
-    assert not [f for n in (a, b) for f in os.listdir(n.run_dir) if f.endswith(".link")]
+    assert not os.path.islink(link)
 
 
 def test_primary_without_its_block_device_fails(pair):
@@ -485,7 +486,7 @@ def test_primary_without_its_block_device_fails(pair):
     # As soon as it can be made it is.
     in_the_way("/dev/loop-control", False)
     a.urbd("primary", "r0")
-    assert a.device().startswith("/dev/loop")
+    assert os.path.exists(a.device())
     a.urbd("primary", "r0")
     a.stop()
     # None at all, from the start.
@@ -528,7 +529,8 @@ def test_demotion_after_use_leaves_no_errors_in_the_logs(synced):
         subprocess.run(["dd", "if=/dev/urandom", f"of={device}", "bs=64k", "count=20", "conv=notrunc", *options], check=True,
                        stderr=subprocess.DEVNULL)
 
-    device = a.device()
+    # By the side door, as udev's links have it: nobody is asked, and nobody writes back at the last close.
+    device = a.side_door()
     before = kernel_errors(device)
     for options in ((), ("oflag=direct",), ("conv=notrunc,fsync",)):
         subprocess.run(["mkfs.ext4", "-q", "-F", device], check=True)
@@ -536,18 +538,18 @@ def test_demotion_after_use_leaves_no_errors_in_the_logs(synced):
         a.urbd("secondary", "r0")
         assert "the block device of volume" not in a.log() and kernel_errors(device) == before, options
         a.urbd("primary", "r0")
-        device = a.device()
+        device = a.side_door()
         before = kernel_errors(device)
     use(device)
     a.urbd("secondary", "r0")
     synced.assert_same()
     a.urbd("primary", "r0")
     # What is really lost is still said: nothing is written back before a demotion by force.
-    use(a.device())
+    use(a.side_door())
     a.urbd("secondary", "--force", "r0")
-    assert "the block device of volume 0: Input/output error" in a.log()
+    C.eventually("it is said", lambda: "the block device of volume 0: Input/output error" in a.log(), 10)
     a.urbd("primary", "r0")
-    use(a.device())
+    use(a.side_door())
     log = a.log()
     a.stop()
     assert a.log()[len(log):].count("the block device of volume") == 0

@@ -195,8 +195,8 @@ fn take_messages(device: &File, mut session: Session, queue: &Queue) {
         };
         out.clear();
         match session.parse(&message[..n], &mut out) {
-            Event::None => {}
-            Event::Reply | Event::Destroyed => drop((&*device).write(&out)),
+            Event::None | Event::Knock(_) | Event::Interrupted(_) => {}
+            Event::Reply | Event::Released(_) | Event::Destroyed => drop((&*device).write(&out)),
             Event::Request { request, payload, .. } => {
                 queue.push(Job { request, payload: message[payload].to_vec(), came: Instant::now() });
             }

@@ -359,6 +359,7 @@ impl Config<'_> {
         let mut command = Command::new(program);
         command.env("URBD_CONF", config_file(self.dir)).env("URBD_NODE", node);
         command.env("URBD_RUN_DIR", self.dir.join(node));
+        command.env("URBD_DEV_DIR", self.dir.join(node).join("dev"));
         command
     }
 

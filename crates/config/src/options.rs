@@ -558,6 +558,8 @@ option_structs! {
         fuse_io_uring: bool = "fuse-io-uring",
         /// Let the block device outlive the process: a keeper holds it until the next one takes over.
         hand_over: bool = "hand-over",
+        /// Keep the names of devices that DRBD would give, where the kernel's DRBD is not loaded.
+        drbd_names: bool = "drbd-names",
         /// What decides on the speed of a resync.
         resync_controller: ResyncController = "resync-controller",
         /// How long a wait for the next event stays awake at most, 0 to 1 ms; 0 = it sleeps at once. Default 100 us.

@@ -245,12 +245,12 @@ table! {
     Resource {
         "cpu-mask": Kind::Text { default: "", max: 255 };
         "on-no-data-accessible": choice::<OnNoData>("io-error"), honoured();
-        "auto-promote": YES, nine();
+        "auto-promote": YES, nine(), honoured();
         "peer-ack-window": number(Unit::Sector, 4096, 2048, 204_800), nine();
         "peer-ack-delay": number(Unit::Millisecond, 100, 1, 10_000), nine();
         "twopc-timeout": number(Unit::Decisecond, 300, 50, 600), nine();
         "twopc-retry-timeout": number(Unit::Decisecond, 1, 1, 50), nine();
-        "auto-promote-timeout": number(Unit::Decisecond, 20, 0, 600), nine();
+        "auto-promote-timeout": number(Unit::Decisecond, 20, 0, 600), nine(), honoured();
         "max-io-depth": number(Unit::One, 8000, 4, 4_294_967_295), nine();
         "quorum": QUORUM, nine();
         "on-no-quorum": choice::<OnNoQuorum>("suspend-io"), nine();
@@ -374,6 +374,7 @@ table! {
         "front-end": choice::<FrontEnd>("auto"), honoured();
         "fuse-io-uring": NO, honoured();
         "hand-over": YES, honoured();
+        "drbd-names": YES, honoured();
         "resync-controller": choice::<ResyncController>("adaptive"), honoured();
         "busy-poll": number(Unit::Microsecond, 100, 0, 1000), honoured();
         "status-group": NAME, honoured();

@@ -1,7 +1,6 @@
 //! What goes into a [`Resource`](crate::Resource) and what comes out of it.
 //!
-//! Nothing in here carries payload: the bytes of application data stay with the caller, who names them by
-//! [`BufRef`]. See the crate's head for the order of calls.
+//! Nothing here carries payload: callers name it by [`BufRef`]. The crate's head has the order of calls.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 use units::{ByteLen, Generation, NodeId, Sector, SectorRange, VolumeNr};
@@ -619,8 +618,7 @@ pub enum Command {
     Down(bool),
 }
 
-/// Why a command failed: DRBD's code (`docs/spec/config-and-cli.md` appendix A and
-/// `docs/spec/connection-and-state.md` 1.7) and words.
+/// Why a command failed: DRBD's code (`docs/spec/config-and-cli.md` A, `connection-and-state.md` 1.7) and words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommandError {
     /// A state-change code (negative, e.g. -2) or a configuration code (100 and up).
@@ -691,6 +689,8 @@ pub struct DeviceSnapshot {
     pub disk: wire::DiskState,
     /// Usable size.
     pub size: ByteLen,
+    /// The metadata are in 8.4's format.
+    pub old_metadata: bool,
     /// Data generations: current, bitmap, history.
     pub generations: [Generation; 4],
     /// Bytes read from and written to the local disk for applications and peers.

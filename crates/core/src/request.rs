@@ -11,6 +11,7 @@ use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
 use crate::resource::Op;
+use std::collections::VecDeque;
 use units::{Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
 
@@ -179,7 +180,7 @@ impl Resource {
 
     fn check(&self, d: VolumeNr, req: &BlockRequest) -> Result<(), IoError> {
         let dev = &self.devices[d];
-        if self.devices[d].role != wire::Role::Primary {
+        if dev.role != wire::Role::Primary && !(req.kind == RequestKind::Read && self.may_be_read(d)) {
             return Err(IoError::NotPrimary);
         }
         let limit = match req.kind {
@@ -207,7 +208,7 @@ impl Resource {
     /// Moves what can go on: called once a turn, and whenever something was released.
     pub(crate) fn pump_requests(&mut self, d: VolumeNr) {
         if self.state.role != wire::Role::Primary {
-            return self.refuse_waiting(d);
+            return self.serve_readers(d);
         }
         if !self.may_start_io(d) {
             return;
@@ -237,8 +238,27 @@ impl Resource {
         self.pump_al(d);
     }
 
+    /// May a Secondary's device be read (`docs/spec/connection-and-state.md` 8.3)? Only while nobody writes: a copy
+    /// that changes under its reader is of no use.
+    fn may_be_read(&self, d: VolumeNr) -> bool {
+        let word = self.word(d);
+        let good = word.disk == DiskState::UpToDate || word.pdsk == DiskState::UpToDate;
+        word.peer != wire::Role::Primary && good
+    }
+
+    /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
+    fn serve_readers(&mut self, d: VolumeNr) {
+        let may = self.may_be_read(d);
+        let incoming = std::mem::take(&mut self.devices[d].incoming);
+        let (reads, others): (VecDeque<_>, _) =
+            incoming.into_iter().partition(|waiting| may && waiting.request.kind == RequestKind::Read);
+        self.devices[d].incoming = others;
+        self.refuse_waiting(d);
+        reads.into_iter().for_each(|read| self.start_reads(d, read));
+    }
+
     /// A forced demotion fails what has not begun: a Secondary's disk is not written to for applications.
-    fn refuse_waiting(&mut self, d: VolumeNr) {
+    pub(crate) fn refuse_waiting(&mut self, d: VolumeNr) {
         for waiting in std::mem::take(&mut self.devices[d].incoming) {
             self.end_owner(d, Owner::Tag(waiting.request.tag), Err(IoError::NotPrimary));
         }

@@ -64,6 +64,7 @@ impl Resource {
             volume: dev.volume,
             disk: self.state.disk(d),
             size: dev.size.to_bytes(),
+            old_metadata: dev.backing.as_ref().is_some_and(|b| b.md.format != meta::Format::V09),
             generations: [set.current, set.bitmap, set.history[0], set.history[1]],
             read: ByteLen(dev.read_bytes),
             written: ByteLen(dev.written_bytes),

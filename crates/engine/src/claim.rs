@@ -2,9 +2,11 @@
 //! keeper.
 
 use crate::exclusive::{self, Locked};
+use crate::fuse_server::{PRIMARY, PROMOTED};
 use crate::resource::{Error, log, prepare_run_dir};
 use frontends::fuse;
 use frontends::keeper::{Keeper, Kind, Place};
+use frontends::loopdev::LoopDevice;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{File, Permissions};
@@ -61,14 +63,27 @@ impl Claim {
     /// Are there devices that applications may be using?
     #[must_use]
     pub fn inherits_devices(&self) -> bool {
-        self.devices().next().is_some()
+        self.left.iter().any(|(place, _)| matches!(place.kind, Kind::Device | Kind::Tag))
     }
 
-    /// Their volumes.
-    pub(crate) fn devices(&self) -> impl Iterator<Item = VolumeNr> {
-        let volume = |number| VolumeNr(u16::try_from(number).unwrap_or(u16::MAX));
-        self.left.iter().filter(|(place, _)| place.kind == Kind::Device).map(move |(place, _)| volume(place.number))
+    /// The volumes whose devices applications may be using.
+    pub(crate) fn devices(&self) -> Vec<VolumeNr> {
+        used(&self.left)
     }
+}
+
+/// Of what a process has left: the volumes that applications may be using. All, if it was Primary: what is in the page
+/// cache is theirs. Else those that are not held.
+fn used(left: &[(Place, OwnedFd)]) -> Vec<VolumeNr> {
+    let volume = |place: &Place| VolumeNr(u16::try_from(place.number).unwrap_or(u16::MAX));
+    let of = |kind: Kind| left.iter().filter(move |(place, _)| place.kind == kind);
+    let primary = left.iter().any(|(place, _)| matches!(*place, PRIMARY | PROMOTED));
+    let held = |place: &Place| of(Kind::Device).any(|(other, _)| other.number == place.number);
+    let attached = |tag: &OwnedFd| {
+        LoopDevice::of_descriptor(tag.as_fd()).is_ok_and(|device| device.backing_file().is_ok_and(|f| f.is_some()))
+    };
+    let tags = of(Kind::Tag).filter(|(place, tag)| if held(place) { primary } else { attached(tag) });
+    tags.map(|(place, _)| volume(place)).collect()
 }
 
 impl fmt::Debug for Claim {
@@ -119,7 +134,7 @@ pub fn end_keeper(run_dir: &Path, resource: &str, force: bool) -> io::Result<boo
     if !keeper.is_there() {
         return Ok(false);
     }
-    let in_use = !force && keeper.fetch()?.iter().any(|(place, _)| place.kind == Kind::Device);
+    let in_use = !force && !used(&keeper.fetch()?).is_empty();
     if !in_use {
         keeper.end()?;
     }

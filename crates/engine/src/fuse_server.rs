@@ -1,41 +1,45 @@
-//! Block devices by FUSE and loop: a file system with one file per volume, and a loop device on each while this node is
-//! Primary.
+//! Block devices by FUSE and loop: a file system with one file per volume, a loop device on each (`devices`), and a
+//! door to each device, which is what applications open (`doors`).
 //!
-//! The file system is taken out of the directory tree at once and lives on an open descriptor of its root. Nothing of
-//! this outlives the process (the loop devices have holders, [`loopdev::keep`]) but what a keeper holds as well: then
-//! the next process takes over (`handover`).
+//! The file system is mounted on `RUN_DIR/RES.dev`. Nothing of this outlives the process (the loop devices have
+//! holders, [`frontends::loopdev::keep`]) but what a keeper holds as well: then the next process takes over
+//! (`handover`).
 //!
 //! Requests come in one of two ways. Where the kernel has FUSE over io_uring and it is switched on, in *slots* that are
 //! part of the loop's ring: no system call of their own. Else as messages, read and answered with plain calls that do
 //! not block: io_uring would hand them to worker threads, as `/dev/fuse` has no way to be tried. What touches the
 //! files (attaching, resizing and detaching loop devices) runs on helper threads, because this thread serves the files.
 
+mod devices;
+mod doors;
 mod handover;
 mod ledger;
 
-pub(crate) use handover::Inherited;
+pub(crate) use doors::Opening;
+pub(crate) use handover::{Inherited, PRIMARY, PROMOTED};
 
-use crate::buffers::{Buf, Pool};
+use crate::buffers::{Buf, BufId, Pool};
 use crate::requests::{Asker, Requests};
 use crate::resource::log;
 use crate::ring::{Done, Fd, FuseSlot, Interface, Op, Ring};
 use crate::sys;
 use crate::token::Token;
-use frontends::device_link::DeviceLinks;
+use config::LocalResource;
+use devices::{Node, Probe};
+use doors::Doors;
+use frontends::device_link::{DeviceLinks, Names};
 use frontends::fuse::{self, Event, MESSAGE_MAX, PAYLOAD_MAX, Session, WRITE_HEADER};
 use frontends::keeper::Keeper;
-use frontends::loopdev::{self, Background, Kept, in_background};
 use frontends::{Errno, Export, Kind, Request};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
-use units::{ByteLen, Instant, VolumeNr};
-use urbd_core::{Access, BufRef, Segments};
+use units::{Instant, VolumeNr};
+use urbd_core::{BufRef, Segments};
 
 /// The file system and the loop devices on its files.
 pub(crate) struct FuseServer {
@@ -43,9 +47,20 @@ pub(crate) struct FuseServer {
     fd: Fd,
     root: OwnedFd,
     session: Session,
+    /// `None`: it is left to the next process, or goes with this one.
+    mounted: Option<Mounted>,
     links: DeviceLinks,
+    names: Vec<Names>,
     resource: String,
+    /// The group that doors belong to.
+    group: u32,
     volumes: BTreeMap<VolumeNr, Node>,
+    doors: Doors,
+    /// Volumes whose last user has gone.
+    closed: Vec<VolumeNr>,
+    probe: Option<Probe>,
+    /// The devices are being taken away.
+    ending: bool,
     message: Vec<u8>,
     /// Slots whose requests are being worked on, by the kernel's number of the request.
     slots: HashMap<u64, Box<FuseSlot>>,
@@ -55,8 +70,9 @@ pub(crate) struct FuseServer {
     changing: u32,
     /// Flushes that began when every change had its answer, and how many there were; by the kernel's number.
     flushing: HashMap<u64, (VolumeNr, u64)>,
-    /// Flushes of which it is known that they have nothing to do.
-    idle_flushes: Vec<Request>,
+    /// Requests of which it is known how they end: flushes that have nothing to do, and what nobody may ask for any
+    /// more.
+    decided: Vec<(Request, Result<(), Errno>)>,
     out: Vec<u8>,
     armed: bool,
     gone: bool,
@@ -88,36 +104,6 @@ struct Received {
     slot: Option<Box<FuseSlot>>,
 }
 
-/// A volume's block device.
-#[derive(Default)]
-struct Node {
-    /// Bytes that it is to have; 0: there is to be no device.
-    wanted: u64,
-    device: Option<(Kept, u64)>,
-    link: Option<PathBuf>,
-    work: Option<Work>,
-    used: bool,
-    /// Why there is no device, or one of another size. Not tried again until something changes.
-    problem: Option<String>,
-    /// Changes that the kernel has asked for, and how many of them the last flush covered.
-    changes: u64,
-    flushed: u64,
-}
-
-/// What is being done about a device, and the size that it is to have then.
-enum Work {
-    Attach(Background<Kept>, u64),
-    Resize(Background<u64>, u64),
-    Detach(Background<()>),
-}
-
-/// No pauses of writeback by the kernel: how much is under way is bounded by our buffers.
-const DEVICE: loopdev::Options = loopdev::Options { read_only: false, block_size: 512, paced: false };
-
-/// How long a device may be in use after its last user let go of it.
-const RELEASE_ATTEMPTS: u32 = 40;
-const RELEASE_PAUSE: Duration = Duration::from_millis(50);
-
 /// Messages taken before others get their turn.
 const BATCH: usize = 128;
 
@@ -126,8 +112,8 @@ const SLOT_MEMORY: usize = 32 << 20;
 const SLOTS_PER_QUEUE: std::ops::RangeInclusive<usize> = 2..=64;
 
 impl FuseServer {
-    /// Mounts on `RUN_DIR/RES.fuse`, for a moment. What a dead process left there is cleared away. Requests come
-    /// through the ring if `slots` and the kernel agrees. What else the ring completes meanwhile is appended to `done`.
+    /// Mounts on `RUN_DIR/RES.dev`. What a dead process left there is cleared away. Requests come through the ring if
+    /// `slots` and the kernel agrees. What else the ring completes meanwhile is appended to `done`.
     ///
     /// # Errors
     /// If the host has no FUSE or no loop devices, or we may not use them.
@@ -135,12 +121,11 @@ impl FuseServer {
         ring: &mut Ring<Token>,
         done: &mut Vec<Done<Token>>,
         pool: &'static Pool,
-        resource: &str,
-        volumes: &[VolumeNr],
+        local: &LocalResource,
         run_dir: &Path,
         slots: bool,
     ) -> io::Result<FuseServer> {
-        let mut server = FuseServer::mount(pool, resource, volumes, run_dir)?;
+        let mut server = FuseServer::mount(pool, local, run_dir)?;
         if slots && ring.interface() == Interface::IoUring {
             server.session = server.session.wanting_slots();
         }
@@ -157,35 +142,37 @@ impl FuseServer {
         self.session.has_slots()
     }
 
-    fn mount(pool: &'static Pool, resource: &str, volumes: &[VolumeNr], run_dir: &Path) -> io::Result<FuseServer> {
+    fn mount(pool: &'static Pool, local: &LocalResource, run_dir: &Path) -> io::Result<FuseServer> {
         std::fs::File::options().read(true).write(true).open("/dev/loop-control")?;
-        let mount = run_dir.join(format!("{resource}.fuse"));
-        let (fd, root) = mount_aside(&mount)?;
+        let links = DeviceLinks::from_env(run_dir, local.urbd.drbd_names);
+        let (fd, mounted, root) = Mounted::new(links.doors(&local.name)?)?;
         sys::set_nonblocking(fd.as_raw_fd());
-        let server = FuseServer::on(pool, (resource, run_dir), volumes, fd, root);
-        for volume in volumes {
-            // A dead process's; it would lead nowhere, or to somebody else's loop device.
-            let _ = server.links.remove(resource, u32::from(volume.0));
-        }
+        let mut server = FuseServer::on(pool, local, links, fd, root);
+        server.mounted = Some(mounted);
         Ok(server)
     }
 
-    fn on(
-        pool: &'static Pool,
-        (resource, run_dir): (&str, &Path),
-        volumes: &[VolumeNr],
-        fd: Fd,
-        root: OwnedFd,
-    ) -> FuseServer {
-        let export = |v: &VolumeNr| Export::new(u32::from(v.0), format!("{resource}/{}", v.0), 0).read_only();
+    fn on(pool: &'static Pool, local: &LocalResource, links: DeviceLinks, fd: Fd, root: OwnedFd) -> FuseServer {
+        let resource = &local.name;
+        let volumes = || local.volumes.iter().map(|v| v.nr);
+        let export = |v: VolumeNr| Export::new(u32::from(v.0), format!("{resource}/{}", v.0), 0).read_only();
+        let secret = secret(&links, resource);
+        let session = Session::new(volumes().map(export).collect(), sys::user_and_group()).with_doors(secret);
         FuseServer {
             pool,
             fd,
             root,
-            session: Session::new(volumes.iter().map(export).collect(), sys::user_and_group()),
-            links: DeviceLinks::from_env(run_dir),
-            resource: resource.to_owned(),
-            volumes: volumes.iter().map(|v| (*v, Node::default())).collect(),
+            session,
+            mounted: None,
+            links,
+            names: names(local),
+            resource: resource.clone(),
+            group: devices::device_group(),
+            volumes: volumes().map(|v| (v, Node::default())).collect(),
+            doors: Doors::default(),
+            closed: Vec::new(),
+            probe: None,
+            ending: false,
             // Not zeroes, which would be memory that comes when it is touched: a process that is killed while the
             // kernel copies a message takes the message with it if a page is missing.
             message: vec![u8::MAX; MESSAGE_MAX],
@@ -193,7 +180,7 @@ impl FuseServer {
             starved: VecDeque::new(),
             changing: 0,
             flushing: HashMap::new(),
-            idle_flushes: Vec::new(),
+            decided: Vec::new(),
             out: Vec::with_capacity(4096),
             armed: false,
             gone: false,
@@ -229,89 +216,9 @@ impl FuseServer {
         refused.map_or(Ok(()), Err)
     }
 
-    /// What the volume's device is to be from now on.
-    pub(crate) fn set_device(&mut self, volume: VolumeNr, size: ByteLen, access: Access, discard: bool) {
-        if self.stage == Stage::Leaving {
-            return;
-        }
-        let Some(node) = self.volumes.get_mut(&volume) else { return };
-        node.wanted = if access == Access::ReadWrite { size.0 } else { 0 };
-        node.problem = None;
-        if let Some(export) = self.session.export_mut(u32::from(volume.0)) {
-            export.size = size.0;
-            export.read_only = access != Access::ReadWrite;
-            export.can_trim = discard;
-        }
-    }
-
-    /// Is a device being attached, resized or detached?
-    pub(crate) fn is_busy(&self) -> bool {
-        self.volumes.values().any(|n| n.work.is_some() || self.takes_requests() && n.needs_work())
-    }
-
-    /// Which device that there should be could not be made, and why.
-    pub(crate) fn missing(&self) -> Option<String> {
-        let missing = |(_, node): &(&VolumeNr, &Node)| node.wanted > 0 && node.device.is_none();
-        let (volume, node) = self.volumes.iter().find(missing)?;
-        Some(format!("volume {volume}: {}", node.problem.as_deref()?))
-    }
-
-    /// What could not be done is tried once more.
-    pub(crate) fn try_again(&mut self) {
-        self.volumes.values_mut().for_each(|node| node.problem = None);
-    }
-
     /// Does a write wait for a buffer?
     pub(crate) fn is_starved(&self) -> bool {
         !self.starved.is_empty() || !self.unread.is_empty()
-    }
-
-    /// Is there a device?
-    pub(crate) fn has_devices(&self) -> bool {
-        self.volumes.values().any(|n| n.device.is_some())
-    }
-
-    /// The path that applications open.
-    pub(crate) fn device_path(&self, volume: VolumeNr) -> Option<PathBuf> {
-        let node = self.volumes.get(&volume)?;
-        let named = node.link.clone().filter(|_| self.links.is_own(&self.resource, u32::from(volume.0)));
-        named.or_else(|| node.device.as_ref().map(|(kept, _)| kept.device().path()))
-    }
-
-    /// Was the device in use when it was last looked at?
-    pub(crate) fn is_used(&self, volume: VolumeNr) -> bool {
-        self.stage == Stage::Serving && self.volumes.get(&volume).is_some_and(|n| n.used)
-    }
-
-    /// Looks which devices are in use (mounted, or claimed by another driver); [`Token::UseCheck`] comes when it is
-    /// known. What applications left in the page cache is written back before. Opening a device may wait for its
-    /// writes, so it is not done here.
-    pub(crate) fn check_use(&self, ring: &mut Ring<Token>) -> io::Result<Background<Vec<VolumeNr>>> {
-        let devices: Vec<(VolumeNr, PathBuf)> =
-            self.volumes.iter().filter_map(|(v, n)| Some((*v, n.device.as_ref()?.0.device().path()))).collect();
-        let work = in_background(&[], move || {
-            let claimed = |path: &PathBuf| {
-                let open = std::fs::File::options().read(true).custom_flags(libc::O_EXCL).open(path);
-                let written_back = open.and_then(|device| device.sync_all());
-                written_back.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
-            };
-            // What has just been unmounted may still be let go of.
-            let claimed = |path: &PathBuf| {
-                (0..RELEASE_ATTEMPTS).all(|attempt| {
-                    let pause = if attempt == 0 { Duration::ZERO } else { RELEASE_PAUSE };
-                    std::thread::sleep(pause);
-                    claimed(path)
-                })
-            };
-            Ok(devices.into_iter().filter(|(_, path)| claimed(path)).map(|(v, _)| v).collect())
-        })?;
-        watch(ring, &work, Token::UseCheck)?;
-        Ok(work)
-    }
-
-    /// Notes which volumes' devices are in use.
-    pub(crate) fn set_used(&mut self, used: &[VolumeNr]) {
-        self.volumes.iter_mut().for_each(|(v, n)| n.used = used.contains(v));
     }
 
     /// The kernel has messages for us.
@@ -331,56 +238,21 @@ impl FuseServer {
                 break;
             }
         }
-        self.go_through_ledger(requests);
-        for flush in std::mem::take(&mut self.idle_flushes) {
-            self.answer(ring, &flush, Ok(()), Vec::new());
+        self.go_through_ledger(ring, requests);
+        for (request, result) in std::mem::take(&mut self.decided) {
+            self.answer(ring, &request, result, Vec::new());
         }
         if !self.armed {
             let mut taken = 0;
-            while !self.is_blocked() && taken < BATCH && self.take_message(requests) {
+            while !self.is_blocked() && taken < BATCH && self.take_message(ring, requests) {
                 taken += 1;
             }
             if !self.is_blocked() {
                 self.arm(ring);
             }
         }
-        let volumes: Vec<VolumeNr> =
-            self.volumes.iter().filter(|(_, n)| n.work.is_none() && n.needs_work()).map(|(v, _)| *v).collect();
-        for volume in volumes {
-            self.start_work(ring, volume);
-        }
-    }
-
-    /// A helper thread has done its work. `Some` says what went wrong.
-    pub(crate) fn on_work(&mut self, volume: VolumeNr) -> Option<String> {
-        let node = self.volumes.get_mut(&volume)?;
-        let ended = match node.work.take()? {
-            Work::Attach(mut work, size) => work.take()?.map(|kept| node.device = Some((kept, size))),
-            Work::Resize(mut work, size) => {
-                node.device.iter_mut().for_each(|device| device.1 = size);
-                work.take()?.map(drop)
-            }
-            Work::Detach(mut work) => work.take()?,
-        };
-        if let Err(e) = ended {
-            node.problem = Some(e.to_string());
-            return node.problem.clone();
-        }
-        // If the keeper has just ended, its successor is given all devices.
-        let shared = self.share(volume).map_err(|e| format!("the keeper: {e}"));
-        let linked = self.link(volume).map_err(|e| format!("its name in /dev/urbd: {e}"));
-        linked.and(shared).err()
-    }
-
-    /// The device's name leads to it, or is gone.
-    fn link(&mut self, volume: VolumeNr) -> io::Result<()> {
-        let Some(node) = self.volumes.get_mut(&volume) else { return Ok(()) };
-        let number = u32::from(volume.0);
-        node.link = match &node.device {
-            Some((kept, _)) => Some(self.links.create(&self.resource, number, &kept.device().path())?),
-            None => self.links.remove(&self.resource, number).map(|()| None)?,
-        };
-        Ok(())
+        self.open_doors(ring);
+        self.start_tasks(ring);
     }
 
     /// The kernel has put a request into a slot, or the slot is of no use any more.
@@ -396,6 +268,15 @@ impl FuseServer {
                 if let Err(received) = self.admit(received, requests) {
                     self.starved.push_back(received);
                 }
+            }
+            Event::Knock(knock) => self.on_knock(ring, knock, Some(slot)),
+            Event::Released(volume) => {
+                commit(ring, &self.fd, slot, &self.out, &[]);
+                self.released(volume_nr(volume));
+            }
+            Event::Interrupted(unique) => {
+                self.on_interrupt(ring, unique);
+                commit(ring, &self.fd, slot, &[], &[]);
             }
             Event::None | Event::Reply | Event::Destroyed => commit(ring, &self.fd, slot, &self.out, &[]),
         }
@@ -435,9 +316,9 @@ impl FuseServer {
     }
 
     /// Reads and handles one message; false if there was none.
-    fn take_message(&mut self, requests: &mut Requests) -> bool {
+    fn take_message(&mut self, ring: &mut Ring<Token>, requests: &mut Requests) -> bool {
         if self.ledger.is_some() {
-            return self.take_into_ledger(requests);
+            return self.take_into_ledger(ring, requests);
         }
         // What follows the headers of a write goes where the write can leave it.
         let mut landing = self.pool.take(PAYLOAD_MAX);
@@ -452,10 +333,19 @@ impl FuseServer {
             Event::Reply | Event::Destroyed => {
                 sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
             }
+            Event::Released(volume) => {
+                sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
+                self.released(volume_nr(volume));
+            }
+            Event::Knock(knock) => self.on_knock(ring, knock, None),
+            Event::Interrupted(unique) => self.on_interrupt(ring, unique),
             Event::Request { volume, request, payload } => {
                 let volume = volume_nr(volume);
                 if let Some(landed) = landing.filter(|_| !payload.is_empty()) {
-                    self.note(volume, request);
+                    if let Some(result) = self.note(volume, request) {
+                        self.decided.push((request, result));
+                        return true;
+                    }
                     let data = Segments::One(self.fitting(landed, payload.len()));
                     requests.admit(Asker::Fuse, volume, request, data);
                 } else if let Err(received) = self.admit(Received { volume, request, payload, slot: None }, requests) {
@@ -521,22 +411,27 @@ impl FuseServer {
         if let Some(slot) = received.slot {
             self.slots.insert(received.request.tag, slot);
         }
-        if self.note(received.volume, received.request) {
-            self.idle_flushes.push(received.request);
+        if let Some(result) = self.note(received.volume, received.request) {
+            for piece in data.as_slice() {
+                drop(self.pool.reclaim(BufId(piece.id)));
+            }
+            self.decided.push((received.request, result));
             return Ok(());
         }
         requests.admit(Asker::Fuse, received.volume, received.request, data);
         Ok(())
     }
 
-    /// Counts what the kernel asks for. True: a flush of a device that is being taken away, and all that was written
-    /// has been flushed before. The core refuses it as it does every request on a Secondary, but there is nothing to
+    /// Counts what the kernel asks for. `Some`: it is known how it ends. A flush on a Secondary, and all that was
+    /// written has been flushed before: the core refuses it as it does every request then, but there is nothing to
     /// lose.
-    fn note(&mut self, volume: VolumeNr, request: Request) -> bool {
-        let Some(node) = self.volumes.get_mut(&volume) else { return false };
+    fn note(&mut self, volume: VolumeNr, request: Request) -> Option<Result<(), Errno>> {
+        let node = self.volumes.get_mut(&volume)?;
         match request.kind {
+            Kind::Read if node.failing => return Some(Err(Errno::EIO)),
             Kind::Read => {}
-            Kind::Flush if node.wanted == 0 && node.flushed == node.changes => return true,
+            Kind::Flush if !node.primary && node.flushed == node.changes => return Some(Ok(())),
+            Kind::Flush if node.failing => return Some(Err(Errno::EIO)),
             Kind::Flush if self.changing == 0 => {
                 self.flushing.insert(request.tag, (volume, node.changes));
             }
@@ -544,40 +439,18 @@ impl FuseServer {
             Kind::Write | Kind::Discard | Kind::WriteZeroes { .. } => {
                 self.changing += 1;
                 node.changes += 1;
+                if node.failing {
+                    return Some(Err(Errno::EIO));
+                }
             }
         }
-        false
+        None
     }
 
     fn flushed(&mut self, tag: u64, result: Result<(), Errno>) {
         let Some((volume, changes)) = self.flushing.remove(&tag) else { return };
         if let Some(node) = self.volumes.get_mut(&volume).filter(|_| result.is_ok()) {
             node.flushed = node.flushed.max(changes);
-        }
-    }
-
-    fn start_work(&mut self, ring: &mut Ring<Token>, volume: VolumeNr) {
-        let file = PathBuf::from(format!("/proc/thread-self/fd/{}/{volume}", self.root.as_raw_fd()));
-        let Some(node) = self.volumes.get_mut(&volume) else { return };
-        let token = Token::FuseWork(volume);
-        let started = match (node.device.take(), node.wanted) {
-            (None, size) => loopdev::keep_through(file, &[self.root.as_fd()], DEVICE)
-                .and_then(|work| watch(ring, &work, token).map(|()| Work::Attach(work, size))),
-            (Some((kept, _)), 0) => in_background(&[], move || kept.detach())
-                .and_then(|work| watch(ring, &work, token).map(|()| Work::Detach(work))),
-            (Some((kept, old)), size) => {
-                let device = kept.device();
-                node.device = Some((kept, old));
-                in_background(&[self.root.as_fd()], move || device.refresh_size(&file))
-                    .and_then(|work| watch(ring, &work, token).map(|()| Work::Resize(work, size)))
-            }
-        };
-        match started {
-            Ok(work) => node.work = Some(work),
-            Err(e) => {
-                log("error", &format!("the block device of volume {volume}: {e}"));
-                node.problem = Some(e.to_string());
-            }
         }
     }
 }
@@ -595,35 +468,57 @@ fn volume_nr(id: u32) -> VolumeNr {
     VolumeNr(u16::try_from(id).unwrap_or(u16::MAX))
 }
 
-impl Node {
-    /// Is there something to be done about the device?
-    fn needs_work(&self) -> bool {
-        self.problem.is_none() && self.wanted != self.device.as_ref().map_or(0, |(_, size)| *size)
+/// What the volumes' devices are called.
+fn names(local: &LocalResource) -> Vec<Names> {
+    let of = |volume: &config::LocalVolume| Names {
+        resource: local.name.clone(),
+        volume: u32::from(volume.nr.0),
+        implicit: volume.implicit,
+        minor: volume.minor,
+        disk: volume.backing.as_ref().map(|backing| backing.path.clone()),
+    };
+    local.volumes.iter().map(of).collect()
+}
+
+/// Makes the names of files those of this node, on a machine with several: a loop device tells what it stands on.
+fn secret(links: &DeviceLinks, resource: &str) -> String {
+    // Always the same one, as the next process has to know them: FNV-1a.
+    let place = links.doors(resource).unwrap_or_default();
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = place.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, mix);
+    format!("{resource}-{hash:016x}")
+}
+
+/// The mounted directory; taken out of the tree when this is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Mounts on `place`, and opens the root directory. A mount that a process left there is cleared away.
+    fn new(place: PathBuf) -> io::Result<(Fd, Mounted, OwnedFd)> {
+        // Mounting and unmounting follow links.
+        if place.is_symlink() {
+            let what = format!("{} is a symbolic link: remove it", place.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+        }
+        clear_mount(&place)?;
+        std::fs::create_dir_all(&place)?;
+        let fd: Fd = Rc::new(fuse::mount_with_devices(&place)?);
+        let mounted = Mounted(place);
+        let root = std::fs::File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(&mounted.0);
+        Ok((fd, mounted, root?.into()))
     }
 }
 
-/// Lets the end of background work complete with `token`.
-fn watch<T>(ring: &mut Ring<Token>, work: &Background<T>, token: Token) -> io::Result<()> {
-    let fd: Fd = Rc::new(work.as_fd().try_clone_to_owned()?);
-    ring.push(Op::Readable { fd }, token);
-    Ok(())
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // What stays is cleared away by the next one.
+        if fuse::unmount(&self.0).is_ok() {
+            let _ = std::fs::remove_dir(&self.0);
+        }
+    }
 }
 
-/// Mounts on `place`, opens the root directory, and unmounts again: nobody but us can reach the files, and they are
-/// gone when we are. A mount that a process left there which died in between is cleared away.
-fn mount_aside(place: &Path) -> io::Result<(Fd, OwnedFd)> {
-    // Mounting and unmounting follow links.
-    if place.is_symlink() {
-        let what = format!("{} is a symbolic link: remove it", place.display());
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
-    }
-    if fuse::is_mounted(place)? {
-        fuse::unmount(place)?;
-    }
-    std::fs::create_dir_all(place)?;
-    let fd: Fd = Rc::new(fuse::mount(place)?);
-    let root = std::fs::File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(place);
-    fuse::unmount(place)?;
-    std::fs::remove_dir(place)?;
-    Ok((fd, root?.into()))
+/// Unmounts what a process has left on `place`. Nobody is asked: the file system may not answer any more.
+pub(crate) fn clear_mount(place: &Path) -> io::Result<()> {
+    if fuse::is_mounted(place)? { fuse::unmount(place) } else { Ok(()) }
 }

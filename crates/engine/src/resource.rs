@@ -2,6 +2,7 @@
 
 mod commands;
 mod effects;
+mod gate;
 mod handover;
 
 use crate::application::{Application, Inside};
@@ -11,7 +12,7 @@ use crate::claim::{Claim, KeeperCommand, lock_file, open_lock};
 use crate::control_server::ControlServer;
 use crate::dependencies::Dependencies;
 use crate::exclusive::{self, Locked};
-use crate::fuse_server::{FuseServer, Inherited};
+use crate::fuse_server::{self, FuseServer, Inherited, PRIMARY};
 use crate::handlers::Handlers;
 use crate::links::{LinkEvent, Links, check_ports};
 pub(crate) use crate::log::log;
@@ -31,8 +32,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use units::{Duration, Instant, VolumeNr};
-use urbd_core::{Command, LinkDown, LinkUp, Resource};
+use units::{ByteLen, Duration, Instant, VolumeNr};
+use urbd_core::{Access, Command, LinkDown, LinkUp, Openers, Resource};
 
 /// What to run and where.
 #[derive(Clone, Debug)]
@@ -133,7 +134,12 @@ pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> 
     if !matches!(exclusive::lock(&lock), Ok(Locked::Yes | Locked::Despite(_))) {
         return false;
     }
-    let links = DeviceLinks::from_env(run_dir);
+    let links = DeviceLinks::from_env(run_dir, true);
+    if let Ok(doors) = links.doors(resource)
+        && fuse_server::clear_mount(&doors).is_ok()
+    {
+        let _ = std::fs::remove_dir(doors);
+    }
     let sockets = [socket_path(run_dir, resource)].into_iter();
     let sockets = sockets.chain(volumes.iter().map(|volume| {
         let _ = links.remove(resource, u32::from(volume.0));
@@ -144,12 +150,12 @@ pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> 
     true
 }
 
-/// The name that a volume's block device has while this node is Primary.
+/// The name that a volume's block device has.
 ///
 /// # Errors
 /// For a resource whose name is not one component of a path.
 pub fn device_name(run_dir: &Path, resource: &str, volume: VolumeNr) -> io::Result<PathBuf> {
-    DeviceLinks::from_env(run_dir).path(resource, u32::from(volume.0))
+    DeviceLinks::from_env(run_dir, false).path(resource, u32::from(volume.0))
 }
 
 fn nbd_path(run_dir: &Path, resource: &str, volume: VolumeNr) -> PathBuf {
@@ -222,6 +228,11 @@ struct Runner {
     checking: Option<commands::UseCheck>,
     asked_to_stop: bool,
     handover: handover::Handover,
+    gate: gate::Gate,
+    /// What the core knows about who has which device open.
+    told_openers: BTreeMap<VolumeNr, Openers>,
+    /// What the core has said last about each device.
+    announced: BTreeMap<VolumeNr, (ByteLen, Access, bool)>,
     _lock: File,
 }
 
@@ -255,11 +266,9 @@ impl Runner {
             nbd.listen(&mut ring, volume.nr, &path, left).map_err(io(&format!("listening on {}", path.display())))?;
         }
         let mut done = Vec::new();
-        let volumes: Vec<VolumeNr> = local.volumes.iter().map(|v| v.nr).collect();
         let started = match inherited {
             Some(inherited) => {
-                let place = (local.name.as_str(), run_dir.as_path());
-                let server = FuseServer::take_over(&mut ring, pool, place, &volumes, inherited, &keeper);
+                let server = FuseServer::take_over(&mut ring, pool, &local, &run_dir, inherited, &keeper);
                 Ok(Some(server.map_err(io("taking over the block devices"))?))
             }
             None => start_fuse(&mut ring, &mut done, pool, &local, &run_dir),
@@ -268,6 +277,7 @@ impl Runner {
             Ok(fuse) => (fuse, None),
             Err(why) => (None, Some(why)),
         };
+        let gate = gate::Gate::new(sys::now(), left.iter().any(|(place, _)| *place == PRIMARY));
         let handover = handover::Handover::new(keeper, keeper_command.filter(|_| local.urbd.hand_over), &left);
         let path = socket_path(&run_dir, &local.name);
         let control = ControlServer::listen(&mut ring, &local.name, &path, local.urbd.status_group.as_deref())
@@ -316,6 +326,9 @@ impl Runner {
             signals,
             asked_to_stop: false,
             handover,
+            gate,
+            told_openers: BTreeMap::new(),
+            announced: BTreeMap::new(),
             _lock: lock,
         }
         .kept())
@@ -358,12 +371,10 @@ impl Runner {
         }
         let (core_due, links_due) = self.due;
         let last_word = self.stopped.map(|at| at + LAST_WORD).filter(|at| *at > self.now);
-        let own = self
-            .look_at_waiting
-            .into_iter()
-            .chain(last_word)
-            .chain(self.keeper_deadline())
-            .chain(self.growth.deadline());
+        let own = self.look_at_waiting.into_iter().chain(last_word).chain(self.keeper_deadline());
+        let own = own.chain(self.growth.deadline());
+        let gate_due = self.gate_deadline();
+        let own = own.chain(gate_due);
         let deadline = core_due.into_iter().chain(links_due).chain(own).chain(self.leaving_deadline()).min();
         let hungry = self.inside.as_ref().is_some_and(Inside::is_hungry);
         let deadline = if hungry { Some(Instant(0)) } else { deadline };
@@ -383,6 +394,9 @@ impl Runner {
         }
         if core_due.is_some_and(|at| at <= self.now) {
             self.tell(|core, now| core.on_time(now));
+        }
+        if gate_due.is_some_and(|at| at <= self.now) {
+            self.look_at_gate();
         }
         if self.look_at_waiting.is_some_and(|at| at <= self.now) {
             self.look_at_waiting = None;
@@ -436,6 +450,7 @@ impl Runner {
             if let Some(fuse) = &mut self.fuse {
                 fuse.pump(&mut self.ring, &mut self.requests);
             }
+            self.run_gate();
             self.inside.iter_mut().for_each(|inside| inside.pump(&mut self.requests));
             let more = self.told || !self.outcomes.is_empty() || self.nbd.has_events() || self.requests.has_ready();
             if more || self.links.has_news(changed) {
@@ -510,7 +525,7 @@ impl Runner {
         if self.is_leaving() || force && self.can_leave() {
             return self.leave_at_once();
         }
-        if self.fuse.as_ref().is_some_and(FuseServer::is_waiting) {
+        if self.is_waiting() {
             return self.leave();
         }
         if force {
@@ -544,8 +559,8 @@ impl Runner {
                     self.requests.admit(asker, volume, request, payload);
                 }
                 FrontEvent::Openers(volume) => {
-                    let openers = self.openers(volume);
-                    self.tell(|core, now| core.on_openers(now, volume, openers));
+                    self.tell_openers(volume);
+                    self.gate.news();
                     self.status_changed = true;
                 }
                 FrontEvent::Log(text) => log("warning", &text),
@@ -648,8 +663,7 @@ fn start_fuse(
     if !matches!(wanted, FrontEnd::Auto | FrontEnd::Fuse) {
         return Ok(None);
     }
-    let volumes: Vec<VolumeNr> = local.volumes.iter().map(|v| v.nr).collect();
-    let mut start = |slots| FuseServer::start(ring, done, pool, &local.name, &volumes, run_dir, slots);
+    let mut start = |slots| FuseServer::start(ring, done, pool, local, run_dir, slots);
     let started = start(local.urbd.fuse_io_uring).or_else(|e| {
         // The kernel offers it and then refuses: slots beyond some limit of its, perhaps.
         log("info", &format!("FUSE over io_uring is not to be had: {e}"));

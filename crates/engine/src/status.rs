@@ -145,7 +145,7 @@ fn device(resource: &str, d: &DeviceSnapshot, around: &Surroundings<'_>) -> Devi
         minor: around.minors.get(&d.volume).copied().unwrap_or_default(),
         disk: disk(d.disk),
         client: if path.is_none() { IntentionalClient::Yes } else { IntentionalClient::No },
-        open: Some(around.nbd.is_open(d.volume) || around.fuse.is_some_and(|f| f.is_used(d.volume))),
+        open: Some(around.nbd.is_open(d.volume) || around.fuse.is_some_and(|f| f.is_open(d.volume))),
         quorum: true,
         backing_dev: path,
         statistics: Some(DeviceStatistics {

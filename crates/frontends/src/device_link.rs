@@ -1,119 +1,203 @@
-//! The stable name of a volume's device: `BASE/by-res/RESOURCE/VOLUME`, a symbolic link to whatever serves it now.
+//! The names of a volume's device: symbolic links to the volume's door, the one path by which a device is opened.
 //!
-//! Two nodes that run on one machine may have one base. Each notes in its run directory which link it has made, in
-//! `RUN_DIR/RESOURCE-VOLUME.link`, and removes no other. The last that becomes Primary has the name.
+//! `BASE/by-res/RESOURCE/VOLUME` is there in any case. Where the kernel's DRBD is not, the names that it would give are
+//! kept, too: `drbdMINOR`, `drbd/by-res/…` and `drbd/by-disk/…`.
+//!
+//! Two nodes that run on one machine may have one base. A link is the node's to whose door it leads; no node removes
+//! another one's. The last that becomes Primary has the name.
 
-use std::ffi::OsString;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Names the base directory if it is not [`DEFAULT_BASE`].
+/// Names the base directory if it is not [`DEFAULT_BASE`]; DRBD's names are then in there as well.
 pub const BASE_VARIABLE: &str = "URBD_DEV_DIR";
 /// Where the links are by default.
 pub const DEFAULT_BASE: &str = "/dev/urbd";
+/// Where DRBD's names are by default.
+const DEFAULT_DRBD: &str = "/dev";
 
-/// One node's links.
+/// The links of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLinks {
     base: PathBuf,
+    /// DRBD's names are in here, or not kept.
+    drbd: Option<PathBuf>,
     run_dir: PathBuf,
 }
 
+/// What a volume is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// The resource.
+    pub resource: String,
+    /// The volume's number.
+    pub volume: u32,
+    /// The resource has this volume only, and its file does not number it: DRBD's name is the resource's.
+    pub implicit: bool,
+    /// The device's minor number.
+    pub minor: u32,
+    /// The path of its disk.
+    pub disk: Option<String>,
+}
+
 impl DeviceLinks {
-    /// Links below `base` of the node that has this run directory.
-    pub fn new(base: impl Into<PathBuf>, run_dir: impl Into<PathBuf>) -> DeviceLinks {
-        DeviceLinks { base: base.into(), run_dir: run_dir.into() }
+    /// Links below `base`, and DRBD's names below `drbd`, of the node that has this run directory.
+    pub fn new(base: impl Into<PathBuf>, drbd: Option<PathBuf>, run_dir: &Path) -> DeviceLinks {
+        let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
+        DeviceLinks { base: base.into(), drbd, run_dir }
     }
 
-    /// Links below the directory that the environment names in [`BASE_VARIABLE`], else [`DEFAULT_BASE`].
-    pub fn from_env(run_dir: &Path) -> DeviceLinks {
-        let base = std::env::var_os(BASE_VARIABLE).filter(|base| !base.is_empty()).unwrap_or(DEFAULT_BASE.into());
-        DeviceLinks::new(base, run_dir)
+    /// Links below the directory that the environment names in [`BASE_VARIABLE`], else [`DEFAULT_BASE`]; with DRBD's
+    /// names if `drbd` and the kernel's own DRBD is not there.
+    pub fn from_env(run_dir: &Path, drbd: bool) -> DeviceLinks {
+        let named = std::env::var_os(BASE_VARIABLE).filter(|base| !base.is_empty()).map(PathBuf::from);
+        let beside = named.clone().unwrap_or(DEFAULT_DRBD.into());
+        let drbd = (drbd && !kernel_has_drbd()).then_some(beside);
+        DeviceLinks::new(named.unwrap_or(DEFAULT_BASE.into()), drbd, run_dir)
     }
 
-    /// The link's path, whether it exists or not. Fails with `InvalidInput` for a resource name that is not one path
+    /// The directory of a resource's doors. Fails with `InvalidInput` for a resource name that is not one path
     /// component.
+    pub fn doors(&self, resource: &str) -> io::Result<PathBuf> {
+        one_component(resource)?;
+        Ok(self.run_dir.join(format!("{resource}.dev")))
+    }
+
+    /// A volume's door. Fails as [`DeviceLinks::doors`].
+    pub fn door(&self, resource: &str, volume: u32) -> io::Result<PathBuf> {
+        Ok(self.doors(resource)?.join(volume.to_string()))
+    }
+
+    /// The link that is there in any case, whether it exists or not. Fails as [`DeviceLinks::doors`].
     pub fn path(&self, resource: &str, volume: u32) -> io::Result<PathBuf> {
-        Ok(self.directory(resource)?.join(volume.to_string()))
+        one_component(resource)?;
+        Ok(self.base.join("by-res").join(resource).join(volume.to_string()))
     }
 
-    /// Creates the link, or turns an existing one to `device`, in one step: whoever follows it at that moment finds the
-    /// old device or the new one. Returns the link's path.
-    pub fn create(&self, resource: &str, volume: u32, device: &Path) -> io::Result<PathBuf> {
-        let directory = self.directory(resource)?;
-        fs::create_dir_all(&directory)?;
-        let new = directory.join(format!(".{volume}.{}", std::process::id()));
-        absent_is_fine(fs::remove_file(&new))?;
-        std::os::unix::fs::symlink(device, &new)?;
-        let link = directory.join(volume.to_string());
-        // Noted first: a link that nobody has noted would never be removed.
-        let made = fs::symlink_metadata(&new).and_then(|made| self.note(resource, volume, &made));
-        made.and_then(|()| fs::rename(&new, &link)).inspect_err(|_| drop(fs::remove_file(&new)))?;
-        Ok(link)
+    /// Makes all links to the volume's door, each in one step: whoever follows one at that moment finds the old door or
+    /// the new one. Another node's are replaced if they are to be `taken`.
+    ///
+    /// # Errors
+    /// If one cannot be made, or something else than a link has its name. The others are made all the same.
+    pub fn create(&self, names: &Names, taken: bool) -> io::Result<()> {
+        let door = self.door(&names.resource, names.volume)?;
+        let mut result = Ok(());
+        for link in self.links(names)? {
+            let made = match fs::symlink_metadata(&link) {
+                Ok(found) if !found.is_symlink() => {
+                    let what = format!("{} is not a symbolic link: remove it by hand", link.display());
+                    Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
+                }
+                Ok(_) if !taken || fs::read_link(&link).is_ok_and(|to| to == door) => Ok(()),
+                _ => replace(&link, &door),
+            };
+            result = result.and(made);
+        }
+        result
     }
 
-    /// Removes this node's link, and the resource's directory with its last one. It is no error if there is none, or
-    /// only another node's; anything else of that name stays and is an error.
+    /// Removes this node's links to the volume's door, and directories that are empty then. It is no error if there
+    /// are none, or only another node's.
+    ///
+    /// # Errors
+    /// If one cannot be removed.
     pub fn remove(&self, resource: &str, volume: u32) -> io::Result<()> {
-        let directory = self.directory(resource)?;
-        let link = directory.join(volume.to_string());
-        match fs::symlink_metadata(&link) {
-            Ok(found) if !found.is_symlink() => {
-                let what = format!("{} is not a symbolic link: remove it by hand", link.display());
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+        let door = self.door(resource, volume)?;
+        let mut result = remove_link(&self.path(resource, volume)?, &door, &self.base);
+        if let Some(drbd) = &self.drbd {
+            let is_name = |path: &Path| path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"drbd"));
+            let own = entries(drbd).filter(|path| is_name(path) && path.is_symlink());
+            let nested = ["by-res", "by-disk"].map(|by| drbd.join("drbd").join(by));
+            for link in own.chain(nested.iter().flat_map(|from| links_below(from))) {
+                result = result.and(remove_link(&link, &door, drbd));
             }
-            Ok(found) if self.has_noted(resource, volume, &found) => absent_is_fine(fs::remove_file(&link))?,
-            Ok(_) => {}
-            Err(error) => absent_is_fine(Err(error))?,
         }
-        absent_is_fine(fs::remove_file(self.record(resource, volume)))?;
-        match fs::remove_dir(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => absent_is_fine(Err(error)),
-            _ => Ok(()),
-        }
+        result
     }
 
-    /// Does the link lead to this node's device? Not if there is none, nor if another node has taken the name since.
+    /// Does the name lead to this node's door? Not if there is none, nor if another node has taken it since.
     pub fn is_own(&self, resource: &str, volume: u32) -> bool {
-        let found = self.path(resource, volume).and_then(fs::symlink_metadata);
-        found.is_ok_and(|found| found.is_symlink() && self.has_noted(resource, volume, &found))
+        let door = self.door(resource, volume);
+        let to = self.path(resource, volume).and_then(fs::read_link);
+        door.is_ok_and(|door| to.is_ok_and(|to| to == door))
     }
 
-    fn record(&self, resource: &str, volume: u32) -> PathBuf {
-        let mut name = OsString::from(resource);
-        name.push(format!("-{volume}.link"));
-        self.run_dir.join(name)
+    fn links(&self, names: &Names) -> io::Result<Vec<PathBuf>> {
+        let mut links = vec![self.path(&names.resource, names.volume)?];
+        let Some(base) = &self.drbd else { return Ok(links) };
+        links.push(base.join(format!("drbd{}", names.minor)));
+        let by_res = base.join("drbd/by-res").join(&names.resource);
+        links.push(if names.implicit { by_res } else { by_res.join(names.volume.to_string()) });
+        let disk = names.disk.as_deref().map(|disk| disk.strip_prefix("/dev/").unwrap_or(disk));
+        let plain = |disk: &&str| Path::new(disk).components().all(|c| matches!(c, Component::Normal(_)));
+        links.extend(disk.map(|disk| disk.trim_start_matches('/')).filter(plain).map(|disk| {
+            let by_disk = base.join("drbd/by-disk");
+            by_disk.join(disk)
+        }));
+        Ok(links)
     }
+}
 
-    fn note(&self, resource: &str, volume: u32, made: &Metadata) -> io::Result<()> {
-        let path = self.record(resource, volume);
-        absent_is_fine(fs::remove_file(&path))?;
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-        writeln!(file, "{}", identity(made))
-    }
+/// Is the kernel's DRBD loaded? Then it has the names.
+fn kernel_has_drbd() -> bool {
+    let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
+    devices.lines().any(|line| line.trim().split_once(' ').is_some_and(|(_, name)| name == "drbd"))
+}
 
-    fn has_noted(&self, resource: &str, volume: u32, found: &Metadata) -> bool {
-        let noted = fs::read_to_string(self.record(resource, volume));
-        noted.is_ok_and(|noted| noted.trim_end() == identity(found))
-    }
-
-    fn directory(&self, resource: &str) -> io::Result<PathBuf> {
-        let mut components = Path::new(resource).components();
-        match (components.next(), components.next()) {
-            (Some(Component::Normal(name)), None) if name == resource => Ok(self.base.join("by-res").join(name)),
-            _ => {
-                let what = format!("{resource:?} cannot be a resource name: it is not one path component");
-                Err(io::Error::new(io::ErrorKind::InvalidInput, what))
-            }
+fn one_component(resource: &str) -> io::Result<()> {
+    let mut components = Path::new(resource).components();
+    match (components.next(), components.next()) {
+        (Some(Component::Normal(name)), None) if name == resource => Ok(()),
+        _ => {
+            let what = format!("{resource:?} cannot be a resource name: it is not one path component");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
     }
 }
 
-/// What tells a link from every other, also from one to the same device: renaming it does not change this.
-fn identity(link: &Metadata) -> String {
-    format!("{} {} {}.{:09}", link.dev(), link.ino(), link.mtime(), link.mtime_nsec())
+fn replace(link: &Path, door: &Path) -> io::Result<()> {
+    let directory = link.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
+    let name = link.file_name().unwrap_or_default().to_string_lossy();
+    let new = directory.join(format!(".{name}.{}", std::process::id()));
+    absent_is_fine(fs::remove_file(&new))?;
+    std::os::unix::fs::symlink(door, &new)?;
+    fs::rename(&new, link).inspect_err(|_| drop(fs::remove_file(&new)))
+}
+
+/// Removes a link that leads to `door`, and the directories between it and `base` that are empty then.
+fn remove_link(link: &Path, door: &Path, base: &Path) -> io::Result<()> {
+    if fs::read_link(link).is_ok_and(|to| to == door) {
+        absent_is_fine(fs::remove_file(link))?;
+    }
+    let between = link.ancestors().skip(1).take_while(|directory| *directory != base);
+    for directory in between {
+        if fs::remove_dir(directory).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// All symbolic links in a directory and those below it.
+fn links_below(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for path in entries(&directory) {
+            match fs::symlink_metadata(&path) {
+                Ok(is) if is.is_symlink() => found.push(path),
+                Ok(is) if is.is_dir() => left.push(path),
+                _ => {}
+            }
+        }
+    }
+    found
 }
 
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
@@ -127,63 +211,90 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn names(resource: &str, volume: u32, minor: u32, disk: Option<&str>) -> Names {
+        Names { resource: resource.into(), volume, implicit: false, minor, disk: disk.map(str::to_owned) }
+    }
+
     #[test]
     fn links_come_turn_and_go() {
-        let (base, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let links = DeviceLinks::new(base.path(), run_dir.path());
-        let link = links.create("r0", 0, Path::new("/dev/loop7")).unwrap();
+        let base = tempfile::tempdir().unwrap();
+        let links = DeviceLinks::new(base.path(), None, Path::new("/run/urbd"));
+        links.create(&names("r0", 0, 1, Some("/dev/vg/a")), false).unwrap();
+        let link = links.path("r0", 0).unwrap();
         assert_eq!(link, base.path().join("by-res/r0/0"));
-        assert_eq!(link, links.path("r0", 0).unwrap());
-        assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("/dev/loop7"));
-        links.create("r0", 0, Path::new("/dev/loop8")).unwrap();
-        assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("/dev/loop8"));
-        links.create("r0", 1, Path::new("/dev/loop9")).unwrap();
-        assert_eq!(std::fs::read_dir(base.path().join("by-res/r0")).unwrap().count(), 2);
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("/run/urbd/r0.dev/0"));
+        links.create(&names("r0", 1, 2, None), false).unwrap();
+        assert_eq!(fs::read_dir(base.path().join("by-res/r0")).unwrap().count(), 2);
+        assert!(!base.path().join("drbd1").is_symlink(), "not asked for");
         links.remove("r0", 0).unwrap();
         assert!(base.path().join("by-res/r0/1").is_symlink());
         links.remove("r0", 1).unwrap();
-        assert!(!base.path().join("by-res/r0").exists());
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
         links.remove("r0", 1).unwrap();
-        assert_eq!(std::fs::read_dir(run_dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn drbd_has_its_names() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        let links = DeviceLinks::new(at("urbd"), Some(base.path().to_owned()), Path::new("/run/urbd"));
+        links.create(&names("r0", 3, 1000, Some("/dev/vg/a")), false).unwrap();
+        links.create(&Names { implicit: true, ..names("mail", 0, 7, Some("/srv/disk")) }, false).unwrap();
+        links.create(&names("r1", 0, 8, Some("/dev/../etc")), false).unwrap();
+        let of = |name: &str| fs::read_link(at(name)).ok();
+        for name in ["urbd/by-res/r0/3", "drbd1000", "drbd/by-res/r0/3", "drbd/by-disk/vg/a"] {
+            assert_eq!(of(name).as_deref(), Some(Path::new("/run/urbd/r0.dev/3")), "{name}");
+        }
+        for name in ["drbd7", "drbd/by-res/mail", "drbd/by-disk/srv/disk"] {
+            assert_eq!(of(name).as_deref(), Some(Path::new("/run/urbd/mail.dev/0")), "{name}");
+        }
+        fs::write(at("drbd9"), "a device of the kernel").unwrap();
+        assert!(links.create(&names("r2", 0, 9, None), true).is_err());
+        assert!(at("urbd/by-res/r2/0").is_symlink(), "the others are made");
+        for (resource, volume) in [("r0", 3), ("mail", 0), ("r1", 0), ("r2", 0)] {
+            links.remove(resource, volume).unwrap();
+        }
+        let mut left: Vec<PathBuf> = entries(base.path()).collect();
+        left.sort();
+        assert_eq!(left, [at("drbd9"), at("urbd")], "what is not ours stays");
     }
 
     #[test]
     fn a_node_removes_its_own_link_only() {
         let base = tempfile::tempdir().unwrap();
-        let run_dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let [a, b] = run_dirs.each_ref().map(|dir| DeviceLinks::new(base.path(), dir.path()));
-        let device = Path::new("/dev/loop7");
-        let link = a.create("r0", 0, device).unwrap();
-        assert!(a.is_own("r0", 0) && !b.is_own("r0", 0));
+        let [a, b] = ["/run/a", "/run/b"].map(|run| DeviceLinks::new(base.path(), None, Path::new(run)));
+        let link = a.path("r0", 0).unwrap();
+        let of = names("r0", 0, 1, None);
+        a.create(&of, false).unwrap();
+        b.create(&of, false).unwrap();
         b.remove("r0", 0).unwrap();
-        assert_eq!(std::fs::read_link(&link).unwrap(), device);
-        // The same device's number, but another link.
-        b.create("r0", 0, device).unwrap();
+        assert!(a.is_own("r0", 0) && !b.is_own("r0", 0), "it has not asked for it");
+        b.create(&of, true).unwrap();
         assert!(b.is_own("r0", 0) && !a.is_own("r0", 0));
         a.remove("r0", 0).unwrap();
-        assert_eq!(std::fs::read_link(&link).unwrap(), device);
-        a.remove("r0", 0).unwrap();
-        // After a crash: another object with the same run directory.
-        DeviceLinks::new(base.path(), run_dirs[1].path()).remove("r0", 0).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("/run/b/r0.dev/0"));
+        b.remove("r0", 0).unwrap();
         assert!(!link.is_symlink());
     }
 
     #[test]
     fn what_is_not_a_link_stays() {
-        let (base, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let links = DeviceLinks::new(base.path(), run_dir.path());
+        let base = tempfile::tempdir().unwrap();
+        let links = DeviceLinks::new(base.path(), None, Path::new("/run/urbd"));
         let path = links.path("r0", 0).unwrap();
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, "precious").unwrap();
-        assert!(links.remove("r0", 0).is_err());
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "precious").unwrap();
+        assert!(links.create(&names("r0", 0, 1, None), true).is_err());
+        links.remove("r0", 0).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }
 
     #[test]
     fn names_stay_below_the_base() {
-        let links = DeviceLinks::new("/dev/urbd", "/run/urbd");
+        let links = DeviceLinks::new("/dev/urbd", None, Path::new("/run/urbd"));
         for name in ["", ".", "..", "a/b", "/etc", "a/", "../x"] {
             assert_eq!(links.path(name, 0).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name}");
+            assert_eq!(links.door(name, 0).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name}");
         }
         assert_eq!(links.path("r 0", 12).unwrap(), Path::new("/dev/urbd/by-res/r 0/12"));
     }

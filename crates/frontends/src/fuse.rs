@@ -19,11 +19,16 @@
 //! `FALLOC_FL_PUNCH_HOLE` becomes [`Kind::WriteZeroes`](crate::Kind::WriteZeroes) that may unmap, and not a discard:
 //! the caller is promised zeroes, and the loop driver uses it for the block layer's "write zeroes" too.
 //!
+//! A session [`Session::with_doors`] has a second kind of entry: *doors*, block device nodes with the volumes' numbers
+//! for names, each leading to the device that stands on the volume's file (which is not listed then, and has a name
+//! that only its owner knows). Who asks for a door waits until it is answered ([`Event::Knock`]).
+//!
 //! A thread that serves these files must not touch them, nor a loop device on them, nor wait for one that does; see
 //! [`loopdev`](crate::loopdev). Under memory pressure the kernel writes dirty pages back through this process: it
 //! should lock its memory and set `PR_SET_IO_FLUSHER`.
 
 mod abi;
+mod door;
 mod host;
 mod mount;
 mod session;
@@ -33,13 +38,14 @@ mod slot;
 
 use abi::{NOTIFY_RESEND, OUT_HEADER};
 pub use abi::{ReplyHeader, SLOT_HEADER};
-pub use mount::{is_mounted, mount, unmount};
+pub use door::{Call, Caller, Door, Intent, Knock, Question};
+pub use mount::{is_mounted, mount, mount_with_devices, unmount};
 pub use session::{Event, Session};
 pub use slot::commit;
 
 /// What a connection promises the kernel for as long as it lasts: the numbers of nodes and handles, the answers to
 /// `INIT` and `OPEN`. Who takes a connection over must promise the same; a change of them is another number.
-pub const CONTRACT: u32 = 1;
+pub const CONTRACT: u32 = 2;
 
 /// The message that makes the kernel hand out once more what was read from the connection and not answered, before
 /// anything else. For who takes a connection over, once, before its first read ([`Session::can_resend`]).

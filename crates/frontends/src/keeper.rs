@@ -43,6 +43,9 @@ pub enum Kind {
     Listener,
     /// Something that the last process has to say to the next one, which needs no descriptor (any will do).
     Note,
+    /// Which loop device stands on the file of the volume with this number, held or not: a descriptor that names it
+    /// without being a use of it.
+    Tag,
 }
 
 /// A place for one descriptor.
@@ -70,7 +73,7 @@ enum Word {
 
 const WORDS: [Word; 8] =
     [Word::Put, Word::Release, Word::Fetch, Word::Watch, Word::End, Word::Item, Word::Done, Word::Refused];
-const KINDS: [Kind; 5] = [Kind::Connection, Kind::Root, Kind::Device, Kind::Listener, Kind::Note];
+const KINDS: [Kind; 6] = [Kind::Connection, Kind::Root, Kind::Device, Kind::Listener, Kind::Note, Kind::Tag];
 /// For orders that name no place.
 const NO_PLACE: Place = Place { kind: Kind::Connection, number: 0 };
 
@@ -203,6 +206,9 @@ impl Keeper {
 /// # Errors
 /// If nothing can be accepted any more.
 pub fn serve(listener: &UnixListener) -> io::Result<()> {
+    // Whoever is killed closes in the order of the numbers: the connection has to go before the devices, whose last
+    // close waits for it.
+    let mut first = Some(std::fs::File::open("/dev/null")?.into());
     let mut held: Vec<(Place, OwnedFd)> = Vec::new();
     let mut watchers: Vec<UnixStream> = Vec::new();
     let own = identity(listener);
@@ -227,7 +233,7 @@ pub fn serve(listener: &UnixListener) -> io::Result<()> {
         };
         watchers.retain(is_open);
         // Who says nothing, or nonsense, is not answered.
-        match obey(&socket, &mut held) {
+        match obey(&socket, &mut held, &mut first) {
             Ok(Next::End) => {
                 // A later keeper's socket stays.
                 if let (Some(path), true) = (path_of(listener), identity(listener) == own) {
@@ -249,13 +255,18 @@ enum Next {
     End,
 }
 
-fn obey(socket: &UnixStream, held: &mut Vec<(Place, OwnedFd)>) -> io::Result<Next> {
+/// `first` has a lower number than all that comes later.
+fn obey(socket: &UnixStream, held: &mut Vec<(Place, OwnedFd)>, first: &mut Option<OwnedFd>) -> io::Result<Next> {
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
     let Some((word, place, descriptor)) = hear(socket)? else { return Ok(Next::Listen) };
     let mut next = Next::Listen;
     match (word, descriptor) {
         (Word::Put, Some(descriptor)) => {
+            let descriptor = match first.take_if(|_| place.kind == Kind::Connection) {
+                Some(first) => sys::duplicate_onto(descriptor.as_fd(), first)?,
+                None => descriptor,
+            };
             match held.binary_search_by_key(&place, |(place, _)| *place) {
                 Ok(at) => held[at].1 = descriptor,
                 Err(at) => held.insert(at, (place, descriptor)),
@@ -359,6 +370,29 @@ mod tests {
         drop(UnixListener::bind(keeper.path()).unwrap());
         assert!(keeper.path().exists() && !keeper.is_there());
         keeper.bind().unwrap();
+    }
+
+    #[test]
+    fn the_connection_is_closed_first() {
+        // A thread of this process: what it has open is seen here.
+        let (_directory, keeper, thread) = started();
+        let held = |file: &File| {
+            let inode = |fd: &std::path::Path| std::fs::metadata(fd).map(|m| (m.dev(), m.ino())).ok();
+            let own = file.metadata().map(|m| (m.dev(), m.ino())).ok();
+            let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+            let numbers =
+                fds.filter(|fd| inode(fd) == own).filter_map(|fd| fd.file_name()?.to_str()?.parse::<i32>().ok());
+            numbers.filter(|number| *number != file.as_raw_fd()).min().unwrap()
+        };
+        let (device, connection, later) =
+            (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        keeper.put(place(Kind::Device, 0), device.as_fd()).unwrap();
+        keeper.put(place(Kind::Connection, 2), connection.as_fd()).unwrap();
+        keeper.release(place(Kind::Device, 0)).unwrap();
+        keeper.put(place(Kind::Device, 0), later.as_fd()).unwrap();
+        assert!(held(&connection) < held(&later));
+        keeper.end().unwrap();
+        thread.join().unwrap().unwrap();
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! **Purpose.** Turn what applications speak (NBD over a socket, FUSE messages from the kernel, a loop device on top of
 //! a FUSE file) into [`Request`]s, and [`Request`]s that have finished back into bytes. Protocol code is sans-IO: it
 //! works on byte slices and never owns a descriptor, so one event loop can own all of them. The few modules that make
-//! system calls ([`fuse::mount`], [`loopdev`], [`device_link`], [`keeper`]) set devices up, keep them, and take them
-//! down; they are never on the data path.
+//! system calls ([`fuse::mount`], [`loopdev`], [`device_link`], [`keeper`], [`users`]) set devices up, keep them, look
+//! at them and take them down; they are never on the data path.
 //!
 //! **Invariants.**
 //! - A [`Request`] that leaves this crate is inside its [`Export`], aligned to its minimum block size, no longer than
@@ -24,5 +24,6 @@ pub mod loopdev;
 pub mod nbd;
 pub mod request;
 mod sys;
+pub mod users;
 
 pub use request::{BlockSizes, Completion, Errno, Export, Kind, Request};

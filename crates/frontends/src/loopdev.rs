@@ -16,7 +16,7 @@
 
 mod holder;
 
-pub use holder::{Kept, Second, keep, keep_through, take_over};
+pub use holder::{Kept, Second, keep, keep_again, keep_through, take_over};
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -30,6 +30,10 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 /// Between asking for a free device and taking it, somebody else may take it: so many times we ask again.
 const ATTEMPTS: u32 = 64;
 
+/// Between two tries to have a device back that is being detached, and how many there are.
+const BACK: (std::time::Duration, u32) = (std::time::Duration::from_millis(1), 200);
+
+const BLKROSET: libc::c_ulong = 0x125D;
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 const LOOP_SET_CAPACITY: libc::c_ulong = 0x4C07;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
@@ -65,34 +69,61 @@ pub struct LoopDevice {
 /// Attaches `file` to a free loop device. Needs root. See the module about threads.
 pub fn attach(file: &Path, options: Options) -> io::Result<LoopDevice> {
     let backing = OpenOptions::new().read(true).write(!options.read_only).open(file)?;
-    attach_open(&backing, file, options, false).map(|(device, _)| device)
+    attach_open(&backing, file, options, false, None).map(|(device, _)| device)
 }
 
-/// With `autoclear` the device goes away when the last user closes it, of whom the returned file is the first.
-fn attach_open(backing: &File, file: &Path, options: Options, autoclear: bool) -> io::Result<(LoopDevice, File)> {
+/// With `autoclear` the device goes away when the last user closes it, of whom the returned file is the first. `wanted`
+/// is taken if nobody else has it.
+fn attach_open(
+    backing: &File,
+    file: &Path,
+    options: Options,
+    autoclear: bool,
+    wanted: Option<LoopDevice>,
+) -> io::Result<(LoopDevice, File)> {
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control").map_err(|error| {
         io::Error::new(error.kind(), format!("cannot open /dev/loop-control (is the loop module loaded?): {error}"))
     })?;
     let mut config = Config::new(backing, file, options);
     config.info.flags |= if autoclear { LO_FLAGS_AUTOCLEAR } else { 0 };
+    if let Some(device) = wanted {
+        for _ in 0..BACK.1 {
+            match configure(device, &config, options) {
+                // Somebody has it open for himself, or it is not quite gone.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENXIO)) => {
+                    if device.backing_file()?.is_some() {
+                        break;
+                    }
+                    std::thread::sleep(BACK.0);
+                }
+                // The device itself is gone.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                result => return result.map(|node| (device, node)),
+            }
+        }
+    }
     for _ in 0..ATTEMPTS {
         // SAFETY: this request takes no argument.
         let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) })?;
         let device = LoopDevice { number: number as u32 };
-        let node = device.open(!options.read_only)?;
-        // SAFETY: the argument is a `struct loop_config` that lives through the call.
-        match check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) }) {
+        match configure(device, &config, options) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
-            result => result?,
-        };
-        if !options.read_only {
-            device.set_write_through(false).inspect_err(|_| drop(device.detach()))?;
-            // It only makes a difference in speed.
-            let _ = device.set_paced(options.paced);
+            result => return result.map(|node| (device, node)),
         }
-        return Ok((device, node));
     }
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "every free loop device was taken by somebody else first"))
+}
+
+fn configure(device: LoopDevice, config: &Config, options: Options) -> io::Result<File> {
+    let node = device.open(!options.read_only)?;
+    // SAFETY: the argument is a `struct loop_config` that lives through the call.
+    check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CONFIGURE as _, &raw const *config) })?;
+    if !options.read_only {
+        device.set_write_through(false).inspect_err(|_| drop(device.detach()))?;
+        // It only makes a difference in speed.
+        let _ = device.set_paced(options.paced);
+    }
+    Ok(node)
 }
 
 /// The loop devices whose backing file is `file` (compared as the kernel prints it: absolute, without symbolic links).
@@ -126,6 +157,40 @@ impl LoopDevice {
         number.map(|number| LoopDevice { number }).ok_or_else(refusal)
     }
 
+    /// The device that an open file is, also one that was opened with `O_PATH`, which is no use of the device.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn of_descriptor(descriptor: BorrowedFd<'_>) -> io::Result<LoopDevice> {
+        LoopDevice::of(&File::from(descriptor.try_clone_to_owned()?))
+    }
+
+    /// A descriptor by which another process knows the device ([`LoopDevice::of_descriptor`]); it does not use it.
+    ///
+    /// # Errors
+    /// If there is no node for it.
+    pub fn name_tag(&self) -> io::Result<OwnedFd> {
+        use std::os::unix::fs::OpenOptionsExt;
+        Ok(OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(self.path())?.into())
+    }
+
+    /// Its major and minor number.
+    pub fn device_number(&self) -> (u32, u32) {
+        const LOOP_MAJOR: u32 = 7;
+        (LOOP_MAJOR, self.number)
+    }
+
+    /// Is a file of this name behind it?
+    pub fn stands_on(&self, name: &str) -> bool {
+        let file = self.backing_file().ok().flatten();
+        file.is_some_and(|file| file.file_name().is_some_and(|found| found == name))
+    }
+
+    /// Has somebody forbidden to write to it (`blockdev --setro`)?
+    pub fn is_read_only(&self) -> bool {
+        self.attribute("ro").ok().flatten().is_some_and(|value| value.starts_with(b"1"))
+    }
+
     /// `/dev/loopN`.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/loop{}", self.number))
@@ -153,9 +218,18 @@ impl LoopDevice {
         let node = self.open(false)?;
         // SAFETY: this request takes no argument.
         check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_SET_CAPACITY as _, 0) })?;
-        let sectors = self.attribute("size")?.unwrap_or_default();
-        let sectors = std::str::from_utf8(&sectors).ok().and_then(|text| text.trim().parse::<u64>().ok());
-        sectors.map(|sectors| sectors * 512).ok_or_else(|| io::Error::other("the kernel reports no size of the device"))
+        let size = self.size_as_reported();
+        size.ok_or_else(|| io::Error::other("the kernel reports no size of the device"))
+    }
+
+    /// Its size in bytes; 0 if there is no such device.
+    pub fn size(&self) -> u64 {
+        self.size_as_reported().unwrap_or_default()
+    }
+
+    fn size_as_reported(&self) -> Option<u64> {
+        let sectors = self.attribute("size").ok()??;
+        Some(std::str::from_utf8(&sectors).ok()?.trim().parse::<u64>().ok()? * 512)
     }
 
     /// Detaches the device from its file; if somebody still has it open, the kernel does it when they close it. It is
@@ -294,7 +368,9 @@ pub fn in_background<T: Send + 'static>(
     let open: Vec<RawFd> = open.iter().map(AsRawFd::as_raw_fd).chain([bell]).collect();
     let (sender, receiver) = channel();
     let (ready, is_ready) = channel::<()>();
-    std::thread::Builder::new().name("urbd-loop".into()).spawn(move || {
+    // What it locks into memory is small: it does next to nothing.
+    let thread = std::thread::Builder::new().name("urbd-loop".into()).stack_size(256 << 10);
+    thread.spawn(move || {
         let own_table = own_descriptors();
         // SAFETY: the number is open in this thread's own table, and nothing else owns it there. If it has none the
         // file is never closed here.

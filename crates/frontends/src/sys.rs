@@ -1,11 +1,15 @@
-//! The system calls of a [`keeper`](crate::keeper) and its clients that have no safe wrapper: passing open descriptors
-//! to another process (`SCM_RIGHTS`), waiting, and starting a process that is nobody's child.
+//! The system calls of a [`keeper`](crate::keeper) and its clients, and of [`users`](crate::users), that have no safe
+//! wrapper: passing open descriptors to another process (`SCM_RIGHTS`), waiting, starting a process that is nobody's
+//! child, and looking at a file without asking its server.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -70,6 +74,25 @@ pub(crate) fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize
         unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned()) }
     });
     Ok((n, descriptor))
+}
+
+/// Makes `onto` the same open file as `from`.
+pub(crate) fn duplicate_onto(from: BorrowedFd<'_>, onto: OwnedFd) -> io::Result<OwnedFd> {
+    // SAFETY: both are open; what `onto` was is closed, and nobody else knows its number.
+    let n = unsafe { libc::dup3(from.as_raw_fd(), onto.as_raw_fd(), libc::O_CLOEXEC) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(onto) }
+}
+
+/// What block device a path leads to, without asking anybody but the kernel.
+pub(crate) fn device_of(path: &Path) -> Option<(u32, u32)> {
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: a `statx` of zeroes is a valid one.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: `name` is a C string and `found` a `statx`, both for the length of the call.
+    let result = unsafe { libc::statx(libc::AT_FDCWD, name.as_ptr(), flags, libc::STATX_TYPE, &raw mut found) };
+    let block = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFBLK;
+    (result == 0 && block).then_some((found.stx_rdev_major, found.stx_rdev_minor))
 }
 
 /// Is there something to read, to accept, or the end? Waits for it.

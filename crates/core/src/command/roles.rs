@@ -233,6 +233,7 @@ impl Resource {
 
     fn demoted(&mut self, d: VolumeNr) {
         self.reads_outlive_role(d);
+        self.refuse_waiting(d);
         if let Some(b) = &mut self.devices[d].backing
             && b.md.current != Generation::JUST_CREATED
         {

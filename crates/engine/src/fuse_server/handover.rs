@@ -6,8 +6,10 @@
 //! resource and those of its disks say so); every request may be carried out twice; and no thread of ours that has the
 //! resource's descriptors touches the files or the devices.
 
+use super::devices::{Device, Hold, Node};
 use super::ledger::{Ledger, REQUESTS};
-use super::{FuseServer, Node, Stage, VolumeNr};
+use super::{FuseServer, Mounted, Stage, VolumeNr};
+use crate::buffers::BufId;
 use crate::buffers::Pool;
 use crate::claim::{ALONE, contract};
 use crate::requests::{Asker, Requests};
@@ -15,9 +17,11 @@ use crate::resource::log;
 use crate::ring::{Fd, Ring};
 use crate::sys;
 use crate::token::Token;
-use frontends::fuse::{self, Event, WRITE_HEADER};
+use config::LocalResource;
+use frontends::device_link::DeviceLinks;
+use frontends::fuse::{self, Door, Event, WRITE_HEADER};
 use frontends::keeper::{Keeper, Kind, Place};
-use frontends::loopdev;
+use frontends::loopdev::{self, LoopDevice};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -28,9 +32,24 @@ use urbd_core::{BufRef, Segments};
 pub(crate) struct Inherited {
     connection: OwnedFd,
     root: OwnedFd,
+    /// Devices that were held, and the names of all.
     devices: Vec<(VolumeNr, OwnedFd)>,
     /// What it has read and not answered, if the kernel does not hand it out again.
     requests: Option<OwnedFd>,
+    tags: Vec<(VolumeNr, OwnedFd)>,
+    /// Those that must not be written to.
+    read_only: Vec<VolumeNr>,
+    /// The last process was Primary.
+    primary: bool,
+}
+
+/// The last process was Primary: by command, or because somebody had opened a device.
+pub(crate) const PRIMARY: Place = Place { kind: Kind::Note, number: 2 };
+pub(crate) const PROMOTED: Place = Place { kind: Kind::Note, number: 3 };
+
+/// The administrator has forbidden to write to the volume's device.
+fn read_only(volume: VolumeNr) -> Place {
+    Place { kind: Kind::Note, number: 1 << 16 | u32::from(volume.0) }
 }
 
 /// Environment variable for tests: `no` does without the kernel's `FUSE_NOTIFY_RESEND`, as before Linux 6.9.
@@ -47,14 +66,19 @@ impl Inherited {
         };
         let (connection, root, requests) = (take(connection()), take(ROOT), take(REQUESTS));
         let (connection, root) = (connection?, root?);
-        let mut devices = Vec::new();
+        let (mut devices, mut tags) = (Vec::new(), Vec::new());
+        let primary = left.iter().any(|(place, _)| matches!(*place, PRIMARY | PROMOTED));
+        let mut forbidden = Vec::new();
         for (place, descriptor) in std::mem::take(left) {
+            let volume = VolumeNr(place.number as u16);
+            forbidden.extend((place == read_only(volume)).then_some(volume));
             match (place.kind, u16::try_from(place.number)) {
                 (Kind::Device, Ok(number)) => devices.push((VolumeNr(number), descriptor)),
+                (Kind::Tag, Ok(number)) => tags.push((VolumeNr(number), descriptor)),
                 _ => left.push((place, descriptor)),
             }
         }
-        Some(Inherited { connection, root, devices, requests })
+        Some(Inherited { connection, root, devices, requests, tags, read_only: forbidden, primary })
     }
 }
 
@@ -64,59 +88,77 @@ fn connection() -> Place {
 }
 
 impl FuseServer {
-    /// Goes on where another process has ended. If there are devices, requests wait until [`FuseServer::go_on`].
+    /// Goes on where another process has ended. If that one was Primary, requests wait until [`FuseServer::go_on`].
     ///
     /// # Errors
     /// If what was left is not what it should be.
     pub(crate) fn take_over(
         ring: &mut Ring<Token>,
         pool: &'static Pool,
-        (resource, run_dir): (&str, &Path),
-        volumes: &[VolumeNr],
+        local: &LocalResource,
+        run_dir: &Path,
         inherited: Inherited,
         keeper: &Keeper,
     ) -> io::Result<FuseServer> {
-        let Inherited { connection, root, devices, requests } = inherited;
+        let Inherited { connection, root, devices, requests, tags, read_only, primary } = inherited;
         let fd: Fd = Rc::new(connection);
-        let mut server = FuseServer::on(pool, (resource, run_dir), volumes, fd, root);
+        let links = DeviceLinks::from_env(run_dir, local.urbd.drbd_names);
+        let mounted = Mounted(links.doors(&local.name)?);
+        let mut server = FuseServer::on(pool, local, links, fd, root);
+        server.mounted = Some(mounted);
         server.keeper = Some(keeper.clone());
         server.stage = Stage::Waiting;
         if let Some(requests) = requests {
             let (ledger, unanswered) = Ledger::inherit(requests)?;
             (server.ledger, server.unread) = (Some(ledger), unanswered.into());
         }
-        let mut found = false;
-        for (volume, descriptor) in devices {
-            let size = sys::end_of(descriptor.as_raw_fd())?;
-            let kept = loopdev::take_over(descriptor, (keeper.clone(), place(volume)))?;
-            let link = server.links.path(resource, u32::from(volume.0)).ok().filter(|link| link.is_symlink());
+        for (volume, tag) in tags {
+            let device = LoopDevice::of_descriptor(tag.as_fd())?;
             // The last process may have written what was not flushed.
-            let node = Node { device: Some((kept, size)), link, wanted: size, changes: 1, ..Node::default() };
+            let forbidden = read_only.contains(&volume);
+            let mut node = Node { last: Some(device), changes: 1, ..Node::default() };
+            (node.read_only, node.noted) = (forbidden, forbidden);
+            let name = server.session.file(u32::from(volume.0)).unwrap_or_default();
+            if device.stands_on(&name) {
+                (node.size, node.device) = (device.size(), Some(Device::used(device)));
+                if let Some(export) = server.session.export_mut(u32::from(volume.0)) {
+                    export.size = node.size;
+                }
+            }
+            let door = Door { device: device.device_number(), owner: (0, server.group) };
+            server.session.set_door(u32::from(volume.0), Some(door));
             server.volumes.insert(volume, node);
-            found = true;
         }
-        for volume in server.volumes.iter().filter(|(_, node)| node.device.is_none()).map(|(volume, _)| volume) {
-            // It would lead nowhere, or to somebody else's loop device.
-            let _ = server.links.remove(resource, u32::from(volume.0));
+        for (volume, descriptor) in devices {
+            let kept = loopdev::take_over(descriptor, (keeper.clone(), place(volume)))?;
+            let Some(node) = server.volumes.get_mut(&volume) else { continue };
+            let Some(device) = &mut node.device else { continue };
+            // Somebody may have come in since the last process looked.
+            device.hold = Hold::Ours { kept, let_in: true, probe: false };
+            node.guarded = !primary;
         }
-        if !found {
+        if !primary {
             server.go_on(ring)?;
         }
         Ok(server)
     }
 
-    /// Puts what it all hangs on where the next process finds it.
+    /// Puts what it all hangs on where the next process finds it. First what it has to know of it: who finds a
+    /// Primary's devices and not that it was one lets applications' I/O fail.
     ///
     /// # Errors
     /// If there is no keeper.
-    pub(crate) fn keep_with(&mut self, keeper: Keeper) -> io::Result<()> {
-        keeper.put(connection(), self.fd.as_fd())?;
-        keeper.put(ROOT, self.root.as_fd())?;
-        if let Some(ledger) = &self.ledger {
-            keeper.put(REQUESTS, ledger.descriptor())?;
-        }
-        self.keeper = Some(keeper);
-        self.volumes.keys().try_for_each(|volume| self.share(*volume))
+    pub(crate) fn keep_with(&mut self, keeper: Keeper, role: Option<Place>) -> io::Result<()> {
+        self.keeper = Some(keeper.clone());
+        self.note_role(role).inspect_err(|_| self.keeper = None)?;
+        self.volumes.values_mut().for_each(|node| node.noted = false);
+        let volumes: Vec<VolumeNr> = self.volumes.keys().copied().collect();
+        volumes.iter().for_each(|volume| self.note_read_only(*volume));
+        let kept = keeper.put(ROOT, self.root.as_fd()).and_then(|()| keeper.put(connection(), self.fd.as_fd()));
+        let requests = self.ledger.as_ref().map(Ledger::descriptor);
+        let kept = kept.and_then(|()| requests.map_or(Ok(()), |descriptor| keeper.put(REQUESTS, descriptor)));
+        let kept = kept.and_then(|()| volumes.iter().try_for_each(|volume| self.share(*volume)));
+        kept.inspect_err(|_| self.keeper = None)
     }
 
     /// Does a process that is killed lose no request?
@@ -135,12 +177,12 @@ impl FuseServer {
     }
 
     /// Reads and handles one message; false if there was none, or no room for one.
-    pub(super) fn take_into_ledger(&mut self, requests: &mut Requests) -> bool {
+    pub(super) fn take_into_ledger(&mut self, ring: &mut Ring<Token>, requests: &mut Requests) -> bool {
         let Some(read) = self.ledger.as_mut().and_then(|ledger| ledger.read(self.fd.as_raw_fd())) else { return false };
         match read {
             Ok(entry) => {
                 self.unread.push_back(entry);
-                self.go_through_ledger(requests);
+                self.go_through_ledger(ring, requests);
                 true
             }
             Err(e) => {
@@ -151,9 +193,9 @@ impl FuseServer {
     }
 
     /// Handles what was read, or left by another process, in its order, as far as there are buffers.
-    pub(super) fn go_through_ledger(&mut self, requests: &mut Requests) {
+    pub(super) fn go_through_ledger(&mut self, ring: &mut Ring<Token>, requests: &mut Requests) {
         while let Some(entry) = self.unread.front().copied() {
-            if !self.handle_entry(entry, requests) {
+            if !self.handle_entry(entry, ring, requests) {
                 return;
             }
             self.unread.pop_front();
@@ -161,7 +203,7 @@ impl FuseServer {
     }
 
     /// False: there is no buffer for its payload.
-    fn handle_entry(&mut self, entry: usize, requests: &mut Requests) -> bool {
+    fn handle_entry(&mut self, entry: usize, ring: &mut Ring<Token>, requests: &mut Requests) -> bool {
         let Some(ledger) = &mut self.ledger else { return true };
         let (header, rest) = ledger.message(entry);
         self.out.clear();
@@ -180,6 +222,20 @@ impl FuseServer {
                 sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
                 ledger.forget(entry);
             }
+            Event::Released(volume) => {
+                sys::write_message(self.fd.as_raw_fd(), &[IoSlice::new(&self.out)]);
+                ledger.forget(entry);
+                self.released(super::volume_nr(volume));
+            }
+            Event::Interrupted(unique) => {
+                ledger.forget(entry);
+                self.on_interrupt(ring, unique);
+            }
+            Event::Knock(knock) => {
+                // Who waits at a door when this process dies asks the next one.
+                ledger.name(entry, knock.unique);
+                self.on_knock(ring, knock, None);
+            }
             Event::Request { volume, request, payload } => {
                 let mut data = Segments::None;
                 if !payload.is_empty() {
@@ -190,8 +246,11 @@ impl FuseServer {
                 }
                 ledger.name(entry, request.tag);
                 let volume = super::volume_nr(volume);
-                if self.note(volume, request) {
-                    self.idle_flushes.push(request);
+                if let Some(result) = self.note(volume, request) {
+                    for piece in data.as_slice() {
+                        drop(self.pool.reclaim(BufId(piece.id)));
+                    }
+                    self.decided.push((request, result));
                 } else {
                     requests.admit(Asker::Fuse, volume, request, data);
                 }
@@ -230,15 +289,43 @@ impl FuseServer {
         Ok(())
     }
 
+    /// Tells the next process what this one is.
+    ///
+    /// # Errors
+    /// If there is no keeper.
+    pub(crate) fn note_role(&self, primary: Option<Place>) -> io::Result<()> {
+        let Some(keeper) = &self.keeper else { return Ok(()) };
+        // First what is true: whoever comes in between finds a Primary, and not a Secondary whose users wait.
+        primary.map_or(Ok(()), |place| keeper.put(place, self.root.as_fd()))?;
+        [PRIMARY, PROMOTED]
+            .into_iter()
+            .filter(|place| Some(*place) != primary)
+            .try_for_each(|other| keeper.release(other))
+    }
+
+    /// Tells the next process whether the volume's device must not be written to.
+    pub(super) fn note_read_only(&mut self, volume: VolumeNr) {
+        let (Some(keeper), Some(node)) = (&self.keeper, self.volumes.get_mut(&volume)) else { return };
+        if node.noted != node.read_only {
+            let place = read_only(volume);
+            let told = if node.read_only { keeper.put(place, self.root.as_fd()) } else { keeper.release(place) };
+            node.noted = if told.is_ok() { node.read_only } else { node.noted };
+        }
+    }
+
     /// No request is taken any more; those that come wait for the next process.
     pub(crate) fn leave(&mut self) {
         self.stage = Stage::Leaving;
+        self.leave_doors();
     }
 
     /// Leaves everything to the keeper, with what the next process should know. Nothing is touched.
     pub(crate) fn abandon(mut self, alone: bool) {
-        for (kept, _) in self.volumes.values_mut().filter_map(|node| node.device.take()) {
-            kept.abandon();
+        std::mem::forget(self.mounted.take());
+        for device in self.volumes.values_mut().filter_map(|node| node.device.take()) {
+            if let Hold::Ours { kept, .. } = device.hold {
+                kept.abandon();
+            }
         }
         if let Some(keeper) = self.keeper.take() {
             let told = if alone { keeper.put(ALONE, self.root.as_fd()) } else { keeper.release(ALONE) };
@@ -247,11 +334,16 @@ impl FuseServer {
         }
     }
 
-    /// Gives the volume's device to the keeper, if there are both.
+    /// Gives the volume's device to the keeper, if there are both: its name, and itself while it is held.
     pub(super) fn share(&self, volume: VolumeNr) -> io::Result<()> {
-        let device = self.volumes.get(&volume).and_then(|node| node.device.as_ref());
-        let both = device.zip(self.keeper.clone());
-        both.map_or(Ok(()), |((kept, _), keeper)| kept.share((keeper, place(volume))))
+        let Some(keeper) = &self.keeper else { return Ok(()) };
+        let Some(device) = self.volumes.get(&volume).and_then(|node| node.device.as_ref()) else { return Ok(()) };
+        let tag = Place { kind: Kind::Tag, number: u32::from(volume.0) };
+        keeper.put(tag, device.device.name_tag()?.as_fd())?;
+        match &device.hold {
+            Hold::Ours { kept, .. } => kept.share((keeper.clone(), place(volume))),
+            Hold::LettingGo { .. } | Hold::Users => Ok(()),
+        }
     }
 }
 

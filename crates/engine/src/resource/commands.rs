@@ -5,15 +5,16 @@ use crate::buffers::Pool;
 use crate::fuse_server::FuseServer;
 use crate::ring::BusyPoll;
 use crate::status::{self, Surroundings};
-use crate::token::ClientId;
+use crate::token::{ClientId, Token};
 use crate::{memory, notify, setup};
 use config::{Disk, LoadOptions, ThisHost};
 use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, ReplicationState, Reply, Request};
 use control::{MemoryStatus, ResourceStatus};
 use frontends::loopdev::Background;
+use frontends::users::User;
 use std::collections::BTreeMap;
 use units::{NodeId, Sector, VolumeNr};
-use urbd_core::{Command, CommandError, ConnectionState, Openers};
+use urbd_core::{Command, CommandError, ConnectionState};
 
 /// Commands that the core works on.
 #[derive(Default)]
@@ -49,7 +50,9 @@ struct Start {
 
 /// Commands that wait until it is known who uses the block devices.
 pub(super) struct UseCheck {
-    work: Background<Vec<VolumeNr>>,
+    used: Vec<VolumeNr>,
+    /// Who the users are is being found out.
+    users: Option<Background<Vec<(VolumeNr, User)>>>,
     waiting: Vec<(Option<ClientId>, Asked)>,
 }
 
@@ -64,6 +67,29 @@ struct Question {
     promotion: Promotion,
     /// A command that has failed already, and is undone by this one.
     undone: Option<Failure>,
+    kind: Changes,
+    /// Who uses the devices, for a refusal.
+    users: Vec<(VolumeNr, User)>,
+}
+
+/// What a command changes that openers of devices wait for.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Changes {
+    #[default]
+    Nothing,
+    Role,
+    /// The resource is taken down.
+    Everything,
+}
+
+impl Changes {
+    fn of(asked: &Asked) -> Changes {
+        match asked {
+            Asked::Primary { .. } | Asked::Secondary { .. } => Changes::Role,
+            Asked::Down { .. } => Changes::Everything,
+            _ => Changes::Nothing,
+        }
+    }
 }
 
 impl Commands {
@@ -109,9 +135,13 @@ impl Commands {
         if asked.left > 0 {
             return;
         }
-        let Some(Question { client, mut failure, notes, promotion, undone, .. }) = self.asked.remove(&question) else {
+        let Some(Question { client, mut failure, notes, promotion, undone, users, .. }) = self.asked.remove(&question)
+        else {
             return;
         };
+        if let Some(failure) = failure.as_mut().filter(|failure| failure.code == ErrorCode::DEVICE_IN_USE) {
+            name_users(failure, &users);
+        }
         if let Some(mut undone) = undone {
             undone.message += &match failure {
                 None => "; this node is Secondary again".to_owned(),
@@ -134,6 +164,16 @@ impl Commands {
         }
     }
 
+    /// Is the role being changed, at a client's wish?
+    pub(super) fn changes_role(&self) -> bool {
+        self.asked.values().any(|question| question.kind != Changes::Nothing)
+    }
+
+    /// Is the resource being taken down?
+    pub(super) fn takes_down(&self) -> bool {
+        self.asked.values().any(|question| question.kind == Changes::Everything)
+    }
+
     /// Replies that are ready to be sent.
     pub(super) fn take_replies(&mut self) -> Vec<(ClientId, Reply, Promotion)> {
         std::mem::take(&mut self.replies)
@@ -149,6 +189,25 @@ impl Commands {
         self.next += n as u64;
         self.running.extend(ids.iter().map(|id| (*id, question)));
         ids
+    }
+}
+
+/// Says who they are that a command is refused for.
+fn name_users(failure: &mut Failure, users: &[(VolumeNr, User)]) {
+    /// More are counted.
+    const NAMED: usize = 8;
+    if users.is_empty() {
+        return;
+    }
+    let several = users.iter().any(|(volume, _)| *volume != users[0].0);
+    let name = |(volume, user): &(VolumeNr, User)| match several {
+        true => format!("volume {volume}: {user}"),
+        false => user.to_string(),
+    };
+    let named: Vec<String> = users.iter().take(NAMED).map(name).collect();
+    failure.message += &format!("; it is {}", named.join(", "));
+    if users.len() > NAMED {
+        failure.message += &format!(", and {} more", users.len() - NAMED);
     }
 }
 
@@ -189,11 +248,17 @@ impl Runner {
         if let Some(failure) = self.refused_while_waiting(&asked) {
             return client.into_iter().for_each(|client| self.control.reply(client, &Reply::Error(failure.clone())));
         }
-        if self.must_check_use(&asked) { self.check_use(client, asked) } else { self.command(client, asked) }
+        if self.must_check_use(&asked) {
+            self.check_use(client, asked)
+        } else {
+            self.command(client, asked, Vec::new())
+        }
     }
 
-    fn command(&mut self, client: Option<ClientId>, asked: Asked) {
+    fn command(&mut self, client: Option<ClientId>, asked: Asked, users: Vec<(VolumeNr, User)>) {
         let promotion = self.promotion(&asked);
+        let kind = Changes::of(&asked);
+        self.gate.on_command(&asked);
         let translated = match (client, asked) {
             // A service manager asks once, and then kills. Who uses the device here is spared; the peer has its say in
             // the log.
@@ -204,7 +269,8 @@ impl Runner {
             Ok(commands) if commands.is_empty() => Reply::Ok { info: Vec::new() },
             Ok(commands) => {
                 let ids = self.commands.ask(client, commands.len());
-                self.commands.asked.values_mut().next_back().expect("just asked").promotion = promotion;
+                let question = self.commands.asked.values_mut().next_back().expect("just asked");
+                (question.promotion, question.kind, question.users) = (promotion, kind, users);
                 for (id, command) in ids.into_iter().zip(commands) {
                     self.tell(|core, now| core.on_command(now, id, command));
                 }
@@ -261,31 +327,47 @@ impl Runner {
         if let Some(check) = &mut self.checking {
             return check.waiting.push((client, asked));
         }
-        let started = self.fuse.as_ref().map(|fuse| fuse.check_use(&mut self.ring));
-        match started {
-            Some(Ok(work)) => self.checking = Some(UseCheck { work, waiting: vec![(client, asked)] }),
-            _ => self.command(client, asked),
+        self.checking = Some(UseCheck { used: Vec::new(), users: None, waiting: vec![(client, asked)] });
+        if let Some(fuse) = &mut self.fuse {
+            fuse.begin_probe(self.now);
+        }
+        self.ask_probe();
+    }
+
+    /// Is it known by now which devices are in use? Then also by whom is asked for.
+    pub(super) fn ask_probe(&mut self) {
+        let Some(check) = self.checking.as_mut().filter(|check| check.users.is_none()) else { return };
+        let Some(fuse) = &mut self.fuse else { return self.go_on_checked(Vec::new()) };
+        let Some(used) = fuse.probed(self.now) else { return };
+        if used.is_empty() {
+            return self.go_on_checked(Vec::new());
+        }
+        check.used.clone_from(&used);
+        match fuse.find_users(&mut self.ring, &used, Token::UseCheck) {
+            Ok(work) => check.users = Some(work),
+            Err(_) => self.go_on_checked(Vec::new()),
         }
     }
 
-    /// It is known which devices are in use: tells the core, and goes on with the commands that waited for it.
+    /// It is known who uses the devices.
     pub(super) fn on_use_checked(&mut self) {
-        let Some(mut check) = self.checking.take() else { return };
-        let used = check.work.take().and_then(Result::ok).unwrap_or_default();
-        if let Some(fuse) = &mut self.fuse {
-            fuse.set_used(&used);
+        let users = self.checking.as_mut().and_then(|check| check.users.as_mut()?.take()?.ok());
+        self.go_on_checked(users.unwrap_or_default());
+    }
+
+    /// Tells the core which devices are in use, and goes on with the commands that waited for that.
+    fn go_on_checked(&mut self, users: Vec<(VolumeNr, User)>) {
+        let Some(check) = self.checking.take() else { return };
+        for volume in self.local.volumes.iter().map(|v| v.nr).collect::<Vec<_>>() {
+            self.tell_openers(volume);
         }
-        for volume in self.local.volumes.iter().map(|v| v.nr) {
-            let openers = self.openers(volume);
-            self.core.on_openers(self.now, volume, openers);
-        }
-        self.told = true;
+        self.gate.news();
         for (client, asked) in check.waiting {
             // Who was asked by a signal does not insist on going down.
-            if client.is_none() && !used.is_empty() && self.can_leave() {
+            if client.is_none() && !check.used.is_empty() && self.can_leave() {
                 self.leave()
             } else {
-                self.command(client, asked)
+                self.command(client, asked, users.clone())
             }
         }
     }
@@ -310,19 +392,19 @@ impl Runner {
         }
     }
 
-    /// Who has a volume open, over all front ends.
-    pub(super) fn openers(&self, volume: VolumeNr) -> Openers {
-        let mut openers = self.nbd.openers(volume);
-        openers.writers += u32::from(self.fuse.as_ref().is_some_and(|f| f.is_used(volume)));
-        openers
-    }
-
     /// A block device was attached or detached.
     pub(super) fn on_fuse_work(&mut self, volume: VolumeNr) {
         if let Some(problem) = self.fuse.as_mut().and_then(|fuse| fuse.on_work(volume)) {
             log("error", &format!("the block device of volume {volume}: {problem}"));
         }
-        self.status_changed = true;
+        (self.status_changed, self.told) = (true, true);
+        self.gate.news();
+        self.ask_probe();
+    }
+
+    /// A client's command has ended.
+    pub(super) fn on_command_done(&mut self, id: u64, result: Result<(), CommandError>) {
+        self.commands.on_done(id, result);
     }
 
     /// The present status.

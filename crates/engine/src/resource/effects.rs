@@ -53,20 +53,45 @@ impl Runner {
             Effect::RunHandler { id, call } => self.run_handler(id, &call),
             Effect::CommandDone { id, result } if self.is_wish(id) => self.on_wish_done(result),
             Effect::CommandDone { id, result } if self.is_demotion(id) => self.on_demoted(result),
-            Effect::CommandDone { id, result } => self.commands.on_done(id, result),
+            Effect::CommandDone { id, result } if self.is_of_gate(id) => self.on_gate_done(id, result),
+            Effect::CommandDone { id, result } => {
+                self.gate.news();
+                self.on_command_done(id, result);
+            }
             Effect::Device { volume, size, access, discard } => {
                 self.nbd.set_device(volume, size, access, discard);
                 if let Some(inside) = &mut self.inside {
                     inside.set_device(volume, size, access == urbd_core::Access::ReadWrite);
                 }
+                self.announced.insert(volume, (size, access, discard));
                 if let Some(fuse) = &mut self.fuse {
                     fuse.set_device(volume, size, access, discard);
                 }
+                self.gate.news();
                 self.status_changed = true;
             }
-            Effect::StatusChanged => self.status_changed = true,
+            Effect::StatusChanged => {
+                self.status_changed = true;
+                if self.has_readers() {
+                    self.gate.news();
+                }
+            }
             Effect::Log(notice) => self.log_notice(&notice),
-            Effect::Stopped => self.stopped = Some(now),
+            Effect::Stopped => {
+                self.stopped = Some(now);
+                if !self.is_leaving() {
+                    self.fuse.iter_mut().for_each(FuseServer::take_away);
+                }
+            }
+        }
+    }
+
+    /// Tells new devices what the core has said about the old ones.
+    pub(super) fn tell_devices(&mut self) {
+        for (volume, (size, access, discard)) in &self.announced {
+            if let Some(fuse) = &mut self.fuse {
+                fuse.set_device(*volume, *size, *access, *discard);
+            }
         }
     }
 

@@ -7,7 +7,7 @@
 
 use super::{Error, LocalResource, NbdServer, Runner, log};
 use crate::claim::{ALONE, Claim, KeeperCommand};
-use crate::fuse_server::FuseServer;
+use crate::fuse_server::{FuseServer, PRIMARY, PROMOTED};
 use crate::ring::{Fd, Op};
 use crate::token::Token;
 use config::FrontEnd;
@@ -45,6 +45,8 @@ pub(super) struct Handover {
     /// The core's name for the wish to be Primary again.
     wish: Option<u64>,
     leaving: Option<Leaving>,
+    /// What the next process would find about the role.
+    noted: Option<Place>,
 }
 
 /// A process that leaves.
@@ -75,14 +77,14 @@ enum Stage {
 /// If it has none: applications wait for it, so nothing is thrown away.
 pub(super) fn check(claim: Claim, local: &LocalResource) -> Result<Claim, Error> {
     let name = &local.name;
-    let unknown = claim.devices().find(|volume| !local.volumes.iter().any(|v| v.nr == *volume));
+    let unknown = claim.devices().into_iter().find(|volume| !local.volumes.iter().any(|v| v.nr == *volume));
     if let Some(volume) = unknown {
         return Err(Error::Config(format!(
             "applications use the device of {name}/{volume}, which is not in the configuration any more: put it back, or \
              give the device up: urbd down --force {name}"
         )));
     }
-    if claim.inherits_devices() && !matches!(local.urbd.front_end, FrontEnd::Auto | FrontEnd::Fuse) {
+    if !claim.devices().is_empty() && !matches!(local.urbd.front_end, FrontEnd::Auto | FrontEnd::Fuse) {
         return Err(Error::Config(format!(
             "applications use devices of {name}, and the configuration asks for another front-end: put it back, or give \
              the devices up: urbd down --force {name}"
@@ -105,11 +107,12 @@ fn listener(volume: VolumeNr) -> Place {
 impl Handover {
     /// `left`: what the last process left besides devices and sockets.
     pub(super) fn new(keeper: Keeper, command: Option<KeeperCommand>, left: &[(Place, OwnedFd)]) -> Handover {
-        let alone = left.iter().any(|(place, _)| *place == ALONE);
+        let has = |place: Place| left.iter().any(|(other, _)| *other == place);
+        let (alone, noted) = (has(ALONE), [PRIMARY, PROMOTED].into_iter().find(|place| has(*place)));
         let volumes = left.iter().filter_map(|(place, _)| place.number.checked_sub(DETACHED).map(|n| (place.kind, n)));
         let notes = volumes.filter(|(kind, number)| *kind == Kind::Note && *number <= u32::from(u16::MAX));
         let detached = notes.map(|(_, number)| VolumeNr(number as u16)).collect();
-        Handover { keeper, command, watched: None, retry: None, alone, detached, wish: None, leaving: None }
+        Handover { noted, keeper, command, watched: None, retry: None, alone, detached, wish: None, leaving: None }
     }
 
     /// Has the last process used the volume without its disk?
@@ -118,14 +121,14 @@ impl Handover {
     }
 
     /// A keeper that has all that outlives this process, started if there is none.
-    fn begin(&mut self, fuse: &mut FuseServer, nbd: &NbdServer) -> io::Result<()> {
+    fn begin(&mut self, fuse: &mut FuseServer, nbd: &NbdServer, role: Option<Place>) -> io::Result<()> {
         let named = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
         if !self.keeper.is_there() {
             let Some(command) = &self.command else { return Ok(()) };
             self.keeper.start(command.command()).map_err(|e| named("starting it", e))?;
         }
-        // First: when the keeper is killed its descriptors are closed in this order.
-        fuse.keep_with(self.keeper.clone()).map_err(|e| named("handing it the devices", e))?;
+        fuse.keep_with(self.keeper.clone(), role).map_err(|e| named("handing it the devices", e))?;
+        self.noted = role;
         for (volume, socket) in nbd.listeners() {
             self.keeper.put(listener(volume), socket.as_fd()).map_err(|e| named("handing it the sockets", e))?;
         }
@@ -155,7 +158,11 @@ impl Runner {
                 return self.end_keeper();
             }
         }
-        match self.handover.begin(fuse, &self.nbd) {
+        // Who waits to be Primary again has been noted as that, and may be killed once more.
+        let waits = fuse.is_waiting().then_some(self.handover.noted).flatten();
+        let role = if self.gate.by_openers() { PROMOTED } else { PRIMARY };
+        let role = waits.or(fuse.is_primary().then_some(role));
+        match self.handover.begin(fuse, &self.nbd, role) {
             Ok(()) => {
                 if let Some(fd) = &self.handover.watched {
                     self.ring.push(Op::Readable { fd: fd.clone() }, Token::Keeper);
@@ -208,6 +215,21 @@ impl Runner {
     pub(super) fn try_again_to_keep(&mut self) {
         if self.keeper_deadline().is_some_and(|at| at <= self.now) {
             self.keep();
+        }
+    }
+
+    /// What the next process has to know if this one is killed now.
+    pub(super) fn note_role(&mut self) {
+        let Some(fuse) = self.fuse.as_ref().filter(|fuse| fuse.is_kept() && !fuse.is_waiting()) else { return };
+        let role = if self.gate.by_openers() { PROMOTED } else { PRIMARY };
+        let role = fuse.is_primary().then_some(role);
+        if self.is_leaving() || self.stopped.is_some() || self.handover.noted == role {
+            return;
+        }
+        match fuse.note_role(role) {
+            Ok(()) => self.handover.noted = role,
+            // It is dying, or hangs. The next one is told.
+            Err(e) => log("warning", &format!("the keeper is not told of this node's role: {e}")),
         }
     }
 
@@ -270,8 +292,12 @@ impl Runner {
         self.handover.watched = None;
         self.end_keeper();
         drop(self.fuse.take());
+        self.handover.noted = None;
         match super::start_fuse(&mut self.ring, &mut self.done, self.pool, &self.local, &self.run_dir) {
-            Ok(fuse) => self.fuse = fuse,
+            Ok(fuse) => {
+                self.fuse = fuse;
+                self.tell_devices();
+            }
             Err(why) => self.no_devices = Some(why),
         }
         self.keep();
@@ -295,7 +321,8 @@ impl Runner {
     /// Would the devices outlive this process?
     pub(super) fn can_leave(&self) -> bool {
         let kept = self.handover.watched.is_some();
-        self.fuse.as_ref().is_some_and(|fuse| kept && fuse.is_kept() && (fuse.has_devices() || fuse.is_waiting()))
+        let worth = |fuse: &FuseServer| fuse.any_used() || fuse.is_primary() && fuse.has_devices() || fuse.is_waiting();
+        self.fuse.as_ref().is_some_and(|fuse| kept && fuse.is_kept() && worth(fuse))
     }
 
     /// Another process shall go on.

@@ -104,8 +104,8 @@ impl Disks {
             };
             out.clear();
             match session.parse(&message[..n], &mut out) {
-                Event::None => {}
-                Event::Reply | Event::Destroyed => self.send(&[IoSlice::new(&out)]),
+                Event::None | Event::Knock(_) | Event::Interrupted(_) => {}
+                Event::Reply | Event::Released(_) | Event::Destroyed => self.send(&[IoSlice::new(&out)]),
                 Event::Request { volume, request, payload } => {
                     self.execute(volume as usize, request, &message[payload]);
                 }

@@ -83,6 +83,8 @@ pub(super) struct Message<'a> {
     pub(super) opcode: u32,
     pub(super) unique: u64,
     pub(super) node: u64,
+    /// The thread that waits for the answer; 0: it is not to be seen from here.
+    pub(super) caller: u32,
     /// The operation's own header and, unless there is a `payload`, what follows it.
     body: &'a [u8],
     /// What follows the operation's header, of a message in a slot.
@@ -114,7 +116,7 @@ impl<'a> Message<'a> {
 
     fn of_header(header: &[u8], body: &'a [u8], payload: Option<&'a [u8]>) -> Message<'a> {
         let (opcode, unique, node) = (u32_at(header, 4), u64_at(header, 8), u64_at(header, 16));
-        Message { opcode, unique, node, body, payload }
+        Message { opcode, unique, node, caller: u32_at(header, 32), body, payload }
     }
 
     /// The 32-bit field `at` bytes into the body.
@@ -234,13 +236,15 @@ pub(super) struct Attr {
     pub(super) links: u32,
     pub(super) owner: (u32, u32),
     pub(super) block: u32,
+    /// What a device's node leads to.
+    pub(super) device: u32,
 }
 
 impl Attr {
     pub(super) fn emit(&self, body: &mut Body<'_>) {
         let (uid, gid) = self.owner;
         body.u64(&[self.node, self.size, self.size / 512]).u64(&[0; 3]).u32(&[0; 3]);
-        body.u32(&[self.mode, self.links, uid, gid, 0, self.block, 0]);
+        body.u32(&[self.mode, self.links, uid, gid, self.device, self.block, 0]);
     }
 }
 

@@ -22,10 +22,15 @@ const FS_TYPE: &str = "fuse.urbd";
 /// directory, if there is no `/dev/fuse`, or with what `fusermount3` said.
 pub fn mount(path: &Path) -> io::Result<OwnedFd> {
     let path = path.canonicalize()?;
-    match mount_directly(&path) {
+    match mount_directly(&path, libc::MS_NODEV) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => mount_by_helper(&path),
         result => result,
     }
+}
+
+/// As [`mount`], with `mount(2)` only, and so that device nodes in it can be opened.
+pub fn mount_with_devices(path: &Path) -> io::Result<OwnedFd> {
+    mount_directly(&path.canonicalize()?, 0)
 }
 
 /// Takes the file system away from `path`, at once even when files on it are open. Unmounting what is not mounted is an
@@ -80,7 +85,8 @@ fn mount_point(line: &str) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsString::from(std::ffi::OsStr::from_bytes(&bytes))))
 }
 
-fn mount_directly(path: &Path) -> io::Result<OwnedFd> {
+/// `and`: flags of the mount, besides that set-user-id programs have no effect there.
+fn mount_directly(path: &Path, and: libc::c_ulong) -> io::Result<OwnedFd> {
     let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse")?;
     // SAFETY: these calls have no arguments and cannot fail.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -88,7 +94,7 @@ fn mount_directly(path: &Path) -> io::Result<OwnedFd> {
     let options = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},allow_other,default_permissions");
     let (source, fs_type, options) = (CString::new("urbd")?, CString::new(FS_TYPE)?, CString::new(options)?);
     let target = CString::new(path.as_os_str().as_bytes())?;
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    let flags = libc::MS_NOSUID | and;
     host::within(|| {
         // SAFETY: all four are valid C strings for the length of the call.
         let result =

@@ -1,8 +1,10 @@
 //! The file system: what each message asks and how it is answered.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::abi::*;
+use super::door::{Caller, Door, Knock, Question, door_node, door_of};
 use super::{PAYLOAD_MAX, SLOT_PAYLOAD_MAX, WRITE_HEADER};
 use crate::{Errno, Export, Kind, Request};
 
@@ -28,6 +30,14 @@ pub enum Event {
     },
     /// The kernel is unmounting; the answer was appended to `out`.
     Destroyed,
+    /// Somebody asks for a door, and waits for [`Session::let_in`] or [`Session::refuse`].
+    Knock(Knock),
+    /// Who waits for the answer to the question with this number was interrupted by a signal. There is nothing to
+    /// answer, but the question may now be refused.
+    Interrupted(u64),
+    /// A volume's file was closed for the last time by one of those who had it open; the answer was appended to `out`.
+    /// Only of a session with doors.
+    Released(u32),
 }
 
 /// One mounted file system.
@@ -37,6 +47,15 @@ pub struct Session {
     owner: (u32, u32),
     slots: Slots,
     can_resend: bool,
+    doors: Option<Doors>,
+}
+
+/// The second kind of entries.
+#[derive(Debug)]
+struct Doors {
+    /// What follows the volume's number in the name of its file.
+    secret: String,
+    open: BTreeMap<u32, Door>,
 }
 
 /// Whether requests travel in slots, through an io_uring, rather than as messages on the descriptor.
@@ -52,13 +71,60 @@ enum Answer {
     Body,
     Data { volume: u32, request: Request, payload: Range<usize> },
     Silence,
+    Event(Event),
 }
 
 impl Session {
     /// A file system with one file per export, named by what follows the last `/` of the export's name (its volume
     /// number). The files belong to user and group `owner`, who alone may open them.
     pub fn new(exports: Vec<Export>, owner: (u32, u32)) -> Session {
-        Session { exports, owner, slots: Slots::Unwanted, can_resend: false }
+        Session { exports, owner, slots: Slots::Unwanted, can_resend: false, doors: None }
+    }
+
+    /// With doors in the place of files. `secret` makes the names of the files ([`Session::file`]).
+    #[must_use]
+    pub fn with_doors(mut self, secret: String) -> Session {
+        self.doors = Some(Doors { secret, open: BTreeMap::new() });
+        self
+    }
+
+    /// The name of a volume's file.
+    pub fn file(&self, volume: u32) -> Option<String> {
+        self.exports.iter().find(|export| export.id == volume).map(|export| self.file_name(export))
+    }
+
+    /// Where the volume's door leads to from now on. `None`: there is none, and who asks for it has to be refused.
+    pub fn set_door(&mut self, volume: u32, door: Option<Door>) {
+        let Some(doors) = &mut self.doors else { return };
+        match door {
+            Some(door) => drop(doors.open.insert(volume, door)),
+            None => drop(doors.open.remove(&volume)),
+        }
+    }
+
+    /// Where the volume's door leads to.
+    pub fn door(&self, volume: u32) -> Option<Door> {
+        self.doors.as_ref()?.open.get(&volume).copied()
+    }
+
+    /// Answers who asks for a door: here it is. `out` is appended to. If there is none, it is an error.
+    pub fn let_in(&self, knock: &Knock, out: &mut Vec<u8>) {
+        let Some(door) = self.door(knock.volume) else { return Session::refuse(knock.unique, Errno::ENOENT, out) };
+        let start = out.len();
+        out.extend_from_slice(&[0; OUT_HEADER]);
+        let mut body = Body(out);
+        let attr = door.attr(knock.volume);
+        match knock.question {
+            Question::Name => emit_entry(&attr, &mut body),
+            Question::Attributes => emit_attributes(&attr, &mut body),
+        }
+        let header = out_header((out.len() - start) as u32, None, knock.unique);
+        out[start..start + OUT_HEADER].copy_from_slice(&header);
+    }
+
+    /// Answers with an error. `out` is appended to.
+    pub fn refuse(unique: u64, errno: Errno, out: &mut Vec<u8>) {
+        out.extend_from_slice(&out_header(OUT_HEADER as u32, Some(errno), unique));
     }
 
     /// Asks the kernel, when it greets, to hand over requests in slots ([`Session::parse_slot`]).
@@ -122,6 +188,14 @@ impl Session {
                 out.truncate(start);
                 return Event::None;
             }
+            Ok(Answer::Event(event @ Event::Released(_))) => {
+                out[start..start + OUT_HEADER].copy_from_slice(&out_header(OUT_HEADER as u32, None, message.unique));
+                return event;
+            }
+            Ok(Answer::Event(event)) => {
+                out.truncate(start);
+                return event;
+            }
             Ok(Answer::Data { volume, request, payload }) => {
                 out.truncate(start);
                 return Event::Request { volume, request, payload };
@@ -146,12 +220,24 @@ impl Session {
         let mut body = Body(out);
         match message.opcode {
             opcode::INIT => self.init(message, &mut body)?,
+            opcode::RELEASE if self.doors.is_some() => {
+                return Ok(Answer::Event(Event::Released(self.export(message)?.id)));
+            }
             opcode::DESTROY | opcode::RELEASE | opcode::RELEASEDIR => (),
+            opcode::INTERRUPT if self.doors.is_some() => {
+                return Ok(Answer::Event(Event::Interrupted(message.u64(0)?)));
+            }
             opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::NOTIFY_REPLY => {
                 return Ok(Answer::Silence);
             }
-            opcode::LOOKUP => self.lookup(message, &mut body)?,
-            opcode::GETATTR => self.attributes(message, &mut body)?,
+            opcode::LOOKUP => match self.knock(message)? {
+                Some(knock) => return Ok(Answer::Event(Event::Knock(knock))),
+                None => self.lookup(message, &mut body)?,
+            },
+            opcode::GETATTR => match self.knock(message)? {
+                Some(knock) => return Ok(Answer::Event(Event::Knock(knock))),
+                None => self.attributes(message, &mut body)?,
+            },
             opcode::SETATTR => self.set_attributes(message, &mut body)?,
             opcode::OPEN => self.open(message, &mut body)?,
             opcode::OPENDIR if message.node == ROOT => drop(body.u64(&[0]).u32(&[0, 0])),
@@ -215,6 +301,7 @@ impl Session {
             links: 1,
             owner: self.owner,
             block: export.block.preferred,
+            device: 0,
         }
     }
 
@@ -223,28 +310,62 @@ impl Session {
             return Err(Errno::from_raw(libc::ENOTDIR));
         }
         let name = message.name()?;
-        let index = self.exports.iter().position(|export| file_name(export).as_bytes() == name).ok_or(Errno::ENOENT)?;
-        const GENERATION: u64 = 0;
-        // Valid for no time at all: sizes and roles change.
-        body.u64(&[node(&self.exports[index]), GENERATION, 0, 0]).u32(&[0, 0]);
-        self.attr(index).emit(body);
+        let is = |export: &Export| self.file_name(export).as_bytes() == name;
+        let index = self.exports.iter().position(is).ok_or(Errno::ENOENT)?;
+        emit_entry(&self.attr(index), body);
         Ok(())
+    }
+
+    /// Is it a question for a door?
+    fn knock(&self, message: &Message<'_>) -> Result<Option<Knock>, Errno> {
+        let Some(doors) = &self.doors else { return Ok(None) };
+        let (volume, question) = match door_of(message.node) {
+            Some((volume, minor)) if message.opcode == opcode::GETATTR => match doors.open.get(&volume) {
+                // It leads to another device by now: whoever comes this way has an old node.
+                Some(door) if door.device.1 != minor => return Err(Errno::from_raw(libc::ESTALE)),
+                _ => (volume, Question::Attributes),
+            },
+            None if message.opcode == opcode::LOOKUP && message.node == ROOT => {
+                let name = message.name()?;
+                let asked = self.exports.iter().find(|export| last_part(export).as_bytes() == name);
+                let Some(asked) = asked else { return Ok(None) };
+                (asked.id, Question::Name)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Knock { volume, unique: message.unique, question, caller: Caller(message.caller) }))
+    }
+
+    /// The name of an export's file.
+    fn file_name(&self, export: &Export) -> String {
+        match &self.doors {
+            Some(doors) => format!(".{}-{}", last_part(export), doors.secret),
+            None => last_part(export).to_owned(),
+        }
     }
 
     fn attributes(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
         let attr = if message.node == ROOT {
-            Attr { node: ROOT, size: 0, mode: libc::S_IFDIR | 0o755, links: 2, owner: self.owner, block: 4096 }
+            let mode = libc::S_IFDIR | 0o755;
+            Attr { node: ROOT, size: 0, mode, links: 2, owner: self.owner, block: 4096, device: 0 }
         } else {
             self.attr(self.index(message)?)
         };
-        body.u64(&[0]).u32(&[0, 0]);
-        attr.emit(body);
+        emit_attributes(&attr, body);
         Ok(())
     }
 
     /// Times are accepted and forgotten; owner, permissions and size are the configuration's.
     fn set_attributes(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
         let valid = message.u32(0)?;
+        if let Some((volume, _)) = door_of(message.node) {
+            let door = self.door(volume).ok_or(Errno::ENOENT)?;
+            if valid & (FATTR_SIZE | FATTR_MODE | FATTR_UID | FATTR_GID) != 0 {
+                return Err(Errno::EPERM);
+            }
+            emit_attributes(&door.attr(volume), body);
+            return Ok(());
+        }
         let size_changes = valid & FATTR_SIZE != 0 && message.u64(16)? != self.export(message)?.size;
         if size_changes || valid & (FATTR_MODE | FATTR_UID | FATTR_GID) != 0 {
             return Err(Errno::EPERM);
@@ -254,7 +375,8 @@ impl Session {
 
     fn open(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
         let wants_write = message.u32(0)? as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        if self.export(message)?.read_only && wants_write {
+        // A device stands on the file whatever the role, and is told with each request.
+        if self.export(message)?.read_only && wants_write && self.doors.is_none() {
             return Err(Errno::EROFS);
         }
         body.u64(&[0]).u32(&[OPEN_FLAGS, 0]);
@@ -264,8 +386,14 @@ impl Session {
     fn read_directory(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
         const DIRECTORY: u8 = libc::DT_DIR;
         let (offset, size) = (message.u64(8)?, message.u32(16)? as usize);
-        let files = self.exports.iter().map(|export| (node(export), libc::DT_REG, file_name(export)));
-        let entries = [(ROOT, DIRECTORY, "."), (ROOT, DIRECTORY, "..")].into_iter().chain(files);
+        let listed = self.exports.iter().filter_map(|export| match &self.doors {
+            Some(doors) => {
+                let door = doors.open.get(&export.id)?;
+                Some((door_node(export.id, *door), libc::DT_BLK, last_part(export)))
+            }
+            None => Some((node(export), libc::DT_REG, last_part(export))),
+        });
+        let entries = [(ROOT, DIRECTORY, "."), (ROOT, DIRECTORY, "..")].into_iter().chain(listed);
         let start = body.0.len();
         let skip = usize::try_from(offset).unwrap_or(usize::MAX);
         for (next, (node, kind, name)) in (1..).zip(entries).skip(skip) {
@@ -336,7 +464,19 @@ fn without_payload(export: &Export, request: Request) -> Answer {
     Answer::Data { volume: export.id, request, payload: 0..0 }
 }
 
-fn file_name(export: &Export) -> &str {
+fn emit_entry(attr: &Attr, body: &mut Body<'_>) {
+    const GENERATION: u64 = 0;
+    // Valid for no time at all: sizes and roles change, and who opens a door is to ask.
+    body.u64(&[attr.node, GENERATION, 0, 0]).u32(&[0, 0]);
+    attr.emit(body);
+}
+
+fn emit_attributes(attr: &Attr, body: &mut Body<'_>) {
+    body.u64(&[0]).u32(&[0, 0]);
+    attr.emit(body);
+}
+
+fn last_part(export: &Export) -> &str {
     export.name.rsplit('/').next().unwrap_or_default()
 }
 

@@ -243,7 +243,8 @@ proptest::proptest! {
         match session.parse(&bytes, &mut out) {
             Event::Reply | Event::Destroyed => assert_eq!(u32_at(&out, 0) as usize, out.len()),
             Event::Request { payload, .. } => assert!(payload.end <= bytes.len() && out.is_empty()),
-            Event::None => assert!(out.is_empty()),
+            Event::None | Event::Knock(_) | Event::Interrupted(_) => assert!(out.is_empty()),
+            Event::Released(_) => panic!("only of a session with doors"),
         }
         assert_eq!(session.parse(&bytes[..bytes.len() - 1], &mut Vec::new()), Event::None);
     }
@@ -353,4 +354,68 @@ fn a_slot_that_lies_is_answered_with_an_error() {
     assert_eq!(session.parse_slot(&header, &payload, &mut out), Event::None);
     assert_eq!(commit(&mut header, &mut payload, &out, []), UNIQUE);
     assert_eq!((u32_at(&header, 4) as i32, u32_at(&header, 272)), (-libc::EIO, 0));
+}
+
+#[test]
+fn a_door_is_asked_for_and_its_file_is_hidden() {
+    let mut session = session().with_doors("secret".into());
+    assert_eq!(session.file(7).as_deref(), Some(".0-secret"));
+    let door = Door { device: (7, 300), owner: (0, 6) };
+    let knock = |session: &mut Session, opcode, node, body: &[u8]| {
+        let mut out = Vec::new();
+        match session.parse(&message(opcode, node, body), &mut out) {
+            Event::Knock(knock) if out.is_empty() => knock,
+            event => panic!("{event:?}"),
+        }
+    };
+    // Asked for before it is there.
+    let asked = knock(&mut session, opcode::LOOKUP, ROOT, b"0\0");
+    assert_eq!((asked.volume, asked.unique, asked.question, asked.caller), (7, UNIQUE, Question::Name, Caller(0)));
+    let mut out = Vec::new();
+    session.let_in(&asked, &mut out);
+    assert_eq!((out.len(), u32_at(&out, 4)), (OUT_HEADER, -libc::ENOENT as u32));
+    session.set_door(7, Some(door));
+    out.clear();
+    session.let_in(&asked, &mut out);
+    // The entry, never remembered, then the attributes: a block device 7:300 of root's and group 6's.
+    let node = u64_at(&out, 16);
+    assert_eq!((out.len(), u32_at(&out, 4)), (16 + 40 + 88, 0));
+    assert_eq!((u64_at(&out, 32), u64_at(&out, 40), u64_at(&out, 48)), (0, 0, 0));
+    let attr = &out[56..];
+    assert_eq!((u32_at(attr, 60), u32_at(attr, 68), u32_at(attr, 72)), (libc::S_IFBLK | 0o660, 0, 6));
+    assert_eq!(u32_at(attr, 76), 0x10_0700 | 44);
+    let asked = knock(&mut session, opcode::GETATTR, node, &[0; 16]);
+    assert_eq!((asked.volume, asked.question), (7, Question::Attributes));
+    out.clear();
+    session.let_in(&asked, &mut out);
+    assert_eq!((out.len(), u32_at(&out[32..], 76)), (16 + 16 + 88, 0x10_0700 | 44));
+    out.clear();
+    Session::refuse(UNIQUE, Errno::from_raw(libc::EMEDIUMTYPE), &mut out);
+    assert_eq!((out.len(), u32_at(&out, 4)), (OUT_HEADER, -libc::EMEDIUMTYPE as u32));
+    // Only doors are listed, and only those that there are; files have other names, and are found by these.
+    let listing = ask(&mut session, opcode::READDIR, ROOT, &words(&[0, 0, 4096, 0, 0])).unwrap();
+    assert_eq!(listing.len(), 3 * 32);
+    assert_eq!(u32_at(&listing[64..], 20), u32::from(libc::DT_BLK));
+    assert_eq!(ask(&mut session, opcode::LOOKUP, ROOT, b".0-secreT\0"), Err(Errno::ENOENT));
+    let file = ask(&mut session, opcode::LOOKUP, ROOT, b".0-secret\0").unwrap();
+    assert_eq!(u64_at(&file, 0), VOLUME_0);
+    // A device stands on the file of a volume that may not be written to at present.
+    ask(&mut session, opcode::OPEN, READ_ONLY, &words(&[pair(libc::O_RDWR as u32, 0)])).unwrap();
+    // Nobody changes a door; its device is another one by now: an old node leads nowhere.
+    assert_eq!(ask(&mut session, opcode::SETATTR, node, &words(&[pair(FATTR_MODE, 0); 11])), Err(Errno::EPERM));
+    ask(&mut session, opcode::SETATTR, node, &words(&[pair(1 << 5, 0); 11])).unwrap();
+    session.set_door(7, Some(Door { device: (7, 301), ..door }));
+    assert_eq!(ask(&mut session, opcode::GETATTR, node, &[0; 16]), Err(Errno::from_raw(libc::ESTALE)));
+}
+
+#[test]
+fn the_end_of_a_use_is_told() {
+    let mut session = session().with_doors("secret".into());
+    let mut out = Vec::new();
+    assert_eq!(session.parse(&message(opcode::RELEASE, VOLUME_0, &[0; 24]), &mut out), Event::Released(7));
+    assert_eq!((out.len(), u32_at(&out, 0), u32_at(&out, 4)), (OUT_HEADER, OUT_HEADER as u32, 0));
+    out.clear();
+    let interrupt = message(opcode::INTERRUPT, 0, &words(&[4711]));
+    assert_eq!(session.parse(&interrupt, &mut out), Event::Interrupted(4711));
+    assert!(out.is_empty());
 }

@@ -9,10 +9,11 @@
 //! With a [`Keeper`] the same open file is there, too, and outlives this process ([`Kept::abandon`]); another process
 //! goes on with it ([`take_over`]).
 //!
-//! As the holder has the device open, it is never the last user of an application that closes the device: dirty pages
-//! are written back by `fsync` and before detaching.
+//! While the holder has the device open an application that closes it is not its last user: dirty pages are written
+//! back by `fsync` and before detaching. When the holder has let go ([`Kept::let_go`]) the device is the applications'
+//! alone, and gone with the last of them; until then it can be held again ([`keep_again`]).
 
-use super::{Background, LoopDevice, Options, close_all_but, eventfd, own_descriptors};
+use super::{BLKROSET, Background, LoopDevice, Options, check, close_all_but, eventfd, own_descriptors};
 use crate::keeper::{Keeper, Place};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -34,6 +35,8 @@ pub type Second = (Keeper, Place);
 #[derive(Debug)]
 enum Order {
     Detach(Sender<io::Result<()>>),
+    LetGo { flush: bool, reply: Sender<io::Result<()>> },
+    ReadOnly(bool, Sender<io::Result<()>>),
     Share(Second, Sender<io::Result<()>>),
 }
 
@@ -42,21 +45,27 @@ enum Order {
 /// # Errors
 /// If the thread cannot be started; the result of attaching comes with the [`Background`].
 pub fn keep(file: PathBuf, options: Options) -> io::Result<Background<Kept>> {
-    keep_through(file, &[], options)
+    keep_through(file, &[], options, None)
 }
 
-/// As [`keep`], for a `file` whose path leads through descriptors of this process.
+/// As [`keep`], for a `file` whose path leads through descriptors of this process; on the device `wanted` if nobody
+/// else has it.
 ///
 /// # Errors
 /// As [`keep`].
-pub fn keep_through(file: PathBuf, through: &[BorrowedFd<'_>], options: Options) -> io::Result<Background<Kept>> {
+pub fn keep_through(
+    file: PathBuf,
+    through: &[BorrowedFd<'_>],
+    options: Options,
+    wanted: Option<LoopDevice>,
+) -> io::Result<Background<Kept>> {
     let event = eventfd()?;
     let (sender, receiver) = channel();
     let through: Vec<RawFd> = through.iter().map(AsRawFd::as_raw_fd).collect();
     let bell = event.as_raw_fd();
     let open: Vec<RawFd> = through.iter().copied().chain([bell]).collect();
     start(&open, move || {
-        let attached = attach(&file, &through, options);
+        let attached = attach(&file, &through, options, wanted);
         let (orders, received) = channel();
         let (result, node) = match attached {
             Ok((device, node)) => (Ok(Kept { device, orders }), Some((device, node))),
@@ -65,6 +74,26 @@ pub fn keep_through(file: PathBuf, through: &[BorrowedFd<'_>], options: Options)
         let _ = sender.send(result);
         ring(bell);
         if let Some((device, node)) = node {
+            wait(device, node, &received, None);
+        }
+    })?;
+    Ok(Background { event, receiver })
+}
+
+/// Holds a device again that was let go of, if a file called `name` is still behind it. `None`: it is not.
+///
+/// # Errors
+/// As [`keep`].
+pub fn keep_again(device: LoopDevice, name: String) -> io::Result<Background<Option<Kept>>> {
+    let event = eventfd()?;
+    let (sender, receiver) = channel();
+    let bell = event.as_raw_fd();
+    start(&[bell], move || {
+        let (orders, received) = channel();
+        let node = device.open(true).ok().filter(|_| device.stands_on(&name));
+        let _ = sender.send(Ok(node.is_some().then_some(Kept { device, orders })));
+        ring(bell);
+        if let Some(node) = node {
             wait(device, node, &received, None);
         }
     })?;
@@ -101,6 +130,24 @@ impl Kept {
     /// If dirty data could not be written, or a second holder does not let go.
     pub fn detach(&self) -> io::Result<()> {
         self.order(Order::Detach)
+    }
+
+    /// Leaves the device to those who have it open, and the second holder with it. If it was the last one, what is
+    /// dirty is written back, and the device detached, when this returns. Only with `flush` an error of that is told;
+    /// then what others have made dirty is written back, too. See the module about threads.
+    ///
+    /// # Errors
+    /// If dirty data could not be written, or a second holder does not let go.
+    pub fn let_go(&self, flush: bool) -> io::Result<()> {
+        self.order(|reply| Order::LetGo { flush, reply })
+    }
+
+    /// Whether writes to the device are refused by the kernel.
+    ///
+    /// # Errors
+    /// If we may not say so.
+    pub fn set_read_only(&self, read_only: bool) -> io::Result<()> {
+        self.order(|reply| Order::ReadOnly(read_only, reply))
     }
 
     /// Gives the device to a second holder, too, in place of the one that there was.
@@ -145,33 +192,52 @@ fn start(open: &[RawFd], work: impl FnOnce() + Send + 'static) -> io::Result<()>
     }
 }
 
-fn attach(file: &Path, through: &[RawFd], options: Options) -> io::Result<(LoopDevice, File)> {
+fn attach(
+    file: &Path,
+    through: &[RawFd],
+    options: Options,
+    wanted: Option<LoopDevice>,
+) -> io::Result<(LoopDevice, File)> {
     let backing = OpenOptions::new().read(true).write(!options.read_only).open(file);
     for number in through {
         // SAFETY: the number is open in this thread's own table, and nothing else owns it there.
         drop(unsafe { OwnedFd::from_raw_fd(*number) });
     }
-    super::attach_open(&backing?, file, options, true)
+    super::attach_open(&backing?, file, options, true, wanted)
 }
 
 /// Has the device open until it is to be detached, or nobody can say so any more.
 fn wait(device: LoopDevice, node: File, orders: &Receiver<Order>, mut second: Option<Second>) {
     let mut order = orders.recv();
-    while let Ok(Order::Share((keeper, place), reply)) = order {
-        let _ = reply.send(keeper.put(place, node.as_fd()));
-        second = Some((keeper, place));
+    loop {
+        match order {
+            Ok(Order::Share((keeper, place), reply)) => {
+                let _ = reply.send(keeper.put(place, node.as_fd()));
+                second = Some((keeper, place));
+            }
+            Ok(Order::ReadOnly(value, reply)) => {
+                let value = libc::c_int::from(value);
+                // SAFETY: the argument is an integer that lives through the call.
+                let set = check(unsafe { libc::ioctl(node.as_raw_fd(), BLKROSET as _, &raw const value) });
+                let _ = reply.send(set.map(drop));
+            }
+            _ => break,
+        }
         order = orders.recv();
     }
-    let flushed = node.sync_all();
-    // For whoever has it next.
-    let _ = device.set_paced(true);
+    let stays = matches!(order, Ok(Order::LetGo { .. }));
+    let flushed = if let Ok(Order::LetGo { flush: false, .. }) = order { Ok(()) } else { node.sync_all() };
+    if !stays {
+        // For whoever has it next.
+        let _ = device.set_paced(true);
+    }
     let released = match (&order, second) {
         // Nobody waits: the process ends, or gives the device up; what becomes of the keeper is decided elsewhere.
         (Ok(_), Some((keeper, place))) if keeper.is_there() => keeper.release(place),
         _ => Ok(()),
     };
     drop(node);
-    if let Ok(Order::Detach(reply)) = order {
+    if let Ok(Order::Detach(reply) | Order::LetGo { reply, .. }) = order {
         let _ = reply.send(flushed.and(released));
     }
 }

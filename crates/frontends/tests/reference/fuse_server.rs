@@ -61,8 +61,8 @@ fn serve(mut device: File, disk: &Disk, session: &Mutex<Session>) {
         };
         let event = session.lock().unwrap().parse(&buffer[..n], &mut out);
         match event {
-            Event::None => (),
-            Event::Reply | Event::Destroyed => answer(&mut device, &[IoSlice::new(&out)]),
+            Event::None | Event::Knock(_) | Event::Interrupted(_) => (),
+            Event::Reply | Event::Released(_) | Event::Destroyed => answer(&mut device, &[IoSlice::new(&out)]),
             Event::Request { request, payload: range, .. } => {
                 payload.clear();
                 payload.extend_from_slice(&buffer[range]);

@@ -1,0 +1,465 @@
+//! Who may open a block device, and the promotions and demotions that come of it (`docs/spec/connection-and-state.md`
+//! 8.3 and 8.8).
+//!
+//! Whoever opens a device waits at its door (`fuse_server::doors`) until it is decided here. To open for writing makes
+//! this node Primary, if `auto-promote` is in effect; when the last user of all volumes is gone it is Secondary again,
+//! unless an administrator made it Primary.
+
+use super::{FuseServer, Runner, log};
+use control::Command as Asked;
+use frontends::Errno;
+use frontends::fuse::Intent;
+use units::{Duration, Instant};
+use urbd_core::{Command, CommandError, ConnectionState, Openers, Snapshot};
+
+/// The protocol with which DRBD 9 begins.
+const NINE: u32 = 110;
+
+/// How soon what could not be done is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What openers have to do with the role.
+#[derive(Default)]
+pub(super) struct Gate {
+    /// An administrator wants this node to be Primary.
+    explicit: bool,
+    /// The core's name for the promotion that openers wait for, and for the demotion after the last of them.
+    promotion: Option<(u64, Instant)>,
+    demotion: Option<u64>,
+    /// How the last promotion failed.
+    failure: Option<CommandError>,
+    /// Not before.
+    again_at: Option<Instant>,
+    /// A peer has spoken 9's dialect.
+    nine: bool,
+    /// Something has happened that this is about.
+    news: bool,
+    /// When the process started. A new one lets its peers be heard before it takes its data for the last.
+    started: Instant,
+}
+
+/// What becomes of an opener.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Wait,
+    Promote,
+    LetIn,
+    Refuse(i32),
+}
+
+/// What a decision about one opener depends on.
+#[derive(Clone, Copy, Debug)]
+struct Circumstances {
+    primary: bool,
+    auto_promote: bool,
+    /// The role is being changed, by whomever.
+    changing: bool,
+    /// The resource is being taken down.
+    ending: bool,
+    /// Writes are forbidden by the administrator.
+    read_only: bool,
+    /// Users from before a forced demotion are left.
+    failing: bool,
+    readable: Readable,
+    /// The process has just started, and a peer that may be Primary has not been heard of yet.
+    early: bool,
+    /// What there was to try was tried, and it is no use to try again.
+    hopeless: bool,
+    /// No promotion before some moment.
+    pausing: bool,
+    expired: bool,
+    tried: bool,
+}
+
+/// Whether a Secondary's device can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Readable {
+    Yes,
+    /// Another node is Primary.
+    PrimaryElsewhere,
+    /// A connection may bring data.
+    MaybeSoon,
+    No,
+}
+
+/// The decision (8.3).
+fn judge(intent: Intent, c: Circumstances) -> Verdict {
+    let (Intent::Read { nonblocking } | Intent::Write { nonblocking }) = intent else { return Verdict::LetIn };
+    let patient = !c.expired && !nonblocking;
+    match intent {
+        _ if c.ending => Verdict::Refuse(libc::EAGAIN),
+        _ if c.failing => Verdict::Refuse(libc::ENOTRECOVERABLE),
+        Intent::Write { .. } if c.read_only => Verdict::Refuse(libc::EACCES),
+        _ if c.changing && patient => Verdict::Wait,
+        _ if c.changing => Verdict::Refuse(libc::EAGAIN),
+        _ if c.primary => Verdict::LetIn,
+        Intent::Write { .. } if !c.auto_promote => Verdict::Refuse(libc::EROFS),
+        Intent::Write { .. } if c.tried && (c.hopeless || !patient) => Verdict::Refuse(match c.readable {
+            // As for readers: who tries again for reading only is not to wait once more.
+            Readable::PrimaryElsewhere => libc::EMEDIUMTYPE,
+            _ => libc::EROFS,
+        }),
+        Intent::Write { .. } if c.pausing || c.early && patient => Verdict::Wait,
+        Intent::Write { .. } => Verdict::Promote,
+        _ if !c.auto_promote => Verdict::Refuse(libc::EMEDIUMTYPE),
+        _ => match c.readable {
+            Readable::Yes => Verdict::LetIn,
+            Readable::No => Verdict::Refuse(libc::ENODATA),
+            Readable::PrimaryElsewhere | Readable::MaybeSoon if patient => Verdict::Wait,
+            Readable::PrimaryElsewhere | Readable::MaybeSoon => Verdict::Refuse(libc::EMEDIUMTYPE),
+        },
+    }
+}
+
+/// The read condition (8.3). Two Primaries read what both write, a Secondary beside one does not.
+fn readable(s: &Snapshot) -> Readable {
+    let peers = || s.connections.iter().filter(|c| c.state == ConnectionState::Connected);
+    let good = |volume: usize| {
+        let device = &s.devices[volume];
+        let at = |c: &urbd_core::ConnectionSnapshot| {
+            c.peer_devices.iter().any(|p| p.volume == device.volume && p.peer_disk == wire::DiskState::UpToDate)
+        };
+        device.disk == wire::DiskState::UpToDate || peers().any(at)
+    };
+    if peers().any(|c| c.role == wire::Role::Primary) {
+        Readable::PrimaryElsewhere
+    } else if (0..s.devices.len()).all(good) {
+        Readable::Yes
+    } else if s.connections.iter().any(is_coming) {
+        Readable::MaybeSoon
+    } else {
+        Readable::No
+    }
+}
+
+/// May the connection come to be?
+fn is_coming(c: &urbd_core::ConnectionSnapshot) -> bool {
+    (ConnectionState::Unconnected..=ConnectionState::Connecting).contains(&c.state)
+}
+
+/// May the same promotion succeed a little later? Codes of 1.7: two Primaries, no good disk while a connection may
+/// bring one, in transient state, refused by the peer, concurrent changes, a peer's reader, timed out.
+fn may_succeed_later(code: i32, readable: Readable) -> bool {
+    match code {
+        -1 | -10 | -18 | -19 | -22 | -23 => true,
+        -2 => matches!(readable, Readable::MaybeSoon | Readable::Yes),
+        _ => false,
+    }
+}
+
+impl Gate {
+    /// Is this node Primary because somebody has opened a device, and for no other reason?
+    pub(super) fn by_openers(&self) -> bool {
+        !self.explicit
+    }
+
+    /// An administrator's command is about to be carried out.
+    pub(super) fn on_command(&mut self, asked: &Asked) {
+        self.explicit |= matches!(asked, Asked::Primary { .. });
+    }
+
+    /// Something has happened to the role, the devices, or who uses them.
+    pub(super) fn news(&mut self) {
+        self.news = true;
+    }
+
+    /// For a process that starts now; the last one was Primary by an administrator's command, if `explicit`.
+    pub(super) fn new(now: Instant, explicit: bool) -> Gate {
+        Gate { explicit, started: now, ..Gate::default() }
+    }
+}
+
+impl Runner {
+    /// Decides on those at the doors, and demotes after the last of them.
+    pub(super) fn run_gate(&mut self) {
+        let Some(fuse) = &mut self.fuse else { return };
+        let closed = fuse.take_closed();
+        if !std::mem::take(&mut self.gate.news) && closed.is_empty() && !fuse.has_openings() {
+            return;
+        }
+        self.status_changed |= !closed.is_empty();
+        self.follow_role();
+        self.note_role();
+        self.watch_readers();
+        if self.fuse.as_ref().is_some_and(FuseServer::anyone_waits) {
+            self.judge_openings();
+        }
+        for volume in self.local.volumes.iter().map(|v| v.nr).collect::<Vec<_>>() {
+            self.tell_openers(volume);
+        }
+        self.demote_after_last_close();
+    }
+
+    /// Who knows the role when nobody changes it: a Secondary is nobody's wish.
+    fn follow_role(&mut self) {
+        let primary = self.fuse.as_ref().is_some_and(FuseServer::is_primary);
+        if self.gate.explicit && !primary && !self.role_changes() && !self.is_leaving() {
+            self.gate.explicit = false;
+        }
+    }
+
+    /// Has this Secondary readers, who must be told when its data change?
+    pub(super) fn has_readers(&self) -> bool {
+        self.fuse.as_ref().is_some_and(|fuse| !fuse.is_primary() && !fuse.is_waiting() && fuse.any_used())
+    }
+
+    /// Where 9's dialect is spoken a reader keeps the peer from being Primary. In 8.4's nothing can say so: then the
+    /// reader, and what is in the page cache, must not outlive what the peer writes, or a resync brings.
+    fn watch_readers(&mut self) {
+        if !self.has_readers() {
+            return;
+        }
+        let s = self.core.snapshot();
+        let written = s.connections.iter().any(|c| c.role == wire::Role::Primary);
+        let brought =
+            |d: &urbd_core::DeviceSnapshot| (wire::DiskState::Failed..wire::DiskState::UpToDate).contains(&d.disk);
+        if (written || s.devices.iter().any(brought))
+            && let Some(fuse) = &mut self.fuse
+        {
+            fuse.leave_readers_behind();
+        }
+    }
+
+    /// Is the role being changed, or looked at by who is about to change it?
+    fn role_changes(&self) -> bool {
+        let gate = self.gate.promotion.is_some() || self.gate.demotion.is_some();
+        gate || self.checking.is_some() || self.commands.changes_role() || self.is_waiting()
+    }
+
+    fn judge_openings(&mut self) {
+        let snapshot = self.core.snapshot();
+        let readable = readable(&snapshot);
+        self.gate.nine |= snapshot.connections.iter().any(|c| c.version.is_some_and(|version| version >= NINE));
+        let auto_promote = self.auto_promotes(&snapshot);
+        let changing = self.role_changes();
+        let ending = self.stopped.is_some() || self.commands.takes_down();
+        let hopeless = self.gate.failure.as_ref().is_some_and(|e| !may_succeed_later(e.code, readable));
+        let (now, patience) = (self.now, self.local.options.auto_promote_timeout);
+        let began = self.gate.promotion.map(|(_, began)| began);
+        let pausing = self.gate.again_at.is_some_and(|at| now < at);
+        let early = now < self.gate.started + patience && snapshot.connections.iter().any(is_coming);
+        let Some(fuse) = &mut self.fuse else { return };
+        let states: Vec<_> =
+            self.local.volumes.iter().map(|v| (v.nr, fuse.is_read_only(v.nr), fuse.is_failing(v.nr))).collect();
+        let circumstances = move |opening: &crate::fuse_server::Opening| {
+            let state = states.iter().find(|(volume, ..)| *volume == opening.volume);
+            let (read_only, failing) = state.map_or((false, false), |(_, read_only, failing)| (*read_only, *failing));
+            Circumstances {
+                primary: snapshot.role == wire::Role::Primary,
+                auto_promote,
+                // Who waits for a promotion that is on its way does so however long it takes.
+                changing,
+                ending,
+                read_only,
+                failing,
+                readable,
+                early,
+                hopeless,
+                pausing,
+                expired: now >= opening.came + patience && began.is_none(),
+                tried: opening.tried,
+            }
+        };
+        let mut promote = false;
+        for opening in fuse.waiting_openings() {
+            let Some(intent) = opening.intent else { continue };
+            match judge(intent, circumstances(opening)) {
+                Verdict::LetIn => opening.let_in(),
+                Verdict::Promote => {
+                    opening.tried = true;
+                    promote = true;
+                }
+                Verdict::Wait | Verdict::Refuse(_) => {}
+            }
+        }
+        let refusal = |opening: &crate::fuse_server::Opening| match judge(opening.intent?, circumstances(opening)) {
+            Verdict::Refuse(errno) => Some(Errno::from_raw(errno)),
+            _ => None,
+        };
+        if !promote {
+            fuse.refuse_openings(&mut self.ring, refusal);
+        }
+        let fuse = self.fuse.as_mut().expect("it was there");
+        fuse.open_ready(&mut self.ring);
+        if promote {
+            self.promote_for_openers();
+        }
+        self.status_changed = true;
+    }
+
+    /// Does opening for writing promote? As written; if nothing is written, only among nodes that all speak 9's
+    /// dialect, and not with metadata of 8.4, whose administrators promote by command.
+    fn auto_promotes(&self, snapshot: &Snapshot) -> bool {
+        if let Some(written) = self.local.settings.find("auto-promote") {
+            return written.value == config::Value::Bool(true);
+        }
+        let old = snapshot.devices.iter().any(|device| device.old_metadata);
+        !old && (self.local.peers.is_empty() || self.gate.nine)
+    }
+
+    fn promote_for_openers(&mut self) {
+        let id = self.commands.name();
+        self.gate.promotion = Some((id, self.now));
+        (self.gate.failure, self.gate.again_at) = (None, None);
+        log("info", "a device is opened for writing: this node wants to be Primary");
+        self.tell(|core, now| core.on_command(now, id, Command::Primary { force: false }));
+    }
+
+    /// Is it a command of ours?
+    pub(super) fn is_of_gate(&self, id: u64) -> bool {
+        self.gate.promotion.is_some_and(|(own, _)| own == id) || self.gate.demotion == Some(id)
+    }
+
+    /// A promotion for openers, or the demotion after the last one, has ended.
+    pub(super) fn on_gate_done(&mut self, id: u64, result: Result<(), CommandError>) {
+        let promotion = self.gate.promotion.take_if(|(own, _)| *own == id).is_some();
+        if !promotion {
+            self.gate.demotion = None;
+        }
+        if let Err(e) = result {
+            let what = if promotion { "Primary for who opens its device" } else { "Secondary after its last user" };
+            log("info", &format!("this node does not become {what}: {e}"));
+            // What is no use is found out by who asks next.
+            self.gate.failure = promotion.then_some(e);
+            self.gate.again_at = Some(self.now + PAUSE);
+        } else {
+            (self.gate.failure, self.gate.again_at) = (None, None);
+        }
+        (self.status_changed, self.gate.news) = (true, true);
+    }
+
+    fn demote_after_last_close(&mut self) {
+        let Some(fuse) = &self.fuse else { return };
+        let anyone = |fuse: &FuseServer| fuse.has_openings() || self.local.volumes.iter().any(|v| fuse.is_used(v.nr));
+        let clients = self.local.volumes.iter().any(|v| self.nbd.is_open(v.nr));
+        let waits = self.gate.again_at.is_some_and(|at| self.now < at);
+        let over = self.stopped.is_some() || self.is_leaving();
+        if self.gate.explicit || !fuse.is_primary() || anyone(fuse) || clients || waits || over || self.role_changes() {
+            return;
+        }
+        log("info", "the last user of the devices is gone: this node becomes Secondary");
+        let id = self.commands.name();
+        self.gate.demotion = Some(id);
+        self.tell(|core, now| core.on_command(now, id, Command::Secondary { force: false }));
+    }
+
+    /// When something is to be done at the gate only because time passes.
+    pub(super) fn gate_deadline(&self) -> Option<Instant> {
+        let fuse = self.fuse.as_ref()?;
+        let doors = fuse.look_at().into_iter().chain(fuse.probe_deadline());
+        doors.chain(self.gate.again_at).min()
+    }
+
+    pub(super) fn look_at_gate(&mut self) {
+        if self.gate.again_at.is_some_and(|at| at <= self.now) {
+            self.gate.again_at = None;
+        }
+        if let Some(fuse) = &mut self.fuse {
+            fuse.look(&mut self.ring, self.now);
+        }
+        self.gate.news = true;
+        self.ask_probe();
+    }
+
+    /// Do applications wait for what the last process did not answer?
+    pub(super) fn is_waiting(&self) -> bool {
+        self.fuse.as_ref().is_some_and(FuseServer::is_waiting)
+    }
+
+    /// Tells the core who has a volume open. Of a Secondary's readers it is not told: by 8.4's rules nothing could be
+    /// changed any more (2.8), and by 9's they may stay.
+    pub(super) fn tell_openers(&mut self, volume: units::VolumeNr) {
+        let openers = self.openers(volume);
+        if self.told_openers.insert(volume, openers) != Some(openers) {
+            self.tell(|core, now| core.on_openers(now, volume, openers));
+        }
+    }
+
+    /// Who has a volume open, over all front ends.
+    pub(super) fn openers(&self, volume: units::VolumeNr) -> Openers {
+        let mut openers = self.nbd.openers(volume);
+        let used = |fuse: &FuseServer| fuse.is_primary() && !fuse.is_waiting() && fuse.is_used(volume);
+        openers.writers += u32::from(self.fuse.as_ref().is_some_and(used));
+        openers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: Intent = Intent::Read { nonblocking: false };
+    const WRITE: Intent = Intent::Write { nonblocking: false };
+    const SECONDARY: Circumstances = Circumstances {
+        primary: false,
+        auto_promote: true,
+        changing: false,
+        ending: false,
+        read_only: false,
+        failing: false,
+        readable: Readable::Yes,
+        early: false,
+        hopeless: false,
+        pausing: false,
+        expired: false,
+        tried: false,
+    };
+
+    #[test]
+    fn who_is_let_in() {
+        use Verdict::*;
+        let s = SECONDARY;
+        let primary = Circumstances { primary: true, ..s };
+        let old = Circumstances { auto_promote: false, ..s };
+        let elsewhere = Circumstances { readable: Readable::PrimaryElsewhere, ..s };
+        let soon = Circumstances { readable: Readable::MaybeSoon, ..s };
+        let tried = Circumstances { tried: true, ..s };
+        let late = |c: Circumstances| Circumstances { expired: true, ..c };
+        let table = [
+            (Intent::Look, old, LetIn),
+            (READ, primary, LetIn),
+            (WRITE, primary, LetIn),
+            (READ, s, LetIn),
+            (WRITE, s, Promote),
+            // As before 9.
+            (READ, old, Refuse(libc::EMEDIUMTYPE)),
+            (WRITE, old, Refuse(libc::EROFS)),
+            (WRITE, Circumstances { read_only: true, ..s }, Refuse(libc::EACCES)),
+            (READ, Circumstances { read_only: true, ..s }, LetIn),
+            (WRITE, Circumstances { read_only: true, ..primary }, Refuse(libc::EACCES)),
+            (READ, elsewhere, Wait),
+            (READ, late(elsewhere), Refuse(libc::EMEDIUMTYPE)),
+            (READ, soon, Wait),
+            (READ, late(soon), Refuse(libc::EMEDIUMTYPE)),
+            (READ, Circumstances { readable: Readable::No, ..s }, Refuse(libc::ENODATA)),
+            (Intent::Read { nonblocking: true }, elsewhere, Refuse(libc::EMEDIUMTYPE)),
+            // Each is tried once, however late it is.
+            (WRITE, late(elsewhere), Promote),
+            (WRITE, tried, Promote),
+            (WRITE, Circumstances { pausing: true, ..tried }, Wait),
+            (WRITE, Circumstances { hopeless: true, ..tried }, Refuse(libc::EROFS)),
+            (WRITE, late(tried), Refuse(libc::EROFS)),
+            (WRITE, late(Circumstances { tried: true, ..elsewhere }), Refuse(libc::EMEDIUMTYPE)),
+            (WRITE, Circumstances { early: true, ..s }, Wait),
+            (WRITE, late(Circumstances { early: true, ..s }), Promote),
+            (Intent::Write { nonblocking: true }, s, Promote),
+            (Intent::Write { nonblocking: true }, tried, Refuse(libc::EROFS)),
+            // While the role changes.
+            (READ, Circumstances { changing: true, ..primary }, Wait),
+            (WRITE, late(Circumstances { changing: true, ..primary }), Refuse(libc::EAGAIN)),
+            (Intent::Read { nonblocking: true }, Circumstances { changing: true, ..s }, Refuse(libc::EAGAIN)),
+            (WRITE, Circumstances { ending: true, ..primary }, Refuse(libc::EAGAIN)),
+            (READ, Circumstances { failing: true, ..s }, Refuse(libc::ENOTRECOVERABLE)),
+        ];
+        for (intent, circumstances, wanted) in table {
+            assert_eq!(judge(intent, circumstances), wanted, "{intent:?} {circumstances:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_succeed_later() {
+        assert!(may_succeed_later(-10, Readable::No) && may_succeed_later(-1, Readable::PrimaryElsewhere));
+        assert!(may_succeed_later(-2, Readable::MaybeSoon) && !may_succeed_later(-2, Readable::No));
+        assert!(!may_succeed_later(-7, Readable::Yes));
+    }
+}
