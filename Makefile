@@ -3,13 +3,15 @@
 CARGO ?= cargo
 export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
 
-.PHONY: help build install demo test test-rust test-python long bench bench-resync sim fuzz nemesis newcomer doc packages
+.PHONY: help build install deb static demo test test-rust test-python long bench bench-resync sim fuzz nemesis newcomer doc packages
 
 help:
 	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
 	@echo 'make test    install what is missing (Debian packages by name), then run every test'
 	@echo 'make build   optimised program: target/release/urbd'
 	@echo 'make install build, then install the program, its service unit and shell completion; DESTDIR=/somewhere'
+	@echo 'make deb     build, then Debian packages: target/deb/*.deb'
+	@echo 'make static  one program that needs no libraries and no Rust: target/x86_64-unknown-linux-musl/release/urbd'
 	@echo 'make bench   measure urbd and its alternatives side by side; renews docs/performance.md'
 	@echo 'make bench-resync   measure resync: idle, at a rate, beside applications, thin link, slow disk; ARGS=--quick'
 	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many, HOURS=n goes on so long'
@@ -27,7 +29,7 @@ build:
 SBIN ?= /usr/sbin
 SHARE = $(DESTDIR)/usr/share
 UNITS = $(DESTDIR)/usr/lib/systemd/system
-BUILT = $(abspath $(or $(CARGO_TARGET_DIR),target))/$(or $(TARGET),.)/release
+BUILT = $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 install: build
 	install -D -m 755 $(BUILT)/urbd $(DESTDIR)$(SBIN)/urbd
 	install -D -m 755 $(BUILT)/urbd-lab $(DESTDIR)/usr/libexec/urbd/urbd-lab
@@ -43,6 +45,14 @@ install: build
 	install -D -m 755 dist/ocf/drbd $(DESTDIR)/usr/lib/ocf/resource.d/urbd/drbd
 	install -D -m 755 dist/ocf/crm-fence-peer $(DESTDIR)/usr/lib/urbd/crm-fence-peer
 	ln -sf crm-fence-peer $(DESTDIR)/usr/lib/urbd/crm-unfence-peer
+
+deb: build
+	dist/deb/build --binaries $(BUILT) --output target/deb
+
+STATIC = $(shell uname -m)-unknown-linux-musl
+static:
+	rustup target add $(STATIC)
+	$(CARGO) build --release --locked -p urbd --target $(STATIC)
 
 demo:
 	tests/install demo

@@ -15,8 +15,9 @@ LOOPS = 64
 class Machine:
     """Booted by `boot`; what it has written stays until `remove`, so it can be booted again."""
 
-    def __init__(self, place, name, netns=None):
-        self.place, self.name, self.netns = str(place), name, netns
+    def __init__(self, place, name, netns=None, below="/", installed=True):
+        """`below`: the files of the system; by default this machine's."""
+        self.place, self.name, self.netns, self.below = str(place), name, netns, str(below)
         self.upper, self.work, self.root = (os.path.join(self.place, part) for part in ("upper", "work", "root"))
         for folder in (self.upper, self.work, self.root):
             os.makedirs(folder)
@@ -30,7 +31,8 @@ class Machine:
         # Longer than one of these services is never needed, and some wait for what a container does not have.
         for unit in ("systemd-networkd-wait-online.service", "networking.service", "e2scrub_reap.service", "systemd-resolved.service"):
             os.symlink("/dev/null", self.path(f"/etc/systemd/system/{unit}"))
-        self.install()
+        if installed:
+            self.install()
 
     def path(self, path):
         """The file in the layer above."""
@@ -52,7 +54,7 @@ class Machine:
 
     def boot(self):
         network = f"--network-namespace-path=/run/netns/{self.netns}" if self.netns else "--private-network"
-        nspawn = (f"mount -t overlay overlay -o lowerdir=/,upperdir={self.upper},workdir={self.work} {self.root} && "
+        nspawn = (f"mount -t overlay overlay -o lowerdir={self.below},upperdir={self.upper},workdir={self.work} {self.root} && "
                   f"exec systemd-nspawn -q -D {self.root} -M {self.name} --register=no --keep-unit {network} --capability=all "
                   "--bind=/dev/fuse --resolv-conf=off --timezone=off --link-journal=no --boot systemd.journald.forward_to_console=0")
         with open(os.path.join(self.place, "console"), "ab") as console:

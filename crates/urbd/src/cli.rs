@@ -241,7 +241,7 @@ fn subcommand(verb: &'static Verb) -> Command {
     let objects = Arg::new("object").value_name(verb.takes.usage()).action(ArgAction::Append);
     command = match verb.takes {
         Takes::Nothing => command,
-        Takes::OptionalResource => command.arg(objects.num_args(0..)),
+        Takes::OptionalResource | Takes::Hosts => command.arg(objects.num_args(0..)),
         _ => command.arg(objects.num_args(1..).required(true).help("Objects, or `all`")),
     };
     command

@@ -197,7 +197,7 @@ fn host_name() -> String {
 }
 
 /// The addresses of our interfaces as the kernel lists them in /proc.
-fn local_addresses() -> Vec<IpAddr> {
+pub(crate) fn local_addresses() -> Vec<IpAddr> {
     let v4 = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
     let v6 = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
     let mut addresses = parse_fib_trie(&v4);

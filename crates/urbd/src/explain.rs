@@ -99,6 +99,10 @@ const VERBS: &[(&str, &str)] = &[
         "run",
         "For service managers. It ends with down; SIGTERM ends it unless the device is in use, which then is kept for the next process.",
     ),
+    (
+        "setup",
+        "Without words it asks, on a terminal. The addresses, the disk and the name of this host are looked at first. A configuration that is there is never overwritten: the resource is added at its end after a question, and the file as it was stays beside it.",
+    ),
     ("suspend-io", "Requests wait until resume-io. Use it for a moment, as for a snapshot of the backing disk."),
     ("completion", "In bash: source <(urbd completion bash)."),
 ];

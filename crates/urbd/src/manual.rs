@@ -188,6 +188,7 @@ fn verb(verb: &'static Verb) -> Page {
     objects += &match verb.takes {
         Takes::Nothing => String::new(),
         Takes::OptionalResource => format!(" [{} ...]", slanted("RES")),
+        Takes::Hosts => format!(" [{} ...]", slanted(verb.takes.usage())),
         takes => format!(" {} ...", slanted(takes.usage())),
     };
     page.0.text += &format!("{}{options}{objects}\n", bold(&format!("urbd {}", verb.name)));
@@ -198,6 +199,7 @@ fn verb(verb: &'static Verb) -> Page {
     }
     page.paragraph(match verb.takes {
         Takes::Nothing => "It takes no object.",
+        Takes::Hosts => "The hosts are named as uname -n prints it on each. A disk is a path, or the word none: such a host only votes.",
         Takes::OptionalResource => "Objects are resources. None means all of this host.",
         Takes::Resource => "Objects are resources, or \"all\".",
         Takes::Volume => "Objects are resources or volumes, or \"all\".",

@@ -12,6 +12,8 @@ use crate::problem::{Problem, exit};
 pub(crate) enum Takes {
     /// None at all.
     Nothing,
+    /// The name of a resource that is not there yet, and its hosts.
+    Hosts,
     /// Whole resources; none means all.
     OptionalResource,
     /// Whole resources.
@@ -29,6 +31,7 @@ impl Takes {
     pub(crate) const fn usage(self) -> &'static str {
         match self {
             Takes::Nothing => "",
+            Takes::Hosts => "RES HOST=ADDRESS[:PORT]:DISK",
             Takes::OptionalResource | Takes::Resource => "RES",
             Takes::Volume => "RES[/VOL]",
             Takes::Peer => "RES[:PEER]",

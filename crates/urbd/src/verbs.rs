@@ -15,6 +15,7 @@ pub(crate) mod lab;
 pub(crate) mod lifecycle;
 pub(crate) mod metadata;
 pub(crate) mod options;
+pub(crate) mod setup;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod status;
@@ -225,7 +226,7 @@ const NEW_UUID: &[Opt] = &[
     Opt { hidden: true, ..flag("force-resync", "Not supported") },
 ];
 
-use Takes::{Nothing, OptionalResource, Peer, PeerDevice, Resource, Volume};
+use Takes::{Hosts, Nothing, OptionalResource, Peer, PeerDevice, Resource, Volume};
 
 const UP_HELP: &str = "Start resources: attach the disks, connect to the peers";
 const RESTART_HELP: &str = "Go on with another process: applications on the device wait";
@@ -348,6 +349,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     Section {
         title: "Configuration, and names for scripts",
         verbs: &[
+            once("setup", Hosts, "Write a first configuration, and say what to do next", SETUP, setup::setup),
             look(once(
                 "dump",
                 OptionalResource,
@@ -457,6 +459,13 @@ pub(crate) static SECTIONS: &[Section] = &[
 ];
 
 const UDEV: &[Opt] = &[value("backing-file", "PATH", "The file below a loop device: RUN_DIR/RES.dev/.VOL-…")];
+const SETUP: &[Opt] = &[
+    value("port", "N", "TCP port; default: the first from 7789 on that the configuration does not use"),
+    value("minor", "N", "Minor number of the device; default: the first that is free"),
+    value("output", "FILE", "Where the configuration is written; default: where it is read"),
+    flag("keep-data", "The disks may carry data: it is to be mirrored"),
+    flag("force", "Add the resource to a configuration that is there already, without a question"),
+];
 const ADJUST_TENTATIVE: Opt = Opt { hidden: true, ..flag("tentative", "Accepted for compatibility") };
 /// What drbdsetup is called with: the disk that the caller believes is configured.
 const ATTACH: &[Opt] = &[

@@ -82,7 +82,7 @@ impl Known {
 
     /// Objects that begin as what is typed: names first, and parts of a resource once its name stands there.
     fn objects(&self, takes: Takes, current: &str) -> Vec<String> {
-        if takes == Takes::Nothing {
+        if matches!(takes, Takes::Nothing | Takes::Hosts) {
             return Vec::new();
         }
         let mut found = self.resources();

@@ -231,7 +231,7 @@ mod tests {
     use crate::verbs::{self, Action};
 
     /// These are refused with `--dry-run`.
-    const WITHOUT: [&str; 1] = ["keep"];
+    const WITHOUT: [&str; 2] = ["keep", "setup"];
 
     #[test]
     fn a_verb_that_changes_something_has_lines_or_is_known_to_have_none() {

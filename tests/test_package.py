@@ -1,0 +1,124 @@
+"""The Debian packages: installed, started, upgraded under load, removed, in a container with a systemd of its own.
+
+By default on this machine's own system. `URBD_PACKAGE_SYSTEMS` names directories of others, e.g. what mmdebstrap has made of
+Debian 13 (`make long PART=package`); they need systemd, dbus and e2fsprogs."""
+
+import os
+import subprocess
+
+import pytest
+
+import cluster as C
+import container
+import scratch
+
+BUILD = os.path.join(container.DIST, "deb", "build")
+SYSTEMS = os.environ.get("URBD_PACKAGE_SYSTEMS", "/").split(":")
+CONFIG = """resource r0 {
+  device minor 7; disk /srv/disk; meta-disk internal;
+  on alpha { address 127.0.0.1:7789; }
+  on bravo { address 127.0.0.2:7789; }
+}
+"""
+# Each line is on the disk before the next; the number of the last one is what was acknowledged.
+WRITER = "n=0; while [ ! -e /data/stop ]; do n=$((n+1)); echo $n >>/data/lines; sync /data/lines || exit 1; echo $n >/run/written; done"
+
+
+@pytest.fixture(scope="module")
+def packages():
+    """Two versions."""
+    with scratch.lasting("urbd-packages-", C.scratch_dir()) as place:
+        quick = {**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "none"}
+        subprocess.run([BUILD, "--binaries", os.path.dirname(C.URBD), "--output", place, "--version", "0.1.0-1"], check=True,
+                       stdout=subprocess.DEVNULL, env=quick)
+        for name in ("urbd", "urbd-lab"):
+            again = f"cd {place} && dpkg-deb -R {name}_0.1.0-1_amd64.deb x && sed -i s/0.1.0-1/0.1.0-2/ x/DEBIAN/control && " \
+                    f"dpkg-deb -b x {name}_0.1.0-2_amd64.deb >/dev/null && rm -r x"
+            subprocess.run(["sh", "-c", again], check=True, env=quick)
+        yield str(place)
+
+
+def test_lintian_finds_no_error(packages):
+    debs = [os.path.join(packages, name) for name in os.listdir(packages) if "0.1.0-1" in name]
+    r = subprocess.run(["lintian", "--fail-on", "error", "--allow-root", *debs], capture_output=True, text=True)
+    assert r.returncode == 0, r.stdout + r.stderr
+
+
+@pytest.fixture(params=SYSTEMS)
+def host(request, packages):
+    with scratch.lasting("urbd-machines-", C.scratch_dir()) as place:
+        m = container.Machine(os.path.join(place, "alpha"), "alpha", below=request.param, installed=False)
+        m.write("/etc/drbd.conf", CONFIG)
+        os.makedirs(m.path("/srv"), exist_ok=True)
+        with open(m.path("/srv/disk"), "wb") as f:
+            f.truncate(48 << 20)
+        for name in os.listdir(packages):
+            with open(os.path.join(packages, name), "rb") as deb, open(m.path(f"/srv/{name}"), "wb") as copy:
+                copy.write(deb.read())
+        try:
+            m.boot()
+            yield m
+        finally:
+            m.remove()
+
+
+def deb(name, version):
+    return f"/srv/{name}_0.1.0-{version}_{'all' if 'utils' in name else 'amd64'}.deb"
+
+
+def pid(m):
+    return m.run("systemctl", "show", "-P", "MainPID", "urbd@r0").strip()
+
+
+def test_a_life_of_the_package(host):
+    m = host
+    m.run("dpkg", "-i", deb("urbd", 1))
+    assert m.run("man", "-w", "urbd-up").strip() if m.call("man", "-w", "man").returncode == 0 else True
+    r = m.call("urbd", "bench", "bars", "--list")
+    assert r.returncode == 20 and "install the package urbd-lab" in r.stderr
+    m.run("dpkg", "-i", deb("urbd-lab", 1))
+    assert "nbd" in m.run("urbd", "bench", "bars", "--list")
+    m.run("urbd", "create-md", "r0")
+    m.run("systemctl", "enable", "--now", "urbd@r0")
+    m.run("urbd", "primary", "--force", "r0")
+    device = m.run("urbd", "sh-dev", "r0").strip()
+    m.run("mkfs.ext4", "-q", device)
+    m.run("mkdir", "-p", "/data")
+    m.run("mount", device, "/data")
+
+    # In use and written to: upgraded, and not a line is missing. A new process serves the device.
+    before = pid(m)
+    m.run("systemd-run", "--quiet", "--unit=writer", "sh", "-c", WRITER)
+    C.eventually("the writer writes", lambda: m.call("test", "-s", "/run/written").returncode == 0)
+    m.run("dpkg", "-i", deb("urbd", 2), deb("urbd-lab", 2), timeout=120)
+    after = pid(m)
+    assert before != after and after != "0"
+    assert "(deleted)" not in m.run("readlink", f"/proc/{after}/exe")
+    upto = int(m.run("cat", "/run/written"))
+    C.eventually("the writer writes on", lambda: int(m.run("cat", "/run/written") or 0) > upto + 10)
+    m.run("touch", "/data/stop")
+    C.eventually("the writer has ended", lambda: m.call("systemctl", "is-active", "writer").stdout.strip() == "inactive")
+    written = int(m.run("cat", "/run/written"))
+    assert m.run("cat", "/data/lines").split() == [str(n) for n in range(1, written + 1)]
+
+    # It is not removed while in use, and then still works.
+    r = m.call("dpkg", "-r", "urbd-lab", "urbd")
+    assert r.returncode != 0 and "r0 is not stopped, so the package is not removed" in r.stderr, r
+    m.run("touch", "/data/still-there")
+    m.run("dpkg", "-i", deb("urbd", 2))
+    m.run("umount", "/data")
+    m.run("dpkg", "-r", "urbd")
+    assert m.call("pgrep", "-x", "urbd").stdout == "" and set(m.run("ls", "/run/urbd").split()) <= {"r0.pid"}
+    m.run("dpkg", "-P", "urbd")
+    assert m.call("test", "-e", "/usr/sbin/urbd").returncode and m.call("test", "-e", "/etc/drbd.conf").returncode == 0
+
+
+def test_the_names_of_the_real_tools(host):
+    m = host
+    m.call("dpkg", "--force-all", "-r", "drbd-utils")
+    m.run("dpkg", "-i", "--force-confold", deb("urbd", 1), deb("urbd-drbd-utils", 1))
+    assert "DRBDADM_VERSION_CODE=" in m.run("drbdadm", "--version")
+    assert m.run("drbdadm", "sh-resources").strip() == "r0", "the configuration that was there stays"
+    assert m.run("drbdsetup", "status") == "# No currently configured DRBD found.\n" or m.call("drbdsetup", "status").returncode == 0
+    m.run("dpkg", "-r", "urbd-drbd-utils")
+    assert m.call("test", "-e", "/usr/sbin/drbdadm").returncode
