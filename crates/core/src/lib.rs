@@ -15,6 +15,51 @@
 //! buffers of a [`BlockRequest`] belong to it until [`Effect::Complete`]. An effect that names a buffer gives the
 //! caller a reference of its own until that send or disk operation is over.
 //!
+//! A program that embeds it is a loop around these calls:
+//!
+//! ```
+//! use units::{Instant, NodeId, VolumeNr};
+//! use urbd_core::{Command, ConnectionConfig, DiskConfig, Effect, OnNoData, Resource, ResourceConfig, VolumeConfig};
+//!
+//! let (node, peer, volume) = (NodeId::new(0).unwrap(), NodeId::new(1).unwrap(), VolumeNr(0));
+//! let address = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+//! let config = ResourceConfig {
+//!     name: "r0".to_owned(),
+//!     node,
+//!     on_no_data: OnNoData::IoError,
+//!     fence_handler: false,
+//!     before_resync_target: false,
+//!     before_resync_source: false,
+//!     volumes: vec![VolumeConfig { volume, disk: Some(DiskConfig::default()) }],
+//!     connections: vec![ConnectionConfig::new(peer, "bravo", (address(7788), address(7789)))],
+//! };
+//! // The seed is all the randomness there is: the same inputs lead to the same effects.
+//! let mut core = Resource::new(config, 42);
+//!
+//! // One turn: what happened goes in …
+//! let now = Instant(0);
+//! core.on_command(now, 1, Command::Attach { volume });
+//! core.on_command(now, 2, Command::Connect { peer, discard_my_data: false, tentative: false });
+//! core.on_turn_end(now);
+//! // … and what is to be done comes out. A real program opens disks and sockets here, and reports as they answer.
+//! let (mut connecting, mut failed) = (false, None);
+//! while let Some(effect) = core.poll_effect() {
+//!     match effect {
+//!         Effect::OpenDisk { volume } => {
+//!             core.on_disk_opened(now, volume, Err((2, "no such disk".to_owned())));
+//!             core.on_turn_end(now);
+//!         }
+//!         Effect::Connect { .. } => connecting = true,
+//!         Effect::CommandDone { id: 1, result } => failed = Some(result.is_err()),
+//!         Effect::Log(notice) => println!("{} [{}]", notice.text, notice.reason),
+//!         _ => {}
+//!     }
+//! }
+//! assert!(connecting && failed == Some(true));
+//! // Then it sleeps until something happens, or until this time.
+//! let _ = core.poll_timeout();
+//! ```
+//!
 //! Invariants: same inputs, same outputs; a write is completed only when it is in the activity log and where its
 //! protocol demands; bits of the bitmap are set before the activity log lets go of an extent.
 //!

@@ -70,18 +70,22 @@ pub(crate) enum FileHome {
 
 /// Where the file lives.
 pub(crate) fn file_home(fd: RawFd) -> FileHome {
-    const RAMFS: i64 = 0x8584_58f6;
-    const CIFS: i64 = 0xff53_4d42;
-    const SMB2: i64 = 0xfe53_4d42;
-    const CEPH: i64 = 0x00c3_6400;
-    const NINE_P: i64 = 0x0102_1997;
+    const TMPFS: i128 = libc::TMPFS_MAGIC as i128;
+    const FUSE: i128 = libc::FUSE_SUPER_MAGIC as i128;
+    const NFS: i128 = libc::NFS_SUPER_MAGIC as i128;
+    const RAMFS: i128 = 0x8584_58f6;
+    const CIFS: i128 = 0xff53_4d42;
+    const SMB2: i128 = 0xfe53_4d42;
+    const CEPH: i128 = 0x00c3_6400;
+    const NINE_P: i128 = 0x0102_1997;
     // SAFETY: statfs is plain data for which all zeroes is valid.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is a place for the result.
     let r = unsafe { libc::fstatfs(fd, &raw mut stat) };
-    match stat.f_type {
-        libc::TMPFS_MAGIC | RAMFS if r == 0 => FileHome::Memory,
-        libc::FUSE_SUPER_MAGIC | libc::NFS_SUPER_MAGIC | CIFS | SMB2 | CEPH | NINE_P if r == 0 => FileHome::Elsewhere,
+    // Signed or not, as the C library has it.
+    match i128::from(stat.f_type) {
+        TMPFS | RAMFS if r == 0 => FileHome::Memory,
+        FUSE | NFS | CIFS | SMB2 | CEPH | NINE_P if r == 0 => FileHome::Elsewhere,
         _ => FileHome::Device,
     }
 }
