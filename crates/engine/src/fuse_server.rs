@@ -504,7 +504,7 @@ impl Mounted {
         std::fs::create_dir_all(&place)?;
         let fd: Fd = Rc::new(fuse::mount_with_devices(&place)?);
         let mounted = Mounted(place);
-        let root = std::fs::File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(&mounted.0);
+        let root = crate::sys::open_unseen(&mounted.0);
         Ok((fd, mounted, root?.into()))
     }
 }

@@ -403,6 +403,20 @@ fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// A directory as a place only (O_PATH): the file system is not asked, so it may be one that this thread serves. The
+/// standard library takes that flag away where the C library counts it as a way of access (musl).
+pub(crate) fn open_unseen(path: &std::path::Path) -> io::Result<std::fs::File> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path is a valid C string for the length of the call.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is fresh and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+}
+
 /// Makes `file` standard output and standard error.
 pub(crate) fn become_output(file: &std::fs::File) -> io::Result<()> {
     for fd in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
