@@ -1,7 +1,7 @@
 """The Debian packages: installed, started, upgraded under load, removed, in a container with a systemd of its own.
 
-By default on this machine's own system. `URBD_PACKAGE_SYSTEMS` names directories of others, e.g. what mmdebstrap has made of
-Debian 13 (`make long PART=package`); they need systemd, dbus and e2fsprogs."""
+By default on this machine's own system. `URBD_PACKAGE_SYSTEMS` names directories with others, separated by colons:
+mmdebstrap --variant=minbase --include=systemd,systemd-sysv,udev,dbus,iproute2,procps,e2fsprogs trixie DIR"""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ WRITER = "n=0; while [ ! -e /data/stop ]; do n=$((n+1)); echo $n >>/data/lines; 
 def packages():
     """Two versions."""
     with scratch.lasting("urbd-packages-", C.scratch_dir()) as place:
-        quick = {**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "none"}
+        quick = {**os.environ, "DPKG_DEB_COMPRESSOR_LEVEL": "0"}
         subprocess.run([BUILD, "--binaries", os.path.dirname(C.URBD), "--output", place, "--version", "0.1.0-1"], check=True,
                        stdout=subprocess.DEVNULL, env=quick)
         for name in ("urbd", "urbd-lab"):
