@@ -154,6 +154,8 @@ pub fn keep(run_dir: &Path, resource: &str) -> io::Result<()> {
             Keeper::of(run_dir, resource).bind()?
         }
     };
+    // Whoever is started after it finds it, and makes none of its own. It holds devices also if that cannot be told.
+    let _ = crate::notify::ready();
     // It must be there when everything else has been killed for memory. Who may not say so is a process like others.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
     crate::memory::harden_memory();
