@@ -235,8 +235,8 @@ def test_no_rights(pair):
         os.chmod(place, 0o755)
     os.chmod(a.conf, 0o644)
     a.urbd("up", "r0")
-    for args in (["status"], ["status", "r0"], ["why", "r0"], ["events2", "--now"], ["metrics"], ["primary", "r0"], ["down", "r0"],
-                 ["disconnect", "r0"]):
+    for args in (["status"], ["status", "r0"], ["why", "r0"], ["events2", "--now"], ["metrics"], ["primary", "r0"],
+                 ["down", "r0"], ["disconnect", "r0"]):
         rc, out = as_user(a, *args)
         assert rc == 20 and "r0: permission denied: only root may look at it" in out and "sudo" in out, (args, rc, out)
     os.chmod(a.run_dir, 0o700)

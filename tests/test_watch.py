@@ -138,8 +138,9 @@ def test_web_in_a_browser(pair, tmp_path):
     a, _ = pair
     with page(a) as address:
         time.sleep(1)
-        r = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
-                            "--virtual-time-budget=3000", "--window-size=400,900", "--dump-dom", address + "#r0"],
+        r = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                            f"--user-data-dir={tmp_path}", "--virtual-time-budget=3000", "--window-size=400,900",
+                            "--dump-dom", address + "#r0"],
                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=100)
         dom = html.unescape(r.stdout)
         assert 'id="summary" role="status" class="bad">2 resources, 1 with something the matter.' in dom, dom[:3000]
@@ -233,8 +234,10 @@ def test_resync_says_what_slows_it(pair):
     b.urbd("disk-options", "--resync-rate=1M", "r0/0")
     b.urbd("invalidate", "r0/0")
     for n, word in ((b, "from a"), (a, "to b")):
-        said = eventually("it is said", lambda: re.search(rf"copied {word}: .* % done, [^!]* left, [^!]*", n.urbd("status", "r0").out.replace("\n    ", " ")), 20)
-        assert n is a or "limited by the configured rate" in said[0], said
+        def said():
+            return re.search(rf"copied {word}: .* % done, [^!]* left, [^!]*", n.urbd("status", "r0").out.replace("\n    ", " "))
+        found = eventually("it is said", said, 20)
+        assert n is a or "limited by the configured rate" in found[0], found
     metrics = b.urbd("metrics", "r0").out
     for name in ("done_ratio", "bytes_per_second", "eta_seconds"):
         assert re.search(rf'^urbd_peer_device_sync_{name}{{resource="r0",peer="a",volume="0"}} [0-9.]+$', metrics, re.M), metrics
