@@ -231,12 +231,18 @@ def test_verify_waits_and_counts(pair):
 
 def test_resync_says_what_slows_it(pair):
     a, b = pair
-    b.urbd("disk-options", "--resync-rate=1M", "r0/0")
+    b.urbd("disk-options", "--resync-rate=300K", "r0/0")
     b.urbd("invalidate", "r0/0")
     for n, word in ((b, "from a"), (a, "to b")):
+        seen = []
+
         def said():
-            return re.search(rf"copied {word}: .* % done, [^!]* left, [^!]*", n.urbd("status", "r0").out.replace("\n    ", " "))
-        found = eventually("it is said", said, 20)
+            seen.append(" ".join(n.urbd("status", "r0").out.split()))
+            return re.search(rf"copied {word}: .* % done, [^!]* left, [^!]*", seen[-1])
+        try:
+            found = eventually("it is said", said, 20)
+        except C.TookTooLong:
+            raise AssertionError(seen[-1]) from None
         assert n is a or "limited by the configured rate" in found[0], found
     metrics = b.urbd("metrics", "r0").out
     for name in ("done_ratio", "bytes_per_second", "eta_seconds"):
