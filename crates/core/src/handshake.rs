@@ -500,8 +500,8 @@ impl Resource {
     }
 
     /// Both nodes have decided to be the source. If only this one has crashed as Primary, in the generation that the
-    /// peer has, too, that is for ever: DRBD 9.3.3 at protocol 101 takes who has lived on for the source. With protocols
-    /// B and C it has what was acknowledged here, and is followed.
+    /// peer has, too, that is for ever: DRBD 9.3.3 at protocol 101 takes who has lived on for the source. With B
+    /// and C it has what was acknowledged here, and is followed.
     fn two_sources(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let flags = self.connections[i].peer_devices[d].uuids.filter(|u| u.current.same(self.uuids(d).current));
         let survived = flags.is_some_and(|u| !u.flags.contains(UuidFlags::CRASHED_PRIMARY));

@@ -59,6 +59,8 @@ mutants! {
     BothCrashedSameWay "both-crashed-both-source" Decision "both crashed: one side is the source (state 5.7, rule 40)";
     SplitBrainBySource "split-brain-resolved-silently" Decision "rule 90 is a split brain (state 5.7)";
     HistoryWithoutFullSync "history-by-bitmap" Decision "rules 60 and 80 need a full sync (state 5.7)";
+    ForcedTargetUnrelated "forced-target-unrelated" Decision "a target promoted by force is no stranger to its source (state 5.7, rule 100)";
+    AgreedIsComparedAnew "agreed-is-compared-anew" Decision "a resync that begins is not compared anew (state 5.6)";
     KeepSyncStart "sync-start-not-undone" Decision "a resync whose start was missed is undone (state 5.7, rules 51, 71)";
     InconsistentMayWin "inconsistent-source" Decision "an Inconsistent disk never wins (state 5.7 step 2)";
     PrimaryOverwritten "primary-overwritten" Decision "a Primary with good data is no target (state 5.7 step 8)";

@@ -134,9 +134,10 @@ pub struct Outcome {
 
 /// Decides what follows from a comparison (spec 5.7, "After the comparison").
 ///
-/// Differs from DRBD 8.4 in six places (`docs/compatibility.md`): a Primary that attaches wins no split brain, nor is
-/// its disk good while writes are on their way that it will lack; no policy has an Outdated disk win over a better one; one without usable bitmap is never resolved by a
-/// bitmap resync, never automatically if no common generation is known, and a Primary that lost it but cannot be
+/// Differs from DRBD 8.4 in seven places (`docs/compatibility.md`): a Primary that attaches wins no split brain, nor is
+/// its disk good while writes are on their way that it will lack; no policy has an Outdated disk win over a better one;
+/// a node that crashed follows a peer that insists on being the source; one without usable bitmap is never resolved by
+/// a bitmap resync, never automatically if no common generation is known, and a Primary that lost it but cannot be
 /// demoted refuses whatever discard-my-data says.
 #[must_use]
 pub fn decide(input: &Input) -> Outcome {
@@ -438,7 +439,18 @@ pub fn occasion(state: &StateReceived) -> Option<Occasion> {
     }
     let rest = state.conn == ConnState::Connected;
     let peer_starts = state.peer_conn >= ConnState::StartingSyncS && state.peer_conn <= ConnState::WFBitMapT;
-    if state.conn < ConnState::Connected || state.consider_resync {
+    // What was agreed is not compared anew while its bitmaps are on their way: they are sent once.
+    let agreed = matches!(
+        state.conn,
+        ConnState::WFBitMapS
+            | ConnState::WFBitMapT
+            | ConnState::WFSyncUUID
+            | ConnState::SyncSource
+            | ConnState::SyncTarget
+            | ConnState::PausedSyncS
+            | ConnState::PausedSyncT
+    ) && !mutant(Mutant::AgreedIsComparedAnew);
+    if state.conn < ConnState::Connected || (state.consider_resync && !agreed) {
         Some(Occasion::Connect)
     } else if rest && state.disk == DiskState::Negotiating {
         Some(Occasion::OwnAttach)

@@ -49,6 +49,7 @@ reasons! {
     HistorySelf "history-self" "the peer's generation is in this node's history";
     BitmapBoth "bitmap-both" "both nodes moved on from the same generation, recorded in both bitmaps";
     HistoryBoth "history-both" "both nodes moved on from an older common generation";
+    BitmapInHistory "bitmap-in-history" "one node's bitmap starts at a generation of the other's history: both moved on since";
     EmptyHistoryBoth "empty-history-both" "no common generation is known; both histories have empty slots";
     UnrelatedData "unrelated-data" "the two nodes' data never had a common generation";
     CircularGenerations "circular-generations" "each node's generation counts as older than the other's";

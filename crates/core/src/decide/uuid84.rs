@@ -224,7 +224,8 @@ pub struct Comparison {
 
 /// Compares the generations of two nodes (spec 5.7). First matching rule wins; bit 0 of every UUID is ignored.
 ///
-/// Differs from DRBD in two places (`docs/compatibility.md`): two empty current UUIDs need no sync, and generations
+/// Differs from DRBD in three places (`docs/compatibility.md`): who was promoted by force in the middle of a resync is
+/// no stranger to its source, two empty current UUIDs need no sync, and generations
 /// whose order is circular (each node would call itself the older one) are an ambiguous split brain.
 #[must_use]
 pub fn compare(input: &Input) -> Comparison {
@@ -362,11 +363,18 @@ fn different_current(input: &Input) -> Comparison {
 }
 
 /// Rule 100 and the end of the list. Empty history slots count as common ones.
+///
+/// A sync target that was promoted by force has begun a generation upon the resync's: its bitmap counts from that one,
+/// which the source has in its history by now. No rule of 8.4 looks at it.
 fn no_order(own: &UuidSet, peer: &UuidSet) -> Decided {
+    let parted = |one: &UuidSet, other: &UuidSet| !one.bitmap.is_none() && other.in_history(one.bitmap);
+    let forced = (parted(own, peer) || parted(peer, own)) && !mutant(Mutant::ForcedTargetUnrelated);
     let known = own.history.iter().any(|h| !h.is_none() && peer.in_history(*h));
     let empty = own.in_history(Generation::NONE) && peer.in_history(Generation::NONE);
     if known {
         (100, Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true }, Reason::HistoryBoth)
+    } else if forced {
+        (100, Verdict::SplitBrain { bitmap_usable: false, ancestor_known: true }, Reason::BitmapInHistory)
     } else if empty {
         (100, Verdict::SplitBrain { bitmap_usable: false, ancestor_known: false }, Reason::EmptyHistoryBoth)
     } else {
