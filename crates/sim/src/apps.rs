@@ -462,8 +462,8 @@ impl Cluster {
                 *mine = theirs.max(*mine);
             }
         }
-        // Who was promoted without this node need not have what was acknowledged here: with protocols A and B nobody has
-        // promised that it has all of it, and otherwise both have gone their own way, and the nodes know that.
+        // Who was promoted without this node need not have what was acknowledged here: with protocols A and B nobody
+        // has promised that it has all of it, and otherwise both have gone their own way, and the nodes know that.
         let asynchronous = self.setup.protocol != Protocol::C;
         let parted = asynchronous || two_primaries || volume.gave_in;
         let excused = (alone && parted) || volume.worthless;

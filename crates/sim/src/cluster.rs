@@ -60,6 +60,8 @@ pub(crate) struct Cluster {
     free: Vec<usize>,
     next_event: u64,
     pub(crate) restless: Restless,
+    /// Why the operator may have to help.
+    pub(crate) reasons: crate::help::Reasons,
 }
 
 /// Something that happens at its time.
@@ -257,6 +259,7 @@ impl Cluster {
             free: Vec::new(),
             next_event: 0,
             restless: Restless::default(),
+            reasons: crate::help::Reasons::default(),
             setup,
         };
         for planned in &plan.steps {

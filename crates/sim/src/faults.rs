@@ -55,6 +55,7 @@ impl Cluster {
             return;
         }
         self.note_wish();
+        self.note_by_hand(&command);
         match &command {
             Command::Invalidate { volume } => {
                 self.nodes[n].volumes[usize::from(volume.0)].worthless = true;

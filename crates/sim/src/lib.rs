@@ -36,6 +36,7 @@ mod errors;
 mod extras;
 mod faults;
 mod handlers;
+mod help;
 mod ledger;
 mod links;
 mod metadata;

@@ -217,6 +217,11 @@ impl Cluster {
                 if let Some(notices) = &mut self.notices {
                     notices.push((n, format!("{}: {}", notice.reason, notice.text)));
                 }
+                let gave_up = notice.text.ends_with("; not connecting any more");
+                let refused = gave_up || notice.text.contains("decision FailOwnDisk");
+                if refused || notice.reason == "just-created-both" {
+                    self.note_refusal(n, notice.reason);
+                }
                 if let Some(volume) = notice.volume {
                     self.noticed(n, usize::from(volume.0), notice.reason, &notice.text);
                 }

@@ -3,6 +3,7 @@
 use crate::cluster::{Cluster, Volume};
 use crate::disk::DiskFaults;
 use crate::extras;
+use crate::help::Help;
 use crate::plan::{node_id, volume_nr};
 use units::Duration;
 use urbd_core::{Command, RequestKind};
@@ -24,6 +25,7 @@ impl Cluster {
     pub(crate) fn recover(&mut self) {
         self.mend_all();
         self.haste();
+        self.forget_refusals();
         for round in 0..ROUNDS {
             self.run_until(self.now + ROUND);
             if self.failure.is_some() {
@@ -173,16 +175,17 @@ impl Cluster {
                 self.mend_volume(n, v);
             }
         }
-        if (0..self.setup.volumes.len()).any(|v| self.two_that_differ(v)) {
+        let two_differ = (0..self.setup.volumes.len()).any(|v| self.two_that_differ(v));
+        if two_differ && self.may_help(Help::DemoteOne) {
             self.want_open(1, false);
             self.command(1, Command::Secondary { force: true });
         }
         let alone = |c: &Cluster, n: usize| c.nodes[n].volumes[0].word.is_some_and(|w| w.conn == ConnState::StandAlone);
         if (0..2).any(|n| alone(self, n)) {
             // The first attempts are plain: maybe only the words were missing. Then one side is chosen to give in.
-            let victim = 1 - self.better_node();
-            let discard = round >= 4;
-            if round >= 20 && round % 8 == 4 {
+            let victim = self.has_to_give_way().unwrap_or(1 - self.better_node());
+            let discard = round >= 4 && self.may_help(Help::Discard);
+            if round >= 20 && round % 8 == 4 && self.may_help(Help::NewMetadata) {
                 return self.create_metadata(victim);
             }
             if discard {
@@ -195,13 +198,15 @@ impl Cluster {
                 }
             }
         }
-        if round >= 8 && round.is_multiple_of(8) {
+        if round >= 8 && round.is_multiple_of(8) && self.may_help(Help::DeclareGood) {
             self.declare_good();
         }
-        if round % 8 == 6 {
+        if round % 8 == 6 && self.may_help(Help::Leave) {
             self.leave_with_useless_disks();
         }
-        self.renew_link(round);
+        if round % 16 == 13 && self.may_help(Help::Renew) {
+            self.reset_links();
+        }
     }
 
     /// Both nodes are Primary and know of blocks that differ, and nothing copies them: nobody but an operator can say
@@ -268,13 +273,6 @@ impl Cluster {
         let node = &mut self.nodes[n];
         std::mem::swap(&mut node.volumes, &mut node.taken_out);
         self.start(n);
-    }
-
-    /// Both sides may believe in different things: a new handshake tells.
-    fn renew_link(&mut self, round: u32) {
-        if round % 16 == 13 {
-            self.reset_links();
-        }
     }
 
     fn mend_volume(&mut self, n: usize, v: usize) {

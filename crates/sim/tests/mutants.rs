@@ -158,7 +158,7 @@ fn who_connects_anew_in_vain_says_so_and_stays() {
     }
 }
 
-/// DRBD 9.3.3 at protocol 101 takes itself for the source where its peer has crashed as Primary and it has not: rule A10.
+/// DRBD 9.3.3 at protocol 101 takes itself for the source where its peer has crashed as Primary and it has not (A10).
 /// With protocols B and C it has all that was acknowledged, and is followed. With A a person has to say who is right.
 #[test]
 fn who_has_crashed_follows_a_peer_that_takes_itself_for_the_source() {

@@ -1,0 +1,105 @@
+//! Recovery needs no help: whatever the patient operator does beyond connecting, attaching and thawing has a reason
+//! that was recorded when the nodes gave up, or that an operator made by hand. Who comes to nothing without help fails
+//! the run.
+
+use crate::cluster::Cluster;
+use urbd_core::Command;
+
+/// The nodes have parted, or one refuses the other's data, and say so: a person chooses whose are lost.
+const A_PERSON_CHOOSES: [&str; 21] = [
+    "peer-state-refused",
+    "no-split-brain-policy",
+    "policy-not-valid-here",
+    "both-changed",
+    "no-consensus",
+    "cannot-demote",
+    "outdated-would-win",
+    "empty-history-not-automatic",
+    "bitmap-both",
+    "history-both",
+    "bitmap-in-history",
+    "empty-history-both",
+    "circular-generations",
+    "crashed-primary-beside-primary",
+    "primary-is-outdated",
+    "primary-would-be-target",
+    "exposed-data-differs",
+    "peer-lacks-own-writes",
+    "lacks-own-writes",
+    "source-is-inconsistent",
+    "both-discard-my-data",
+];
+
+/// Nothing but new metadata, or a larger disk, helps.
+const NEW_METADATA: [&str; 3] = ["unrelated-data", "peer-disk-too-small", "requires-newer-peer"];
+
+/// What is known of why the nodes do not come together by themselves.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reasons {
+    /// By node: why it gave up its connection last.
+    refused: [Option<&'static str>; 2],
+    /// An operator has declared a copy old, or good, or has given one up.
+    by_hand: bool,
+}
+
+/// What the operator does beyond connecting, attaching and thawing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Help {
+    /// One side discards its data.
+    Discard,
+    /// One side gets new metadata.
+    NewMetadata,
+    /// A copy that nobody knows to be good is declared good.
+    DeclareGood,
+    /// One of two Primaries with differences is demoted.
+    DemoteOne,
+    /// The nodes connect anew.
+    Renew,
+    /// A node whose disk the peer does not accept is disconnected.
+    Leave,
+}
+
+impl Cluster {
+    /// A node has given up its connection, or the disk that it attaches, for this reason; or there are no data.
+    pub(crate) fn note_refusal(&mut self, n: usize, reason: &'static str) {
+        self.reasons.refused[n] = Some(reason);
+    }
+
+    /// An operator's command: does it make copies count otherwise than they would?
+    pub(crate) fn note_by_hand(&mut self, command: &Command) {
+        let forced = matches!(command, Command::Primary { force: true } | Command::Detach { force: true, .. });
+        let equal = matches!(command, Command::NewCurrentUuid { clear_bitmap: true, .. });
+        self.reasons.by_hand |= forced
+            || equal
+            || matches!(
+                command,
+                Command::Outdate { .. } | Command::Invalidate { .. } | Command::InvalidateRemote { .. }
+            );
+    }
+
+    /// From here on only what is refused now is a reason: what the plan did before may have been resolved.
+    pub(crate) fn forget_refusals(&mut self) {
+        self.reasons.refused = [None; 2];
+    }
+
+    /// Who says that it has to give way, and is Primary.
+    pub(crate) fn has_to_give_way(&self) -> Option<usize> {
+        let says = |n: &usize| matches!(self.reasons.refused[*n], Some("primary-would-be-target" | "cannot-demote"));
+        (0..2).find(says)
+    }
+
+    /// Has the operator a recorded reason to help in this way?
+    pub(crate) fn may_help(&self, help: Help) -> bool {
+        let any = |of: &[&str]| self.reasons.refused.iter().flatten().any(|reason| of.contains(reason));
+        // Such a disk stays as it is, and nothing is copied to it, until the nodes connect anew.
+        let passed_on = self.reached.contains_key("error-passed-on");
+        match help {
+            Help::Discard => any(&A_PERSON_CHOOSES) || any(&NEW_METADATA),
+            Help::NewMetadata => any(&NEW_METADATA),
+            Help::DeclareGood => self.reasons.by_hand || passed_on || any(&["just-created-both"]),
+            Help::Renew => passed_on,
+            Help::Leave => any(&A_PERSON_CHOOSES) || self.reasons.by_hand,
+            Help::DemoteOne => self.setup.extras.two_primaries,
+        }
+    }
+}
