@@ -97,7 +97,7 @@ impl Cluster {
             Help::Discard => any(&A_PERSON_CHOOSES) || any(&NEW_METADATA),
             Help::NewMetadata => any(&NEW_METADATA),
             Help::DeclareGood => self.reasons.by_hand || passed_on || any(&["just-created-both"]),
-            Help::Renew => passed_on,
+            Help::Renew => passed_on || self.only_marks_are_left(),
             Help::Leave => any(&A_PERSON_CHOOSES) || self.reasons.by_hand,
             Help::DemoteOne => self.setup.extras.two_primaries,
         }

@@ -209,6 +209,11 @@ impl Cluster {
         }
     }
 
+    /// All is mirrored and idle, and a node has blocks marked that nothing copies before the nodes connect anew.
+    pub(crate) fn only_marks_are_left(&self) -> bool {
+        (0..self.setup.volumes.len()).all(|v| self.is_settled(v))
+    }
+
     /// Both nodes are Primary and know of blocks that differ, and nothing copies them: nobody but an operator can say
     /// whose count.
     fn two_that_differ(&self, v: usize) -> bool {
