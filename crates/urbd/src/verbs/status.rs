@@ -209,7 +209,7 @@ pub(crate) fn why(call: &Call, target: &Target) -> Result<u8, Problem> {
 /// What the event loop of `events2` wakes up for.
 enum Wake {
     /// From the resource of that name; `Err` is the end of its stream.
-    From(String, Result<Event, ClientError>),
+    From(String, Result<Box<Event>, ClientError>),
     /// A character on standard input; `None` at its end.
     Input(Option<u8>),
 }
@@ -292,7 +292,7 @@ impl Follower<'_> {
     fn run(mut self, receiver: &Receiver<Wake>, printer: &mut Printer) -> Result<u8, Problem> {
         loop {
             match receiver.recv_timeout(LOOK_FOR_NEW) {
-                Ok(Wake::From(name, Ok(event))) => printer.event(&name, event)?,
+                Ok(Wake::From(name, Ok(event))) => printer.event(&name, *event)?,
                 // To ask again and again would keep others out.
                 Ok(Wake::From(name, Err(refused @ ClientError::Refused(_)))) => {
                     return Err(Problem::client(&name, &refused));
@@ -371,7 +371,7 @@ fn follow(context: &Context, name: &str, statistics: bool, sender: &Sender<Wake>
         loop {
             let event = stream.next(None);
             let ended = event.is_err();
-            if sender.send(Wake::From(name.clone(), event)).is_err() || ended {
+            if sender.send(Wake::From(name.clone(), event.map(Box::new))).is_err() || ended {
                 return;
             }
         }
