@@ -36,6 +36,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("shared-secret", "as cram-hmac-alg"),
     ("data-integrity-alg", "the engine computes it; tests/test_two_nodes.py has it"),
     ("_name", "a name"),
+    ("status-group", "names a group of this machine; tests/test_mistakes.py has it"),
     ("resync-after", "names another volume; the simulator has it"),
 ];
 
