@@ -30,8 +30,15 @@ const A_PERSON_CHOOSES: [&str; 21] = [
     "both-discard-my-data",
 ];
 
-/// Nothing but new metadata, or a larger disk, helps.
-const NEW_METADATA: [&str; 3] = ["unrelated-data", "peer-disk-too-small", "requires-newer-peer"];
+/// Nothing but new metadata, or a larger disk, helps. What was missed of a resync's end is made good from protocol 91 on:
+/// before, the nodes part with that reason.
+const NEW_METADATA: [&str; 5] = [
+    "unrelated-data",
+    "peer-disk-too-small",
+    "requires-newer-peer",
+    "sync-source-peer-missed-finish",
+    "sync-target-missed-finish",
+];
 
 /// What is known of why the nodes do not come together by themselves.
 #[derive(Clone, Debug, Default)]
