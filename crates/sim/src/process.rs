@@ -218,7 +218,7 @@ impl Cluster {
                     notices.push((n, format!("{}: {}", notice.reason, notice.text)));
                 }
                 let gave_up = notice.text.ends_with("; not connecting any more");
-                let refused = gave_up || notice.text.contains("this node's disk is given up");
+                let refused = gave_up || notice.text.contains("; this node's disk is given up: ");
                 if refused || notice.reason == "just-created-both" {
                     self.note_refusal(n, notice.reason);
                 }
