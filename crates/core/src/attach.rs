@@ -4,8 +4,9 @@
 use crate::Resource;
 use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
 use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
-use crate::decide::rules84::{Force, MetadataFlags};
-use crate::decide::{Reason, StateChange, io_error};
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::{Kind, MetadataFlags, Refusal};
+use crate::decide::{Reason, io_error};
 use crate::device::{Backing, Flushing};
 use crate::metadata::MdWriter;
 use crate::mutant::{Mutant, mutant};
@@ -13,7 +14,7 @@ use crate::request::Request;
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, ByteLen, SectorRange, VolumeNr};
+use units::{BitSet, ByteLen, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Where an attach is.
@@ -67,10 +68,9 @@ impl Resource {
             return self.end(command, Err(error(124, "the volume is attached already; detach it first".to_owned())));
         }
         dev.attaching = Some(Attaching { command, opened: None, step: Step::Opening });
-        self.state.volumes[d].disk = DiskState::Attaching;
         dev.disks_seen += 1;
         let volume = dev.volume;
-        self.status_changed = true;
+        self.store_disk(d, DiskState::Attaching);
         self.emit(Effect::OpenDisk { volume });
     }
 
@@ -79,12 +79,11 @@ impl Resource {
         // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The
         // next one has nothing to do with that.
         if std::mem::take(&mut self.devices[d].closing) {
-            let change = StateChange { disk: Some(DiskState::Diskless), ..StateChange::default() };
-            let _ = self.change(d, &change, Force::Hard);
+            self.happened(Set::Disk(d, DiskState::Diskless));
         }
+        self.store_disk(d, DiskState::Diskless);
         let dev = &mut self.devices[d];
         (dev.forced_detach, dev.metadata_failed) = (false, false);
-        self.state.volumes[d].disk = DiskState::Diskless;
         dev.backing = None;
         dev.recheck = true;
         let volume = dev.volume;
@@ -296,6 +295,7 @@ impl Resource {
             self.note(Severity::Info, Some(d), None, "activity-log-applied", text);
         }
         let full_sync = attach.bitmap == Bitmap::SetAll;
+        let outdated_peers = self.outdated_peers(&md, attach.peer_disk.is_some());
         let dev = &mut self.devices[d];
         let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
         let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
@@ -303,7 +303,7 @@ impl Resource {
         dev.crashed_primary = attach.crashed_primary;
         dev.attach_state = attach.disk;
         dev.left_alone = input.flags.primary_ind && !input.flags.connected_ind;
-        dev.attach_peer_disk = attach.peer_disk;
+        dev.outdated_peers = outdated_peers;
         dev.backing = Some(Backing {
             opened,
             al: meta::ActivityLog::new(al_extents, layout.geometry().al(), 0),
@@ -342,12 +342,8 @@ impl Resource {
 
     fn attach_input(&self, d: VolumeNr, md: &Superblock) -> attach84::Input {
         let dev = &self.devices[d];
-        let peer = self.connections.get(self.peer());
-        let owner = match (md.version(), peer) {
-            (meta::Version::V09, Some(c)) => c.cfg.peer.index(),
-            _ => Superblock::V08_PEER,
-        };
-        let peer_flags = md.peers[owner].flags;
+        let peer_flags = self.flags_of_peers(md);
+        let peer_disk = self.state.pairs(d).map(|(_, pair)| pair.disk).max().unwrap_or(DiskState::DUnknown);
         attach84::Input {
             flags: MetadataFlags {
                 consistent: md.flags.contains(DeviceFlags::CONSISTENT),
@@ -363,12 +359,36 @@ impl Resource {
             current: md.current,
             exposed: dev.exposed,
             outrun: dev.outrun,
-            primary: self.state.role == wire::Role::Primary,
+            primary: self.state.is_primary(),
             peer_primary: self.state.peers.values().any(|p| p.role() == wire::Role::Primary),
             connected: self.state.replicates_anywhere(d),
-            peer_disk: peer.map_or(DiskState::DUnknown, |c| self.state.peer_disk(c.cfg.peer, d)),
+            peer_disk,
             fencing: dev.cfg.as_ref().map(|c| c.fencing).unwrap_or_default(),
         }
+    }
+
+    /// Peers whose disks are Outdated as far as the metadata know; nobody if that does not count.
+    fn outdated_peers(&self, md: &Superblock, counts: bool) -> NodeMask {
+        let mut outdated = NodeMask::default();
+        let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
+        for i in self.connections.ids().filter(|i| counts && md.peers[owner(*i)].flags.contains(PeerFlags::OUTDATED)) {
+            outdated.insert(i);
+        }
+        outdated
+    }
+
+    /// What the metadata say of all peers: one that was connected counts, that one is Outdated only if all are.
+    fn flags_of_peers(&self, md: &Superblock) -> PeerFlags {
+        let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
+        let mut all = self.connections.ids().map(|i| md.peers[owner(i)].flags);
+        let first = all.next().unwrap_or(md.peers[Superblock::V08_PEER].flags);
+        all.fold(first, |mut flags, other| {
+            flags.put(PeerFlags::OUTDATED, flags.contains(PeerFlags::OUTDATED) && other.contains(PeerFlags::OUTDATED));
+            for either in [PeerFlags::CONNECTED, PeerFlags::FULL_SYNC] {
+                flags.put(either, flags.contains(either) || other.contains(either));
+            }
+            flags
+        })
     }
 
     /// Have users of this node seen another generation than the attached disk's, or writes that it lacks?
@@ -436,7 +456,7 @@ impl Resource {
             return;
         }
         let (capacity, size) = (self.capacity(d), self.devices[d].size);
-        let used = self.state.role == wire::Role::Primary || self.in_use(d);
+        let used = self.state.is_primary() || self.in_use(d);
         let replicating = self.state.replicates_anywhere(d);
         if capacity < size && (used || replicating) {
             let (has, needs) = (capacity.0 / 2, size.0 / 2);
@@ -445,7 +465,7 @@ impl Resource {
         }
         // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
         let outrun = self.disk_lags_behind_users(d) && !mutant(Mutant::JudgedBeforeSettled);
-        if !replicating && outrun && self.state.role == wire::Role::Primary {
+        if !replicating && outrun && self.state.is_primary() {
             return self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
         }
         if outrun && self.devices[d].outrun && self.devices[d].attach_state > DiskState::Outdated {
@@ -465,11 +485,12 @@ impl Resource {
         if connected {
             self.connections.values_mut().for_each(|c| c.peer_devices[d].uuids_stale = true);
         }
-        let mut change = StateChange { disk: Some(state), ..StateChange::default() };
-        if !connected && let Some(peer) = dev.attach_peer_disk {
-            change.pdsk = Some(peer);
+        let mut change = Change::from(Set::Disk(d, state));
+        if !connected {
+            let outdated = self.connections.ids().filter(|i| dev.outdated_peers.contains(*i));
+            outdated.for_each(|i| change.push(Set::PeerDisk(i, d, DiskState::Outdated)));
         }
-        if let Err(code) = self.change(d, &change, Force::Hard) {
+        if let Err(Refusal { code, .. }) = self.change(change, Kind::Fact) {
             self.devices[d].attaching = Some(Attaching { command: attaching.command, ..attaching });
             return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code}"));
         }
@@ -528,11 +549,10 @@ impl Resource {
         self.abandon_al(d);
         self.finish_held();
         self.connections.values_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
-        let change = StateChange { disk: Some(DiskState::Diskless), ..StateChange::default() };
-        let _ = self.change(d, &change, Force::Hard);
-        self.state.volumes[d].disk = DiskState::Diskless;
+        self.happened(Set::Disk(d, DiskState::Diskless));
+        self.store_disk(d, DiskState::Diskless);
         let gone = !self.state.replicates_anywhere(d);
-        if gone && self.state.role != wire::Role::Primary {
+        if gone && !self.state.is_primary() {
             self.devices[d].size = units::Sector(0);
             self.devices[d].exposed = units::Generation::NONE;
             self.devices[d].outrun = false;
@@ -547,7 +567,7 @@ impl Resource {
     fn expose_peers_generation(&mut self, d: VolumeNr) {
         let good = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
         if let Some(uuids) = good.and_then(|i| self.connections[i].peer_devices[d].uuids.as_ref())
-            && self.state.role == wire::Role::Primary
+            && self.state.is_primary()
         {
             self.devices[d].exposed = uuids.current;
         }
@@ -634,14 +654,12 @@ impl Resource {
 
     fn disk_error(&mut self, d: VolumeNr, failure: io_error::Failure, text: String) {
         let policy = self.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
-        let word = self.word(d);
-        let peer_good = word.conn >= wire::ConnState::Connected && word.pdsk == DiskState::UpToDate;
-        let outcome = io_error::decide(failure, policy, word.disk, peer_good);
+        let peer_good = self.state.good_peers(d).any(|i| self.state.replicates(i, d));
+        let outcome = io_error::decide(failure, policy, self.state.disk(d), peer_good);
         self.note(Severity::Error, Some(d), None, outcome.reason.name(), format!("{text}: {}", outcome.reason));
-        if outcome.disk.is_some() && self.devices[d].backing.is_some() {
-            let change = StateChange { disk: outcome.disk, ..StateChange::default() };
-            let _ = self.change(d, &change, Force::Hard);
-            if outcome.disk == Some(DiskState::Inconsistent) {
+        if let Some(disk) = outcome.disk.filter(|_| self.devices[d].backing.is_some()) {
+            self.happened(Set::Disk(d, disk));
+            if disk == DiskState::Inconsistent {
                 // What the disk lacks is complete when the superblock says that it is not good any more: as that of a
                 // crashed Primary it would win over the peer's, between equal generations.
                 self.generation_changed(d);

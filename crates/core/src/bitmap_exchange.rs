@@ -2,9 +2,9 @@
 //! (`docs/spec/wire-protocol.md` 9, `docs/spec/connection-and-state.md` 7.4, 12.2).
 
 use crate::Resource;
-use crate::api::{Segments, Severity};
-use crate::decide::StateChange;
-use crate::decide::rules84::Force;
+use crate::api::{ConnectionState, Segments, Severity};
+use crate::decide::Handler;
+use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::mutant::{Mutant, mutant};
@@ -68,7 +68,7 @@ impl Resource {
         let next = match self.state.replication(i, d) {
             Replication::WFBitMapT => {
                 self.send_bitmap(i, d);
-                ConnState::WFSyncUUID
+                Replication::WFSyncUUID
             }
             Replication::WFBitMapS => return self.begin_as_source(i, d),
             other => {
@@ -83,7 +83,7 @@ impl Resource {
                 );
             }
         };
-        self.enter_resync(i, d, &StateChange { conn: Some(next), ..StateChange::default() });
+        self.enter_resync(i, d, Set::Replication(i, d, next).into());
     }
 
     // -- generations of a resync --------------------------------------------------------------------------------------
@@ -92,10 +92,10 @@ impl Resource {
     /// it after a crash would not recognise the target's data.
     pub(crate) fn send_sync_uuid(&mut self, i: NodeId, d: VolumeNr) {
         self.begin_first_generation(i, d);
-        let mut set = self.uuids(d);
-        let random = self.draw_generation(d);
+        let mut set = self.uuids(i, d);
+        let random = self.draw_generation();
         let sync = set.start_sync_source(random);
-        self.put_uuids(d, &set);
+        self.put_uuids(i, d, &set);
         self.connections[i].peer_devices[d].sync_uuid_due = Some(sync);
         if mutant(Mutant::SyncUuidEarly) {
             self.send_due_sync_uuid(d);
@@ -105,7 +105,7 @@ impl Resource {
     /// A source has good data, also if nobody was ever promoted here, but a resync was asked for. "Just created" is no
     /// generation: of two such nodes none sees that the other missed a resync's end, or crashed as Primary.
     fn begin_first_generation(&mut self, i: NodeId, d: VolumeNr) {
-        if self.uuids(d).current.same(Generation::JUST_CREATED) && !mutant(Mutant::SourceJustCreated) {
+        if self.uuids(i, d).current.same(Generation::JUST_CREATED) && !mutant(Mutant::SourceJustCreated) {
             self.new_generation_beside_target(i, d);
         }
     }
@@ -147,33 +147,33 @@ impl Resource {
     pub(crate) fn resync_finished_as_target(&mut self, i: NodeId, d: VolumeNr) {
         if self.source_went_on(i, d) && !mutant(Mutant::FinishesInLaterGeneration) {
             let text = "the source has begun a generation without this copy: connecting again".to_owned();
-            return self.drop_link(i, ConnState::NetworkFailure, "source-went-on", text);
+            return self.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
         }
         let failed = self.bits_failed(i, d);
-        let mut change = StateChange { conn: Some(ConnState::Connected), ..StateChange::default() };
+        let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
             if let Some(u) = self.connections[i].peer_devices[d].uuids {
                 let source = UuidSet { current: u.current, bitmap: u.bitmap, history: u.history };
-                let mut set = self.uuids(d);
+                let mut set = self.uuids(i, d);
                 if !mutant(Mutant::KeepSyncGeneration) {
                     set.finish_sync_target(&source);
                 }
                 set.current = if set.current == Generation::JUST_CREATED {
                     set.current
                 } else {
-                    set.current.with_primary_bit(self.devices[d].role == wire::Role::Primary)
+                    set.current.with_primary_bit(self.state.is_primary())
                 };
-                self.put_uuids(d, &set);
+                self.put_uuids(i, d, &set);
                 self.peer_has_our_generations(i, d);
             }
-            change.disk = Some(DiskState::UpToDate);
-            change.pdsk = Some(DiskState::UpToDate);
+            change.push(Set::Disk(d, DiskState::UpToDate));
+            change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
         } else {
-            change.disk = Some(DiskState::Inconsistent);
-            change.pdsk = Some(DiskState::UpToDate);
+            change.push(Set::Disk(d, DiskState::Inconsistent));
+            change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
         }
         self.report_end(i, d, failed);
-        let _ = self.change(d, &change, Force::Hard);
+        self.happened(change);
     }
 
     /// Does the source have another generation than when the resync began? It takes the target's disk for gone (the
@@ -187,7 +187,7 @@ impl Resource {
 
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
     pub(crate) fn peer_has_our_generations(&mut self, i: NodeId, d: VolumeNr) {
-        let set = self.uuids(d);
+        let set = self.uuids(i, d);
         if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
             (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
         }
@@ -198,11 +198,10 @@ impl Resource {
         &mut self,
         i: NodeId,
         d: VolumeNr,
-        old: &StateWord,
         theirs: &StateWord,
         peer_disk: DiskState,
     ) -> bool {
-        let source = matches!(old.conn, ConnState::SyncSource | ConnState::PausedSyncS);
+        let source = self.state.replication(i, d).is_source();
         if !source || theirs.conn != ConnState::Connected {
             return false;
         }
@@ -224,13 +223,13 @@ impl Resource {
         if peer_disk == DiskState::UpToDate && left > 0 {
             // The peer's copy lacks what is marked here, whatever its own bitmap says.
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
-            self.drop_link(i, ConnState::NetworkFailure, "resync-incomplete", text);
+            self.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
             return true;
         }
         if peer_disk == DiskState::UpToDate {
-            let mut set = self.uuids(d);
+            let mut set = self.uuids(i, d);
             set.retire_bitmap();
-            self.put_uuids(d, &set);
+            self.put_uuids(i, d, &set);
             self.peer_has_our_generations(i, d);
         }
         if peer_disk < DiskState::Inconsistent {
@@ -240,20 +239,19 @@ impl Resource {
         } else {
             self.report_end(i, d, failed);
         }
-        let change = StateChange {
-            conn: Some(ConnState::Connected),
-            peer: Some(theirs.role),
-            pdsk: Some(peer_disk),
-            peer_isp: Some(theirs.aftr_isp || theirs.user_isp),
-            ..StateChange::default()
-        };
-        let _ = self.change(d, &change, Force::Hard);
-        if self.fencing_policy() != crate::Fencing::DontCare {
-            let all = self.state.peers[i].volumes.values().all(|p| p.disk == DiskState::UpToDate)
-                && self.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
-            if all {
-                self.handler("unfence-peer", None, Some(i));
-            }
+        let change: Change = [
+            Set::Replication(i, d, Replication::Established),
+            Set::PeerRole(i, d, theirs.role),
+            Set::PeerDisk(i, d, peer_disk),
+            Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp),
+        ]
+        .into_iter()
+        .collect();
+        self.happened(change);
+        let all = self.state.peers[i].volumes.values().all(|p| p.disk == DiskState::UpToDate)
+            && self.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
+        if crate::decide::fencing::unfence(self.fencing_policy(), all) {
+            self.handler(Handler::UnfencePeer.name(), None, Some(i));
         }
         true
     }

@@ -4,12 +4,11 @@
 use crate::Resource;
 use crate::api::Severity;
 use crate::config::{OnCongestion, Protocol};
-use crate::decide::StateChange;
-use crate::decide::rules84::Force;
+use crate::decide::change::Set;
 use crate::decide::state::Replication;
 use crate::mutant::{Mutant, mutant};
 use units::{Duration, Instant, NodeId, VolumeNr};
-use wire::{ConnState, DiskState, Role};
+use wire::DiskState;
 
 /// So long after the peer has caught up the resync begins.
 const CALM: Duration = Duration::from_secs(1);
@@ -49,8 +48,7 @@ impl Resource {
         // The barrier of what was sent comes before the news (spec 6.5).
         self.close_epoch();
         self.send_due_barriers();
-        let change = StateChange { conn: Some(ConnState::Ahead), ..StateChange::default() };
-        let _ = self.change(d, &change, Force::Hard);
+        self.happened(Set::Replication(i, d, Replication::Ahead));
         self.begin_generation_ahead(i, d);
         if self.state.replication(i, d) == Replication::Ahead {
             // A resync that this broke off: what the target has written by then is told anew at the end.
@@ -66,7 +64,7 @@ impl Resource {
     fn begin_generation_ahead(&mut self, i: NodeId, d: VolumeNr) {
         let ahead = self.state.replication(i, d) == Replication::Ahead;
         // In an interrupted resync the peer's generation is that of the resync already.
-        let common = self.uuids(d).bitmap.is_none() && self.devices[d].role == Role::Primary;
+        let common = self.uuids(i, d).bitmap.is_none() && self.state.is_primary();
         if ahead && common && !mutant(Mutant::AheadInOneGeneration) {
             self.new_generation_beside_target(i, d);
         }

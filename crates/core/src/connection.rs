@@ -1,11 +1,11 @@
 //! A connection to a peer and its peer devices: what is known of the other side.
 
-use crate::command::Asked;
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
 use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
-use crate::peer_write::{HeldPacket, PeerEpoch};
+use crate::peer_epochs::PeerEpoch;
+use crate::peer_write::HeldPacket;
 use crate::resync::{BeforeResync, Resync};
 use std::collections::VecDeque;
 use units::{Instant, Sector, VolumeNr};
@@ -63,8 +63,6 @@ pub(crate) struct Connection {
     pub(crate) ping_sent: Option<Instant>,
     /// Pings on this link whose answers have not come.
     pub(crate) pings_out: u32,
-    /// A cluster-wide change asked of the peer, waiting for its answer.
-    pub(crate) asked: Option<Asked>,
     /// A change of a volume that the peer has asked for, and that waits until what was sent there is durable.
     pub(crate) asked_later: Option<(VolumeNr, StateChange)>,
     /// The fence-peer handler is running, begun in this session.
@@ -213,7 +211,6 @@ impl Connection {
             last_heard: Instant(0),
             ping_sent: None,
             pings_out: 0,
-            asked: None,
             asked_later: None,
             fencing: false,
             fencing_session: 0,

@@ -7,15 +7,13 @@ use crate::latency::Latencies;
 use crate::merging::{Merging, Waiting};
 use crate::metadata::MdWriter;
 use std::collections::VecDeque;
-use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, Sector, SectorRange, VolumeNr};
-use wire::{DiskState, Role};
+use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, NodeMask, Sector, SectorRange, VolumeNr};
+use wire::DiskState;
 
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) volume: VolumeNr,
     pub(crate) cfg: Option<DiskConfig>,
-    /// The role of this volume; all of a resource change together, but one after the other.
-    pub(crate) role: Role,
     /// What the metadata say the disk is, while `disk` is Negotiating or unconnected decisions are open.
     pub(crate) attach_state: DiskState,
     /// The metadata say that this node crashed as a Primary without a peer.
@@ -47,8 +45,8 @@ pub(crate) struct Device {
     pub(crate) detach_commands: Vec<u64>,
     pub(crate) closing: bool,
     pub(crate) attaching: Option<crate::attach::Attaching>,
-    /// What the metadata say about the peer's disk.
-    pub(crate) attach_peer_disk: Option<DiskState>,
+    /// The peers whose disks are Outdated, as the metadata say.
+    pub(crate) outdated_peers: NodeMask,
     pub(crate) forced_detach: bool,
     pub(crate) metadata_failed: bool,
 
@@ -148,7 +146,6 @@ impl Device {
         Device {
             volume: cfg.volume,
             cfg: cfg.disk.clone(),
-            role: Role::Secondary,
             attach_state: DiskState::Diskless,
             left_alone: false,
             size: Sector(0),
@@ -166,7 +163,7 @@ impl Device {
             detach_commands: Vec::new(),
             closing: false,
             attaching: None,
-            attach_peer_disk: None,
+            outdated_peers: NodeMask::default(),
             forced_detach: false,
             metadata_failed: false,
             incoming: VecDeque::new(),

@@ -2,9 +2,10 @@
 //! (`docs/spec/wire-protocol.md` 6).
 
 use crate::api::ConnectionState;
+use crate::decide::change::{Change, Set};
 use crate::decide::state::{Replication, State};
 use units::{NodeId, VolumeNr};
-use wire::{ConnState, StateWord};
+use wire::{ConnState, StateChange, StateWord};
 
 /// The state of a volume towards a peer, or without one.
 #[must_use]
@@ -94,4 +95,60 @@ pub fn connection_and_replication(conn: ConnState) -> (ConnectionState, Replicat
         ConnState::Ahead => connected(R::Ahead),
         ConnState::Behind => connected(R::Behind),
     }
+}
+
+/// What a peer is asked for when both nodes are to make a change, as far as one volume is concerned.
+#[must_use]
+pub fn request(change: &Change, peer: NodeId, volume: VolumeNr) -> StateChange {
+    let mut out = StateChange::default();
+    for set in change.sets() {
+        match set {
+            Set::Role(role) => out.role = Some(role),
+            Set::Disk(v, disk) if v == volume => out.disk = Some(disk),
+            Set::PeerDisk(p, v, disk) if (p, v) == (peer, volume) => out.pdsk = Some(disk),
+            Set::Connection(p, connection) if p == peer => out.conn = Some(conn_state(connection, Replication::Off)),
+            Set::Replication(p, v, replication) if (p, v) == (peer, volume) => {
+                out.conn = Some(conn_state(ConnectionState::Connected, replication));
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+/// What a peer asks for, about a volume, or about all (`None`), in this node's view. `None`: that is not up to a peer.
+/// It speaks of its own role and disk; of ours it can only say that the data is outdated
+/// (`docs/spec/connection-and-state.md` 3.1).
+#[must_use]
+pub fn asked(
+    asked: &StateChange,
+    peer: NodeId,
+    volume: Option<VolumeNr>,
+    all: impl Iterator<Item = VolumeNr>,
+) -> Option<Change> {
+    use ConnState::{StartingSyncS, StartingSyncT, TearDown, VerifyS, VerifyT, WFReportParams};
+    let wish = asked.from_peers_view();
+    let conn =
+        matches!(wish.conn, None | Some(TearDown | StartingSyncS | StartingSyncT | VerifyS | VerifyT | WFReportParams));
+    let disk = matches!(wish.disk, None | Some(wire::DiskState::Outdated));
+    let ours = [wish.susp, wish.susp_nod, wish.susp_fen, wish.aftr_isp, wish.user_isp];
+    if !conn || !disk || wish.role.is_some() || ours.iter().any(Option::is_some) {
+        return None;
+    }
+    let mut change = Change::default();
+    if wish.conn == Some(TearDown) {
+        change.push(Set::Connection(peer, ConnectionState::TearDown));
+    }
+    for v in all.filter(|v| volume.is_none_or(|volume| volume == *v)) {
+        let (_, replication) = wish.conn.map(connection_and_replication).unzip();
+        let parts = [
+            wish.peer.map(|role| Set::PeerRole(peer, v, role)),
+            replication.filter(|_| wish.conn != Some(TearDown)).map(|r| Set::Replication(peer, v, r)),
+            wish.disk.map(|disk| Set::Disk(v, disk)),
+            wish.pdsk.map(|disk| Set::PeerDisk(peer, v, disk)),
+            wish.peer_isp.map(|on| Set::PausedByPeer(peer, v, on)),
+        ];
+        parts.into_iter().flatten().for_each(|set| change.push(set));
+    }
+    Some(change)
 }

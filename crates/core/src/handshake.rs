@@ -2,17 +2,19 @@
 //! (`docs/spec/wire-protocol.md` 7, `docs/spec/connection-and-state.md` 4.6 and 5).
 
 use crate::Resource;
-use crate::api::{Effect, LinkUp, Segments, Severity};
+use crate::api::{ConnectionState, Effect, LinkUp, Segments, Severity};
 use crate::connection::{Link, PeerDevice, Phase};
+use crate::decide::change::{Change, Set};
 use crate::decide::handshake84::{self, Decision, Occasion, UuidsVerdict};
-use crate::decide::rules84::Force;
+use crate::decide::rules::{Kind, Refusal};
 use crate::decide::split_brain::Loser;
 use crate::decide::state::Replication;
 use crate::decide::uuid84::{self, UuidSet};
-use crate::decide::{Reason, StateChange, protocol, sizes};
+use crate::decide::{Reason, protocol, sizes};
+use crate::dialect84;
 use crate::mutant::{Mutant, mutant};
 use units::{NodeId, Sector, VolumeNr};
-use wire::{ConnState, DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
+use wire::{DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
 
 /// Tokens of [`Effect::Hmac`].
 const OUR_RESPONSE: u32 = 1;
@@ -173,9 +175,8 @@ impl Resource {
             self.send_state(i, d);
         }
         self.enter(i, Phase::Parameters);
-        let change = StateChange { conn: Some(ConnState::WFReportParams), ..StateChange::default() };
-        if let Err(code) = self.change_all(&change, Force::Hard) {
-            self.give_up(i, "handshake-refused", format!("the handshake is not possible now: {code}"));
+        if let Err(refusal) = self.change(Set::Connection(i, ConnectionState::Connected), Kind::Fact) {
+            self.give_up(i, "handshake-refused", format!("the handshake is not possible now: {}", refusal.code));
         }
     }
 
@@ -254,11 +255,17 @@ impl Resource {
         let dev = &self.devices[d];
         sizes::Limits {
             own: self.capacity(d),
-            peer: self.connections.get(self.peer()).map_or(Sector(0), |c| c.peer_devices[d].peer_capacity),
+            peer: self.smallest_peer(d),
             last_agreed: dev.backing.as_ref().map_or(Sector(0), |b| b.md.effective_size),
             user: dev.cfg.as_ref().and_then(|c| c.size).unwrap_or_default().to_sectors_floor(),
             assume_peer_has_space: false,
         }
+    }
+
+    /// The smallest capacity of the peers that have, or had, a disk; 0: none ever had.
+    fn smallest_peer(&self, d: VolumeNr) -> Sector {
+        let known = self.connections.values().map(|c| c.peer_devices[d].peer_capacity).filter(|size| size.0 > 0);
+        known.min().unwrap_or(Sector(0))
     }
 
     pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
@@ -270,7 +277,7 @@ impl Resource {
             disk: self.state.disk(d),
             peer_disk: self.state.peer_disk(i, d),
             connected: self.state.replicates(i, d),
-            primary: self.state.role == Role::Primary,
+            primary: self.state.is_primary(),
             no_resync: packet.flags.assume_clean,
         };
         let replicating = self.state.replicates(i, d);
@@ -333,21 +340,14 @@ impl Resource {
     }
 
     fn resync_grown_area(&mut self, i: NodeId, d: VolumeNr) {
-        let me = self.devices[d].role == Role::Primary;
+        let me = self.state.is_primary();
         let peer = self.state.pair(i, d).role == Role::Primary;
-        let source = sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts());
-        if source {
+        if sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts()) {
             return self.begin_as_source(i, d);
         }
-        let change = StateChange { conn: Some(ConnState::WFSyncUUID), ..StateChange::default() };
-        if let Err(code) = self.change(d, &change, Force::Hard) {
-            self.note(
-                Severity::Warning,
-                Some(d),
-                Some(i),
-                "no-grow-resync",
-                format!("the grown area is not synced: {code}"),
-            );
+        if let Err(refusal) = self.change(Set::Replication(i, d, Replication::WFSyncUUID), Kind::Fact) {
+            let text = format!("the grown area is not synced: {}", refusal.code);
+            self.note(Severity::Warning, Some(d), Some(i), "no-grow-resync", text);
         }
     }
 
@@ -382,12 +382,12 @@ impl Resource {
         let attaching =
             pd.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate && !mutant(Mutant::TargetToBeServes);
         handshake84::on_uuids(&handshake84::UuidsReceived {
-            primary: dev.role == Role::Primary,
+            primary: self.state.is_primary(),
             disk: self.state.disk(d),
-            conn: self.word(d).conn,
+            replication: self.state.replication(i, d),
             peer_attaching: attaching || self.state.peer_disk(i, d) < DiskState::Inconsistent,
             protocol: c.version(),
-            own_current: self.uuids(d).current,
+            own_current: self.uuids(i, d).current,
             exposed: dev.exposed,
             peer_current: packet.current,
             peer_outrun: dev.peer_outrun,
@@ -409,80 +409,77 @@ impl Resource {
         if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
             b.fill(slot, false);
         }
-        let mut set = self.uuids(d);
+        let mut set = self.uuids(i, d);
         set.current = packet.current;
         set.bitmap = units::Generation::NONE;
-        self.put_uuids(d, &set);
+        self.put_uuids(i, d, &set);
         self.write_bitmap(d);
-        let change =
-            StateChange { disk: Some(DiskState::UpToDate), pdsk: Some(DiskState::UpToDate), ..StateChange::default() };
-        let _ = self.change(d, &change, Force::Hard);
+        let good = Change::from(Set::Disk(d, DiskState::UpToDate));
+        self.happened(good.and(Set::PeerDisk(i, d, DiskState::UpToDate)));
     }
 
     // -- states -------------------------------------------------------------------------------------------------------
 
     pub(crate) fn state_received(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
-        let old = self.word(d);
-        if old.conn <= ConnState::TearDown {
+        if self.state.connection(i) < ConnectionState::Connecting {
             return;
         }
+        let (_, their_replication) = dialect84::connection_and_replication(theirs.conn);
         let flags = self.connections[i].peer_devices[d].uuids.map_or(UuidFlags::NONE, |u| u.flags);
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, flags.contains(UuidFlags::INCONSISTENT));
         self.connections[i].peer_devices[d].attaching = theirs.disk == DiskState::Negotiating;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
             return self.give_up(i, reason.name(), reason.to_string());
         }
-        if both_are_source(old.conn, theirs.conn) {
+        if both_are_source(self.state.replication(i, d), their_replication) {
             return self.two_sources(i, d, theirs);
         }
-        if self.peer_finished_resync(i, d, &old, theirs, peer_disk) {
+        if self.peer_finished_resync(i, d, theirs, peer_disk) {
             return;
         }
-        if old.conn == ConnState::VerifyT && theirs.conn == ConnState::Connected {
+        if self.state.replication(i, d) == Replication::VerifyT && their_replication == Replication::Established {
             self.verify_ended_by_peer(i, d);
         }
-        let old = self.word(d);
-        let occasion = self.occasion_to_compare(i, d, &old, theirs);
-        let mut conn = if old.conn == ConnState::WFReportParams { ConnState::Connected } else { old.conn };
-        if theirs.conn == ConnState::Ahead {
-            conn = ConnState::Behind;
+        let (disk, first) = (self.state.disk(d), !self.state.replicates(i, d));
+        let occasion = self.occasion_to_compare(i, d, theirs.disk, their_replication);
+        let mut replication = self.state.replication(i, d).max(Replication::Established);
+        if their_replication == Replication::Ahead {
+            replication = Replication::Behind;
         }
-        let mut change = StateChange { peer: Some(theirs.role), ..StateChange::default() };
-        change.peer_isp = Some(theirs.aftr_isp || theirs.user_isp);
+        let mut change = Change::from(Set::PeerRole(i, d, theirs.role));
+        change.push(Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp));
         if theirs.disk != DiskState::Negotiating {
-            change.pdsk = Some(peer_disk);
+            change.push(Set::PeerDisk(i, d, peer_disk));
         }
         if let Some(occasion) = occasion {
             let Some(decided) = self.decide_sync(i, d, occasion, theirs, peer_disk, &mut change) else { return };
-            conn = decided;
-            let equal = conn == ConnState::Connected && !mutant(Mutant::RefusedWritesForgotten);
+            replication = decided;
+            let equal = replication == Replication::Established && !mutant(Mutant::RefusedWritesForgotten);
             if equal && self.lacks_peers_writes(i, d, theirs) {
                 return self.connect_for_peers_writes(i);
             }
-        } else if old.disk == DiskState::Negotiating
-            && (old.conn == ConnState::WFReportParams || theirs.disk < DiskState::Negotiating)
-        {
+        } else if disk == DiskState::Negotiating && (first || theirs.disk < DiskState::Negotiating) {
             if self.lacks_peers_writes(i, d, theirs) {
                 return self.connect_for_peers_writes(i);
             }
             // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
-            let stale =
-                self.state.role == Role::Primary && (self.disk_lags_behind_users(d) || self.writes_elsewhere(i, d));
-            change.disk = Some(if stale { DiskState::Failed } else { self.devices[d].attach_state });
+            let stale = self.state.is_primary() && (self.disk_lags_behind_users(d) || self.writes_elsewhere(i, d));
+            let worth = if stale { DiskState::Failed } else { self.devices[d].attach_state };
+            change.push(Set::Disk(d, worth));
         }
-        if theirs.disk == DiskState::Negotiating && (conn > ConnState::Connected || old.disk < DiskState::Negotiating) {
+        let begins = replication > Replication::Established;
+        if theirs.disk == DiskState::Negotiating && (begins || disk < DiskState::Negotiating) {
             // As the kernel does: the resync begins with the decision, its bitmap follows before the peer's next state;
             // and without an own disk there is nothing to negotiate.
-            change.pdsk = Some(peer_disk);
+            change.push(Set::PeerDisk(i, d, peer_disk));
         }
-        if matches!(conn, ConnState::SyncSource | ConnState::PausedSyncS) && peer_disk > DiskState::Inconsistent {
+        if replication.is_source() && peer_disk > DiskState::Inconsistent {
             // From before it was told of the resync: it says no word when it becomes the target.
-            change.pdsk = Some(DiskState::Inconsistent);
+            change.push(Set::PeerDisk(i, d, DiskState::Inconsistent));
         }
-        change.conn = Some(conn);
-        let first = old.conn < ConnState::Connected;
-        let force = if first { Force::Soft } else { Force::Hard };
-        if let Err(code) = self.change(d, &change, force) {
+        change.push(Set::Replication(i, d, replication));
+        let kind = if first { Kind::Wish } else { Kind::Fact };
+        if let Err(Refusal { code, .. }) = self.change(change, kind) {
             let text = format!("the peer's state is not acceptable: {code}");
             return self.give_up(i, "peer-state-refused", text);
         }
@@ -491,7 +488,7 @@ impl Resource {
             self.connections[i].survivor_insists = false;
             self.connections[i].established_at = self.now;
         }
-        let undecided = conn > ConnState::Connected && theirs.conn <= ConnState::Connected;
+        let undecided = begins && their_replication <= Replication::Established;
         let pd = &mut self.connections[i].peer_devices[d];
         pd.undecided = undecided && !first && (occasion.is_some() || pd.undecided);
         if !first {
@@ -503,9 +500,10 @@ impl Resource {
     /// peer has, too, that is for ever: DRBD 9.3.3 at protocol 101 takes who has lived on for the source. With B
     /// and C it has what was acknowledged here, and is followed.
     fn two_sources(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
-        let flags = self.connections[i].peer_devices[d].uuids.filter(|u| u.current.same(self.uuids(d).current));
+        let own = self.uuids(i, d).current;
+        let flags = self.connections[i].peer_devices[d].uuids.filter(|u| u.current.same(own));
         let survived = flags.is_some_and(|u| !u.flags.contains(UuidFlags::CRASHED_PRIMARY));
-        let secondaries = self.state.role == Role::Secondary && theirs.role == Role::Secondary;
+        let secondaries = !self.state.is_primary() && theirs.role == Role::Secondary;
         if self.devices[d].crashed_primary && survived && secondaries {
             if self.connections[i].cfg.protocol == crate::Protocol::A {
                 let reason = Reason::SurvivorInsists;
@@ -520,19 +518,25 @@ impl Resource {
             self.connections[i].survivor_insists = true;
         }
         let text = "both nodes have decided to be the source: connecting again".to_owned();
-        self.drop_link(i, ConnState::NetworkFailure, "two-sources", text);
+        self.drop_link(i, ConnectionState::NetworkFailure, "two-sources", text);
     }
 
     /// What makes this state a reason to compare generations, if anything.
-    fn occasion_to_compare(&mut self, i: NodeId, d: VolumeNr, old: &StateWord, theirs: &StateWord) -> Option<Occasion> {
+    fn occasion_to_compare(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        peer_disk: DiskState,
+        theirs: Replication,
+    ) -> Option<Occasion> {
         let peer_uuids_known = self.peer_uuids_known(i, d);
         let pd = &mut self.connections[i].peer_devices[d];
         handshake84::occasion(&handshake84::StateReceived {
             peer_uuids_known,
-            conn: old.conn,
-            peer_conn: theirs.conn,
-            disk: old.disk,
-            peer_disk: theirs.disk,
+            replication: self.state.replication(i, d),
+            peer_replication: theirs,
+            disk: self.state.disk(d),
+            peer_disk,
             consider_resync: std::mem::take(&mut pd.consider_resync),
             compared: pd.compared,
         })
@@ -559,7 +563,7 @@ impl Resource {
     /// When the peer connects again, it knows what was refused.
     fn connect_for_peers_writes(&mut self, i: NodeId) {
         let text = "this disk lacks writes of the peer: connecting again".to_owned();
-        self.drop_link(i, ConnState::NetworkFailure, "disk-lacks-peers-writes", text);
+        self.drop_link(i, ConnectionState::NetworkFailure, "disk-lacks-peers-writes", text);
     }
 
     /// While a disk is attached here, only what the peer says in answer to that counts: it may have begun a generation
@@ -578,8 +582,8 @@ impl Resource {
         occasion: Occasion,
         theirs: &StateWord,
         peer_disk: DiskState,
-        change: &mut StateChange,
-    ) -> Option<ConnState> {
+        change: &mut Change,
+    ) -> Option<Replication> {
         let theirs_uuids = self.connections[i].peer_devices[d].uuids?;
         let mut comparison = self.compare_generations(i, d, &theirs_uuids, theirs.role);
         if comparison.reason == Reason::CrashedPrimary && mutant(Mutant::SurvivorIsSource) {
@@ -595,7 +599,7 @@ impl Resource {
             comparison,
             occasion,
             me: handshake84::Node {
-                primary: dev.role == Role::Primary,
+                primary: self.state.is_primary(),
                 disk: my_disk,
                 discard_my_data: c.discard_my_data,
                 changes: told,
@@ -613,7 +617,7 @@ impl Resource {
             resolve_conflicts: c.resolve_conflicts(),
             demotable: self.demotable(),
             writes_elsewhere: self.writes_elsewhere(i, d),
-            peer_is_source: theirs.conn == ConnState::WFBitMapS,
+            peer_is_source: theirs.conn == wire::ConnState::WFBitMapS,
             survivor_insists: c.survivor_insists
                 && occasion == Occasion::Connect
                 && (c.cfg.protocol != crate::Protocol::A || c.discard_my_data),
@@ -649,20 +653,20 @@ impl Resource {
             self.new_generation(d);
             let text = "the peer may have rebooted while I/O was frozen, and lack what it had acknowledged: \
                         connecting again for a resync";
-            self.drop_link(i, ConnState::ProtocolError, "rebooted-while-frozen", text.to_owned());
+            self.drop_link(i, ConnectionState::ProtocolError, "rebooted-while-frozen", text.to_owned());
             return None;
         }
         self.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
-        let own = handshake84::generations_after(&comparison, self.uuids(d), occasion, &outcome);
-        if own != self.uuids(d) {
-            self.put_uuids(d, &own);
+        let own = handshake84::generations_after(&comparison, self.uuids(i, d), occasion, &outcome);
+        if own != self.uuids(i, d) {
+            self.put_uuids(i, d, &own);
         }
         if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
             (u.current, u.bitmap, u.history) =
                 (comparison.peer.current, comparison.peer.bitmap, comparison.peer.history);
         }
         if outcome.demote {
-            change.role = Some(Role::Secondary);
+            change.push(Set::Role(Role::Secondary));
         }
         if outcome.decision == Decision::NoSync && self.devices[d].outrun {
             return self.fetch_own_writes(i, d, change);
@@ -674,22 +678,21 @@ impl Resource {
     /// the same: the peer has begun none for them (DRBD 9.3.3 at protocol 101). Only a full resync makes sure that they
     /// come: this disk calls itself new, which every peer understands, and the nodes connect again. A Primary goes on
     /// with the peer's disk alone.
-    fn fetch_own_writes(&mut self, i: NodeId, d: VolumeNr, change: &mut StateChange) -> Option<ConnState> {
+    fn fetch_own_writes(&mut self, i: NodeId, d: VolumeNr, change: &mut Change) -> Option<Replication> {
         let reason = Reason::LacksOwnWrites;
-        if self.state.role == Role::Primary {
+        if self.state.is_primary() {
             return self.apply_decision(i, d, Decision::FailOwnDisk, reason, change);
         }
         let fresh = UuidSet { current: units::Generation::JUST_CREATED, ..UuidSet::default() };
-        self.put_uuids(d, &fresh);
+        self.put_uuids(i, d, &fresh);
         self.mark_all(i, d);
         if self.state.disk(d) == DiskState::Negotiating {
             self.devices[d].attach_state = DiskState::Inconsistent;
         } else {
-            let spoiled = StateChange { disk: Some(DiskState::Inconsistent), ..StateChange::default() };
-            let _ = self.change(d, &spoiled, Force::Hard);
+            self.happened(Set::Disk(d, DiskState::Inconsistent));
         }
         let text = format!("{reason}, and the generations do not tell: connecting again for a full resync");
-        self.drop_link(i, ConnState::NetworkFailure, reason.name(), text);
+        self.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
         None
     }
 
@@ -701,7 +704,7 @@ impl Resource {
         occasion: Occasion,
         peer_disk: DiskState,
     ) -> bool {
-        let frozen = self.state.is_frozen() && self.state.role == Role::Primary;
+        let frozen = self.state.is_frozen() && self.state.is_primary();
         let pending = self.devices[d].new_generation_pending && self.state.disk(d) == DiskState::UpToDate;
         let unconfirmed = self.acknowledged_before(i, d) && !mutant(Mutant::RebootedWhileFrozen);
         handshake84::rebooted_while_suspended(decision, occasion, peer_disk, unconfirmed, frozen, pending)
@@ -712,10 +715,9 @@ impl Resource {
         let dev = &self.devices[d];
         uuid84::compare(&uuid84::Input {
             me: uuid84::Node {
-                uuids: self.uuids(d),
+                uuids: self.uuids(i, d),
                 crashed_primary: dev.crashed_primary,
-                // The peer knows of this volume's role: a promotion may be half-way, waiting for a handler.
-                primary: dev.role == Role::Primary,
+                primary: self.state.is_primary(),
             },
             peer: uuid84::Node {
                 uuids: UuidSet { current: theirs.current, bitmap: theirs.bitmap, history: theirs.history },
@@ -734,8 +736,8 @@ impl Resource {
         d: VolumeNr,
         decision: Decision,
         reason: Reason,
-        change: &mut StateChange,
-    ) -> Option<ConnState> {
+        change: &mut Change,
+    ) -> Option<Replication> {
         let negotiating = self.state.disk(d) == DiskState::Negotiating;
         match decision {
             Decision::Disconnect => {
@@ -747,32 +749,31 @@ impl Resource {
                 return None;
             }
             Decision::FailOwnDisk => {
-                let fail = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
-                let _ = self.change(d, &fail, Force::Hard);
+                self.happened(Set::Disk(d, DiskState::Failed));
                 return None;
             }
-            Decision::TreatPeerAsDiskless => change.pdsk = Some(DiskState::Diskless),
+            Decision::TreatPeerAsDiskless => change.push(Set::PeerDisk(i, d, DiskState::Diskless)),
             Decision::Source { full } | Decision::Target { full } => {
                 if full && !mutant(Mutant::FullSyncByBitmap) {
                     self.mark_all(i, d);
                 }
                 if negotiating && matches!(decision, Decision::Source { .. }) {
-                    change.disk = Some(self.devices[d].attach_state);
+                    change.push(Set::Disk(d, self.devices[d].attach_state));
                 }
             }
             Decision::NoSync => {}
         }
         if negotiating && matches!(decision, Decision::NoSync | Decision::TreatPeerAsDiskless) {
-            change.disk = Some(self.devices[d].attach_state);
+            change.push(Set::Disk(d, self.devices[d].attach_state));
         }
-        decision.conn()
+        decision.replication()
     }
 
     /// Everything differs: said by a flag first, so that a crash in between cannot hide it
     /// (`docs/spec/on-disk-format.md` 4.3).
     pub(crate) fn mark_all(&mut self, i: NodeId, d: VolumeNr) {
         let Some(slot) = self.slot(i, d) else { return };
-        let owner = self.slot_owner(d, &self.connections[i]);
+        let owner = self.slot_owner(i, d);
         let Some(b) = &mut self.devices[d].backing else { return };
         b.md.peers[owner].flags.insert(meta::PeerFlags::FULL_SYNC);
         b.fill(slot, true);
@@ -794,7 +795,6 @@ impl Resource {
 
 /// Both wait for the other's bitmap, or copy what the other one copies. Each has decided by words of the other from
 /// before that one had decided: two disks that are attached at the same time.
-fn both_are_source(own: ConnState, theirs: ConnState) -> bool {
-    let source = matches!(own, ConnState::WFBitMapS | ConnState::SyncSource | ConnState::PausedSyncS);
-    source && theirs == ConnState::WFBitMapS
+fn both_are_source(own: Replication, theirs: Replication) -> bool {
+    (own == Replication::WFBitMapS || own.is_source()) && theirs == Replication::WFBitMapS
 }

@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::resource::Op;
 use meta::DeviceFlags;
 use units::{NodeId, VolumeNr};
-use wire::{Packet, Role};
+use wire::Packet;
 
 impl Resource {
     /// The end of a turn, after reads and writes.
@@ -80,8 +80,8 @@ impl Resource {
         let device = |(d, dev): (VolumeNr, &Device)| {
             let backing = dev.backing.as_ref();
             // The mark of a former Primary goes when its writes are accounted for.
-            let marked = self.state.role != Role::Primary
-                && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
+            let marked =
+                !self.state.is_primary() && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
             let full_sync = backing.is_some_and(|b| b.full_sync);
             !marked
                 && !full_sync

@@ -67,6 +67,7 @@
 #![forbid(unsafe_code)]
 
 mod al;
+mod announce;
 mod api;
 mod attach;
 mod bitmap_exchange;
@@ -79,14 +80,18 @@ mod device;
 pub mod dialect84;
 mod dispatch;
 mod flush;
+mod generations;
 mod handshake;
 mod housekeeping;
 mod latency;
 mod liveness;
+mod marks;
 pub mod members;
 mod merging;
 mod metadata;
 mod mutant;
+mod peer_epochs;
+mod peer_read;
 mod peer_write;
 mod read;
 mod replicate;

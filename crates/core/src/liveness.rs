@@ -2,12 +2,13 @@
 //! (`docs/spec/connection-and-state.md` 4.4 to 4.7, `docs/spec/data-path-and-resync.md` 10).
 
 use crate::Resource;
-use crate::api::{CommandError, ConnectionState, Effect, LinkDown, Severity};
+use crate::api::{CommandError, ConnectionState, ConnectionState as Lost, Effect, LinkDown, Severity};
 use crate::connection::{Connection, Link, Phase};
-use crate::decide::rules84::Force;
-use crate::decide::{StateChange, fencing};
+use crate::decide::change::{Change, Set};
+use crate::decide::fencing;
+use crate::state::Lifted;
 use units::{Duration, Instant, NodeId, VolumeNr};
-use wire::{ConnState, DiskState, Packet, Role, Socket};
+use wire::{DiskState, Packet, Socket};
 
 /// After a failed handshake the next try waits this long.
 const RETRY: Duration = Duration::from_secs(1);
@@ -18,44 +19,44 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 impl Resource {
     /// The transport lost the streams.
     pub(crate) fn link_down(&mut self, i: NodeId, why: LinkDown) {
-        let (conn, text) = match why {
-            LinkDown::Closed => (ConnState::BrokenPipe, "the peer closed the connection"),
-            LinkDown::Timeout => (ConnState::Timeout, "nothing could be sent for too long"),
-            LinkDown::Violation => (ConnState::ProtocolError, "the peer sent what cannot be understood"),
+        let (lost, text) = match why {
+            LinkDown::Closed => (Lost::BrokenPipe, "the peer closed the connection"),
+            LinkDown::Timeout => (Lost::Timeout, "nothing could be sent for too long"),
+            LinkDown::Violation => (Lost::ProtocolError, "the peer sent what cannot be understood"),
         };
         let Some(link) = &self.connections[i].link else { return };
-        if conn == ConnState::BrokenPipe && link.phase == Phase::Challenge && link.answered {
+        if lost == Lost::BrokenPipe && link.phase == Phase::Challenge && link.answered {
             let text = "the peer ended the connection when it had our answer to its challenge: make shared-secret equal on \
                         both nodes";
             return self.refuse(i, "authentication-refused", text);
         }
-        self.drop_link(i, conn, "link-lost", text.to_owned());
+        self.drop_link(i, lost, "link-lost", text.to_owned());
     }
 
     /// The peer broke the protocol: drop the link and try again.
     pub(crate) fn protocol_error(&mut self, i: NodeId, reason: &'static str, text: String) {
-        self.drop_link(i, ConnState::ProtocolError, reason, text);
+        self.drop_link(i, Lost::ProtocolError, reason, text);
     }
 
-    /// Ends the link for `conn` (a state between Timeout and TearDown) and tries again.
-    pub(crate) fn drop_link(&mut self, i: NodeId, conn: ConnState, reason: &'static str, text: String) {
+    /// Ends the link for `lost` (a state between Timeout and TearDown) and tries again.
+    pub(crate) fn drop_link(&mut self, i: NodeId, lost: Lost, reason: &'static str, text: String) {
         let established = self.state.is_connected(i);
-        let wait = if established && conn != ConnState::ProtocolError { Duration(0) } else { RETRY };
-        self.begin_anew(i, conn, reason, text, (wait, false));
+        let wait = if established && lost != Lost::ProtocolError { Duration(0) } else { RETRY };
+        self.begin_anew(i, lost, reason, text, (wait, false));
     }
 
     /// The nodes cannot agree at present (`rr-conflict retry-connect`): they try again after `connect-int`. Each try
     /// calls handlers.
     pub(crate) fn retry_later(&mut self, i: NodeId, reason: &'static str, text: String) {
         let wait = self.connections[i].cfg.connect_int;
-        self.begin_anew(i, ConnState::NetworkFailure, reason, text, (wait, false));
+        self.begin_anew(i, Lost::NetworkFailure, reason, text, (wait, false));
     }
 
     /// Ends the link, and tries again after a time; the flag says if what the peer opens is accepted meanwhile.
     fn begin_anew(
         &mut self,
         i: NodeId,
-        conn: ConnState,
+        lost: Lost,
         reason: &'static str,
         text: String,
         (wait, accept): (Duration, bool),
@@ -64,11 +65,9 @@ impl Resource {
             return;
         }
         self.note(Severity::Warning, None, Some(i), reason, text);
-        let change = StateChange { conn: Some(conn), ..StateChange::default() };
-        let _ = self.change_all(&change, Force::Hard);
+        self.happened(Set::Connection(i, lost));
         self.clean_up(i);
-        let change = StateChange { conn: Some(ConnState::Unconnected), ..StateChange::default() };
-        let _ = self.change_all(&change, Force::Hard);
+        self.happened(Set::Connection(i, ConnectionState::Unconnected));
         self.begin_to_connect(i, wait, accept);
     }
 
@@ -85,7 +84,7 @@ impl Resource {
         let doubled = times(c.cfg.connect_int, 1 << (c.refusals - 1).min(31));
         let wait = doubled.min(LONGEST_WAIT);
         let text = format!("{text}; the next try is in {} s", wait.0 / 1_000_000_000);
-        self.begin_anew(i, ConnState::ProtocolError, reason, text, (wait, true));
+        self.begin_anew(i, Lost::ProtocolError, reason, text, (wait, true));
     }
 
     /// The wait of a refused connection is over: something has changed that may make the next try succeed.
@@ -121,13 +120,11 @@ impl Resource {
 
     /// Disconnecting, cleaned up, StandAlone.
     pub(crate) fn stand_alone(&mut self, i: NodeId) {
-        let change = StateChange { conn: Some(ConnState::Disconnecting), ..StateChange::default() };
-        let _ = self.change_all(&change, Force::Hard);
+        self.happened(Set::Connection(i, ConnectionState::Disconnecting));
         self.clean_up(i);
         let peer = self.connections[i].cfg.peer;
         self.emit(Effect::CloseLink { peer });
-        let change = StateChange { conn: Some(ConnState::StandAlone), ..StateChange::default() };
-        let _ = self.change_all(&change, Force::Hard);
+        self.happened(Set::Connection(i, ConnectionState::StandAlone));
         self.connections[i].discard_my_data = false;
         self.connections[i].tentative = false;
         self.connections[i].survivor_insists = false;
@@ -138,8 +135,7 @@ impl Resource {
     }
 
     fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
-        let change = StateChange { conn: Some(ConnState::WFConnection), ..StateChange::default() };
-        let _ = self.change_all(&change, Force::Hard);
+        self.happened(Set::Connection(i, ConnectionState::Connecting));
         let peer = self.connections[i].cfg.peer;
         let not_before = self.now + wait;
         self.emit(Effect::Connect { peer, not_before, accept_before });
@@ -190,7 +186,7 @@ impl Resource {
 
     fn fence_if_due(&mut self, i: NodeId) {
         let worst = self.state.peers[i].volumes.values().map(|p| p.disk).max().unwrap_or(DiskState::DUnknown);
-        if fencing::due_after_loss(self.fencing_policy(), self.state.role == Role::Primary, worst) {
+        if fencing::due_after_loss(self.fencing_policy(), self.state.is_primary(), worst) {
             self.fence(i);
         }
     }
@@ -213,7 +209,7 @@ impl Resource {
             fencing::Call::NotFenced { lift, reason } => {
                 self.note(Severity::Warning, None, Some(i), reason.name(), reason.to_string());
                 if lift {
-                    self.lift(|s| s.peers[i].unfenced = false);
+                    self.lift(Lifted::Fencing(i));
                 }
                 self.fencing_ended(i, false);
             }
@@ -235,16 +231,16 @@ impl Resource {
             format!("fence-peer exit {status}: {}", answer.reason),
         );
         for d in self.devices.ids() {
-            let mut change = StateChange::default();
+            let mut change = Change::default();
             if let Some(most) = answer.peer_at_most {
-                change.pdsk = Some(self.state.peer_disk(i, d).min(most));
+                change.push(Set::PeerDisk(i, d, self.state.peer_disk(i, d).min(most)));
             }
             if let Some(most) = answer.own_at_most
                 && self.state.disk(d) > most
             {
-                change.disk = Some(most);
+                change.push(Set::Disk(d, most));
             }
-            let _ = self.change(d, &change, Force::Hard);
+            self.happened(change);
         }
         self.fencing_ended(i, answer.fenced);
     }
@@ -263,7 +259,6 @@ impl Resource {
         self.connections[i].ping_sent = None;
         self.connections[i].pings_out = self.connections[i].pings_out.saturating_sub(1);
         self.ping_answered(i);
-        self.ping_answered_for_commands(i);
     }
 
     pub(crate) fn check_timers(&mut self) {
@@ -282,7 +277,7 @@ impl Resource {
         if let Some(limit) = handshake_deadline(link, c.cfg.ping_timeout) {
             if now >= limit {
                 let text = "the peer did not answer the handshake in time".to_owned();
-                self.drop_link(i, ConnState::Timeout, "handshake-timeout", text);
+                self.drop_link(i, Lost::Timeout, "handshake-timeout", text);
             }
             return;
         }
@@ -293,7 +288,7 @@ impl Resource {
         if let Some(sent) = c.ping_sent {
             if now >= sent + c.cfg.ping_timeout && c.last_heard <= sent {
                 let text = "no answer to a ping within ping-timeout".to_owned();
-                return self.drop_link(i, ConnState::NetworkFailure, "ping-timeout", text);
+                return self.drop_link(i, Lost::NetworkFailure, "ping-timeout", text);
             }
             if c.last_heard > sent && now >= sent + c.cfg.ping_timeout {
                 // Something else was heard: alive (but the answer is still awaited by whoever asked).
@@ -322,20 +317,18 @@ impl Resource {
     /// disks anew. But not if that took away the only copy that users have.
     fn check_unanswered_attach(&mut self, i: NodeId) {
         let Some((_, d)) = self.attach_deadline(i).filter(|(limit, _)| self.now >= *limit) else { return };
-        if self.state.role == Role::Primary {
+        if self.state.is_primary() {
             let text = "the peer has not said what the disk that is being attached is good for: it is detached";
             self.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
-            let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
-            let _ = self.change(d, &change, Force::Hard);
-            return;
+            return self.happened(Set::Disk(d, DiskState::Failed));
         }
         let text = "the peer has not said what the disk that is being attached is good for: connecting again";
-        self.drop_link(i, ConnState::NetworkFailure, "attach-unanswered", text.to_owned());
+        self.drop_link(i, Lost::NetworkFailure, "attach-unanswered", text.to_owned());
     }
 
     /// Until when the peer must have answered a change that it was asked to agree to.
     fn change_deadline(&self, i: NodeId) -> Option<Instant> {
-        let asked = self.connections[i].asked.as_ref()?;
+        let asked = self.agreement.as_ref().filter(|asked| asked.participant == i)?;
         Some(asked.at + self.patience_with_answers(i))
     }
 
@@ -347,7 +340,7 @@ impl Resource {
         }
         let limit = self.patience_with_answers(i);
         let text = format!("a state change that the peer must agree to, unanswered for {} s", limit.0 / 1_000_000_000);
-        self.drop_link(i, ConnState::Timeout, "change-unanswered", text);
+        self.drop_link(i, Lost::Timeout, "change-unanswered", text);
     }
 
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
@@ -364,11 +357,11 @@ impl Resource {
         let barrier_overdue = c.barriers.front().is_some_and(|(_, at)| now >= *at + limit);
         if self.resync_deadline(i, limit).is_some_and(|t| now >= t) {
             let text = format!("resync requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
-            return self.drop_link(i, ConnState::Timeout, "resync-timeout", text);
+            return self.drop_link(i, Lost::Timeout, "resync-timeout", text);
         }
         if write_overdue || barrier_overdue {
             let text = format!("requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
-            self.drop_link(i, ConnState::Timeout, "request-timeout", text);
+            self.drop_link(i, Lost::Timeout, "request-timeout", text);
         }
     }
 

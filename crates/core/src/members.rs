@@ -10,26 +10,33 @@ use units::{NodeId, NodeMask, VolumeNr};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peers<T> {
     members: NodeMask,
-    places: [Option<Box<T>>; NodeId::COUNT],
+    /// By ascending node id.
+    values: Vec<T>,
 }
 
 impl<T> Default for Peers<T> {
     fn default() -> Self {
-        Peers { members: NodeMask::default(), places: [const { None }; NodeId::COUNT] }
+        Peers { members: NodeMask::default(), values: Vec::new() }
     }
 }
 
 impl<T> Peers<T> {
     /// Adds a peer's, or replaces it.
     pub fn insert(&mut self, peer: NodeId, value: T) {
-        self.members.insert(peer);
-        self.places[peer.index()] = Some(Box::new(value));
+        let at = self.rank(peer);
+        if self.members.contains(peer) {
+            self.values[at] = value;
+        } else {
+            self.members.insert(peer);
+            self.values.insert(at, value);
+        }
     }
 
     /// Removes a peer's.
     pub fn remove(&mut self, peer: NodeId) -> Option<T> {
+        let at = self.place(peer)?;
         self.members.remove(peer);
-        self.places[peer.index()].take().map(|value| *value)
+        Some(self.values.remove(at))
     }
 
     /// Whose there are.
@@ -58,27 +65,36 @@ impl<T> Peers<T> {
     /// A peer's, if there is that peer.
     #[must_use]
     pub fn get(&self, peer: NodeId) -> Option<&T> {
-        self.places[peer.index()].as_deref()
+        self.place(peer).map(|at| &self.values[at])
     }
 
     /// The same, to be changed.
     pub fn get_mut(&mut self, peer: NodeId) -> Option<&mut T> {
-        self.places[peer.index()].as_deref_mut()
+        self.place(peer).map(|at| &mut self.values[at])
     }
 
     /// All, by ascending node id.
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &T)> {
-        self.members.into_iter().filter_map(|peer| Some((peer, self.get(peer)?)))
+        self.members.into_iter().zip(&self.values)
     }
 
     /// All, by ascending node id.
-    pub fn values(&self) -> impl Iterator<Item = &T> {
-        self.members.into_iter().filter_map(|peer| self.get(peer))
+    pub fn values(&self) -> std::slice::Iter<'_, T> {
+        self.values.iter()
     }
 
     /// All, by ascending node id, to be changed.
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.places.iter_mut().filter_map(Option::as_deref_mut)
+    pub fn values_mut(&mut self) -> std::slice::IterMut<'_, T> {
+        self.values.iter_mut()
+    }
+
+    /// How many come before this peer.
+    fn rank(&self, peer: NodeId) -> usize {
+        self.members.and(NodeMask(NodeMask::of(peer).0 - 1)).len()
+    }
+
+    fn place(&self, peer: NodeId) -> Option<usize> {
+        self.members.contains(peer).then(|| self.rank(peer))
     }
 }
 
@@ -212,9 +228,13 @@ impl<T> Volumes<T> {
 
 impl<T> FromIterator<(VolumeNr, T)> for Volumes<T> {
     fn from_iter<I: IntoIterator<Item = (VolumeNr, T)>>(all: I) -> Self {
-        let mut volumes = Volumes::default();
-        all.into_iter().for_each(|(volume, value)| volumes.insert(volume, value));
-        volumes
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_by_key(|(volume, _)| *volume);
+        all.dedup_by_key(|(volume, _)| *volume);
+        Volumes {
+            numbers: all.iter().map(|(volume, _)| *volume).collect(),
+            values: all.into_iter().map(|(_, v)| v).collect(),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
+use crate::decide::rules::{View, metadata_flags};
 use crate::device::{Backing, Device};
 use crate::mutant::{Mutant, mutant};
 use crate::request::{Request, Write};
@@ -268,7 +269,7 @@ impl Resource {
         if !b.full_sync || b.writer.all_pages || !b.writer.pages.is_empty() {
             return;
         }
-        let owners: Vec<usize> = self.connections.values().map(|c| self.slot_owner(d, c)).collect();
+        let owners: Vec<usize> = self.connections.ids().map(|i| self.slot_owner(i, d)).collect();
         if let Some(b) = &mut self.devices[d].backing {
             b.full_sync = false;
             for owner in owners {
@@ -368,39 +369,35 @@ impl Resource {
 
     /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
     pub(crate) fn refresh_flags(&mut self, d: VolumeNr) {
-        let primary_peer_without_disk = self.connected().any(|(i, _)| {
-            let peer = &self.state.peers[i];
-            peer.role() == wire::Role::Primary && peer.volumes[d].disk < DiskState::Inconsistent
-        });
-        let primary = self.state.role == wire::Role::Primary || primary_peer_without_disk || self.keeps_primary_mark(d);
+        let crashed = self.devices[d].crashed_primary;
+        let flags_towards = |r: &Self, i| metadata_flags(&View::of(&r.state, i, d), crashed);
+        let primary = self.peers_or_none().any(|i| flags_towards(self, i).primary_ind) || self.keeps_primary_mark(d);
+        let own = flags_towards(self, self.partner(d));
         let logged = self.devices[d].cfg.as_ref().is_none_or(|c| c.al_updates);
         let unlogged = (!logged || self.keeps_unlogged_mark(d)) && !mutant(Mutant::UnloggedUnsaid);
         let dev = &mut self.devices[d];
-        let (disk, crashed) = (self.state.disk(d), dev.crashed_primary);
         let Some(b) = &mut dev.backing else { return };
-        if disk < DiskState::Inconsistent || b.closing_clean {
+        if self.state.disk(d) < DiskState::Inconsistent || b.closing_clean {
             return;
         }
         let before = b.md.flags;
         let flags = &mut b.md.flags;
-        flags.put(DeviceFlags::CONSISTENT, disk > DiskState::Inconsistent);
+        flags.put(DeviceFlags::CONSISTENT, own.consistent);
         flags.put(DeviceFlags::PRIMARY_IND, primary);
-        flags.put(DeviceFlags::WAS_UP_TO_DATE, disk > DiskState::Outdated);
-        flags.put(DeviceFlags::CRASHED_PRIMARY, crashed);
+        flags.put(DeviceFlags::WAS_UP_TO_DATE, own.was_up_to_date);
+        flags.put(DeviceFlags::CRASHED_PRIMARY, own.crashed_primary);
         flags.put(DeviceFlags::AL_DISABLED, unlogged);
         let mut changed = before != b.md.flags;
         let becomes_unlogged = unlogged && !before.contains(DeviceFlags::AL_DISABLED);
         let mark = DeviceFlags::PRIMARY_IND;
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
         for i in self.connections.ids() {
-            let c = &self.connections[i];
-            let (owner, replicating, pdsk) =
-                (self.slot_owner(d, c), self.state.replicates(i, d), self.state.peer_disk(i, d));
+            let (owner, said) = (self.slot_owner(i, d), flags_towards(self, Some(i)));
             let Some(b) = &mut self.devices[d].backing else { return };
             let flags = &mut b.md.peers[owner].flags;
             let before = *flags;
-            flags.put(PeerFlags::CONNECTED, replicating);
-            flags.put(PeerFlags::OUTDATED, (DiskState::Inconsistent..=DiskState::Outdated).contains(&pdsk));
+            flags.put(PeerFlags::CONNECTED, said.connected_ind);
+            flags.put(PeerFlags::OUTDATED, said.peer_outdated);
             changed |= before != *flags;
         }
         if becomes_primary && !mutant(Mutant::LatePrimaryMark) {

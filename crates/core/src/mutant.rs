@@ -180,7 +180,6 @@ mutants! {
     RepeatedFirst "repeated-first" Cluster "what is repeated follows the write that it gave way to (data 3.2)";
     RestartInOneEpoch "restart-in-one-epoch" Cluster "a write that begins again is in a later epoch (data 1.9)";
     LatePeerOutdated "late-peer-outdated" Cluster "a peer that is connected says itself what its disk is (state 8.2)";
-    ForcedTwice "forced-twice" Cluster "a promotion counts a copy as good by force once (state 8.2)";
     ForcedAfterResync "forced-after-resync" Cluster "a disk that has become good is not forced (state 8.2)";
     VerifyEndsResync "verify-ends-resync" Cluster "a word from before a resync does not end it (data 7.7)";
     SpoiledEndsResync "spoiled-ends-resync" Cluster "nor does such a word of a disk that is no good copy (data 7.7)";

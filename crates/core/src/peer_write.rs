@@ -1,5 +1,4 @@
-//! What a peer asks of our disk: its writes, their epochs and acknowledgements, and its reads
-//! (`docs/spec/data-path-and-resync.md` 2).
+//! What a peer asks of our disk: its writes and their acknowledgements (`docs/spec/data-path-and-resync.md` 2).
 //!
 //! The data stream is processed strictly in order. Where the reference blocks its receiver, the packets behind wait in
 //! `Connection::held`; the control stream goes on.
@@ -13,21 +12,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::request::{Local, Request, Write};
 use crate::resource::Op;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
-use wire::{BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, ConnState, DiskState, DpFlags, Packet, Socket};
-
-/// A set of the peer's writes between two barriers.
-#[derive(Debug)]
-pub(crate) struct PeerEpoch {
-    pub(crate) id: u64,
-    /// Writes in it, for the barrier ack.
-    pub(crate) size: u32,
-    /// Of those, not yet on disk and acknowledged.
-    pub(crate) active: u32,
-    /// The barrier that closed it.
-    pub(crate) barrier: Option<BarrierNr>,
-    /// Of the active ones, those that the peer may have completed: it does not wait for our word, or has it.
-    pub(crate) trusted: u32,
-}
+use wire::{BlockAck, BlockId, DiskState, DpFlags, Packet, Socket};
 
 /// A packet of the data stream that waits for what is before it.
 #[derive(Debug)]
@@ -36,12 +21,6 @@ pub(crate) struct HeldPacket {
     volume: VolumeNr,
     packet: Packet,
     payload: Segments,
-}
-
-impl PeerEpoch {
-    fn new(id: u64, barrier: Option<BarrierNr>) -> PeerEpoch {
-        PeerEpoch { id, size: 0, active: 0, barrier, trusted: 0 }
-    }
 }
 
 /// A write of a peer from its packet to its acknowledgement.
@@ -99,7 +78,7 @@ impl PeerWrite {
 }
 
 /// What a packet of the peer costs while it waits or is worked on, besides its payload.
-const PACKET_COST: u64 = 256;
+pub(crate) const PACKET_COST: u64 = 256;
 
 /// The blocks that a write, a discard or zeroes change, and its sequence number; `None` if it changes no data.
 fn change_of(packet: &Packet) -> Option<(Option<SectorRange>, u32)> {
@@ -247,7 +226,7 @@ impl Resource {
     /// Two Primaries, and this node resolves conflicts.
     fn resolves_conflicts(&self, i: NodeId) -> bool {
         let c = &self.connections[i];
-        c.cfg.two_primaries && self.state.role == wire::Role::Primary && c.resolve_conflicts()
+        c.cfg.two_primaries && self.state.is_primary() && c.resolve_conflicts()
     }
 
     /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an
@@ -256,7 +235,7 @@ impl Resource {
     /// (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
     fn must_wait_for_local(&self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, seq: u32) -> bool {
         let c = &self.connections[i];
-        let both = c.cfg.two_primaries && self.state.role == wire::Role::Primary;
+        let both = c.cfg.two_primaries && self.state.is_primary();
         if !both || c.resolve_conflicts() {
             // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
             let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededEarly);
@@ -403,7 +382,7 @@ impl Resource {
             let text = format!("write of {range} beyond the device or outside replication");
             return Err(("write-out-of-place", text));
         }
-        if self.state.role == wire::Role::Primary && self.state.peers[i].role() != wire::Role::Primary {
+        if self.state.is_primary() && self.state.peers[i].role() != wire::Role::Primary {
             let text = "a Secondary peer wrote to the data that is in use here".to_owned();
             return Err(("write-by-secondary", text));
         }
@@ -544,212 +523,6 @@ impl Resource {
         self.send(i, Socket::Control, d, packet(ack), Segments::None);
     }
 
-    // -- epochs -------------------------------------------------------------------------------------------------------
-
-    /// When the peer may complete a write with these flags. During a resync it asks for P_WRITE_ACK in any case.
-    ///
-    /// With protocol B it is told at once that a single write has come, but where there are several at a time it waits
-    /// for the disk, as with protocol C: else each write that it completes would make the next one wait until all
-    /// before that are on the disk, which then has nothing to do. A disk that is flushed at each barrier gains nothing.
-    fn may_complete(&self, i: NodeId, flags: DpFlags) -> Told {
-        let c = &self.connections[i];
-        let asks = |flag| flags.contains(flag);
-        let (received, written) = (asks(DpFlags::SEND_RECEIVE_ACK), asks(DpFlags::SEND_WRITE_ACK));
-        let single = || c.last_epoch_size <= 1 && c.epochs.iter().all(|e| e.active == 0);
-        let gains = || !single() && !self.devices.values().any(Device::needs_flushes);
-        match c.cfg.protocol {
-            _ if asks(DpFlags::MAY_SET_IN_SYNC) => Told::Early,
-            crate::config::Protocol::C if written => Told::WhenWritten,
-            crate::config::Protocol::B if received && !written && gains() => Told::ReceivedWhenWritten,
-            _ => Told::Early,
-        }
-    }
-
-    /// Is a write that the disk's cache would only hold until the next barrier likely to be the only one of its epoch,
-    /// as the last epoch had one? To write it durably is one thing to do for the disk, and a flush another (spec 12.4
-    /// #6).
-    fn is_alone_in_epoch(&self, i: NodeId, d: VolumeNr, action: PeerAction) -> bool {
-        let c = &self.connections[i];
-        let first = c.epochs.back().is_some_and(|e| e.size == 1);
-        first && c.last_epoch_size == 1 && action == PeerAction::Write && self.devices[d].needs_flushes()
-    }
-
-    fn join_epoch(&mut self, i: NodeId, told: Told) -> u64 {
-        let c = &mut self.connections[i];
-        if c.epochs.back().is_none_or(|e| e.barrier.is_some()) {
-            c.next_epoch_id += 1;
-            c.epochs.push_back(PeerEpoch::new(c.next_epoch_id, None));
-        }
-        let epoch = c.epochs.back_mut().expect("just made");
-        epoch.trusted += u32::from(told == Told::Early);
-        epoch.size += 1;
-        epoch.active += 1;
-        epoch.id
-    }
-
-    fn leave_epoch(&mut self, i: NodeId, id: u64, told: Told) {
-        if let Some(e) = self.connections[i].epochs.iter_mut().find(|e| e.id == id) {
-            e.active -= 1;
-            e.trusted -= u32::from(told == Told::Early);
-        }
-        self.finish_epochs(i);
-    }
-
-    pub(crate) fn peer_barrier(&mut self, i: NodeId, barrier: BarrierNr) {
-        let c = &mut self.connections[i];
-        match c.epochs.back_mut() {
-            Some(e) if e.barrier.is_none() => {
-                e.barrier = Some(barrier);
-                c.last_epoch_size = e.size;
-            }
-            _ => {
-                // No write since the last barrier: an empty epoch, answered as such.
-                c.next_epoch_id += 1;
-                let id = c.next_epoch_id;
-                c.epochs.push_back(PeerEpoch::new(id, Some(barrier)));
-            }
-        }
-        // What follows belongs to a new epoch; its presence is what holds back the stream.
-        c.next_epoch_id += 1;
-        let id = c.next_epoch_id;
-        c.epochs.push_back(PeerEpoch::new(id, None));
-        self.finish_epochs(i);
-    }
-
-    /// Confirms the oldest epochs that are closed, written, and flushed.
-    fn finish_epochs(&mut self, i: NodeId) {
-        loop {
-            let c = &self.connections[i];
-            let Some(first) = c.epochs.front() else { return };
-            let Some(barrier) = first.barrier else { return };
-            if (first.active > 0 && !mutant(Mutant::BarrierBeforeWrites)) || c.epoch_flushing {
-                return;
-            }
-            if self.start_epoch_flush(i) {
-                return;
-            }
-            self.confirm_epoch(i, barrier);
-        }
-    }
-
-    fn confirm_epoch(&mut self, i: NodeId, barrier: BarrierNr) {
-        let first = self.connections[i].epochs.pop_front().expect("there is one");
-        let ack = Packet::BarrierAck(BarrierAck { barrier, set_size: first.size });
-        self.send_connection(i, Socket::Control, ack);
-    }
-
-    /// Flushes the disks that were written to. False if none needs it (write ordering, `docs/spec/...` 1.11).
-    fn start_epoch_flush(&mut self, i: NodeId) -> bool {
-        let session = self.connections[i].session;
-        let mut flushes = 0;
-        for d in self.devices.ids() {
-            let dev = &mut self.devices[d];
-            // Also a disk that is being given up.
-            let wanted = dev.needs_flushes() && !mutant(Mutant::BarrierBeforeFlush);
-            let Some(b) = &mut dev.backing else { continue };
-            if wanted && b.flushing.is_needed() {
-                let mark = b.flushing.mark();
-                flushes += 1;
-                self.disk(d, Op::EpochFlush { connection: i, device: d, session, mark }, DiskOp::Flush);
-            }
-        }
-        let c = &mut self.connections[i];
-        c.epoch_flushes = flushes;
-        c.epoch_flushing = flushes > 0;
-        flushes > 0
-    }
-
-    pub(crate) fn epoch_flush_done(&mut self, i: NodeId, d: VolumeNr, session: u64, result: Result<(), IoError>) {
-        if result.is_err() {
-            self.flush_error(d);
-        }
-        let c = &mut self.connections[i];
-        if c.session != session {
-            return;
-        }
-        if result.is_err() {
-            // What was written since the last flush may be lost: the peer must count it as missing here.
-            let text = "writes of the peer cannot be made durable, its disk here is given up".to_owned();
-            return self.drop_link(i, ConnState::NetworkFailure, "not-durable", text);
-        }
-        let c = &mut self.connections[i];
-        c.epoch_flushes -= 1;
-        if c.epoch_flushes > 0 {
-            return;
-        }
-        c.epoch_flushing = false;
-        if let Some(barrier) = c.epochs.front().and_then(|e| e.barrier) {
-            self.confirm_epoch(i, barrier);
-        }
-        self.finish_epochs(i);
-    }
-
-    // -- reads --------------------------------------------------------------------------------------------------------
-
-    pub(crate) fn peer_read(&mut self, i: NodeId, d: VolumeNr, request: wire::BlockRequest) {
-        let range = request.range().expect("the decoder checks ranges");
-        if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
-            let text = format!("read of {range} beyond the device or too long");
-            return self.protocol_error(i, "read-out-of-place", text);
-        }
-        if self.state.disk(d) != DiskState::UpToDate {
-            return self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
-        }
-        self.devices[d].read_bytes += range.len().0;
-        self.connections[i].working += range.len().0 + PACKET_COST;
-        let session = self.connections[i].session;
-        let action = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
-        self.disk(d, Op::PeerRead { connection: i, device: d, request, session }, action);
-    }
-
-    pub(crate) fn peer_read_done(
-        &mut self,
-        i: NodeId,
-        d: VolumeNr,
-        request: wire::BlockRequest,
-        session: u64,
-        result: Result<(), IoError>,
-        data: Segments,
-    ) {
-        let range = request.range().expect("checked");
-        self.connections[i].working -= range.len().0 + PACKET_COST;
-        if let Err(e) = result {
-            self.data_error(d, "read", range, e);
-        }
-        let c = &self.connections[i];
-        if c.session != session || c.link.is_none() {
-            return self.release(data);
-        }
-        match result {
-            Ok(()) => {
-                let reply = BlockData {
-                    sector: range.start,
-                    block_id: request.block_id,
-                    digest: wire::Digest::EMPTY,
-                    size: range.len(),
-                };
-                self.connections[i].peer_devices[d].sent_bytes += range.len().0;
-                self.send(i, Socket::Data, d, Packet::DataReply(reply), data.clone());
-                self.release(data);
-            }
-            Err(_) => {
-                self.release(data);
-                self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
-            }
-        }
-    }
-
-    /// A disk is let go of without a last flush: what the peer wrote to it, and was told, may be lost.
-    pub(crate) fn disown_open_epochs(&mut self, d: VolumeNr) {
-        let unsure = self.devices[d].backing.as_ref().is_some_and(|b| b.flushing.is_needed());
-        for i in self.connections.ids() {
-            if unsure && self.connections[i].epochs.iter().any(|e| e.size > 0) {
-                let text = "writes of the peer cannot be made durable, its disk here is given up".to_owned();
-                self.drop_link(i, ConnState::NetworkFailure, "not-durable", text);
-            }
-        }
-    }
-
     /// The link is gone: nothing of it is answered any more; writes in progress end on their own (spec 2.7).
     pub(crate) fn drop_peer_work(&mut self, i: NodeId) {
         let held = std::mem::take(&mut self.connections[i].held);
@@ -773,32 +546,5 @@ impl Resource {
         let over = |w: &PeerWrite| self.connections[w.connection].session != w.session;
         self.peer_writes.iter().any(|(_, w)| usable(w.device) && over(w))
             || self.devices.ids().any(|d| usable(d) && self.abandoned_resync_lingers(d))
-    }
-
-    /// The peer wrote what it did not send.
-    pub(crate) fn peer_out_of_sync(&mut self, i: NodeId, d: VolumeNr, r: wire::BlockRange) {
-        let Some(range) = r.range() else { return };
-        let size = self.devices[d].size;
-        if range.start >= size {
-            return;
-        }
-        let clipped = SectorRange { start: range.start, end: range.end.min(size) };
-        self.mark_out_of_sync(i, d, clipped);
-    }
-
-    /// Bits for this peer: something of the range may differ.
-    pub(crate) fn mark_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
-        let Some(slot) = self.slot(i, d) else { return 0 };
-        let Some(b) = &mut self.devices[d].backing else { return 0 };
-        let n = b.set_out_of_sync(slot, range);
-        self.status_changed |= n > 0;
-        n
-    }
-
-    /// Bits for this peer: the fully covered blocks of the range are equal.
-    pub(crate) fn clear_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
-        let Some(slot) = self.slot(i, d) else { return 0 };
-        let Some(b) = &mut self.devices[d].backing else { return 0 };
-        b.set_in_sync(slot, range)
     }
 }

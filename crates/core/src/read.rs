@@ -3,6 +3,7 @@
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments};
 use crate::decide::routing::{self, ReadContext, ReadRoute};
+use crate::decide::rules::View;
 use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
@@ -85,9 +86,9 @@ impl Resource {
             return self.end_owner(d, tag, Err(IoError::OutOfRange));
         }
         let remote = match self.read_route(d, range) {
-            ReadRoute::Local => None,
-            ReadRoute::Remote => Some(self.peer()),
-            ReadRoute::Nowhere => return self.read_nowhere(d, range, data, tag, came),
+            (ReadRoute::Local, _) => None,
+            (ReadRoute::Remote, Some(i)) => Some(i),
+            _ => return self.read_nowhere(d, range, data, tag, came),
         };
         // Old peers take less at a time than a disk does.
         let most = remote.map_or(MAX_DATA, |i| self.connections[i].max_data(d));
@@ -121,7 +122,8 @@ impl Resource {
         }
     }
 
-    fn read_route(&self, d: VolumeNr, range: SectorRange) -> ReadRoute {
+    /// The own disk if it will do for any peer, else the first peer that will.
+    fn read_route(&self, d: VolumeNr, range: SectorRange) -> (ReadRoute, Option<NodeId>) {
         let dev = &self.devices[d];
         let range_clean = dev.backing.as_ref().is_some_and(|b| (0..b.bitmaps.len()).all(|s| b.in_sync(s, range)));
         let context = ReadContext {
@@ -132,11 +134,18 @@ impl Resource {
             local_pending: u64::from(dev.local_pending),
             peer_pending: 0,
         };
-        let mut word = self.word(d);
-        if !self.usable(d) {
-            word.disk = DiskState::Diskless;
-        }
-        routing::read(&word, &context)
+        let usable = self.usable(d);
+        let route = |i: Option<NodeId>| {
+            let mut view = View::of(&self.state, i, d);
+            view.disk = if usable { view.disk } else { DiskState::Diskless };
+            (routing::read(&view, &context), i)
+        };
+        let rank = |(route, _): &(ReadRoute, Option<NodeId>)| match route {
+            ReadRoute::Local => 0,
+            ReadRoute::Remote => 1,
+            ReadRoute::Nowhere => 2,
+        };
+        self.peers_or_none().map(route).min_by_key(rank).unwrap_or((ReadRoute::Nowhere, None))
     }
 
     pub(crate) fn local_read_done(&mut self, key: u64, result: Result<(), IoError>) {

@@ -2,7 +2,7 @@
 //! (`docs/spec/data-path-and-resync.md` 1.5 to 1.9, 1.12).
 
 use crate::Resource;
-use crate::api::{Effect, Segments};
+use crate::api::{ConnectionState, Effect, Segments};
 use crate::config::Protocol;
 use crate::connection::Sent;
 use crate::decide::state::Replication;
@@ -12,8 +12,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::request::{Local, Request, Write, WriteKind};
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
-    BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, BlockRange, ConnState, DpFlags, Features, Packet, Socket,
-    WriteRange,
+    BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, BlockRange, DpFlags, Features, Packet, Socket, WriteRange,
 };
 
 impl Resource {
@@ -220,7 +219,7 @@ impl Resource {
                     self.note_refusal(d, completed);
                     if self.peer_spared_its_disk(i, d, key) {
                         let text = "the peer refused a write of when its copy was the better one: connecting again";
-                        return self.drop_link(i, ConnState::NetworkFailure, "peer-lacks-write", text.to_owned());
+                        return self.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
                     }
                 } else {
                     w.ok.insert(i);

@@ -4,8 +4,8 @@
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
 use crate::connection::Connection;
-use crate::decide::routing::{self, ToPeer};
-use crate::decide::state::Replication;
+use crate::decide::routing::{self, Admission, ToPeer};
+use crate::decide::rules::View;
 use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
@@ -180,7 +180,8 @@ impl Resource {
 
     fn check(&self, d: VolumeNr, req: &BlockRequest) -> Result<(), IoError> {
         let dev = &self.devices[d];
-        if dev.role != wire::Role::Primary && !(req.kind == RequestKind::Read && self.may_be_read(d)) {
+        let may = self.state.is_primary() || (req.kind == RequestKind::Read && self.may_be_read(d));
+        if !may {
             return Err(IoError::NotPrimary);
         }
         let limit = match req.kind {
@@ -207,7 +208,7 @@ impl Resource {
 
     /// Moves what can go on: called once a turn, and whenever something was released.
     pub(crate) fn pump_requests(&mut self, d: VolumeNr) {
-        if self.state.role != wire::Role::Primary {
+        if !self.state.is_primary() {
             return self.serve_readers(d);
         }
         if !self.may_start_io(d) {
@@ -241,9 +242,9 @@ impl Resource {
     /// May a Secondary's device be read (`docs/spec/connection-and-state.md` 8.3)? Only while nobody writes: a copy
     /// that changes under its reader is of no use.
     fn may_be_read(&self, d: VolumeNr) -> bool {
-        let word = self.word(d);
-        let good = word.disk == DiskState::UpToDate || word.pdsk == DiskState::UpToDate;
-        word.peer != wire::Role::Primary && good
+        let on_peer = self.connections.ids().any(|i| self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let good = on_peer || self.state.disk(d) == DiskState::UpToDate;
+        good && self.connections.ids().all(|i| self.state.pair(i, d).role != wire::Role::Primary)
     }
 
     /// A Secondary's readers. That I/O is frozen does not hold them up: they change nothing.
@@ -276,14 +277,12 @@ impl Resource {
     /// Admission (`docs/spec/data-path-and-resync.md` 1.1 step 3).
     pub(crate) fn may_start_io(&self, d: VolumeNr) -> bool {
         let dev = &self.devices[d];
-        let settling = matches!(self.state.disk(d), DiskState::Attaching | DiskState::Negotiating);
-        let unstable = self.connections.iter().any(|(i, c)| {
-            let repl = self.state.replication(i, d);
-            let old = c.version() < 96 && repl == Replication::WFBitMapS;
-            matches!(repl, Replication::WFBitMapT | Replication::WFSyncUUID) || old
+        let waits = self.peers_or_none().any(|i| {
+            let version = i.map_or(u32::MAX, |i| self.connections[i].version());
+            matches!(routing::admit(&View::of(&self.state, i, d), version), Admission::Wait(_))
         });
         let generation = dev.generation_in_flight() || self.generation_undecided(d);
-        !self.state.is_frozen() && !settling && !unstable && !generation && !dev.closing && !self.gives_up_copy(d)
+        !waits && !generation && !dev.closing && !self.gives_up_copy(d)
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -392,7 +391,7 @@ impl Resource {
         let frozen = self.state.is_frozen() && !mutant(Mutant::FrozenWriteBegins);
         if !frozen {
             // It may begin a generation.
-            self.check_congestion(self.peer(), d);
+            self.connections.ids().for_each(|i| self.check_congestion(i, d));
         }
         if frozen
             || self.gives_up_copy(d)
@@ -403,7 +402,7 @@ impl Resource {
             // generation began, or the other Primary wrote there.
             return self.put_back(write);
         }
-        if self.state.role != wire::Role::Primary {
+        if !self.state.is_primary() {
             // I/O was frozen when the node was demoted: what had not begun does not begin any more.
             return self.fail_write(write, IoError::NotPrimary);
         }
@@ -413,21 +412,15 @@ impl Resource {
             self.leave(&mut write);
             return self.split_write(d, write, limit);
         }
-        let word = self.word(d);
-        let protocol = self.connections.get(self.peer()).map_or(101, Connection::version);
-        let route = routing::write(&word, protocol);
-        let local = route.local && self.usable(d);
-        let data_to: NodeMask =
-            if route.peer == ToPeer::Data { NodeMask::of(self.peer()) } else { NodeMask::default() };
-        let notice_to: NodeMask =
-            if route.peer == ToPeer::OutOfSync { NodeMask::of(self.peer()) } else { NodeMask::default() };
-        let any_good = word.disk == DiskState::UpToDate || word.pdsk == DiskState::UpToDate;
+        let (local, (data_to, notice_to)) = (self.usable(d), self.routes(d));
+        let good = self.state.disk(d) == DiskState::UpToDate;
+        let any_good = good || self.state.good_peers(d).next().is_some();
         // The device may have shrunk while the write waited: what lies behind it is metadata.
         if !self.devices[d].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
             return self.fail_write(write, IoError::Io);
         }
-        let untold = |c: &Connection| write.kind != WriteKind::Data && !c.takes_discards();
-        if !data_to.is_empty() && self.connections.get(self.peer()).is_some_and(untold) {
+        let untold = |i: NodeId| !self.connections[i].takes_discards();
+        if write.kind != WriteKind::Data && data_to.into_iter().any(untold) {
             // It waited for another peer, or for another software there, and this one cannot be told: a good copy would
             // lack it. Whoever asks writes zeroes instead.
             return self.fail_write(write, IoError::NotSupported);
@@ -435,7 +428,7 @@ impl Resource {
         write.epoch = self.epoch;
         write.started = self.now;
         self.note_waits(&write);
-        write.sole = !local || word.disk != DiskState::UpToDate;
+        write.sole = !local || !good;
         let max_epoch = self.smallest_max_epoch();
         if !data_to.is_empty() {
             self.epoch_writes += 1;
@@ -464,6 +457,19 @@ impl Resource {
             self.submit_local(d, key);
         }
         self.try_finish(key);
+    }
+
+    /// Which peers get a write's data, and which are told only that they lack it.
+    fn routes(&self, d: VolumeNr) -> (NodeMask, NodeMask) {
+        let (mut data_to, mut notice_to) = (NodeMask::default(), NodeMask::default());
+        for (i, c) in self.connections.iter() {
+            match routing::write(&View::of(&self.state, Some(i), d), c.version()) {
+                ToPeer::Data => data_to.insert(i),
+                ToPeer::OutOfSync => notice_to.insert(i),
+                ToPeer::Nothing => {}
+            }
+        }
+        (data_to, notice_to)
     }
 
     fn note_waits(&mut self, write: &Write) {

@@ -4,7 +4,7 @@ use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
     MetaOp, Notice, OpId, OpenedDisk, Openers, Segments, Severity,
 };
-use crate::command::{Again, Pending};
+use crate::command::{Again, Agreement, Pending};
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::decide::state::State;
@@ -14,9 +14,10 @@ use crate::peer_write::PeerWrite;
 use crate::request::Request;
 use crate::slab::Slab;
 use crate::splitting::Split;
+use crate::state::Afterwards;
 use std::collections::{BTreeMap, VecDeque};
 use units::{Generation, Instant, NodeId, Rng, VolumeNr};
-use wire::{Packet, Role, Socket};
+use wire::{Packet, Socket};
 
 /// How many decisions `why` remembers.
 const REMEMBERED: usize = 64;
@@ -28,6 +29,9 @@ pub struct Resource {
     pub(crate) now: Instant,
     pub(crate) rng: Rng,
     pub(crate) state: State,
+    /// What a change has brought with it is being carried out.
+    pub(crate) carrying_out: bool,
+    pub(crate) afterwards: VecDeque<Afterwards>,
     pub(crate) devices: Volumes<Device>,
     pub(crate) connections: Peers<Connection>,
     pub(crate) requests: Slab<Request>,
@@ -49,6 +53,8 @@ pub struct Resource {
     pub(crate) doubts_calm: bool,
     pub(crate) decisions: VecDeque<(Instant, Notice)>,
     pub(crate) pending: Vec<Pending>,
+    /// The change that a peer was asked about.
+    pub(crate) agreement: Option<Agreement>,
     /// The wish to be Primary again, as before this process.
     pub(crate) again: Option<Again>,
     pub(crate) handlers: BTreeMap<u64, HandlerCall>,
@@ -89,6 +95,8 @@ impl Resource {
             now: Instant(0),
             rng: Rng::new(seed),
             state,
+            carrying_out: false,
+            afterwards: VecDeque::new(),
             devices,
             connections,
             requests: Slab::default(),
@@ -105,6 +113,7 @@ impl Resource {
             doubts_calm: cfg!(debug_assertions) && seed.is_multiple_of(2),
             decisions: VecDeque::new(),
             pending: Vec::new(),
+            agreement: None,
             again: None,
             handlers: BTreeMap::new(),
             next_handler: 0,
@@ -394,9 +403,9 @@ impl Resource {
     }
 
     /// A fresh generation, never one of the reserved values.
-    pub(crate) fn draw_generation(&mut self, d: VolumeNr) -> Generation {
+    pub(crate) fn draw_generation(&mut self) -> Generation {
         loop {
-            let g = Generation(self.rng.next_u64()).with_primary_bit(self.devices[d].role == Role::Primary);
+            let g = Generation(self.rng.next_u64()).with_primary_bit(self.state.is_primary());
             if g.base().0 > 4 {
                 return g;
             }

@@ -22,17 +22,17 @@ impl Resource {
         }
     }
 
-    /// A volume's state towards its peer, as one word. `None` if there is no such volume.
+    /// A volume's state towards its peer, as one word of 8.4. `None` if there is no such volume.
     #[must_use]
     pub fn state_word(&self, volume: VolumeNr) -> Option<StateWord> {
-        self.device_index(volume).map(|d| self.word(d))
+        self.device_index(volume).map(|d| dialect84::word(&self.state, self.partner(d), d))
     }
 
     /// A volume's generations: current, bitmap, history. `None` if there is no such volume, or no disk.
     #[must_use]
     pub fn generations(&self, volume: VolumeNr) -> Option<[Generation; 4]> {
         let d = self.device_index(volume).filter(|d| self.devices[*d].backing.is_some())?;
-        let set = self.uuids(d);
+        let set = self.uuids(self.partner(d), d);
         Some([set.current, set.bitmap, set.history[0], set.history[1]])
     }
 
@@ -59,7 +59,7 @@ impl Resource {
 
     fn device_snapshot(&self, d: VolumeNr) -> DeviceSnapshot {
         let dev = &self.devices[d];
-        let set = self.uuids(d);
+        let set = self.uuids(self.partner(d), d);
         DeviceSnapshot {
             volume: dev.volume,
             disk: self.state.disk(d),

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// Which fields of the state word are to become what, in the sender's view; `None` leaves a field alone.
 /// On the wire: a mask and a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 pub struct StateChange {
     /// The sender's role.
     pub role: Option<Role>,

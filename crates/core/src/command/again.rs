@@ -58,7 +58,7 @@ impl Resource {
     pub(crate) fn pump_again(&mut self) {
         let Some(again) = &self.again else { return };
         let (id, stage) = (again.id, again.stage.clone());
-        if self.state.role == Role::Primary && stage != Progress::Asking {
+        if self.state.is_primary() && stage != Progress::Asking {
             // An administrator has made it so.
             self.again = None;
             return self.end(Some(id), Ok(()));
@@ -118,15 +118,7 @@ impl Resource {
         if let Some(again) = &mut self.again {
             again.stage = Progress::Asking;
         }
-        self.wait_for(
-            id,
-            Waiting::Promote {
-                promotion: Promotion::new(force),
-                force,
-                volume: self.devices.first(),
-                stage: Stage::Ask,
-            },
-        );
+        self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
     }
 
     /// The promotion has ended: false if that concerns nobody else.

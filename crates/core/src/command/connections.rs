@@ -1,20 +1,21 @@
 //! Connecting and disconnecting on command (`docs/spec/connection-and-state.md` 3.1).
 
-use super::{Asked, Waiting};
+use super::Waiting;
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState};
-use crate::decide::rules84::{self, DisconnectStep, Force};
-use crate::decide::{StateChange, StateChangeResult as Code};
+use crate::decide::StateChangeResult as Code;
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::{DisconnectStep, Kind, Refusal};
 use crate::liveness::failure;
 use units::{Duration, NodeId};
-use wire::{ConnState, DiskState, Packet, Role, Socket};
+use wire::DiskState;
 
 /// What reconnects by itself has ids of its own, from here down; nobody is told of their end.
 const RECONNECT: u64 = u64::MAX - 64;
 
 impl Resource {
     pub(super) fn connect(&mut self, id: u64, i: NodeId, discard_my_data: bool, tentative: bool) {
-        if discard_my_data && self.state.role == Role::Primary {
+        if discard_my_data && self.state.is_primary() {
             let text = "a Primary cannot discard its data: make it Secondary first";
             return self.end(Some(id), Err(failure(123, text)));
         }
@@ -33,8 +34,7 @@ impl Resource {
         let c = &mut self.connections[i];
         c.discard_my_data = discard_my_data;
         c.tentative = tentative;
-        let change = StateChange { conn: Some(ConnState::Unconnected), ..StateChange::default() };
-        let _ = self.change_all(&change, Force::Hard);
+        self.happened(Set::Connection(i, ConnectionState::Unconnected));
         self.start_connecting(i, Duration(0));
         self.end(Some(id), Ok(()));
     }
@@ -62,8 +62,7 @@ impl Resource {
             return Some(Waiting::Reconnect { peer, step, sent });
         }
         if self.state.connection(i) == ConnectionState::StandAlone {
-            let change = StateChange { conn: Some(ConnState::Unconnected), ..StateChange::default() };
-            let _ = self.change_all(&change, Force::Hard);
+            self.happened(Set::Connection(i, ConnectionState::Unconnected));
             self.start_connecting(i, Duration(0));
         }
         None
@@ -94,44 +93,33 @@ impl Resource {
             self.stand_alone(i);
             return (None, Some(Ok(())));
         }
-        let mut change = StateChange { conn: Some(ConnState::Disconnecting), ..StateChange::default() };
-        match step {
-            DisconnectStep::OutdatePeer => change.pdsk = Some(DiskState::Outdated),
-            DisconnectStep::OutdateSelf => change.disk = Some(DiskState::Outdated),
-            _ => {}
-        }
+        let mut change = Change::from(Set::Connection(i, ConnectionState::Disconnecting));
         for d in self.devices.ids() {
-            let judged = rules84::judge(&self.word(d), &change, Force::Soft, &self.context(d));
-            if let Err(code) = judged
-                && code != Code::NothingToDo
-            {
-                return match self.disconnect_result(i, step, Err(code)) {
-                    // At once: nothing else may ever come in. Once only, lest two steps lead to each other.
-                    (Some(Waiting::Disconnect { step: next, .. }), None)
-                        if step == DisconnectStep::Plain || next == DisconnectStep::Forced =>
-                    {
-                        self.step_disconnect(id, i, next, false)
-                    }
-                    result => result,
-                };
+            match step {
+                DisconnectStep::OutdatePeer => change.push(Set::PeerDisk(i, d, DiskState::Outdated)),
+                DisconnectStep::OutdateSelf => change.push(Set::Disk(d, DiskState::Outdated)),
+                _ => {}
             }
+        }
+        if let Err(Refusal { code, .. }) = self.would_be(&change, Kind::Wish)
+            && code != Code::NothingToDo
+        {
+            return match self.disconnect_result(i, step, Err(code)) {
+                // At once: nothing else may ever come in. Once only, lest two steps lead to each other.
+                (Some(Waiting::Disconnect { step: next, .. }), None)
+                    if step == DisconnectStep::Plain || next == DisconnectStep::Forced =>
+                {
+                    self.step_disconnect(id, i, next, false)
+                }
+                result => result,
+            };
         }
         if !self.state.is_connected(i) {
             self.stand_alone(i);
             return (None, Some(Ok(())));
         }
-        if self.connections[i].asked.is_some() {
-            return (Some(Waiting::Disconnect { peer: i, step, sent: false }), None);
-        }
-        let at = self.now;
-        self.connections[i].asked = Some(Asked { command: id, at, volume: None, disk: 0, change, contradicted: None });
-        let packet = if self.connections[i].version() >= 100 {
-            Packet::ConnStChgReq(change)
-        } else {
-            Packet::StateChgReq(change)
-        };
-        self.send(i, Socket::Data, self.devices.first(), packet, crate::Segments::None);
-        (Some(Waiting::Disconnect { peer: i, step, sent: true }), None)
+        let asked = self.ask(id, i, None, change);
+        (Some(Waiting::Disconnect { peer: i, step, sent: asked }), None)
     }
 
     pub(super) fn disconnect_result(
@@ -140,7 +128,6 @@ impl Resource {
         step: DisconnectStep,
         outcome: Result<(), Code>,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
-        let conn = self.word(self.devices.first()).conn;
         if outcome.is_ok() {
             self.stand_alone(i);
             return (None, Some(Ok(())));
@@ -150,7 +137,7 @@ impl Resource {
             // The link is lost: nobody is left to refuse.
             return (Some(Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false }), None);
         }
-        match rules84::next_disconnect_step(step, code, conn) {
+        match crate::decide::rules::next_disconnect_step(step, code, self.state.connection(i)) {
             DisconnectStep::Done => (None, Some(Ok(()))),
             DisconnectStep::Failed => (None, Some(Err(self.refusal(self.devices.first(), code)))),
             next => (Some(Waiting::Disconnect { peer: i, step: next, sent: false }), None),

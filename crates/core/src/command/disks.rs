@@ -2,16 +2,17 @@
 
 use super::{GiveUp, Waiting};
 use crate::Resource;
-use crate::api::CommandError;
+use crate::api::{CommandError, ConnectionState};
 use crate::connection::Connection;
-use crate::decide::rules84::{self, Force};
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
-use crate::decide::{StateChange, StateChangeResult as Code};
+use crate::decide::{Reason, StateChangeResult as Code, sizes};
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
 use units::{Generation, NodeId, VolumeNr};
-use wire::{ConnState, DiskState, Role, UuidFlags};
+use wire::{DiskState, UuidFlags};
 
 impl Resource {
     pub(super) fn detach(&mut self, id: u64, d: VolumeNr, force: bool) {
@@ -29,8 +30,7 @@ impl Resource {
         if force {
             self.devices[d].forced_detach = true;
             self.devices[d].detach_commands.push(id);
-            let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
-            let _ = self.change(d, &change, Force::Hard);
+            self.happened(Set::Disk(d, DiskState::Failed));
             return self.pump_detach(d);
         }
         self.wait_for(id, Waiting::Detach { volume: d, step: GiveUp::Wish });
@@ -54,18 +54,18 @@ impl Resource {
         if !self.can_detach(d) {
             return (None, Some(Ok(())));
         }
-        let change = StateChange { disk: Some(DiskState::Failed), ..StateChange::default() };
-        if self.is_possible(d, &change) && !self.peer_has_all(d) {
+        let change = Change::from(Set::Disk(d, DiskState::Failed));
+        if self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(d) {
             return at(GiveUp::Draining);
         }
-        match self.agree(id, self.peer(), d, &change) {
+        match self.agree(id, &change) {
             Ok(true) => {
                 self.devices[d].detach_commands.push(id);
                 (None, None)
             }
             Ok(false) => at(GiveUp::Sent),
-            Err(Code::InTransientState) => at(GiveUp::Wish),
-            Err(code) => (None, Some(Err(self.refusal(d, code)))),
+            Err(Refusal { code: Code::InTransientState, .. }) => at(GiveUp::Wish),
+            Err(refusal) => (None, Some(Err(self.refusal(d, refusal.code)))),
         }
     }
 
@@ -85,7 +85,7 @@ impl Resource {
         Ok(())
     }
 
-    pub(super) fn invalidate(&mut self, id: u64, d: VolumeNr, remote: bool) {
+    pub(super) fn invalidate(&mut self, id: u64, d: VolumeNr, remote: Option<NodeId>) {
         self.wait_for(id, Waiting::Invalidate { volume: d, remote, step: GiveUp::Wish });
     }
 
@@ -93,7 +93,7 @@ impl Resource {
         &mut self,
         id: u64,
         d: VolumeNr,
-        remote: bool,
+        remote: Option<NodeId>,
         step: GiveUp,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
         let at = |step| (Some(Waiting::Invalidate { volume: d, remote, step }), None);
@@ -103,34 +103,28 @@ impl Resource {
         if let Err(refusal) = self.has_disk(d) {
             return (None, Some(Err(refusal)));
         }
-        let word = self.word(d);
-        let alone = word.conn == ConnState::StandAlone;
-        if alone && !remote && self.state.role != Role::Primary {
-            self.mark_all(self.peer(), d);
-            let change = StateChange { disk: Some(DiskState::Inconsistent), ..StateChange::default() };
-            return (None, Some(self.change(d, &change, Force::Hard).map_err(|c| self.refusal(d, c))));
+        let partner = remote.or_else(|| self.partner(d));
+        let alone = self.connections.ids().all(|i| self.state.connection(i) == ConnectionState::StandAlone);
+        if alone && remote.is_some() == self.state.is_primary() {
+            partner.into_iter().for_each(|i| self.mark_all(i, d));
+            let bad =
+                remote.map_or(Set::Disk(d, DiskState::Inconsistent), |i| Set::PeerDisk(i, d, DiskState::Inconsistent));
+            return (None, Some(self.change(bad, Kind::Fact).map_err(|r| self.refusal(d, r.code))));
         }
-        if alone && remote && self.state.role == Role::Primary {
-            self.mark_all(self.peer(), d);
-            let change = StateChange { pdsk: Some(DiskState::Inconsistent), ..StateChange::default() };
-            return (None, Some(self.change(d, &change, Force::Hard).map_err(|c| self.refusal(d, c))));
-        }
-        let conn = if remote { ConnState::StartingSyncS } else { ConnState::StartingSyncT };
-        let change = StateChange { conn: Some(conn), ..StateChange::default() };
-        if !remote && self.is_possible(d, &change) && !self.peer_has_all(d) {
+        let Some(i) = partner else {
+            return (None, Some(Err(self.refusal(d, Code::NeedConnection))));
+        };
+        let starting = if remote.is_some() { Replication::StartingSyncS } else { Replication::StartingSyncT };
+        let change = Change::from(Set::Replication(i, d, starting));
+        if remote.is_none() && self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(d) {
             return at(GiveUp::Draining);
         }
-        match self.agree(id, self.peer(), d, &change) {
+        match self.agree(id, &change) {
             Ok(true) => (None, Some(Ok(()))),
             Ok(false) => at(GiveUp::Sent),
-            Err(Code::InTransientState) => at(GiveUp::Wish),
-            Err(code) => (None, Some(Err(self.refusal(d, code)))),
+            Err(Refusal { code: Code::InTransientState, .. }) => at(GiveUp::Wish),
+            Err(refusal) => (None, Some(Err(self.refusal(d, refusal.code)))),
         }
-    }
-
-    /// Would this change be made, as things are?
-    fn is_possible(&self, d: VolumeNr, change: &StateChange) -> bool {
-        rules84::judge(&self.word(d), change, Force::Soft, &self.context(d)).is_ok()
     }
 
     /// Is this volume's own copy about to be given up, by a command here or of the peer? Then no write begins: it would
@@ -164,8 +158,7 @@ impl Resource {
         match self.state.replication(i, d) {
             Replication::StartingSyncS => self.begin_as_source(i, d),
             Replication::StartingSyncT => {
-                let change = StateChange { conn: Some(ConnState::WFSyncUUID), ..StateChange::default() };
-                self.enter_resync(i, d, &change);
+                self.enter_resync(i, d, Set::Replication(i, d, Replication::WFSyncUUID).into());
             }
             _ => {}
         }
@@ -176,8 +169,8 @@ impl Resource {
             let text = "the disk is just being attached: try again when that has ended";
             return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
         }
-        let change = StateChange { disk: Some(DiskState::Outdated), ..StateChange::default() };
-        let result = self.change(d, &change, Force::Soft).map_err(|code| self.refusal(d, code));
+        let outdated = Set::Disk(d, DiskState::Outdated);
+        let result = self.change(outdated, Kind::Wish).map_err(|r| self.refusal(d, r.code));
         self.end(Some(id), result);
     }
 
@@ -185,46 +178,48 @@ impl Resource {
         if let Err(refusal) = self.has_disk(d) {
             return self.end(Some(id), Err(refusal));
         }
-        let word = self.word(d);
-        let mut set = self.uuids(d);
+        let (partner, view) = (self.partner(d), self.view(d));
+        let mut set = self.uuids(partner, d);
         let skip = clear_bitmap
-            && word.conn == ConnState::Connected
-            && self.connections[self.peer()].version() >= 90
+            && view.replication == Replication::Established
+            && partner.is_some_and(|i| self.connections[i].version() >= 90)
             && set.current == Generation::JUST_CREATED;
-        let attaching = (DiskState::Attaching..DiskState::Inconsistent).contains(&word.pdsk);
-        if skip && (attaching || word.disk < DiskState::Inconsistent) {
+        let attaching = (DiskState::Attaching..DiskState::Inconsistent).contains(&view.peer_disk);
+        if skip && (attaching || view.disk < DiskState::Inconsistent) {
             // What is not there cannot be declared equal, and a disk that is attached later would be taken for good.
             let text = "both nodes need their disks, and one of them is not attached: try again when it is";
             return self.end(Some(id), Err(failure(151, text)));
         }
-        if !skip && word.conn != ConnState::StandAlone {
+        let alone = self.connections.ids().all(|i| self.state.connection(i) == ConnectionState::StandAlone);
+        if !skip && !alone {
             let text = "only on a StandAlone node, or with --clear-bitmap on two connected, just created nodes";
             return self.end(Some(id), Err(failure(151, text)));
         }
         set.retire_bitmap();
-        let fresh = self.draw_generation(d);
+        let fresh = self.draw_generation();
         set.start_generation(fresh);
         if clear_bitmap {
-            if let (Some(slot), Some(b)) = (self.slot(self.peer(), d), &mut self.devices[d].backing) {
-                b.fill(slot, false);
+            for i in self.connections.ids() {
+                if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
+                    b.fill(slot, false);
+                }
             }
             self.write_bitmap(d);
         }
         if skip {
             set.bitmap = Generation::NONE;
         }
-        self.put_uuids(d, &set);
+        self.put_uuids(partner, d, &set);
         self.devices[d].exposed = set.current;
-        if skip {
+        if let Some(i) = partner.filter(|_| skip) {
             self.tell_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
-            self.peer_has_our_generations(self.peer(), d);
-            let change = StateChange {
-                disk: Some(DiskState::UpToDate),
-                pdsk: (word.pdsk >= DiskState::Inconsistent).then_some(DiskState::UpToDate),
-                ..StateChange::default()
-            };
-            let _ = self.change(d, &change, Force::Hard);
-            if word.pdsk == DiskState::Diskless {
+            self.peer_has_our_generations(i, d);
+            let mut change = Change::from(Set::Disk(d, DiskState::UpToDate));
+            if view.peer_disk >= DiskState::Inconsistent {
+                change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
+            }
+            self.happened(change);
+            if view.peer_disk == DiskState::Diskless {
                 // The peer takes no generations, so nothing else tells it of this node's disk.
                 self.tell_state(d);
             }
@@ -236,12 +231,18 @@ impl Resource {
         if let Err(refusal) = self.has_disk(d) {
             return self.end(Some(id), Err(refusal));
         }
-        if self.word(d).conn > ConnState::Connected {
-            return self.end(Some(id), Err(failure(130, "a resync is running: resize when it has ended")));
+        let syncing = self.state.pairs(d).any(|(_, pair)| pair.replication > Replication::Established);
+        let oldest = self.connected().map(|(_, c)| c.version()).min().unwrap_or(u32::MAX);
+        if let Err(reason) = sizes::may_resize(!self.usable(d), syncing, oldest, assume_clean) {
+            let (code, text) = match reason {
+                Reason::ResizeDuringResync => (130, "a resync is running: resize when it has ended".to_owned()),
+                other => (153, other.to_string()),
+            };
+            return self.end(Some(id), Err(failure(code, text)));
         }
-        let (size, _) = crate::decide::sizes::usable(&self.size_limits(d));
+        let (size, _) = sizes::usable(&self.size_limits(d));
         self.adopt_size(d, size, !assume_clean);
-        if self.word(d).conn >= ConnState::Connected {
+        if self.state.replicates_anywhere(d) {
             self.connections.ids().for_each(|i| self.send_sizes(i, d));
         }
         self.end(Some(id), Ok(()));

@@ -1,180 +1,153 @@
-//! Promotion and demotion (`docs/spec/connection-and-state.md` 8.2, 8.4).
+//! Promotion and demotion (`docs/spec/connection-and-state.md` 8.2, 8.4): of all volumes, in one change.
 
 use super::{Pending, Progress, Stage, Waiting};
 use crate::Resource;
+use crate::decide::change::{Change, Set};
 use crate::decide::roles::{self, Promotion, Step};
-use crate::decide::rules84::{self, Force};
-use crate::decide::{StateChange, StateChangeResult as Code};
+use crate::decide::rules::{Kind, Refusal};
+use crate::decide::state::Replication;
+use crate::decide::{DiskState, StateChangeResult as Code};
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
-use units::{Duration, Generation, NodeId, VolumeNr};
-use wire::{DiskState, Role, UuidFlags};
+use units::{Duration, Generation, NodeId, NodeMask, VolumeNr};
+use wire::{Role, UuidFlags};
 
 impl Resource {
-    pub(super) fn step_promotion(
-        &mut self,
-        id: u64,
-        promotion: Promotion,
-        force: bool,
-        volume: VolumeNr,
-        stage: Stage,
-    ) -> Progress {
+    pub(super) fn step_promotion(&mut self, id: u64, promotion: Promotion, stage: Stage) -> Progress {
+        let at = |stage| (Some(Waiting::Promote { promotion, stage }), None);
         match stage {
-            Stage::Answer | Stage::Fence(_) => (Some(Waiting::Promote { promotion, force, volume, stage }), None),
-            Stage::Later(at) if self.now < at => (Some(Waiting::Promote { promotion, force, volume, stage }), None),
-            Stage::Ask | Stage::Later(_) => {
-                // What a lost peer wrote and is still on its way to a disk would change under the applications.
-                if self.devices.values().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
-                    return (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None);
-                }
-                if volume == self.devices.first()
-                    && let Some((other, code)) = self.promotion_hopeless(promotion)
-                {
-                    return (None, Some(Err(self.refusal(other, code))));
-                }
-                let dev = &self.devices[volume];
-                if dev.role == Role::Primary && (!force || self.state.disk(volume) == DiskState::UpToDate) {
-                    // Another command has done it while this one waited: no generation begins.
-                    let next = self.next_promotion(force, volume);
-                    return self.go_on_promoting(id, next);
-                }
-                let conn = self.word(volume).conn;
-                let promotion = if mutant(Mutant::LatePeerOutdated) { promotion } else { promotion.beside(conn) };
-                let promotion = promotion.with_disk(self.state.disk(volume));
-                match self.agree(id, self.peer(), volume, &promotion.request()) {
-                    Ok(true) => {
-                        let next = self.promotion_result(promotion, force, volume, Ok(()));
-                        self.go_on_promoting(id, next)
-                    }
-                    Ok(false) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Answer }), None),
-                    Err(Code::InTransientState) => {
-                        let at = self.now + Duration::from_millis(100);
-                        (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Later(at) }), None)
-                    }
-                    Err(code) => self.promotion_result(promotion, force, volume, Err(code)),
-                }
+            Stage::Answer | Stage::Fence { .. } => return at(stage),
+            Stage::Later(time) if self.now < time => return at(stage),
+            Stage::Ask | Stage::Later(_) => {}
+        }
+        if self.state.is_primary() && !promotion.changes(self.state.volumes.values().map(|v| v.disk)) {
+            // Another command has done it, maybe while this one waited: no generation begins.
+            return (None, Some(Ok(())));
+        }
+        // What a lost peer wrote and is still on its way to a disk would change under the applications.
+        if self.devices.values().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
+            return at(Stage::Ask);
+        }
+        let change = self.rise(&promotion);
+        let forced = self.forced_volumes(&promotion);
+        match self.agree(id, &change) {
+            Ok(true) => {
+                self.promoted(&forced);
+                self.promotion_result(promotion, Ok(()))
             }
+            Ok(false) => at(Stage::Answer),
+            Err(Refusal { code: Code::InTransientState, .. }) => {
+                at(Stage::Later(self.now + Duration::from_millis(100)))
+            }
+            Err(refusal) => self.promotion_result(promotion, Err(refusal)),
         }
     }
 
-    /// At once: another command in between could make it hopeless half-way.
-    fn go_on_promoting(&mut self, id: u64, next: Progress) -> Progress {
-        match next {
-            (Some(Waiting::Promote { promotion, force, volume, stage: stage @ Stage::Ask }), None) => {
-                self.step_promotion(id, promotion, force, volume, stage)
+    /// What a promotion asks for as things are.
+    fn rise(&self, promotion: &Promotion) -> Change {
+        let mut change = Change::from(Set::Role(Role::Primary));
+        for d in self.devices.ids() {
+            let rise = promotion.request(self.state.disk(d));
+            rise.disk.into_iter().for_each(|disk| change.push(Set::Disk(d, disk)));
+            for (i, pair) in self.state.pairs(d) {
+                // A peer that is there says itself what its disk is.
+                let away = pair.replication == Replication::Off || mutant(Mutant::LatePeerOutdated);
+                rise.peer_disk.filter(|_| away).into_iter().for_each(|disk| change.push(Set::PeerDisk(i, d, disk)));
             }
-            other => other,
         }
+        change
     }
 
-    /// A volume is Primary: the next one, or the end. Those before may have been demoted while this one waited for a
-    /// handler: then they are promoted once more, but not by force. That was said of what they held before, and they
-    /// may have been invalidated since.
-    fn next_promotion(&self, force: bool, volume: VolumeNr) -> Progress {
-        let next = self.devices.after(volume).map(|next| (next, force));
-        let demoted = || self.devices.ids().find(|d| self.devices[*d].role != Role::Primary);
-        let again = || Some((demoted()?, force && mutant(Mutant::ForcedTwice)));
-        let Some((volume, force)) = next.or_else(again) else { return (None, Some(Ok(()))) };
-        (Some(Waiting::Promote { promotion: Promotion::new(force), force, volume, stage: Stage::Ask }), None)
-    }
-
-    /// A volume that cannot be promoted, whatever is tried. Looked at before the first one is: a promotion that is
-    /// taken back would leave a generation of its own behind, and a split brain that nobody wanted.
-    fn promotion_hopeless(&self, promotion: Promotion) -> Option<(VolumeNr, Code)> {
-        self.devices.ids().find_map(|d| {
-            let judged = rules84::judge(&self.word(d), &promotion.request(), Force::Soft, &self.context(d));
-            let code = judged.err().filter(|code| !matches!(code, Code::NothingToDo | Code::InTransientState))?;
-            match promotion.clone().next(code, self.state.disk(d)) {
-                Step::Failed(code) => Some((d, code)),
-                _ => None,
-            }
-        })
-    }
-
-    pub(super) fn promotion_result(
-        &mut self,
-        mut promotion: Promotion,
-        force: bool,
-        volume: VolumeNr,
-        outcome: Result<(), Code>,
-    ) -> Progress {
-        let code = outcome.err().unwrap_or(Code::Success);
-        let disk = self.state.disk(volume);
-        match promotion.next(code, disk) {
-            Step::Done { forced } => {
-                self.promoted(volume, forced);
-                self.next_promotion(force, volume)
-            }
-            Step::Request(_) => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None),
-            Step::FencePeer => {
-                // What an earlier one said, which nobody waited for, is about another time.
-                let i = self.peer();
-                self.connections[i].fence_result = None;
-                self.fence(i);
-                // Without a handler the answer is there already.
-                match self.connections[i].fence_result.take() {
-                    Some(fenced) => self.promotion_fenced(promotion, force, volume, fenced, code),
-                    None => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Fence(code) }), None),
-                }
-            }
-            Step::WaitThenRequest(_) => {
-                let at = self.now + self.connections[self.peer()].cfg.ping_timeout + Duration::from_millis(100);
-                (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Later(at) }), None)
-            }
-            Step::Failed(code) => self.promotion_failed(volume, code),
-        }
+    /// Volumes whose users are going to see data that was not known to be good.
+    fn forced_volumes(&self, promotion: &Promotion) -> Vec<VolumeNr> {
+        let late = mutant(Mutant::ForcedAfterResync) && promotion.forces(DiskState::Inconsistent);
+        self.devices.ids().filter(|d| late || promotion.forces(self.state.disk(*d))).collect()
     }
 
     /// The peer has agreed to a promotion: before it takes place, what is not needed any more is left out.
-    pub(super) fn promotion_agreed(&mut self, d: VolumeNr, command: u64) {
-        let disk = self.state.disk(d);
-        let pending = self.pending.iter_mut().find(|p| p.id == command);
-        if let Some(Pending { what: Waiting::Promote { promotion, .. }, .. }) = pending
-            && !mutant(Mutant::ForcedAfterResync)
-        {
-            *promotion = promotion.with_disk(disk);
+    /// Returns that, and the volumes that are promoted by force.
+    pub(super) fn promotion_agreed(&self, command: u64) -> Option<(Change, Vec<VolumeNr>)> {
+        match self.pending.iter().find(|p| p.id == command)? {
+            Pending { what: Waiting::Promote { promotion, .. }, .. } => {
+                Some((self.rise(promotion), self.forced_volumes(promotion)))
+            }
+            _ => None,
         }
     }
 
-    /// Volumes that were promoted before this one go back, those after it, too, if this one is tried once more.
-    fn promotion_failed(&mut self, volume: VolumeNr, code: Code) -> Progress {
-        let error = self.refusal(volume, code);
-        let others = |d: &VolumeNr| *d != volume;
-        for d in self.devices.ids().filter(others) {
-            let change = StateChange { role: Some(Role::Secondary), ..StateChange::default() };
-            if self.change(d, &change, Force::Soft).is_ok() {
-                self.demoted(d);
+    pub(super) fn promotion_result(&mut self, mut promotion: Promotion, outcome: Result<(), Refusal>) -> Progress {
+        let (code, about) = match outcome {
+            Ok(()) => (Code::Success, None),
+            Err(refusal) => (refusal.code, refusal.volume),
+        };
+        let volume = about.unwrap_or(self.devices.first());
+        let disk = self.state.disk(volume);
+        match promotion.next(code, disk) {
+            Step::Done => (None, Some(Ok(()))),
+            Step::Request(_) => (Some(Waiting::Promote { promotion, stage: Stage::Ask }), None),
+            Step::FencePeer => self.fence_for_promotion(promotion, code, volume),
+            Step::WaitThenRequest(_) => {
+                let patience = self.connections.values().map(|c| c.cfg.ping_timeout).max().unwrap_or(Duration(0));
+                let at = self.now + patience + Duration::from_millis(100);
+                (Some(Waiting::Promote { promotion, stage: Stage::Later(at) }), None)
+            }
+            Step::Failed(code) => (None, Some(Err(self.refusal(volume, code)))),
+        }
+    }
+
+    /// Has the peers fenced that are out of reach. Without a handler the answer is there already.
+    fn fence_for_promotion(&mut self, promotion: Promotion, code: Code, volume: VolumeNr) -> Progress {
+        let mut away: Vec<_> = self.connections.ids().filter(|i| !self.state.is_connected(*i)).collect();
+        if away.is_empty() {
+            away.extend(self.connections.ids());
+        }
+        let mut waits = NodeMask::default();
+        let mut fenced = true;
+        for i in away {
+            // What an earlier one said, which nobody waited for, is about another time.
+            self.connections[i].fence_result = None;
+            self.fence(i);
+            match self.connections[i].fence_result.take() {
+                Some(result) => fenced &= result,
+                None => waits.insert(i),
             }
         }
-        (None, Some(Err(error)))
+        if waits.is_empty() {
+            return self.promotion_fenced(promotion, fenced, code, volume);
+        }
+        (Some(Waiting::Promote { promotion, stage: Stage::Fence { code, volume, waits, fenced } }), None)
     }
 
-    pub(super) fn promotion_fenced(
-        &mut self,
-        mut promotion: Promotion,
-        force: bool,
-        volume: VolumeNr,
-        fenced: bool,
-        code: Code,
-    ) -> Progress {
-        let disk = self.state.disk(volume);
-        match promotion.fenced(fenced, code, disk) {
-            Step::Failed(code) => self.promotion_failed(volume, code),
-            _ => (Some(Waiting::Promote { promotion, force, volume, stage: Stage::Ask }), None),
+    fn promotion_fenced(&mut self, mut promotion: Promotion, fenced: bool, code: Code, volume: VolumeNr) -> Progress {
+        match promotion.fenced(fenced, code, self.state.disk(volume)) {
+            Step::Failed(code) => (None, Some(Err(self.refusal(volume, code)))),
+            _ => (Some(Waiting::Promote { promotion, stage: Stage::Ask }), None),
         }
     }
 
     /// `fence-peer` has its result.
-    pub(crate) fn fencing_ended(&mut self, i: NodeId, fenced: bool) {
-        let (waiting, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
-            .into_iter()
-            .partition(|p| matches!(p.what, Waiting::Promote { stage: Stage::Fence(_), .. }));
+    pub(crate) fn fencing_ended(&mut self, i: NodeId, result: bool) {
+        let of_peer = |p: &Pending| match p.what {
+            Waiting::Promote { stage: Stage::Fence { waits, .. }, .. } => waits.contains(i),
+            _ => false,
+        };
+        let all = std::mem::take(&mut self.pending);
+        let (waiting, others): (Vec<_>, Vec<_>) = all.into_iter().partition(of_peer);
         self.pending = others;
         // Without a handler the answer comes before anyone waits for it.
-        self.connections[i].fence_result = waiting.is_empty().then_some(fenced);
+        self.connections[i].fence_result = waiting.is_empty().then_some(result);
         for Pending { id, what } in waiting {
-            let Waiting::Promote { promotion, force, volume, stage: Stage::Fence(code) } = what else { continue };
-            match self.promotion_fenced(promotion, force, volume, fenced, code) {
+            let Waiting::Promote { promotion, stage } = what else { continue };
+            let Stage::Fence { code, volume, mut waits, fenced } = stage else { continue };
+            waits.remove(i);
+            let fenced = fenced && result;
+            let next = if waits.is_empty() {
+                self.promotion_fenced(promotion, fenced, code, volume)
+            } else {
+                let stage = Stage::Fence { code, volume, waits, fenced };
+                (Some(Waiting::Promote { promotion, stage }), None)
+            };
+            match next {
                 (Some(what), _) => self.pending.push(Pending { id, what }),
                 (None, Some(result)) => self.end(Some(id), result),
                 (None, None) => {}
@@ -182,30 +155,40 @@ impl Resource {
         }
     }
 
-    pub(super) fn promoted(&mut self, d: VolumeNr, forced: bool) {
-        let word = self.word(d);
-        let effects = roles::promoted(forced, word.conn, word.disk, word.pdsk);
-        if effects.drop_discard_my_data {
-            self.connections.values_mut().for_each(|c| c.discard_my_data = false);
+    /// This node has become Primary, with these volumes by force.
+    pub(super) fn promoted(&mut self, forced: &[VolumeNr]) {
+        for d in self.devices.ids() {
+            let view = self.view(d);
+            let effects = roles::promoted(forced.contains(&d), view.is_together(), view.disk, view.peer_disk);
+            if effects.drop_discard_my_data {
+                self.connections.values_mut().for_each(|c| c.discard_my_data = false);
+            }
+            if effects.new_generation {
+                self.new_generation(d);
+            } else {
+                self.note_role_in_generation(d);
+            }
+            if effects.send_uuids {
+                self.tell_uuids(d, UuidFlags::NONE);
+            }
+            if effects.send_state {
+                self.tell_state(d);
+            }
+            self.md_changed(d);
         }
-        if effects.new_generation {
-            self.new_generation(d);
-        } else if let Some(b) = &mut self.devices[d].backing
+    }
+
+    fn note_role_in_generation(&mut self, d: VolumeNr) {
+        let primary = self.state.is_primary();
+        if let Some(b) = &mut self.devices[d].backing
             && b.md.current != Generation::JUST_CREATED
         {
-            b.md.current = b.md.current.with_primary_bit(true);
+            b.md.current = b.md.current.with_primary_bit(primary);
         }
-        if effects.send_uuids {
-            self.tell_uuids(d, UuidFlags::NONE);
-        }
-        if effects.send_state {
-            self.tell_state(d);
-        }
-        self.md_changed(d);
     }
 
     pub(super) fn step_demotion(&mut self, force: bool) -> Progress {
-        if self.state.role != Role::Primary {
+        if !self.state.is_primary() {
             return (None, Some(Ok(())));
         }
         if force {
@@ -223,9 +206,9 @@ impl Resource {
         if busy || unconfirmed {
             return (Some(Waiting::Demote { force }), None);
         }
-        let change = StateChange { role: Some(Role::Secondary), ..StateChange::default() };
-        if let Err(code) = self.change_all(&change, Force::Soft) {
-            return (None, Some(Err(self.refusal(self.devices.first(), code))));
+        if let Err(refusal) = self.change(Set::Role(Role::Secondary), Kind::Wish) {
+            let d = refusal.volume.unwrap_or(self.devices.first());
+            return (None, Some(Err(self.refusal(d, refusal.code))));
         }
         self.devices.ids().for_each(|d| self.demoted(d));
         (None, Some(Ok(())))
@@ -234,13 +217,8 @@ impl Resource {
     fn demoted(&mut self, d: VolumeNr) {
         self.reads_outlive_role(d);
         self.refuse_waiting(d);
-        if let Some(b) = &mut self.devices[d].backing
-            && b.md.current != Generation::JUST_CREATED
-        {
-            b.md.current = b.md.current.with_primary_bit(false);
-        }
-        let conn = self.word(d).conn;
-        if roles::demoted(conn).send_state {
+        self.note_role_in_generation(d);
+        if roles::demoted(self.state.replicates_anywhere(d)).send_state {
             self.tell_state(d);
         }
         self.md_changed(d);

@@ -101,8 +101,8 @@ pub fn after_call(exit_code: i32, s: &Situation, best_peer_disk: D, overtaken: b
     }
 }
 
-/// Is `unfence-peer` to be called now: a resync as source ended and every volume is UpToDate on both sides?
+/// A resync as source has ended. Is `unfence-peer` to be called: is every volume UpToDate on both sides by now?
 #[must_use]
-pub fn unfence(policy: Fencing, finished_as_source: bool, all_volumes_up_to_date: bool) -> bool {
-    policy != Fencing::DontCare && finished_as_source && all_volumes_up_to_date
+pub fn unfence(policy: Fencing, all_volumes_up_to_date: bool) -> bool {
+    policy != Fencing::DontCare && all_volumes_up_to_date
 }

@@ -2,8 +2,9 @@
 
 use super::handler::Handler;
 use super::split_brain::{self, Loser, Policies, RrConflict};
+use super::state::Replication;
 use super::uuid84::{Comparison, UuidSet, Verdict};
-use super::{ConnState, DiskState, Reason};
+use super::{DiskState, Reason};
 use crate::mutant::{Mutant, mutant};
 use std::fmt;
 use units::Generation;
@@ -107,13 +108,13 @@ impl fmt::Display for Decision {
 }
 
 impl Decision {
-    /// The connection state that follows; `None` if the connection is given up.
+    /// What goes on then; `None` if the connection is given up.
     #[must_use]
-    pub const fn conn(self) -> Option<ConnState> {
+    pub const fn replication(self) -> Option<Replication> {
         match self {
-            Decision::NoSync | Decision::FailOwnDisk | Decision::TreatPeerAsDiskless => Some(ConnState::Connected),
-            Decision::Source { .. } => Some(ConnState::WFBitMapS),
-            Decision::Target { .. } => Some(ConnState::WFBitMapT),
+            Decision::NoSync | Decision::FailOwnDisk | Decision::TreatPeerAsDiskless => Some(Replication::Established),
+            Decision::Source { .. } => Some(Replication::WFBitMapS),
+            Decision::Target { .. } => Some(Replication::WFBitMapT),
             Decision::Disconnect | Decision::Retry => None,
         }
     }
@@ -416,10 +417,10 @@ pub fn peer_disk_counts_as(disk: DiskState, uuid_flag_inconsistent: bool) -> Dis
 pub struct StateReceived {
     /// The peer's UUIDs are known.
     pub peer_uuids_known: bool,
-    /// This volume's connection state now.
-    pub conn: ConnState,
-    /// The peer's connection state in the packet.
-    pub peer_conn: ConnState,
+    /// What goes on with the peer now.
+    pub replication: Replication,
+    /// The same in the packet, as the peer sees it.
+    pub peer_replication: Replication,
     /// Own disk.
     pub disk: DiskState,
     /// The peer's disk in the packet.
@@ -437,20 +438,21 @@ pub fn occasion(state: &StateReceived) -> Option<Occasion> {
     if !both_disks || !state.peer_uuids_known {
         return None;
     }
-    let rest = state.conn == ConnState::Connected;
-    let peer_starts = state.peer_conn >= ConnState::StartingSyncS && state.peer_conn <= ConnState::WFBitMapT;
+    let rest = state.replication == Replication::Established;
+    let peer_starts =
+        state.peer_replication >= Replication::StartingSyncS && state.peer_replication <= Replication::WFBitMapT;
     // What was agreed is not compared anew while its bitmaps are on their way: they are sent once.
     let agreed = matches!(
-        state.conn,
-        ConnState::WFBitMapS
-            | ConnState::WFBitMapT
-            | ConnState::WFSyncUUID
-            | ConnState::SyncSource
-            | ConnState::SyncTarget
-            | ConnState::PausedSyncS
-            | ConnState::PausedSyncT
+        state.replication,
+        Replication::WFBitMapS
+            | Replication::WFBitMapT
+            | Replication::WFSyncUUID
+            | Replication::SyncSource
+            | Replication::SyncTarget
+            | Replication::PausedSyncS
+            | Replication::PausedSyncT
     ) && !mutant(Mutant::AgreedIsComparedAnew);
-    if state.conn < ConnState::Connected || (state.consider_resync && !agreed) {
+    if state.replication < Replication::Established || (state.consider_resync && !agreed) {
         Some(Occasion::Connect)
     } else if rest && state.disk == DiskState::Negotiating {
         Some(Occasion::OwnAttach)
@@ -492,8 +494,8 @@ pub struct UuidsReceived {
     pub primary: bool,
     /// Own disk.
     pub disk: DiskState,
-    /// This volume's connection state.
-    pub conn: ConnState,
+    /// What goes on with the peer.
+    pub replication: Replication,
     /// The peer is attaching a disk.
     pub peer_attaching: bool,
     /// The agreed protocol.
@@ -529,7 +531,7 @@ pub enum UuidsVerdict {
 #[must_use]
 pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
     let diskless = input.disk < DiskState::Inconsistent;
-    let connected = input.conn >= ConnState::Connected;
+    let connected = input.replication >= Replication::Established;
     let differs = !input.exposed.is_none() && !input.exposed.same(input.peer_current);
     // Also one whose disk is older than what they have seen: a resync was interrupted, or is about to begin.
     let protects = input.primary && input.disk <= DiskState::Outdated && !mutant(Mutant::ExposedDataIgnored);
@@ -541,8 +543,9 @@ pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
     if !diskless && connected && input.protocol >= 90 && fresh && input.skip_initial_sync {
         return (UuidsVerdict::SkipInitialSync, Reason::SkipInitialSync);
     }
-    let behind =
-        input.conn > ConnState::Connected && input.disk <= DiskState::Outdated && !mutant(Mutant::BehindSeesOwn);
+    let behind = input.replication > Replication::Established
+        && input.disk <= DiskState::Outdated
+        && !mutant(Mutant::BehindSeesOwn);
     let elsewhere = (diskless && (connected || input.primary)) || behind;
     let expose = elsewhere && !input.peer_current.same(Generation::JUST_CREATED);
     (UuidsVerdict::Store { expose: expose.then_some(input.peer_current) }, Reason::UuidsStored)

@@ -12,7 +12,8 @@
 //! Where a decision deliberately differs from DRBD's it says so and `docs/compatibility.md` lists it.
 
 pub mod attach84;
-pub mod effects84;
+pub mod change;
+pub mod effects;
 pub mod fencing;
 pub mod handler;
 pub mod handshake84;
@@ -21,7 +22,7 @@ pub mod protocol;
 pub mod reason;
 pub mod roles;
 pub mod routing;
-pub mod rules84;
+pub mod rules;
 pub mod sizes;
 pub mod split_brain;
 pub mod state;

@@ -101,7 +101,6 @@ reasons! {
     PrimaryWouldShrink "primary-would-shrink" "the device of a diskless Primary cannot become smaller: demote first";
     NoDisk "no-disk" "this needs a local disk";
     ResizeDuringResync "resize-during-resync" "no resize while a resync or verify is running";
-    ResizeWithoutPrimary "resize-without-primary" "one of the nodes must be Primary";
     ResizeNeedsProtocol93 "resize-needs-protocol-93" "a resize without resync needs protocol 93";
 
     // Fencing (8.5).

@@ -1,6 +1,6 @@
 //! Promotion and demotion, 8.4 (`docs/spec/connection-and-state.md` 8.2, 8.4).
 
-use super::{ConnState as C, DiskState as D, Role, StateChange, StateChangeResult as Code};
+use super::{DiskState as D, StateChangeResult as Code};
 use crate::rows::hit;
 
 /// A promotion in progress. Start with [`Promotion::request`]; hand every result to [`Promotion::next`].
@@ -8,7 +8,7 @@ use crate::rows::hit;
 pub struct Promotion {
     force: bool,
     forced: bool,
-    disk_up_to_date: bool,
+    consistent_is_good: bool,
     peer_outdated: bool,
     waited: bool,
     tries_left: u8,
@@ -18,18 +18,25 @@ pub struct Promotion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Request this change (cluster-wide if connected).
-    Request(StateChange),
+    Request(Rise),
     /// Call `fence-peer`; hand the outcome to [`Promotion::fenced`].
     FencePeer,
     /// Wait for ping-timeout + 0.1 s (the other Primary may be dead), then request this for the last time.
-    WaitThenRequest(StateChange),
-    /// Primary. `forced`: users now see data that was not UpToDate.
-    Done {
-        /// The disk was declared UpToDate by force.
-        forced: bool,
-    },
+    WaitThenRequest(Rise),
+    /// Primary.
+    Done,
     /// Refused.
     Failed(Code),
+}
+
+/// What a promotion declares about a volume beside the role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rise {
+    /// The own disk becomes this.
+    pub disk: Option<D>,
+    /// A peer's disk becomes this, unless that peer is connected and says itself what it is: the connection may have
+    /// come back while a handler ran.
+    pub peer_disk: Option<D>,
 }
 
 impl Promotion {
@@ -42,42 +49,35 @@ impl Promotion {
         Promotion {
             force,
             forced: false,
-            disk_up_to_date: false,
+            consistent_is_good: false,
             peer_outdated: false,
             waited: false,
             tries_left: Self::TRIES,
         }
     }
 
-    /// The change to request now.
+    /// Is there something that it would change although the node is Primary already: a disk to be declared good?
     #[must_use]
-    pub fn request(&self) -> StateChange {
-        StateChange {
-            role: Some(Role::Primary),
-            disk: self.disk_up_to_date.then_some(D::UpToDate),
-            pdsk: self.peer_outdated.then_some(D::Outdated),
-            ..StateChange::default()
-        }
+    pub fn changes(&self, disks: impl IntoIterator<Item = D>) -> bool {
+        self.force && disks.into_iter().any(|disk| disk != D::UpToDate)
     }
 
-    /// The connection may have come back while a handler ran: a peer that is there says itself what its disk is.
+    /// What to request now for a volume whose disk is `disk`.
     #[must_use]
-    pub fn beside(mut self, conn: C) -> Promotion {
-        self.peer_outdated &= conn < C::Connected;
-        self
+    pub fn request(&self, disk: D) -> Rise {
+        let good = self.forces(disk) || (self.consistent_is_good && disk == D::Consistent);
+        Rise { disk: good.then_some(D::UpToDate), peer_disk: self.peer_outdated.then_some(D::Outdated) }
     }
 
-    /// A disk that is good by now, as a resync has ended while an answer was on its way: nothing is forced, so no
-    /// generation begins that the peer, which has the same data, would not know as its own.
+    /// Is a disk in this state declared UpToDate by force: do users now see data that was not known to be good? Not one
+    /// that is good by now, as a resync has ended while an answer was on its way: no generation begins for it that the
+    /// peer, which has the same data, would not know as its own.
     #[must_use]
-    pub fn with_disk(mut self, disk: D) -> Promotion {
-        if disk == D::UpToDate {
-            (self.forced, self.disk_up_to_date) = (false, false);
-        }
-        self
+    pub fn forces(&self, disk: D) -> bool {
+        self.forced && (D::Inconsistent..D::UpToDate).contains(&disk)
     }
 
-    /// What follows from the result of a request; `disk` is the own disk's state now.
+    /// What follows from the result of a request; `disk` is the state of the disk that the result is about.
     pub fn next(&mut self, result: Code, disk: D) -> Step {
         let step = self.judge(result, disk);
         hit("promotion", || format!("{step:?}").split(['(', ' ']).next().unwrap_or_default().to_owned());
@@ -86,7 +86,7 @@ impl Promotion {
 
     fn judge(&mut self, result: Code, disk: D) -> Step {
         if result.is_success() {
-            return Step::Done { forced: self.forced };
+            return Step::Done;
         }
         self.tries_left = self.tries_left.saturating_sub(1);
         if self.tries_left == 0 || self.waited {
@@ -95,18 +95,17 @@ impl Promotion {
         match result {
             Code::FailedByPeer if self.peer_outdated => {
                 self.peer_outdated = false;
-                Step::Request(self.request())
+                Step::Request(self.request(disk))
             }
             Code::NoUpToDateDisk if self.force && !self.forced && (D::Inconsistent..D::UpToDate).contains(&disk) => {
                 self.forced = true;
-                self.disk_up_to_date = true;
-                Step::Request(self.request())
+                Step::Request(self.request(disk))
             }
             Code::NoUpToDateDisk if disk == D::Consistent && !self.peer_outdated => Step::FencePeer,
             Code::PrimaryNop if !self.peer_outdated => Step::FencePeer,
             Code::TwoPrimaries => {
                 self.waited = true;
-                Step::WaitThenRequest(self.request())
+                Step::WaitThenRequest(self.request(disk))
             }
             other => Step::Failed(other),
         }
@@ -115,15 +114,14 @@ impl Promotion {
     /// What follows after `fence-peer`: `fenced` as of `fencing::after_call`, `result` the code that led here. While
     /// the handler ran a resync may have made the disk good: then nothing needs to be forced any more.
     pub fn fenced(&mut self, fenced: bool, result: Code, disk: D) -> Step {
-        *self = self.with_disk(disk);
         if fenced {
-            self.disk_up_to_date |= disk == D::Consistent;
+            self.consistent_is_good = true;
         } else if self.force {
             self.peer_outdated = true;
         } else {
             return Step::Failed(result);
         }
-        Step::Request(self.request())
+        Step::Request(self.request(disk))
     }
 }
 
@@ -142,12 +140,11 @@ pub struct RoleEffects {
     pub send_state: bool,
 }
 
-/// The effects of a successful promotion. `peer_disk` and `conn` as of after it.
+/// The effects of a successful promotion. `peer_disk` and `connected`, whether the volume replicates, as of after it.
 ///
 /// Differs from DRBD 8.4 (`docs/compatibility.md`): alone, it always starts a generation, also if a bitmap UUID is set.
 #[must_use]
-pub fn promoted(forced: bool, conn: C, disk: D, peer_disk: D) -> RoleEffects {
-    let connected = conn >= C::Connected;
+pub fn promoted(forced: bool, connected: bool, disk: D, peer_disk: D) -> RoleEffects {
     let alone = !connected || peer_disk <= D::Failed;
     RoleEffects {
         drop_discard_my_data: true,
@@ -160,8 +157,8 @@ pub fn promoted(forced: bool, conn: C, disk: D, peer_disk: D) -> RoleEffects {
 
 /// The effects of a demotion.
 #[must_use]
-pub fn demoted(conn: C) -> RoleEffects {
-    RoleEffects { send_state: conn >= C::Connected, ..RoleEffects::default() }
+pub fn demoted(connected: bool) -> RoleEffects {
+    RoleEffects { send_state: connected, ..RoleEffects::default() }
 }
 
 #[cfg(test)]
@@ -175,12 +172,14 @@ mod tests {
         assert_eq!(promotion.next(Code::PrimaryNop, D::Inconsistent), Step::FencePeer);
         let Step::Request(change) = promotion.fenced(false, Code::PrimaryNop, D::UpToDate) else { panic!() };
         assert_eq!(change.disk, None);
-        assert_eq!(promotion.next(Code::Success, D::UpToDate), Step::Done { forced: false });
+        assert_eq!(promotion.next(Code::Success, D::UpToDate), Step::Done);
+        assert!(!promotion.forces(D::UpToDate));
         // Still not good: it is forced, and a new generation begins.
         let mut promotion = Promotion::new(true);
         promotion.next(Code::NoUpToDateDisk, D::Inconsistent);
         promotion.next(Code::PrimaryNop, D::Inconsistent);
         promotion.fenced(false, Code::PrimaryNop, D::Inconsistent);
-        assert_eq!(promotion.next(Code::Success, D::UpToDate), Step::Done { forced: true });
+        assert_eq!(promotion.next(Code::Success, D::UpToDate), Step::Done);
+        assert!(promotion.forces(D::Inconsistent));
     }
 }

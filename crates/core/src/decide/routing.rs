@@ -1,7 +1,9 @@
 //! Where a request goes, 8.4 (`docs/spec/connection-and-state.md` 10.2 to 10.4, `docs/spec/data-path-and-resync.md`
 //! 1.1, 1.4, 4.1).
 
-use super::{ConnState as C, DiskState as D, Reason, Role, StateWord};
+use super::rules::View;
+use super::state::Replication as R;
+use super::{DiskState as D, Reason, Role};
 use crate::mutant::{Mutant, mutant};
 use units::Sector;
 
@@ -16,17 +18,18 @@ pub enum Admission {
     Fail(Reason),
 }
 
-/// Admits a new request (spec: data path 1.1 steps 1 and 3; 10.2, 10.3).
+/// Admits a new request, as far as one peer is concerned (spec: data path 1.1 steps 1 and 3; 10.2, 10.3).
 #[must_use]
-pub fn admit(s: &StateWord, protocol: u32) -> Admission {
-    let no_data = s.disk != D::UpToDate && s.pdsk != D::UpToDate;
+pub fn admit(s: &View, protocol: u32) -> Admission {
+    let no_data = s.disk != D::UpToDate && !s.good_elsewhere;
     if s.role != Role::Primary {
         Admission::Fail(Reason::NotPrimary)
-    } else if s.susp || s.susp_nod || s.susp_fen {
+    } else if s.is_frozen() {
         Admission::Wait(Reason::IoSuspended)
     } else if matches!(s.disk, D::Attaching | D::Negotiating) {
         Admission::Wait(Reason::DiskNotReady)
-    } else if matches!(s.conn, C::WFBitMapT | C::WFSyncUUID) || (s.conn == C::WFBitMapS && protocol < 96) {
+    } else if matches!(s.replication, R::WFBitMapT | R::WFSyncUUID) || (s.replication == R::WFBitMapS && protocol < 96)
+    {
         Admission::Wait(Reason::ResyncStarting)
     } else if no_data {
         Admission::Fail(Reason::NoGoodData)
@@ -46,27 +49,21 @@ pub enum ToPeer {
     Nothing,
 }
 
-/// Where a write goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WriteRoute {
-    /// To the own disk.
-    pub local: bool,
-    /// To the peer.
-    pub peer: ToPeer,
-}
-
-/// Routes an admitted write.
+/// What one peer is told of an admitted write. The own disk gets it if it takes writes at all.
 #[must_use]
-pub fn write(s: &StateWord, protocol: u32) -> WriteRoute {
-    let from = if protocol < 96 { C::Connected } else { C::WFBitMapT };
-    let peer = if s.pdsk == D::UpToDate || (s.pdsk >= D::Inconsistent && s.conn >= from && s.conn < C::Ahead) {
+pub fn write(s: &View, protocol: u32) -> ToPeer {
+    let from = if protocol < 96 { R::Established } else { R::WFBitMapT };
+    if !s.is_together() {
+        ToPeer::Nothing
+    } else if s.peer_disk == D::UpToDate
+        || (s.peer_disk >= D::Inconsistent && (from..R::Ahead).contains(&s.replication))
+    {
         ToPeer::Data
-    } else if s.conn == C::Ahead || (s.conn == C::WFBitMapS && protocol >= 96) {
+    } else if s.replication == R::Ahead || (s.replication == R::WFBitMapS && protocol >= 96) {
         ToPeer::OutOfSync
     } else {
         ToPeer::Nothing
-    };
-    WriteRoute { local: s.disk >= D::Inconsistent, peer: if s.conn < C::Connected { ToPeer::Nothing } else { peer } }
+    }
 }
 
 /// `read-balancing`.
@@ -115,15 +112,15 @@ pub enum ReadRoute {
     Nowhere,
 }
 
-/// Routes an admitted read.
+/// Routes an admitted read, as far as one peer is concerned.
 #[must_use]
-pub fn read(s: &StateWord, context: &ReadContext) -> ReadRoute {
+pub fn read(s: &View, context: &ReadContext) -> ReadRoute {
     // Clear bits of an Inconsistent disk mean something once both bitmaps have become one, and while that resync lasts.
-    let syncing = matches!(s.conn, C::SyncTarget | C::PausedSyncT);
+    let syncing = s.replication.is_target();
     let clean = (syncing && context.range_clean) || mutant(Mutant::ReadInconsistent);
     let local = s.disk == D::UpToDate || (s.disk == D::Inconsistent && clean);
-    let good = s.pdsk == D::UpToDate || (s.pdsk == D::Inconsistent && mutant(Mutant::ReadWithoutPeer));
-    let remote = good && s.conn >= C::Connected;
+    let good = s.peer_disk == D::UpToDate || (s.peer_disk == D::Inconsistent && mutant(Mutant::ReadWithoutPeer));
+    let remote = good && s.is_together();
     match (local, remote) {
         (true, true) if prefers_remote(context) => ReadRoute::Remote,
         (true, _) => ReadRoute::Local,

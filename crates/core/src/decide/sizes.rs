@@ -172,17 +172,10 @@ pub fn grown_area_source(me_primary: bool, peer_primary: bool, resolve_conflicts
 ///
 /// # Errors
 /// The first precondition that does not hold.
-pub fn may_resize(
-    diskless: bool,
-    syncing: bool,
-    any_primary: bool,
-    protocol: u32,
-    no_resync: bool,
-) -> Result<(), Reason> {
+pub fn may_resize(diskless: bool, syncing: bool, protocol: u32, no_resync: bool) -> Result<(), Reason> {
     let checks = [
         (!diskless, Reason::NoDisk),
         (!syncing, Reason::ResizeDuringResync),
-        (any_primary, Reason::ResizeWithoutPrimary),
         (!no_resync || protocol >= 93, Reason::ResizeNeedsProtocol93),
     ];
     checks.into_iter().find(|(ok, _)| !ok).map_or(Ok(()), |(_, reason)| Err(reason))

@@ -5,12 +5,14 @@
 //! what comes later: the next resync waits for its end, and then for that of a call of its own.
 
 use crate::Resource;
-use crate::decide::rules84::Force;
+use crate::decide::Handler;
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
-use crate::decide::{Handler, StateChange};
 use crate::mutant::{Mutant, mutant};
+use crate::state::Afterwards;
 use units::{Generation, NodeId, VolumeNr};
-use wire::{ConnState, DiskState};
+use wire::DiskState;
 
 /// What begins when the handler has ended well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,13 +135,13 @@ impl Resource {
 
     fn become_sync_source(&mut self, i: NodeId, d: VolumeNr) {
         self.send_sync_uuid_first(i, d);
-        self.enter_resync(i, d, &StateChange { conn: Some(ConnState::SyncSource), ..StateChange::default() });
+        self.enter_resync(i, d, Set::Replication(i, d, Replication::SyncSource).into());
     }
 
     fn become_sync_target(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
-        let mut set = self.uuids(d);
-        set.start_sync_target(sync.with_primary_bit(self.devices[d].role == wire::Role::Primary));
-        self.put_uuids(d, &set);
+        let mut set = self.uuids(i, d);
+        set.start_sync_target(sync.with_primary_bit(self.state.is_primary()));
+        self.put_uuids(i, d, &set);
         // With what the source said to be out of sync after the bitmaps had become one: a block is confirmed while it
         // may still be lost here, and then nothing but this bitmap knows of it.
         if !mutant(Mutant::TargetBitmapLate) {
@@ -148,14 +150,19 @@ impl Resource {
         if let Some(u) = &self.connections[i].peer_devices[d].uuids {
             self.devices[d].exposed = u.current;
         }
-        let (conn, disk) = (Some(ConnState::SyncTarget), Some(DiskState::Inconsistent));
-        self.enter_resync(i, d, &StateChange { conn, disk, ..StateChange::default() });
+        let change = Change::from(Set::Replication(i, d, Replication::SyncTarget));
+        self.enter_resync(i, d, change.and(Set::Disk(d, DiskState::Inconsistent)));
     }
 
     /// A state of a resync, or on the way to one; the connection ends if that cannot be.
-    pub(crate) fn enter_resync(&mut self, i: NodeId, d: VolumeNr, change: &StateChange) {
-        if let Err(code) = self.change(d, change, Force::Hard) {
-            self.protocol_error(i, "resync-refused", format!("the resync cannot begin: {code}"));
+    /// If that follows from a change whose consequences are being carried out: after them.
+    pub(crate) fn enter_resync(&mut self, i: NodeId, d: VolumeNr, change: Change) {
+        if self.carrying_out {
+            return self.afterwards.push_back(Afterwards::EnterResync(i, d, change));
+        }
+        if let Err(refusal) = self.change(change, Kind::Fact) {
+            let text = format!("the resync cannot begin: {}", refusal.code);
+            self.protocol_error(i, "resync-refused", text);
         }
     }
 }

@@ -1,10 +1,9 @@
 //! `resync-after`: one volume's resync waits for another's (spec 7.9).
 
 use crate::Resource;
-use crate::decide::StateChange;
-use crate::decide::rules84::Force;
+use crate::decide::change::Set;
 use units::VolumeNr;
-use wire::{ConnState, DiskState};
+use wire::DiskState;
 
 impl Resource {
     /// Pauses and resumes by the chains of `resync-after`, until nothing changes any more.
@@ -13,19 +12,16 @@ impl Resource {
             return;
         }
         for _ in 0..=self.devices.len() {
-            let wanted: Vec<(VolumeNr, bool)> = self
-                .devices
-                .ids()
-                .map(|d| (d, self.waits_for_another(d)))
-                .filter(|(d, waits)| self.word(*d).aftr_isp != *waits)
-                .collect();
+            let mut wanted = Vec::new();
+            for d in self.devices.ids() {
+                let waits = self.waits_for_another(d);
+                let others = self.state.pairs(d).filter(|(_, pair)| pair.paused.by_dependency != waits);
+                wanted.extend(others.map(|(i, _)| Set::PausedByDependency(i, d, waits)));
+            }
             if wanted.is_empty() {
                 return;
             }
-            for (d, waits) in wanted {
-                let change = StateChange { aftr_isp: Some(waits), ..StateChange::default() };
-                let _ = self.change(d, &change, Force::Hard);
-            }
+            wanted.into_iter().for_each(|set| self.happened(set));
         }
     }
 
@@ -41,12 +37,7 @@ impl Resource {
             if next == d || self.state.disk(next) == DiskState::Diskless {
                 return false;
             }
-            let word = self.word(next);
-            if (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&word.conn)
-                || word.aftr_isp
-                || word.peer_isp
-                || word.user_isp
-            {
+            if self.state.pairs(next).any(|(_, pair)| pair.replication.is_working() || pair.paused.any()) {
                 return true;
             }
             at = next;

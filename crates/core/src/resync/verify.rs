@@ -9,17 +9,16 @@ use super::progress::Marks;
 use super::source::pieces;
 use super::{Resync, Step};
 use crate::Resource;
-use crate::api::{CommandError, DiskOp, IoError, Segments, Severity};
-use crate::decide::StateChange;
-use crate::decide::rules84::Force;
+use crate::api::{CommandError, ConnectionState, DiskOp, IoError, Segments, Severity};
+use crate::decide::change::Set;
+use crate::decide::rules::View;
 use crate::decide::state::Replication;
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use std::collections::VecDeque;
 use units::{Duration, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{
-    BlockAck, BlockId, BlockRequest, ConnState, Digest, DiskState, Packet, Role, Socket, StateWord, VerifyOutcome,
-    VerifyReply, VerifyResult,
+    BlockAck, BlockId, BlockRequest, Digest, DiskState, Packet, Role, Socket, VerifyOutcome, VerifyReply, VerifyResult,
 };
 
 /// A block that is busy is tried again after this time, and so often, then it is skipped.
@@ -413,8 +412,7 @@ impl Resource {
             text.push_str("; `disconnect` and `connect` copy them from the better side");
         }
         self.note(severity, Some(d), Some(i), "verify-done", text);
-        let change = StateChange { conn: Some(ConnState::Connected), ..StateChange::default() };
-        let _ = self.change(d, &change, Force::Hard);
+        self.happened(Set::Replication(i, d, Replication::Established));
         let version = self.connections[i].version();
         if v.source && version >= 97 && version != 100 {
             self.send_state(i, d);
@@ -453,13 +451,13 @@ impl Resource {
                 return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
             }
             let text = "verify found differences and shall repair them: reconnecting".to_owned();
-            let nobody = peer_role != Role::Primary && self.devices[d].role != Role::Primary;
+            let nobody = peer_role != Role::Primary && !self.state.is_primary();
             if nobody {
                 // A Secondary begins no generation without need: but otherwise the marked blocks would never be copied.
                 self.new_generation(d);
             }
             if nobody || mutant(Mutant::RepairDropsLink) {
-                return self.drop_link(i, ConnState::NetworkFailure, "verify-repair", text);
+                return self.drop_link(i, ConnectionState::NetworkFailure, "verify-repair", text);
             }
             // A Primary whose peer takes leave begins a generation, and copies the marked blocks when it is back. A
             // link that is only dropped looks like a failure: with fencing it would freeze, begin none, and shoot the
@@ -496,39 +494,42 @@ impl Resource {
     /// The state changed: will a resync copy what is marked as different, or must this node see to it? Marks remain
     /// between equal generations after a verify, and after a crash in the middle of clearing them
     /// (`docs/spec/connection-and-state.md` B.3 #3).
-    pub(crate) fn consider_repair(&mut self, i: NodeId, d: VolumeNr, old: &StateWord, new: &StateWord) {
+    pub(crate) fn consider_repair(&mut self, i: NodeId, d: VolumeNr, old: &View, new: &View) {
         let now = self.now;
-        let settled = |w: &StateWord| {
-            w.conn == ConnState::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate
+        let settled = |v: &View| {
+            v.replication == Replication::Established
+                && v.disk == DiskState::UpToDate
+                && v.peer_disk == DiskState::UpToDate
         };
-        let came_together = settled(new) && !settled(old) && old.conn <= ConnState::Connected;
+        let came_together = settled(new) && !settled(old) && !old.is_beyond();
         let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
-        let equal = theirs.is_some_and(|u| u.current.same(self.uuids(d).current));
+        let equal = theirs.is_some_and(|u| u.current.same(self.uuids(i, d).current));
         let marked = came_together && equal && self.bits_left(i, d) > 0;
         // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
         let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
         let two = new.role == Role::Primary && new.peer == Role::Primary;
-        let (conn_changed, old, new) = (old.conn != new.conn, old.conn, new.conn);
+        let moved = (old.connection, old.replication) != (new.connection, new.replication);
+        let (old, new) = (old.replication, new.replication);
         let Some(pd) = self.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
-        if conn_changed {
+        if moved {
             pd.repair_at = None;
         }
-        if marked || (conn_changed && new == ConnState::Connected && old < new && pd.differences_found) {
+        if marked || (moved && new == Replication::Established && old < new && pd.differences_found) {
             pd.repair_at = Some(now);
         }
         pd.repair_at_once = urgent;
-        if (ConnState::SyncSource..=ConnState::SyncTarget).contains(&new) {
+        if (Replication::SyncSource..=Replication::SyncTarget).contains(&new) {
             pd.differences_found = false;
             pd.repair_tried = 0;
         }
-        pd.repair_waits &= !conn_changed;
+        pd.repair_waits &= !moved;
         if !two && std::mem::take(&mut pd.repair_waits) {
             pd.repair_at = Some(now);
         }
     }
 
     fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.devices[d].role == Role::Primary && self.state.pair(i, d).role == Role::Primary
+        self.state.is_primary() && self.state.pair(i, d).role == Role::Primary
     }
 
     /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
@@ -538,12 +539,12 @@ impl Resource {
         for d in self.devices.ids() {
             let c = &self.connections[i];
             let wait = self.repair_wait(i, d);
-            let word = self.word(d);
+            let view = View::of(&self.state, Some(i), d);
             let urgent = c.peer_devices[d].repair_at_once;
             if c.peer_devices[d].repair_at.is_some_and(|t| urgent || self.now >= t + wait) {
                 self.connections[i].peer_devices[d].repair_at = None;
-                let good = word.disk == DiskState::UpToDate && word.pdsk == DiskState::UpToDate;
-                if word.conn == ConnState::Connected && good && self.bits_left(i, d) > 0 {
+                let good = view.disk == DiskState::UpToDate && view.peer_disk == DiskState::UpToDate;
+                if view.replication == Replication::Established && good && self.bits_left(i, d) > 0 {
                     self.repair_now(i, d);
                 }
             }
@@ -553,7 +554,7 @@ impl Resource {
     /// How long the node leaves it to the other one: longest beside a Primary, which need not lose its peer for it.
     fn repair_wait(&self, i: NodeId, d: VolumeNr) -> Duration {
         let c = &self.connections[i];
-        let beside = self.state.pair(i, d).role == Role::Primary && self.devices[d].role == Role::Secondary;
+        let beside = self.state.pair(i, d).role == Role::Primary && !self.state.is_primary();
         let times = match (beside, c.resolve_conflicts()) {
             (true, _) => 5,
             (false, true) => 1,

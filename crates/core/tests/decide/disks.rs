@@ -1,6 +1,6 @@
 //! Attach, I/O errors, fencing.
 
-use crate::rules84::FENCING;
+use crate::rules::FENCING;
 use crate::table::{self, Args};
 use crate::words::{disk, sides};
 use units::Generation;
@@ -9,7 +9,7 @@ use urbd_core::OnIoError;
 use urbd_core::decide::attach84::{self, Attach};
 use urbd_core::decide::fencing::{self, Call, Situation};
 use urbd_core::decide::io_error::{self, Failure};
-use urbd_core::decide::rules84::MetadataFlags;
+use urbd_core::decide::rules::MetadataFlags;
 use urbd_core::decide::{DiskState, Reason};
 
 fn attach_text(result: Result<Attach, Reason>) -> String {
@@ -119,7 +119,7 @@ pub(crate) fn fencing() {
         }
         "unfence" => {
             let policy = args.pick("policy", &FENCING, Fencing::ResourceOnly);
-            fencing::unfence(policy, args.flag("source"), args.flag("all-up-to-date")).to_string()
+            fencing::unfence(policy, args.flag("all-up-to-date")).to_string()
         }
         other => panic!("command {other}"),
     });

@@ -6,7 +6,7 @@ use urbd_core::decide::handshake84::{
     occasion, on_uuids, peer_disk_counts_as, rebooted_while_suspended,
 };
 use urbd_core::decide::uuid84::{self, Comparison, UuidSet, Verdict};
-use urbd_core::decide::{ConnState, DiskState, Reason};
+use urbd_core::decide::{DiskState, Reason};
 use urbd_core::{Policies, RrConflict};
 use wire::AfterSplitBrain;
 
@@ -105,8 +105,8 @@ fn decide_row(args: &Args) -> String {
 fn occasion_row(args: &Args) -> String {
     let found = occasion(&StateReceived {
         peer_uuids_known: !args.flag("no-uuids"),
-        conn: words::conn(args, "conn", ConnState::Connected),
-        peer_conn: words::conn(args, "peer-conn", ConnState::Connected),
+        replication: words::replication(args, "conn"),
+        peer_replication: words::replication(args, "peer-conn"),
         disk: words::disk(args, "me", DiskState::UpToDate),
         peer_disk: words::disk(args, "peer", DiskState::UpToDate),
         consider_resync: args.flag("consider-resync"),
@@ -120,7 +120,7 @@ fn uuids_row(args: &Args) -> String {
     let (verdict, reason) = on_uuids(&UuidsReceived {
         primary: args.flag("primary"),
         disk: words::disk(args, "disk", DiskState::UpToDate),
-        conn: words::conn(args, "conn", ConnState::Connected),
+        replication: words::replication(args, "conn"),
         peer_attaching: args.flag("peer-attaching"),
         protocol: args.number("proto", 101),
         own_current: generation("own"),

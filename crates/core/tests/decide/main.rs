@@ -9,9 +9,10 @@ mod kernel_trace;
 mod life;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod pairwise;
 mod protocol;
 mod requests;
-mod rules84;
+mod rules;
 mod sizes;
 mod table;
 mod uuid84;

@@ -1,10 +1,11 @@
 //! Roles, routing of requests, suspension.
 
+use crate::pairwise::view;
 use crate::table::{self, Args};
 use crate::words::{conn, disk, role, sector};
-use urbd_core::decide::roles::{self, Promotion, RoleEffects, Step};
+use urbd_core::decide::roles::{self, Promotion, Rise, RoleEffects, Step};
 use urbd_core::decide::routing::{self, Admission, Balancing, ReadContext};
-use urbd_core::decide::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord, suspend};
+use urbd_core::decide::{ConnState, DiskState, Role, StateChangeResult, StateWord, suspend};
 
 fn word(args: &Args, prefix: &str) -> StateWord {
     let key = |k: &str| format!("{prefix}{k}");
@@ -47,21 +48,18 @@ fn read_context(args: &Args) -> ReadContext {
 #[test]
 pub(crate) fn routing() {
     table::check("routing", |command, args| match command {
-        "admit" => match routing::admit(&word(args, ""), args.number("proto", 101)) {
+        "admit" => match routing::admit(&view(&word(args, "")), args.number("proto", 101)) {
             Admission::Go => "go".to_string(),
             Admission::Wait(reason) => format!("wait {}", reason.name()),
             Admission::Fail(reason) => format!("fail {}", reason.name()),
         },
         "write" => {
-            let route = routing::write(&word(args, ""), args.number("proto", 101));
-            format!("{}peer={:?}", if route.local { "local " } else { "" }, route.peer)
+            let s = word(args, "");
+            let local = if s.disk >= DiskState::Inconsistent { "local " } else { "" };
+            format!("{local}peer={:?}", routing::write(&view(&s), args.number("proto", 101)))
         }
-        "read" => format!("{:?}", routing::read(&word(args, ""), &read_context(args))),
-        "resume" => format!("{:?}", suspend::resume_io(&word(args, ""), args.flag("pending"))),
-        "held" => {
-            let (before, after) = (word(args, "old-"), word(args, "new-"));
-            format!("{:?}", suspend::held_requests(&before, &after, args.flag("A")))
-        }
+        "read" => format!("{:?}", routing::read(&view(&word(args, "")), &read_context(args))),
+        "resume" => format!("{:?}", suspend::resume_io(&view(&word(args, "")), args.flag("pending"))),
         other => panic!("command {other}"),
     });
 }
@@ -76,16 +74,17 @@ pub(crate) fn every_admitted_write_reaches_good_data() {
                 for protocol in [86, 95, 96, 101] {
                     let pdsk = if conn < ConnState::Connected { pdsk.min(DiskState::DUnknown) } else { pdsk };
                     let s = StateWord::undisturbed(Role::Primary, Role::Secondary, conn, disk, pdsk);
-                    if routing::admit(&s, protocol) != Admission::Go {
+                    let seen = view(&s);
+                    if routing::admit(&seen, protocol) != Admission::Go {
                         continue;
                     }
-                    let route = routing::write(&s, protocol);
-                    let good_local = route.local && s.disk == DiskState::UpToDate;
-                    let good_peer = route.peer == routing::ToPeer::Data && s.pdsk == DiskState::UpToDate;
-                    assert!(good_local || good_peer, "{s:?} {route:?}");
+                    let told = routing::write(&seen, protocol);
+                    let good_local = s.disk == DiskState::UpToDate;
+                    let good_peer = told == routing::ToPeer::Data && s.pdsk == DiskState::UpToDate;
+                    assert!(good_local || good_peer, "{s:?} {told:?}");
                     let syncing = (ConnState::SyncSource..=ConnState::PausedSyncT).contains(&conn);
                     if syncing && s.pdsk >= DiskState::Inconsistent {
-                        assert_eq!(route.peer, routing::ToPeer::Data, "a resync would miss it: {s:?}");
+                        assert_eq!(told, routing::ToPeer::Data, "a resync would miss it: {s:?}");
                     }
                 }
             }
@@ -93,18 +92,18 @@ pub(crate) fn every_admitted_write_reaches_good_data() {
     }
 }
 
-fn change_text(c: &StateChange) -> String {
+fn change_text(c: &Rise) -> String {
     let disk = c.disk.map_or(String::new(), |d| format!(" disk={d}"));
-    let pdsk = c.pdsk.map_or(String::new(), |d| format!(" pdsk={d}"));
+    let pdsk = c.peer_disk.map_or(String::new(), |d| format!(" pdsk={d}"));
     format!("Primary{disk}{pdsk}")
 }
 
-fn step_text(step: Step) -> String {
+fn step_text(step: Step, forced: bool) -> String {
     match step {
         Step::Request(c) => format!("request({})", change_text(&c)),
         Step::WaitThenRequest(c) => format!("wait,request({})", change_text(&c)),
         Step::FencePeer => "call=fence-peer".to_string(),
-        Step::Done { forced } => if forced { "done(forced)" } else { "done" }.to_string(),
+        Step::Done => if forced { "done(forced)" } else { "done" }.to_string(),
         Step::Failed(code) => format!("failed({})", code.code()),
     }
 }
@@ -113,7 +112,7 @@ fn step_text(step: Step) -> String {
 fn promote(args: &Args) -> String {
     let own = disk(args, "disk", DiskState::UpToDate);
     let mut promotion = Promotion::new(args.flag("force"));
-    let mut said = vec![step_text(Step::Request(promotion.request()))];
+    let mut said = vec![step_text(Step::Request(promotion.request(own)), false)];
     let mut last = StateChangeResult::Success;
     for outcome in args.word("results").expect("results").split(',') {
         let step = match outcome {
@@ -123,7 +122,7 @@ fn promote(args: &Args) -> String {
                 promotion.next(last, own)
             }
         };
-        said.push(step_text(step));
+        said.push(step_text(step, promotion.forces(own)));
     }
     said.join(" ")
 }
@@ -146,9 +145,9 @@ pub(crate) fn role_changes() {
         "promote" => promote(args),
         "promoted" => {
             let s = word(args, "");
-            effects_text(roles::promoted(args.flag("forced"), s.conn, s.disk, s.pdsk))
+            effects_text(roles::promoted(args.flag("forced"), s.conn >= ConnState::Connected, s.disk, s.pdsk))
         }
-        "demoted" => effects_text(roles::demoted(conn(args, "conn", ConnState::Connected))),
+        "demoted" => effects_text(roles::demoted(conn(args, "conn", ConnState::Connected) >= ConnState::Connected)),
         other => panic!("command {other}"),
     });
 }

@@ -56,8 +56,8 @@ pub(crate) fn table() {
             if grown_area_source(primary.0, primary.1, args.flag("R")) { "source" } else { "target" }.to_string()
         }
         "resize" => {
-            let flags = ["diskless", "syncing", "primary", "no-resync"].map(|f| args.flag(f));
-            let may = may_resize(flags[0], flags[1], flags[2], args.number("proto", 101), flags[3]);
+            let [diskless, syncing, no_resync] = ["diskless", "syncing", "no-resync"].map(|f| args.flag(f));
+            let may = may_resize(diskless, syncing, args.number("proto", 101), no_resync);
             may.map_or_else(|r| format!("refused {}", r.name()), |()| "ok".to_string())
         }
         other => panic!("command {other}"),

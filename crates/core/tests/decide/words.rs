@@ -2,7 +2,9 @@
 
 use crate::table::Args;
 use units::Sector;
+use urbd_core::decide::state::Replication;
 use urbd_core::decide::{ConnState, DiskState, Role};
+use urbd_core::dialect84;
 use urbd_core::{Policies, RrConflict};
 use wire::AfterSplitBrain;
 
@@ -35,6 +37,11 @@ pub(crate) fn disk(args: &Args, key: &str, default: DiskState) -> DiskState {
 
 pub(crate) fn conn(args: &Args, key: &str, default: ConnState) -> ConnState {
     args.pick(key, &named(ConnState::ALL, ConnState::name), default)
+}
+
+/// What goes on, by 8.4's name of it.
+pub(crate) fn replication(args: &Args, key: &str) -> Replication {
+    dialect84::connection_and_replication(conn(args, key, ConnState::Connected)).1
 }
 
 pub(crate) fn role(args: &Args, key: &str) -> Role {

@@ -10,6 +10,9 @@ mod node;
 mod oracle;
 mod world;
 
+#[cfg(feature = "mutants")]
+pub(crate) use node::forget_answers;
+
 use oracle::Oracle;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
@@ -226,8 +229,10 @@ pub(crate) fn every_short_history_ends_well() {
 #[cfg(feature = "mutants")]
 pub(crate) fn worlds_object_to(mutant: urbd_core::Mutant) -> Option<String> {
     urbd_core::choose_mutant(Some(mutant));
+    forget_answers();
     let short = || explore_all(LENGTH - 2, LENGTH_WITHOUT_FORCE - 2).map(|_| ());
     let found = retell().and_then(|()| short()).and_then(|()| explore_all(LENGTH, LENGTH_WITHOUT_FORCE).map(|_| ()));
     urbd_core::choose_mutant(None);
+    forget_answers();
     found.err()
 }

@@ -1,12 +1,14 @@
 //! One node of a model world: what its disk remembers, what its process knows. Every state change goes through the
 //! crate's rules, and the effects of it that are about data are carried out.
 
-use crate::rules84::plain;
+use crate::pairwise::{self, Context, PLAIN, view};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use units::Generation;
 use urbd_core::Fencing;
 use urbd_core::decide::attach84::{self, ActivityLog, Bitmap};
-use urbd_core::decide::effects84::{self, Effect, Facts};
-use urbd_core::decide::rules84::{self, Context, Force, MetadataFlags};
+use urbd_core::decide::effects::Effect;
+use urbd_core::decide::rules::{self, Kind, MetadataFlags};
 use urbd_core::decide::uuid84::{self, UuidSet};
 use urbd_core::decide::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord};
 
@@ -22,6 +24,33 @@ const IDLE: StateWord = StateWord::undisturbed(
 /// A new generation of this number. Bits of roles are left out: nothing but the policies looks at them.
 pub(super) fn generation(number: u64) -> Generation {
     Generation(number << 8)
+}
+
+/// What the rules say of a change: the word that follows, and what that brings with it.
+type Judged = Result<(StateWord, Vec<Effect>), StateChangeResult>;
+
+/// What they look at, as far as worlds differ in it.
+type Question = (StateWord, StateChange, Kind, bool, (DiskState, DiskState), bool);
+
+thread_local! {
+    /// Worlds ask the same few questions again and again.
+    static ANSWERS: RefCell<HashMap<Question, Judged>> = RefCell::default();
+}
+
+/// Other rules are in force from now on.
+#[cfg(feature = "mutants")]
+pub(crate) fn forget_answers() {
+    ANSWERS.take();
+}
+
+fn judged(old: &StateWord, change: &StateChange, kind: Kind, ctx: &Context) -> Judged {
+    let question = (*old, *change, kind, ctx.exposed_is_current, ctx.at_attach, ctx.bitmap_in_use);
+    let known = ANSWERS.with_borrow(|answers| answers.get(&question).cloned());
+    known.unwrap_or_else(|| {
+        let judged = pairwise::judge(old, change, kind, ctx).map(|new| (new, pairwise::effects(old, &new, ctx)));
+        ANSWERS.with_borrow_mut(|answers| answers.insert(question, judged.clone()));
+        judged
+    })
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +95,7 @@ impl Node {
             up: true,
             word: IDLE,
             uuids,
-            flags: rules84::metadata_flags(&IDLE, false),
+            flags: rules::metadata_flags(&view(&IDLE), false),
             clean: true,
             bit: false,
             hot: false,
@@ -101,41 +130,34 @@ impl Node {
         Context {
             verify_alg: false,
             exposed_is_current: self.exposed.same(self.uuids.current),
-            at_attach: negotiating.then_some((self.at_attach, peer)),
-            ..plain()
+            at_attach: if negotiating { (self.at_attach, peer) } else { (DiskState::Diskless, DiskState::DUnknown) },
+            bitmap_in_use: !self.uuids.bitmap.is_none(),
+            ..PLAIN
         }
     }
 
     /// Would this change be accepted?
     pub(super) fn may(&self, change: &StateChange) -> Result<(), StateChangeResult> {
-        rules84::judge(&self.word, change, Force::Soft, &self.context()).map(|_| ())
+        judged(&self.word, change, Kind::Wish, &self.context()).map(|_| ())
     }
 
     /// Judges and carries out a change; `fresh` is the next generation, if one is needed.
     pub(super) fn change(
         &mut self,
         change: &StateChange,
-        force: Force,
+        kind: Kind,
         fresh: Generation,
     ) -> Result<Brought, StateChangeResult> {
         let old = self.word;
-        let new = match rules84::judge(&old, change, force, &self.context()) {
+        let (new, effects) = match judged(&old, change, kind, &self.context()) {
             Err(StateChangeResult::NothingToDo) => return Ok(Brought::default()),
             other => other?,
         };
         self.word = new;
-        let facts = Facts {
-            protocol: 101,
-            bitmap_uuid_zero: !self.attached() || self.uuids.bitmap.is_none(),
-            all_volumes_connected: new.conn >= ConnState::Connected,
-            all_peer_disks_outdated: new.pdsk <= DiskState::Outdated,
-            all_disks_up_to_date: new.disk == DiskState::UpToDate,
-            ..Facts::default()
-        };
         let mut brought = Brought::default();
         let writes_here = new.conn >= ConnState::Connected && new.peer == Role::Primary;
         self.with_first_write &= writes_here && new.pdsk < DiskState::Inconsistent && new.disk == DiskState::UpToDate;
-        for effect in effects84::effects(&old, &new, &facts) {
+        for effect in effects {
             match effect {
                 Effect::ExposeCurrent => (self.exposed, self.outrun) = (self.uuids.current, false),
                 Effect::ClearCrashedPrimary => self.crashed = false,
@@ -154,7 +176,7 @@ impl Node {
 
     /// A change that cannot be refused.
     pub(super) fn must(&mut self, change: &StateChange, fresh: Generation) -> Brought {
-        self.change(change, Force::Hard, fresh).expect("a fact is never refused here")
+        self.change(change, Kind::Fact, fresh).expect("a fact is never refused here")
     }
 
     pub(super) fn start_generation(&mut self, fresh: Generation) {
@@ -163,18 +185,13 @@ impl Node {
         self.with_first_write = false;
     }
 
-    /// There is a disk that is not given up.
-    fn attached(&self) -> bool {
-        self.word.disk >= DiskState::Negotiating
-    }
-
     /// The superblock follows the state at once: when it reaches the disk is the business of other tests.
     pub(super) fn refresh_flags(&mut self) {
         if self.word.disk < DiskState::Inconsistent {
             return;
         }
         let connected = self.word.conn >= ConnState::Connected;
-        self.flags = rules84::metadata_flags(&self.word, self.crashed);
+        self.flags = rules::metadata_flags(&view(&self.word), self.crashed);
         let through_us = connected && self.word.peer == Role::Primary && self.word.pdsk < DiskState::Inconsistent;
         self.flags.primary_ind = self.word.role == Role::Primary || through_us;
         self.clean = false;

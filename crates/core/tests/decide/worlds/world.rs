@@ -2,13 +2,15 @@
 
 use super::node::{Node, generation};
 use super::oracle::{Meeting, Oracle};
+use crate::pairwise::view;
 use units::Generation;
 use urbd_core::decide::handshake84::{self, Decision, Occasion, StateReceived, UuidsReceived, UuidsVerdict};
 use urbd_core::decide::roles::{self, Promotion, Step};
 use urbd_core::decide::routing::{self, Admission, ToPeer};
-use urbd_core::decide::rules84::Force;
+use urbd_core::decide::rules::Kind;
 use urbd_core::decide::uuid84::{self, Verdict};
 use urbd_core::decide::{ConnState as C, DiskState as D, Role, StateChange, StateChangeResult as Code};
+use urbd_core::dialect84;
 
 /// What became of the resync between the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,12 +205,11 @@ impl World {
 
     fn write(&mut self, n: usize) -> bool {
         let word = self.nodes[n].word;
-        if !self.nodes[n].up || routing::admit(&word, 101) != Admission::Go {
+        if !self.nodes[n].up || routing::admit(&view(&word), 101) != Admission::Go {
             return false;
         }
-        let route = routing::write(&word, 101);
-        let there = route.peer == ToPeer::Data && self.nodes[1 - n].has_disk();
-        match (route.local, there) {
+        let there = routing::write(&view(&word), 101) == ToPeer::Data && self.nodes[1 - n].has_disk();
+        match (word.disk >= D::Inconsistent, there) {
             (true, true) => self.copies = Copies::default(),
             (true, false) => {
                 self.nodes[n].bit = true;
@@ -244,9 +245,12 @@ impl World {
         let peer = 1 - n;
         if self.nodes[n].primary() {
             let word = self.nodes[n].word;
-            let route = routing::write(&word, 101);
-            let admitted = routing::admit(&word, 101) == Admission::Go;
-            let can = [admitted && route.local, admitted && route.peer == ToPeer::Data && self.nodes[peer].has_disk()];
+            let told = routing::write(&view(&word), 101);
+            let admitted = routing::admit(&view(&word), 101) == Admission::Go;
+            let can = [
+                admitted && word.disk >= D::Inconsistent,
+                admitted && told == ToPeer::Data && self.nodes[peer].has_disk(),
+            ];
             if (reached[n] && !can[0]) || (reached[peer] && !can[1]) {
                 return false;
             }
@@ -376,7 +380,7 @@ impl World {
         let (verdict, _) = handshake84::on_uuids(&UuidsReceived {
             primary: me.primary(),
             disk: me.word.disk,
-            conn: me.word.conn,
+            replication: dialect84::connection_and_replication(me.word.conn).1,
             peer_attaching: me.word.pdsk < D::Inconsistent,
             protocol: 101,
             own_current: me.uuids.current,
@@ -428,7 +432,10 @@ impl World {
             if words[n].disk == D::Negotiating && source_or_none {
                 change.disk = Some(self.nodes[n].at_attach);
             }
-            let conn = decision.map_or(C::Connected, |d| d.conn().expect("refusals are dealt with"));
+            let conn = decision.map_or(C::Connected, |d| {
+                let replication = d.replication().expect("refusals are dealt with");
+                dialect84::conn_state(urbd_core::ConnectionState::Connected, replication)
+            });
             if theirs.disk == D::Negotiating && (conn > C::Connected || words[n].disk < D::Negotiating) {
                 change.pdsk = Some(counts_as);
             }
@@ -438,7 +445,7 @@ impl World {
             }
             (change.conn, conns[n]) = (Some(conn), conn);
             let fresh = self.fresh();
-            match self.nodes[n].change(&change, if first { Force::Soft } else { Force::Hard }, fresh) {
+            match self.nodes[n].change(&change, if first { Kind::Wish } else { Kind::Fact }, fresh) {
                 Ok(brought) if brought.send_uuids => self.tell_generations(n),
                 Ok(_) => {}
                 Err(_) => {
@@ -577,11 +584,15 @@ impl World {
         }
         let mut promotion = Promotion::new(force);
         loop {
-            let change = promotion.request();
+            let disk = self.nodes[n].word.disk;
+            let (rise, forced) = (promotion.request(disk), promotion.forces(disk));
+            let away = self.nodes[n].word.conn < C::Connected;
+            let pdsk = rise.peer_disk.filter(|_| away);
+            let change = StateChange { role: Some(Role::Primary), disk: rise.disk, pdsk, ..NOTHING };
             let theirs = StateChange { peer: change.role, pdsk: change.disk, disk: change.pdsk, ..NOTHING };
             let code = self.agree(n, change, theirs);
             match promotion.next(code.unwrap_or(Code::Success), self.nodes[n].word.disk) {
-                Step::Done { forced } => {
+                Step::Done => {
                     self.promoted(n, forced);
                     return true;
                 }
@@ -593,7 +604,7 @@ impl World {
 
     fn promoted(&mut self, n: usize, forced: bool) {
         let word = self.nodes[n].word;
-        let effects = roles::promoted(forced, word.conn, word.disk, word.pdsk);
+        let effects = roles::promoted(forced, word.conn >= C::Connected, word.disk, word.pdsk);
         if effects.new_generation {
             let fresh = self.fresh();
             self.nodes[n].start_generation(fresh);
@@ -723,8 +734,8 @@ impl World {
             let (me, peer) = (&self.nodes[n].word, &self.nodes[1 - n].word);
             handshake84::occasion(&StateReceived {
                 peer_uuids_known: peer.disk >= D::Negotiating,
-                conn: me.conn,
-                peer_conn: peer.conn,
+                replication: dialect84::connection_and_replication(me.conn).1,
+                peer_replication: dialect84::connection_and_replication(peer.conn).1,
                 disk: me.disk,
                 peer_disk: peer.disk,
                 consider_resync: false,

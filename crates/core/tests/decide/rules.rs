@@ -1,11 +1,11 @@
+use crate::pairwise::{self, Context, PLAIN, effects, good_volume, is_cluster_wide, judge, sanitise, valid};
 use crate::table::{self, Args};
 use crate::words;
-use urbd_core::decide::effects84::{Effect, Facts, effects};
-use urbd_core::decide::rules84::{
-    Context, DisconnectStep, Force, is_cluster_wide, judge, metadata_flags, next_disconnect_step, sanitise, valid,
-};
+use urbd_core::decide::effects::Effect;
+use urbd_core::decide::rules::{DisconnectStep, Kind, metadata_flags, next_disconnect_step};
+use urbd_core::decide::state::{Replication, State};
 use urbd_core::decide::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord};
-use urbd_core::{Fencing, OnNoData};
+use urbd_core::{Fencing, OnNoData, dialect84};
 
 pub(crate) const FENCING: [(&str, Fencing); 3] = [
     ("dont-care", Fencing::DontCare),
@@ -92,18 +92,65 @@ fn context(args: &Args) -> Context {
         two_primaries: args.flag("two-primaries"),
         fencing: args.pick("fencing", &FENCING, Fencing::DontCare),
         on_no_data: if args.flag("suspend-no-data") { OnNoData::SuspendIo } else { OnNoData::IoError },
-        other_volume_peer_primary: args.flag("other-volume-peer-primary"),
         open: args.flag("open"),
         verify_alg: !args.flag("no-verify-alg"),
         protocol: args.number("proto", 101),
         state_sent: args.flag("state-sent"),
         peer_undecided: args.flag("peer-undecided"),
         exposed_is_current: !args.flag("exposed-differs"),
-        at_attach: at_attach.map(|t| {
+        at_attach: at_attach.map_or((DiskState::Diskless, DiskState::DUnknown), |t| {
             let (own, peer) = t.split_once('/').expect("disk/pdsk");
             (disk(own), disk(peer))
         }),
+        bitmap_in_use: args.flag("bitmap-in-use"),
+        call_local_io_error: args.flag("call-local-io-error"),
+        forced_detach: args.flag("forced"),
+        other_volume: other_volume(args),
+        second_peer: args.word("second").map(|t| second(&t)),
     }
+}
+
+/// `Role,Connection,Disk`: a second peer.
+fn second(text: &str) -> StateWord {
+    let words: Vec<&str> = text.split(',').collect();
+    StateWord::undisturbed(Role::Primary, role(words[0]), conn(words[1]), DiskState::UpToDate, disk(words[2]))
+}
+
+/// The second peer's part in a state.
+fn show_second(state: &State) -> String {
+    let second = state.peers.get(pairwise::second_peer()).map(|peer| {
+        let pair = peer.volumes[pairwise::VOLUME];
+        let conn = dialect84::conn_state(peer.connection, pair.replication);
+        let unfenced = if peer.unfenced { ",unfenced" } else { "" };
+        format!(" second={},{conn},{}{unfenced}", pair.role, pair.disk)
+    });
+    second.unwrap_or_default()
+}
+
+/// What a row says of another volume of the resource.
+fn other_volume(args: &Args) -> Option<(DiskState, urbd_core::decide::state::PairState)> {
+    let (mut disk, mut pair) = good_volume();
+    let peer_primary = args.flag("other-volume-peer-primary");
+    let missing = args.flag("other-volume-missing");
+    let bad = args.flag("other-disk-bad");
+    let lacks_data = args.flag("others-lack-data");
+    let unknown = args.flag("other-peer-disk-unknown");
+    if peer_primary {
+        pair.role = Role::Primary;
+    }
+    if missing {
+        pair.replication = Replication::Off;
+    }
+    if bad || lacks_data {
+        disk = DiskState::Inconsistent;
+    }
+    if lacks_data {
+        pair.disk = DiskState::Inconsistent;
+    }
+    if unknown {
+        (pair.replication, pair.disk) = (Replication::Off, DiskState::DUnknown);
+    }
+    (peer_primary || missing || bad || lacks_data || unknown).then_some((disk, pair))
 }
 
 fn code_text(code: StateChangeResult) -> String {
@@ -123,41 +170,33 @@ fn code(text: &str) -> StateChangeResult {
 
 #[test]
 pub(crate) fn table() {
-    table::check("rules84", |command, args| {
+    table::check("rules", |command, args| {
         let word = |key: &str| args.word(key).unwrap_or_else(|| panic!("{key} is missing"));
         match command {
             "change" => {
                 let old = state(&word("from"));
                 let force = match args.word("force").as_deref() {
-                    None => Force::Soft,
-                    Some("hard") => Force::Hard,
-                    Some("ignore-outdate") => Force::SoftIgnoreOutdate,
+                    None => Kind::Wish,
+                    Some("hard") => Kind::Fact,
+                    Some("ignore-outdate") => Kind::WishIgnoringOutdate,
                     Some(other) => panic!("force {other}"),
                 };
-                match judge(&old, &change(&word("set")), force, &context(args)) {
-                    Ok(new) if is_cluster_wide(&old, &new) => format!("{} (cluster-wide)", show(&new)),
-                    Ok(new) => show(&new),
+                match pairwise::judge_state(&old, &change(&word("set")), force, &context(args)) {
+                    Ok(state) => {
+                        let new = pairwise::word(&state);
+                        let wide = if is_cluster_wide(&old, &new) { " (cluster-wide)" } else { "" };
+                        format!("{}{}{wide}", show(&new), show_second(&state))
+                    }
                     Err(code) => code_text(code),
                 }
             }
             "valid" => valid(&state(&word("state")), &context(args)).map_or_else(code_text, |()| "ok".to_string()),
             "effects" => {
-                let facts = Facts {
-                    protocol: args.number("proto", 101),
-                    bitmap_uuid_zero: !args.flag("bitmap-in-use"),
-                    all_volumes_connected: !args.flag("other-volume-missing"),
-                    all_peer_disks_outdated: args.flag("all-peer-disks-outdated"),
-                    all_disks_up_to_date: !args.flag("other-disk-bad"),
-                    others_lack_data: args.flag("others-lack-data"),
-                    call_local_io_error: args.flag("call-local-io-error"),
-                    forced_detach: args.flag("forced"),
-                    grown: args.flag("grown"),
-                };
-                let found = effects(&state(&word("from")), &state(&word("to")), &facts);
+                let found = effects(&state(&word("from")), &state(&word("to")), &context(args));
                 found.into_iter().map(effect_text).collect::<Vec<_>>().join(" ")
             }
             "flags" => {
-                let f = metadata_flags(&state(&word("state")), args.flag("crashed"));
+                let f = metadata_flags(&pairwise::view(&state(&word("state"))), args.flag("crashed"));
                 let bits = [
                     (f.consistent, 1),
                     (f.primary_ind, 2),
@@ -177,7 +216,8 @@ pub(crate) fn table() {
                 ];
                 let step = args.pick("step", &steps, DisconnectStep::Plain);
                 let conn = words::conn(args, "conn", ConnState::Connected);
-                format!("{:?}", next_disconnect_step(step, code(&word("result")), conn))
+                let (connection, _) = dialect84::connection_and_replication(conn);
+                format!("{:?}", next_disconnect_step(step, code(&word("result")), connection))
             }
             other => panic!("command {other}"),
         }
@@ -205,27 +245,11 @@ fn all_states(mut visit: impl FnMut(StateWord)) {
     }
 }
 
-pub(crate) fn plain() -> Context {
-    Context {
-        two_primaries: false,
-        fencing: Fencing::DontCare,
-        on_no_data: OnNoData::IoError,
-        other_volume_peer_primary: false,
-        open: false,
-        verify_alg: true,
-        protocol: 101,
-        state_sent: false,
-        peer_undecided: false,
-        exposed_is_current: true,
-        at_attach: Some((DiskState::UpToDate, DiskState::DUnknown)),
-    }
-}
-
 /// To sanitise twice is to sanitise once: the rules do not fight each other.
 #[test]
 pub(crate) fn sanitising_is_stable() {
     for fencing in FENCING.map(|f| f.1) {
-        let ctx = Context { fencing, on_no_data: OnNoData::SuspendIo, ..plain() };
+        let ctx = Context { fencing, on_no_data: OnNoData::SuspendIo, ..PLAIN };
         all_states(|s| {
             let once = sanitise(&s, &s, &ctx);
             let twice = sanitise(&once, &once, &ctx);
@@ -258,14 +282,14 @@ pub(crate) fn wishes_keep_the_state_legal() {
     .map(change)
     .to_vec();
     for fencing in FENCING.map(|f| f.1) {
-        let ctx = Context { fencing, ..plain() };
+        let ctx = Context { fencing, ..PLAIN };
         all_states(|s| {
             let old = sanitise(&s, &s, &ctx);
             if valid(&old, &ctx).is_err() {
                 return;
             }
             for wish in &changes {
-                if let Ok(new) = judge(&old, wish, Force::Soft, &ctx) {
+                if let Ok(new) = judge(&old, wish, Kind::Wish, &ctx) {
                     assert_eq!(valid(&new, &ctx), Ok(()), "{} -> {}", show(&old), show(&new));
                     let data = new.disk == DiskState::UpToDate || new.pdsk == DiskState::UpToDate;
                     assert!(new.role != Role::Primary || data, "{} -> {}", show(&old), show(&new));
@@ -281,7 +305,7 @@ pub(crate) fn wishes_keep_the_state_legal() {
 pub(crate) fn a_primary_that_loses_a_peers_data_starts_a_generation() {
     let lost = [ConnState::Timeout, ConnState::BrokenPipe, ConnState::NetworkFailure, ConnState::TearDown];
     for fencing in FENCING.map(|f| f.1) {
-        let ctx = Context { fencing, on_no_data: OnNoData::SuspendIo, ..plain() };
+        let ctx = Context { fencing, on_no_data: OnNoData::SuspendIo, ..PLAIN };
         all_states(|s| {
             let old = sanitise(&s, &s, &ctx);
             let had = matches!(old.pdsk, DiskState::Consistent | DiskState::UpToDate);
@@ -291,9 +315,8 @@ pub(crate) fn a_primary_that_loses_a_peers_data_starts_a_generation() {
             }
             for conn in lost {
                 let wish = StateChange { conn: Some(conn), ..StateChange::default() };
-                let new = judge(&old, &wish, Force::Hard, &ctx).expect("a fact");
-                let facts = Facts { protocol: 101, bitmap_uuid_zero: true, ..Facts::default() };
-                let found = effects(&old, &new, &facts);
+                let new = judge(&old, &wish, Kind::Fact, &ctx).expect("a fact");
+                let found = effects(&old, &new, &ctx);
                 let frozen = new.susp_fen || new.susp_nod;
                 let wanted = if frozen { Effect::MarkGenerationPending } else { Effect::NewGeneration };
                 assert!(found.contains(&wanted), "{} -> {}: {found:?}", show(&old), show(&new));
@@ -305,7 +328,7 @@ pub(crate) fn a_primary_that_loses_a_peers_data_starts_a_generation() {
 /// A resync or verify begins only where none is on its way, whichever node asks for it.
 #[test]
 fn no_resync_or_verify_begins_beside_another() {
-    let context = Context { verify_alg: true, ..plain() };
+    let context = Context { verify_alg: true, ..PLAIN };
     let beginnings = [ConnState::VerifyS, ConnState::VerifyT, ConnState::StartingSyncS, ConnState::StartingSyncT];
     for &conn in ConnState::ALL.iter().filter(|c| **c > ConnState::Connected) {
         let (disk, pdsk) = match conn {
@@ -321,7 +344,7 @@ fn no_resync_or_verify_begins_beside_another() {
         let old = StateWord::undisturbed(Role::Secondary, Role::Secondary, conn, disk, pdsk);
         for wished in beginnings.into_iter().filter(|w| *w != conn) {
             let change = StateChange { conn: Some(wished), ..StateChange::default() };
-            let judged = judge(&old, &change, Force::Soft, &context);
+            let judged = judge(&old, &change, Kind::Wish, &context);
             assert_eq!(judged, Err(StateChangeResult::ResyncRunning), "{conn} to {wished}");
         }
     }

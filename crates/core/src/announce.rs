@@ -1,0 +1,106 @@
+//! What this node says of itself: to its peers, in 8.4's packets (`docs/spec/wire-protocol.md` 5.10, 5.13, 5.14), and
+//! to the front ends.
+
+use crate::Resource;
+use crate::api::{Effect, Segments};
+use crate::dialect84;
+use units::{Generation, NodeId, VolumeNr};
+use wire::{DiskState, Packet, Socket, UuidFlags};
+
+impl Resource {
+    pub(crate) fn send_state(&mut self, i: NodeId, d: VolumeNr) {
+        let word = dialect84::word(&self.state, Some(i), d);
+        self.send(i, Socket::Data, d, Packet::State(word), Segments::None);
+    }
+
+    /// Tells every peer of the volume's state.
+    pub(crate) fn tell_state(&mut self, d: VolumeNr) {
+        self.connections.ids().for_each(|i| self.send_state(i, d));
+    }
+
+    /// Tells every peer of the volume's generations.
+    pub(crate) fn tell_uuids(&mut self, d: VolumeNr, extra: UuidFlags) {
+        self.connections.ids().for_each(|i| self.send_uuids(i, d, extra));
+    }
+
+    pub(crate) fn send_uuids(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
+        let dev = &self.devices[d];
+        if self.state.disk(d) < DiskState::Negotiating || dev.backing.is_none() {
+            return;
+        }
+        let set = self.uuids(i, d);
+        let mut flags = extra.0;
+        if self.connections[i].discard_my_data {
+            flags |= UuidFlags::DISCARD_MY_DATA.0;
+        }
+        if dev.crashed_primary {
+            flags |= UuidFlags::CRASHED_PRIMARY.0;
+        }
+        if self.state.disk(d) == DiskState::Negotiating && dev.attach_state == DiskState::Inconsistent {
+            flags |= UuidFlags::INCONSISTENT.0;
+        }
+        let current = if set.current == Generation::JUST_CREATED {
+            set.current
+        } else {
+            set.current.with_primary_bit(self.state.is_primary())
+        };
+        let changes = self.bits_left(i, d);
+        let packet = wire::Uuids {
+            current,
+            bitmap: set.bitmap,
+            history: set.history,
+            dirty_bits: changes,
+            flags: UuidFlags(flags),
+        };
+        self.connections[i].peer_devices[d].changes_told = changes;
+        self.send(i, Socket::Data, d, Packet::Uuids(Box::new(packet)), Segments::None);
+    }
+
+    /// What we announce about a device's size (`docs/spec/wire-protocol.md` 5.13).
+    pub(crate) fn send_sizes(&mut self, i: NodeId, d: VolumeNr) {
+        let dev = &self.devices[d];
+        let c = &self.connections[i];
+        let usable = self.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
+        let disk_size = if usable { self.capacity(d) } else { units::Sector(0) };
+        let user_size = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
+        let block = dev.backing.as_ref().map_or(512, |b| b.opened.block_size);
+        let discard = dev.backing.as_ref().is_none_or(|b| b.opened.can_discard);
+        let limits = wire::QueueLimits {
+            physical_block_size: block.max(512),
+            logical_block_size: 512,
+            alignment_offset: 0,
+            io_min: block.max(512),
+            io_opt: 0,
+            discard_enabled: discard,
+            discard_zeroes_data: false,
+            write_same_capable: false,
+            bitmap_block_shift: 0,
+        };
+        let sizes = wire::Sizes {
+            disk_size,
+            user_size,
+            current_size: dev.size,
+            max_bio_size: c.dialect().map_or(1 << 20, |x| x.version.max_block()),
+            queue_order_type: 0,
+            flags: wire::ResizeFlags::default(),
+            limits: c.has(wire::Features::WRITE_SAME).then_some(limits),
+        };
+        self.send(i, Socket::Data, d, Packet::Sizes(Box::new(sizes)), Segments::None);
+    }
+
+    /// Tells front ends and applications what they may do.
+    pub(crate) fn announce_device(&mut self, d: VolumeNr) {
+        let good_peer = self.state.good_peers(d).any(|i| self.state.is_connected(i));
+        let trim = self.connected().all(|(_, c)| c.takes_discards());
+        let dev = &mut self.devices[d];
+        let access = if self.state.is_primary() { crate::Access::ReadWrite } else { crate::Access::None };
+        let size = dev.size.to_bytes();
+        let can = dev.backing.as_ref().map_or(good_peer, |b| b.opened.can_discard);
+        let now = (size, access, can && trim);
+        if dev.announced != Some(now) {
+            dev.announced = Some(now);
+            let volume = dev.volume;
+            self.emit(Effect::Device { volume, size, access, discard: now.2 });
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Changes that both nodes must agree to: one transaction at a time (`docs/spec/connection-and-state.md` 3.1).
+//!
+//! Owns `Resource::agreement`. With 8.4 a transaction has one participant, who is asked about volume after volume (or
+//! about the connection) and whose last yes is the commit.
+
+use super::Waiting;
+use crate::Resource;
+use crate::api::{ConnectionState, Segments, Severity};
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::{self, Kind, Refusal};
+use crate::decide::state::Replication;
+use crate::decide::{StateChange, StateChangeResult as Code};
+use crate::dialect84;
+use crate::mutant::{Mutant, mutant};
+use units::{Instant, NodeId, VolumeNr};
+use wire::{DiskState, Packet, Socket};
+
+/// A change that a peer was asked about.
+#[derive(Debug)]
+pub(crate) struct Agreement {
+    /// The command that waits for it.
+    pub(crate) command: u64,
+    pub(crate) participant: NodeId,
+    /// When it was asked last.
+    pub(crate) at: Instant,
+    change: Change,
+    /// The volumes that the participant is asked about, in this order, each with the number of disks that it has had:
+    /// the answer is about this one. None: about the connection.
+    volumes: Vec<(VolumeNr, u64)>,
+    /// So many of them were answered with yes.
+    agreed: usize,
+    /// Why it is off, whatever the peer answers: this node has agreed to something else meanwhile.
+    contradicted: Option<Refusal>,
+}
+
+impl Resource {
+    /// Judges a change here; if it concerns a peer, asks it first. `Ok(true)`: done. `Ok(false)`: the answer will come.
+    ///
+    /// # Errors
+    /// The rule that refuses it; "in a transient state" while another change is being agreed on.
+    pub(super) fn agree(&mut self, id: u64, change: &Change) -> Result<bool, Refusal> {
+        let new = match self.would_be(change, Kind::Wish) {
+            Err(Refusal { code: Code::NothingToDo, .. }) => return Ok(true),
+            other => other?,
+        };
+        let Some((i, first)) = rules::to_be_asked(&self.state, &new).first().copied() else {
+            return self.change(change.clone(), Kind::Wish).map(|()| true);
+        };
+        if !self.ask(id, i, Some(&new), change.clone()) {
+            return Err(Refusal { code: Code::InTransientState, volume: Some(first) });
+        }
+        Ok(false)
+    }
+
+    /// Begins a transaction about the volumes that become different from a peer's point of view, or (`None`) about the
+    /// connection. False: another one is under way.
+    pub(super) fn ask(
+        &mut self,
+        command: u64,
+        i: NodeId,
+        new: Option<&crate::decide::state::State>,
+        change: Change,
+    ) -> bool {
+        if self.agreement.is_some() {
+            return false;
+        }
+        let pairs = new.map(|new| rules::to_be_asked(&self.state, new)).unwrap_or_default();
+        let ours = pairs.into_iter().filter(|(peer, _)| *peer == i);
+        let volumes = ours.map(|(_, d)| (d, self.devices[d].disks_seen)).collect();
+        let at = self.now;
+        self.agreement =
+            Some(Agreement { command, participant: i, at, change, volumes, agreed: 0, contradicted: None });
+        self.send_question();
+        true
+    }
+
+    fn send_question(&mut self) {
+        let Some(asked) = &self.agreement else { return };
+        let i = asked.participant;
+        let about = asked.volumes.get(asked.agreed).map(|(d, _)| *d);
+        let d = about.unwrap_or(self.devices.first());
+        let request = dialect84::request(&asked.change, i, d);
+        let of_volume = about.is_some() || self.connections[i].version() < 100;
+        let packet = if of_volume { Packet::StateChgReq(request) } else { Packet::ConnStChgReq(request) };
+        self.send(i, Socket::Data, d, packet, Segments::None);
+    }
+
+    /// The participant's answer.
+    pub(crate) fn peer_answered_change(&mut self, i: NodeId, result: Code) {
+        let Some(asked) = self.agreement.take_if(|asked| asked.participant == i) else { return };
+        let no = Refusal { code: Code::FailedByPeer, volume: None };
+        if !result.is_success() {
+            // It has agreed about the volumes before this one.
+            asked.volumes[..asked.agreed].iter().for_each(|(d, _)| self.send_state(i, *d));
+            return self.answered(i, asked.command, Err(no));
+        }
+        if asked.agreed + 1 < asked.volumes.len() {
+            self.agreement = Some(Agreement { agreed: asked.agreed + 1, at: self.now, ..asked });
+            return self.send_question();
+        }
+        let outcome = self.commit(i, &asked);
+        self.answered(i, asked.command, outcome);
+    }
+
+    /// The participant has agreed to all of it: the change takes place here, too, if it still can.
+    fn commit(&mut self, i: NodeId, asked: &Agreement) -> Result<(), Refusal> {
+        let Some((d, _)) = asked.volumes.first().copied() else {
+            return self.change(asked.change.clone(), Kind::Fact);
+        };
+        // By force meanwhile; what is being attached now is another matter.
+        if asked.change.sets_disk(d, DiskState::Failed) && !self.can_detach(d) {
+            return Ok(());
+        }
+        let same_disks = asked.volumes.iter().all(|(d, disk)| self.devices[*d].disks_seen == *disk);
+        let outcome = if !same_disks {
+            Err(Refusal { code: Code::InTransientState, volume: Some(d) })
+        } else {
+            // Meanwhile something else may have been agreed that this would contradict (a second Primary).
+            asked.contradicted.map_or(Ok(()), Err).and_then(|()| self.change_as_agreed(i, asked))
+        };
+        if outcome.is_err() {
+            asked.volumes.iter().for_each(|(d, _)| self.peer_went_ahead(i, *d, &asked.change));
+        }
+        outcome
+    }
+
+    /// A change to which the peer has agreed.
+    ///
+    /// # Errors
+    /// The rule that refuses it, or that a resync comes to nothing: the peer has lost its disk meanwhile.
+    fn change_as_agreed(&mut self, i: NodeId, asked: &Agreement) -> Result<(), Refusal> {
+        if let Some((rise, forced)) = self.promotion_agreed(asked.command) {
+            self.change(rise, Kind::Wish)?;
+            self.promoted(&forced);
+            return Ok(());
+        }
+        self.change(asked.change.clone(), Kind::Wish)?;
+        for (d, _) in &asked.volumes {
+            let begins = [Replication::StartingSyncS, Replication::StartingSyncT];
+            let begins = begins.into_iter().any(|to| asked.change.begins(i, *d, to));
+            if begins && self.state.replication(i, *d) == Replication::Established {
+                return Err(Refusal { code: Code::NoRemoteDisk, volume: Some(*d) });
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer has made a change that cannot be made here any more: it is told so. Until it answers, a copy that it
+    /// has given up to become a target is not one to rely on.
+    fn peer_went_ahead(&mut self, i: NodeId, d: VolumeNr, change: &Change) {
+        let peer_disk = self.state.peer_disk(i, d);
+        if change.begins(i, d, Replication::StartingSyncS) && peer_disk > DiskState::Inconsistent {
+            self.happened(Set::PeerDisk(i, d, DiskState::Inconsistent));
+        }
+        if change.sets_disk(d, DiskState::Failed) && self.state.replication(i, d) > Replication::Established {
+            // It has ended the resync, which goes on here: only a comparison brings them together again.
+            let text = "the peer ended the resync for a detach that is not possible any more".to_owned();
+            return self.drop_link(i, ConnectionState::NetworkFailure, "detach-withdrawn", text);
+        }
+        self.send_state(i, d);
+    }
+
+    /// The link went down before the answer.
+    pub(crate) fn peer_gone_for_commands(&mut self, i: NodeId) {
+        if let Some(asked) = self.agreement.take_if(|asked| asked.participant == i) {
+            self.answered(i, asked.command, Err(Refusal { code: Code::FailedByPeer, volume: None }));
+        }
+    }
+
+    /// What this node has just agreed to may be at odds with what it has asked for itself: then that is off. By the
+    /// state alone it may look possible again when the answer comes: the peer's word from before it knew of the
+    /// agreement may come in between, and two nodes would each be Primary by leave of the other.
+    fn withdraw_contradicted(&mut self) {
+        let asked = self.agreement.as_ref().filter(|asked| !asked.volumes.is_empty());
+        let Some(change) = asked.map(|asked| asked.change.clone()).filter(|_| !mutant(Mutant::AgreementForgotten))
+        else {
+            return;
+        };
+        let judged = self.would_be(&change, Kind::Wish);
+        let contradiction = judged.err().filter(|refusal| refusal.code != Code::NothingToDo);
+        if let Some(asked) = &mut self.agreement {
+            asked.contradicted = asked.contradicted.or(contradiction);
+        }
+    }
+
+    /// A command may have dropped the link that another one waits for an answer on.
+    pub(super) fn end_unanswerable(&mut self) {
+        let asked = self.agreement.as_ref().map(|asked| asked.command);
+        let lost = self.pending.iter().filter(|p| p.what.awaits_answer() && asked != Some(p.id));
+        for (id, i) in lost.map(|p| (p.id, p.what.participant())).collect::<Vec<_>>() {
+            let i = i.or_else(|| self.connections.ids().next());
+            if let Some(i) = i {
+                self.answered(i, id, Err(Refusal { code: Code::FailedByPeer, volume: None }));
+            }
+        }
+    }
+
+    // -- what the peer asks for --------------------------------------------------------------------------------------
+
+    /// The peer wants to change the state of both nodes.
+    pub(crate) fn peer_asks_change(&mut self, i: NodeId, d: Option<VolumeNr>, asked: &StateChange) {
+        let ours = self.agreement.as_ref().is_some_and(|ours| ours.participant == i);
+        if ours && self.connections[i].resolve_conflicts() {
+            return self.refuse_change(i, d, Code::ConcurrentStateChange);
+        }
+        let Some(change) = dialect84::asked(asked, i, d, self.devices.ids()) else {
+            let text = "the peer asked for a change that only this node can make";
+            self.note(Severity::Warning, d, Some(i), "change-refused", text);
+            return self.refuse_change(i, d, Code::NotSupported);
+        };
+        let forced = |d: &VolumeNr| change.sets_peer_disk(i, *d, DiskState::UpToDate) && self.serves_without_data(*d);
+        if d.is_some_and(|d| forced(&d)) {
+            // That copy was not good: by force it counts for those who have seen no better one.
+            let text = "the peer's copy shall count by force, but users here have seen another: make this node \
+                        Secondary first";
+            self.note(Severity::Warning, d, Some(i), "change-refused", text.to_owned());
+            return self.refuse_change(i, d, Code::NoUpToDateDisk);
+        }
+        let target = d.filter(|d| change.begins(i, *d, Replication::StartingSyncT));
+        if let Some(d) = target.filter(|d| !self.peer_has_all(*d)) {
+            self.connections[i].asked_later = Some((d, *asked));
+            return;
+        }
+        // What a disk that is being attached is worth, and the peer's beside it, comes out when they were compared.
+        let of_peer = |set: &Set| matches!(set, Set::PeerDisk(..)) && !mutant(Mutant::ForcedWhileCompared);
+        let judges = change.sets().any(|set| matches!(set, Set::Disk(..)) || of_peer(&set));
+        let undecided =
+            |d: VolumeNr| self.devices[d].attaching.is_some() || self.state.disk(d) == DiskState::Negotiating;
+        let waits = d.map_or_else(|| self.devices.ids().any(undecided), undecided);
+        let leaves = change.sets().any(|set| set == Set::Connection(i, ConnectionState::TearDown));
+        let result = match d {
+            _ if judges && waits => Err(Code::InTransientState),
+            Some(_) => self.change(change, Kind::Wish).map_err(|r| r.code),
+            None => self.change(change, Kind::WishIgnoringOutdate).map_err(|r| r.code),
+        };
+        // Its disk may be gone since it asked: then no resync has begun.
+        let begun = target.is_none_or(|d| self.state.replication(i, d) > Replication::Established);
+        let code = match result {
+            Ok(()) if !begun => Code::NoUpToDateDisk,
+            Ok(()) => {
+                self.withdraw_contradicted();
+                Code::Success
+            }
+            Err(code) => code,
+        };
+        self.refuse_change(i, d, code);
+        if leaves && code.is_success() {
+            let text = "the peer disconnected".to_owned();
+            self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
+        }
+    }
+
+    /// A Primary without a good copy of its own.
+    fn serves_without_data(&self, d: VolumeNr) -> bool {
+        self.state.is_primary() && self.state.disk(d) < DiskState::UpToDate && !mutant(Mutant::ForcedBesideUsers)
+    }
+}
+
+impl Waiting {
+    /// Who was asked, where that is part of what waits.
+    fn participant(&self) -> Option<NodeId> {
+        match self {
+            Waiting::Disconnect { peer, .. } | Waiting::Reconnect { peer, .. } | Waiting::Verify { peer, .. } => {
+                Some(*peer)
+            }
+            _ => None,
+        }
+    }
+}

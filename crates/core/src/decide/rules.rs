@@ -1,0 +1,691 @@
+//! Which states and changes of state are legal (`docs/spec/connection-and-state.md` 2.3 and 2.8).
+//!
+//! One rule set for all peers. Most rules look at one volume and one peer ([`View`]); a row that is about what 8.4 can
+//! and cannot do looks at the protocol that was agreed with that peer ([`PeerFacts::protocol`]).
+
+use super::change::{Change, Set};
+use super::effects::{self, Caused};
+use super::state::{PairState, Paused, Replication as R, State};
+use super::{DiskState as D, Role, StateChangeResult as Code};
+use crate::api::ConnectionState as N;
+use crate::config::{Fencing, OnNoData};
+use crate::members::{Peers, Volumes};
+use crate::mutant::{Mutant, mutant};
+use crate::rows::hit;
+use units::{NodeId, VolumeNr};
+
+/// What the rules look at besides the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The effective fencing policy of the resource.
+    pub fencing: Fencing,
+    /// on-no-data-accessible.
+    pub on_no_data: OnNoData,
+    /// This node's parameters were sent to some peer, and that handshake has not ended: the "state sent" mark.
+    pub state_sent: bool,
+    /// Per volume.
+    pub volumes: Volumes<VolumeFacts>,
+    /// Per peer.
+    pub peers: Peers<PeerFacts>,
+}
+
+/// Facts about a volume on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeFacts {
+    /// The device is held open.
+    pub open: bool,
+    /// The generation that users have seen is that of the attached disk.
+    pub exposed_is_current: bool,
+    /// What the metadata said of the disk when it was attached.
+    pub at_attach: D,
+    /// on-io-error is call-local-io-error.
+    pub call_local_io_error: bool,
+    /// The detach is forced.
+    pub forced_detach: bool,
+}
+
+/// Facts about a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerFacts {
+    /// allow-two-primaries.
+    pub two_primaries: bool,
+    /// verify-alg is configured.
+    pub verify_alg: bool,
+    /// The agreed protocol (meaningless while not connected).
+    pub protocol: u32,
+    /// Per volume.
+    pub volumes: Volumes<PairFacts>,
+}
+
+/// Facts about a volume between this node and a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairFacts {
+    /// The peer has not come to the verdict yet on which a resync is about to begin here.
+    pub undecided: bool,
+    /// When the disk was attached its metadata said that the peer's is Outdated.
+    pub outdated_at_attach: bool,
+    /// The bitmap UUID is 0: no bitmap records the difference to the peer.
+    pub bitmap_uuid_zero: bool,
+}
+
+/// How a change is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A wish: every rule applies.
+    Wish,
+    /// A wish; to outdate a disk that is worse than Outdated already is dropped silently.
+    WishIgnoringOutdate,
+    /// A fact: only the hard rules apply.
+    Fact,
+}
+
+/// Why a change is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The rule's code; `NothingToDo` if the state would stay the same.
+    pub code: Code,
+    /// The volume that the rule looked at.
+    pub volume: Option<VolumeNr>,
+}
+
+/// A change that may take place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The state that follows.
+    pub new: State,
+    /// What it brings with it, in the order in which that is to be carried out.
+    pub effects: Vec<Caused>,
+}
+
+/// A volume and one peer's part in it: what most rules look at. Without any peer: a volume alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// This node's role.
+    pub role: Role,
+    /// The peer's.
+    pub peer: Role,
+    /// The connection.
+    pub connection: N,
+    /// What goes on.
+    pub replication: R,
+    /// This node's disk.
+    pub disk: D,
+    /// The peer's.
+    pub peer_disk: D,
+    /// Who pauses a resync.
+    pub paused: Paused,
+    /// I/O is frozen: by the administrator, without data, until a peer is fenced.
+    pub frozen: (bool, bool, bool),
+    /// Some peer's disk is UpToDate.
+    pub good_elsewhere: bool,
+}
+
+impl View {
+    /// The volume towards a peer of the state.
+    #[must_use]
+    pub fn of(state: &State, peer: Option<NodeId>, volume: VolumeNr) -> View {
+        let suspended = state.suspended();
+        let (connection, pair) = match peer.and_then(|peer| state.peers.get(peer)) {
+            Some(peer) => (peer.connection, peer.volumes[volume]),
+            None => (N::StandAlone, PairState::UNKNOWN),
+        };
+        View {
+            role: state.role,
+            peer: pair.role,
+            connection,
+            replication: pair.replication,
+            disk: state.disk(volume),
+            peer_disk: pair.disk,
+            paused: pair.paused,
+            frozen: (suspended.user, suspended.no_data, suspended.fencing),
+            good_elsewhere: state.good_peers(volume).next().is_some(),
+        }
+    }
+
+    /// Is the volume's handshake complete?
+    #[must_use]
+    pub fn is_together(&self) -> bool {
+        self.replication >= R::Established
+    }
+
+    /// Is a resync, a verify or the like running or about to begin?
+    #[must_use]
+    pub fn is_beyond(&self) -> bool {
+        self.replication > R::Established
+    }
+
+    /// Is I/O frozen?
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.0 || self.frozen.1 || self.frozen.2
+    }
+
+    /// Did connection or replication change?
+    fn moved_from(&self, old: &View) -> bool {
+        (old.connection, old.replication) != (self.connection, self.replication)
+    }
+
+    fn comes_to(&self, old: &View, replication: R) -> bool {
+        self.replication == replication && old.replication != replication
+    }
+}
+
+/// A volume's peers; `None` stands for a volume without any.
+pub(super) fn towards(state: &State) -> impl Iterator<Item = Option<NodeId>> + use<> {
+    let members = state.peers.members();
+    members.into_iter().map(Some).chain(members.is_empty().then_some(None))
+}
+
+/// Every volume with every peer.
+fn pairs(state: &State) -> impl Iterator<Item = (NodeId, VolumeNr)> + use<> {
+    let volumes = state.volumes.ids();
+    let members = state.peers.members();
+    volumes.flat_map(move |volume| members.into_iter().map(move |peer| (peer, volume)))
+}
+
+/// Judges a change: the state that follows and what that brings with it, or why not.
+///
+/// # Errors
+/// The rule that refuses it; `NothingToDo` if the state would stay the same.
+pub fn judge(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Result<Judged, Refusal> {
+    let new = successor(old, change, kind, facts)?;
+    let effects = effects::effects(old, &new, facts);
+    Ok(Judged { new, effects })
+}
+
+/// The state that follows, or why the change is refused: as [`judge`], for who only asks.
+///
+/// # Errors
+/// As of [`judge`].
+pub fn successor(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Result<State, Refusal> {
+    let mut wanted = change.applied(old);
+    if kind == Kind::WishIgnoringOutdate {
+        for (volume, state) in old.volumes.iter() {
+            if state.disk < D::Outdated && wanted.disk(volume) == D::Outdated {
+                wanted.volumes[volume].disk = state.disk;
+            }
+        }
+    }
+    let outdates = |volume| kind == Kind::Wish && change.sets_disk(volume, D::Outdated);
+    for (peer, volume) in pairs(old) {
+        if outdates(volume) && wanted.is_connected(peer) && refuses_outdated(wanted.replication(peer, volume)) {
+            return Err(Refusal { code: Code::ConnectedOutdates, volume: Some(volume) });
+        }
+    }
+    let new = sanitise(old, &wanted, facts);
+    let unconnected = change.sets().find_map(|set| unconnected(old, set));
+    if new == *old && unconnected.is_none() {
+        return Err(Refusal { code: Code::NothingToDo, volume: None });
+    }
+    if let Some(refusal) = unconnected {
+        return Err(refusal);
+    }
+    for volume in old.volumes.ids() {
+        for peer in towards(old) {
+            let of = |state| View::of(state, peer, volume);
+            let (before, wanted, after) = (of(old), of(&wanted), of(&new));
+            let refused = |code| Refusal { code, volume: Some(volume) };
+            // What is frozen because of another volume is no change of this one.
+            let (_, no_data, unfenced) = before.frozen;
+            if before == (View { frozen: (after.frozen.0, no_data, unfenced), ..after }) {
+                continue;
+            }
+            hard_rules(&before, &after).map_err(refused)?;
+            if kind != Kind::Fact {
+                let judge = Judge { state: &new, facts, peer, volume };
+                let earlier = Judge { state: old, ..judge };
+                judge.wish(&earlier, [&before, &wanted, &after]).map_err(refused)?;
+            }
+        }
+    }
+    Ok(new)
+}
+
+/// Nothing goes on with a peer that is not connected.
+fn unconnected(old: &State, set: Set) -> Option<Refusal> {
+    let Set::Replication(peer, volume, replication) = set else { return None };
+    let code = match old.connection(peer) {
+        N::Connected => return None,
+        N::StandAlone | N::Unconnected | N::Connecting => Code::NeedConnection,
+        _ => Code::InTransientState,
+    };
+    (replication >= R::Established).then_some(Refusal { code, volume: Some(volume) })
+}
+
+/// Makes the parts of a wanted state fit each other (spec 2.8, "Sanitising").
+#[must_use]
+pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
+    let mut new = wanted.clone();
+    let mut passed = Passed::of(&new);
+    each_pair(&mut new, without_connection);
+    passed.by(1, &new);
+    each_pair(&mut new, |new, peer, volume| {
+        let idle = new.connection(peer) == N::StandAlone && new.disk(volume) == D::Diskless;
+        if idle && new.role == Role::Secondary {
+            new.pair_mut(peer, volume).paused.by_dependency = false;
+        }
+    });
+    passed.by(2, &new);
+    each_pair(&mut new, |new, peer, volume| without_disks(old, new, peer, volume));
+    passed.by(3, &new);
+    negotiations_end(&mut new, facts);
+    passed.by(4, &new);
+    each_pair(&mut new, connected_is_good);
+    passed.by(5, &new);
+    each_pair(&mut new, |new, peer, volume| {
+        let replication = new.replication(peer, volume);
+        let ((disk_min, disk_max), (peer_min, peer_max)) = disk_ranges(replication);
+        if replication != R::SyncTarget || !mutant(Mutant::SourceStaysUpToDate) {
+            let disk = &mut new.volumes[volume].disk;
+            *disk = (*disk).clamp(disk_min, disk_max);
+        }
+        let disk = &mut new.pair_mut(peer, volume).disk;
+        *disk = (*disk).clamp(peer_min, peer_max);
+    });
+    passed.by(6, &new);
+    freeze_unfenced(old, &mut new, facts);
+    passed.by(7, &new);
+    // I/O freezes when the condition begins, not as long as it lasts.
+    let begins = |volume| lacks_data(&new, volume) && !lacks_data(old, volume);
+    new.frozen_without_data |= facts.on_no_data == OnNoData::SuspendIo && old.volumes.ids().any(begins);
+    passed.by(8, &new);
+    each_pair(&mut new, pause);
+    passed.by(9, &new);
+    new
+}
+
+/// Counts the rules of sanitising that change anything.
+struct Passed(Option<State>);
+
+impl Passed {
+    fn of(state: &State) -> Passed {
+        Passed(cfg!(feature = "rows").then(|| state.clone()))
+    }
+
+    fn by(&mut self, rule: u8, now: &State) {
+        if let Some(before) = self.0.as_mut().filter(|before| *before != now) {
+            before.clone_from(now);
+            hit("sanitising", || rule.to_string());
+        }
+    }
+}
+
+fn each_pair(state: &mut State, mut f: impl FnMut(&mut State, NodeId, VolumeNr)) {
+    pairs(state).for_each(|(peer, volume)| f(state, peer, volume));
+}
+
+/// Rule 1: nothing goes on, and little is known of a peer that is not connected.
+fn without_connection(new: &mut State, peer: NodeId, volume: VolumeNr) {
+    let connected = new.is_connected(peer);
+    let pair = new.pair_mut(peer, volume);
+    if !connected {
+        pair.replication = R::Off;
+    }
+    if pair.replication == R::Off {
+        pair.paused.by_peer = false;
+        pair.role = Role::Unknown;
+        if pair.disk > D::DUnknown || pair.disk < D::Inconsistent {
+            pair.disk = D::DUnknown;
+        }
+    }
+}
+
+/// Rule 3: no resync and no verify without two disks, no verify of a bad one.
+fn without_disks(old: &State, new: &mut State, peer: NodeId, volume: VolumeNr) {
+    let (pair, disk) = (*new.pair(peer, volume), new.disk(volume));
+    if pair.replication > R::Established && (disk <= D::Failed || pair.disk <= D::Failed) {
+        let (own, peers) = disk_ranges(pair.replication);
+        let target = own == (D::Inconsistent, D::Outdated);
+        let source = peers == (D::Inconsistent, D::Consistent) && !mutant(Mutant::TargetOutlivesSource);
+        if source && matches!(pair.disk, D::Consistent | D::Outdated) {
+            // The same seen from the source: the peer's copy is no better for its loss.
+            new.pair_mut(peer, volume).disk = D::Inconsistent;
+        }
+        if target && matches!(disk, D::Consistent | D::Outdated) {
+            // The source's disk is gone before the resync began. The reference calls this copy UpToDate then, although
+            // it lacks what the source had written alone.
+            new.volumes[volume].disk = D::Inconsistent;
+        }
+        new.pair_mut(peer, volume).replication = R::Established;
+    }
+    let verifies = old.replication(peer, volume).is_verifying() && new.replication(peer, volume).is_verifying();
+    if verifies && (new.disk(volume) < D::UpToDate || new.peer_disk(peer, volume) < D::UpToDate) {
+        // A disk that went bad ends it. The reference goes on, and calls the disk UpToDate.
+        new.pair_mut(peer, volume).replication = R::Established;
+    }
+}
+
+/// Rule 4: nobody is left who could say what a disk that is being attached is worth.
+fn negotiations_end(new: &mut State, facts: &Facts) {
+    for volume in new.volumes.ids() {
+        if new.disk(volume) != D::Negotiating || new.replicates_anywhere(volume) {
+            continue;
+        }
+        let known = facts.volumes[volume];
+        let trusted = known.exposed_is_current;
+        new.volumes[volume].disk = if trusted { known.at_attach } else { D::Diskless };
+        for (peer, state) in facts.peers.iter() {
+            let outdated = trusted && state.volumes[volume].outdated_at_attach;
+            new.pair_mut(peer, volume).disk = if outdated { D::Outdated } else { D::DUnknown };
+        }
+    }
+}
+
+/// Rule 5: of two that are connected, and between which no resync is wanted, both are good.
+fn connected_is_good(new: &mut State, peer: NodeId, volume: VolumeNr) {
+    let (pair, disk) = (*new.pair(peer, volume), new.disk(volume));
+    if !(R::Established..R::Ahead).contains(&pair.replication) {
+        return;
+    }
+    // That an Outdated disk is as good as the other one only a comparison can tell: there must be another one.
+    let good = |disk: D, other: D| {
+        let alone = pair.replication == R::Established && other < D::Inconsistent;
+        disk == D::Consistent || (disk == D::Outdated && !alone)
+    };
+    if good(disk, pair.disk) {
+        new.volumes[volume].disk = D::UpToDate;
+    }
+    if good(pair.disk, disk) {
+        new.pair_mut(peer, volume).disk = D::UpToDate;
+    }
+}
+
+/// The disk states that go with what goes on: own, then the peer's, each from worst to best.
+const fn disk_ranges(replication: R) -> ((D, D), (D, D)) {
+    let good = (D::UpToDate, D::UpToDate);
+    match replication {
+        R::WFBitMapT | R::PausedSyncT | R::StartingSyncT | R::WFSyncUUID | R::Behind => {
+            ((D::Inconsistent, D::Outdated), good)
+        }
+        R::VerifyS | R::VerifyT => (good, good),
+        R::Established => ((D::Diskless, D::UpToDate), (D::Diskless, D::UpToDate)),
+        R::WFBitMapS | R::PausedSyncS | R::StartingSyncS | R::Ahead => (good, (D::Inconsistent, D::Consistent)),
+        R::SyncTarget => ((D::Inconsistent, D::Inconsistent), good),
+        R::SyncSource => (good, (D::Inconsistent, D::Inconsistent)),
+        R::Off => ((D::Diskless, D::UpToDate), (D::Inconsistent, D::DUnknown)),
+    }
+}
+
+/// Rule 7: I/O freezes until a peer that got out of reach is fenced.
+fn freeze_unfenced(old: &State, new: &mut State, facts: &Facts) {
+    if facts.fencing != Fencing::ResourceAndStonith || mutant(Mutant::NoFreezeForFencing) {
+        return;
+    }
+    let unfenced = |state: &State, peer, volume| {
+        let pair = state.pair(peer, volume);
+        state.is_primary() && pair.replication == R::Off && pair.disk > D::Outdated
+    };
+    each_pair(new, |new, peer, volume| {
+        new.peers[peer].unfenced |= unfenced(new, peer, volume) && !unfenced(old, peer, volume);
+    });
+}
+
+/// Primary without access to an UpToDate disk.
+#[must_use]
+pub fn lacks_data(state: &State, volume: VolumeNr) -> bool {
+    state.is_primary() && state.disk(volume) < D::UpToDate && state.good_peers(volume).next().is_none()
+}
+
+/// Rule 9.
+fn pause(new: &mut State, peer: NodeId, volume: VolumeNr) {
+    let pair = new.pair_mut(peer, volume);
+    pair.replication = match (pair.replication, pair.paused.any()) {
+        (R::SyncSource, true) => R::PausedSyncS,
+        (R::SyncTarget, true) => R::PausedSyncT,
+        (R::PausedSyncS, false) => R::SyncSource,
+        (R::PausedSyncT, false) => R::SyncTarget,
+        (replication, _) => replication,
+    };
+    match pair.replication {
+        R::SyncSource => pair.disk = D::Inconsistent,
+        R::SyncTarget if !mutant(Mutant::SourceStaysUpToDate) => new.volumes[volume].disk = D::Inconsistent,
+        _ => {}
+    }
+}
+
+/// What not even a fact may do (spec 2.3).
+///
+/// # Errors
+/// The code of the rule.
+pub fn hard_rules(old: &View, new: &View) -> Result<(), Code> {
+    let lost = |connection| (N::Timeout..=N::TearDown).contains(&connection);
+    if old.connection != new.connection {
+        match (old.connection, new.connection) {
+            (N::StandAlone, N::Unconnected) => {}
+            (N::StandAlone, N::Disconnecting) => return Err(Code::AlreadyStandAlone),
+            (N::StandAlone, _) => return Err(Code::NeedConnection),
+            (N::Disconnecting, N::StandAlone) => {}
+            (N::Disconnecting, _) => return Err(Code::InTransientState),
+            (from, N::Unconnected | N::Disconnecting) if lost(from) => {}
+            (from, _) if lost(from) => return Err(Code::InTransientState),
+            _ => {}
+        }
+    }
+    if old.disk == D::Diskless && matches!(new.disk, D::Failed | D::Detaching) {
+        return Err(Code::IsDiskless);
+    }
+    let let_go_of = matches!(new.disk, D::Failed | D::Diskless);
+    // Its log and its marks are being made empty: it cannot become a disk again (not in the specification).
+    if old.disk == D::Failed && !let_go_of && !mutant(Mutant::FailedDiskReturns) {
+        return Err(Code::InTransientState);
+    }
+    Ok(())
+}
+
+/// Connected to a peer whose data is not better: sanitising would make an outdated disk UpToDate at once, and end a
+/// verify on this node only.
+fn refuses_outdated(replication: R) -> bool {
+    matches!(replication, R::Established | R::WFBitMapS | R::SyncSource | R::PausedSyncS)
+        || (replication.is_verifying() && !mutant(Mutant::OutdateEndsVerify))
+}
+
+/// A state, and the volume and peer in it that are judged.
+#[derive(Clone, Copy)]
+struct Judge<'a> {
+    state: &'a State,
+    facts: &'a Facts,
+    peer: Option<NodeId>,
+    volume: VolumeNr,
+}
+
+/// Is this a state to be in, as far as the volume and the peer are concerned (spec 2.8, "State validity")?
+///
+/// # Errors
+/// The code of the first matching row.
+pub fn valid(state: &State, peer: Option<NodeId>, volume: VolumeNr, facts: &Facts) -> Result<(), Code> {
+    Judge { state, facts, peer, volume }.valid()
+}
+
+impl Judge<'_> {
+    fn wish(&self, earlier: &Judge<'_>, [old, wanted, new]: [&View; 3]) -> Result<(), Code> {
+        // Without disks sanitising makes Established of it: no wish ends a handshake that is not over.
+        let wished = wanted.replication.is_verifying() || wanted.replication.is_starting();
+        let ends_handshake = !old.is_together() && new.replication == R::Established;
+        if wished && ends_handshake && !mutant(Mutant::WishConnects) {
+            return Err(Code::NeedConnection);
+        }
+        match self.valid() {
+            Err(code) if earlier.valid() != Err(code) => Err(code),
+            _ => self.soft(old, new),
+        }
+    }
+
+    fn about_peer<T>(&self, f: impl FnOnce(&PeerFacts) -> T) -> Option<T> {
+        self.peer.and_then(|peer| self.facts.peers.get(peer)).map(f)
+    }
+
+    fn valid(&self) -> Result<(), Code> {
+        let s = &View::of(self.state, self.peer, self.volume);
+        let facts = self.facts;
+        let primary = s.role == Role::Primary;
+        let needs_data = primary && !mutant(Mutant::PrimaryWithoutData);
+        let two_primaries = self.about_peer(|p| p.two_primaries).unwrap_or(false) || mutant(Mutant::TwoPrimaries);
+        let peer_primary = self.peer.is_some_and(|peer| self.state.peers[peer].role() == Role::Primary);
+        let protocol = self.about_peer(|p| p.protocol);
+        let (connected, beyond) = (s.is_together(), s.is_beyond());
+        let no_good_disk = s.disk < D::UpToDate && s.peer_disk < D::UpToDate;
+        let (no_good_copy, nothing_elsewhere) = (s.disk < D::UpToDate && !s.good_elsewhere, !s.good_elsewhere);
+        let (verify, replication) = (s.replication.is_verifying(), s.replication);
+        let unfenced = facts.fencing >= Fencing::ResourceOnly && !connected && s.peer_disk >= D::DUnknown;
+        let worthless = s.disk <= D::Inconsistent && s.peer_disk <= D::Inconsistent && nothing_elsewhere;
+        let rows = [
+            (!two_primaries && primary && s.peer == Role::Primary, Code::TwoPrimaries),
+            (!two_primaries && primary && peer_primary, Code::OtherVolumePeerPrimary),
+            (
+                s.role == Role::Secondary && facts.volumes[self.volume].open && !mutant(Mutant::DemoteInUse),
+                Code::DeviceInUse,
+            ),
+            (needs_data && !connected && no_good_copy, Code::NoUpToDateDisk),
+            (unfenced && primary && self.peer.is_some(), Code::PrimaryNop),
+            (needs_data && worthless, Code::NoUpToDateDisk),
+            (beyond && s.disk < D::Inconsistent, Code::NoLocalDisk),
+            (beyond && s.peer_disk < D::Inconsistent, Code::NoRemoteDisk),
+            (beyond && no_good_disk, Code::NoUpToDateDisk),
+            (
+                refuses_outdated(replication) && s.disk == D::Outdated && s.peer_disk >= D::Inconsistent,
+                Code::ConnectedOutdates,
+            ),
+            (verify && !self.about_peer(|p| p.verify_alg).unwrap_or(false), Code::NoVerifyAlg),
+            (verify && protocol.is_some_and(|version| version < 88), Code::NotSupported),
+            (needs_data && no_good_copy, Code::NoUpToDateDisk),
+            (replication.is_starting() && s.peer_disk == D::DUnknown, Code::NeedConnection),
+            (connected && s.peer_disk == D::DUnknown, Code::ConnectedOutdates),
+        ];
+        decided("validity", rows.iter().position(|(matches, _)| *matches), &rows)
+    }
+
+    /// Is this change allowed as a wish (spec 2.8, "Soft transitions")? The last matching row decides.
+    fn soft(&self, old: &View, new: &View) -> Result<(), Code> {
+        let (was, is) = (old.connection, new.connection);
+        let moved = new.moved_from(old);
+        let shaking_hands = (was == N::Connecting && is == N::Connected && !new.is_together())
+            || (was == N::Connected && !old.is_together() && new.is_together());
+        let rising_half_synced = new.role == Role::Primary
+            && old.role != Role::Primary
+            && new.peer_disk == D::UpToDate
+            && !matches!(new.disk, D::UpToDate | D::Diskless)
+            && (new.replication <= R::WFSyncUUID || moved);
+        let below_outdated = old.disk < D::Outdated && old.disk != D::Attaching;
+        let becomes_starting = new.replication.is_starting() && moved;
+        let becomes_verifying = new.replication.is_verifying() && moved;
+        let becomes_syncing = matches!(new.replication, R::SyncTarget | R::SyncSource);
+        // Sanitising makes both disks UpToDate for a verify, and the source's for a resync: not one that has no good
+        // data.
+        let bad = |disk: D, other: D| disk <= D::Inconsistent && other == D::UpToDate;
+        let worthless = old.disk == D::Inconsistent && old.peer_disk == D::Inconsistent;
+        let (own_bad, peer_bad) = (bad(old.disk, old.peer_disk), bad(old.peer_disk, old.disk));
+        let spoils = (becomes_verifying && (worthless || own_bad || peer_bad))
+            || (new.comes_to(old, R::StartingSyncS) && own_bad)
+            || (new.comes_to(old, R::StartingSyncT) && peer_bad);
+        let outdates_absent =
+            is == N::Disconnecting && new.peer_disk == D::Outdated && !old.is_together() && old.peer_disk > D::Outdated;
+        // With its role it would begin a generation, and compare by that one. The reference lets it.
+        let peer_rises = new.peer == Role::Primary && old.peer != Role::Primary;
+        let undecided = self.about_peer(|p| p.volumes[self.volume].undecided).unwrap_or(false);
+        let rows = [
+            (becomes_starting && old.is_beyond(), Code::ResyncRunning),
+            (was == N::StandAlone && is == N::Disconnecting, Code::AlreadyStandAlone),
+            (old.disk == D::Diskless && new.disk > D::Attaching, Code::IsDiskless),
+            (is == N::Connecting && was < N::Unconnected, Code::NoNetConfig),
+            (new.disk == D::Outdated && below_outdated, Code::LowerThanOutdated),
+            (was == N::Unconnected && is == N::Disconnecting, Code::InTransientState),
+            (self.facts.state_sent && !shaking_hands, Code::InTransientState),
+            (rising_half_synced, Code::InTransientState),
+            (becomes_verifying && !old.is_together(), Code::NeedConnection),
+            (becomes_verifying && old.is_beyond(), Code::ResyncRunning),
+            (becomes_starting && !old.is_together(), Code::NeedConnection),
+            (becomes_syncing && was != N::Connected, Code::NeedConnection),
+            (spoils && old.replication == R::Established, Code::NoUpToDateDisk),
+            (outdates_absent, Code::OutdateWithoutConnection),
+            (undecided && peer_rises && !mutant(Mutant::RisesUndecided), Code::InTransientState),
+        ];
+        decided("soft", rows.iter().rposition(|(matches, _)| *matches), &rows)
+    }
+}
+
+/// The code of the row that decides.
+fn decided(table: &'static str, row: Option<usize>, rows: &[(bool, Code)]) -> Result<(), Code> {
+    let Some(row) = row else { return Ok(()) };
+    hit(table, || (row + 1).to_string());
+    Err(rows[row].1)
+}
+
+/// The metadata flags of a state (spec 2.8, "Metadata flags"); AL_CLEAN is always cleared with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are the flags of docs/spec/on-disk-format.md 2.3")]
+pub struct MetadataFlags {
+    pub consistent: bool,
+    pub primary_ind: bool,
+    pub connected_ind: bool,
+    pub was_up_to_date: bool,
+    pub peer_outdated: bool,
+    pub crashed_primary: bool,
+}
+
+/// The flags to write when a volume's state towards a peer becomes `s`; `crashed_primary` is the mark kept in memory.
+#[must_use]
+pub fn metadata_flags(s: &View, crashed_primary: bool) -> MetadataFlags {
+    MetadataFlags {
+        consistent: s.disk > D::Inconsistent,
+        primary_ind: s.role == Role::Primary || (s.peer_disk < D::Inconsistent && s.peer == Role::Primary),
+        connected_ind: s.is_together(),
+        was_up_to_date: s.disk > D::Outdated,
+        peer_outdated: (D::Inconsistent..=D::Outdated).contains(&s.peer_disk),
+        crashed_primary,
+    }
+}
+
+/// The peers and volumes about which a peer must be asked before this change (spec 3.1).
+#[must_use]
+pub fn to_be_asked(old: &State, new: &State) -> Vec<(NodeId, VolumeNr)> {
+    let asked = |(peer, volume): &(NodeId, VolumeNr)| {
+        let of = |state| View::of(state, Some(*peer), *volume);
+        is_cluster_wide(&of(old), &of(new))
+    };
+    pairs(old).filter(asked).collect()
+}
+
+/// Must the peer be asked before this change (spec 3.1)?
+#[must_use]
+pub fn is_cluster_wide(old: &View, new: &View) -> bool {
+    let to = |replication| new.comes_to(old, replication);
+    old.is_together()
+        && new.connection == N::Connected
+        && ((new.role == Role::Primary && old.role == Role::Secondary)
+            || to(R::StartingSyncT)
+            || to(R::StartingSyncS)
+            || (new.disk == D::Failed && old.disk != D::Failed)
+            || (old.replication == R::Established && matches!(new.replication, R::VerifyS | R::Off)))
+}
+
+/// What an administrative disconnect does next (spec 3.1, "Disconnect fallbacks").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DisconnectStep {
+    /// Request plain Disconnecting.
+    Plain,
+    /// Request Disconnecting and the peer's disk Outdated.
+    OutdatePeer,
+    /// Request Disconnecting and own disk Outdated.
+    OutdateSelf,
+    /// Hard change.
+    Forced,
+    /// Over, successfully.
+    Done,
+    /// Over: report the code.
+    Failed,
+}
+
+/// The step after `step` ended with `result`.
+#[must_use]
+pub fn next_disconnect_step(step: DisconnectStep, result: Code, connection: N) -> DisconnectStep {
+    use DisconnectStep as S;
+    match (step, result) {
+        (_, r) if r.is_success() || r == Code::AlreadyStandAlone => S::Done,
+        (S::Plain, Code::PrimaryNop) => S::OutdatePeer,
+        (S::Plain, Code::FailedByPeer) if connection != N::Connected => S::Plain,
+        (S::Plain, Code::FailedByPeer) => S::OutdateSelf,
+        (S::OutdatePeer, Code::OutdateWithoutConnection) => S::Plain,
+        (S::OutdateSelf, Code::IsDiskless | Code::LowerThanOutdated) => S::Forced,
+        _ => S::Failed,
+    }
+}

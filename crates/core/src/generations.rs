@@ -1,0 +1,121 @@
+//! Data generations of this node's disks: when a new one begins, and where they are kept
+//! (`docs/spec/connection-and-state.md` 7).
+
+use crate::Resource;
+use crate::api::Severity;
+use crate::decide::state::Replication;
+use crate::decide::uuid84::UuidSet;
+use crate::mutant::{Mutant, mutant};
+use units::{Generation, NodeId, VolumeNr};
+use wire::{DiskState, UuidFlags};
+
+impl Resource {
+    /// I/O of all volumes goes on together: what was frozen ends when each has begun its generation.
+    pub(crate) fn settle_pending_generations(&mut self) {
+        self.devices.ids().for_each(|d| self.settle_pending_generation(d));
+    }
+
+    /// A generation was put off while I/O was frozen: is it still due? Not if a peer with data came back meanwhile, as
+    /// nothing was written without it; but if that is to become a target, what is written from now on is.
+    fn settle_pending_generation(&mut self, d: VolumeNr) {
+        if self.generation_undecided(d) {
+            return;
+        }
+        let view = self.view(d);
+        let together = view.is_together() && view.peer_disk >= DiskState::Inconsistent;
+        let parts = view.replication == Replication::WFBitMapS && !mutant(Mutant::FencedSourceInOneGeneration);
+        if (together && !parts) || view.disk != DiskState::UpToDate {
+            self.devices[d].new_generation_pending = false;
+        }
+        self.create_pending_generation(d);
+    }
+
+    /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
+    /// handshake is over. Until then nothing may be written.
+    pub(crate) fn generation_undecided(&self, d: VolumeNr) -> bool {
+        let shaking = self.connected().any(|(i, _)| !self.state.replicates(i, d));
+        self.devices[d].new_generation_pending && shaking
+    }
+
+    // -- data generations ---------------------------------------------------------------------------------------------
+
+    /// The generations of an attached volume towards a peer, as 8.4 knows them.
+    pub(crate) fn uuids(&self, i: impl Into<Option<NodeId>>, d: VolumeNr) -> UuidSet {
+        let Some(b) = &self.devices[d].backing else { return UuidSet::default() };
+        let owner = self.slot_owner(i, d);
+        UuidSet {
+            current: b.md.current,
+            bitmap: b.md.peers[owner].bitmap_uuid,
+            history: [b.md.history[0], b.md.history[1]],
+        }
+    }
+
+    /// Stores them; writes wait until they are on disk.
+    pub(crate) fn put_uuids(&mut self, i: impl Into<Option<NodeId>>, d: VolumeNr, set: &UuidSet) {
+        let owner = self.slot_owner(i, d);
+        let Some(b) = &mut self.devices[d].backing else { return };
+        b.md.current = set.current;
+        b.md.peers[owner].bitmap_uuid = set.bitmap;
+        let moved = b.md.history[0] != set.history[0];
+        if moved && b.md.version() == meta::Version::V09 {
+            b.md.history.rotate_right(1);
+        }
+        let stored = |g: Generation| if b.md.version() == meta::Version::V09 { g.base() } else { g };
+        (b.md.history[0], b.md.history[1]) = (stored(set.history[0]), stored(set.history[1]));
+        self.generation_changed(d);
+        self.status_changed = true;
+    }
+
+    /// A new current generation: the old one becomes what the bitmap is about.
+    pub(crate) fn new_generation(&mut self, d: VolumeNr) {
+        let fresh = self.draw_generation();
+        let first = self.connections.ids().next();
+        let all: Vec<_> = self.peers_or_none().map(|i| (i, self.uuids(i, d))).collect();
+        for (i, mut set) in all {
+            set.start_generation(fresh);
+            self.put_uuids(i, d, &set);
+        }
+        let bitmap = self.uuids(first, d).bitmap;
+        self.devices[d].exposed = fresh;
+        self.devices[d].new_generation_pending = false;
+        self.devices[d].generation_with_first_write = false;
+        // A peer that attaches a disk meanwhile is told of the generation before: what was compared is of the past.
+        for c in self.connections.values_mut() {
+            c.peer_devices[d].compared &= mutant(Mutant::ComparedBeforeGeneration);
+        }
+        let text = format!("new data generation {fresh}, the bitmap counts from {bitmap}");
+        self.note(Severity::Info, Some(d), None, "new-generation", text);
+    }
+
+    /// The peer is, or will be, the target of a resync, and gets the generation with that: what was compared stays so.
+    pub(crate) fn new_generation_beside_target(&mut self, i: NodeId, d: VolumeNr) {
+        let compared = self.connections[i].peer_devices[d].compared;
+        self.new_generation(d);
+        self.connections[i].peer_devices[d].compared = compared;
+        self.send_uuids(i, d, UuidFlags::NONE);
+    }
+
+    pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
+        if !self.generation_undecided(d) && std::mem::take(&mut self.devices[d].new_generation_pending) {
+            self.new_generation(d);
+            // A peer may be behind, and will catch up with this generation.
+            let told: Vec<_> = self.connections.ids().filter(|i| self.state.replicates(*i, d)).collect();
+            told.into_iter().for_each(|i| self.send_uuids(i, d, UuidFlags::NONE));
+        }
+    }
+
+    /// Index of a peer's record in the superblock.
+    pub(crate) fn slot_owner(&self, i: impl Into<Option<NodeId>>, d: VolumeNr) -> usize {
+        match (self.devices[d].backing.as_ref().map(|b| b.md.version()), i.into()) {
+            (Some(meta::Version::V09), Some(i)) => i.index(),
+            _ => meta::Superblock::V08_PEER,
+        }
+    }
+
+    /// A peer's bitmap slot.
+    pub(crate) fn slot(&self, i: NodeId, d: VolumeNr) -> Option<usize> {
+        let b = self.devices[d].backing.as_ref()?;
+        let owner = self.slot_owner(i, d);
+        b.md.peers[owner].slot.map(usize::from).filter(|s| *s < b.bitmaps.len())
+    }
+}

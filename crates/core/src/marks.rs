@@ -1,0 +1,33 @@
+//! The bits of a peer: which blocks may differ from its copy.
+
+use crate::Resource;
+use units::{NodeId, SectorRange, VolumeNr};
+
+impl Resource {
+    /// The peer wrote what it did not send.
+    pub(crate) fn peer_out_of_sync(&mut self, i: NodeId, d: VolumeNr, r: wire::BlockRange) {
+        let Some(range) = r.range() else { return };
+        let size = self.devices[d].size;
+        if range.start >= size {
+            return;
+        }
+        let clipped = SectorRange { start: range.start, end: range.end.min(size) };
+        self.mark_out_of_sync(i, d, clipped);
+    }
+
+    /// Bits for this peer: something of the range may differ.
+    pub(crate) fn mark_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
+        let Some(slot) = self.slot(i, d) else { return 0 };
+        let Some(b) = &mut self.devices[d].backing else { return 0 };
+        let n = b.set_out_of_sync(slot, range);
+        self.status_changed |= n > 0;
+        n
+    }
+
+    /// Bits for this peer: the fully covered blocks of the range are equal.
+    pub(crate) fn clear_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
+        let Some(slot) = self.slot(i, d) else { return 0 };
+        let Some(b) = &mut self.devices[d].backing else { return 0 };
+        b.set_in_sync(slot, range)
+    }
+}

@@ -1,0 +1,63 @@
+//! Reads of a peer (`docs/spec/data-path-and-resync.md` 2, 4).
+
+use crate::Resource;
+use crate::api::{DiskOp, IoError, Segments};
+use crate::peer_write::PACKET_COST;
+use crate::resource::Op;
+use units::{NodeId, VolumeNr};
+use wire::{BlockData, DiskState, Packet, Socket};
+
+impl Resource {
+    pub(crate) fn peer_read(&mut self, i: NodeId, d: VolumeNr, request: wire::BlockRequest) {
+        let range = request.range().expect("the decoder checks ranges");
+        if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
+            let text = format!("read of {range} beyond the device or too long");
+            return self.protocol_error(i, "read-out-of-place", text);
+        }
+        if self.state.disk(d) != DiskState::UpToDate {
+            return self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
+        }
+        self.devices[d].read_bytes += range.len().0;
+        self.connections[i].working += range.len().0 + PACKET_COST;
+        let session = self.connections[i].session;
+        let action = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
+        self.disk(d, Op::PeerRead { connection: i, device: d, request, session }, action);
+    }
+
+    pub(crate) fn peer_read_done(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        request: wire::BlockRequest,
+        session: u64,
+        result: Result<(), IoError>,
+        data: Segments,
+    ) {
+        let range = request.range().expect("checked");
+        self.connections[i].working -= range.len().0 + PACKET_COST;
+        if let Err(e) = result {
+            self.data_error(d, "read", range, e);
+        }
+        let c = &self.connections[i];
+        if c.session != session || c.link.is_none() {
+            return self.release(data);
+        }
+        match result {
+            Ok(()) => {
+                let reply = BlockData {
+                    sector: range.start,
+                    block_id: request.block_id,
+                    digest: wire::Digest::EMPTY,
+                    size: range.len(),
+                };
+                self.connections[i].peer_devices[d].sent_bytes += range.len().0;
+                self.send(i, Socket::Data, d, Packet::DataReply(reply), data.clone());
+                self.release(data);
+            }
+            Err(_) => {
+                self.release(data);
+                self.send_ack(i, d, Packet::NegDreply, range, request.block_id);
+            }
+        }
+    }
+}
