@@ -255,6 +255,15 @@ class Call:
         return f"exit {self.rc}\nstdout: {self.out}\nstderr: {self.err}"
 
 
+def make_free_loops_writable():
+    """A Secondary's device is read-only, and the kernel keeps that for the next user of the number if all that could have
+    cleared it was killed."""
+    for ro in glob.glob("/sys/block/loop*/ro"):
+        with contextlib.suppress(OSError), open(ro) as f:
+            if f.read().strip() == "1" and not os.path.exists(os.path.join(os.path.dirname(ro), "loop/backing_file")):
+                subprocess.run(["blockdev", "--setrw", "/dev/" + ro.split("/")[3]], stderr=subprocess.DEVNULL)
+
+
 class UrbdNode(Node):
     kind = "urbd"
 
@@ -563,6 +572,7 @@ class UrbdNode(Node):
             _kill_group(pid)  # and with it the namespace, and every mount in it
         for dev in loops:  # whose server was killed
             subprocess.run(["losetup", "-d", dev], stderr=subprocess.DEVNULL)
+        make_free_loops_writable()
         with contextlib.suppress(KernelPeerError):
             self.cluster.lab.ip(f"link del {self.port}")
         return left

@@ -103,8 +103,8 @@ impl Resource {
     pub(crate) fn note_split_brain(&mut self, i: NodeId, d: VolumeNr, theirs: u64) {
         let text = format!(
             "split brain: since the nodes parted, this node has changed {} KiB of its data, the peer {} KiB",
-            self.bits_left(i, d) * 4,
-            theirs * 4
+            self.bits_left(i, d).saturating_mul(4),
+            theirs.saturating_mul(4)
         );
         self.note(Severity::Error, Some(d), Some(i), "split-brain", text);
     }

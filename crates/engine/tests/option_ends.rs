@@ -37,7 +37,6 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("data-integrity-alg", "the engine computes it; tests/test_two_nodes.py has it"),
     ("status-group", "who may look at the status; tests/test_mistakes.py has it"),
     ("_name", "a name"),
-    ("status-group", "names a group of this machine; tests/test_mistakes.py has it"),
     ("resync-after", "names another volume; the simulator has it"),
 ];
 

@@ -119,6 +119,10 @@ fn configure(device: LoopDevice, config: &Config, options: Options) -> io::Resul
     // SAFETY: the argument is a `struct loop_config` that lives through the call.
     check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CONFIGURE as _, &raw const *config) })?;
     if !options.read_only {
+        // Whoever had this number before may have left it read-only: the kernel keeps that beyond the device's end.
+        let writable: libc::c_int = 0;
+        // SAFETY: the argument is an integer that lives through the call.
+        check(unsafe { libc::ioctl(node.as_raw_fd(), BLKROSET as _, &raw const writable) })?;
         device.set_write_through(false).inspect_err(|_| drop(device.detach()))?;
         // It only makes a difference in speed.
         let _ = device.set_paced(options.paced);
