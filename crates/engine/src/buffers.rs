@@ -4,7 +4,7 @@
 //! `None` is back-pressure: the caller stops receiving until a buffer comes back.
 //!
 //! A few buffers of each size are there from the start, and suffice to go on. A pool that grows gets more while they
-//! run short ([`growth`]), which nobody waits for.
+//! run short (`buffers/growth.rs`), which nobody waits for.
 #![allow(unsafe_code)]
 
 pub(crate) mod growth;
@@ -132,7 +132,7 @@ impl Pool {
         Pool::build(&plan.iter().map(fixed).collect::<Vec<_>>(), memory::map_memory)
     }
 
-    /// The same with what is always there of `plan`; the rest comes when it is needed ([`growth::Growth`]).
+    /// The same with what is always there of `plan`; the rest comes when it is needed (`buffers/growth.rs`).
     #[must_use]
     pub fn leak_growing(plan: &[GrowingPlan]) -> &'static Pool {
         Pool::build(plan, memory::map_least)
