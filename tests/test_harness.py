@@ -14,6 +14,9 @@ import scratch
 from fake_peer import FakePeer
 from kernel_peer import Lab
 
+# Where the helpers are, for a process of its own.
+HELPERS = [C.TESTS, os.path.join(C.TESTS, "kernel-peer")]
+
 
 def serve(tmp_path, *plugin):
     sock = str(tmp_path / "nbd.sock")
@@ -130,7 +133,7 @@ def test_network_of_nodes(cluster):
 def test_a_killed_run_leaves_no_guest():
     """Whoever runs the tests may be killed at any moment: the guest's processes end with the one that started them."""
     name = f"killed{os.getpid()}"
-    script = (f"import sys, time; sys.path[:0] = {sys.path[:2]!r}; import kernel_peer; kernel_peer.END_WITH_US = True; "
+    script = (f"import sys, time; sys.path[:0] = {HELPERS!r}; import kernel_peer; kernel_peer.END_WITH_US = True; "
               f"lab = kernel_peer.Lab({name!r}, fresh=True); print(lab.add('k', disks=['8M']).pid, flush=True); "
               "time.sleep(60)")
     run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -156,7 +159,7 @@ def test_a_killed_run_leaves_no_guest():
 
 def killed_run(place, what):
     """Starts Python with the tests' modules, and kills it as soon as it has printed a line; returns that line."""
-    script = f"import sys, time; sys.path[:0] = {sys.path[:2]!r}; import kernel_peer; kernel_peer.END_WITH_US = True"
+    script = f"import sys, time; sys.path[:0] = {HELPERS!r}; import kernel_peer; kernel_peer.END_WITH_US = True"
     env = {**os.environ, "URBD_TEST_DIR": str(place), "KERNEL_PEER_STATE": str(place / "state")}
     run = subprocess.Popen([sys.executable, "-c", f"{script}; {what}; time.sleep(60)"], stdout=subprocess.PIPE, text=True, env=env)
     with run:

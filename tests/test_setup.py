@@ -77,6 +77,10 @@ def test_a_configuration_that_is_there_is_not_overwritten(place):
     assert (place.path / "urbd.conf.before-setup").read_text() == before
     assert "127.0.0.1:7790" in after and "minor 1;" in after, "port and minor are the next free ones"
     assert place.urbd("sh-resources").out.split() == ["r0", "r1"]
+    place.conf.write_text("global { usage-count no; }\n")
+    r = place.urbd("setup", "--force", "r0", *place.hosts())
+    assert r.rc == 0 and place.urbd("sh-resources").out.split() == ["r0"], "options without a resource are a start"
+    assert place.conf.read_text().startswith("global { usage-count no; }\n")
     place.conf.write_text("resource {")
     r = place.urbd("setup", "--force", "r1", *place.hosts(disks="cd"))
     assert r.rc == 10 and place.conf.read_text() == "resource {", r

@@ -151,9 +151,14 @@ impl Pair {
     }
 
     fn promote(&mut self) -> Result<()> {
-        // One of them is connected a little before the other, which then refuses what follows.
-        self.wait_on_both("connected", |s, _| {
-            !s.connections.is_empty() && s.connections.iter().all(|c| c.connection == ConnectionState::Connected)
+        // One of them is connected a little before the other, and before its disk is attached: it then refuses what
+        // follows.
+        self.wait_on_both("connected, with disks", |s, diskless| {
+            let attached =
+                |disk| diskless || !matches!(disk, DiskState::Diskless | DiskState::Attaching | DiskState::Negotiating);
+            !s.connections.is_empty()
+                && s.connections.iter().all(|c| c.connection == ConnectionState::Connected)
+                && s.devices.iter().all(|d| attached(d.disk))
         })?;
         // Whoever has a disk says that both are equal.
         let judge = if self.plan.first.is_some() { NODES[0] } else { NODES[1] };

@@ -402,6 +402,8 @@ mod tests {
         assert!(is_open(&watch));
         keeper.end().unwrap();
         thread.join().unwrap().unwrap();
+        // Another test's child has a copy of the keeper's end until it runs its program.
+        assert!(sys::wait_for(watch.as_raw_fd(), Duration::from_secs(10)));
         assert!(!is_open(&watch));
         assert!(keeper.fetch().is_err());
     }

@@ -30,8 +30,8 @@ const A_PERSON_CHOOSES: [&str; 21] = [
     "both-discard-my-data",
 ];
 
-/// Nothing but new metadata, or a larger disk, helps. What was missed of a resync's end is made good from protocol 91 on:
-/// before, the nodes part with that reason.
+/// Nothing but new metadata, or a larger disk, helps. What was missed of a resync's end is made good from protocol 91
+/// on: before, the nodes part with that reason.
 const NEW_METADATA: [&str; 5] = [
     "unrelated-data",
     "peer-disk-too-small",

@@ -3,6 +3,7 @@
 mod disk;
 mod question;
 
+use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{IsTerminal, Write, stdin};
@@ -50,7 +51,7 @@ pub(crate) fn setup(call: &Call) -> Result<u8, Problem> {
     };
     let [name, hosts @ ..] = words.as_slice() else { return Err(usage("which hosts and disks?")) };
     let hosts: Vec<Host> = hosts.iter().map(|word| Host::parse(word)).collect::<Result<_, _>>()?;
-    let file = call.value("output").map_or_else(|| context.config_file.clone(), PathBuf::from);
+    let file = file_to_write(call)?;
     let before = present(&file)?;
     let known = Known::of(&file, before.as_deref())?;
     let plan = Plan::new(call, name, hosts, &known)?;
@@ -68,6 +69,20 @@ pub(crate) fn setup(call: &Call) -> Result<u8, Problem> {
     write(&file, &text)?;
     println!("{}", plan.next_steps(&context.node, &file));
     Ok(0)
+}
+
+/// The file that was named; else the one that urbd reads, unless it is what the package of DRBD's tools leaves: options
+/// and no resource. That one stays as it is, and urbd has a file of its own.
+fn file_to_write(call: &Call) -> Result<PathBuf, Problem> {
+    let read = &call.context.config_file;
+    if let Some(named) = call.value("output").or(call.value("config")) {
+        return Ok(named.into());
+    }
+    let default = env::var_os("URBD_CONF").is_none() && read == Path::new("/etc/drbd.conf");
+    if default && present(read)?.is_some_and(|text| is_without_resource(read, &text)) {
+        return Ok("/etc/urbd.conf".into());
+    }
+    Ok(read.clone())
 }
 
 fn usage(why: &str) -> Problem {
@@ -104,7 +119,7 @@ struct Known {
 
 impl Known {
     fn of(file: &Path, text: Option<&str>) -> Result<Known, Problem> {
-        let Some(text) = text else { return Ok(Known::default()) };
+        let Some(text) = text.filter(|text| !is_without_resource(file, text)) else { return Ok(Known::default()) };
         let config = load(file, text)?;
         let mut known = Known::default();
         for resource in &config.resources {
@@ -116,6 +131,12 @@ impl Known {
         }
         Ok(known)
     }
+}
+
+/// Is this a configuration that says nothing of any resource?
+fn is_without_resource(file: &Path, text: &str) -> bool {
+    let loaded = config::load_text(&Disk, file, text, &LoadOptions::default());
+    loaded.is_err_and(|e| e.first().kind == config::ErrorKind::Empty)
 }
 
 fn load(file: &Path, text: &str) -> Result<Config, Problem> {
