@@ -71,10 +71,21 @@ pub struct Pair {
     pub resolve_conflicts: bool,
 }
 
+/// What settles which two of several sockets the nodes use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Arbitration {
+    /// The addresses, as both nodes find the same one the greater.
+    #[default]
+    Addresses,
+    /// A wait, after which all sockets that the peer has closed are known.
+    Waiting,
+}
+
 /// The machine; begin with [`Connector::start`].
 #[derive(Debug)]
 pub struct Connector {
     settings: Settings,
+    arbitration: Arbitration,
     data: Option<Slot>,
     meta: Option<Slot>,
     /// Accepted sockets whose first packet has not come, with the time at which they are given up.
@@ -106,6 +117,7 @@ impl Connector {
     pub fn start(settings: Settings, seed: u64, now: Instant, open: Instant) -> Connector {
         let mut connector = Connector {
             settings,
+            arbitration: Arbitration::default(),
             data: None,
             meta: None,
             undeclared: Vec::new(),
@@ -119,6 +131,12 @@ impl Connector {
         };
         connector.on_timer(now);
         connector
+    }
+
+    /// With this in place of the addresses; before the first input.
+    #[must_use]
+    pub fn settled_by(self, arbitration: Arbitration) -> Connector {
+        Connector { arbitration, ..self }
     }
 
     /// What to do next; drain it after every input.
@@ -235,7 +253,7 @@ impl Connector {
             }
         }
         // A coin decides who waits, or two nodes could go on crossing each other. Who has not waited before does now.
-        let at_once = !self.is_greater() && self.rng.chance(1, 2);
+        let at_once = !self.decides() && self.rng.chance(1, 2);
         self.next_open = if at_once { now } else { now + self.settings.ping_timeout };
         self.proceed(now);
     }
@@ -254,7 +272,7 @@ impl Connector {
             self.check_at = None;
             return self.on_timer(now);
         };
-        let decided = self.is_greater() || self.ready == Some(data.socket) && self.undeclared.is_empty();
+        let decided = self.decides() || self.ready == Some(data.socket) && self.undeclared.is_empty();
         if decided {
             self.check_at = None;
             return self.actions.push(Action::Check(data.socket, meta.socket));
@@ -288,6 +306,11 @@ impl Connector {
             StreamKind::Data => &mut self.data,
             StreamKind::Meta => &mut self.meta,
         }
+    }
+
+    /// Do the sockets that this node has stay, whatever the peer does?
+    fn decides(&self) -> bool {
+        self.arbitration == Arbitration::Addresses && self.is_greater()
     }
 
     /// Is our address the greater one, as kernels compare them (`docs/spec/wire-protocol.md` 1.5): port first?

@@ -3,7 +3,7 @@
 mod opening;
 
 use crate::buffers::{BufId, Pool};
-use crate::connector::{Pair, Settings, SocketId};
+use crate::connector::{Arbitration, Pair, Settings, SocketId};
 use crate::digests::Algorithm;
 use crate::ring::{Done, Fd, Op, Ring};
 use crate::stream::{Inbox, Outbox};
@@ -85,6 +85,14 @@ struct Link {
     peer: NodeId,
     settings: LinkSettings,
     phase: Phase,
+    /// What settles the next connection.
+    arbitration: Arbitration,
+}
+
+impl Link {
+    fn new(peer: NodeId, settings: LinkSettings) -> Link {
+        Link { peer, settings, phase: Phase::Idle, arbitration: Arbitration::default() }
+    }
 }
 
 enum Phase {
@@ -151,8 +159,7 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 
 impl Links {
     pub(crate) fn new(pool: &'static Pool, settings: BTreeMap<NodeId, LinkSettings>, seed: u64) -> Links {
-        let idle = |(peer, settings)| Link { peer, settings, phase: Phase::Idle };
-        let links = settings.into_iter().map(idle).collect();
+        let links = settings.into_iter().map(|(peer, settings)| Link::new(peer, settings)).collect();
         let (closing, events) = (Vec::new(), Vec::new());
         Links { pool, links, closing, next_socket: 0, sent: BTreeMap::new(), seed, events, understood: false }
     }
@@ -169,7 +176,7 @@ impl Links {
                             .for_each(|s| opening::configure(s.fd.as_raw_fd(), &link.settings));
                     }
                 }
-                None => self.links.push(Link { peer, settings, phase: Phase::Idle }),
+                None => self.links.push(Link::new(peer, settings)),
             }
         }
     }
@@ -351,23 +358,23 @@ impl Links {
         for peer in peers {
             let seed = self.seed.wrapping_add(1);
             let Some(link) = self.link(peer) else { continue };
-            match &mut link.phase {
-                Phase::Waiting { listen, open } if *listen <= now => {
-                    let opening = Opening::start(peer, &link.settings, seed, now, *open);
+            match link.phase {
+                Phase::Waiting { listen, open } if listen <= now => {
+                    let opening = Opening::start(link, seed, now, open);
                     link.phase = Phase::Opening(Box::new(opening));
                     self.seed = seed;
                     self.perform(ring, peer, now);
                 }
-                Phase::Opening(opening) if opening.deadline() <= now => {
+                Phase::Opening(ref mut opening) if opening.deadline() <= now => {
                     opening.on_timer(now);
                     self.perform(ring, peer, now);
                 }
                 // Not in the turn in which it ended: what came with the end is taken in first.
-                Phase::Up(up) if up.down_at.is_some_and(|at| at < now) => {
+                Phase::Up(ref up) if up.down_at.is_some_and(|at| at < now) => {
                     let detail = up.last_words();
                     self.fail(peer, LinkDown::Closed, detail);
                 }
-                Phase::Up(up) => {
+                Phase::Up(ref up) => {
                     let stuck = up.control.outbox.is_sending() && up.control.progress + link.settings.timeout <= now;
                     if stuck {
                         self.fail(peer, LinkDown::Timeout, "the control stream made no progress".into());
@@ -467,6 +474,8 @@ impl Links {
         };
         link.phase =
             Phase::Up(Box::new(Up { data, control, dialect: Dialect::HANDSHAKE, integrity: None, down_at: None }));
+        // Until something is heard the peer may have chosen other sockets.
+        link.arbitration = Arbitration::Waiting;
         self.events.push(LinkEvent::Up { peer, resolve_conflicts: pair.resolve_conflicts });
     }
 
@@ -515,6 +524,7 @@ impl Link {
         let Phase::Up(up) = &mut self.phase else { return Ok(None) };
         for (socket, stream) in [(Socket::Control, &mut up.control), (Socket::Data, &mut up.data)] {
             if let Some((volume, packet, payload)) = stream.next_packet(pool, up.integrity)? {
+                self.arbitration = Arbitration::Addresses;
                 return Ok(Some(LinkEvent::Packet { peer, stream: socket, volume, packet, payload }));
             }
         }

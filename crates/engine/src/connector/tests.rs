@@ -147,10 +147,16 @@ enum Event {
 
 impl Network {
     fn new(seed: u64) -> Network {
-        let nodes = [
-            Connector::start(settings(GREATER, LESSER), seed, T0, T0),
-            Connector::start(settings(LESSER, GREATER), seed + 1, T0, T0),
-        ];
+        Network::of(
+            [
+                Connector::start(settings(GREATER, LESSER), seed, T0, T0),
+                Connector::start(settings(LESSER, GREATER), seed + 1, T0, T0),
+            ],
+            seed,
+        )
+    }
+
+    fn of(nodes: [Connector; 2], seed: u64) -> Network {
         Network {
             nodes,
             events: BTreeMap::new(),
@@ -232,8 +238,8 @@ impl Network {
             if self.established[node].is_some() {
                 continue;
             }
-            let from = if node == 0 { ip(LESSER) } else { ip(GREATER) };
             let machine = &mut self.nodes[node];
+            let from = machine.settings.peer.ip();
             match event {
                 Event::Connected(s) => machine.on_connected(Some(s), now),
                 Event::Accepted(s) => machine.on_accepted(s, from, now),
@@ -259,6 +265,22 @@ fn two_nodes_always_agree_on_the_same_two_sockets() {
         assert_ne!(a.resolve_conflicts, b.resolve_conflicts, "seed {seed}: both or none resolve conflicts");
     }
     assert!(slow < 150, "{slow} times somebody waited in vain");
+}
+
+/// The addresses are translated: each node finds its own the greater one, or the lesser one.
+#[test]
+fn two_nodes_behind_a_translator_agree_by_waiting() {
+    for (own, translated) in [(GREATER, LESSER), (LESSER, GREATER)] {
+        for seed in 0..500 {
+            let node =
+                |n| Connector::start(settings(own, translated), seed + n, T0, T0).settled_by(Arbitration::Waiting);
+            let mut net = Network::of([node(0), node(1)], seed);
+            net.run();
+            let [Some(a), Some(b)] = net.established else { panic!("seed {seed}: not established") };
+            assert_eq!(net.other_end[&(0, a.data)], (1, b.data), "seed {seed}");
+            assert_eq!(net.other_end[&(0, a.meta)], (1, b.meta), "seed {seed}");
+        }
+    }
 }
 
 #[test]

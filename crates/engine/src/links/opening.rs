@@ -1,6 +1,6 @@
 //! Carries out what the [`Connector`] of one peer wants.
 
-use super::LinkSettings;
+use super::{Link, LinkSettings};
 use crate::buffers::Pool;
 use crate::connector::{Action, Connector, Pair, SocketId, StreamKind};
 use crate::ring::{Done, Fd, Op, OpId, Ring, Take};
@@ -44,10 +44,11 @@ struct Half {
 }
 
 impl Opening {
-    pub(super) fn start(peer: NodeId, settings: &LinkSettings, seed: u64, now: Instant, open: Instant) -> Opening {
+    pub(super) fn start(link: &Link, seed: u64, now: Instant, open: Instant) -> Opening {
+        let connector = Connector::start(link.settings.connector.clone(), seed, now, open);
         Opening {
-            peer,
-            connector: Connector::start(settings.connector.clone(), seed, now, open),
+            peer: link.peer,
+            connector: connector.settled_by(link.arbitration),
             listener: None,
             attempt: None,
             sockets: BTreeMap::new(),
