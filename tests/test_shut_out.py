@@ -212,19 +212,19 @@ def test_links_in_the_run_directory_are_not_followed(pair):
         assert not os.path.exists(precious)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(a.run_dir, "r0.log"))
-    for name in ("r0.fuse", "r0.sock", "r0-0.nbd", "r0-0.link"):
-        if name == "r0.fuse":
+    for name in ("r0.dev", "r0.sock", "r0-0.nbd", "r0-0.link"):
+        if name == "r0.dev":
             os.mkdir(precious)
         else:
             with open(precious, "w") as f:
                 f.write("precious")
         os.symlink(precious, os.path.join(a.run_dir, name))
         a.start()
-        if name == "r0.fuse":
-            assert "r0.fuse is a symbolic link" in a.log()
+        if name == "r0.dev":
+            assert "r0.dev is a symbolic link" in a.log()
             os.unlink(os.path.join(a.run_dir, name))
         a.stop()
-        if name == "r0.fuse":
+        if name == "r0.dev":
             os.rmdir(precious)
         else:
             with open(precious) as f:

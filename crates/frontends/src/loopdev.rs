@@ -108,10 +108,21 @@ fn attach_open(
         let device = LoopDevice { number: number as u32 };
         match configure(device, &config, options) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
+            Ok(node) if !options.read_only => {
+                make_writable(&node)?;
+                return Ok((device, node));
+            }
             result => return result.map(|node| (device, node)),
         }
     }
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "every free loop device was taken by somebody else first"))
+}
+
+/// Whoever had this number before may have left it read-only: the kernel keeps that beyond the device's end.
+fn make_writable(node: &File) -> io::Result<()> {
+    let read_only: libc::c_int = 0;
+    // SAFETY: the argument is an integer that lives through the call.
+    check(unsafe { libc::ioctl(node.as_raw_fd(), BLKROSET as _, &raw const read_only) }).map(drop)
 }
 
 fn configure(device: LoopDevice, config: &Config, options: Options) -> io::Result<File> {
@@ -119,10 +130,6 @@ fn configure(device: LoopDevice, config: &Config, options: Options) -> io::Resul
     // SAFETY: the argument is a `struct loop_config` that lives through the call.
     check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_CONFIGURE as _, &raw const *config) })?;
     if !options.read_only {
-        // Whoever had this number before may have left it read-only: the kernel keeps that beyond the device's end.
-        let writable: libc::c_int = 0;
-        // SAFETY: the argument is an integer that lives through the call.
-        check(unsafe { libc::ioctl(node.as_raw_fd(), BLKROSET as _, &raw const writable) })?;
         device.set_write_through(false).inspect_err(|_| drop(device.detach()))?;
         // It only makes a difference in speed.
         let _ = device.set_paced(options.paced);
