@@ -3,13 +3,19 @@
 
 use crate::Resource;
 use crate::api::{Effect, Segments};
+use crate::dialect9;
 use crate::dialect84;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, Packet, Socket, UuidFlags};
 
 impl Resource {
     pub(crate) fn send_state(&mut self, i: NodeId, d: VolumeNr) {
-        let word = dialect84::word(&self.state, Some(i), d);
+        let word = match self.connections[i].nine() {
+            // Before the nodes are connected it is said within the handshake only.
+            Some(_) if !self.state.is_connected(i) => return,
+            Some(_) => dialect9::word(&self.state, i, d),
+            None => dialect84::word(&self.state, Some(i), d),
+        };
         self.send(i, Socket::Data, d, Packet::State(word), Segments::None);
     }
 
@@ -24,6 +30,11 @@ impl Resource {
     }
 
     pub(crate) fn send_uuids(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
+        match self.connections[i].nine() {
+            Some(_) if self.state.replicates(i, d) => return self.send_uuids110(i, d, extra),
+            Some(_) => return,
+            None => {}
+        }
         let dev = &self.devices[d];
         if self.state.disk(d) < DiskState::Negotiating || dev.backing.is_none() {
             return;
@@ -61,7 +72,8 @@ impl Resource {
         let dev = &self.devices[d];
         let c = &self.connections[i];
         let usable = self.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
-        let disk_size = if usable { self.capacity(d) } else { units::Sector(0) };
+        let own = if usable { self.capacity(d) } else { units::Sector(0) };
+        let disk_size = if c.nine().is_some() { self.capacity_within_reach(d, own) } else { own };
         let user_size = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
         let block = dev.backing.as_ref().map_or(512, |b| b.opened.block_size);
         let discard = dev.backing.as_ref().is_none_or(|b| b.opened.can_discard);

@@ -6,9 +6,11 @@ mod agreement;
 mod connections;
 mod disks;
 mod roles;
+mod transaction;
+mod two_phase;
 
 pub(crate) use again::Again;
-pub(crate) use agreement::Agreement;
+pub(crate) use transaction::Transaction;
 
 use crate::Resource;
 use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity};
@@ -41,6 +43,8 @@ enum Waiting {
     /// Demotion: until no request is on its way.
     Demote {
         force: bool,
+        /// The other nodes were asked.
+        asked: bool,
     },
     Disconnect {
         peer: NodeId,
@@ -136,6 +140,7 @@ impl Waiting {
         matches!(
             self,
             Waiting::Promote { stage: Stage::Answer, .. }
+                | Waiting::Demote { asked: true, .. }
                 | Waiting::Disconnect { sent: true, .. }
                 | Waiting::Reconnect { sent: true, .. }
                 | Waiting::Detach { step: GiveUp::Sent, .. }
@@ -174,7 +179,7 @@ impl Resource {
                 Ok(())
             }
             Command::Secondary { force } => {
-                self.wait_for(id, Waiting::Demote { force });
+                self.wait_for(id, Waiting::Demote { force, asked: false });
                 Ok(())
             }
             Command::Invalidate { volume: v } => volume(self, v).map(|d| self.invalidate(id, d, None)),
@@ -241,7 +246,7 @@ impl Resource {
             let Pending { id, what } = pending;
             let (again, result) = match what {
                 Waiting::Promote { promotion, stage } => self.step_promotion(id, promotion, stage),
-                Waiting::Demote { force } => self.step_demotion(force),
+                Waiting::Demote { force, asked } => self.step_demotion(id, force, asked),
                 Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
                 Waiting::Reconnect { peer, step, sent } => (self.step_reconnect(id, peer, step, sent), None),
                 Waiting::Detach { volume, step } => self.step_detach(id, volume, step),
@@ -270,6 +275,7 @@ impl Resource {
                 let (again, _) = self.disconnect_result(peer, step, outcome.map_err(|r| r.code));
                 (self.come_back(peer, again), None)
             }
+            Waiting::Demote { force, asked: true } => self.demotion_result(force, outcome),
             Waiting::Down { force, leave: Leave { step, asked: Some(_) } } => {
                 let next = self.disconnect_result(i, step, outcome.map_err(|r| r.code));
                 self.leave_peer_result(i, force, next)
@@ -360,7 +366,7 @@ impl Resource {
     /// Secondary, disconnected, detached: in this order (`docs/spec/config-and-cli.md` 5.2).
     fn step_down(&mut self, id: u64, force: bool, leave: Leave) -> Progress {
         if self.state.is_primary() {
-            match self.step_demotion(false) {
+            match self.step_demotion(id, false, false) {
                 (_, Some(Err(e))) => return (None, Some(Err(e))),
                 (Some(_), _) => return (Some(Waiting::Down { force, leave }), None),
                 _ => {}
@@ -400,7 +406,7 @@ impl Resource {
                     id: unattended,
                     what: Waiting::Disconnect { peer: i, step: leave.step, sent: true },
                 });
-                self.agreement.iter_mut().for_each(|asked| asked.command = unattended);
+                self.hand_over_to(unattended);
                 let text = "the peer is Primary without a good disk of its own, and has not answered for 2 s whether it \
                     can do without this node: try again, or take its data away with --force";
                 (None, Some(Err(failure(Code::FailedByPeer.code(), text))))

@@ -2,6 +2,7 @@
 
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
+use crate::dialect9::Nine;
 use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
 use crate::peer_epochs::PeerEpoch;
@@ -80,13 +81,24 @@ pub(crate) struct Connection {
 pub(crate) struct Link {
     pub(crate) resolve_conflicts: bool,
     pub(crate) challenge: [u8; 64],
-    pub(crate) dialect: Option<Dialect>,
+    pub(crate) spoken: Spoken,
     pub(crate) phase: Phase,
     pub(crate) phase_since: Instant,
     /// Our answer to the peer's challenge is out.
     pub(crate) answered: bool,
     pub(crate) expected: Option<wire::AuthBytes>,
     pub(crate) response: Option<wire::AuthBytes>,
+}
+
+/// What is spoken on a link. What only one of the dialects keeps is in its variant.
+#[derive(Debug)]
+pub(crate) enum Spoken {
+    /// Not agreed yet.
+    Nothing,
+    /// 8.4's dialect.
+    Of84(Dialect),
+    /// 9's.
+    Of9(Dialect, Box<Nine>),
 }
 
 /// How far a link has come (`docs/spec/wire-protocol.md` 7.1).
@@ -112,6 +124,8 @@ pub(crate) struct PeerDevice {
     pub(crate) volume: VolumeNr,
     pub(crate) sizes: Option<wire::Sizes>,
     pub(crate) uuids: Option<wire::Uuids>,
+    /// This volume was Established with the peer before, on this connection object (9's RECONNECT).
+    pub(crate) was_established: bool,
     /// The peer's capacity, remembered over connections; 0 = it never had a disk.
     pub(crate) peer_capacity: Sector,
     /// Next sequence number is this plus one (`docs/spec/wire-protocol.md` 3.3).
@@ -220,13 +234,32 @@ impl Connection {
         }
     }
 
-    /// Agreed protocol version; the newest before it is agreed.
+    /// Agreed protocol version; the newest of 8.4 before it is agreed.
     pub(crate) fn version(&self) -> u32 {
-        self.link.as_ref().and_then(|l| l.dialect).map_or(101, |d| d.version.number())
+        self.dialect().map_or(101, |d| d.version.number())
     }
 
     pub(crate) fn dialect(&self) -> Option<Dialect> {
-        self.link.as_ref().and_then(|l| l.dialect)
+        match self.link.as_ref()?.spoken {
+            Spoken::Nothing => None,
+            Spoken::Of84(dialect) | Spoken::Of9(dialect, _) => Some(dialect),
+        }
+    }
+
+    /// What a link keeps that speaks 9's dialect.
+    pub(crate) fn nine(&self) -> Option<&Nine> {
+        match &self.link.as_ref()?.spoken {
+            Spoken::Of9(_, nine) => Some(nine),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn nine_mut(&mut self) -> Option<&mut Nine> {
+        match &mut self.link.as_mut()?.spoken {
+            Spoken::Of9(_, nine) => Some(nine),
+            _ => None,
+        }
     }
 
     pub(crate) fn has(&self, feature: wire::Features) -> bool {
@@ -275,6 +308,7 @@ impl PeerDevice {
             volume,
             sizes: None,
             uuids: None,
+            was_established: false,
             peer_capacity: Sector(0),
             seq: 0,
             peer_seq: 0,

@@ -51,6 +51,8 @@ impl Resource {
             Packet::PingAck => return self.ping_acked(i),
             Packet::BarrierAck(ack) => return self.barrier_acked(i, ack),
             Packet::ConnStChgReply(result) => return self.peer_answered_change(i, *result),
+            Packet::TwopcYes(_) | Packet::TwopcNo(_) | Packet::TwopcRetry(_) => return self.vote_received(i, &packet),
+            Packet::PeerAck(_) => return,
             Packet::DelayProbe(_) => return,
             _ => {}
         }
@@ -100,13 +102,26 @@ impl Resource {
             Packet::UnplugRemote => return,
             Packet::ProtocolUpdate(p) | Packet::Protocol(p) => return self.protocol_changed(i, p),
             Packet::ConnStChgReq(change) => return self.peer_asks_change(i, None, change),
+            Packet::TwopcPrepare(prepare) => return self.prepare_received(i, volume, prepare),
+            Packet::TwopcCommit(decision) => return self.decision_received(i, volume, decision, true),
+            Packet::TwopcAbort(decision) => return self.decision_received(i, volume, decision, false),
+            Packet::Disconnect => return self.peer_refuses(i),
+            Packet::State(theirs) if volume == VolumeNr::NONE => return self.role_received(i, theirs),
             Packet::DelayProbe(_) | Packet::EnableReplicationNext(_) | Packet::EnableReplication(_) => return,
+            Packet::PeerDagtag(_) | Packet::Dagtag(_) => return,
             _ => {}
         }
         let Some(d) = self.device_index(volume) else {
             self.release(payload);
-            let tolerated =
-                matches!(packet, Packet::SyncParam(_) | Packet::Sizes(_) | Packet::Uuids(_) | Packet::State(_));
+            let tolerated = matches!(
+                packet,
+                Packet::SyncParam(_)
+                    | Packet::Sizes(_)
+                    | Packet::Uuids(_)
+                    | Packet::Uuids110(_)
+                    | Packet::CurrentUuid(_)
+                    | Packet::State(_)
+            );
             if !tolerated {
                 self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
             }
@@ -130,6 +145,8 @@ impl Resource {
             Packet::SyncParam(p) => self.sync_param_received(i, d, &p),
             Packet::Sizes(s) => self.sizes_received(i, d, &s),
             Packet::Uuids(u) => self.uuids_received(i, d, &u),
+            Packet::Uuids110(u) => self.uuids110_received(i, d, *u),
+            Packet::CurrentUuid(_) => self.current_uuid_received(i, d),
             Packet::State(s) => self.state_received(i, d, &s),
             Packet::SyncUuid(g) => self.sync_uuid_received(i, d, g),
             Packet::StateChgReq(change) => self.peer_asks_change(i, Some(d), &change),

@@ -3,17 +3,18 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, Effect, LinkUp, Segments, Severity};
-use crate::connection::{Link, PeerDevice, Phase};
+use crate::connection::{Link, PeerDevice, Phase, Spoken};
 use crate::decide::change::{Change, Set};
 use crate::decide::handshake84::{self, Decision, Occasion, UuidsVerdict};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::split_brain::Loser;
 use crate::decide::state::Replication;
 use crate::decide::uuid84::{self, UuidSet};
-use crate::decide::{Reason, protocol, sizes};
+use crate::decide::{Reason, protocol};
+use crate::dialect9::Nine;
 use crate::dialect84;
 use crate::mutant::{Mutant, mutant};
-use units::{NodeId, Sector, VolumeNr};
+use units::{NodeId, VolumeNr};
 use wire::{DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
 
 /// Tokens of [`Effect::Hmac`].
@@ -34,20 +35,14 @@ impl Resource {
         c.link = Some(Link {
             resolve_conflicts: link.resolve_conflicts,
             challenge: link.challenge,
-            dialect: None,
+            spoken: Spoken::Nothing,
             phase: Phase::Features,
             phase_since: now,
             answered: false,
             expected: None,
             response: None,
         });
-        let mut features = Features::OF_84;
-        if c.cfg.integrity.is_some() {
-            // The reference mishandles P_ZEROES with integrity (`docs/spec/wire-protocol.md` 17.1).
-            features = features.without(Features::WRITE_ZEROES);
-        }
-        let offer =
-            wire::ConnectionFeatures { protocol_max: c.cfg.max_version, features, ..wire::ConnectionFeatures::OFFER };
+        let offer = offer(self.cfg.node, &c.cfg);
         c.offered = offer;
         self.send_connection(i, Socket::Data, Packet::ConnectionFeatures(offer));
     }
@@ -68,13 +63,18 @@ impl Resource {
                 return self.refuse(i, "incompatible-versions", &wire::Violation::from(refusal).to_string());
             }
         };
-        c.link.as_mut().expect("a packet came").dialect = Some(dialect);
+        let volumes = self.devices.len();
+        let spoken = if dialect.version.is_9() { Nine::spoken(dialect) } else { Spoken::Of84(dialect) };
+        c.link.as_mut().expect("a packet came").spoken = spoken;
         let (peer, integrity) = (c.cfg.peer, c.cfg.integrity.clone());
         let auth = c.cfg.cram_hmac.is_some();
         self.emit(Effect::Dialect { peer, dialect, integrity });
-        if self.devices.len() > 1 && dialect.version.number() < 100 {
+        if volumes > 1 && dialect.version.number() < 100 {
             let text = format!("protocol version {} has only one volume", dialect.version);
             return self.refuse(i, "too-many-volumes", &text);
+        }
+        if dialect.version.is_9() && !self.fits_dialect9(i, theirs) {
+            return;
         }
         if self.connections[i].cfg.integrity.is_some() && dialect.version.number() < 87 {
             let text = "data-integrity-alg needs protocol version 87 or later; unset it for this peer";
@@ -103,8 +103,9 @@ impl Resource {
         }
         let peer = c.cfg.peer;
         let message = theirs.to_vec();
+        let [message, expected] = self.salted(i, [message, own.to_vec()]);
         self.emit(Effect::Hmac { peer, token: OUR_RESPONSE, algorithm: algorithm.clone(), message });
-        self.emit(Effect::Hmac { peer, token: EXPECTED, algorithm, message: own.to_vec() });
+        self.emit(Effect::Hmac { peer, token: EXPECTED, algorithm, message: expected });
     }
 
     pub(crate) fn response_received(&mut self, i: NodeId, bytes: &wire::AuthBytes) {
@@ -153,13 +154,15 @@ impl Resource {
         }
     }
 
-    /// P_PROTOCOL, then each volume's parameters (`docs/spec/wire-protocol.md` 7.4).
+    /// P_PROTOCOL, then in 8.4's dialect each volume's parameters (`docs/spec/wire-protocol.md` 7.4). In 9's they are a
+    /// part of the transaction by which the nodes connect.
     fn send_parameters(&mut self, i: NodeId) {
         let packet = self.own_protocol(i);
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.connections[i].peer_devices.values_mut() {
             let fresh = PeerDevice::new(pd.volume);
             let keep = std::mem::replace(pd, fresh);
+            pd.was_established = keep.was_established;
             pd.peer_capacity = keep.peer_capacity;
             // Blocks that are still being written for an older session keep their places.
             pd.resync = keep.resync;
@@ -167,6 +170,9 @@ impl Resource {
             pd.verify_from = keep.verify_from;
             pd.differences_found = keep.differences_found;
             pd.repair_tried = keep.repair_tried;
+        }
+        if self.connections[i].nine().is_some() {
+            return self.enter(i, Phase::Parameters);
         }
         for d in self.devices.ids() {
             self.send_sync_param(i, d);
@@ -206,6 +212,7 @@ impl Resource {
             Ok(()) => {
                 self.connections[i].peer_tentative = theirs.dry_run;
                 self.enter(i, Phase::Running);
+                self.shake_hands9(i);
             }
             Err(reason) => self.give_up(i, reason.name(), reason.to_string()),
         }
@@ -238,117 +245,6 @@ impl Resource {
         }
         self.connections[i].peer_csums = p.csums_alg;
         self.connections[i].peer_verify = p.verify_alg;
-    }
-
-    // -- sizes --------------------------------------------------------------------------------------------------------
-
-    /// The most that disk and metadata can hold.
-    pub(crate) fn capacity(&self, d: VolumeNr) -> Sector {
-        let Some(b) = &self.devices[d].backing else { return Sector(0) };
-        match b.layout.kind() {
-            meta::MetaDisk::Internal => b.layout.capacity(),
-            _ => b.layout.capacity().min(b.opened.backing.to_sectors_floor()),
-        }
-    }
-
-    pub(crate) fn size_limits(&self, d: VolumeNr) -> sizes::Limits {
-        let dev = &self.devices[d];
-        sizes::Limits {
-            own: self.capacity(d),
-            peer: self.smallest_peer(d),
-            last_agreed: dev.backing.as_ref().map_or(Sector(0), |b| b.md.effective_size),
-            user: dev.cfg.as_ref().and_then(|c| c.size).unwrap_or_default().to_sectors_floor(),
-            assume_peer_has_space: false,
-        }
-    }
-
-    /// The smallest capacity of the peers that have, or had, a disk; 0: none ever had.
-    fn smallest_peer(&self, d: VolumeNr) -> Sector {
-        let known = self.connections.values().map(|c| c.peer_devices[d].peer_capacity).filter(|size| size.0 > 0);
-        known.min().unwrap_or(Sector(0))
-    }
-
-    pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
-        let dev = &self.devices[d];
-        let input = sizes::SizesReceived {
-            peer: sizes::PeerSizes { device: packet.disk_size, user: packet.user_size, current: packet.current_size },
-            limits: self.size_limits(d),
-            current: dev.size,
-            disk: self.state.disk(d),
-            peer_disk: self.state.peer_disk(i, d),
-            connected: self.state.replicates(i, d),
-            primary: self.state.is_primary(),
-            no_resync: packet.flags.assume_clean,
-        };
-        let replicating = self.state.replicates(i, d);
-        self.connections[i].peer_devices[d].sizes = Some(*packet);
-        match sizes::on_sizes(&input) {
-            sizes::SizesVerdict::Refuse(reason) => {
-                self.connections[i].peer_devices[d].peer_capacity = Sector(0);
-                self.give_up(i, reason.name(), reason.to_string());
-            }
-            sizes::SizesVerdict::Keep(_) => {}
-            sizes::SizesVerdict::Adopt(adopted) if adopted.size < self.devices[d].size && self.in_use(d) => {
-                // Only an area that nobody uses may go (`docs/spec/data-path-and-resync.md` 11.1).
-                let reason = Reason::PrimaryWouldShrink;
-                self.give_up(i, reason.name(), reason.to_string());
-            }
-            sizes::SizesVerdict::Adopt(adopted) => {
-                self.connections[i].peer_devices[d].peer_capacity = adopted.peer;
-                self.adopt_size(d, adopted.size, adopted.set_grown_bits);
-                // A peer that has attached a larger disk waits for this node to agree.
-                if adopted.send_sizes && replicating && packet.current_size != adopted.size {
-                    self.send_sizes(i, d);
-                }
-                if adopted.resync_grown {
-                    self.resync_grown_area(i, d);
-                }
-            }
-        }
-    }
-
-    /// Is the device open, or being written to?
-    pub(crate) fn in_use(&self, d: VolumeNr) -> bool {
-        let dev = &self.devices[d];
-        dev.openers.writers + dev.openers.readers > 0 || dev.upper_pending > 0
-    }
-
-    /// Gives a device its size.
-    pub(crate) fn adopt_size(&mut self, d: VolumeNr, size: Sector, grown_differs: bool) {
-        let dev = &mut self.devices[d];
-        let old = dev.size;
-        if size == old && dev.backing.as_ref().is_none_or(|b| b.md.effective_size == size) {
-            return;
-        }
-        dev.size = size;
-        // A disk that is failing has no say in the size, and no room for it.
-        let capacity = self.capacity(d);
-        let dev = &mut self.devices[d];
-        if let Some(b) = &mut dev.backing
-            && size <= capacity
-        {
-            b.resize_bitmap(size, grown_differs);
-            b.md.effective_size = size;
-        }
-        self.md_changed(d);
-        self.write_bitmap(d);
-        self.status_changed = true;
-        if old != size {
-            let text = format!("size {} KiB -> {} KiB", old.0 / 2, size.0 / 2);
-            self.note(Severity::Info, Some(d), None, "size-changed", text);
-        }
-    }
-
-    fn resync_grown_area(&mut self, i: NodeId, d: VolumeNr) {
-        let me = self.state.is_primary();
-        let peer = self.state.pair(i, d).role == Role::Primary;
-        if sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts()) {
-            return self.begin_as_source(i, d);
-        }
-        if let Err(refusal) = self.change(Set::Replication(i, d, Replication::WFSyncUUID), Kind::Fact) {
-            let text = format!("the grown area is not synced: {}", refusal.code);
-            self.note(Severity::Warning, Some(d), Some(i), "no-grow-resync", text);
-        }
     }
 
     // -- generations --------------------------------------------------------------------------------------------------
@@ -423,6 +319,9 @@ impl Resource {
     pub(crate) fn state_received(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         if self.state.connection(i) < ConnectionState::Connecting {
             return;
+        }
+        if self.connections[i].nine().is_some() {
+            return self.state9_received(i, d, theirs);
         }
         let (_, their_replication) = dialect84::connection_and_replication(theirs.conn);
         let flags = self.connections[i].peer_devices[d].uuids.map_or(UuidFlags::NONE, |u| u.flags);
@@ -797,4 +696,16 @@ impl Resource {
 /// before that one had decided: two disks that are attached at the same time.
 fn both_are_source(own: Replication, theirs: Replication) -> bool {
     (own == Replication::WFBitMapS || own.is_source()) && theirs == Replication::WFBitMapS
+}
+
+/// What this node offers a peer to speak.
+fn offer(own: NodeId, cfg: &crate::ConnectionConfig) -> wire::ConnectionFeatures {
+    let all = if cfg.max_version >= wire::Version::MIN_9.number() {
+        wire::ConnectionFeatures::of_9(own, cfg.peer)
+    } else {
+        wire::ConnectionFeatures::OFFER
+    };
+    // The reference mishandles P_ZEROES with integrity (`docs/spec/wire-protocol.md` 17.1).
+    let left_out = if cfg.integrity.is_some() { Features::WRITE_ZEROES } else { Features::NONE };
+    wire::ConnectionFeatures { protocol_max: cfg.max_version, features: all.features.without(left_out), ..all }
 }

@@ -258,6 +258,7 @@ impl Resource {
     pub(crate) fn ping_acked(&mut self, i: NodeId) {
         self.connections[i].ping_sent = None;
         self.connections[i].pings_out = self.connections[i].pings_out.saturating_sub(1);
+        self.pinged_for_transaction(i);
         self.ping_answered(i);
     }
 
@@ -268,10 +269,15 @@ impl Resource {
         for d in self.devices.ids() {
             self.check_disk_timeout(d);
         }
+        self.check_transaction();
     }
 
     fn check_link(&mut self, i: NodeId) {
         let now = self.now;
+        self.connect_again_if_due(i);
+        if self.check_handshake9(i) {
+            return;
+        }
         let c = &self.connections[i];
         let Some(link) = &c.link else { return };
         if let Some(limit) = handshake_deadline(link, c.cfg.ping_timeout) {
@@ -328,8 +334,7 @@ impl Resource {
 
     /// Until when the peer must have answered a change that it was asked to agree to.
     fn change_deadline(&self, i: NodeId) -> Option<Instant> {
-        let asked = self.agreement.as_ref().filter(|asked| asked.participant == i)?;
-        Some(asked.at + self.patience_with_answers(i))
+        Some(self.asked_since(i)? + self.patience_with_answers(i))
     }
 
     /// The peer answers pings, but not what it is asked to agree to. Commands wait for that, and nothing would tell a
@@ -407,6 +412,7 @@ impl Resource {
                 at(Some(limit));
                 continue;
             }
+            at(self.handshake9_timers(i));
             at(self.attach_deadline(i).map(|(limit, _)| limit));
             at(self.change_deadline(i));
             at(c.number_missing.map(|since| since + c.cfg.ping_timeout));
@@ -424,6 +430,7 @@ impl Resource {
             }
         }
         at(self.barriers_due);
+        at(self.transaction_timer());
         if !self.calm || self.doubts_calm {
             let others = self.timers_of_others();
             debug_assert!(!self.calm || others.is_none(), "a calm resource waits for {others:?}");

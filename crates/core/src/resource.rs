@@ -4,7 +4,7 @@ use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
     MetaOp, Notice, OpId, OpenedDisk, Openers, Segments, Severity,
 };
-use crate::command::{Again, Agreement, Pending};
+use crate::command::{Again, Pending, Transaction};
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::decide::state::State;
@@ -53,8 +53,8 @@ pub struct Resource {
     pub(crate) doubts_calm: bool,
     pub(crate) decisions: VecDeque<(Instant, Notice)>,
     pub(crate) pending: Vec<Pending>,
-    /// The change that a peer was asked about.
-    pub(crate) agreement: Option<Agreement>,
+    /// The change that other nodes must agree to, or this one.
+    pub(crate) transaction: Option<Transaction>,
     /// The wish to be Primary again, as before this process.
     pub(crate) again: Option<Again>,
     pub(crate) handlers: BTreeMap<u64, HandlerCall>,
@@ -113,7 +113,7 @@ impl Resource {
             doubts_calm: cfg!(debug_assertions) && seed.is_multiple_of(2),
             decisions: VecDeque::new(),
             pending: Vec::new(),
-            agreement: None,
+            transaction: None,
             again: None,
             handlers: BTreeMap::new(),
             next_handler: 0,

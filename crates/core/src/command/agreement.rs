@@ -1,9 +1,9 @@
 //! Changes that both nodes must agree to: one transaction at a time (`docs/spec/connection-and-state.md` 3.1).
 //!
-//! Owns `Resource::agreement`. With 8.4 a transaction has one participant, who is asked about volume after volume (or
+//! In 8.4's dialect a transaction has one participant, who is asked about volume after volume (or
 //! about the connection) and whose last yes is the commit.
 
-use super::Waiting;
+use super::{Transaction, Waiting};
 use crate::Resource;
 use crate::api::{ConnectionState, Segments, Severity};
 use crate::decide::change::{Change, Set};
@@ -43,6 +43,9 @@ impl Resource {
             Err(Refusal { code: Code::NothingToDo, .. }) => return Ok(true),
             other => other?,
         };
+        if self.changes_in_two_phases() {
+            return self.agree_in_two_phases(id, change);
+        }
         let Some((i, first)) = rules::to_be_asked(&self.state, &new).first().copied() else {
             return self.change(change.clone(), Kind::Wish).map(|()| true);
         };
@@ -61,21 +64,31 @@ impl Resource {
         new: Option<&crate::decide::state::State>,
         change: Change,
     ) -> bool {
-        if self.agreement.is_some() {
+        if self.transaction.is_some() {
             return false;
+        }
+        if self.connections[i].nine().is_some() {
+            return self.ask_in_two_phases(command, change);
         }
         let pairs = new.map(|new| rules::to_be_asked(&self.state, new)).unwrap_or_default();
         let ours = pairs.into_iter().filter(|(peer, _)| *peer == i);
         let volumes = ours.map(|(_, d)| (d, self.devices[d].disks_seen)).collect();
         let at = self.now;
-        self.agreement =
-            Some(Agreement { command, participant: i, at, change, volumes, agreed: 0, contradicted: None });
+        self.transaction = Some(Transaction::Request(Agreement {
+            command,
+            participant: i,
+            at,
+            change,
+            volumes,
+            agreed: 0,
+            contradicted: None,
+        }));
         self.send_question();
         true
     }
 
     fn send_question(&mut self) {
-        let Some(asked) = &self.agreement else { return };
+        let Some(asked) = self.request84() else { return };
         let i = asked.participant;
         let about = asked.volumes.get(asked.agreed).map(|(d, _)| *d);
         let d = about.unwrap_or(self.devices.first());
@@ -87,7 +100,7 @@ impl Resource {
 
     /// The participant's answer.
     pub(crate) fn peer_answered_change(&mut self, i: NodeId, result: Code) {
-        let Some(asked) = self.agreement.take_if(|asked| asked.participant == i) else { return };
+        let Some(asked) = self.take_request84(i) else { return };
         let no = Refusal { code: Code::FailedByPeer, volume: None };
         if !result.is_success() {
             // It has agreed about the volumes before this one.
@@ -95,7 +108,8 @@ impl Resource {
             return self.answered(i, asked.command, Err(no));
         }
         if asked.agreed + 1 < asked.volumes.len() {
-            self.agreement = Some(Agreement { agreed: asked.agreed + 1, at: self.now, ..asked });
+            let next = Agreement { agreed: asked.agreed + 1, at: self.now, ..asked };
+            self.transaction = Some(Transaction::Request(next));
             return self.send_question();
         }
         let outcome = self.commit(i, &asked);
@@ -162,30 +176,31 @@ impl Resource {
 
     /// The link went down before the answer.
     pub(crate) fn peer_gone_for_commands(&mut self, i: NodeId) {
-        if let Some(asked) = self.agreement.take_if(|asked| asked.participant == i) {
+        if let Some(asked) = self.take_request84(i) {
             self.answered(i, asked.command, Err(Refusal { code: Code::FailedByPeer, volume: None }));
         }
+        self.peer_gone_for_transaction(i);
     }
 
     /// What this node has just agreed to may be at odds with what it has asked for itself: then that is off. By the
     /// state alone it may look possible again when the answer comes: the peer's word from before it knew of the
     /// agreement may come in between, and two nodes would each be Primary by leave of the other.
     fn withdraw_contradicted(&mut self) {
-        let asked = self.agreement.as_ref().filter(|asked| !asked.volumes.is_empty());
+        let asked = self.request84().filter(|asked| !asked.volumes.is_empty());
         let Some(change) = asked.map(|asked| asked.change.clone()).filter(|_| !mutant(Mutant::AgreementForgotten))
         else {
             return;
         };
         let judged = self.would_be(&change, Kind::Wish);
         let contradiction = judged.err().filter(|refusal| refusal.code != Code::NothingToDo);
-        if let Some(asked) = &mut self.agreement {
+        if let Some(asked) = self.request84_mut() {
             asked.contradicted = asked.contradicted.or(contradiction);
         }
     }
 
     /// A command may have dropped the link that another one waits for an answer on.
     pub(super) fn end_unanswerable(&mut self) {
-        let asked = self.agreement.as_ref().map(|asked| asked.command);
+        let asked = self.command_under_way();
         let lost = self.pending.iter().filter(|p| p.what.awaits_answer() && asked != Some(p.id));
         for (id, i) in lost.map(|p| (p.id, p.what.participant())).collect::<Vec<_>>() {
             let i = i.or_else(|| self.connections.ids().next());
@@ -199,7 +214,7 @@ impl Resource {
 
     /// The peer wants to change the state of both nodes.
     pub(crate) fn peer_asks_change(&mut self, i: NodeId, d: Option<VolumeNr>, asked: &StateChange) {
-        let ours = self.agreement.as_ref().is_some_and(|ours| ours.participant == i);
+        let ours = self.request84().is_some_and(|ours| ours.participant == i);
         if ours && self.connections[i].resolve_conflicts() {
             return self.refuse_change(i, d, Code::ConcurrentStateChange);
         }

@@ -187,7 +187,10 @@ impl Resource {
         }
     }
 
-    pub(super) fn step_demotion(&mut self, force: bool) -> Progress {
+    pub(super) fn step_demotion(&mut self, id: u64, force: bool, asked: bool) -> Progress {
+        if asked {
+            return (Some(Waiting::Demote { force, asked }), None);
+        }
         if !self.state.is_primary() {
             return (None, Some(Ok(())));
         }
@@ -204,14 +207,38 @@ impl Resource {
         let busy = self.requests_under_way() && !self.state.is_frozen();
         let unconfirmed = self.connected().any(|(_, c)| !c.log.is_empty());
         if busy || unconfirmed {
-            return (Some(Waiting::Demote { force }), None);
+            return (Some(Waiting::Demote { force, asked: false }), None);
+        }
+        if self.changes_in_two_phases() {
+            return match self.agree_in_two_phases(id, &Set::Role(Role::Secondary).into()) {
+                Ok(_) => (Some(Waiting::Demote { force, asked: true }), None),
+                Err(refusal) => self.demotion_result(force, Err(refusal)),
+            };
         }
         if let Err(refusal) = self.change(Set::Role(Role::Secondary), Kind::Wish) {
-            let d = refusal.volume.unwrap_or(self.devices.first());
-            return (None, Some(Err(self.refusal(d, refusal.code))));
+            return self.demotion_result(force, Err(refusal));
         }
-        self.devices.ids().for_each(|d| self.demoted(d));
+        self.has_become_secondary();
         (None, Some(Ok(())))
+    }
+
+    pub(super) fn demotion_result(&mut self, force: bool, outcome: Result<(), Refusal>) -> Progress {
+        match outcome {
+            Ok(()) => (None, Some(Ok(()))),
+            Err(Refusal { code: Code::ConcurrentStateChange | Code::InTransientState, .. }) => {
+                (Some(Waiting::Demote { force, asked: false }), None)
+            }
+            Err(refusal) => {
+                let d = refusal.volume.unwrap_or(self.devices.first());
+                (None, Some(Err(self.refusal(d, refusal.code))))
+            }
+        }
+    }
+
+    /// The change has taken place.
+    pub(super) fn has_become_secondary(&mut self) {
+        self.tell_demotion();
+        self.devices.ids().for_each(|d| self.demoted(d));
     }
 
     fn demoted(&mut self, d: VolumeNr) {

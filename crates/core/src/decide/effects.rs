@@ -216,7 +216,7 @@ impl About {
 
     fn packets_and_generations(&mut self) {
         let (old, new) = (self.old, self.new);
-        if new.replication.is_source() && !old.replication.is_source() && self.protocol >= 96 {
+        if new.replication.is_source() && !old.replication.is_source() && (96..110).contains(&self.protocol) {
             self.out.push(Effect::SendSyncUuid);
         }
         if old.peer_disk == D::Diskless && new.peer_disk > D::Diskless && new.peer_disk != D::DUnknown {
@@ -287,7 +287,7 @@ impl About {
         }
         let (was, is) = (old.paused, new.paused);
         let pause_changed = was.by_dependency != is.by_dependency || was.by_user != is.by_user;
-        let handshake_over = old.connection == N::Connected && !old.is_together() && connected;
+        let handshake_over = !old.is_together() && connected;
         let becomes = |replication| new.replication == replication && old.replication != replication;
         if connected && (pause_changed || handshake_over || becomes(R::Ahead)) {
             self.out.push(Effect::SendState);

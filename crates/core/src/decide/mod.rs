@@ -28,6 +28,7 @@ pub mod split_brain;
 pub mod state;
 pub mod suspend;
 pub mod uuid84;
+pub mod uuid9;
 
 pub use handler::Handler;
 pub use reason::Reason;

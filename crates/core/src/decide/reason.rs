@@ -52,6 +52,13 @@ reasons! {
     BitmapInHistory "bitmap-in-history" "one node's bitmap starts at a generation of the other's history: both moved on since";
     EmptyHistoryBoth "empty-history-both" "no common generation is known; both histories have empty slots";
     UnrelatedData "unrelated-data" "the two nodes' data never had a common generation";
+    Reconnected "reconnected" "both nodes have lost only the link to each other";
+    LostQuorum "lost-quorum" "the same generation, and a node that lost quorum, or only one that lost no more than the link";
+    BothOff "both-off" "the same generation, and both nodes have been down";
+    BitmapPeerOther "bitmap-peer-other" "the peer's bitmap of another node starts at this node's generation";
+    BitmapSelfOther "bitmap-self-other" "this node's bitmap of another node starts at the peer's generation";
+    ReconcileBitmap "reconcile-bitmap" "both were left by a Primary, and the bitmaps say who lacks its last writes";
+    ReconcileDagtag "reconcile-dagtag" "both were left by a Primary, and one has more of its writes";
     CircularGenerations "circular-generations" "each node's generation counts as older than the other's";
 
     // Split brain (6).
@@ -96,6 +103,9 @@ reasons! {
 
     // Sizes (5.3, 12.6).
     PeerDiskTooSmall "peer-disk-too-small" "the peer's disk is smaller than this node's data";
+    HandshakeChanged "initial-handshake-changed" "this node's generations changed during the handshake";
+    ResyncUnspoken "resync-unspoken" "a resync is needed, which urbd does not do yet in DRBD 9's dialect";
+    DisklessUnspoken "diskless-unspoken" "a volume without a disk, which urbd does not do yet in DRBD 9's dialect";
     SizeUnchanged "size-unchanged" "the size stays as it is";
     PeerIsDiskless "peer-is-diskless" "the peer has no disk either, its size says nothing";
     PrimaryWouldShrink "primary-would-shrink" "the device of a diskless Primary cannot become smaller: demote first";

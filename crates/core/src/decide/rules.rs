@@ -213,7 +213,7 @@ pub fn successor(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Res
         }
     }
     let new = sanitise(old, &wanted, facts);
-    let unconnected = change.sets().find_map(|set| unconnected(old, set));
+    let unconnected = change.sets().find_map(|set| unconnected(&wanted, set));
     if new == *old && unconnected.is_none() {
         return Err(Refusal { code: Code::NothingToDo, volume: None });
     }
@@ -242,9 +242,9 @@ pub fn successor(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Res
 }
 
 /// Nothing goes on with a peer that is not connected.
-fn unconnected(old: &State, set: Set) -> Option<Refusal> {
+fn unconnected(wanted: &State, set: Set) -> Option<Refusal> {
     let Set::Replication(peer, volume, replication) = set else { return None };
-    let code = match old.connection(peer) {
+    let code = match wanted.connection(peer) {
         N::Connected => return None,
         N::StandAlone | N::Unconnected | N::Connecting => Code::NeedConnection,
         _ => Code::InTransientState,

@@ -16,5 +16,6 @@ mod rules;
 mod sizes;
 mod table;
 mod uuid84;
+mod uuid9;
 mod words;
 mod worlds;

@@ -19,8 +19,12 @@ pub(crate) struct Connection {
 /// What one end sent.
 pub(crate) struct Flow {
     pub(crate) from: Ipv4Addr,
+    #[allow(dead_code, reason = "not each test program asks who")]
     pub(crate) to: Ipv4Addr,
     pub(crate) bytes: Vec<u8>,
+    /// How many of them were there, and since when, in the recording's clock (nanoseconds).
+    #[allow(dead_code, reason = "not each test program asks when")]
+    pub(crate) times: Vec<(usize, u64)>,
 }
 
 /// All recordings in a folder of `vectors/`, in order of their names.
@@ -44,7 +48,7 @@ pub(crate) fn connections(path: &Path) -> Vec<Connection> {
 pub(crate) fn connections_joined(path: &Path) -> Vec<Connection> {
     let mut all: Vec<Ends> = Vec::new();
     let mut live = BTreeMap::new();
-    for frame in frames(&contents(path)) {
+    for (at, frame) in frames(&contents(path)) {
         let Some(segment) = Segment::parse(frame) else { continue };
         if segment.syn && !segment.ack {
             let fresh = !live.get(&segment.key()).is_some_and(|&n: &usize| all[n].is_retransmitted_syn(&segment));
@@ -61,7 +65,7 @@ pub(crate) fn connections_joined(path: &Path) -> Vec<Connection> {
             all.push(Ends::join(&segment));
         }
         let Some(&n) = live.get(&segment.key()) else { continue };
-        all[n].take(&segment);
+        all[n].take(&segment, at);
     }
     all.into_iter().map(Ends::finish).collect()
 }
@@ -75,14 +79,15 @@ fn contents(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// The frames of the enhanced packet blocks (type 6) of a little-endian pcapng file.
-fn frames(file: &[u8]) -> Vec<&[u8]> {
+/// The frames of the enhanced packet blocks (type 6) of a little-endian pcapng file, each with its time.
+fn frames(file: &[u8]) -> Vec<(u64, &[u8])> {
     let number = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
     let (mut at, mut out) = (0, Vec::new());
     while at < file.len() {
         let (kind, length) = (number(at), number(at + 4));
         if kind == 6 {
-            out.push(&file[at + 28..at + 28 + number(at + 20)]);
+            let time = (number(at + 12) as u64) << 32 | number(at + 16) as u64;
+            out.push((time, &file[at + 28..at + 28 + number(at + 20)]));
         }
         at += length;
     }
@@ -143,6 +148,7 @@ struct Side {
     next: Option<u32>,
     waiting: BTreeMap<u32, Vec<u8>>,
     bytes: Vec<u8>,
+    times: Vec<(usize, u64)>,
 }
 
 impl Ends {
@@ -159,7 +165,7 @@ impl Ends {
         self.opener == segment.key() && self.first_seq == segment.seq
     }
 
-    fn take(&mut self, segment: &Segment<'_>) {
+    fn take(&mut self, segment: &Segment<'_>, at: u64) {
         let side = &mut self.sides[usize::from(segment.key() != self.opener)];
         if self.joined && side.next.is_none() && !segment.payload.is_empty() {
             side.next = Some(segment.seq);
@@ -168,6 +174,7 @@ impl Ends {
             side.next = Some(segment.seq.wrapping_add(1));
         } else if side.next.is_some() && !segment.payload.is_empty() {
             side.take(segment);
+            side.times.push((side.bytes.len(), at));
         }
     }
 
@@ -175,8 +182,8 @@ impl Ends {
         let (a, _, b, _) = self.opener;
         let [opener, acceptor] = self.sides;
         Connection {
-            opener: Flow { from: a, to: b, bytes: opener.bytes },
-            acceptor: Flow { from: b, to: a, bytes: acceptor.bytes },
+            opener: Flow { from: a, to: b, bytes: opener.bytes, times: opener.times },
+            acceptor: Flow { from: b, to: a, bytes: acceptor.bytes, times: acceptor.times },
             joined: self.joined,
         }
     }

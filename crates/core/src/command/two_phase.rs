@@ -1,0 +1,718 @@
+//! Changes that all nodes must agree to, in 9's dialect: one transaction at a time, in two phases
+//! (`docs/spec/connection-and-state.md` 3.2, `docs/spec/wire-protocol.md` 8).
+//!
+//! The slot is the same as that of 8.4's requests, `Resource::transaction`: a node takes part in one of either kind.
+
+use super::transaction::Transaction;
+use crate::Resource;
+use crate::api::{ConnectionState, Effect, Segments};
+use crate::decide::StateChangeResult as Code;
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::{Kind, Refusal};
+use crate::dialect9::Verdict;
+use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
+use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, Vote, WireMask};
+
+/// How long an initiator waits for answers, and a participant for the decision.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A connect that came to nothing because of another transaction is tried again after this.
+const SOON: Duration = Duration::from_millis(50);
+/// One that the nodes do not want now, after this.
+const LATER: Duration = Duration::from_secs(1);
+
+/// A change in two phases.
+#[derive(Debug)]
+pub(crate) struct TwoPhase {
+    head: wire::Transaction,
+    /// What the header says: the volume, if it is about one.
+    volume: VolumeNr,
+    /// As it was asked, in the initiator's view.
+    asked: StateChange,
+    /// The same in this node's view.
+    change: Change,
+    part: Part,
+    /// Nodes that were asked by this one and have not answered.
+    waits_for: NodeMask,
+    /// The worst answer of those.
+    answer: Answer,
+    masks: Masks,
+    pub(crate) until: Instant,
+}
+
+/// What a node answers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Answer {
+    Yes,
+    No,
+    Retry,
+}
+
+#[derive(Debug)]
+enum Part {
+    /// This node began it, for a command, or to connect.
+    Initiator { command: Option<u64>, stage: Stage },
+    /// These nodes have asked this one; the flag: it has answered.
+    Participant { parents: NodeMask, answered: bool },
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Before a promotion: who is there? These have not said so.
+    Pinging(NodeMask),
+    Asking,
+}
+
+/// Nodes that come out in the course of it (3.2.3).
+#[derive(Clone, Copy, Debug, Default)]
+struct Masks {
+    reachable: NodeMask,
+    /// On the target's side.
+    target_reachable: NodeMask,
+    primary: NodeMask,
+    /// A complement, with bits of nodes that do not exist.
+    weak: u64,
+}
+
+impl TwoPhase {
+    fn is_connect(&self) -> bool {
+        self.asked.conn == Some(ConnState::WFReportParams)
+    }
+
+    fn is_disconnect(&self) -> bool {
+        self.asked.conn == Some(ConnState::Disconnecting)
+    }
+
+    fn is(&self, tid: u32, initiator: NodeId) -> bool {
+        (self.head.tid, self.head.initiator) == (tid, initiator)
+    }
+
+    /// The command that waits for it.
+    pub(crate) fn command(&self) -> Option<u64> {
+        match self.part {
+            Part::Initiator { command, .. } => command,
+            Part::Participant { .. } => None,
+        }
+    }
+
+    pub(crate) fn set_command(&mut self, id: u64) {
+        if let Part::Initiator { command, .. } = &mut self.part {
+            *command = Some(id);
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        matches!(self.part, Part::Initiator { .. })
+    }
+}
+
+fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
+    let mut mask = NodeMask::default();
+    nodes.into_iter().for_each(|node| mask.insert(node));
+    mask
+}
+
+fn with(mut nodes: NodeMask, node: NodeId) -> NodeMask {
+    nodes.insert(node);
+    nodes
+}
+
+fn union(a: NodeMask, b: NodeMask) -> NodeMask {
+    NodeMask(a.0 | b.0)
+}
+
+fn complement(nodes: NodeMask) -> u64 {
+    !u64::from(nodes.0)
+}
+
+impl Resource {
+    /// Nodes that are connected, and speak 9's dialect.
+    fn neighbours9(&self) -> NodeMask {
+        mask(self.connected().filter(|(_, c)| c.nine().is_some()).map(|(i, _)| i))
+    }
+
+    /// Are changes made in two phases?
+    pub(super) fn changes_in_two_phases(&self) -> bool {
+        !self.neighbours9().is_empty()
+    }
+
+    fn two_phase(&self) -> Option<&TwoPhase> {
+        match &self.transaction {
+            Some(Transaction::TwoPhase(two)) => Some(two),
+            _ => None,
+        }
+    }
+
+    fn two_phase_mut(&mut self) -> Option<&mut TwoPhase> {
+        match &mut self.transaction {
+            Some(Transaction::TwoPhase(two)) => Some(two),
+            _ => None,
+        }
+    }
+
+    fn take_two_phase(&mut self) -> Option<Box<TwoPhase>> {
+        match self.transaction.take() {
+            Some(Transaction::TwoPhase(two)) => Some(two),
+            other => {
+                self.transaction = other;
+                None
+            }
+        }
+    }
+
+    // -- initiator ---------------------------------------------------------------------------------------------------
+
+    /// Begins a transaction. False: another one is under way.
+    pub(super) fn begin_two_phase(
+        &mut self,
+        command: Option<u64>,
+        target: Option<NodeId>,
+        asked: StateChange,
+        volume: VolumeNr,
+        change: Change,
+    ) -> bool {
+        if self.transaction.is_some() {
+            return false;
+        }
+        let tid = loop {
+            match self.rng.next_u64() as u32 {
+                0 => {}
+                tid => break tid,
+            }
+        };
+        let own = self.cfg.node;
+        let asks = target.map_or(self.neighbours9(), |target| with(self.neighbours9(), target));
+        let head = wire::Transaction {
+            tid,
+            initiator: own,
+            target,
+            nodes_to_reach: WireMask(complement(with(asks, own))),
+            has_reachable: true,
+            primary_incapable: false,
+        };
+        let (reachable, target_reachable) = match (asked.conn, target) {
+            (Some(ConnState::Disconnecting), Some(target)) => {
+                let mut without = with(self.neighbours9(), own);
+                without.remove(target);
+                (without, NodeMask::default())
+            }
+            _ => (with(asks, own), NodeMask::default()),
+        };
+        let primary = asked.role.map_or(self.state.is_primary(), |role| role == Role::Primary);
+        let mut masks = Masks { reachable, target_reachable, ..Masks::default() };
+        if primary {
+            masks.primary.insert(own);
+            masks.weak = if self.has_data_access() { complement(reachable) } else { 0 };
+        }
+        let pings = asked.role == Some(Role::Primary);
+        let stage = if pings { Stage::Pinging(asks) } else { Stage::Asking };
+        let until = self.now + PATIENCE;
+        self.transaction = Some(Transaction::TwoPhase(Box::new(TwoPhase {
+            head,
+            volume,
+            asked,
+            change,
+            part: Part::Initiator { command, stage },
+            waits_for: asks,
+            answer: Answer::Yes,
+            masks,
+            until,
+        })));
+        if pings {
+            asks.into_iter().for_each(|i| self.send_ping(i));
+        } else {
+            self.send_prepare();
+        }
+        true
+    }
+
+    /// Is good data of some volume within reach?
+    fn has_data_access(&self) -> bool {
+        let good = |d| self.state.disk(d) == DiskState::UpToDate || self.state.good_peers(d).next().is_some();
+        self.devices.ids().any(good)
+    }
+
+    fn send_prepare(&mut self) {
+        let Some(two) = self.two_phase_mut() else { return };
+        if let Part::Initiator { stage, .. } = &mut two.part {
+            *stage = Stage::Asking;
+        }
+        let prepare = Prepare { transaction: two.head, change: two.asked };
+        let (volume, asks, target) = (two.volume, two.waits_for, two.head.target);
+        let connects = two.is_connect();
+        for i in asks {
+            self.send_as(i, Socket::Data, volume, Packet::TwopcPrepare(Box::new(prepare)));
+            self.send_ping(i);
+        }
+        if let Some(i) = target.filter(|_| connects) {
+            self.send_attempt(i);
+        }
+    }
+
+    /// A peer is there.
+    pub(crate) fn pinged_for_transaction(&mut self, i: NodeId) {
+        let Some(Part::Initiator { stage: Stage::Pinging(waits), .. }) = self.two_phase_mut().map(|two| &mut two.part)
+        else {
+            return;
+        };
+        waits.remove(i);
+        if waits.is_empty() {
+            self.send_prepare();
+        }
+    }
+
+    /// The node with the lower id connects the two.
+    pub(crate) fn begin_connect(&mut self, i: NodeId) {
+        let change = Change::from(Set::Connection(i, ConnectionState::Connected));
+        let asked = StateChange {
+            conn: Some(ConnState::WFReportParams),
+            role: Some(self.state.role),
+            ..StateChange::default()
+        };
+        if !self.begin_two_phase(None, Some(i), asked, VolumeNr::NONE, change) {
+            self.connect_later(i, SOON);
+        }
+    }
+
+    fn connect_later(&mut self, i: NodeId, wait: Duration) {
+        let at = self.now + wait;
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.again = Some(at);
+        }
+    }
+
+    /// P_TWOPC_YES, P_TWOPC_NO, P_TWOPC_RETRY.
+    pub(crate) fn vote_received(&mut self, i: NodeId, packet: &Packet) {
+        let (answer, vote) = match packet {
+            Packet::TwopcYes(vote) => (Answer::Yes, vote),
+            Packet::TwopcNo(vote) => (Answer::No, vote),
+            Packet::TwopcRetry(vote) => (Answer::Retry, vote),
+            _ => return,
+        };
+        let Some(two) = self.two_phase_mut() else { return };
+        if !two.is(vote.tid, vote.initiator) || !two.waits_for.contains(i) {
+            return;
+        }
+        two.waits_for.remove(i);
+        two.answer = two.answer.max(answer);
+        if answer == Answer::Yes {
+            let of_target = two.is_ours() && two.head.target == Some(i);
+            let reached = vote.reachable_nodes.nodes();
+            if of_target {
+                two.masks.target_reachable = union(two.masks.target_reachable, reached);
+            } else {
+                two.masks.reachable = union(two.masks.reachable, reached);
+            }
+            two.masks.primary = union(two.masks.primary, vote.primary_nodes.nodes());
+            two.masks.weak |= vote.weak_nodes().0;
+        }
+        self.transaction_went_on();
+    }
+
+    /// The handshake that a transaction is about has come further.
+    pub(crate) fn handshake_went_on(&mut self, i: NodeId) {
+        let concerns = |two: &TwoPhase| {
+            let other = if two.is_ours() { two.head.target } else { Some(two.head.initiator) };
+            two.is_connect() && other == Some(i)
+        };
+        if self.two_phase().is_some_and(concerns) {
+            self.transaction_went_on();
+        }
+    }
+
+    /// Decides, or answers, when everything is there that it takes.
+    fn transaction_went_on(&mut self) {
+        let Some(two) = self.two_phase() else { return };
+        let partner = if two.is_ours() { two.head.target } else { Some(two.head.initiator) };
+        let verdict = match partner.filter(|_| two.is_connect()) {
+            Some(i) => self.verdict(i),
+            None => Verdict::Connect,
+        };
+        let all = two.waits_for.is_empty();
+        let refused = two.answer == Answer::No;
+        match &two.part {
+            Part::Initiator { stage: Stage::Pinging(_), .. } => {}
+            Part::Initiator { .. } if two.answer == Answer::Retry => {
+                self.give_up_transaction(Code::ConcurrentStateChange)
+            }
+            Part::Initiator { .. } => match verdict {
+                Verdict::Open if !refused => {}
+                Verdict::Retry(_) => self.give_up_transaction(Code::InTransientState),
+                Verdict::Disconnect(_) => self.give_up_transaction(Code::NotSupported),
+                _ if refused => self.give_up_transaction(Code::FailedByPeer),
+                _ if all => self.commit_transaction(),
+                _ => {}
+            },
+            Part::Participant { answered: true, .. } => {}
+            Part::Participant { .. } => {
+                let answer = match verdict {
+                    Verdict::Open => return,
+                    Verdict::Retry(_) => Answer::Retry,
+                    Verdict::Disconnect(_) => Answer::No,
+                    Verdict::Connect => two.answer,
+                };
+                if all || answer != Answer::Yes {
+                    self.answer_transaction(answer);
+                }
+            }
+        }
+    }
+
+    fn commit_transaction(&mut self) {
+        let Some(two) = self.two_phase() else { return };
+        // Nothing else was agreed to meanwhile, but a disk or a peer may be lost.
+        let judged = match two.is_connect() {
+            true => Ok(()),
+            false => self.would_be(&two.change, Kind::Wish).map(drop),
+        };
+        if let Err(refusal) = judged
+            && refusal.code != Code::NothingToDo
+        {
+            return self.give_up_transaction(refusal.code);
+        }
+        let Some(two) = self.take_two_phase() else { return };
+        let mut masks = two.masks;
+        if !two.is_disconnect() || !masks.reachable.and(masks.target_reachable).is_empty() {
+            masks.reachable = union(masks.reachable, masks.target_reachable);
+            masks.target_reachable = masks.reachable;
+        }
+        let all = union(self.neighbours9(), two.head.target.map_or_else(NodeMask::default, NodeMask::of));
+        let incapable = !masks.primary.is_empty() && masks.weak == 0;
+        let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
+        let head = wire::Transaction { nodes_to_reach, primary_incapable: incapable, ..two.head };
+        let (primary, reachable) = (masks.primary.into(), masks.target_reachable.into());
+        let decision = Decision::of_change(head, primary, reachable, &two.asked);
+        for i in all {
+            self.send_as(i, Socket::Data, two.volume, Packet::TwopcCommit(Box::new(decision)));
+        }
+        self.carry_out_own(&two);
+    }
+
+    /// All have agreed to what this node has asked for.
+    fn carry_out_own(&mut self, two: &TwoPhase) {
+        let Part::Initiator { command, .. } = two.part else { return };
+        match (two.head.target, command) {
+            (Some(i), None) if two.is_connect() => self.carry_out_attempt(i),
+            (target, Some(id)) => {
+                let outcome = self.commit_for_command(id, two);
+                let i = target.or_else(|| self.connections.ids().next());
+                i.into_iter().for_each(|i| self.answered(i, id, outcome));
+            }
+            _ => self.happened(two.change.clone()),
+        }
+    }
+
+    fn commit_for_command(&mut self, id: u64, two: &TwoPhase) -> Result<(), Refusal> {
+        if two.is_disconnect() {
+            return self.change(two.change.clone(), Kind::Fact);
+        }
+        if let Some((rise, forced)) = self.promotion_agreed(id) {
+            self.change(rise, Kind::Wish)?;
+            self.promoted(&forced);
+            return Ok(());
+        }
+        self.change(two.change.clone(), Kind::Wish)?;
+        if two.asked.role == Some(Role::Secondary) {
+            self.has_become_secondary();
+        }
+        Ok(())
+    }
+
+    /// It comes to nothing: those who were asked are told.
+    fn give_up_transaction(&mut self, code: Code) {
+        let Some(two) = self.take_two_phase() else { return };
+        let Part::Initiator { command, .. } = two.part else { return };
+        let all = union(self.neighbours9(), two.head.target.map_or_else(NodeMask::default, NodeMask::of));
+        let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
+        let abort = Decision::abort(wire::Transaction { nodes_to_reach, ..two.head });
+        for i in all {
+            self.send_as(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
+        }
+        match (two.head.target, command) {
+            (Some(i), None) => self.connect_failed(i, code),
+            (target, Some(id)) => {
+                let i = target.or_else(|| self.connections.ids().next());
+                i.into_iter().for_each(|i| self.answered(i, id, Err(Refusal { code, volume: None })));
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// What follows a transaction that did not connect the nodes (4.3).
+    fn connect_failed(&mut self, i: NodeId, code: Code) {
+        if self.connections[i].link.is_none() {
+            return;
+        }
+        let verdict = self.verdict(i);
+        self.forget_attempt(i);
+        match (verdict, code) {
+            (Verdict::Disconnect(reason), _) => {
+                self.send_connection(i, Socket::Data, Packet::Disconnect);
+                self.give_up(i, reason.name(), reason.to_string());
+            }
+            (_, Code::ConcurrentStateChange) => self.connect_later(i, SOON),
+            (Verdict::Retry(_), _) => self.connect_later(i, LATER),
+            (_, Code::FailedByPeer) if self.connections[i].cfg.rr_conflict == crate::RrConflict::RetryConnect => {
+                self.connect_later(i, LATER);
+            }
+            _ => {
+                self.send_connection(i, Socket::Data, Packet::Disconnect);
+                self.give_up(i, "connect-refused", "the peer refuses to be connected".to_owned());
+            }
+        }
+    }
+
+    // -- participant -------------------------------------------------------------------------------------------------
+
+    /// P_TWOPC_PREPARE (3.2.5).
+    pub(crate) fn prepare_received(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
+        let head = prepare.transaction;
+        match &mut self.transaction {
+            None => {}
+            Some(Transaction::TwoPhase(two)) if two.is(head.tid, head.initiator) => {
+                // Over a redundant path.
+                if let Part::Participant { parents, answered } = &mut two.part {
+                    parents.insert(i);
+                    two.waits_for.remove(i);
+                    if *answered {
+                        self.answer_transaction(Answer::Yes);
+                    }
+                }
+                return;
+            }
+            Some(Transaction::TwoPhase(two)) if two.is_ours() && head.initiator < self.cfg.node => {
+                self.give_up_transaction(Code::ConcurrentStateChange);
+            }
+            Some(_) => return self.vote(i, volume, &head, Answer::Retry, Masks::default()),
+        }
+        self.accept_prepare(i, volume, prepare);
+    }
+
+    fn accept_prepare(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
+        let (head, own) = (prepare.transaction, self.cfg.node);
+        let concerned = head.initiator == i && head.target.is_none_or(|target| target == own);
+        let change = concerned.then(|| self.change_of_peer(i, volume, &prepare.change));
+        let mut masks = Masks { reachable: with(self.neighbours9(), own), ..Masks::default() };
+        let connects = prepare.change.conn == Some(ConnState::WFReportParams);
+        match prepare.change.conn {
+            Some(ConnState::WFReportParams) => masks.reachable.insert(head.initiator),
+            Some(ConnState::Disconnecting) => masks.reachable.remove(head.initiator),
+            _ => {}
+        }
+        if self.state.is_primary() {
+            masks.primary.insert(own);
+            masks.weak = if self.has_data_access() { complement(masks.reachable) } else { 0 };
+        }
+        let answer = match &change {
+            None => Answer::Yes,
+            Some(None) => Answer::No,
+            Some(Some(_)) if connects => Answer::Yes,
+            Some(Some(change)) => match self.would_be(change, Kind::WishIgnoringOutdate) {
+                Ok(_) | Err(Refusal { code: Code::NothingToDo, .. }) => Answer::Yes,
+                Err(Refusal { code: Code::InTransientState, .. }) => Answer::Retry,
+                Err(_) => Answer::No,
+            },
+        };
+        let reach = head.nodes_to_reach.nodes();
+        let children = if answer == Answer::Retry { NodeMask::default() } else { self.neighbours9().and(reach) };
+        let children = children.without(NodeMask::of(i));
+        let left = with(children, own);
+        let forwarded =
+            wire::Transaction { nodes_to_reach: WireMask(head.nodes_to_reach.0 & complement(left)), ..head };
+        let until = self.now + PATIENCE;
+        self.transaction = Some(Transaction::TwoPhase(Box::new(TwoPhase {
+            head: forwarded,
+            volume,
+            asked: prepare.change,
+            change: change.flatten().unwrap_or_default(),
+            part: Part::Participant { parents: NodeMask::of(i), answered: false },
+            waits_for: children,
+            answer,
+            masks,
+            until,
+        })));
+        for child in children {
+            let prepare = Prepare { transaction: forwarded, ..*prepare };
+            self.send_as(child, Socket::Data, volume, Packet::TwopcPrepare(Box::new(prepare)));
+        }
+        if connects && concerned && !self.state.is_connected(i) {
+            self.send_attempt(i);
+        }
+        self.transaction_went_on();
+    }
+
+    /// What a peer wants, in this node's view. `None`: that is not understood, or not up to it.
+    fn change_of_peer(&self, i: NodeId, volume: VolumeNr, asked: &StateChange) -> Option<Change> {
+        let mut change = Change::default();
+        let volumes = self.devices.ids().filter(|d| volume == VolumeNr::NONE || *d == volume);
+        match asked.conn {
+            None => {}
+            Some(ConnState::Disconnecting) => change.push(Set::Connection(i, ConnectionState::TearDown)),
+            Some(ConnState::WFReportParams) => {
+                change.push(Set::Connection(i, ConnectionState::Connected));
+                return (!self.state.is_connected(i)).then_some(change);
+            }
+            Some(_) => return None,
+        }
+        if !self.state.is_connected(i) || asked.peer.is_some() {
+            return None;
+        }
+        for d in volumes {
+            asked.role.into_iter().for_each(|role| change.push(Set::PeerRole(i, d, role)));
+            asked.disk.into_iter().for_each(|disk| change.push(Set::PeerDisk(i, d, disk)));
+            match asked.pdsk {
+                None => {}
+                Some(DiskState::Outdated) => change.push(Set::Disk(d, DiskState::Outdated)),
+                Some(_) => return None,
+            }
+        }
+        Some(change)
+    }
+
+    fn answer_transaction(&mut self, answer: Answer) {
+        let Some(two) = self.two_phase_mut() else { return };
+        let (head, volume, masks) = (two.head, two.volume, two.masks);
+        let Part::Participant { parents, answered } = &mut two.part else { return };
+        *answered = true;
+        for i in *parents {
+            self.vote(i, volume, &head, answer, masks);
+        }
+    }
+
+    fn vote(&mut self, i: NodeId, volume: VolumeNr, head: &wire::Transaction, answer: Answer, masks: Masks) {
+        let vote = Vote::on_change(head, masks.reachable.into(), masks.primary.into(), WireMask(masks.weak));
+        let packet = match answer {
+            Answer::Yes => Packet::TwopcYes,
+            Answer::No => Packet::TwopcNo,
+            Answer::Retry => Packet::TwopcRetry,
+        };
+        self.send_as(i, Socket::Control, volume, packet(Box::new(vote)));
+    }
+
+    /// P_TWOPC_COMMIT and P_TWOPC_ABORT.
+    pub(crate) fn decision_received(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
+        let head = decision.transaction;
+        let ours = |two: &TwoPhase| two.is(head.tid, head.initiator) && !two.is_ours();
+        if !self.two_phase().is_some_and(ours) {
+            return;
+        }
+        let Some(two) = self.take_two_phase() else { return };
+        if commit {
+            self.carry_out_theirs(i, &two);
+        } else if two.is_connect() {
+            self.forget_attempt(two.head.initiator);
+        }
+        // Not back to where it came from.
+        let left = self.neighbours9().and(head.nodes_to_reach.nodes()).without(NodeMask::of(i));
+        let nodes_to_reach = WireMask(head.nodes_to_reach.0 & complement(with(left, self.cfg.node)));
+        let mut forwarded = *decision;
+        forwarded.transaction.nodes_to_reach = nodes_to_reach;
+        let packet = if commit { Packet::TwopcCommit } else { Packet::TwopcAbort };
+        for node in left {
+            self.send_as(node, Socket::Data, volume, packet(Box::new(forwarded)));
+        }
+    }
+
+    fn carry_out_theirs(&mut self, i: NodeId, two: &TwoPhase) {
+        if two.is_connect() {
+            return self.carry_out_attempt(two.head.initiator);
+        }
+        let kind = if two.is_disconnect() { Kind::WishIgnoringOutdate } else { Kind::Fact };
+        if self.change(two.change.clone(), kind).is_err() {
+            self.happened(two.change.clone());
+        }
+        if two.is_disconnect() && two.head.target == Some(self.cfg.node) {
+            let text = "the peer disconnected".to_owned();
+            self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
+        }
+    }
+
+    // -- what may happen meanwhile -----------------------------------------------------------------------------------
+
+    /// A link went down.
+    pub(super) fn peer_gone_for_transaction(&mut self, i: NodeId) {
+        let Some(two) = self.two_phase_mut() else { return };
+        let target = two.head.target == Some(i);
+        match &mut two.part {
+            Part::Initiator { .. } if two.waits_for.contains(i) || target => {
+                two.waits_for.remove(i);
+                self.give_up_transaction(Code::FailedByPeer);
+            }
+            Part::Initiator { .. } => {}
+            Part::Participant { parents, .. } => {
+                parents.remove(i);
+                if parents.is_empty() {
+                    self.take_two_phase();
+                }
+            }
+        }
+    }
+
+    /// When a transaction is too old.
+    pub(crate) fn transaction_timer(&self) -> Option<Instant> {
+        self.two_phase().map(|two| two.until)
+    }
+
+    pub(crate) fn check_transaction(&mut self) {
+        if self.transaction_timer().is_none_or(|until| self.now < until) {
+            return;
+        }
+        if self.two_phase().is_some_and(TwoPhase::is_ours) {
+            return self.give_up_transaction(Code::ConcurrentStateChange);
+        }
+        if let Some(two) = self.take_two_phase().filter(|two| two.is_connect()) {
+            self.forget_attempt(two.head.initiator);
+        }
+    }
+
+    /// Appends a packet about a volume, or about none, to a stream.
+    pub(crate) fn send_as(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet) {
+        let peer = self.connections[i].cfg.peer;
+        if self.connections[i].link.is_some() {
+            self.emit(Effect::Send { peer, stream, volume, packet, payload: Segments::None });
+        }
+    }
+
+    /// Asks all for a change that was judged here. `Ok(true)`: it has been made, as nobody had to be asked. `Ok(false)`:
+    /// the answer will come.
+    ///
+    /// # Errors
+    /// "In a transient state" while another transaction is under way; what this dialect does not do yet is refused.
+    pub(super) fn agree_in_two_phases(&mut self, id: u64, change: &Change) -> Result<bool, Refusal> {
+        let refused = |code| Refusal { code, volume: None };
+        if change.sets().any(|set| matches!(set, Set::Replication(..))) {
+            return Err(refused(Code::NotSupported));
+        }
+        if !change.sets().any(|set| matches!(set, Set::Role(_) | Set::Disk(_, DiskState::Failed))) {
+            return self.change(change.clone(), Kind::Wish).map(|()| true);
+        }
+        if !self.ask_in_two_phases(id, change.clone()) {
+            return Err(refused(Code::InTransientState));
+        }
+        Ok(false)
+    }
+
+    /// False: another transaction is under way.
+    pub(super) fn ask_in_two_phases(&mut self, command: u64, change: Change) -> bool {
+        let (target, asked, volume) = asked_of_all(&change);
+        self.begin_two_phase(Some(command), target, asked, volume, change)
+    }
+}
+
+/// Who is to be asked for what, and about which volume, when this change is to be made (3.2.1).
+fn asked_of_all(change: &Change) -> (Option<NodeId>, StateChange, VolumeNr) {
+    let mut asked = StateChange::default();
+    let (mut target, mut volume) = (None, VolumeNr::NONE);
+    for set in change.sets() {
+        match set {
+            Set::Role(role) => asked.role = Some(role),
+            Set::Disk(d, DiskState::Failed) => (asked.disk, volume) = (Some(DiskState::Detaching), d),
+            Set::Disk(_, disk) => asked.disk = Some(disk),
+            Set::Connection(i, ConnectionState::Disconnecting) => {
+                (target, asked.conn) = (Some(i), Some(ConnState::Disconnecting));
+            }
+            Set::PeerDisk(_, _, DiskState::Outdated) => asked.pdsk = Some(DiskState::Outdated),
+            _ => {}
+        }
+    }
+    (target, asked, volume)
+}

@@ -1,0 +1,135 @@
+//! Which size a volume gets: what the disks can hold, and what the nodes tell each other
+//! (`docs/spec/connection-and-state.md` 5.3).
+
+use crate::Resource;
+use crate::api::Severity;
+use crate::decide::change::Set;
+use crate::decide::rules::Kind;
+use crate::decide::state::Replication;
+use crate::decide::{Reason, sizes};
+use units::{NodeId, Sector, VolumeNr};
+use wire::Role;
+
+impl Resource {
+    /// The most that disk and metadata can hold.
+    pub(crate) fn capacity(&self, d: VolumeNr) -> Sector {
+        let Some(b) = &self.devices[d].backing else { return Sector(0) };
+        match b.layout.kind() {
+            meta::MetaDisk::Internal => b.layout.capacity(),
+            _ => b.layout.capacity().min(b.opened.backing.to_sectors_floor()),
+        }
+    }
+
+    pub(crate) fn size_limits(&self, d: VolumeNr) -> sizes::Limits {
+        let dev = &self.devices[d];
+        sizes::Limits {
+            own: self.capacity(d),
+            peer: self.smallest_peer(d),
+            last_agreed: dev.backing.as_ref().map_or(Sector(0), |b| b.md.effective_size),
+            user: dev.cfg.as_ref().and_then(|c| c.size).unwrap_or_default().to_sectors_floor(),
+            assume_peer_has_space: false,
+        }
+    }
+
+    /// The smallest capacity of the peers that have, or had, a disk; 0: none ever had.
+    fn smallest_peer(&self, d: VolumeNr) -> Sector {
+        let known = self.connections.values().map(|c| c.peer_devices[d].peer_capacity).filter(|size| size.0 > 0);
+        known.min().unwrap_or(Sector(0))
+    }
+
+    /// The smallest capacity of the own disk and those that peers have told of since they connected (9's dialect).
+    pub(crate) fn capacity_within_reach(&self, d: VolumeNr, own: Sector) -> Sector {
+        let told = self.connections.values().filter_map(|c| c.peer_devices[d].sizes.as_ref()).map(|s| s.disk_size);
+        told.chain([own]).filter(|size| size.0 > 0).min().unwrap_or(Sector(0))
+    }
+
+    /// The sizes do not go together.
+    fn refuse_sizes(&mut self, i: NodeId, reason: Reason) {
+        if self.connections[i].nine().is_some() {
+            return self.refuse_sizes9(i, reason);
+        }
+        self.give_up(i, reason.name(), reason.to_string());
+    }
+
+    pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
+        let dev = &self.devices[d];
+        let input = sizes::SizesReceived {
+            peer: sizes::PeerSizes { device: packet.disk_size, user: packet.user_size, current: packet.current_size },
+            limits: self.size_limits(d),
+            current: dev.size,
+            disk: self.state.disk(d),
+            peer_disk: self.state.peer_disk(i, d),
+            connected: self.state.replicates(i, d),
+            primary: self.state.is_primary(),
+            no_resync: packet.flags.assume_clean,
+        };
+        let replicating = self.state.replicates(i, d);
+        self.connections[i].peer_devices[d].sizes = Some(*packet);
+        match sizes::on_sizes(&input) {
+            sizes::SizesVerdict::Refuse(reason) => {
+                self.connections[i].peer_devices[d].peer_capacity = Sector(0);
+                self.refuse_sizes(i, reason);
+            }
+            sizes::SizesVerdict::Keep(_) => {}
+            sizes::SizesVerdict::Adopt(adopted) if adopted.size < self.devices[d].size && self.in_use(d) => {
+                // Only an area that nobody uses may go (`docs/spec/data-path-and-resync.md` 11.1).
+                self.refuse_sizes(i, Reason::PrimaryWouldShrink);
+            }
+            sizes::SizesVerdict::Adopt(adopted) => {
+                self.connections[i].peer_devices[d].peer_capacity = adopted.peer;
+                self.adopt_size(d, adopted.size, adopted.set_grown_bits);
+                // A peer that has attached a larger disk waits for this node to agree.
+                if adopted.send_sizes && replicating && packet.current_size != adopted.size {
+                    self.send_sizes(i, d);
+                }
+                if adopted.resync_grown {
+                    self.resync_grown_area(i, d);
+                }
+            }
+        }
+    }
+
+    /// Is the device open, or being written to?
+    pub(crate) fn in_use(&self, d: VolumeNr) -> bool {
+        let dev = &self.devices[d];
+        dev.openers.writers + dev.openers.readers > 0 || dev.upper_pending > 0
+    }
+
+    /// Gives a device its size.
+    pub(crate) fn adopt_size(&mut self, d: VolumeNr, size: Sector, grown_differs: bool) {
+        let dev = &mut self.devices[d];
+        let old = dev.size;
+        if size == old && dev.backing.as_ref().is_none_or(|b| b.md.effective_size == size) {
+            return;
+        }
+        dev.size = size;
+        // A disk that is failing has no say in the size, and no room for it.
+        let capacity = self.capacity(d);
+        let dev = &mut self.devices[d];
+        if let Some(b) = &mut dev.backing
+            && size <= capacity
+        {
+            b.resize_bitmap(size, grown_differs);
+            b.md.effective_size = size;
+        }
+        self.md_changed(d);
+        self.write_bitmap(d);
+        self.status_changed = true;
+        if old != size {
+            let text = format!("size {} KiB -> {} KiB", old.0 / 2, size.0 / 2);
+            self.note(Severity::Info, Some(d), None, "size-changed", text);
+        }
+    }
+
+    fn resync_grown_area(&mut self, i: NodeId, d: VolumeNr) {
+        let me = self.state.is_primary();
+        let peer = self.state.pair(i, d).role == Role::Primary;
+        if sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts()) {
+            return self.begin_as_source(i, d);
+        }
+        if let Err(refusal) = self.change(Set::Replication(i, d, Replication::WFSyncUUID), Kind::Fact) {
+            let text = format!("the grown area is not synced: {}", refusal.code);
+            self.note(Severity::Warning, Some(d), Some(i), "no-grow-resync", text);
+        }
+    }
+}

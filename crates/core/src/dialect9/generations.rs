@@ -1,0 +1,241 @@
+//! Data generations in 9's dialect: what this node says of its own, and what a peer's mean outside of a handshake
+//! (`docs/spec/connection-and-state.md` 5.4, 7.2, 7.3).
+
+use crate::Resource;
+use crate::api::Segments;
+use crate::decide::change::{Change, Set};
+use crate::decide::state::State;
+use meta::{DeviceFlags, PeerFlags};
+use units::{Generation, NodeId, NodeMask, VolumeNr};
+use wire::{DiskState, Packet, Role, Socket, UuidFlags, Uuids110, WireMask};
+
+/// Primaries that a node sees, which is none itself: on those its data depends.
+fn primaries_seen(state: &State) -> NodeMask {
+    let mut seen = NodeMask::default();
+    let connected = state.peers.iter().filter(|(_, peer)| peer.role() == Role::Primary);
+    connected.filter(|(i, _)| state.is_connected(*i) && !state.is_primary()).for_each(|(i, _)| seen.insert(i));
+    seen
+}
+
+impl Resource {
+    /// What this node says of its generations to a peer.
+    pub(crate) fn uuids110(&self, i: NodeId, d: VolumeNr, extra: UuidFlags) -> Option<Uuids110> {
+        let dev = &self.devices[d];
+        let b = dev.backing.as_ref().filter(|_| self.state.disk(d) >= DiskState::Negotiating)?;
+        let seen = primaries_seen(&self.state);
+        let mut flags = extra;
+        let mut put = |on: bool, flag: UuidFlags| flags = if on { flags | flag } else { flags };
+        put(self.connections[i].discard_my_data, UuidFlags::DISCARD_MY_DATA);
+        put(dev.crashed_primary, UuidFlags::CRASHED_PRIMARY);
+        put(!b.md.flags.contains(DeviceFlags::CONSISTENT), UuidFlags::INCONSISTENT);
+        put(seen.is_empty(), UuidFlags::STABLE);
+        put(self.connections[i].peer_devices[d].was_established, UuidFlags::RECONNECT);
+        let nodes = if !seen.is_empty() {
+            WireMask::from(seen)
+        } else if self.state.is_primary() {
+            self.weak_nodes(d)
+        } else {
+            WireMask::NONE
+        };
+        let tracked = self.nodes_told_of(d);
+        let just_created = b.md.current == Generation::JUST_CREATED;
+        let current = if just_created { b.md.current } else { b.md.current.with_primary_bit(self.state.is_primary()) };
+        Some(Uuids110 {
+            current,
+            dirty_bits: self.bits_left(i, d),
+            flags,
+            nodes,
+            tracked,
+            bitmaps: tracked.into_iter().map(|node| b.md.peers[node.index()].bitmap_uuid).collect(),
+            history: b.md.history.to_vec(),
+        })
+    }
+
+    /// Nodes that have a bitmap here, or are known to exist.
+    fn nodes_told_of(&self, d: VolumeNr) -> NodeMask {
+        let Some(b) = &self.devices[d].backing else { return NodeMask::default() };
+        let known = |node: &NodeId| {
+            let record = &b.md.peers[node.index()];
+            record.slot.is_some() || record.flags.contains(PeerFlags::NODE_EXISTS)
+        };
+        let mut told = NodeMask::default();
+        (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(known).for_each(|node| told.insert(node));
+        told
+    }
+
+    /// Nodes that do not hear of a generation that begins now (7.2).
+    pub(crate) fn weak_nodes(&self, d: VolumeNr) -> WireMask {
+        let mut hear = NodeMask::default();
+        if self.state.disk(d) == DiskState::UpToDate {
+            hear.insert(self.cfg.node);
+        }
+        for (i, pair) in self.state.pairs(d) {
+            let good = pair.disk > DiskState::Failed && pair.disk != DiskState::DUnknown;
+            if good && pair.disk != DiskState::Outdated {
+                hear.insert(i);
+            }
+        }
+        WireMask(!u64::from(hear.0))
+    }
+
+    pub(crate) fn send_uuids110(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
+        if let Some(packet) = self.uuids110(i, d, extra) {
+            self.connections[i].peer_devices[d].changes_told = packet.dirty_bits;
+            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)), Segments::None);
+        }
+    }
+
+    /// The own data depends on a Primary from now on, or does no more: the peers are told, before anything else of that
+    /// change.
+    pub(crate) fn tell_stability(&mut self, old: &State) {
+        if primaries_seen(old) == primaries_seen(&self.state) || old.is_primary() != self.state.is_primary() {
+            return;
+        }
+        for i in self.connections.ids() {
+            for d in self.devices.ids() {
+                if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
+                    self.send_uuids110(i, d, UuidFlags::NONE);
+                }
+            }
+        }
+    }
+
+    /// P_UUIDS110. Within a handshake it is kept for the comparison.
+    pub(crate) fn uuids110_received(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
+        self.note_nodes(d, packet.tracked, packet.flags.unallocated());
+        self.connections[i].peer_devices[d].uuids = Some(in_words_of_84(&packet, self.cfg.node));
+        self.connections[i].peer_devices[d].uuids_stale = false;
+        if !self.state.is_connected(i) {
+            return self.uuids_of_handshake(i, d, packet);
+        }
+        if !self.state.replicates(i, d) {
+            return;
+        }
+        let fresh = self.uuids(i, d).current.same(Generation::JUST_CREATED);
+        if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
+            let reason = crate::decide::Reason::SkipInitialSync;
+            self.note(crate::api::Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
+            return self.accept_as_equal9(i, d, packet.current);
+        }
+        if packet.flags.contains(UuidFlags::NEW_DATAGEN) {
+            self.generation_begun_by(i, d, &packet);
+        }
+    }
+
+    /// Nodes that a peer lists exist.
+    fn note_nodes(&mut self, d: VolumeNr, listed: NodeMask, unallocated: Option<NodeId>) {
+        let Some(b) = &mut self.devices[d].backing else { return };
+        let mut changed = false;
+        for node in listed.into_iter().filter(|node| Some(*node) != unallocated) {
+            let record = &mut b.md.peers[node.index()];
+            if record.slot.is_none() && !record.flags.contains(PeerFlags::NODE_EXISTS) {
+                record.flags.insert(PeerFlags::NODE_EXISTS);
+                changed = true;
+            }
+        }
+        if changed {
+            self.md_changed(d);
+        }
+    }
+
+    /// `new-current-uuid --clear-bitmap` of a peer: all copies count as equal from now on.
+    fn accept_as_equal9(&mut self, i: NodeId, d: VolumeNr, current: Generation) {
+        let owner = self.slot_owner(i, d);
+        if let Some(b) = &mut self.devices[d].backing {
+            b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
+            b.dirty.note_all();
+            b.md.current = current.with_primary_bit(false);
+            b.md.peers[owner].bitmap_uuid = Generation::NONE;
+        }
+        self.write_bitmap(d);
+        self.generation_changed(d);
+        let good = Change::from(Set::Disk(d, DiskState::UpToDate));
+        self.happened(good.and(Set::PeerDisk(i, d, DiskState::UpToDate)));
+    }
+
+    /// A Primary begins a generation: this copy has part in it, unless it is a target or behind (7.3).
+    fn generation_begun_by(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+        let behind = self.state.pairs(d).any(|(_, pair)| {
+            pair.replication.is_target() || pair.replication == crate::decide::state::Replication::Behind
+        });
+        if behind {
+            return;
+        }
+        if self.state.disk(d) == DiskState::UpToDate {
+            self.rotate_slots(d, packet.nodes.nodes());
+        }
+        let own = self.cfg.node;
+        let Some(b) = &mut self.devices[d].backing else { return };
+        let old = b.md.current;
+        let fresh = packet.current.with_primary_bit(false);
+        let weak = packet.nodes.nodes();
+        for n in (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(|n| *n != own && !weak.contains(*n)) {
+            let record = &mut b.md.peers[n.index()];
+            if record.slot.is_some() && !record.bitmap_uuid.is_none() {
+                let past = std::mem::replace(&mut record.bitmap_uuid, fresh);
+                push_history(&mut b.md, past);
+            }
+        }
+        let b = self.devices[d].backing.as_mut().expect("just seen");
+        b.md.current = fresh;
+        push_history(&mut b.md, old);
+        self.devices[d].exposed = fresh;
+        self.generation_changed(d);
+        self.status_changed = true;
+        let text = format!("the peer begins the data generation {fresh}");
+        self.note(crate::api::Severity::Info, Some(d), Some(i), "new-generation", text);
+        self.tell_uuids(d, UuidFlags::NONE);
+    }
+
+    /// Slots of nodes that do not hear of the generation that follows count from the present one (7.2, steps 2 and 3).
+    /// Was there any?
+    fn rotate_slots(&mut self, d: VolumeNr, weak: NodeMask) -> bool {
+        let away: Vec<_> = self.state.pairs(d).filter(|(_, p)| p.disk <= DiskState::DUnknown).map(|(i, _)| i).collect();
+        let configured = self.connections.members();
+        let (own, random) = (self.cfg.node, self.draw_generation());
+        let Some(b) = &mut self.devices[d].backing else { return false };
+        let current = b.md.current;
+        let old = if current == Generation::JUST_CREATED { random.base() } else { current };
+        let mut rotated = false;
+        for n in (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(|n| *n != own) {
+            let record = &mut b.md.peers[n.index()];
+            let misses =
+                if configured.contains(n) { away.contains(&n) || weak.contains(n) } else { record.slot.is_some() };
+            if misses && (record.bitmap_uuid.is_none() || record.bitmap_uuid == old) {
+                record.bitmap_uuid = old;
+                rotated = true;
+            }
+        }
+        rotated
+    }
+}
+
+/// Puts a generation in front of the history, unless it is there already or still in use (7.1).
+pub(crate) fn push_history(md: &mut meta::Superblock, generation: Generation) {
+    let past = generation.base();
+    if past.is_none() || past == Generation::JUST_CREATED || past.same(md.current) {
+        return;
+    }
+    if md.history[0].is_none() {
+        md.history[0] = past;
+        return;
+    }
+    let in_slot = md.peers.iter().any(|record| record.bitmap_uuid.same(past));
+    if in_slot || md.history.iter().any(|known| known.same(past)) {
+        return;
+    }
+    md.history.rotate_right(1);
+    md.history[0] = past;
+}
+
+/// The part of it that 8.4's packet has: what is common to both dialects looks at that.
+fn in_words_of_84(packet: &Uuids110, own: NodeId) -> wire::Uuids {
+    let past = |n: usize| packet.history.get(n).copied().unwrap_or_default();
+    wire::Uuids {
+        current: packet.current,
+        bitmap: packet.bitmap(own).unwrap_or_default(),
+        history: [past(0), past(1)],
+        dirty_bits: packet.dirty_bits,
+        flags: packet.flags,
+    }
+}

@@ -1,0 +1,262 @@
+//! What the nodes tell each other while a transaction is to connect them, and what they conclude
+//! (`docs/spec/connection-and-state.md` 4.2, 5.1 to 5.6, 5.8).
+
+use crate::Resource;
+use crate::api::{ConnectionState, Segments, Severity};
+use crate::config::Protocol;
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::Kind;
+use crate::decide::state::Replication;
+use crate::decide::uuid9::{self, Direction, Strategy};
+use crate::decide::{DiskState, Reason, handshake84};
+use crate::dialect9;
+use crate::members::Volumes;
+use units::{NodeId, VolumeNr};
+use wire::{Features, Packet, Role, Socket, StateWord, UuidFlags, Uuids110};
+
+/// What one transaction that is to connect the nodes has brought. Nothing of it outlives the transaction.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    volumes: Volumes<Part>,
+    verdict: Verdict,
+}
+
+/// One volume's part in it.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    /// What this node has said.
+    sent: Option<(Uuids110, DiskState)>,
+    /// What the peer has said of its generations.
+    uuids: Option<Uuids110>,
+    /// What follows, when the peer's state has come.
+    outcome: Option<Outcome>,
+}
+
+/// What a volume becomes when the nodes are connected.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    replication: Replication,
+    role: Role,
+    disk: DiskState,
+    paused: bool,
+}
+
+/// May the nodes be connected, as far as is known?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Some volume's state has not come.
+    Open,
+    /// Yes.
+    Connect,
+    /// Not now.
+    Retry(Reason),
+    /// No.
+    Disconnect(Reason),
+}
+
+impl Resource {
+    /// Says everything about every volume: what the peer needs to decide (5.1).
+    pub(crate) fn send_attempt(&mut self, i: NodeId) {
+        let volumes = self.devices.map(|_| Part::default());
+        let verdict = if volumes.is_empty() { Verdict::Connect } else { Verdict::Open };
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.attempt = Some(Attempt { volumes, verdict });
+            nine.refused = None;
+        }
+        for d in self.devices.ids() {
+            self.connections[i].peer_devices[d].sizes = None;
+            self.send_sync_param(i, d);
+            if self.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
+                self.send(i, Socket::Data, d, Packet::EnableReplicationNext(false), Segments::None);
+            }
+            self.send_sizes(i, d);
+            if let Some(uuids) = self.uuids110(i, d, UuidFlags::NONE) {
+                let sent = Some((uuids, self.disk_in_handshake(d)));
+                self.part(i, d, |part| part.sent = sent);
+            }
+            self.send_uuids110(i, d, UuidFlags::NONE);
+            let word = dialect9::word(&self.state, i, d);
+            self.send(i, Socket::Data, d, Packet::State(word), Segments::None);
+        }
+    }
+
+    /// The own disk; while it is being negotiated what its metadata say.
+    fn disk_in_handshake(&self, d: VolumeNr) -> DiskState {
+        let disk = self.state.disk(d);
+        if disk == DiskState::Negotiating { self.devices[d].attach_state } else { disk }
+    }
+
+    fn part<R>(&mut self, i: NodeId, d: VolumeNr, f: impl FnOnce(&mut Part) -> R) -> Option<R> {
+        let attempt = self.connections[i].nine_mut()?.attempt.as_mut()?;
+        Some(f(&mut attempt.volumes[d]))
+    }
+
+    /// How far the attempt is. Without one: open.
+    pub(crate) fn verdict(&self, i: NodeId) -> Verdict {
+        let attempt = self.connections[i].nine().and_then(|nine| nine.attempt.as_ref());
+        attempt.map_or(Verdict::Open, |attempt| attempt.verdict)
+    }
+
+    /// Whatever comes of it, it is over.
+    pub(crate) fn forget_attempt(&mut self, i: NodeId) {
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.attempt = None;
+        }
+    }
+
+    pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
+        self.part(i, d, |part| part.uuids = Some(packet));
+    }
+
+    /// A node without a disk says its generation.
+    pub(crate) fn current_uuid_received(&mut self, i: NodeId, _: VolumeNr) {
+        if !self.state.is_connected(i) {
+            self.judge_attempt(i, Verdict::Disconnect(Reason::DisklessUnspoken));
+        }
+    }
+
+    /// The sizes do not fit.
+    pub(crate) fn refuse_sizes9(&mut self, i: NodeId, reason: Reason) {
+        if self.state.is_connected(i) {
+            return self.protocol_error(i, reason.name(), reason.to_string());
+        }
+        self.judge_attempt(i, Verdict::Disconnect(reason));
+    }
+
+    /// P_STATE while the nodes are not connected: the first one of an attempt decides, the others are about pauses.
+    pub(crate) fn state_of_handshake(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
+        let paused = theirs.aftr_isp || theirs.user_isp;
+        let known = self.part(i, d, |part| {
+            part.outcome.as_mut().map(|outcome| outcome.paused = paused);
+            part.outcome.is_some()
+        });
+        // Without an attempt it is left over from one that was given up.
+        if known != Some(false) {
+            return;
+        }
+        let verdict = match self.conclude(i, d, theirs) {
+            Ok(outcome) => {
+                self.part(i, d, |part| part.outcome = Some(outcome));
+                Verdict::Connect
+            }
+            Err(verdict) => verdict,
+        };
+        self.judge_attempt(i, verdict);
+    }
+
+    fn judge_attempt(&mut self, i: NodeId, verdict: Verdict) {
+        let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) else { return };
+        let complete = attempt.volumes.values().all(|part| part.outcome.is_some());
+        attempt.verdict = match (attempt.verdict, verdict) {
+            (Verdict::Disconnect(reason), _) | (_, Verdict::Disconnect(reason)) => Verdict::Disconnect(reason),
+            (Verdict::Retry(reason), _) | (_, Verdict::Retry(reason)) => Verdict::Retry(reason),
+            _ if complete => Verdict::Connect,
+            _ => Verdict::Open,
+        };
+        if let Verdict::Disconnect(reason) = attempt.verdict
+            && let Some(nine) = self.connections[i].nine_mut()
+        {
+            nine.refused = Some(reason.to_string());
+        }
+        self.handshake_went_on(i);
+    }
+
+    /// What a volume becomes.
+    fn conclude(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Result<Outcome, Verdict> {
+        let paused = theirs.aftr_isp || theirs.user_isp;
+        let part = self.part(i, d, |part| part.clone()).unwrap_or_default();
+        let (Some((sent, disk)), Some(uuids)) = (part.sent, part.uuids) else {
+            return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
+        };
+        if theirs.disk < DiskState::Negotiating {
+            return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
+        }
+        let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, uuids.flags.contains(UuidFlags::INCONSISTENT));
+        if self.has_changed_since(i, d, &sent) {
+            return Err(Verdict::Retry(Reason::HandshakeChanged));
+        }
+        let c = &self.connections[i];
+        let side = |node, uuids, disk| uuid9::Side { node, uuids, disk, lost_primary: None };
+        let found = uuid9::with_disks(&uuid9::Input {
+            me: side(self.cfg.node, &sent, disk),
+            peer: side(i, &uuids, peer_disk),
+            protocol: c.version(),
+            early: c.cfg.protocol != Protocol::C,
+            resolve_conflicts: c.resolve_conflicts(),
+        });
+        let text = format!("generations compared: {}: {}", found.rule, found.strategy);
+        self.note(Severity::Info, Some(d), Some(i), found.rule.name(), text);
+        let primary = self.state.is_primary() || theirs.role == Role::Primary;
+        let replication = match found.strategy {
+            Strategy::NoSync => Replication::Established,
+            // Without a Primary neither of them lacks anything that anybody has seen.
+            Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if !primary => Replication::Established,
+            Strategy::Retry => return Err(Verdict::Retry(found.rule)),
+            Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect => {
+                self.note_split_brain(i, d, uuids.dirty_bits);
+                return Err(Verdict::Disconnect(found.rule));
+            }
+            other => return Err(Verdict::Disconnect(reason_against(other, found.rule))),
+        };
+        Ok(Outcome { replication, role: theirs.role, disk: peer_disk, paused })
+    }
+
+    /// Is this node's word from the beginning of the attempt no more what it would say (5.5)?
+    fn has_changed_since(&self, i: NodeId, d: VolumeNr, sent: &Uuids110) -> bool {
+        let Some(now) = self.uuids110(i, d, UuidFlags::NONE) else { return true };
+        let of = |u: &Uuids110| (u.current, u.bitmap(i), u.flags.0 & !UuidFlags::INCONSISTENT.0, u.dirty_bits);
+        of(&now) != of(sent)
+    }
+
+    /// The nodes are connected: what the attempt came to takes place, of all volumes at once.
+    pub(crate) fn carry_out_attempt(&mut self, i: NodeId) {
+        let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.take()) else { return };
+        let mut change = Change::from(Set::Connection(i, ConnectionState::Connected));
+        for (d, part) in attempt.volumes.iter() {
+            let Some(outcome) = part.outcome else { continue };
+            self.forget_equal_bits(i, d, part, outcome);
+            change.push(Set::PeerRole(i, d, outcome.role));
+            change.push(Set::PeerDisk(i, d, outcome.disk));
+            change.push(Set::PausedByPeer(i, d, outcome.paused));
+            change.push(Set::Replication(i, d, outcome.replication));
+        }
+        let now = self.now;
+        let c = &mut self.connections[i];
+        (c.discard_my_data, c.survivor_insists, c.established_at) = (false, false, now);
+        c.peer_devices.values_mut().for_each(|pd| (pd.was_established, pd.compared) = (true, true));
+        if let Err(refusal) = self.change(change, Kind::Fact) {
+            let text = format!("what was agreed on cannot take place: {}", refusal.code);
+            self.protocol_error(i, "handshake-refused", text);
+        }
+    }
+
+    /// Two good copies of one generation: no bitmap is needed (2.7, row 2).
+    fn forget_equal_bits(&mut self, i: NodeId, d: VolumeNr, part: &Part, outcome: Outcome) {
+        let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
+        let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
+        let owner = self.slot_owner(i, d);
+        let slot = self.slot(i, d);
+        let Some(b) = &mut self.devices[d].backing else { return };
+        if !good || outcome.replication != Replication::Established {
+            return;
+        }
+        let past = std::mem::take(&mut b.md.peers[owner].bitmap_uuid);
+        super::generations::push_history(&mut b.md, past);
+        if let Some(slot) = slot.filter(|slot| b.bitmaps[*slot].count() > 0) {
+            b.fill(slot, false);
+            self.write_bitmap(d);
+        }
+        if !past.is_none() {
+            self.generation_changed(d);
+        }
+    }
+}
+
+/// Why the nodes stay apart.
+fn reason_against(strategy: Strategy, rule: Reason) -> Reason {
+    match strategy.direction() {
+        Some(Direction::Source | Direction::Target) => Reason::ResyncUnspoken,
+        None if strategy == Strategy::Unrelated => Reason::UnrelatedData,
+        None => rule,
+    }
+}

@@ -1,0 +1,138 @@
+//! What only DRBD 9's dialect has, protocol 118 to 124: what a link keeps that speaks it, its state word, and the way
+//! from P_PROTOCOL to a transaction that connects the nodes (`docs/spec/wire-protocol.md` 7.5).
+//!
+//! Owns [`Nine`]. The fork between the dialects is [`Spoken`](crate::connection::Spoken): what is common to both is
+//! in the rooms that it has always been in.
+
+mod generations;
+mod handshake;
+mod stream;
+
+pub(crate) use handshake::{Attempt, Verdict};
+
+use crate::Resource;
+use crate::api::{ConnectionState, Severity};
+use crate::connection::Spoken;
+use crate::decide::state::State;
+use crate::dialect84;
+use units::{Instant, NodeId, VolumeNr};
+use wire::{Dialect, StateWord};
+
+/// What a link keeps that speaks 9's dialect.
+#[derive(Debug, Default)]
+pub(crate) struct Nine {
+    /// What the transaction that is to connect the nodes has brought so far.
+    pub(crate) attempt: Option<Attempt>,
+    /// When the next such transaction begins, if the last one came to nothing.
+    pub(crate) again: Option<Instant>,
+    /// Why the nodes must not be connected, when this node is the one to say so.
+    pub(crate) refused: Option<String>,
+}
+
+impl Nine {
+    pub(crate) fn spoken(dialect: Dialect) -> Spoken {
+        Spoken::Of9(dialect, Box::default())
+    }
+}
+
+/// The state of a volume towards a peer.
+#[must_use]
+pub(crate) fn word(state: &State, peer: NodeId, volume: VolumeNr) -> StateWord {
+    // Without `quorum` every node has it.
+    StateWord { quorum: true, ..dialect84::word(state, Some(peer), volume) }
+}
+
+/// This node's role, and nothing else: what is said of a demotion before the volumes' states.
+pub(crate) const fn role_word(role: wire::Role) -> StateWord {
+    use wire::{ConnState, DiskState, Role};
+    StateWord::undisturbed(role, Role::Unknown, ConnState::StandAlone, DiskState::Diskless, DiskState::Diskless)
+}
+
+impl Resource {
+    /// Is the peer who it is taken for, and can this node do what the dialect asks for? If not, the link has ended.
+    pub(crate) fn fits_dialect9(&mut self, i: NodeId, theirs: &wire::ConnectionFeatures) -> bool {
+        let (own, peer) = (self.cfg.node.index() as u32, i.index() as u32);
+        if (theirs.sender_node, theirs.receiver_node) != (peer, own) {
+            let text = format!(
+                "the peer is node {} and takes this one for node {}; make node-id equal on both nodes",
+                theirs.sender_node, theirs.receiver_node
+            );
+            self.drop_link(i, ConnectionState::NetworkFailure, "wrong-node-id", text);
+            return false;
+        }
+        let backing = |d: &VolumeNr| self.devices[*d].backing.as_ref();
+        let old = self.devices.ids().find(|d| backing(d).is_some_and(|b| b.md.version() == meta::Version::V08));
+        if let Some(d) = old {
+            let text = format!("DRBD 9's dialect needs metadata of format v09, volume {d} has v08; convert it");
+            self.give_up(i, "old-metadata", text);
+            return false;
+        }
+        true
+    }
+
+    /// What is hashed of two challenges: that of the peer, which this node answers, and the own one. 9 adds who answers
+    /// (`docs/spec/wire-protocol.md` 7.3).
+    pub(crate) fn salted(&self, i: NodeId, [theirs, own]: [Vec<u8>; 2]) -> [Vec<u8>; 2] {
+        if self.connections[i].nine().is_none() {
+            return [theirs, own];
+        }
+        let salted = |mut challenge: Vec<u8>, node: NodeId| {
+            challenge.extend((node.index() as u32).to_be_bytes());
+            challenge
+        };
+        [salted(theirs, self.cfg.node), salted(own, i)]
+    }
+
+    /// Both P_PROTOCOL are there: who has the lower node id begins to connect.
+    pub(crate) fn shake_hands9(&mut self, i: NodeId) {
+        if self.connections[i].nine().is_some() && self.cfg.node < i {
+            self.begin_connect(i);
+        }
+    }
+
+    /// The next attempt to connect, if the last one came to nothing.
+    pub(crate) fn connect_again_if_due(&mut self, i: NodeId) {
+        let now = self.now;
+        let due = |at: &mut Instant| *at <= now;
+        let nine = self.connections[i].nine_mut();
+        if nine.is_some_and(|nine| nine.again.take_if(due).is_some()) {
+            self.begin_connect(i);
+        }
+    }
+
+    /// Until when the handshake of a link must get further, and the next attempt.
+    pub(crate) fn handshake9_timers(&self, i: NodeId) -> Option<Instant> {
+        let c = &self.connections[i];
+        let nine = c.nine()?;
+        let link = c.link.as_ref()?;
+        let waits = link.phase == crate::connection::Phase::Running && !self.state.is_connected(i);
+        let limit = waits.then(|| c.last_heard.max(link.phase_since) + self.handshake9_patience(i));
+        limit.into_iter().chain(nine.again).min()
+    }
+
+    /// The peer has been silent for too long within the handshake.
+    pub(crate) fn check_handshake9(&mut self, i: NodeId) -> bool {
+        let c = &self.connections[i];
+        let (Some(_), Some(link)) = (c.nine(), &c.link) else { return false };
+        let limit = c.last_heard.max(link.phase_since) + self.handshake9_patience(i);
+        if link.phase != crate::connection::Phase::Running || self.state.is_connected(i) || self.now < limit {
+            return false;
+        }
+        let text = "the peer did not go on with the handshake in time".to_owned();
+        self.drop_link(i, ConnectionState::Timeout, "handshake-timeout", text);
+        true
+    }
+
+    fn handshake9_patience(&self, i: NodeId) -> units::Duration {
+        units::Duration(self.connections[i].cfg.ping_timeout.0.saturating_mul(10))
+    }
+
+    /// P_DISCONNECT: the peer's comparison says that the nodes must not be connected; so does this node's, if it has
+    /// come so far.
+    pub(crate) fn peer_refuses(&mut self, i: NodeId) {
+        let own = self.connections[i].nine_mut().and_then(|nine| nine.refused.take());
+        let text = own.unwrap_or_else(|| "the peer's comparison says that the nodes must not be connected".to_owned());
+        self.note(Severity::Error, None, Some(i), "handshake-refused", format!("{text}; not connecting any more"));
+        self.stand_alone(i);
+    }
+}

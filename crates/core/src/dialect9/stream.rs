@@ -1,0 +1,52 @@
+//! Packets of 9's dialect outside of a handshake: states, roles, positions in the stream of writes
+//! (`docs/spec/connection-and-state.md` 5.6.1).
+
+use crate::Resource;
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::Kind;
+use crate::decide::state::Replication;
+use crate::decide::{DiskState, Reason, Role};
+use crate::dialect9;
+use crate::dialect84;
+use units::{NodeId, VolumeNr};
+use wire::{Packet, Socket, StateWord};
+
+impl Resource {
+    /// P_STATE about a volume.
+    pub(crate) fn state9_received(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
+        if !self.state.is_connected(i) {
+            return self.state_of_handshake(i, d, theirs);
+        }
+        let (_, replication) = dialect84::connection_and_replication(theirs.conn);
+        if replication > Replication::Established {
+            let reason = Reason::ResyncUnspoken;
+            return self.give_up(i, reason.name(), reason.to_string());
+        }
+        let mut change = Change::from(Set::PeerRole(i, d, theirs.role));
+        change.push(Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp));
+        if theirs.disk != DiskState::Negotiating {
+            change.push(Set::PeerDisk(i, d, theirs.disk));
+        }
+        if let Err(refusal) = self.change(change, Kind::Wish) {
+            let text = format!("the peer's state is not acceptable: {}", refusal.code);
+            self.give_up(i, "peer-state-refused", text);
+        }
+    }
+
+    /// P_STATE about no volume: only a demotion is said so.
+    pub(crate) fn role_received(&mut self, i: NodeId, theirs: &StateWord) {
+        if theirs.role == Role::Secondary && self.state.is_connected(i) {
+            self.happened(self.devices.ids().map(|d| Set::PeerRole(i, d, Role::Secondary)).collect::<Change>());
+        }
+    }
+
+    /// This node has become Secondary.
+    pub(crate) fn tell_demotion(&mut self) {
+        let word = dialect9::role_word(Role::Secondary);
+        for i in self.connections.ids() {
+            if self.connections[i].nine().is_some() && self.state.is_connected(i) {
+                self.send_connection(i, Socket::Data, Packet::State(word));
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a node draws at random has no meaning but to be the same again: the values of a recording and those of the core
+//! in its place are bound to each other when they are first used.
+
+use std::collections::BTreeMap;
+use units::Generation;
+use wire::{BarrierNr, BlockAck, BlockId, CurrentUuid, Packet, Uuids110};
+
+/// Values of the recording, and what the core has in their place.
+#[derive(Default, Debug)]
+pub(crate) struct Bound {
+    transactions: BTreeMap<u32, u32>,
+    generations: BTreeMap<Generation, Generation>,
+    blocks: BTreeMap<BlockId, BlockId>,
+    barriers: BTreeMap<u32, u32>,
+}
+
+impl Bound {
+    /// The core has said `ours` where the recorded node has said `theirs`: its drawn values are bound, unless they are
+    /// already. Returns what the node would have said with the core's values.
+    pub(crate) fn unify(&mut self, theirs: &Packet, ours: &Packet) -> Packet {
+        match (theirs, ours) {
+            (Packet::TwopcPrepare(a), Packet::TwopcPrepare(b)) => {
+                self.transactions.entry(a.transaction.tid).or_insert(b.transaction.tid);
+            }
+            (Packet::Uuids110(a), Packet::Uuids110(b)) => self.bind(a.current, b.current),
+            (Packet::CurrentUuid(a), Packet::CurrentUuid(b)) => self.bind(a.current, b.current),
+            (Packet::Data(a), Packet::Data(b)) => {
+                self.blocks.entry(a.block_id).or_insert(b.block_id);
+            }
+            (Packet::Trim(a), Packet::Trim(b)) | (Packet::Zeroes(a), Packet::Zeroes(b)) => {
+                self.blocks.entry(a.block_id).or_insert(b.block_id);
+            }
+            (Packet::Barrier(a), Packet::Barrier(b)) => {
+                self.barriers.entry(a.0).or_insert(b.0);
+            }
+            _ => {}
+        }
+        self.translate(theirs)
+    }
+
+    /// A generation that the recorded node has drawn itself is any for the core; one that it was told is that one.
+    fn bind(&mut self, theirs: Generation, ours: Generation) {
+        let known = self.generations.values().any(|known| known.same(ours));
+        if !known && !theirs.same(Generation::JUST_CREATED) {
+            self.generations.entry(theirs.base()).or_insert(ours.base());
+        }
+    }
+
+    /// The peer has drawn this one.
+    pub(crate) fn learn(&mut self, packet: &Packet) {
+        if let Packet::Uuids110(u) = packet {
+            for g in u.bitmaps.iter().chain(&u.history).chain([&u.current]) {
+                self.generations.entry(g.base()).or_insert(g.base());
+            }
+        }
+    }
+
+    fn generation(&self, g: Generation) -> Generation {
+        let base = self.generations.get(&g.base()).copied().unwrap_or(g.base());
+        Generation(base.0 | (g.0 & 1))
+    }
+
+    fn tid(&self, tid: u32) -> u32 {
+        self.transactions.get(&tid).copied().unwrap_or(tid)
+    }
+
+    /// What the recording says, with the core's values in the place of those that it draws.
+    pub(crate) fn translate(&self, packet: &Packet) -> Packet {
+        let mut packet = packet.clone();
+        match &mut packet {
+            Packet::TwopcPrepare(p) => p.transaction.tid = self.tid(p.transaction.tid),
+            Packet::TwopcCommit(p) | Packet::TwopcAbort(p) => p.transaction.tid = self.tid(p.transaction.tid),
+            Packet::TwopcYes(v) | Packet::TwopcNo(v) | Packet::TwopcRetry(v) => v.tid = self.tid(v.tid),
+            Packet::Uuids110(u) => self.translate_uuids(u),
+            Packet::CurrentUuid(CurrentUuid { current, .. }) => *current = self.generation(*current),
+            Packet::Data(w) => w.block_id = self.block(w.block_id),
+            Packet::Trim(w) | Packet::Zeroes(w) => w.block_id = self.block(w.block_id),
+            Packet::Barrier(BarrierNr(n)) => *n = self.barriers.get(n).copied().unwrap_or(*n),
+            Packet::BarrierAck(ack) => {
+                ack.barrier.0 = self.barriers.get(&ack.barrier.0).copied().unwrap_or(ack.barrier.0)
+            }
+            Packet::RecvAck(ack) | Packet::WriteAck(ack) | Packet::NegAck(ack) | Packet::WriteAckInSync(ack) => {
+                let BlockAck { block_id, .. } = ack;
+                *block_id = self.block(*block_id);
+            }
+            _ => {}
+        }
+        packet
+    }
+
+    fn block(&self, id: BlockId) -> BlockId {
+        self.blocks.get(&id).copied().unwrap_or(id)
+    }
+
+    fn translate_uuids(&self, u: &mut Uuids110) {
+        u.current = self.generation(u.current);
+        for g in u.bitmaps.iter_mut().chain(&mut u.history) {
+            *g = self.generation(*g);
+        }
+    }
+}

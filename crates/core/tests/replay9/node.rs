@@ -1,0 +1,217 @@
+//! A core with disks that answer at once.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use units::{ByteLen, Instant, NodeId, Sector, VolumeNr};
+use urbd_core::{
+    BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkUp, MetaDone, MetaOp, OpenedDisk,
+    Resource, ResourceConfig, Segments, VolumeConfig,
+};
+use wire::{Packet, Socket, UuidFlags, Uuids110};
+
+/// The metadata devices of the recordings.
+const META_DEVICE: ByteLen = ByteLen(1 << 20);
+
+/// What a node sends.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) stream: Socket,
+    pub(crate) volume: VolumeNr,
+    pub(crate) packet: Packet,
+}
+
+/// A disk and its metadata, as a node has them when a recording begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Start {
+    pub(crate) size: Sector,
+    pub(crate) uuids: Uuids110,
+    pub(crate) good: bool,
+    pub(crate) discard: bool,
+}
+
+struct Disk {
+    size: Sector,
+    discard: bool,
+    metadata: Vec<u8>,
+}
+
+pub(crate) struct Node {
+    pub(crate) core: Resource,
+    pub(crate) peer: NodeId,
+    disks: Vec<(VolumeNr, Disk)>,
+    pub(crate) sent: VecDeque<Sent>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Disk {
+    fn new(node: NodeId, start: &Start) -> Disk {
+        let al = meta::AlShape::DEFAULT;
+        let geometry = meta::Geometry::new(1, 4096, al).unwrap();
+        let layout = meta::Layout::new(meta::MetaDisk::FlexExternal, geometry, META_DEVICE).unwrap();
+        let mut sb = meta::Superblock::fresh(meta::Version::V09, &layout);
+        let peer = 1 - node.index();
+        sb.node_id = Some(node);
+        sb.peers[peer].slot = Some(0);
+        sb.current = start.uuids.current;
+        sb.effective_size = start.size;
+        for (n, generation) in start.uuids.tracked.into_iter().zip(&start.uuids.bitmaps) {
+            sb.peers[n.index()].bitmap_uuid = *generation;
+            sb.peers[n.index()].flags.put(meta::PeerFlags::NODE_EXISTS, n.index() != peer);
+        }
+        for (slot, generation) in sb.history.iter_mut().zip(&start.uuids.history) {
+            *slot = *generation;
+        }
+        let good = !start.uuids.flags.contains(UuidFlags::INCONSISTENT);
+        sb.flags.put(meta::DeviceFlags::CONSISTENT, good);
+        sb.flags.put(meta::DeviceFlags::WAS_UP_TO_DATE, start.good);
+        let mut metadata = vec![0; META_DEVICE.0 as usize];
+        let mut put = |at: u64, block: &[u8]| metadata[at as usize..][..block.len()].copy_from_slice(block);
+        put(layout.superblock_at().0, &sb.emit()[..]);
+        (0..al.blocks()).for_each(|i| put(layout.al_block_at(i).0, &meta::activity_log::block::initialized()[..]));
+        let area = meta::BitmapArea::new(geometry, start.size);
+        let mut bits = vec![units::BitSet::new(area.bits())];
+        bits[0].set_range(0, start.uuids.dirty_bits);
+        for page in 0..area.pages() {
+            let mut block = [0; meta::BLOCK_LEN];
+            area.store(page, &bits, &mut block);
+            put(layout.bitmap_page_at(page).0, &block);
+        }
+        Disk { size: start.size, discard: start.discard, metadata }
+    }
+
+    fn act(&mut self, action: MetaOp) -> Box<[u8]> {
+        match action {
+            MetaOp::Write { offset, bytes, .. } => {
+                self.metadata[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+                Box::default()
+            }
+            MetaOp::Read { offset, len } => self.metadata[offset as usize..][..len as usize].into(),
+        }
+    }
+}
+
+impl Node {
+    /// A node of two, in DRBD 9's dialect, with these disks, attached and waiting for its peer.
+    pub(crate) fn new(
+        node: NodeId,
+        starts: &[(VolumeNr, Start)],
+        now: Instant,
+        change: impl Fn(&mut ConnectionConfig),
+    ) -> Node {
+        let peer = NodeId::new(1 - node.index() as u8).unwrap();
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut connection = ConnectionConfig::new(peer, "other", (address(7788), address(7789)));
+        connection.max_version = wire::Version::MAX.number();
+        change(&mut connection);
+        let disk = DiskConfig { meta: meta::MetaDisk::FlexExternal, ..DiskConfig::default() };
+        let cfg = ResourceConfig {
+            name: "r0".to_owned(),
+            node,
+            on_no_data: urbd_core::OnNoData::IoError,
+            fence_handler: false,
+            before_resync_target: false,
+            before_resync_source: false,
+            volumes: starts
+                .iter()
+                .map(|(volume, _)| VolumeConfig { volume: *volume, disk: Some(disk.clone()) })
+                .collect(),
+            connections: vec![connection],
+        };
+        let disks = starts.iter().map(|(volume, start)| (*volume, Disk::new(node, start))).collect();
+        let core = Resource::new(cfg, 2 * node.index() as u64 + 8);
+        let mut out = Node { core, peer, disks, sent: VecDeque::new(), notes: Vec::new() };
+        for (n, (volume, _)) in starts.iter().enumerate() {
+            out.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
+        }
+        let (discard_my_data, tentative) = (false, false);
+        out.core.on_command(now, 99, Command::Connect { peer, discard_my_data, tentative });
+        out.turn(now);
+        out
+    }
+
+    pub(crate) fn link_up(&mut self, now: Instant, link: LinkUp) {
+        self.core.on_link_up(now, self.peer, link);
+        self.turn(now);
+    }
+
+    pub(crate) fn hear(&mut self, now: Instant, stream: Socket, volume: VolumeNr, packet: Packet) {
+        let payload = match packet.payload_len() as u32 {
+            0 => Segments::None,
+            len => Segments::One(BufRef { id: 1, offset: 0, len }),
+        };
+        self.core.on_packet(now, self.peer, stream, volume, packet, payload);
+        self.turn(now);
+    }
+
+    /// Timers up to this time.
+    pub(crate) fn pass(&mut self, until: Instant) {
+        while let Some(at) = self.core.poll_timeout().filter(|at| *at <= until) {
+            self.core.on_time(at);
+            self.turn(at);
+        }
+    }
+
+    /// Ends the turn, and does what is to be done, until nothing follows any more.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.core.on_turn_end(now);
+        while let Some(effect) = self.core.poll_effect() {
+            if self.carry_out(now, effect) {
+                self.core.on_turn_end(now);
+            }
+        }
+    }
+
+    fn disk(&mut self, volume: VolumeNr) -> &mut Disk {
+        &mut self.disks.iter_mut().find(|(nr, _)| *nr == volume).expect("a volume of the recording").1
+    }
+
+    /// True: the core was told something.
+    fn carry_out(&mut self, now: Instant, effect: Effect) -> bool {
+        match effect {
+            Effect::Send { stream, volume, packet, .. } => self.sent.push_back(Sent { stream, volume, packet }),
+            Effect::OpenDisk { volume } => {
+                let disk = self.disk(volume);
+                let opened = OpenedDisk {
+                    backing: disk.size.to_bytes(),
+                    meta_device: META_DEVICE,
+                    can_discard: disk.discard,
+                    discard_zeroes: true,
+                    write_through: false,
+                    block_size: 512,
+                };
+                self.core.on_disk_opened(now, volume, Ok(opened));
+                return true;
+            }
+            Effect::Disk { op, action, .. } => {
+                let data = match action {
+                    DiskOp::ReadNew { len, .. } => Segments::One(BufRef { id: 0, offset: 0, len: len.0 as u32 }),
+                    _ => Segments::None,
+                };
+                self.core.on_disk_done(now, DiskDone { op, result: Ok(()), data, zeroes: false });
+                return true;
+            }
+            Effect::Meta { op, volume, action } => {
+                let result = Ok(self.disk(volume).act(action));
+                self.core.on_meta_done(now, MetaDone { op, result });
+                return true;
+            }
+            Effect::Log(notice) => self.notes.push(format!("{}: {}", notice.reason, notice.text)),
+            Effect::CommandDone { id, result } => result.unwrap_or_else(|e| panic!("command {id}: {e}")),
+            Effect::CloseLink { .. } => self.notes.push("link closed".to_owned()),
+            _ => {}
+        }
+        false
+    }
+
+    /// Says what it was found to be, for messages.
+    pub(crate) fn state(&self) -> String {
+        let snapshot = self.core.snapshot();
+        let connection = &snapshot.connections[0];
+        let pair = &connection.peer_devices[0];
+        let disk = snapshot.devices[0].disk;
+        format!(
+            "{:?} {}/{} {} {disk}/{}",
+            connection.state, snapshot.role, connection.role, pair.replication, pair.peer_disk
+        )
+    }
+}

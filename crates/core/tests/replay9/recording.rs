@@ -1,0 +1,81 @@
+//! What two nodes said to each other in a recording of `vectors/wire9/`, packet by packet, in the order of their times.
+
+use crate::capture::{Connection, Flow, connections_joined, recordings_in};
+use std::net::Ipv4Addr;
+use units::{Instant, NodeId, VolumeNr};
+use wire::{
+    ConnectionFeatures, Dialect, FIRST_PACKET_LEN, Features, Packet, Socket, Step, StreamDecoder, Version, first_packet,
+};
+
+/// What two 9.3.3 agree on.
+pub(crate) const OF_9_3: Dialect = Dialect { version: Version::MAX, features: Features::ALL };
+
+/// A packet of a recording.
+#[derive(Clone, Debug)]
+pub(crate) struct Said {
+    /// When its last byte passed the bridge between the nodes.
+    pub(crate) at: Instant,
+    pub(crate) from: NodeId,
+    pub(crate) stream: Socket,
+    pub(crate) volume: VolumeNr,
+    pub(crate) packet: Packet,
+}
+
+/// Everything that the nodes 0 and 1 say in the recording whose name begins with `number`.
+pub(crate) fn conversation(number: &str) -> Vec<Said> {
+    let of_number = |name: &str| name.starts_with(&format!("{number}-"));
+    let named = |p: &std::path::PathBuf| of_number(&p.file_name().unwrap().to_string_lossy());
+    let file = recordings_in("wire9").into_iter().find(named).expect("a recording of this number");
+    let mut all: Vec<Said> = connections_joined(&file).iter().flat_map(said_on).collect();
+    all.sort_by_key(|said| said.at);
+    all
+}
+
+fn said_on(c: &Connection) -> Vec<Said> {
+    if c.opener.bytes.is_empty() && c.acceptor.bytes.is_empty() {
+        return Vec::new();
+    }
+    let (socket, skip) = match c.joined {
+        true if flow(&c.opener, Socket::Control, 0).and(flow(&c.acceptor, Socket::Control, 0)).is_some() => {
+            (Socket::Control, 0)
+        }
+        true => (Socket::Data, 0),
+        // One too many: both nodes dial.
+        false => match first_packet(&c.opener.bytes).unwrap() {
+            Some(socket) => (socket, FIRST_PACKET_LEN),
+            None => return Vec::new(),
+        },
+    };
+    let both = [flow(&c.opener, socket, skip), flow(&c.acceptor, socket, 0)];
+    both.into_iter().flat_map(|flow| flow.expect("packets of 9's dialect")).collect()
+}
+
+fn node(address: Ipv4Addr) -> NodeId {
+    NodeId::new(address.octets()[3] - 11).expect("a node of the recordings")
+}
+
+/// The packets that one end sent; `None` if these are not those of such a stream.
+fn flow(flow: &Flow, stream: Socket, skip: usize) -> Option<Vec<Said>> {
+    let offer = ConnectionFeatures::of_9(NodeId::new(0).unwrap(), NodeId::new(1).unwrap());
+    let mut decoder = match stream {
+        Socket::Data => StreamDecoder::data(offer),
+        Socket::Control => StreamDecoder::control(OF_9_3),
+    };
+    let (mut at, mut out) = (skip, Vec::new());
+    let mut introduced = flow.bytes.get(skip..).is_some_and(|bytes| bytes.starts_with(&[0x83, 0x74, 0x02, 0x67]));
+    if stream == Socket::Data && !introduced {
+        let mut bytes = Vec::new();
+        Packet::ConnectionFeatures(offer).emit(VolumeNr(0), &Dialect::HANDSHAKE, &mut bytes).unwrap();
+        decoder.step(&bytes).unwrap();
+        introduced = true;
+    }
+    while at < flow.bytes.len() {
+        let Ok(Step::Packet(found)) = decoder.step(&flow.bytes[at..]) else { return None };
+        at += found.consumed + found.payload_len as usize;
+        let time = flow.times.iter().find(|(bytes, _)| *bytes >= at)?.1;
+        let (volume, packet) = (found.volume, found.packet);
+        out.push(Said { at: Instant(time), from: node(flow.from), stream, volume, packet });
+    }
+    debug_assert!(introduced || stream == Socket::Control);
+    Some(out)
+}
