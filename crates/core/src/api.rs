@@ -122,6 +122,14 @@ pub enum RequestKind {
     },
 }
 
+impl RequestKind {
+    /// Does it change what is on the disk?
+    #[must_use]
+    pub const fn changes_data(self) -> bool {
+        !matches!(self, RequestKind::Read | RequestKind::Flush)
+    }
+}
+
 /// Why a request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum IoError {

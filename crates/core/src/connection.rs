@@ -124,7 +124,7 @@ pub(crate) struct PeerDevice {
     pub(crate) volume: VolumeNr,
     pub(crate) sizes: Option<wire::Sizes>,
     pub(crate) uuids: Option<wire::Uuids>,
-    /// This volume was Established with the peer before, on this connection object (9's RECONNECT).
+    /// This volume was Established with the peer, and that was lost or ended (9's RECONNECT).
     pub(crate) was_established: bool,
     /// The peer's capacity, remembered over connections; 0 = it never had a disk.
     pub(crate) peer_capacity: Sector,

@@ -3,6 +3,7 @@
 use crate::al::AlQueue;
 use crate::api::{Access, OpenedDisk, Openers};
 use crate::config::{DiskConfig, VolumeConfig};
+use crate::dialect9::FirstWrite;
 use crate::latency::Latencies;
 use crate::merging::{Merging, Waiting};
 use crate::metadata::MdWriter;
@@ -39,6 +40,8 @@ pub(crate) struct Device {
     pub(crate) new_generation_pending: bool,
     /// A new current generation is due with the first write of the peer, a Primary without a disk.
     pub(crate) generation_with_first_write: bool,
+    /// The same with the own first write, in 9's dialect.
+    pub(crate) first_write: FirstWrite,
     /// How often a disk was taken into service or let go of.
     pub(crate) disks_seen: u64,
     /// Detach commands that wait for the end of it.
@@ -159,6 +162,7 @@ impl Device {
             announced: None,
             new_generation_pending: false,
             generation_with_first_write: false,
+            first_write: FirstWrite::Nothing,
             disks_seen: 0,
             detach_commands: Vec::new(),
             closing: false,

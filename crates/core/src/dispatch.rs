@@ -52,7 +52,7 @@ impl Resource {
             Packet::BarrierAck(ack) => return self.barrier_acked(i, ack),
             Packet::ConnStChgReply(result) => return self.peer_answered_change(i, *result),
             Packet::TwopcYes(_) | Packet::TwopcNo(_) | Packet::TwopcRetry(_) => return self.vote_received(i, &packet),
-            Packet::PeerAck(_) => return,
+            Packet::PeerAck(ack) => return self.peer_has_told(i, ack),
             Packet::DelayProbe(_) => return,
             _ => {}
         }
@@ -108,7 +108,8 @@ impl Resource {
             Packet::Disconnect => return self.peer_refuses(i),
             Packet::State(theirs) if volume == VolumeNr::NONE => return self.role_received(i, theirs),
             Packet::DelayProbe(_) | Packet::EnableReplicationNext(_) | Packet::EnableReplication(_) => return,
-            Packet::PeerDagtag(_) | Packet::Dagtag(_) => return,
+            Packet::Dagtag(at) => return self.position_heard(i, *at),
+            Packet::PeerDagtag(_) => return,
             _ => {}
         }
         let Some(d) = self.device_index(volume) else {
@@ -128,9 +129,18 @@ impl Resource {
             return;
         };
         match packet {
-            Packet::Data(w) => self.peer_data(i, d, &w, payload),
-            Packet::Trim(w) => self.peer_trim(i, d, &w),
-            Packet::Zeroes(w) => self.peer_zeroes(i, d, &w),
+            Packet::Data(w) => {
+                self.peer_wrote(i, w.size);
+                self.peer_data(i, d, &w, payload);
+            }
+            Packet::Trim(w) => {
+                self.peer_wrote(i, w.size);
+                self.peer_trim(i, d, &w);
+            }
+            Packet::Zeroes(w) => {
+                self.peer_wrote(i, w.size);
+                self.peer_zeroes(i, d, &w);
+            }
             Packet::DataRequest(r) => self.peer_read(i, d, r),
             Packet::DataReply(r) => self.read_answered(i, d, &r, payload),
             Packet::OutOfSync(r) => self.peer_out_of_sync(i, d, r),

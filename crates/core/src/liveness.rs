@@ -170,6 +170,8 @@ impl Resource {
         }
         self.connections[i].asked_later = None;
         self.peer_gone_for_commands(i);
+        self.forget_positions_of(i);
+        self.pinged_for_first_write(i);
         self.fence_if_due(i);
     }
 
@@ -259,6 +261,7 @@ impl Resource {
         self.connections[i].ping_sent = None;
         self.connections[i].pings_out = self.connections[i].pings_out.saturating_sub(1);
         self.pinged_for_transaction(i);
+        self.pinged_for_first_write(i);
         self.ping_answered(i);
     }
 
@@ -270,6 +273,7 @@ impl Resource {
             self.check_disk_timeout(d);
         }
         self.check_transaction();
+        self.check_positions();
     }
 
     fn check_link(&mut self, i: NodeId) {
@@ -431,6 +435,7 @@ impl Resource {
         }
         at(self.barriers_due);
         at(self.transaction_timer());
+        at(self.positions_timer());
         if !self.calm || self.doubts_calm {
             let others = self.timers_of_others();
             debug_assert!(!self.calm || others.is_none(), "a calm resource waits for {others:?}");

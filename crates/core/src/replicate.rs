@@ -42,7 +42,9 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let (epoch, range, kind, fua, data) = (w.epoch, w.range, w.kind, w.fua, w.data.clone());
         let sole = w.sole;
+        let position = w.position;
         self.close_older_epoch(i, epoch);
+        self.announce_position(i, position, range.len());
         let c = &mut self.connections[i];
         c.sent_in_epoch += 1;
         c.log.push_back(Sent { request: key, epoch, at: self.now });

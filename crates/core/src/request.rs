@@ -64,6 +64,8 @@ pub(crate) struct Write {
     /// Submitted.
     pub(crate) started: Instant,
     pub(crate) epoch: u32,
+    /// In the stream of all own writes (9's dialect); 0 before it is submitted.
+    pub(crate) position: u64,
     pub(crate) local: Local,
     /// Sent to, as data.
     pub(crate) sent: NodeMask,
@@ -211,6 +213,7 @@ impl Resource {
         if !self.state.is_primary() {
             return self.serve_readers(d);
         }
+        self.begin_first_write(d);
         if !self.may_start_io(d) {
             return;
         }
@@ -281,7 +284,8 @@ impl Resource {
             let version = i.map_or(u32::MAX, |i| self.connections[i].version());
             matches!(routing::admit(&View::of(&self.state, i, d), version), Admission::Wait(_))
         });
-        let generation = dev.generation_in_flight() || self.generation_undecided(d);
+        let generation =
+            dev.generation_in_flight() || self.generation_undecided(d) || !dev.first_write.lets_writes_begin();
         !waits && !generation && !dev.closing && !self.gives_up_copy(d)
     }
 
@@ -329,6 +333,7 @@ impl Resource {
             admitted: self.now,
             started: self.now,
             epoch: 0,
+            position: 0,
             local: Local::None,
             sent: NodeMask::default(),
             pending: NodeMask::default(),
@@ -396,6 +401,7 @@ impl Resource {
         if frozen
             || self.gives_up_copy(d)
             || self.devices[d].generation_in_flight()
+            || !self.devices[d].first_write.lets_writes_begin()
             || self.devices[d].peer_writing.overlapping(write.range).next().is_some()
         {
             // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
@@ -426,6 +432,7 @@ impl Resource {
             return self.fail_write(write, IoError::NotSupported);
         }
         write.epoch = self.epoch;
+        write.position = self.next_position(write.range.len());
         write.started = self.now;
         self.note_waits(&write);
         write.sole = !local || !good;
@@ -688,6 +695,10 @@ impl Resource {
             }
         }
         self.drop_al(d, &mut w);
+        if !w.sent.is_empty() {
+            let own = if w.local == Local::Ok { NodeMask::of(self.cfg.node) } else { NodeMask::default() };
+            self.write_is_settled(w.position, NodeMask(w.ok.0 | own.0));
+        }
     }
 
     /// Only a [`Mutant`] does this.

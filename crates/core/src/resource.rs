@@ -9,6 +9,7 @@ use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::decide::state::State;
 use crate::device::Device;
+use crate::dialect9::Positions;
 use crate::members::{Peers, Volumes};
 use crate::peer_write::PeerWrite;
 use crate::request::Request;
@@ -55,6 +56,8 @@ pub struct Resource {
     pub(crate) pending: Vec<Pending>,
     /// The change that other nodes must agree to, or this one.
     pub(crate) transaction: Option<Transaction>,
+    /// Own writes that peers of 9's dialect wait for word of.
+    pub(crate) positions: Positions,
     /// The wish to be Primary again, as before this process.
     pub(crate) again: Option<Again>,
     pub(crate) handlers: BTreeMap<u64, HandlerCall>,
@@ -114,6 +117,7 @@ impl Resource {
             decisions: VecDeque::new(),
             pending: Vec::new(),
             transaction: None,
+            positions: Positions::default(),
             again: None,
             handlers: BTreeMap::new(),
             next_handler: 0,
@@ -134,6 +138,9 @@ impl Resource {
         self.begin(now);
         if let Some(d) = self.device_index(volume) {
             self.devices[d].openers = openers;
+            if openers.writers == 0 {
+                self.say_who_has_what();
+            }
         }
     }
 

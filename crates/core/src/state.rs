@@ -140,7 +140,7 @@ impl Resource {
         };
         let old = self.store(judged.new.clone());
         self.carrying_out = true;
-        self.tell_stability(&old);
+        self.follow_change9(&old);
         for d in self.devices.ids() {
             for (n, i) in self.peers_or_none().enumerate() {
                 let (before, after) = (View::of(&old, i, d), View::of(&judged.new, i, d));

@@ -237,6 +237,7 @@ impl Resource {
 
     /// The change has taken place.
     pub(super) fn has_become_secondary(&mut self) {
+        self.say_who_has_what();
         self.tell_demotion();
         self.devices.ids().for_each(|d| self.demoted(d));
     }

@@ -189,7 +189,7 @@ impl Resource {
 
     /// Slots of nodes that do not hear of the generation that follows count from the present one (7.2, steps 2 and 3).
     /// Was there any?
-    fn rotate_slots(&mut self, d: VolumeNr, weak: NodeMask) -> bool {
+    pub(crate) fn rotate_slots(&mut self, d: VolumeNr, weak: NodeMask) -> bool {
         let away: Vec<_> = self.state.pairs(d).filter(|(_, p)| p.disk <= DiskState::DUnknown).map(|(i, _)| i).collect();
         let configured = self.connections.members();
         let (own, random) = (self.cfg.node, self.draw_generation());

@@ -4,11 +4,17 @@
 //! Owns [`Nine`]. The fork between the dialects is [`Spoken`](crate::connection::Spoken): what is common to both is
 //! in the rooms that it has always been in.
 
+mod first_write;
 mod generations;
 mod handshake;
+mod positions;
 mod stream;
 
+pub(crate) use first_write::FirstWrite;
 pub(crate) use handshake::{Attempt, Verdict};
+pub(crate) use positions::Positions;
+
+use positions::Heard;
 
 use crate::Resource;
 use crate::api::{ConnectionState, Severity};
@@ -27,6 +33,10 @@ pub(crate) struct Nine {
     pub(crate) again: Option<Instant>,
     /// Why the nodes must not be connected, when this node is the one to say so.
     pub(crate) refused: Option<String>,
+    /// The position in this node's stream of writes that the peer knows.
+    pub(crate) position_told: Option<u64>,
+    /// The peer's.
+    heard: Heard,
 }
 
 impl Nine {
@@ -49,6 +59,19 @@ pub(crate) const fn role_word(role: wire::Role) -> StateWord {
 }
 
 impl Resource {
+    /// What every change brings with it in 9's dialect, before anything else that it does.
+    pub(crate) fn follow_change9(&mut self, old: &State) {
+        for i in self.connections.ids() {
+            for d in self.devices.ids() {
+                let lost = old.replicates(i, d) && !self.state.replicates(i, d);
+                self.connections[i].peer_devices[d].was_established |= lost;
+            }
+        }
+        self.follow_role(old);
+        self.tell_stability(old);
+        self.tell_positions(old);
+    }
+
     /// Is the peer who it is taken for, and can this node do what the dialect asks for? If not, the link has ended.
     pub(crate) fn fits_dialect9(&mut self, i: NodeId, theirs: &wire::ConnectionFeatures) -> bool {
         let (own, peer) = (self.cfg.node.index() as u32, i.index() as u32);

@@ -5,6 +5,7 @@ mod again;
 #[path = "../../../units/tests/counting/allocations.rs"]
 mod counting;
 mod crash;
+mod dialect9;
 mod links;
 mod resync;
 mod rig;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use units::Generation;
-use wire::{BarrierNr, BlockAck, BlockId, CurrentUuid, Packet, Uuids110};
+use wire::{BarrierNr, BlockAck, BlockId, CurrentUuid, Dagtag, Packet, Uuids110};
 
 /// Values of the recording, and what the core has in their place.
 #[derive(Default, Debug)]
@@ -12,6 +12,9 @@ pub(crate) struct Bound {
     generations: BTreeMap<Generation, Generation>,
     blocks: BTreeMap<BlockId, BlockId>,
     barriers: BTreeMap<u32, u32>,
+    numbers: BTreeMap<u32, u32>,
+    /// What is to be added to a position of the recorded node's writes.
+    positions: Option<u64>,
 }
 
 impl Bound {
@@ -26,16 +29,24 @@ impl Bound {
             (Packet::CurrentUuid(a), Packet::CurrentUuid(b)) => self.bind(a.current, b.current),
             (Packet::Data(a), Packet::Data(b)) => {
                 self.blocks.entry(a.block_id).or_insert(b.block_id);
+                self.numbers.entry(a.seq).or_insert(b.seq);
             }
             (Packet::Trim(a), Packet::Trim(b)) | (Packet::Zeroes(a), Packet::Zeroes(b)) => {
                 self.blocks.entry(a.block_id).or_insert(b.block_id);
+                self.numbers.entry(a.seq).or_insert(b.seq);
+            }
+            (Packet::Dagtag(a), Packet::Dagtag(b)) => {
+                self.positions.get_or_insert(b.0.wrapping_sub(a.0));
+            }
+            (Packet::PeerAck(a), Packet::PeerAck(b)) => {
+                self.positions.get_or_insert(b.dagtag.0.wrapping_sub(a.dagtag.0));
             }
             (Packet::Barrier(a), Packet::Barrier(b)) => {
                 self.barriers.entry(a.0).or_insert(b.0);
             }
             _ => {}
         }
-        self.translate(theirs)
+        self.translate_own(theirs)
     }
 
     /// A generation that the recorded node has drawn itself is any for the core; one that it was told is that one.
@@ -73,16 +84,38 @@ impl Bound {
             Packet::TwopcYes(v) | Packet::TwopcNo(v) | Packet::TwopcRetry(v) => v.tid = self.tid(v.tid),
             Packet::Uuids110(u) => self.translate_uuids(u),
             Packet::CurrentUuid(CurrentUuid { current, .. }) => *current = self.generation(*current),
-            Packet::Data(w) => w.block_id = self.block(w.block_id),
-            Packet::Trim(w) | Packet::Zeroes(w) => w.block_id = self.block(w.block_id),
+            Packet::Data(w) => (w.block_id, w.seq) = (self.block(w.block_id), self.number(w.seq)),
+            Packet::Trim(w) | Packet::Zeroes(w) => {
+                (w.block_id, w.seq) = (self.block(w.block_id), self.number(w.seq));
+            }
             Packet::Barrier(BarrierNr(n)) => *n = self.barriers.get(n).copied().unwrap_or(*n),
             Packet::BarrierAck(ack) => {
                 ack.barrier.0 = self.barriers.get(&ack.barrier.0).copied().unwrap_or(ack.barrier.0)
             }
             Packet::RecvAck(ack) | Packet::WriteAck(ack) | Packet::NegAck(ack) | Packet::WriteAckInSync(ack) => {
-                let BlockAck { block_id, .. } = ack;
-                *block_id = self.block(*block_id);
+                let BlockAck { block_id, seq, .. } = ack;
+                (*block_id, *seq) = (self.block(*block_id), self.number(*seq));
             }
+            _ => {}
+        }
+        packet
+    }
+
+    fn number(&self, seq: u32) -> u32 {
+        self.numbers.get(&seq).copied().unwrap_or(seq)
+    }
+
+    /// The core's position for one of the recorded node.
+    fn position(&self, at: &mut Dagtag) {
+        at.0 = at.0.wrapping_add(self.positions.unwrap_or(0));
+    }
+
+    /// What the recorded node says itself.
+    fn translate_own(&self, packet: &Packet) -> Packet {
+        let mut packet = self.translate(packet);
+        match &mut packet {
+            Packet::Dagtag(at) => self.position(at),
+            Packet::PeerAck(ack) => self.position(&mut ack.dagtag),
             _ => {}
         }
         packet

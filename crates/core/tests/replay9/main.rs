@@ -8,7 +8,14 @@ mod node;
 mod recording;
 mod replay;
 
+use node::Start;
+use recording::Said;
 use replay::Replay;
+use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
+use urbd_core::Command;
+use wire::{Packet, UuidFlags, Uuids110, WireMask};
+
+const VOLUME: VolumeNr = VolumeNr(0);
 
 /// Two nodes with fresh metadata connect.
 fn connects(node: u8) {
@@ -27,4 +34,68 @@ fn the_lower_node_connects() {
 #[test]
 fn the_higher_node_connects() {
     connects(1);
+}
+
+/// A disk of the recordings of connected nodes that have the same data.
+fn good(said: &[Said], node: NodeId) -> Vec<(VolumeNr, Start)> {
+    let told = |s: &Said| if let Packet::Uuids110(u) = &s.packet { Some(u.current.base()) } else { None };
+    let current = said.iter().find_map(told).unwrap_or(Generation(0x1234_5678_9abc_def0));
+    let tracked = NodeMask(3);
+    let uuids = Uuids110 {
+        current,
+        dirty_bits: 0,
+        flags: UuidFlags::NONE,
+        nodes: WireMask::NONE,
+        tracked,
+        bitmaps: vec![Generation::NONE; 2],
+        history: Vec::new(),
+    };
+    let _ = node;
+    vec![(VOLUME, Start { size: Sector(512), uuids, good: true, discard: true })]
+}
+
+fn prepares(packet: &Packet) -> bool {
+    matches!(packet, Packet::TwopcPrepare(_))
+}
+
+fn writes(packet: &Packet) -> bool {
+    matches!(packet, Packet::Data(_))
+}
+
+/// Both become Primary and Secondary, one after the other; the second one writes.
+fn changes_roles(node: u8) {
+    let mut replay = Replay::joined("15", node, good, |_| {}, |_| {});
+    let (up, down) = (replay.before(0, prepares), replay.before(1, prepares));
+    replay.at(up, |node, now| node.command(now, Command::Primary { force: false }));
+    if node == 1 {
+        let write = replay.before(0, writes);
+        replay.at(write, |node, now| node.write(now, VOLUME, Sector(0), 4096));
+        replay.at(write + Duration::from_millis(2), |node, now| node.close(now, VOLUME));
+    }
+    replay.at(down, |node, now| node.command(now, Command::Secondary { force: false }));
+    replay.play();
+    assert_eq!(replay.node.state(), "Connected Secondary/Secondary Connected UpToDate/UpToDate");
+}
+
+#[test]
+fn roles_are_changed_in_two_phases() {
+    changes_roles(0);
+}
+
+#[test]
+fn a_first_write_begins_a_generation() {
+    changes_roles(1);
+}
+
+#[test]
+fn a_disconnect_is_agreed_on() {
+    for node in [0, 1] {
+        let mut replay = Replay::joined("09", node, good, |_| {}, |_| {});
+        if node == 1 {
+            let then = replay.before(0, prepares);
+            let peer = replay.node.peer;
+            replay.at(then, move |node, now| node.command(now, Command::Disconnect { peer, force: false }));
+        }
+        replay.play();
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use units::{ByteLen, Instant, NodeId, Sector, VolumeNr};
+use units::{ByteLen, Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{
-    BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkUp, MetaDone, MetaOp, OpenedDisk,
-    Resource, ResourceConfig, Segments, VolumeConfig,
+    BlockRequest, BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkUp, MetaDone, MetaOp,
+    OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
 };
 use wire::{Packet, Socket, UuidFlags, Uuids110};
 
@@ -41,6 +41,7 @@ pub(crate) struct Node {
     disks: Vec<(VolumeNr, Disk)>,
     pub(crate) sent: VecDeque<Sent>,
     pub(crate) notes: Vec<String>,
+    tag: u64,
 }
 
 impl Disk {
@@ -119,7 +120,7 @@ impl Node {
         };
         let disks = starts.iter().map(|(volume, start)| (*volume, Disk::new(node, start))).collect();
         let core = Resource::new(cfg, 2 * node.index() as u64 + 8);
-        let mut out = Node { core, peer, disks, sent: VecDeque::new(), notes: Vec::new() };
+        let mut out = Node { core, peer, disks, sent: VecDeque::new(), notes: Vec::new(), tag: 0 };
         for (n, (volume, _)) in starts.iter().enumerate() {
             out.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
         }
@@ -141,6 +142,23 @@ impl Node {
         };
         self.core.on_packet(now, self.peer, stream, volume, packet, payload);
         self.turn(now);
+    }
+
+    pub(crate) fn command(&mut self, now: Instant, command: Command) {
+        self.core.on_command(now, 1, command);
+    }
+
+    /// A client opens the volume, writes, and closes it when that is done.
+    pub(crate) fn write(&mut self, now: Instant, volume: VolumeNr, sector: Sector, len: u32) {
+        self.tag += 1;
+        let data = Segments::One(BufRef { id: 2, offset: 0, len });
+        let (kind, len) = (RequestKind::Write { fua: false }, ByteLen(len.into()));
+        self.core.on_openers(now, volume, Openers { writers: 1, readers: 0 });
+        self.core.on_request(now, BlockRequest { tag: self.tag, volume, kind, sector, len, data });
+    }
+
+    pub(crate) fn close(&mut self, now: Instant, volume: VolumeNr) {
+        self.core.on_openers(now, volume, Openers::default());
     }
 
     /// Timers up to this time.
@@ -213,5 +231,54 @@ impl Node {
             "{:?} {}/{} {} {disk}/{}",
             connection.state, snapshot.role, connection.role, pair.replication, pair.peer_disk
         )
+    }
+}
+
+/// Two cores that talk to each other at once.
+pub(crate) struct Together {
+    nodes: [Node; 2],
+    now: Instant,
+}
+
+impl Together {
+    /// Connected.
+    pub(crate) fn new(
+        now: Instant,
+        start: impl Fn(NodeId) -> Vec<(VolumeNr, Start)>,
+        change: &impl Fn(&mut ConnectionConfig),
+    ) -> Together {
+        let nodes = [0, 1].map(|n| NodeId::new(n).unwrap());
+        let mut out = Together { nodes: nodes.map(|n| Node::new(n, &start(n), now, change)), now };
+        for (n, node) in out.nodes.iter_mut().enumerate() {
+            node.link_up(now, LinkUp { resolve_conflicts: n == 1, challenge: [n as u8; 64] });
+        }
+        out.talk();
+        out
+    }
+
+    pub(crate) fn command(&mut self, node: usize, command: Command) {
+        self.now = self.now + Duration::from_millis(1);
+        self.nodes[node].command(self.now, command);
+        self.nodes[node].turn(self.now);
+        self.talk();
+    }
+
+    /// What both say is heard, until nobody says anything more.
+    fn talk(&mut self) {
+        loop {
+            let [a, b] = &mut self.nodes;
+            let (from_a, from_b) = (std::mem::take(&mut a.sent), std::mem::take(&mut b.sent));
+            if from_a.is_empty() && from_b.is_empty() {
+                return;
+            }
+            from_a.into_iter().for_each(|s| b.hear(self.now, s.stream, s.volume, s.packet));
+            from_b.into_iter().for_each(|s| a.hear(self.now, s.stream, s.volume, s.packet));
+        }
+    }
+
+    /// One of them goes on alone.
+    pub(crate) fn leave(self, node: u8) -> Node {
+        let [a, b] = self.nodes;
+        if node == 0 { a } else { b }
     }
 }

@@ -1,12 +1,12 @@
 //! Plays a recording to the core in the place of one of its nodes, and compares what both say.
 
 use crate::bind::Bound;
-use crate::node::{Node, Sent, Start};
+use crate::node::{Node, Sent, Start, Together};
 use crate::recording::{Said, conversation};
 use std::collections::VecDeque;
 use units::{Duration, Instant, NodeId, VolumeNr};
 use urbd_core::{ConnectionConfig, LinkUp};
-use wire::{Packet, QueueLimits, Socket};
+use wire::{DpFlags, Packet, QueueLimits, Socket};
 
 /// A recording, and which of its nodes is replaced.
 pub(crate) struct Replay {
@@ -14,12 +14,22 @@ pub(crate) struct Replay {
     pub(crate) node: Node,
     bound: Bound,
     /// What the recorded node says on each stream and has not been said by the core.
-    expected: [VecDeque<Said>; 2],
+    expected: [VecDeque<Said>; 4],
     pub(crate) now: Instant,
+    script: VecDeque<(Instant, Act)>,
 }
 
-fn lane(stream: Socket) -> usize {
-    usize::from(stream == Socket::Control)
+type Act = Box<dyn FnOnce(&mut Node, Instant)>;
+
+/// What is said in order. A ping comes on the other stream than most that is answered, and where a stream of writes is
+/// that has not begun may be said before or after a state.
+fn lane(stream: Socket, packet: &Packet) -> usize {
+    match (stream, packet) {
+        (Socket::Control, Packet::PingAck) => 2,
+        (Socket::Data, Packet::Dagtag(_)) => 3,
+        (Socket::Control, _) => 1,
+        (Socket::Data, _) => 0,
+    }
 }
 
 /// What the metadata of a node must have said at the start of a recording that shows how it connects.
@@ -51,14 +61,45 @@ impl Replay {
         Replay::of(said, node, begin)
     }
 
+    /// A recording of nodes that are connected already: they are brought there by two cores, of which one goes on with
+    /// the recording. `prologue` is what both do before it begins.
+    pub(crate) fn joined(
+        number: &str,
+        node: u8,
+        start: impl Fn(&[Said], NodeId) -> Vec<(VolumeNr, Start)>,
+        change: impl Fn(&mut ConnectionConfig),
+        prologue: impl Fn(&mut Together),
+    ) -> Replay {
+        let said = conversation(number);
+        let begin = Instant(said[0].at.0 - 2_000_000_000);
+        let mut pair = Together::new(begin, |node| start(&said, node), &change);
+        prologue(&mut pair);
+        let mut own = pair.leave(node);
+        own.sent.clear();
+        Replay::of(said, own, begin)
+    }
+
+    /// When the recorded node says the n-th packet of this kind, and a bit before, when it is told to do what leads to
+    /// that.
+    pub(crate) fn before(&self, n: usize, kind: fn(&Packet) -> bool) -> Instant {
+        let mut own: Vec<_> = self.expected.iter().flatten().filter(|s| kind(&s.packet)).collect();
+        own.sort_by_key(|s| s.at);
+        Instant(own[n].at.0 - 600_000)
+    }
+
+    /// The node does this at that time.
+    pub(crate) fn at(&mut self, time: Instant, act: impl FnOnce(&mut Node, Instant) + 'static) {
+        self.script.push_back((time, Box::new(act)));
+    }
+
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
         let own = NodeId::new(1 - node.peer.index() as u8).unwrap();
         let (ours, theirs): (Vec<_>, Vec<_>) = said.into_iter().partition(|s| s.from == own);
-        let mut expected = [VecDeque::new(), VecDeque::new()];
+        let mut expected = [const { VecDeque::new() }; 4];
         for said in without_hints(ours) {
-            expected[lane(said.stream)].push_back(said);
+            expected[lane(said.stream, &said.packet)].push_back(said);
         }
-        Replay { said: theirs.into(), node, bound: Bound::default(), expected, now }
+        Replay { said: theirs.into(), node, bound: Bound::default(), expected, now, script: VecDeque::new() }
     }
 
     /// Who has accepted the control stream resolves conflicts.
@@ -70,6 +111,7 @@ impl Replay {
     /// Until the end.
     pub(crate) fn play(&mut self) {
         while let Some(said) = self.said.pop_front() {
+            self.act_until(said.at);
             self.node.pass(said.at);
             self.now = said.at;
             self.compare();
@@ -78,11 +120,24 @@ impl Replay {
             self.node.hear(said.at, said.stream, said.volume, packet);
             self.compare();
         }
-        self.now = self.now + Duration::from_millis(1);
-        self.node.pass(self.now);
+        let end = self.script.back().map_or(self.now, |(at, _)| self.now.max(*at)) + Duration::from_millis(1);
+        self.act_until(end);
+        self.now = end;
+        self.node.pass(end);
         self.compare();
-        let left: Vec<_> = self.expected.iter().flatten().map(|s| &s.packet).collect();
+        let left = self.expected.iter().flatten().filter(|s| s.packet != Packet::Ping);
+        let left: Vec<_> = left.map(|s| &s.packet).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
+    }
+
+    fn act_until(&mut self, until: Instant) {
+        while let Some((at, act)) = self.script.pop_front_if(|(at, _)| *at <= until) {
+            self.node.pass(at);
+            self.compare();
+            act(&mut self.node, at);
+            self.node.turn(at);
+            self.compare();
+        }
     }
 
     /// What the core has said is what the recorded node said.
@@ -91,7 +146,12 @@ impl Replay {
             if is_hint(&sent.packet) {
                 continue;
             }
-            let Some(said) = self.expected[lane(sent.stream)].pop_front() else {
+            let lane = &mut self.expected[lane(sent.stream, &sent.packet)];
+            // The recorded node may have asked more often whether the peer is there.
+            while sent.packet != Packet::Ping && lane.front().is_some_and(|said| said.packet == Packet::Ping) {
+                lane.pop_front();
+            }
+            let Some(said) = lane.pop_front() else {
                 panic!("not recorded: {sent:?}\n{:#?}", self.node.notes);
             };
             let recorded = self.bound.unify(&said.packet, &sent.packet);
@@ -117,8 +177,8 @@ fn without_hints(said: Vec<Said>) -> impl Iterator<Item = Said> {
     })
 }
 
-/// What may differ, taken from the recording:
-/// the limits of the disk and of the block layer, which are those of another machine.
+/// What may differ, taken from the recording: the limits of the disk and of the block layer, which are those of another
+/// machine, and what a write is called that somebody waits for.
 fn tolerated(recorded: Packet, mut ours: Sent) -> (Packet, Sent) {
     match (&recorded, &mut ours.packet) {
         (Packet::Sizes(theirs), Packet::Sizes(own)) => {
@@ -128,8 +188,7 @@ fn tolerated(recorded: Packet, mut ours: Sent) -> (Packet, Sent) {
                 *own = QueueLimits { physical_block_size, logical_block_size, io_min, io_opt, ..*own };
             }
         }
-        (Packet::Ping | Packet::PingAck, _) => {}
-        // No connection level packet has a volume; the core says 0 then.
+        (Packet::Data(theirs), Packet::Data(own)) => own.flags = own.flags | by_applications(theirs.flags),
         _ => {}
     }
     if ours.packet.command(&crate::recording::OF_9_3).is_connection_level() {
@@ -139,4 +198,9 @@ fn tolerated(recorded: Packet, mut ours: Sent) -> (Packet, Sent) {
         ours.volume = VolumeNr(0);
     }
     (recorded, ours)
+}
+
+/// DP_RW_SYNC.
+fn by_applications(flags: DpFlags) -> DpFlags {
+    DpFlags(flags.0 & 0x2)
 }

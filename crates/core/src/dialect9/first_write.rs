@@ -1,0 +1,117 @@
+//! The data generation that a Primary begins with its first write (`docs/spec/connection-and-state.md` 7.2): are the
+//! peers there? Then the generation is made durable, then they are told, then the write goes out.
+
+use crate::Resource;
+use crate::api::Severity;
+use crate::decide::Role;
+use crate::decide::state::State;
+use units::{Generation, NodeId, NodeMask, VolumeNr};
+use wire::UuidFlags;
+
+/// Is a generation to begin with the next write of a volume?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FirstWrite {
+    /// No.
+    #[default]
+    Nothing,
+    /// Yes, when there is one.
+    Due,
+    /// There is one. These peers have not said that they are there.
+    Pinging(NodeMask),
+    /// It is on its way to the disk; peers are told when it is there.
+    Telling,
+}
+
+impl FirstWrite {
+    /// May a write begin?
+    pub(crate) fn lets_writes_begin(self) -> bool {
+        matches!(self, FirstWrite::Nothing | FirstWrite::Due)
+    }
+}
+
+impl Resource {
+    /// The role has changed: with peers of 9's dialect a Primary begins a generation when it begins to write.
+    pub(crate) fn follow_role(&mut self, old: &State) {
+        let (was, is) = (old.role, self.state.role);
+        if was == is {
+            return;
+        }
+        let spoken = self.connected().any(|(_, c)| c.nine().is_some());
+        let due = if is == Role::Primary && spoken { FirstWrite::Due } else { FirstWrite::Nothing };
+        self.devices.values_mut().for_each(|dev| dev.first_write = due);
+    }
+
+    /// A write waits: may it begin, as far as its generation is concerned?
+    pub(crate) fn begin_first_write(&mut self, d: VolumeNr) {
+        let writes = |w: &crate::merging::Waiting| w.request.kind.changes_data();
+        if self.devices[d].first_write != FirstWrite::Due || !self.devices[d].incoming.iter().any(writes) {
+            return;
+        }
+        let mut peers = NodeMask::default();
+        self.connected().filter(|(_, c)| c.nine().is_some()).for_each(|(i, _)| peers.insert(i));
+        self.devices[d].first_write = FirstWrite::Pinging(peers);
+        for i in peers {
+            self.send_ping(i);
+        }
+        self.go_on_with_first_write(d);
+    }
+
+    /// A peer has answered a ping, or is gone.
+    pub(crate) fn pinged_for_first_write(&mut self, i: NodeId) {
+        for d in self.devices.ids() {
+            if let FirstWrite::Pinging(waits) = &mut self.devices[d].first_write {
+                waits.remove(i);
+                self.go_on_with_first_write(d);
+            }
+        }
+    }
+
+    fn go_on_with_first_write(&mut self, d: VolumeNr) {
+        match self.devices[d].first_write {
+            FirstWrite::Pinging(waits) if waits.is_empty() => {}
+            _ => return,
+        }
+        self.devices[d].recheck = true;
+        let began = self.begin_generation9(d);
+        self.devices[d].first_write = if began { FirstWrite::Telling } else { FirstWrite::Nothing };
+    }
+
+    /// Begins a generation, if some node could otherwise be taken for equal that is not. Returns whether it did.
+    fn begin_generation9(&mut self, d: VolumeNr) -> bool {
+        if self.state.disk(d) != wire::DiskState::UpToDate {
+            return false;
+        }
+        let rotated = self.rotate_slots(d, NodeMask::default());
+        let fresh = self.draw_generation();
+        let Some(b) = &mut self.devices[d].backing else { return false };
+        let old = b.md.current;
+        let unmarked = |g: &Generation| g.is_none();
+        let day0 = !old.is_none()
+            && !old.same(Generation::JUST_CREATED)
+            && b.md.history.iter().all(unmarked)
+            && b.md.peers.iter().all(|record| record.bitmap_uuid.is_none());
+        if !rotated && !day0 {
+            return false;
+        }
+        b.md.current = fresh;
+        if day0 {
+            super::generations::push_history(&mut b.md, old);
+        }
+        self.devices[d].exposed = fresh;
+        self.generation_changed(d);
+        self.status_changed = true;
+        self.close_epoch();
+        let text = format!("new data generation {fresh} with the first write");
+        self.note(Severity::Info, Some(d), None, "new-generation", text);
+        true
+    }
+
+    /// The generation is on disk: the peers are told before the write.
+    pub(crate) fn tell_first_write(&mut self, d: VolumeNr) {
+        if self.devices[d].first_write == FirstWrite::Telling {
+            self.devices[d].first_write = FirstWrite::Nothing;
+            self.devices[d].recheck = true;
+            self.tell_uuids(d, UuidFlags::NEW_DATAGEN);
+        }
+    }
+}

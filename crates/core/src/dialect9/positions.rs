@@ -1,0 +1,196 @@
+//! Positions in a node's stream of writes, and who has which write (`docs/spec/wire-protocol.md` 13.1, 13.2).
+//!
+//! Owns [`Positions`], of this node's writes, and [`Heard`], of a peer's. A peer keeps what it needs to know of a write
+//! until it is told by P_PEER_ACK who has it: it names exactly the position of a write that this peer got.
+
+use crate::Resource;
+use crate::api::ConnectionState;
+use crate::decide::routing::{ToPeer, write};
+use crate::decide::rules::View;
+use crate::decide::state::State;
+use std::collections::VecDeque;
+use units::{ByteLen, Duration, Instant, NodeId, NodeMask};
+use wire::{Dagtag, DiskState, Packet, PeerAck, Socket};
+
+/// `peer-ack-delay`: who has the newest writes is said after so much time without a further one.
+const DELAY: Duration = Duration::from_millis(100);
+/// `peer-ack-window`: or when so many sectors are to be told of.
+const WINDOW: u64 = 4096;
+/// More writes of a peer than this are never left without word of who has them.
+const MOST_UNTOLD: usize = 1 << 18;
+
+/// This node's writes, as far as peers have not been told who has them.
+#[derive(Debug, Default)]
+pub(crate) struct Positions {
+    /// Sectors written as Primary.
+    own: u64,
+    /// In ascending order.
+    open: VecDeque<Open>,
+    /// What is to be said next.
+    due: Option<Due>,
+}
+
+/// A write that was sent to peers.
+#[derive(Debug)]
+struct Open {
+    at: u64,
+    to: NodeMask,
+    /// Who has it, when nothing can change about that any more.
+    has: Option<NodeMask>,
+}
+
+/// Writes up to a position that are all on the same nodes.
+#[derive(Debug)]
+struct Due {
+    from: u64,
+    at: u64,
+    to: NodeMask,
+    has: NodeMask,
+    since: Instant,
+}
+
+/// A peer's writes.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// The position of the last one.
+    at: u64,
+    /// Positions of those that the peer has not said who has them.
+    untold: VecDeque<u64>,
+}
+
+impl Resource {
+    /// The position of a write that is sent now.
+    pub(crate) fn next_position(&mut self, len: ByteLen) -> u64 {
+        self.positions.own += len.0 / 512;
+        self.positions.own
+    }
+
+    /// A write goes to a peer: its position is said if the peer cannot know it.
+    pub(crate) fn announce_position(&mut self, i: NodeId, at: u64, len: ByteLen) {
+        let before = at - len.0 / 512;
+        let Some(nine) = self.connections[i].nine_mut() else { return };
+        let known = nine.position_told.replace(at);
+        if known != Some(before) {
+            self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(before)));
+        }
+        match self.positions.open.back_mut().filter(|open| open.at == at) {
+            Some(open) => open.to.insert(i),
+            None => self.positions.open.push_back(Open { at, to: NodeMask::of(i), has: None }),
+        }
+    }
+
+    /// Peers that get what is written from now on are told where that begins.
+    pub(crate) fn tell_positions(&mut self, old: &State) {
+        for i in self.connections.ids() {
+            let gets =
+                |state: &State, d| write(&View::of(state, Some(i), d), wire::Version::MAX.number()) == ToPeer::Data;
+            let inconsistent = |state: &State, d| state.peer_disk(i, d) == DiskState::Inconsistent;
+            let begins = |d| {
+                let now = gets(&self.state, d) && !inconsistent(&self.state, d);
+                now && (!gets(old, d) || inconsistent(old, d))
+            };
+            if self.connections[i].nine().is_some() && self.devices.ids().any(begins) {
+                self.tell_position(i);
+            }
+        }
+    }
+
+    /// From now on a peer gets what is written.
+    pub(crate) fn tell_position(&mut self, i: NodeId) {
+        let own = self.positions.own;
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.position_told = Some(own);
+            self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(own)));
+        }
+    }
+
+    /// Nothing changes any more about who has a write.
+    pub(crate) fn write_is_settled(&mut self, at: u64, has: NodeMask) {
+        let found = self.positions.open.binary_search_by_key(&at, |open| open.at);
+        let Ok(n) = found else { return };
+        self.positions.open[n].has = Some(has);
+        while let Some(Open { at, to, has: Some(has) }) = self.positions.open.front() {
+            let (at, to, has) = (*at, *to, *has);
+            self.positions.open.pop_front();
+            self.note_due(at, to, has);
+        }
+    }
+
+    fn note_due(&mut self, at: u64, to: NodeMask, has: NodeMask) {
+        let since = self.now;
+        match &mut self.positions.due {
+            Some(due) if (due.to, due.has) == (to, has) => (due.at, due.since) = (at, since),
+            _ => {
+                self.say_who_has_what();
+                self.positions.due = Some(Due { from: at, at, to, has, since });
+            }
+        }
+        if self.positions.due.as_ref().is_some_and(|due| due.at - due.from >= WINDOW) {
+            self.say_who_has_what();
+        }
+        self.calm = false;
+    }
+
+    /// P_PEER_ACK.
+    pub(crate) fn say_who_has_what(&mut self) {
+        let Some(due) = self.positions.due.take() else { return };
+        let ack = PeerAck { nodes: due.has.into(), dagtag: Dagtag(due.at) };
+        for i in due.to {
+            if self.connections.get(i).is_some_and(|c| c.nine().is_some()) {
+                self.send_connection(i, Socket::Control, Packet::PeerAck(ack));
+            }
+        }
+    }
+
+    /// When that is due.
+    pub(crate) fn positions_timer(&self) -> Option<Instant> {
+        self.positions.due.as_ref().map(|due| due.since + DELAY)
+    }
+
+    pub(crate) fn check_positions(&mut self) {
+        if self.positions_timer().is_some_and(|at| self.now >= at) {
+            self.say_who_has_what();
+        }
+    }
+
+    /// A link went down: on the next one the peer knows nothing of what was sent on this.
+    pub(crate) fn forget_positions_of(&mut self, i: NodeId) {
+        self.positions.open.iter_mut().for_each(|open| open.to.remove(i));
+        if let Some(due) = &mut self.positions.due {
+            due.to.remove(i);
+        }
+    }
+
+    // -- a peer's ----------------------------------------------------------------------------------------------------
+
+    /// P_DAGTAG.
+    pub(crate) fn position_heard(&mut self, i: NodeId, at: Dagtag) {
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.heard.at = at.0;
+        }
+    }
+
+    /// A write of a peer.
+    pub(crate) fn peer_wrote(&mut self, i: NodeId, len: ByteLen) {
+        let Some(nine) = self.connections[i].nine_mut() else { return };
+        nine.heard.at = nine.heard.at.wrapping_add(len.0 / 512);
+        let at = nine.heard.at;
+        nine.heard.untold.push_back(at);
+        if nine.heard.untold.len() > MOST_UNTOLD {
+            let text = "the peer does not say which nodes have its writes".to_owned();
+            self.protocol_error(i, "no-peer-acks", text);
+        }
+    }
+
+    /// P_PEER_ACK: who has the peer's writes up to one that this node got.
+    pub(crate) fn peer_has_told(&mut self, i: NodeId, ack: &PeerAck) {
+        let Some(nine) = self.connections[i].nine_mut() else { return };
+        match nine.heard.untold.iter().position(|at| *at == ack.dagtag.0) {
+            Some(n) => drop(nine.heard.untold.drain(..=n)),
+            None => {
+                let text = format!("the peer says who has a write that it has not sent (position {})", ack.dagtag.0);
+                self.drop_link(i, ConnectionState::NetworkFailure, "unknown-position", text);
+            }
+        }
+    }
+}
