@@ -7,6 +7,7 @@ use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
+use crate::decide::uuid84::UuidSet;
 use crate::decide::{Reason, StateChangeResult as Code, sizes};
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
@@ -174,12 +175,30 @@ impl Resource {
         self.end(Some(id), result);
     }
 
+    fn begin_by_command(&mut self, d: VolumeNr, i: Option<NodeId>, mut set: UuidSet, (clear, skip): (bool, bool)) {
+        set.retire_bitmap();
+        let fresh = self.draw_generation();
+        set.start_generation(fresh);
+        if clear {
+            for i in self.connections.ids() {
+                if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
+                    b.fill(slot, false);
+                }
+            }
+            self.write_bitmap(d);
+        }
+        if skip {
+            set.bitmap = Generation::NONE;
+        }
+        self.put_uuids(i, d, &set);
+    }
+
     pub(super) fn new_current_uuid(&mut self, id: u64, d: VolumeNr, clear_bitmap: bool) {
         if let Err(refusal) = self.has_disk(d) {
             return self.end(Some(id), Err(refusal));
         }
         let (partner, view) = (self.partner(d), self.view(d));
-        let mut set = self.uuids(partner, d);
+        let set = self.uuids(partner, d);
         let skip = clear_bitmap
             && view.replication == Replication::Established
             && partner.is_some_and(|i| self.connections[i].version() >= 90)
@@ -195,22 +214,13 @@ impl Resource {
             let text = "only on a StandAlone node, or with --clear-bitmap on two connected, just created nodes";
             return self.end(Some(id), Err(failure(151, text)));
         }
-        set.retire_bitmap();
-        let fresh = self.draw_generation();
-        set.start_generation(fresh);
-        if clear_bitmap {
-            for i in self.connections.ids() {
-                if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
-                    b.fill(slot, false);
-                }
-            }
-            self.write_bitmap(d);
+        let in_9 = partner.filter(|_| skip).is_some_and(|i| self.connections[i].nine().is_some());
+        if in_9 {
+            self.begin_equal9(d);
+        } else {
+            self.begin_by_command(d, partner, set, (clear_bitmap, skip));
         }
-        if skip {
-            set.bitmap = Generation::NONE;
-        }
-        self.put_uuids(partner, d, &set);
-        self.devices[d].exposed = set.current;
+        self.devices[d].exposed = self.uuids(partner, d).current;
         if let Some(i) = partner.filter(|_| skip) {
             self.tell_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
             self.peer_has_our_generations(i, d);

@@ -289,7 +289,10 @@ impl About {
         let pause_changed = was.by_dependency != is.by_dependency || was.by_user != is.by_user;
         let handshake_over = !old.is_together() && connected;
         let becomes = |replication| new.replication == replication && old.replication != replication;
-        if connected && (pause_changed || handshake_over || becomes(R::Ahead)) {
+        // In 9's dialect each change of a disk that stays one is told.
+        let disk_changed = self.protocol >= 110 && old.is_together() && old.disk != new.disk;
+        let disk_changed = disk_changed && old.disk.min(new.disk) >= D::Inconsistent;
+        if connected && (pause_changed || handshake_over || disk_changed || becomes(R::Ahead)) {
             self.out.push(Effect::SendState);
         }
         if becomes(R::StartingSyncS) || becomes(R::StartingSyncT) {

@@ -81,15 +81,11 @@ impl Resource {
         if self.state.disk(d) != wire::DiskState::UpToDate {
             return false;
         }
+        let day0 = self.is_day0(d);
         let rotated = self.rotate_slots(d, NodeMask::default());
         let fresh = self.draw_generation();
         let Some(b) = &mut self.devices[d].backing else { return false };
         let old = b.md.current;
-        let unmarked = |g: &Generation| g.is_none();
-        let day0 = !old.is_none()
-            && !old.same(Generation::JUST_CREATED)
-            && b.md.history.iter().all(unmarked)
-            && b.md.peers.iter().all(|record| record.bitmap_uuid.is_none());
         if !rotated && !day0 {
             return false;
         }
@@ -104,6 +100,14 @@ impl Resource {
         let text = format!("new data generation {fresh} with the first write");
         self.note(Severity::Info, Some(d), None, "new-generation", text);
         true
+    }
+
+    /// Has there been one generation only, that no slot and no history tells of?
+    fn is_day0(&self, d: VolumeNr) -> bool {
+        let Some(b) = &self.devices[d].backing else { return false };
+        let first = !b.md.current.is_none() && !b.md.current.same(Generation::JUST_CREATED);
+        let unmarked = b.md.history.iter().all(|past| past.is_none());
+        first && unmarked && b.md.peers.iter().all(|record| record.bitmap_uuid.is_none())
     }
 
     /// The generation is on disk: the peers are told before the write.

@@ -138,6 +138,21 @@ impl Resource {
         }
     }
 
+    /// `new-current-uuid --clear-bitmap` on this node, with a peer whose metadata are as fresh (12.8).
+    pub(crate) fn begin_equal9(&mut self, d: VolumeNr) {
+        self.rotate_slots(d, NodeMask::default());
+        let fresh = self.draw_generation();
+        let owners: Vec<_> = self.connections.ids().map(|i| self.slot_owner(i, d)).collect();
+        let Some(b) = &mut self.devices[d].backing else { return };
+        owners.into_iter().for_each(|owner| b.md.peers[owner].bitmap_uuid = Generation::NONE);
+        b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
+        b.dirty.note_all();
+        b.md.current = fresh;
+        self.write_bitmap(d);
+        self.generation_changed(d);
+        self.status_changed = true;
+    }
+
     /// `new-current-uuid --clear-bitmap` of a peer: all copies count as equal from now on.
     fn accept_as_equal9(&mut self, i: NodeId, d: VolumeNr, current: Generation) {
         let owner = self.slot_owner(i, d);
@@ -196,15 +211,18 @@ impl Resource {
         let Some(b) = &mut self.devices[d].backing else { return false };
         let current = b.md.current;
         let old = if current == Generation::JUST_CREATED { random.base() } else { current };
+        let mut vacant = b.bitmaps.len() - b.md.peers.iter().filter(|record| record.slot.is_some()).count();
         let mut rotated = false;
         for n in (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(|n| *n != own) {
             let record = &mut b.md.peers[n.index()];
-            let misses =
-                if configured.contains(n) { away.contains(&n) || weak.contains(n) } else { record.slot.is_some() };
-            if misses && (record.bitmap_uuid.is_none() || record.bitmap_uuid == old) {
-                record.bitmap_uuid = old;
-                rotated = true;
+            let present = configured.contains(n) && !away.contains(&n) && !weak.contains(n);
+            if present || !(record.bitmap_uuid.is_none() || record.bitmap_uuid == old) {
+                continue;
             }
+            record.bitmap_uuid = old;
+            // A node that is not configured may get one of the slots that are vacant, which track since ever.
+            rotated |= record.slot.is_some() || vacant > 0;
+            vacant = vacant.saturating_sub(usize::from(record.slot.is_none()));
         }
         rotated
     }

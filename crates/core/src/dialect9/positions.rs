@@ -99,8 +99,9 @@ impl Resource {
     pub(crate) fn tell_position(&mut self, i: NodeId) {
         let own = self.positions.own;
         if let Some(nine) = self.connections[i].nine_mut() {
-            nine.position_told = Some(own);
-            self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(own)));
+            if nine.position_told.replace(own) != Some(own) {
+                self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(own)));
+            }
         }
     }
 

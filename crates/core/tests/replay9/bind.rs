@@ -28,11 +28,13 @@ impl Bound {
             (Packet::Uuids110(a), Packet::Uuids110(b)) => self.bind(a.current, b.current),
             (Packet::CurrentUuid(a), Packet::CurrentUuid(b)) => self.bind(a.current, b.current),
             (Packet::Data(a), Packet::Data(b)) => {
-                self.blocks.entry(a.block_id).or_insert(b.block_id);
+                // A kernel uses one again when it is free.
+                self.blocks.insert(a.block_id, b.block_id);
                 self.numbers.entry(a.seq).or_insert(b.seq);
             }
             (Packet::Trim(a), Packet::Trim(b)) | (Packet::Zeroes(a), Packet::Zeroes(b)) => {
-                self.blocks.entry(a.block_id).or_insert(b.block_id);
+                // A kernel uses one again when it is free.
+                self.blocks.insert(a.block_id, b.block_id);
                 self.numbers.entry(a.seq).or_insert(b.seq);
             }
             (Packet::Dagtag(a), Packet::Dagtag(b)) => {

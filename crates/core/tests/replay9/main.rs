@@ -12,7 +12,7 @@ use node::Start;
 use recording::Said;
 use replay::Replay;
 use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
-use urbd_core::Command;
+use urbd_core::{Command, Protocol};
 use wire::{Packet, UuidFlags, Uuids110, WireMask};
 
 const VOLUME: VolumeNr = VolumeNr(0);
@@ -97,5 +97,100 @@ fn a_disconnect_is_agreed_on() {
             replay.at(then, move |node, now| node.command(now, Command::Disconnect { peer, force: false }));
         }
         replay.play();
+    }
+}
+
+/// A disk with fresh metadata.
+fn fresh(said: &[Said], node: NodeId) -> Vec<(VolumeNr, Start)> {
+    let (volume, mut start) = good(said, node).remove(0);
+    start.uuids.current = Generation::JUST_CREATED;
+    start.uuids.dirty_bits = 64;
+    start.uuids.flags = UuidFlags::INCONSISTENT;
+    start.uuids.tracked = NodeMask::of(NodeId::new(1 - node.index() as u8).unwrap());
+    start.uuids.bitmaps = vec![Generation::NONE];
+    start.good = false;
+    vec![(volume, start)]
+}
+
+const SKIP: fn(VolumeNr) -> Command = |volume| Command::NewCurrentUuid { volume, clear_bitmap: true };
+
+fn generations(packet: &Packet) -> bool {
+    matches!(packet, Packet::Uuids110(_))
+}
+
+#[test]
+fn fresh_disks_are_declared_equal() {
+    for node in [0, 1] {
+        let mut replay = Replay::joined("03", node, fresh, |_| {}, |_| {});
+        if node == 0 {
+            let then = replay.before(0, generations);
+            replay.at(then, |node, now| node.command(now, SKIP(VOLUME)));
+        }
+        replay.play();
+        assert_eq!(replay.node.state(), "Connected Secondary/Secondary Connected UpToDate/UpToDate");
+    }
+}
+
+#[test]
+fn two_volumes() {
+    for node in [0, 1] {
+        let mut replay = Replay::connect("31", node, |_| {});
+        if node == 0 {
+            let second = VolumeNr(5);
+            for (n, volume) in [(2, VOLUME), (3, second)] {
+                let then = replay.before(n, generations);
+                replay.at(then, move |node, now| node.command(now, SKIP(volume)));
+            }
+            let up = replay.before(1, prepares);
+            replay.at(up, |node, now| node.command(now, Command::Primary { force: false }));
+            replay.writes();
+            let down = replay.before(2, prepares);
+            replay.at(down, |node, now| node.command(now, Command::Secondary { force: false }));
+        }
+        replay.link_up(node == 1);
+        replay.play();
+        assert_eq!(replay.node.state(), "Connected Secondary/Secondary Connected UpToDate/UpToDate");
+    }
+}
+
+/// Writes of several sizes, alone and together.
+fn writes_in(number: &str, protocol: Protocol) {
+    for node in [0, 1] {
+        let change = |c: &mut urbd_core::ConnectionConfig| c.protocol = protocol;
+        let mut replay = Replay::joined(number, node, fresh, change, |pair| {
+            pair.command(0, SKIP(VOLUME));
+            pair.command(0, Command::Primary { force: false });
+        });
+        if node == 0 {
+            replay.writes();
+        } else {
+            replay.hear_position();
+        }
+        replay.play();
+    }
+}
+
+#[test]
+fn writes_in_protocol_c() {
+    writes_in("04", Protocol::C);
+}
+
+#[test]
+fn writes_in_protocol_b() {
+    writes_in("05", Protocol::B);
+}
+
+#[test]
+fn writes_in_protocol_a() {
+    writes_in("06", Protocol::A);
+}
+
+#[test]
+fn a_challenge_is_answered_with_the_own_node_id() {
+    for node in [0, 1] {
+        let mut replay = Replay::connect("17", node, |c| c.cram_hmac = Some("sha256".to_owned()));
+        replay.link_up_with_secret(node == 1);
+        replay.play();
+        assert_eq!(replay.node.state(), "Connected Secondary/Secondary Connected Inconsistent/Inconsistent");
     }
 }

@@ -12,6 +12,9 @@ use wire::{Packet, Socket, UuidFlags, Uuids110};
 /// The metadata devices of the recordings.
 const META_DEVICE: ByteLen = ByteLen(1 << 20);
 
+/// How long a disk takes.
+const DISK: Duration = Duration(30_000);
+
 /// What a node sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
@@ -42,6 +45,10 @@ pub(crate) struct Node {
     pub(crate) sent: VecDeque<Sent>,
     pub(crate) notes: Vec<String>,
     tag: u64,
+    /// What the disks do, and until when.
+    working: VecDeque<(Instant, DiskDone)>,
+    /// Answers to challenges: what is hashed, and to what.
+    pub(crate) hashes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Disk {
@@ -120,7 +127,16 @@ impl Node {
         };
         let disks = starts.iter().map(|(volume, start)| (*volume, Disk::new(node, start))).collect();
         let core = Resource::new(cfg, 2 * node.index() as u64 + 8);
-        let mut out = Node { core, peer, disks, sent: VecDeque::new(), notes: Vec::new(), tag: 0 };
+        let mut out = Node {
+            core,
+            peer,
+            disks,
+            sent: VecDeque::new(),
+            notes: Vec::new(),
+            tag: 0,
+            working: VecDeque::new(),
+            hashes: Vec::new(),
+        };
         for (n, (volume, _)) in starts.iter().enumerate() {
             out.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
         }
@@ -161,10 +177,18 @@ impl Node {
         self.core.on_openers(now, volume, Openers::default());
     }
 
-    /// Timers up to this time.
+    /// When something happens by itself, at the earliest.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.core.poll_timeout().into_iter().chain(self.working.front().map(|(at, _)| *at)).min()
+    }
+
+    /// What happens by itself up to this time.
     pub(crate) fn pass(&mut self, until: Instant) {
-        while let Some(at) = self.core.poll_timeout().filter(|at| *at <= until) {
-            self.core.on_time(at);
+        while let Some(at) = self.next().filter(|at| *at <= until) {
+            match self.working.pop_front_if(|(done, _)| *done <= at) {
+                Some((_, done)) => self.core.on_disk_done(at, done),
+                None => self.core.on_time(at),
+            }
             self.turn(at);
         }
     }
@@ -205,12 +229,17 @@ impl Node {
                     DiskOp::ReadNew { len, .. } => Segments::One(BufRef { id: 0, offset: 0, len: len.0 as u32 }),
                     _ => Segments::None,
                 };
-                self.core.on_disk_done(now, DiskDone { op, result: Ok(()), data, zeroes: false });
-                return true;
+                self.working.push_back((now + DISK, DiskDone { op, result: Ok(()), data, zeroes: false }));
             }
             Effect::Meta { op, volume, action } => {
                 let result = Ok(self.disk(volume).act(action));
                 self.core.on_meta_done(now, MetaDone { op, result });
+                return true;
+            }
+            Effect::Hmac { peer, token, message, .. } => {
+                let known = self.hashes.iter().find(|(hashed, _)| *hashed == message);
+                let mac = known.unwrap_or_else(|| panic!("this is not what is hashed: {message:02x?}")).1.clone();
+                self.core.on_hmac(now, peer, token, Some(mac));
                 return true;
             }
             Effect::Log(notice) => self.notes.push(format!("{}: {}", notice.reason, notice.text)),
@@ -271,6 +300,9 @@ impl Together {
             if from_a.is_empty() && from_b.is_empty() {
                 return;
             }
+            self.now = self.now + DISK;
+            a.pass(self.now);
+            b.pass(self.now);
             from_a.into_iter().for_each(|s| b.hear(self.now, s.stream, s.volume, s.packet));
             from_b.into_iter().for_each(|s| a.hear(self.now, s.stream, s.volume, s.packet));
         }

@@ -3,7 +3,7 @@
 use crate::bind::Bound;
 use crate::node::{Node, Sent, Start, Together};
 use crate::recording::{Said, conversation};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use units::{Duration, Instant, NodeId, VolumeNr};
 use urbd_core::{ConnectionConfig, LinkUp};
 use wire::{DpFlags, Packet, QueueLimits, Socket};
@@ -16,6 +16,8 @@ pub(crate) struct Replay {
     /// What the recorded node says on each stream and has not been said by the core.
     expected: [VecDeque<Said>; 4],
     pub(crate) now: Instant,
+    /// How far the core's clock is ahead of the recording's.
+    ahead: Duration,
     script: VecDeque<(Instant, Act)>,
 }
 
@@ -99,7 +101,15 @@ impl Replay {
         for said in without_hints(ours) {
             expected[lane(said.stream, &said.packet)].push_back(said);
         }
-        Replay { said: theirs.into(), node, bound: Bound::default(), expected, now, script: VecDeque::new() }
+        Replay {
+            said: theirs.into(),
+            node,
+            bound: Bound::default(),
+            expected,
+            now,
+            ahead: Duration(0),
+            script: VecDeque::new(),
+        }
     }
 
     /// Who has accepted the control stream resolves conflicts.
@@ -108,30 +118,110 @@ impl Replay {
         self.compare();
     }
 
+    /// With what the recorded nodes have hashed: the challenge, and who answers it.
+    pub(crate) fn link_up_with_secret(&mut self, resolve_conflicts: bool) {
+        let (own, peer) = (NodeId::new(1 - self.node.peer.index() as u8).unwrap(), self.node.peer);
+        let ours: Vec<_> = self.expected[0].iter().map(|s| s.packet.clone()).collect();
+        let theirs: Vec<_> = self.said.iter().map(|s| s.packet.clone()).collect();
+        let bytes = |all: &[Packet], answer: bool| {
+            let found = all.iter().find_map(|p| match p {
+                Packet::AuthChallenge(bytes) if !answer => Some(bytes.as_slice().to_vec()),
+                Packet::AuthResponse(bytes) if answer => Some(bytes.as_slice().to_vec()),
+                _ => None,
+            });
+            found.expect("both authenticate")
+        };
+        let salted = |challenge: Vec<u8>, node: NodeId| [challenge, vec![0, 0, 0, node.index() as u8]].concat();
+        self.node.hashes = vec![
+            (salted(bytes(&theirs, false), own), bytes(&ours, true)),
+            (salted(bytes(&ours, false), peer), bytes(&theirs, true)),
+        ];
+        let challenge = bytes(&ours, false).try_into().expect("64 bytes");
+        self.node.link_up(self.now, LinkUp { resolve_conflicts, challenge });
+        self.compare();
+    }
+
+    /// The core writes when the recorded node did, and closes the device after each burst.
+    pub(crate) fn writes(&mut self) {
+        let mut told = BTreeSet::new();
+        let data: Vec<_> = self.expected[0].iter().filter(|s| matches!(s.packet, Packet::Data(_))).cloned().collect();
+        for said in data {
+            let Packet::Data(w) = said.packet else { unreachable!("just selected") };
+            // Before the first one the node asks whether the peer is there.
+            let pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < said.at);
+            let asked = pings.last().map(|s| s.at).filter(|_| told.insert(said.volume));
+            let then = Instant(asked.unwrap_or(said.at).0 - 1);
+            let volume = said.volume;
+            self.at(then, move |node, now| node.write(now, volume, w.sector, w.size.0 as u32));
+        }
+        let acks: Vec<_> = self.expected[1].iter().filter(|s| matches!(s.packet, Packet::PeerAck(_))).collect();
+        let closed: Vec<_> = acks.iter().map(|s| s.at + Duration(1_500_000)).collect();
+        for at in closed {
+            let volumes = told.clone();
+            self.at(at, move |node, now| volumes.into_iter().for_each(|volume| node.close(now, volume)));
+        }
+        self.script.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
+    /// The peer has said before the recording where its stream of writes is.
+    pub(crate) fn hear_position(&mut self) {
+        let sizes =
+            self.said.iter().filter_map(|s| if let Packet::Data(w) = &s.packet { Some(w.size.0 / 512) } else { None });
+        let tags: Vec<u64> = sizes
+            .scan(0, |at, n| {
+                *at += n;
+                Some(*at)
+            })
+            .collect();
+        let acks: Vec<u64> = self
+            .said
+            .iter()
+            .filter_map(|s| if let Packet::PeerAck(a) = &s.packet { Some(a.dagtag.0) } else { None })
+            .collect();
+        let fits = |start: &u64| acks.iter().all(|ack| tags.contains(&(ack - start)));
+        let start = tags.iter().filter_map(|tag| acks[0].checked_sub(*tag)).find(fits).expect("acks are of writes");
+        self.node.hear(self.now, Socket::Data, VolumeNr::NONE, Packet::Dagtag(wire::Dagtag(start)));
+    }
+
     /// Until the end.
     pub(crate) fn play(&mut self) {
         while let Some(said) = self.said.pop_front() {
             self.act_until(said.at);
-            self.node.pass(said.at);
-            self.now = said.at;
+            self.now = said.at + self.ahead;
+            self.node.pass(self.now);
             self.compare();
+            self.wait_for_question(&said.packet);
             self.bound.learn(&said.packet);
             let packet = self.bound.translate(&said.packet);
-            self.node.hear(said.at, said.stream, said.volume, packet);
+            self.node.hear(self.now, said.stream, said.volume, packet);
             self.compare();
         }
         let end = self.script.back().map_or(self.now, |(at, _)| self.now.max(*at)) + Duration::from_millis(1);
         self.act_until(end);
-        self.now = end;
-        self.node.pass(end);
+        self.now = end + self.ahead;
+        self.node.pass(self.now);
         self.compare();
         let left = self.expected.iter().flatten().filter(|s| s.packet != Packet::Ping);
         let left: Vec<_> = left.map(|s| &s.packet).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
     }
 
+    /// The core says that an epoch is over in its own time: the answer does not come before.
+    fn wait_for_question(&mut self, answer: &Packet) {
+        let Packet::BarrierAck(ack) = answer else { return };
+        while self.expected[0].iter().any(|said| said.packet == Packet::Barrier(ack.barrier)) {
+            let then = self.node.next().expect("the barrier comes by itself").max(self.now);
+            self.ahead = self.ahead + then.since(self.now);
+            self.now = then;
+            self.node.pass(self.now);
+            self.compare();
+        }
+    }
+
     fn act_until(&mut self, until: Instant) {
         while let Some((at, act)) = self.script.pop_front_if(|(at, _)| *at <= until) {
+            let at = at + self.ahead;
+            self.now = at;
             self.node.pass(at);
             self.compare();
             act(&mut self.node, at);
@@ -168,11 +258,15 @@ fn is_hint(packet: &Packet) -> bool {
 }
 
 fn without_hints(said: Vec<Said>) -> impl Iterator<Item = Said> {
-    let mut last: Option<Packet> = None;
+    let mut last = Vec::new();
     said.into_iter().filter(move |said| {
-        // A kernel that comes to depend on a Primary says so twice.
-        let again = matches!(said.packet, Packet::Uuids110(_)) && last.as_ref() == Some(&said.packet);
-        last = Some(said.packet.clone());
+        // A kernel that comes to depend on a Primary says so twice, and a change of one volume may make it say once more
+        // what the others' states are.
+        let kept = matches!(said.packet, Packet::Uuids110(_) | Packet::State(_));
+        let again = kept && last.contains(&(said.volume, said.packet.clone()));
+        let kind = std::mem::discriminant(&said.packet);
+        last.retain(|(volume, packet)| *volume != said.volume || std::mem::discriminant(packet) != kind);
+        last.push((said.volume, said.packet.clone()));
         !again && !is_hint(&said.packet)
     })
 }
