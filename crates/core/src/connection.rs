@@ -124,6 +124,8 @@ pub(crate) struct PeerDevice {
     pub(crate) volume: VolumeNr,
     pub(crate) sizes: Option<wire::Sizes>,
     pub(crate) uuids: Option<wire::Uuids>,
+    /// The peer wants to be sent what is written while its disk is Inconsistent (9).
+    pub(crate) wants_writes_when_bad: bool,
     /// This volume was Established with the peer, and that was lost or ended (9's RECONNECT).
     pub(crate) was_established: bool,
     /// The peer's capacity, remembered over connections; 0 = it never had a disk.
@@ -308,6 +310,7 @@ impl PeerDevice {
             volume,
             sizes: None,
             uuids: None,
+            wants_writes_when_bad: true,
             was_established: false,
             peer_capacity: Sector(0),
             seq: 0,

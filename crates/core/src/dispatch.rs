@@ -107,7 +107,7 @@ impl Resource {
             Packet::TwopcAbort(decision) => return self.decision_received(i, volume, decision, false),
             Packet::Disconnect => return self.peer_refuses(i),
             Packet::State(theirs) if volume == VolumeNr::NONE => return self.role_received(i, theirs),
-            Packet::DelayProbe(_) | Packet::EnableReplicationNext(_) | Packet::EnableReplication(_) => return,
+            Packet::DelayProbe(_) => return,
             Packet::Dagtag(at) => return self.position_heard(i, *at),
             Packet::PeerDagtag(_) => return,
             _ => {}
@@ -121,6 +121,7 @@ impl Resource {
                     | Packet::Uuids(_)
                     | Packet::Uuids110(_)
                     | Packet::CurrentUuid(_)
+                    | Packet::EnableReplicationNext(_)
                     | Packet::State(_)
             );
             if !tolerated {
@@ -157,6 +158,9 @@ impl Resource {
             Packet::Uuids(u) => self.uuids_received(i, d, &u),
             Packet::Uuids110(u) => self.uuids110_received(i, d, *u),
             Packet::CurrentUuid(_) => self.current_uuid_received(i, d),
+            Packet::EnableReplicationNext(on) | Packet::EnableReplication(on) => {
+                self.connections[i].peer_devices[d].wants_writes_when_bad = on;
+            }
             Packet::State(s) => self.state_received(i, d, &s),
             Packet::SyncUuid(g) => self.sync_uuid_received(i, d, g),
             Packet::StateChgReq(change) => self.peer_asks_change(i, Some(d), &change),

@@ -494,6 +494,12 @@ impl UuidFlags {
         self.0 & other.0 == other.0
     }
 
+    /// `HAS_UNALLOCATED`, with the node id under which the generation of a slot without a node is listed.
+    #[must_use]
+    pub const fn of_unallocated(node: NodeId) -> UuidFlags {
+        UuidFlags(UuidFlags::HAS_UNALLOCATED.0 | (node.index() as u64) << 56)
+    }
+
     /// The node id under which the generation of a slot without a node is listed; `None` without such a slot.
     #[must_use]
     pub fn unallocated(self) -> Option<NodeId> {

@@ -37,7 +37,11 @@ impl Resource {
         } else {
             WireMask::NONE
         };
-        let tracked = self.nodes_told_of(d);
+        let mut tracked = self.nodes_told_of(d);
+        if let Some(node) = self.vacant_slot(i, d, tracked) {
+            tracked.insert(node);
+            flags = flags | UuidFlags::of_unallocated(node);
+        }
         let just_created = b.md.current == Generation::JUST_CREATED;
         let current = if just_created { b.md.current } else { b.md.current.with_primary_bit(self.state.is_primary()) };
         Some(Uuids110 {
@@ -61,6 +65,15 @@ impl Resource {
         let mut told = NodeMask::default();
         (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(known).for_each(|node| told.insert(node));
         told
+    }
+
+    /// A bitmap that belongs to no node, and counts from a generation: by which node id a peer is told of it (7.13).
+    fn vacant_slot(&self, i: NodeId, d: VolumeNr, told: NodeMask) -> Option<NodeId> {
+        let b = self.devices[d].backing.as_ref()?;
+        let used = b.md.peers.iter().filter(|record| record.slot.is_some()).count();
+        let ids = (0..NodeId::COUNT as u8).filter_map(NodeId::new);
+        let mut free = ids.filter(|node| *node != self.cfg.node && *node != i && !told.contains(*node));
+        free.find(|node| !b.md.peers[node.index()].bitmap_uuid.is_none()).filter(|_| used < b.bitmaps.len())
     }
 
     /// Nodes that do not hear of a generation that begins now (7.2).

@@ -84,7 +84,8 @@ impl Resource {
         for i in self.connections.ids() {
             let gets =
                 |state: &State, d| write(&View::of(state, Some(i), d), wire::Version::MAX.number()) == ToPeer::Data;
-            let inconsistent = |state: &State, d| state.peer_disk(i, d) == DiskState::Inconsistent;
+            let wants = |d| self.connections[i].peer_devices[d].wants_writes_when_bad;
+            let inconsistent = |state: &State, d| state.peer_disk(i, d) == DiskState::Inconsistent && !wants(d);
             let begins = |d| {
                 let now = gets(&self.state, d) && !inconsistent(&self.state, d);
                 now && (!gets(old, d) || inconsistent(old, d))

@@ -10,6 +10,8 @@ use wire::{BarrierNr, BlockAck, BlockId, CurrentUuid, Dagtag, Packet, Uuids110};
 pub(crate) struct Bound {
     transactions: BTreeMap<u32, u32>,
     generations: BTreeMap<Generation, Generation>,
+    /// What a slot counts from, with its lowest bit.
+    slots: BTreeMap<Generation, Generation>,
     blocks: BTreeMap<BlockId, BlockId>,
     barriers: BTreeMap<u32, u32>,
     numbers: BTreeMap<u32, u32>,
@@ -25,7 +27,12 @@ impl Bound {
             (Packet::TwopcPrepare(a), Packet::TwopcPrepare(b)) => {
                 self.transactions.entry(a.transaction.tid).or_insert(b.transaction.tid);
             }
-            (Packet::Uuids110(a), Packet::Uuids110(b)) => self.bind(a.current, b.current),
+            (Packet::Uuids110(a), Packet::Uuids110(b)) => {
+                self.bind(a.current, b.current);
+                for (theirs, ours) in a.bitmaps.iter().zip(&b.bitmaps).filter(|(a, b)| !a.is_none() && !b.is_none()) {
+                    self.slots.entry(*theirs).or_insert(*ours);
+                }
+            }
             (Packet::CurrentUuid(a), Packet::CurrentUuid(b)) => self.bind(a.current, b.current),
             (Packet::Data(a), Packet::Data(b)) => {
                 // A kernel uses one again when it is free.
@@ -129,7 +136,10 @@ impl Bound {
 
     fn translate_uuids(&self, u: &mut Uuids110) {
         u.current = self.generation(u.current);
-        for g in u.bitmaps.iter_mut().chain(&mut u.history) {
+        for g in u.bitmaps.iter_mut() {
+            *g = self.slots.get(g).copied().unwrap_or(self.generation(*g));
+        }
+        for g in u.history.iter_mut() {
             *g = self.generation(*g);
         }
     }

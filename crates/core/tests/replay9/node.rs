@@ -26,6 +26,8 @@ pub(crate) struct Sent {
 /// A disk and its metadata, as a node has them when a recording begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
+    /// For this many bitmaps is there room.
+    pub(crate) slots: u32,
     pub(crate) size: Sector,
     pub(crate) uuids: Uuids110,
     pub(crate) good: bool,
@@ -54,7 +56,7 @@ pub(crate) struct Node {
 impl Disk {
     fn new(node: NodeId, start: &Start) -> Disk {
         let al = meta::AlShape::DEFAULT;
-        let geometry = meta::Geometry::new(1, 4096, al).unwrap();
+        let geometry = meta::Geometry::new(start.slots, 4096, al).unwrap();
         let layout = meta::Layout::new(meta::MetaDisk::FlexExternal, geometry, META_DEVICE).unwrap();
         let mut sb = meta::Superblock::fresh(meta::Version::V09, &layout);
         let peer = 1 - node.index();
@@ -77,8 +79,10 @@ impl Disk {
         put(layout.superblock_at().0, &sb.emit()[..]);
         (0..al.blocks()).for_each(|i| put(layout.al_block_at(i).0, &meta::activity_log::block::initialized()[..]));
         let area = meta::BitmapArea::new(geometry, start.size);
-        let mut bits = vec![units::BitSet::new(area.bits())];
-        bits[0].set_range(0, start.uuids.dirty_bits);
+        let mut bits = vec![units::BitSet::new(area.bits()); start.slots as usize];
+        for slot in &mut bits {
+            slot.set_range(0, start.uuids.dirty_bits);
+        }
         for page in 0..area.pages() {
             let mut block = [0; meta::BLOCK_LEN];
             area.store(page, &bits, &mut block);
@@ -164,11 +168,14 @@ impl Node {
         self.core.on_command(now, 1, command);
     }
 
-    /// A client opens the volume, writes, and closes it when that is done.
-    pub(crate) fn write(&mut self, now: Instant, volume: VolumeNr, sector: Sector, len: u32) {
+    /// A client opens the volume, and changes something there.
+    pub(crate) fn write(&mut self, now: Instant, volume: VolumeNr, kind: RequestKind, sector: Sector, len: u32) {
         self.tag += 1;
-        let data = Segments::One(BufRef { id: 2, offset: 0, len });
-        let (kind, len) = (RequestKind::Write { fua: false }, ByteLen(len.into()));
+        let data = match kind {
+            RequestKind::Write { .. } => Segments::One(BufRef { id: 2, offset: 0, len }),
+            _ => Segments::None,
+        };
+        let len = ByteLen(len.into());
         self.core.on_openers(now, volume, Openers { writers: 1, readers: 0 });
         self.core.on_request(now, BlockRequest { tag: self.tag, volume, kind, sector, len, data });
     }

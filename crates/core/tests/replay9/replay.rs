@@ -4,9 +4,12 @@ use crate::bind::Bound;
 use crate::node::{Node, Sent, Start, Together};
 use crate::recording::{Said, conversation};
 use std::collections::{BTreeSet, VecDeque};
-use units::{Duration, Instant, NodeId, VolumeNr};
-use urbd_core::{ConnectionConfig, LinkUp};
-use wire::{DpFlags, Packet, QueueLimits, Socket};
+use units::{Duration, Instant, NodeId, Sector, VolumeNr};
+use urbd_core::{Command, ConnectionConfig, LinkUp, RequestKind};
+use wire::{ConnState, DpFlags, Packet, QueueLimits, Role, Socket, UuidFlags};
+
+/// From a node to where the recording was made: what passes there crosses what comes the other way.
+const ON_ITS_WAY: u64 = 25_000;
 
 /// A recording, and which of its nodes is replaced.
 pub(crate) struct Replay {
@@ -40,7 +43,9 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
     let sizes = own.clone().find_map(|p| if let Packet::Sizes(s) = p { Some(**s) } else { None }).expect("P_SIZES");
     let uuids = own.clone().find_map(|p| if let Packet::Uuids110(u) = p { Some(u) } else { None }).expect("P_UUIDS110");
     let state = own.find_map(|p| if let Packet::State(s) = p { Some(*s) } else { None }).expect("P_STATE");
+    let vacant = |s: &Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.unallocated().is_some());
     Start {
+        slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { 1 },
         size: sizes.current_size,
         uuids: (**uuids).clone(),
         good: state.disk == wire::DiskState::UpToDate,
@@ -57,7 +62,10 @@ impl Replay {
             said.iter().filter_map(|s| matches!(s.packet, Packet::Sizes(_)).then_some(s.volume)).collect();
         volumes.sort();
         volumes.dedup();
-        let starts: Vec<_> = volumes.into_iter().map(|v| (v, start_of(&said, own, v))).collect();
+        let mut starts: Vec<_> = volumes.into_iter().map(|v| (v, start_of(&said, own, v))).collect();
+        if starts.is_empty() {
+            starts = crate::disk(&said, own, true, Sector(512));
+        }
         let begin = Instant(said[0].at.0 - 1_000_000);
         let node = Node::new(own, &starts, begin, change);
         Replay::of(said, node, begin)
@@ -81,17 +89,20 @@ impl Replay {
         Replay::of(said, own, begin)
     }
 
-    /// When the recorded node says the n-th packet of this kind, and a bit before, when it is told to do what leads to
-    /// that.
-    pub(crate) fn before(&self, n: usize, kind: fn(&Packet) -> bool) -> Instant {
-        let mut own: Vec<_> = self.expected.iter().flatten().filter(|s| kind(&s.packet)).collect();
-        own.sort_by_key(|s| s.at);
-        Instant(own[n].at.0 - 600_000)
+    /// Without what comes after the nodes have parted.
+    pub(crate) fn end_with_the_connection(&mut self) {
+        let begins = |said: &&Said| matches!(said.packet, Packet::ConnectionFeatures(_));
+        let second = self.expected[0].iter().filter(begins).nth(1).expect("they connect again").at;
+        self.expected.iter_mut().for_each(|lane| lane.retain(|said| said.at < second));
+        self.said.retain(|said| said.at < second);
     }
 
-    /// The node does this at that time.
-    pub(crate) fn at(&mut self, time: Instant, act: impl FnOnce(&mut Node, Instant) + 'static) {
-        self.script.push_back((time, Box::new(act)));
+    /// The client closes a bit after that, and not when the last write is known to be everywhere.
+    pub(crate) fn close_early(&mut self) {
+        let written = self.expected[0].iter().rfind(|s| request(&s.packet).is_some()).expect("there is a write");
+        let (at, volume) = (written.at + Duration::from_millis(2), written.volume);
+        self.script.push_back((at, Box::new(move |node, now| node.close(now, volume))));
+        self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
@@ -118,8 +129,8 @@ impl Replay {
         self.compare();
     }
 
-    /// With what the recorded nodes have hashed: the challenge, and who answers it.
-    pub(crate) fn link_up_with_secret(&mut self, resolve_conflicts: bool) {
+    /// With what the recorded nodes have hashed: the challenge, and who answers it. `same`: the peer has our secret.
+    pub(crate) fn link_up_with_secret(&mut self, resolve_conflicts: bool, same: bool) {
         let (own, peer) = (NodeId::new(1 - self.node.peer.index() as u8).unwrap(), self.node.peer);
         let ours: Vec<_> = self.expected[0].iter().map(|s| s.packet.clone()).collect();
         let theirs: Vec<_> = self.said.iter().map(|s| s.packet.clone()).collect();
@@ -134,39 +145,57 @@ impl Replay {
         let salted = |challenge: Vec<u8>, node: NodeId| [challenge, vec![0, 0, 0, node.index() as u8]].concat();
         self.node.hashes = vec![
             (salted(bytes(&theirs, false), own), bytes(&ours, true)),
-            (salted(bytes(&ours, false), peer), bytes(&theirs, true)),
+            (salted(bytes(&ours, false), peer), if same { bytes(&theirs, true) } else { vec![0; 20] }),
         ];
         let challenge = bytes(&ours, false).try_into().expect("64 bytes");
         self.node.link_up(self.now, LinkUp { resolve_conflicts, challenge });
         self.compare();
     }
 
-    /// The core writes when the recorded node did, and closes the device after each burst.
-    pub(crate) fn writes(&mut self) {
-        let mut told = BTreeSet::new();
-        let data: Vec<_> = self.expected[0].iter().filter(|s| matches!(s.packet, Packet::Data(_))).cloned().collect();
-        for said in data {
-            let Packet::Data(w) = said.packet else { unreachable!("just selected") };
-            // Before the first one the node asks whether the peer is there.
-            let pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < said.at);
-            let asked = pings.last().map(|s| s.at).filter(|_| told.insert(said.volume));
-            let then = Instant(asked.unwrap_or(said.at).0 - 1);
-            let volume = said.volume;
-            self.at(then, move |node, now| node.write(now, volume, w.sector, w.size.0 as u32));
-        }
-        let acks: Vec<_> = self.expected[1].iter().filter(|s| matches!(s.packet, Packet::PeerAck(_))).collect();
-        let closed: Vec<_> = acks.iter().map(|s| s.at + Duration(1_500_000)).collect();
-        for at in closed {
-            let volumes = told.clone();
-            self.at(at, move |node, now| volumes.into_iter().for_each(|volume| node.close(now, volume)));
+    /// The core is told to do what the recorded node was told to, as its packets show.
+    pub(crate) fn follow(&mut self) {
+        let mut written = BTreeSet::new();
+        for said in self.expected.iter().flatten().cloned().collect::<Vec<_>>() {
+            let command = |c: Command| -> Act { Box::new(move |node, now| node.command(now, c)) };
+            match &said.packet {
+                Packet::TwopcPrepare(p) => {
+                    let peer = self.node.peer;
+                    let wish = match (p.change.role, p.change.conn) {
+                        (_, Some(ConnState::Disconnecting)) => Command::Disconnect { peer, force: false },
+                        (Some(Role::Primary), None) => Command::Primary { force: false },
+                        (Some(Role::Secondary), None) => Command::Secondary { force: false },
+                        // That it connects goes without saying.
+                        _ => continue,
+                    };
+                    self.script.push_back((Instant(said.at.0 - 600_000), command(wish)));
+                }
+                Packet::Uuids110(u) if u.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) => {
+                    let wish = Command::NewCurrentUuid { volume: said.volume, clear_bitmap: true };
+                    self.script.push_back((Instant(said.at.0 - ON_ITS_WAY), command(wish)));
+                }
+                Packet::PeerAck(_) => {
+                    let volumes = written.clone();
+                    let close: Act = Box::new(move |node, now| volumes.iter().for_each(|v| node.close(now, *v)));
+                    self.script.push_back((said.at + Duration(1_500_000), close));
+                }
+                packet => {
+                    let Some((kind, sector, len)) = request(packet) else { continue };
+                    // Before the first one the node asks whether the peer is there.
+                    let pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < said.at);
+                    let asked = pings.last().map(|s| s.at).filter(|_| written.insert(said.volume));
+                    let then = Instant(asked.unwrap_or(said.at).0 - ON_ITS_WAY);
+                    let volume = said.volume;
+                    let write: Act = Box::new(move |node, now| node.write(now, volume, kind, sector, len));
+                    self.script.push_back((then, write));
+                }
+            }
         }
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
     /// The peer has said before the recording where its stream of writes is.
     pub(crate) fn hear_position(&mut self) {
-        let sizes =
-            self.said.iter().filter_map(|s| if let Packet::Data(w) = &s.packet { Some(w.size.0 / 512) } else { None });
+        let sizes = self.said.iter().filter_map(|s| request(&s.packet).map(|(_, _, len)| u64::from(len) / 512));
         let tags: Vec<u64> = sizes
             .scan(0, |at, n| {
                 *at += n;
@@ -272,7 +301,7 @@ fn without_hints(said: Vec<Said>) -> impl Iterator<Item = Said> {
 }
 
 /// What may differ, taken from the recording: the limits of the disk and of the block layer, which are those of another
-/// machine, and what a write is called that somebody waits for.
+/// machine, what a write is called that somebody waits for, and what an older release does not offer.
 fn tolerated(recorded: Packet, mut ours: Sent) -> (Packet, Sent) {
     match (&recorded, &mut ours.packet) {
         (Packet::Sizes(theirs), Packet::Sizes(own)) => {
@@ -281,6 +310,10 @@ fn tolerated(recorded: Packet, mut ours: Sent) -> (Packet, Sent) {
                 let QueueLimits { physical_block_size, logical_block_size, io_min, io_opt, .. } = *theirs;
                 *own = QueueLimits { physical_block_size, logical_block_size, io_min, io_opt, ..*own };
             }
+        }
+        (Packet::ConnectionFeatures(theirs), Packet::ConnectionFeatures(own)) => own.features = theirs.features,
+        (Packet::Trim(theirs), Packet::Trim(own)) | (Packet::Zeroes(theirs), Packet::Zeroes(own)) => {
+            own.flags = own.flags | by_applications(theirs.flags);
         }
         (Packet::Data(theirs), Packet::Data(own)) => own.flags = own.flags | by_applications(theirs.flags),
         _ => {}
@@ -292,6 +325,19 @@ fn tolerated(recorded: Packet, mut ours: Sent) -> (Packet, Sent) {
         ours.volume = VolumeNr(0);
     }
     (recorded, ours)
+}
+
+/// What an application must have asked for when this is sent.
+fn request(packet: &Packet) -> Option<(RequestKind, Sector, u32)> {
+    match packet {
+        Packet::Data(w) => Some((RequestKind::Write { fua: false }, w.sector, w.size.0 as u32)),
+        Packet::Trim(w) => Some((RequestKind::Discard, w.sector, w.size.0 as u32)),
+        Packet::Zeroes(w) => {
+            let unmap = w.flags.contains(DpFlags::DISCARD);
+            Some((RequestKind::WriteZeroes { unmap, fua: false }, w.sector, w.size.0 as u32))
+        }
+        _ => None,
+    }
 }
 
 /// DP_RW_SYNC.
