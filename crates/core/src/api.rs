@@ -122,14 +122,6 @@ pub enum RequestKind {
     },
 }
 
-impl RequestKind {
-    /// Does it change what is on the disk?
-    #[must_use]
-    pub const fn changes_data(self) -> bool {
-        !matches!(self, RequestKind::Read | RequestKind::Flush)
-    }
-}
-
 /// Why a request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum IoError {
@@ -332,7 +324,7 @@ pub enum Effect {
         peer: NodeId,
         /// On which stream.
         stream: wire::Socket,
-        /// For the header; 0 where the packet is about the whole connection.
+        /// For the header; 0 or [`VolumeNr::NONE`] where the packet is about the whole connection.
         volume: VolumeNr,
         /// What.
         packet: wire::Packet,

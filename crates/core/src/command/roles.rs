@@ -80,6 +80,11 @@ impl Resource {
             Ok(()) => (Code::Success, None),
             Err(refusal) => (refusal.code, refusal.volume),
         };
+        if code == Code::ConcurrentStateChange {
+            // Another transaction came first (9's dialect).
+            let at = self.now + Duration::from_millis(100);
+            return (Some(Waiting::Promote { promotion, stage: Stage::Later(at) }), None);
+        }
         let volume = about.unwrap_or(self.devices.first());
         let disk = self.state.disk(volume);
         match promotion.next(code, disk) {

@@ -672,8 +672,8 @@ impl Resource {
         }
     }
 
-    /// Asks all for a change that was judged here. `Ok(true)`: it has been made, as nobody had to be asked. `Ok(false)`:
-    /// the answer will come.
+    /// Asks all for a change that was judged here. `Ok(true)`: it has been made, as nobody had to be asked.
+    /// `Ok(false)`: the answer will come.
     ///
     /// # Errors
     /// "In a transient state" while another transaction is under way; what this dialect does not do yet is refused.

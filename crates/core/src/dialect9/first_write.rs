@@ -2,7 +2,7 @@
 //! peers there? Then the generation is made durable, then they are told, then the write goes out.
 
 use crate::Resource;
-use crate::api::Severity;
+use crate::api::{RequestKind, Severity};
 use crate::decide::Role;
 use crate::decide::state::State;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
@@ -43,7 +43,7 @@ impl Resource {
 
     /// A write waits: may it begin, as far as its generation is concerned?
     pub(crate) fn begin_first_write(&mut self, d: VolumeNr) {
-        let writes = |w: &crate::merging::Waiting| w.request.kind.changes_data();
+        let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
         if self.devices[d].first_write != FirstWrite::Due || !self.devices[d].incoming.iter().any(writes) {
             return;
         }

@@ -127,7 +127,7 @@ impl Resource {
     pub(crate) fn state_of_handshake(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let paused = theirs.aftr_isp || theirs.user_isp;
         let known = self.part(i, d, |part| {
-            part.outcome.as_mut().map(|outcome| outcome.paused = paused);
+            part.outcome.iter_mut().for_each(|outcome| outcome.paused = paused);
             part.outcome.is_some()
         });
         // Without an attempt it is left over from one that was given up.

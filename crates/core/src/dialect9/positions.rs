@@ -99,10 +99,9 @@ impl Resource {
     /// From now on a peer gets what is written.
     pub(crate) fn tell_position(&mut self, i: NodeId) {
         let own = self.positions.own;
-        if let Some(nine) = self.connections[i].nine_mut() {
-            if nine.position_told.replace(own) != Some(own) {
-                self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(own)));
-            }
+        let told = self.connections[i].nine_mut().map(|nine| nine.position_told.replace(own));
+        if told.is_some_and(|told| told != Some(own)) {
+            self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(own)));
         }
     }
 

@@ -52,6 +52,7 @@ fn an_older_release_is_replaced() {
     assert_eq!(replay.node.state(), "Connected Primary/Secondary Connected UpToDate/UpToDate");
 }
 
+/// Node 1 is 9.2.18. In its place the core would agree on more with a 9.3.3.
 #[test]
 fn an_older_release_is_understood() {
     let mut replay = Replay::connect("33", 0, |_| {});

@@ -192,8 +192,11 @@ impl Node {
     /// What happens by itself up to this time.
     pub(crate) fn pass(&mut self, until: Instant) {
         while let Some(at) = self.next().filter(|at| *at <= until) {
-            match self.working.pop_front_if(|(done, _)| *done <= at) {
-                Some((_, done)) => self.core.on_disk_done(at, done),
+            match self.working.front().filter(|(done, _)| *done <= at).cloned() {
+                Some((_, done)) => {
+                    self.working.pop_front();
+                    self.core.on_disk_done(at, done);
+                }
                 None => self.core.on_time(at),
             }
             self.turn(at);

@@ -181,8 +181,8 @@ impl Replay {
                 packet => {
                     let Some((kind, sector, len)) = request(packet) else { continue };
                     // Before the first one the node asks whether the peer is there.
-                    let pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < said.at);
-                    let asked = pings.last().map(|s| s.at).filter(|_| written.insert(said.volume));
+                    let mut pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < said.at);
+                    let asked = pings.next_back().map(|s| s.at).filter(|_| written.insert(said.volume));
                     let then = Instant(asked.unwrap_or(said.at).0 - ON_ITS_WAY);
                     let volume = said.volume;
                     let write: Act = Box::new(move |node, now| node.write(now, volume, kind, sector, len));
@@ -248,7 +248,8 @@ impl Replay {
     }
 
     fn act_until(&mut self, until: Instant) {
-        while let Some((at, act)) = self.script.pop_front_if(|(at, _)| *at <= until) {
+        while self.script.front().is_some_and(|(at, _)| *at <= until) {
+            let Some((at, act)) = self.script.pop_front() else { break };
             let at = at + self.ahead;
             self.now = at;
             self.node.pass(at);
@@ -289,8 +290,8 @@ fn is_hint(packet: &Packet) -> bool {
 fn without_hints(said: Vec<Said>) -> impl Iterator<Item = Said> {
     let mut last = Vec::new();
     said.into_iter().filter(move |said| {
-        // A kernel that comes to depend on a Primary says so twice, and a change of one volume may make it say once more
-        // what the others' states are.
+        // A kernel that comes to depend on a Primary says so twice, and a change of one volume may make it say once
+        // more what the others' states are.
         let kept = matches!(said.packet, Packet::Uuids110(_) | Packet::State(_));
         let again = kept && last.contains(&(said.volume, said.packet.clone()));
         let kind = std::mem::discriminant(&said.packet);
