@@ -3,6 +3,8 @@
 //!
 //! The slot is the same as that of 8.4's requests, `Resource::transaction`: a node takes part in one of either kind.
 
+mod participant;
+
 use super::transaction::Transaction;
 use crate::Resource;
 use crate::api::{ConnectionState, Effect, Segments};
@@ -11,7 +13,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::dialect9::Verdict;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
-use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, Vote, WireMask};
+use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, WireMask};
 
 /// How long an initiator waits for answers, and a participant for the decision.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,6 +33,8 @@ pub(crate) struct TwoPhase {
     /// The same in this node's view.
     change: Change,
     part: Part,
+    /// The peer that it is to connect this node with.
+    connects: Option<NodeId>,
     /// Nodes that were asked by this one and have not answered.
     waits_for: NodeMask,
     /// The worst answer of those.
@@ -74,10 +78,6 @@ struct Masks {
 }
 
 impl TwoPhase {
-    fn is_connect(&self) -> bool {
-        self.asked.conn == Some(ConnState::WFReportParams)
-    }
-
     fn is_disconnect(&self) -> bool {
         self.asked.conn == Some(ConnState::Disconnecting)
     }
@@ -159,8 +159,6 @@ impl Resource {
         }
     }
 
-    // -- initiator ---------------------------------------------------------------------------------------------------
-
     /// Begins a transaction. False: another one is under way.
     pub(super) fn begin_two_phase(
         &mut self,
@@ -189,20 +187,7 @@ impl Resource {
             has_reachable: true,
             primary_incapable: false,
         };
-        let (reachable, target_reachable) = match (asked.conn, target) {
-            (Some(ConnState::Disconnecting), Some(target)) => {
-                let mut without = with(self.neighbours9(), own);
-                without.remove(target);
-                (without, NodeMask::default())
-            }
-            _ => (with(asks, own), NodeMask::default()),
-        };
-        let primary = asked.role.map_or(self.state.is_primary(), |role| role == Role::Primary);
-        let mut masks = Masks { reachable, target_reachable, ..Masks::default() };
-        if primary {
-            masks.primary.insert(own);
-            masks.weak = if self.has_data_access() { complement(reachable) } else { 0 };
-        }
+        let masks = self.own_masks(&asked, target, asks);
         let pings = asked.role == Some(Role::Primary);
         let stage = if pings { Stage::Pinging(asks) } else { Stage::Asking };
         let until = self.now + PATIENCE;
@@ -212,6 +197,7 @@ impl Resource {
             asked,
             change,
             part: Part::Initiator { command, stage },
+            connects: target.filter(|_| asked.conn == Some(ConnState::WFReportParams)),
             waits_for: asks,
             answer: Answer::Yes,
             masks,
@@ -223,6 +209,22 @@ impl Resource {
             self.send_prepare();
         }
         true
+    }
+
+    /// What this node contributes to a transaction of its own.
+    fn own_masks(&self, asked: &StateChange, target: Option<NodeId>, asks: NodeMask) -> Masks {
+        let own = self.cfg.node;
+        let mut reachable = with(asks, own);
+        if let (Some(ConnState::Disconnecting), Some(target)) = (asked.conn, target) {
+            // The target's side is another one from now on.
+            reachable.remove(target);
+        }
+        let mut masks = Masks { reachable, ..Masks::default() };
+        if asked.role.unwrap_or(self.state.role) == Role::Primary {
+            masks.primary.insert(own);
+            masks.weak = if self.has_data_access() { complement(reachable) } else { 0 };
+        }
+        masks
     }
 
     /// Is good data of some volume within reach?
@@ -237,15 +239,12 @@ impl Resource {
             *stage = Stage::Asking;
         }
         let prepare = Prepare { transaction: two.head, change: two.asked };
-        let (volume, asks, target) = (two.volume, two.waits_for, two.head.target);
-        let connects = two.is_connect();
+        let (volume, asks, connects) = (two.volume, two.waits_for, two.connects);
         for i in asks {
             self.send_as(i, Socket::Data, volume, Packet::TwopcPrepare(Box::new(prepare)));
             self.send_ping(i);
         }
-        if let Some(i) = target.filter(|_| connects) {
-            self.send_attempt(i);
-        }
+        connects.into_iter().for_each(|i| self.send_attempt(i));
     }
 
     /// A peer is there.
@@ -310,11 +309,7 @@ impl Resource {
 
     /// The handshake that a transaction is about has come further.
     pub(crate) fn handshake_went_on(&mut self, i: NodeId) {
-        let concerns = |two: &TwoPhase| {
-            let other = if two.is_ours() { two.head.target } else { Some(two.head.initiator) };
-            two.is_connect() && other == Some(i)
-        };
-        if self.two_phase().is_some_and(concerns) {
+        if self.two_phase().is_some_and(|two| two.connects == Some(i)) {
             self.transaction_went_on();
         }
     }
@@ -322,8 +317,7 @@ impl Resource {
     /// Decides, or answers, when everything is there that it takes.
     fn transaction_went_on(&mut self) {
         let Some(two) = self.two_phase() else { return };
-        let partner = if two.is_ours() { two.head.target } else { Some(two.head.initiator) };
-        let verdict = match partner.filter(|_| two.is_connect()) {
+        let verdict = match two.connects {
             Some(i) => self.verdict(i),
             None => Verdict::Connect,
         };
@@ -360,9 +354,9 @@ impl Resource {
     fn commit_transaction(&mut self) {
         let Some(two) = self.two_phase() else { return };
         // Nothing else was agreed to meanwhile, but a disk or a peer may be lost.
-        let judged = match two.is_connect() {
-            true => Ok(()),
-            false => self.would_be(&two.change, Kind::Wish).map(drop),
+        let judged = match two.connects {
+            Some(_) => Ok(()),
+            None => self.would_be(&two.change, Kind::Wish).map(drop),
         };
         if let Err(refusal) = judged
             && refusal.code != Code::NothingToDo
@@ -391,7 +385,7 @@ impl Resource {
     fn carry_out_own(&mut self, two: &TwoPhase) {
         let Part::Initiator { command, .. } = two.part else { return };
         match (two.head.target, command) {
-            (Some(i), None) if two.is_connect() => self.carry_out_attempt(i),
+            (Some(i), None) if two.connects == Some(i) => self.carry_out_attempt(i),
             (target, Some(id)) => {
                 let outcome = self.commit_for_command(id, two);
                 let i = target.or_else(|| self.connections.ids().next());
@@ -461,173 +455,6 @@ impl Resource {
         }
     }
 
-    // -- participant -------------------------------------------------------------------------------------------------
-
-    /// P_TWOPC_PREPARE (3.2.5).
-    pub(crate) fn prepare_received(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
-        let head = prepare.transaction;
-        match &mut self.transaction {
-            None => {}
-            Some(Transaction::TwoPhase(two)) if two.is(head.tid, head.initiator) => {
-                // Over a redundant path.
-                if let Part::Participant { parents, answered } = &mut two.part {
-                    parents.insert(i);
-                    two.waits_for.remove(i);
-                    if *answered {
-                        self.answer_transaction(Answer::Yes);
-                    }
-                }
-                return;
-            }
-            Some(Transaction::TwoPhase(two)) if two.is_ours() && head.initiator < self.cfg.node => {
-                self.give_up_transaction(Code::ConcurrentStateChange);
-            }
-            Some(_) => return self.vote(i, volume, &head, Answer::Retry, Masks::default()),
-        }
-        self.accept_prepare(i, volume, prepare);
-    }
-
-    fn accept_prepare(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
-        let (head, own) = (prepare.transaction, self.cfg.node);
-        let concerned = head.initiator == i && head.target.is_none_or(|target| target == own);
-        let change = concerned.then(|| self.change_of_peer(i, volume, &prepare.change));
-        let mut masks = Masks { reachable: with(self.neighbours9(), own), ..Masks::default() };
-        let connects = prepare.change.conn == Some(ConnState::WFReportParams);
-        match prepare.change.conn {
-            Some(ConnState::WFReportParams) => masks.reachable.insert(head.initiator),
-            Some(ConnState::Disconnecting) => masks.reachable.remove(head.initiator),
-            _ => {}
-        }
-        if self.state.is_primary() {
-            masks.primary.insert(own);
-            masks.weak = if self.has_data_access() { complement(masks.reachable) } else { 0 };
-        }
-        let answer = match &change {
-            None => Answer::Yes,
-            Some(None) => Answer::No,
-            Some(Some(_)) if connects => Answer::Yes,
-            Some(Some(change)) => match self.would_be(change, Kind::WishIgnoringOutdate) {
-                Ok(_) | Err(Refusal { code: Code::NothingToDo, .. }) => Answer::Yes,
-                Err(Refusal { code: Code::InTransientState, .. }) => Answer::Retry,
-                Err(_) => Answer::No,
-            },
-        };
-        let reach = head.nodes_to_reach.nodes();
-        let children = if answer == Answer::Retry { NodeMask::default() } else { self.neighbours9().and(reach) };
-        let children = children.without(NodeMask::of(i));
-        let left = with(children, own);
-        let forwarded =
-            wire::Transaction { nodes_to_reach: WireMask(head.nodes_to_reach.0 & complement(left)), ..head };
-        let until = self.now + PATIENCE;
-        self.transaction = Some(Transaction::TwoPhase(Box::new(TwoPhase {
-            head: forwarded,
-            volume,
-            asked: prepare.change,
-            change: change.flatten().unwrap_or_default(),
-            part: Part::Participant { parents: NodeMask::of(i), answered: false },
-            waits_for: children,
-            answer,
-            masks,
-            until,
-        })));
-        for child in children {
-            let prepare = Prepare { transaction: forwarded, ..*prepare };
-            self.send_as(child, Socket::Data, volume, Packet::TwopcPrepare(Box::new(prepare)));
-        }
-        if connects && concerned && !self.state.is_connected(i) {
-            self.send_attempt(i);
-        }
-        self.transaction_went_on();
-    }
-
-    /// What a peer wants, in this node's view. `None`: that is not understood, or not up to it.
-    fn change_of_peer(&self, i: NodeId, volume: VolumeNr, asked: &StateChange) -> Option<Change> {
-        let mut change = Change::default();
-        let volumes = self.devices.ids().filter(|d| volume == VolumeNr::NONE || *d == volume);
-        match asked.conn {
-            None => {}
-            Some(ConnState::Disconnecting) => change.push(Set::Connection(i, ConnectionState::TearDown)),
-            Some(ConnState::WFReportParams) => {
-                change.push(Set::Connection(i, ConnectionState::Connected));
-                return (!self.state.is_connected(i)).then_some(change);
-            }
-            Some(_) => return None,
-        }
-        if !self.state.is_connected(i) || asked.peer.is_some() {
-            return None;
-        }
-        for d in volumes {
-            asked.role.into_iter().for_each(|role| change.push(Set::PeerRole(i, d, role)));
-            asked.disk.into_iter().for_each(|disk| change.push(Set::PeerDisk(i, d, disk)));
-            match asked.pdsk {
-                None => {}
-                Some(DiskState::Outdated) => change.push(Set::Disk(d, DiskState::Outdated)),
-                Some(_) => return None,
-            }
-        }
-        Some(change)
-    }
-
-    fn answer_transaction(&mut self, answer: Answer) {
-        let Some(two) = self.two_phase_mut() else { return };
-        let (head, volume, masks) = (two.head, two.volume, two.masks);
-        let Part::Participant { parents, answered } = &mut two.part else { return };
-        *answered = true;
-        for i in *parents {
-            self.vote(i, volume, &head, answer, masks);
-        }
-    }
-
-    fn vote(&mut self, i: NodeId, volume: VolumeNr, head: &wire::Transaction, answer: Answer, masks: Masks) {
-        let vote = Vote::on_change(head, masks.reachable.into(), masks.primary.into(), WireMask(masks.weak));
-        let packet = match answer {
-            Answer::Yes => Packet::TwopcYes,
-            Answer::No => Packet::TwopcNo,
-            Answer::Retry => Packet::TwopcRetry,
-        };
-        self.send_as(i, Socket::Control, volume, packet(Box::new(vote)));
-    }
-
-    /// P_TWOPC_COMMIT and P_TWOPC_ABORT.
-    pub(crate) fn decision_received(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
-        let head = decision.transaction;
-        let ours = |two: &TwoPhase| two.is(head.tid, head.initiator) && !two.is_ours();
-        if !self.two_phase().is_some_and(ours) {
-            return;
-        }
-        let Some(two) = self.take_two_phase() else { return };
-        if commit {
-            self.carry_out_theirs(i, &two);
-        } else if two.is_connect() {
-            self.forget_attempt(two.head.initiator);
-        }
-        // Not back to where it came from.
-        let left = self.neighbours9().and(head.nodes_to_reach.nodes()).without(NodeMask::of(i));
-        let nodes_to_reach = WireMask(head.nodes_to_reach.0 & complement(with(left, self.cfg.node)));
-        let mut forwarded = *decision;
-        forwarded.transaction.nodes_to_reach = nodes_to_reach;
-        let packet = if commit { Packet::TwopcCommit } else { Packet::TwopcAbort };
-        for node in left {
-            self.send_as(node, Socket::Data, volume, packet(Box::new(forwarded)));
-        }
-    }
-
-    fn carry_out_theirs(&mut self, i: NodeId, two: &TwoPhase) {
-        if two.is_connect() {
-            return self.carry_out_attempt(two.head.initiator);
-        }
-        let kind = if two.is_disconnect() { Kind::WishIgnoringOutdate } else { Kind::Fact };
-        if self.change(two.change.clone(), kind).is_err() {
-            self.happened(two.change.clone());
-        }
-        if two.is_disconnect() && two.head.target == Some(self.cfg.node) {
-            let text = "the peer disconnected".to_owned();
-            self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
-        }
-    }
-
-    // -- what may happen meanwhile -----------------------------------------------------------------------------------
-
     /// A link went down.
     pub(super) fn peer_gone_for_transaction(&mut self, i: NodeId) {
         let Some(two) = self.two_phase_mut() else { return };
@@ -659,9 +486,8 @@ impl Resource {
         if self.two_phase().is_some_and(TwoPhase::is_ours) {
             return self.give_up_transaction(Code::ConcurrentStateChange);
         }
-        if let Some(two) = self.take_two_phase().filter(|two| two.is_connect()) {
-            self.forget_attempt(two.head.initiator);
-        }
+        let connects = self.take_two_phase().and_then(|two| two.connects);
+        connects.into_iter().for_each(|i| self.forget_attempt(i));
     }
 
     /// Appends a packet about a volume, or about none, to a stream.

@@ -4,6 +4,7 @@
 mod bind;
 #[path = "../../../wire/tests/capture/mod.rs"]
 mod capture;
+mod hostile;
 mod node;
 mod recording;
 mod replay;

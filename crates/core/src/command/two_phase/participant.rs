@@ -1,0 +1,177 @@
+//! A change in two phases that another node has begun (`docs/spec/connection-and-state.md` 3.2.5, 3.2.6).
+
+use super::{Answer, Masks, PATIENCE, Part, TwoPhase, complement, with};
+use crate::Resource;
+use crate::api::ConnectionState;
+use crate::command::Transaction;
+use crate::decide::StateChangeResult as Code;
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::{Kind, Refusal};
+use units::{NodeId, NodeMask, VolumeNr};
+use wire::{ConnState, Decision, DiskState, Packet, Prepare, Socket, StateChange, Vote, WireMask};
+
+impl Resource {
+    /// P_TWOPC_PREPARE (3.2.5).
+    pub(crate) fn prepare_received(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
+        let head = prepare.transaction;
+        match &mut self.transaction {
+            None => {}
+            Some(Transaction::TwoPhase(two)) if two.is(head.tid, head.initiator) => {
+                // Over a redundant path.
+                if let Part::Participant { parents, answered } = &mut two.part {
+                    parents.insert(i);
+                    two.waits_for.remove(i);
+                    if *answered {
+                        self.answer_transaction(Answer::Yes);
+                    }
+                }
+                return;
+            }
+            Some(Transaction::TwoPhase(two)) if two.is_ours() && head.initiator < self.cfg.node => {
+                self.give_up_transaction(Code::ConcurrentStateChange);
+            }
+            Some(_) => return self.vote(i, volume, &head, Answer::Retry, Masks::default()),
+        }
+        self.accept_prepare(i, volume, prepare);
+    }
+
+    fn accept_prepare(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
+        let (head, own) = (prepare.transaction, self.cfg.node);
+        let concerned = head.initiator == i && head.target.is_none_or(|target| target == own);
+        let change = concerned.then(|| self.change_of_peer(i, volume, &prepare.change));
+        let mut masks = Masks { reachable: with(self.neighbours9(), own), ..Masks::default() };
+        let connects = prepare.change.conn == Some(ConnState::WFReportParams);
+        match prepare.change.conn {
+            Some(ConnState::WFReportParams) => masks.reachable.insert(head.initiator),
+            Some(ConnState::Disconnecting) => masks.reachable.remove(head.initiator),
+            _ => {}
+        }
+        if self.state.is_primary() {
+            masks.primary.insert(own);
+            masks.weak = if self.has_data_access() { complement(masks.reachable) } else { 0 };
+        }
+        let answer = match &change {
+            None => Answer::Yes,
+            Some(None) => Answer::No,
+            Some(Some(_)) if connects => Answer::Yes,
+            Some(Some(change)) => match self.would_be(change, Kind::WishIgnoringOutdate) {
+                Ok(_) | Err(Refusal { code: Code::NothingToDo, .. }) => Answer::Yes,
+                Err(Refusal { code: Code::InTransientState, .. }) => Answer::Retry,
+                Err(_) => Answer::No,
+            },
+        };
+        let reach = head.nodes_to_reach.nodes();
+        let children = if answer == Answer::Retry { NodeMask::default() } else { self.neighbours9().and(reach) };
+        let children = children.without(NodeMask::of(i));
+        let left = with(children, own);
+        let forwarded =
+            wire::Transaction { nodes_to_reach: WireMask(head.nodes_to_reach.0 & complement(left)), ..head };
+        // What was not understood is not begun.
+        let meets = Some(i).filter(|_| connects && answer == Answer::Yes && concerned);
+        let until = self.now + PATIENCE;
+        self.transaction = Some(Transaction::TwoPhase(Box::new(TwoPhase {
+            head: forwarded,
+            volume,
+            asked: prepare.change,
+            change: change.flatten().unwrap_or_default(),
+            part: Part::Participant { parents: NodeMask::of(i), answered: false },
+            connects: meets,
+            waits_for: children,
+            answer,
+            masks,
+            until,
+        })));
+        for child in children {
+            let prepare = Prepare { transaction: forwarded, ..*prepare };
+            self.send_as(child, Socket::Data, volume, Packet::TwopcPrepare(Box::new(prepare)));
+        }
+        meets.into_iter().for_each(|i| self.send_attempt(i));
+        self.transaction_went_on();
+    }
+
+    /// What a peer wants, in this node's view. `None`: that is not understood, or not up to it.
+    fn change_of_peer(&self, i: NodeId, volume: VolumeNr, asked: &StateChange) -> Option<Change> {
+        let mut change = Change::default();
+        let volumes = self.devices.ids().filter(|d| volume == VolumeNr::NONE || *d == volume);
+        match asked.conn {
+            None => {}
+            Some(ConnState::Disconnecting) => change.push(Set::Connection(i, ConnectionState::TearDown)),
+            Some(ConnState::WFReportParams) => {
+                change.push(Set::Connection(i, ConnectionState::Connected));
+                return (!self.state.is_connected(i)).then_some(change);
+            }
+            Some(_) => return None,
+        }
+        if !self.state.is_connected(i) || asked.peer.is_some() {
+            return None;
+        }
+        for d in volumes {
+            asked.role.into_iter().for_each(|role| change.push(Set::PeerRole(i, d, role)));
+            asked.disk.into_iter().for_each(|disk| change.push(Set::PeerDisk(i, d, disk)));
+            match asked.pdsk {
+                None => {}
+                Some(DiskState::Outdated) => change.push(Set::Disk(d, DiskState::Outdated)),
+                Some(_) => return None,
+            }
+        }
+        Some(change)
+    }
+
+    pub(super) fn answer_transaction(&mut self, answer: Answer) {
+        let Some(two) = self.two_phase_mut() else { return };
+        let (head, volume, masks) = (two.head, two.volume, two.masks);
+        let Part::Participant { parents, answered } = &mut two.part else { return };
+        *answered = true;
+        for i in *parents {
+            self.vote(i, volume, &head, answer, masks);
+        }
+    }
+
+    fn vote(&mut self, i: NodeId, volume: VolumeNr, head: &wire::Transaction, answer: Answer, masks: Masks) {
+        let vote = Vote::on_change(head, masks.reachable.into(), masks.primary.into(), WireMask(masks.weak));
+        let packet = match answer {
+            Answer::Yes => Packet::TwopcYes,
+            Answer::No => Packet::TwopcNo,
+            Answer::Retry => Packet::TwopcRetry,
+        };
+        self.send_as(i, Socket::Control, volume, packet(Box::new(vote)));
+    }
+
+    /// P_TWOPC_COMMIT and P_TWOPC_ABORT.
+    pub(crate) fn decision_received(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
+        let head = decision.transaction;
+        let ours = |two: &TwoPhase| two.is(head.tid, head.initiator) && !two.is_ours();
+        if !self.two_phase().is_some_and(ours) {
+            return;
+        }
+        let Some(two) = self.take_two_phase() else { return };
+        if commit {
+            self.carry_out_theirs(i, &two);
+        } else {
+            two.connects.into_iter().for_each(|i| self.forget_attempt(i));
+        }
+        // Not back to where it came from.
+        let left = self.neighbours9().and(head.nodes_to_reach.nodes()).without(NodeMask::of(i));
+        let nodes_to_reach = WireMask(head.nodes_to_reach.0 & complement(with(left, self.cfg.node)));
+        let mut forwarded = *decision;
+        forwarded.transaction.nodes_to_reach = nodes_to_reach;
+        let packet = if commit { Packet::TwopcCommit } else { Packet::TwopcAbort };
+        for node in left {
+            self.send_as(node, Socket::Data, volume, packet(Box::new(forwarded)));
+        }
+    }
+
+    fn carry_out_theirs(&mut self, i: NodeId, two: &TwoPhase) {
+        if let Some(i) = two.connects {
+            return self.carry_out_attempt(i);
+        }
+        let kind = if two.is_disconnect() { Kind::WishIgnoringOutdate } else { Kind::Fact };
+        if self.change(two.change.clone(), kind).is_err() {
+            self.happened(two.change.clone());
+        }
+        if two.is_disconnect() && two.head.target == Some(self.cfg.node) {
+            let text = "the peer disconnected".to_owned();
+            self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
+        }
+    }
+}
