@@ -23,6 +23,7 @@ impl Resource {
         let dev = &self.devices[d];
         let b = dev.backing.as_ref().filter(|_| self.state.disk(d) >= DiskState::Negotiating)?;
         let seen = primaries_seen(&self.state);
+        let in_handshake = !self.state.is_connected(i);
         let mut flags = extra;
         let mut put = |on: bool, flag: UuidFlags| flags = if on { flags | flag } else { flags };
         put(self.connections[i].discard_my_data, UuidFlags::DISCARD_MY_DATA);
@@ -32,7 +33,7 @@ impl Resource {
         put(self.connections[i].peer_devices[d].was_established, UuidFlags::RECONNECT);
         let nodes = if !seen.is_empty() {
             WireMask::from(seen)
-        } else if self.state.is_primary() {
+        } else if self.state.is_primary() && (in_handshake || extra.contains(UuidFlags::NEW_DATAGEN)) {
             self.weak_nodes(d)
         } else {
             WireMask::NONE
@@ -101,7 +102,7 @@ impl Resource {
     /// The own data depends on a Primary from now on, or does no more: the peers are told, before anything else of that
     /// change.
     pub(crate) fn tell_stability(&mut self, old: &State) {
-        if primaries_seen(old) == primaries_seen(&self.state) || old.is_primary() != self.state.is_primary() {
+        if primaries_seen(old) == primaries_seen(&self.state) {
             return;
         }
         for i in self.connections.ids() {

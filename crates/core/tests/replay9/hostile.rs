@@ -16,8 +16,8 @@ const WHOLE: [&str; 6] = ["01", "31", "34", "39", "33", "17"];
 /// Every packet that a node says to another in some recording.
 fn everything() -> Vec<Said> {
     let names = recordings_in("wire9").into_iter().map(|p| p.file_name().unwrap().to_string_lossy()[..2].to_owned());
-    // One has packets of 8.4's dialect, and one digests in front of the data.
-    names.filter(|name| name != "32" && name != "24").flat_map(|name| conversation(&name)).collect()
+    // That one has packets of 8.4's dialect.
+    names.filter(|name| name != "32").flat_map(|name| conversation(&name)).collect()
 }
 
 /// The peer's part of a conversation, spoilt.

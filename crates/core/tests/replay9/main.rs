@@ -80,6 +80,19 @@ fn a_challenge_is_answered_with_the_own_node_id() {
     }
 }
 
+/// Both have been Primary while they were apart.
+#[test]
+fn a_split_brain_is_left_to_people() {
+    for node in [0, 1] {
+        let mut replay = Replay::connect("22", node, |_| {});
+        replay.came_back = true;
+        replay.link_up(node == 1);
+        replay.play();
+        assert_eq!(replay.node.state(), "StandAlone Secondary/Unknown StandAlone UpToDate/DUnknown");
+        assert!(replay.node.notes.iter().any(|note| note.starts_with("split-brain")), "{:#?}", replay.node.notes);
+    }
+}
+
 #[test]
 fn another_secret_is_none() {
     for node in [0, 1] {
@@ -188,4 +201,9 @@ fn writes_in_protocol_a() {
 #[test]
 fn discards_and_zeroes() {
     changes("14", Sector(8192), |_| {});
+}
+
+#[test]
+fn writes_with_digests() {
+    changes("24", SMALL, |c| c.integrity = Some("crc32c".to_owned()));
 }

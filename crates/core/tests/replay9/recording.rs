@@ -4,7 +4,8 @@ use crate::capture::{Connection, Flow, connections_joined, recordings_in};
 use std::net::Ipv4Addr;
 use units::{Instant, NodeId, VolumeNr};
 use wire::{
-    ConnectionFeatures, Dialect, FIRST_PACKET_LEN, Features, Packet, Socket, Step, StreamDecoder, Version, first_packet,
+    AfterSplitBrain, AlgName, ConnectionFeatures, Dialect, FIRST_PACKET_LEN, Features, Packet, Protocol,
+    ReplicationProtocol, Socket, Step, StreamDecoder, Version, first_packet,
 };
 
 /// What two 9.3.3 agree on.
@@ -26,17 +27,19 @@ pub(crate) fn conversation(number: &str) -> Vec<Said> {
     let of_number = |name: &str| name.starts_with(&format!("{number}-"));
     let named = |p: &std::path::PathBuf| of_number(&p.file_name().unwrap().to_string_lossy());
     let file = recordings_in("wire9").into_iter().find(named).expect("a recording of this number");
-    let mut all: Vec<Said> = connections_joined(&file).iter().flat_map(said_on).collect();
+    // Configured to send digests of data.
+    let integrity = if number == "24" { "crc32c" } else { "" };
+    let mut all: Vec<Said> = connections_joined(&file).iter().flat_map(|c| said_on(c, integrity)).collect();
     all.sort_by_key(|said| said.at);
     all
 }
 
-fn said_on(c: &Connection) -> Vec<Said> {
+fn said_on(c: &Connection, integrity: &str) -> Vec<Said> {
     if c.opener.bytes.is_empty() && c.acceptor.bytes.is_empty() {
         return Vec::new();
     }
     let (socket, skip) = match c.joined {
-        true if flow(&c.opener, Socket::Control, 0).and(flow(&c.acceptor, Socket::Control, 0)).is_some() => {
+        true if [&c.opener, &c.acceptor].iter().all(|f| flow(f, Socket::Control, 0, "").is_some()) => {
             (Socket::Control, 0)
         }
         true => (Socket::Data, 0),
@@ -46,7 +49,7 @@ fn said_on(c: &Connection) -> Vec<Said> {
             None => return Vec::new(),
         },
     };
-    let both = [flow(&c.opener, socket, skip), flow(&c.acceptor, socket, 0)];
+    let both = [flow(&c.opener, socket, skip, integrity), flow(&c.acceptor, socket, 0, integrity)];
     both.into_iter().flat_map(|flow| flow.expect("packets of 9's dialect")).collect()
 }
 
@@ -54,8 +57,22 @@ fn node(address: Ipv4Addr) -> NodeId {
     NodeId::new(address.octets()[3] - 11).expect("a node of the recordings")
 }
 
+/// What was said of the options before a recording of connected nodes began.
+fn protocol(integrity: &str) -> Protocol {
+    Protocol {
+        protocol: ReplicationProtocol::C,
+        after_sb_0pri: AfterSplitBrain::Disconnect,
+        after_sb_1pri: AfterSplitBrain::Disconnect,
+        after_sb_2pri: AfterSplitBrain::Disconnect,
+        discard_my_data: false,
+        dry_run: false,
+        two_primaries: false,
+        integrity_alg: AlgName::new(integrity).unwrap(),
+    }
+}
+
 /// The packets that one end sent; `None` if these are not those of such a stream.
-fn flow(flow: &Flow, stream: Socket, skip: usize) -> Option<Vec<Said>> {
+fn flow(flow: &Flow, stream: Socket, skip: usize, integrity: &str) -> Option<Vec<Said>> {
     let offer = ConnectionFeatures::of_9(NodeId::new(0).unwrap(), NodeId::new(1).unwrap());
     let mut decoder = match stream {
         Socket::Data => StreamDecoder::data(offer),
@@ -66,6 +83,9 @@ fn flow(flow: &Flow, stream: Socket, skip: usize) -> Option<Vec<Said>> {
     if stream == Socket::Data && !introduced {
         let mut bytes = Vec::new();
         Packet::ConnectionFeatures(offer).emit(VolumeNr(0), &Dialect::HANDSHAKE, &mut bytes).unwrap();
+        decoder.step(&bytes).unwrap();
+        bytes.clear();
+        Packet::Protocol(Box::new(protocol(integrity))).emit(VolumeNr::NONE, &OF_9_3, &mut bytes).unwrap();
         decoder.step(&bytes).unwrap();
         introduced = true;
     }
