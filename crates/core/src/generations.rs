@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::api::Severity;
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
+use crate::dialect9::FirstWrite;
 use crate::mutant::{Mutant, mutant};
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
@@ -79,6 +80,7 @@ impl Resource {
         self.devices[d].exposed = fresh;
         self.devices[d].new_generation_pending = false;
         self.devices[d].generation_with_first_write = false;
+        self.devices[d].first_write = FirstWrite::Nothing;
         // A peer that attaches a disk meanwhile is told of the generation before: what was compared is of the past.
         for c in self.connections.values_mut() {
             c.peer_devices[d].compared &= mutant(Mutant::ComparedBeforeGeneration);

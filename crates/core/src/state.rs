@@ -323,6 +323,7 @@ impl Resource {
                 }
             }
             (E::MarkGenerationPending, _) => self.devices[d].new_generation_pending = true,
+            (E::NewGeneration, Some(i)) if self.generation_can_wait(i, d) => {}
             (E::NewGeneration, _) => self.new_generation(d),
             (E::GenerationWithFirstWrite, _) => self.devices[d].generation_with_first_write = true,
             (E::WriteBitmap, _) => self.write_bitmap(d),

@@ -7,6 +7,7 @@ use crate::decide::roles::{self, Promotion, Step};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
 use crate::decide::{DiskState, StateChangeResult as Code};
+use crate::dialect9::FirstWrite;
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use units::{Duration, Generation, NodeId, NodeMask, VolumeNr};
@@ -168,7 +169,9 @@ impl Resource {
             if effects.drop_discard_my_data {
                 self.connections.values_mut().for_each(|c| c.discard_my_data = false);
             }
-            if effects.new_generation {
+            // With 9's dialect it begins with the first write.
+            let later = self.devices[d].first_write == FirstWrite::Due && !forced.contains(&d);
+            if effects.new_generation && !later {
                 self.new_generation(d);
             } else {
                 self.note_role_in_generation(d);

@@ -3,8 +3,10 @@
 
 use crate::Resource;
 use crate::api::{RequestKind, Severity};
+use crate::connection::Connection;
 use crate::decide::Role;
 use crate::decide::state::State;
+use crate::request::Request;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
 use wire::UuidFlags;
 
@@ -22,6 +24,14 @@ pub(crate) enum FirstWrite {
     Telling,
 }
 
+/// Is 9's dialect spoken with the peer, or would be if it were there?
+fn speaks_9(c: &Connection) -> bool {
+    match c.dialect() {
+        Some(dialect) => dialect.version.is_9(),
+        None => c.cfg.max_version >= wire::Version::MIN_9.number(),
+    }
+}
+
 impl FirstWrite {
     /// May a write begin?
     pub(crate) fn lets_writes_begin(self) -> bool {
@@ -36,9 +46,21 @@ impl Resource {
         if was == is {
             return;
         }
-        let spoken = self.connected().any(|(_, c)| c.nine().is_some());
-        let due = if is == Role::Primary && spoken { FirstWrite::Due } else { FirstWrite::Nothing };
+        let speaks = self.connections.values().any(speaks_9);
+        let due = if is == Role::Primary && speaks { FirstWrite::Due } else { FirstWrite::Nothing };
         self.devices.values_mut().for_each(|dev| dev.first_write = due);
+    }
+
+    /// A Primary has lost a peer's data. In 9's dialect it begins a generation with its next write, unless writes are
+    /// under way that the peer may lack (7.2.1). Returns whether that is so.
+    pub(crate) fn generation_can_wait(&mut self, i: NodeId, d: VolumeNr) -> bool {
+        let under_way = |r: &Request| matches!(r, Request::Write(w) if w.device == d);
+        let waits = speaks_9(&self.connections[i]) && self.state.is_primary();
+        let waits = waits && !self.requests.iter().any(|(_, r)| under_way(r));
+        if waits {
+            self.devices[d].first_write = FirstWrite::Due;
+        }
+        waits
     }
 
     /// A write waits: may it begin, as far as its generation is concerned?

@@ -1,10 +1,11 @@
 //! Two cores that speak DRBD 9's dialect with each other.
 
 use crate::rig::{Pair, Shape};
-use units::{Duration, Generation};
+use std::collections::VecDeque;
+use units::{Duration, Generation, Rng};
 use urbd_core::ConnectionState::{Connected, Connecting, StandAlone};
 use urbd_core::{Command, ResourceConfig};
-use wire::Packet;
+use wire::{Packet, Socket};
 
 const V09: Shape = Shape { version: meta::Version::V09, ..Shape::DEFAULT };
 
@@ -184,5 +185,106 @@ fn who_would_need_a_resync_is_told_so() {
             "{:?}",
             node.notes
         );
+    }
+}
+
+/// Packets of either stream that are on their way for longer.
+#[derive(Default)]
+struct Delayed([VecDeque<(Socket, units::VolumeNr, Packet, urbd_core::Segments)>; 4]);
+
+impl Delayed {
+    /// Lets each stream of each node go on, or not.
+    fn turn(&mut self, pair: &mut Pair, rng: &mut Rng) {
+        for (n, node) in pair.nodes.iter_mut().enumerate() {
+            for packet in std::mem::take(&mut node.inbox) {
+                self.0[2 * n + usize::from(packet.0 == Socket::Control)].push_back(packet);
+            }
+            for stream in &mut self.0[2 * n..2 * n + 2] {
+                let some = (rng.next_u64() % 3) as usize;
+                node.inbox.extend(stream.drain(..some.min(stream.len())));
+            }
+        }
+        pair.run(1);
+    }
+
+    fn lost(&mut self) {
+        self.0.iter_mut().for_each(VecDeque::clear);
+    }
+}
+
+/// The streams of a connection run at any pace, roles change, the link breaks at any time, or a node leaves: whenever it
+/// is quiet the nodes are connected, see each other's roles, and have the same generation.
+#[test]
+fn whatever_the_pace_of_the_streams_both_end_up_with_the_same() {
+    let mut rng = Rng::new(9);
+    let mut pair = pair();
+    pair.nodes.iter_mut().for_each(|n| n.answers = Some(Vec::new()));
+    pair.command(0, Command::Secondary { force: false });
+    pair.run(20);
+    let mut delayed = Delayed::default();
+    for round in 0..1000 {
+        let node = (rng.next_u64() % 2) as usize;
+        match rng.next_u64() % 4 {
+            0 => {
+                let peer = pair.nodes[node].peer;
+                pair.command(node, Command::Disconnect { peer, force: false });
+            }
+            1 => {
+                pair.command(node, Command::Primary { force: false });
+                pair.command(node, Command::Secondary { force: false });
+            }
+            _ => {}
+        }
+        let turns = rng.next_u64() % 40;
+        (0..turns).for_each(|_| delayed.turn(&mut pair, &mut rng));
+        if rng.next_u64().is_multiple_of(2) {
+            pair.unlink();
+            delayed.lost();
+        }
+        settle(&mut pair, &mut delayed, &mut rng);
+        assert_eq!(pair.states(), [wire::ConnState::Connected; 2], "round {round}: {:?}", last_notes(&pair));
+        let snapshots = [0, 1].map(|i| pair.nodes[i].core.snapshot());
+        let seen = [0, 1].map(|i| snapshots[i].connections[0].role);
+        assert_eq!([seen[1], seen[0]], roles(&pair), "round {round}");
+        let [a, b] = generations(&pair);
+        assert_eq!(a, b, "round {round}");
+    }
+}
+
+fn last_notes(pair: &Pair) -> [Vec<&'static str>; 2] {
+    [0, 1].map(|i| pair.nodes[i].notes.iter().rev().take(12).copied().collect())
+}
+
+/// Connects who is apart, until nothing is under way.
+fn settle(pair: &mut Pair, delayed: &mut Delayed, rng: &mut Rng) {
+    let start = pair.now;
+    let mut turns = 0;
+    while pair.states() != [wire::ConnState::Connected; 2] || !pair.is_idle() || delayed.0.iter().any(|s| !s.is_empty())
+    {
+        turns += 1;
+        assert!(turns < 5000 && pair.now.since(start) < Duration::from_secs(120), "{:?}", last_notes(pair));
+        let states = connections(pair);
+        for node in [0, 1] {
+            if states[node] == StandAlone {
+                connect(pair, node);
+            }
+        }
+        if pair.nodes.iter().all(|n| n.link_wanted) {
+            delayed.lost();
+            pair.link();
+        }
+        // Who has closed its end is noticed at the other one.
+        let gone = [0, 1].map(|n| pair.nodes[n].link_wanted || states[n] == StandAlone);
+        for node in [0, 1] {
+            if gone[1 - node] && !gone[node] && turns % 16 == 0 {
+                let now = pair.now;
+                pair.nodes[node].link_down(now, urbd_core::LinkDown::Closed);
+            }
+        }
+        delayed.turn(pair, rng);
+        if pair.is_idle() && delayed.0.iter().all(VecDeque::is_empty) {
+            let timer = pair.nodes.iter().filter_map(|n| n.core.poll_timeout()).min();
+            pair.now = pair.now.max(timer.unwrap_or(pair.now));
+        }
     }
 }
