@@ -220,6 +220,9 @@ impl Resource {
         if self.changes_in_two_phases() {
             return match self.agree_in_two_phases(id, &Set::Role(Role::Secondary).into()) {
                 Ok(_) => (Some(Waiting::Demote { force, asked: true }), None),
+                Err(Refusal { code: Code::InTransientState, .. }) => {
+                    (Some(Waiting::Demote { force, asked: false }), None)
+                }
                 Err(refusal) => self.demotion_result(force, Err(refusal)),
             };
         }
@@ -233,7 +236,8 @@ impl Resource {
     pub(super) fn demotion_result(&mut self, force: bool, outcome: Result<(), Refusal>) -> Progress {
         match outcome {
             Ok(()) => (None, Some(Ok(()))),
-            Err(Refusal { code: Code::ConcurrentStateChange | Code::InTransientState, .. }) => {
+            // Another transaction came first (9's dialect).
+            Err(Refusal { code: Code::ConcurrentStateChange, .. }) => {
                 (Some(Waiting::Demote { force, asked: false }), None)
             }
             Err(refusal) => {

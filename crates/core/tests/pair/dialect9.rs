@@ -212,8 +212,8 @@ impl Delayed {
     }
 }
 
-/// The streams of a connection run at any pace, roles change, the link breaks at any time, or a node leaves: whenever it
-/// is quiet the nodes are connected, see each other's roles, and have the same generation.
+/// The streams of a connection run at any pace, roles change, the link breaks at any time, or a node leaves: whenever
+/// it is quiet the nodes are connected, see each other's roles, and have the same generation.
 #[test]
 fn whatever_the_pace_of_the_streams_both_end_up_with_the_same() {
     let mut rng = Rng::new(9);
