@@ -160,7 +160,7 @@ impl Resource {
         let packet = self.own_protocol(i);
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.connections[i].peer_devices.values_mut() {
-            let fresh = PeerDevice::new(pd.volume);
+            let fresh = PeerDevice::new(pd.volume, self.starts.sequence);
             let keep = std::mem::replace(pd, fresh);
             pd.was_established = keep.was_established;
             pd.peer_capacity = keep.peer_capacity;
