@@ -53,7 +53,9 @@ impl Cluster {
             len: if flush { ByteLen(0) } else { bytes(range.end.0 - range.start.0) },
             data: data.clone(),
         };
-        self.nodes[n].requests.insert(tag, Request { volume: v, kind, written, data, sent: None });
+        let core = self.nodes[n].core.as_ref().expect("it fits");
+        let role = core.state_word(volume_nr(v)).expect("the volume exists").role;
+        self.nodes[n].requests.insert(tag, Request { volume: v, kind, written, data, sent: None, role });
         self.nodes[n].inbox.push_back(Input::Request(request));
         self.wake(n);
     }
@@ -105,8 +107,9 @@ impl Cluster {
         }
         match request.kind {
             RequestKind::Read => {
-                // Who reads on a Secondary is promised a copy, and not the newest one (state 8.3).
-                if result.is_ok() && word.role == Role::Primary {
+                // Who reads on a Secondary is promised a copy, and not the newest one (state 8.3). What a Primary was asked
+                // is answered as a Primary answers, whatever becomes of the node meanwhile (data 4.3).
+                if result.is_ok() && (word.role == Role::Primary || request.role == Role::Primary) {
                     let view = &self.nodes[n].volumes[v].view;
                     let range = request.written.range;
                     view.allows(range, &content, request.written.issued).map_err(|e| format!("wrong read: {e}"))?;

@@ -20,7 +20,7 @@ use urbd_core::{
     BlockRequest, Command, CommandError, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone, OpId,
     OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
 };
-use wire::{AfterSplitBrain, Packet, Socket, StateWord};
+use wire::{AfterSplitBrain, Packet, Role, Socket, StateWord};
 
 /// A run with more events has gone astray.
 const MOST_EVENTS: u64 = 8_000_000;
@@ -231,6 +231,8 @@ pub(crate) struct Request {
     pub(crate) data: Segments,
     /// The connection by which it was sent to the peer, and in which epoch.
     pub(crate) sent: Option<(u64, u64)>,
+    /// The node's role when it came.
+    pub(crate) role: Role,
 }
 
 impl Cluster {
