@@ -404,8 +404,7 @@ impl Volume {
         let sectors = setup.sectors[n];
         let garbage = if same { 1 } else { 1 + n as u32 };
         let layout = setup.layout(n);
-        let options = meta::create::CreateOptions::default();
-        let (_, steps) = meta::create::plan(meta::Version::V08, &layout, &options).expect("the layout is good");
+        let steps = setup.create_md(n);
         let base = [layout.superblock_at(), layout.al_at(), layout.bitmap_at()].into_iter().min().expect("three").0;
         let disk = |base, end, steps: &[meta::Step]| Disk::new(sectors, garbage, base, end, steps);
         let (data, meta) = if setup.external {
@@ -478,8 +477,20 @@ impl VolumeSetup {
         };
         let (stripes, blocks) = self.log;
         let log = meta::AlShape::new(stripes, blocks).expect("a possible ring");
-        let geometry = meta::Geometry::new(1, 4096, log).expect("a possible geometry");
+        let geometry = meta::Geometry::new(self.slots[n].max(1), 4096, log).expect("a possible geometry");
         meta::Layout::new(kind, geometry, device).expect("large enough")
+    }
+
+    /// Sectors of data that a node has room for.
+    pub(crate) fn capacity(&self, n: usize) -> u64 {
+        if self.external { self.sectors[n] } else { self.layout(n).capacity().0 }
+    }
+
+    /// What makes fresh metadata on a node.
+    pub(crate) fn create_md(&self, n: usize) -> Vec<meta::Step> {
+        let version = if self.slots[n] == 0 { meta::Version::V08 } else { meta::Version::V09 };
+        let planned = meta::create::plan(version, &self.layout(n), &meta::create::CreateOptions::default());
+        planned.expect("the layout is good").1
     }
 }
 

@@ -15,7 +15,7 @@
 //! hours (from 100,000 on); sectors that rot, which verify must find (110,000); fencing policies whose handlers answer
 //! anything true, late, or never (120,000); two Primaries (130,000); any mixture of these (140,000);
 //! and options that users may set, from one end of their ranges to the other, on a network that has a bandwidth
-//! (`drawn.rs`, 1,000,000).
+//! (`drawn.rs`, 1,000,000), and more of them (`further.rs`, 2,000,000).
 //!
 //! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
 //! the write that they come from.
@@ -35,6 +35,7 @@ mod epochs;
 mod errors;
 mod extras;
 mod faults;
+mod further;
 mod handlers;
 mod help;
 mod ledger;

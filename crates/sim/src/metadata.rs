@@ -5,7 +5,8 @@ use crate::disk::Disk;
 use crate::plan::{node_id, volume_nr};
 use crate::ranges::sectors;
 use meta::activity_log::replay::replay;
-use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, Format, Superblock};
+
+use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, PeerRecord, Superblock, Version};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use units::{BitSet, Generation, SectorRange};
@@ -53,10 +54,11 @@ impl Cluster {
     pub(crate) fn hot_extents(&mut self, n: usize, v: usize) -> Result<Rc<BTreeSet<u32>>, String> {
         let layout = self.setup.volumes[v].layout(n);
         let shape = layout.geometry().al();
+        let format = self.superblock(n, v)?.format;
         let (disk, known) = self.nodes[n].volumes[v].metadata();
         let hot = known.hot.take().map(Ok).unwrap_or_else(|| {
             let ring = disk.read_meta(layout.al_at().0, shape.bytes().0).expect("the ring is in the metadata");
-            let replayed = replay(&ring, shape, Format::V08, 67).map(|r| Rc::new(r.hot));
+            let replayed = replay(&ring, shape, format, 67).map(|r| Rc::new(r.hot));
             replayed.map_err(|e| format!("the activity log cannot be replayed: {e:?}"))
         });
         known.hot = hot.clone().ok();
@@ -83,7 +85,7 @@ impl Cluster {
     /// The target of a resync is told its generation: a source that crashes must still know it
     /// (`docs/spec/connection-and-state.md` 7.4).
     pub(crate) fn check_sync_generation(&mut self, n: usize, v: usize, sync: Generation) -> Result<(), String> {
-        let stored = self.superblock(n, v)?.peers[Superblock::V08_PEER].bitmap_uuid;
+        let stored = peer_record(&*self.superblock(n, v)?, n).bitmap_uuid;
         if stored.same(sync) { Ok(()) } else { Err(format!("P_SYNC_UUID {sync}, but the disk says {stored}")) }
     }
 
@@ -112,10 +114,11 @@ impl Cluster {
         let shape = layout.geometry().al();
         let Some(from) = at.checked_sub(layout.al_at().0).filter(|from| *from < shape.bytes().0) else { return Ok(()) };
         let before = self.hot_extents(n, v).unwrap_or_default();
+        let format = self.superblock(n, v)?.format;
         let disk = self.nodes[n].volumes[v].meta_disk();
         let mut ring = disk.read_meta(layout.al_at().0, shape.bytes().0).expect("the ring is in the metadata");
         ring[from as usize..from as usize + bytes.len()].copy_from_slice(bytes);
-        let after = replay(&ring, shape, Format::V08, 67).map(|r| r.hot).unwrap_or_default();
+        let after = replay(&ring, shape, format, 67).map(|r| r.hot).unwrap_or_default();
         let forgotten: BTreeSet<u32> = before.difference(&after).copied().collect();
         forgotten.into_iter().try_for_each(|extent| self.check_forgotten(n, v, core, extent))
     }
@@ -160,7 +163,8 @@ impl Cluster {
             let bytes = disk.read_meta(at, BLOCK_LEN as u64).expect("the bitmap is in the metadata");
             area.load(page, bytes.first_chunk().expect("a page"), &mut slots);
         }
-        Ok((area, slots.swap_remove(0)))
+        let slot = peer_record(&superblock, n).slot.map_or(0, usize::from);
+        Ok((area, slots.swap_remove(slot)))
     }
 
     /// All is well and quiet: both disks say so (S2 and S12 of `docs/spec/connection-and-state.md` B.1).
@@ -174,18 +178,26 @@ impl Cluster {
     }
 }
 
+/// What the superblock of a node says of the other one.
+fn peer_record(superblock: &Superblock, n: usize) -> &PeerRecord {
+    match superblock.version() {
+        Version::V08 => superblock.v08_peer(),
+        Version::V09 => &superblock.peers[node_id(1 - n).index()],
+    }
+}
+
 /// Is this what the metadata of two equal copies look like?
 fn agree(superblocks: &[Rc<Superblock>]) -> Result<(), String> {
     let generations: Vec<_> = superblocks.iter().map(|s| s.current).collect();
     if !generations[0].same(generations[1]) {
         return Err(format!("their generations are {} and {}", generations[0], generations[1]));
     }
-    for s in superblocks {
+    for (n, s) in superblocks.iter().enumerate() {
         let good = DeviceFlags::CONSISTENT | DeviceFlags::WAS_UP_TO_DATE;
         if !s.flags.contains(good) || s.flags.contains(DeviceFlags::CRASHED_PRIMARY) {
             return Err(format!("a superblock has the flags {:?}", s.flags));
         }
-        let peer = &s.peers[Superblock::V08_PEER];
+        let peer = peer_record(s, n);
         if !peer.bitmap_uuid.is_none() {
             return Err(format!("a bitmap counts from {}", peer.bitmap_uuid));
         }

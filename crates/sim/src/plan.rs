@@ -111,6 +111,8 @@ pub struct VolumeSetup {
     pub external: bool,
     /// The ring of the activity log: stripes, and blocks of one.
     pub log: (u32, u32),
+    /// Each node's bitmap slots in v09 metadata; 0: the metadata is v08, which has one.
+    pub slots: [u32; 2],
 }
 
 /// Something that happens to the cluster. Nodes are named by their index.
@@ -214,6 +216,7 @@ impl Plan {
         setup.extras = Extras::of(seed);
         setup.suit_extras();
         Drawn::draw(seed, &mut setup);
+        crate::further::draw(seed, &mut setup);
         let mut drawing = Drawing { mix: Mix::draw(&mut rng), wide, rng, setup, steps: Vec::new(), now: Instant(0) };
         drawing.prologue();
         let long = seed >= LONG && !drawing.setup.extras.any();
@@ -237,7 +240,7 @@ impl Setup {
         let volume = |rng: &mut Rng| {
             let mib = *pick(rng, &[1, 2, 4, 8, 8, 16, 40, 320]);
             let other = if rng.chance(1, 8) { mib + 1 } else { mib };
-            VolumeSetup { sectors: [mib * 2048, other * 2048], external: rng.chance(1, 3), log: (1, 8) }
+            VolumeSetup { sectors: [mib * 2048, other * 2048], external: rng.chance(1, 3), log: (1, 8), slots: [0; 2] }
         };
         let volumes = (0..*pick(rng, &[1, 1, 1, 2, 3])).map(|_| volume(rng)).collect();
         let us = |rng: &mut Rng, choices: &[u64]| Duration(*pick(rng, choices) * 1000);

@@ -252,8 +252,7 @@ impl Cluster {
     }
 
     fn disk_effect(&mut self, n: usize, core: &Resource, op: OpId, v: usize, action: DiskOp) -> Result<(), String> {
-        let size = self.setup.volumes[v].sectors[n];
-        let limit = if self.setup.volumes[v].external { size } else { self.setup.volumes[v].layout(n).capacity().0 };
+        let limit = self.setup.volumes[v].capacity(n);
         let place = |sector: units::Sector, len: units::ByteLen| {
             let range = SectorRange::new(sector, len).filter(|r| r.end.0 <= limit);
             range.ok_or_else(|| format!("disk operation at {sector:?} + {len:?} is beyond the data area"))

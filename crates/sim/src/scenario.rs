@@ -77,7 +77,7 @@ impl Setup {
     fn plain(seed: u64) -> Setup {
         let slow = Duration(20_000 << (seed % 8));
         Setup {
-            volumes: vec![VolumeSetup { sectors: [16 * 2048; 2], external: false, log: (1, 8) }],
+            volumes: vec![VolumeSetup { sectors: [16 * 2048; 2], external: false, log: (1, 8), slots: [0; 2] }],
             protocol: Protocol::C,
             on_no_data: OnNoData::IoError,
             on_io_error: OnIoError::Detach,

@@ -251,17 +251,17 @@ impl Cluster {
     pub(crate) fn create_metadata(&mut self, n: usize) {
         self.die(n, false);
         for v in 0..self.setup.volumes.len() {
-            let sectors = &mut self.setup.volumes[v].sectors;
-            if sectors[n] < sectors[1 - n] {
-                sectors[n] = sectors[1 - n];
-                let setup = self.setup.volumes[v];
+            let setup = &mut self.setup.volumes[v];
+            if setup.capacity(n) < setup.capacity(1 - n) {
+                // Metadata for more peers take more of the device.
+                setup.sectors[n] = setup.sectors[n].max(setup.sectors[1 - n]);
+                setup.slots[n] = setup.slots[1 - n];
+                let setup = *setup;
                 self.nodes[n].volumes[v] = Volume::new(&setup, n, self.setup.same_content);
                 self.nodes[n].volumes[v].worthless = true;
                 continue;
             }
-            let layout = self.setup.volumes[v].layout(n);
-            let options = meta::create::CreateOptions::default();
-            let (_, steps) = meta::create::plan(meta::Version::V08, &layout, &options).expect("the layout is good");
+            let steps = self.setup.volumes[v].create_md(n);
             self.nodes[n].volumes[v].meta_disk().create_meta(&steps);
             self.nodes[n].volumes[v].worthless = true;
         }

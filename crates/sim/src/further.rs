@@ -1,0 +1,32 @@
+//! What no seed below 2,000,000 has: metadata of DRBD 9, disks that do not discard or leave anything behind when they
+//! do, `data-integrity-alg`, counters that start near their wrap, and two Primaries that write to the same place.
+//!
+//! Each is drawn from a random source of its own: what another one draws stays as it is.
+
+use crate::plan::Setup;
+use units::Rng;
+
+/// The first seed of the range.
+const FURTHER: u64 = 2_000_000;
+
+/// Makes the cluster of this seed have what it draws.
+pub(crate) fn draw(seed: u64, setup: &mut Setup) {
+    if seed < FURTHER {
+        return;
+    }
+    metadata(&mut source(seed, *b"v09 "), setup);
+}
+
+fn source(seed: u64, of: [u8; 4]) -> Rng {
+    Rng::new(seed ^ u64::from(u32::from_be_bytes(of)))
+}
+
+/// v09 metadata, on one node or both, with room for one peer or for many.
+fn metadata(rng: &mut Rng, setup: &mut Setup) {
+    let slots = [0, 1].map(|_| if rng.chance(1, 2) { *pick(rng, &[1, 2, 7, 31]) } else { 0 });
+    setup.volumes.iter_mut().for_each(|volume| volume.slots = slots);
+}
+
+fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
+    &choices[rng.below(choices.len() as u64) as usize]
+}
