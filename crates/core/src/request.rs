@@ -513,9 +513,11 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         w.local = Local::Pending;
         let (sector, len) = (w.range.start, w.range.len());
+        let garbage = self.devices[d].backing.as_ref().is_some_and(|b| !b.opened.discard_zeroes);
         let action = match w.kind {
             WriteKind::Data => DiskOp::Write { sector, data: w.data.clone(), fua: w.fua },
-            WriteKind::Discard => DiskOp::Discard { sector, len, zeroes: false },
+            // Both copies must read the same afterwards, also where the disk does not promise zeroes.
+            WriteKind::Discard => DiskOp::Discard { sector, len, zeroes: garbage },
             WriteKind::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua: w.fua },
         };
         let dev = &mut self.devices[d];

@@ -205,6 +205,8 @@ pub(crate) enum Work {
     ReadNew(SectorRange, bool),
     Write(units::Sector, Payload, bool),
     Zero(SectorRange, bool),
+    /// What this disk cannot do.
+    NotSupported,
     Flush,
     /// It was carried out when it was submitted.
     Done,

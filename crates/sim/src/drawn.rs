@@ -40,6 +40,8 @@ pub struct NodeOptions {
     pub zeroes_if_aligned: bool,
     /// Does the disk discard, and do discarded sectors read as zeroes?
     pub discards: (bool, bool),
+    /// And does it do just that? If not, all discarded sectors read as zeroes, whatever it has said.
+    pub true_to_discards: bool,
     /// The resync controllers' options.
     pub resync: ResyncConfig,
     /// `use-rle`.
@@ -67,6 +69,7 @@ impl Default for NodeOptions {
             flushes: true,
             zeroes_if_aligned: true,
             discards: (true, true),
+            true_to_discards: false,
             resync: ResyncConfig::default(),
             use_rle: c.use_rle,
             csums_after_crash_only: c.csums_after_crash_only,
@@ -127,6 +130,7 @@ impl NodeOptions {
             } else {
                 plain.discards
             },
+            true_to_discards: false,
             resync: if some(rng) { resync(rng) } else { plain.resync },
             use_rle: !some(rng),
             csums_after_crash_only: some(rng),
@@ -203,7 +207,12 @@ pub(crate) fn add_adjusts(seed: u64, setup: &Setup, steps: &mut Vec<(Instant, St
         let mut other = setup.clone();
         let before = setup.drawn.nodes[n].clone();
         let now = NodeOptions::draw(&mut rng, setup);
-        other.drawn.nodes[n] = NodeOptions { discards: before.discards, al_extents: before.al_extents, ..now };
+        other.drawn.nodes[n] = NodeOptions {
+            discards: before.discards,
+            true_to_discards: before.true_to_discards,
+            al_extents: before.al_extents,
+            ..now
+        };
         let config: ResourceConfig = crate::cluster::configuration(&other, n);
         steps.push((at, Step::Command(n, Command::ChangeOptions(Box::new(config)))));
     }

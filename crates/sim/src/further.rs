@@ -15,6 +15,7 @@ pub(crate) fn draw(seed: u64, setup: &mut Setup) {
         return;
     }
     metadata(&mut source(seed, *b"v09 "), setup);
+    discards(&mut source(seed, *b"trim"), setup);
 }
 
 fn source(seed: u64, of: [u8; 4]) -> Rng {
@@ -25,6 +26,14 @@ fn source(seed: u64, of: [u8; 4]) -> Rng {
 fn metadata(rng: &mut Rng, setup: &mut Setup) {
     let slots = [0, 1].map(|_| if rng.chance(1, 2) { *pick(rng, &[1, 2, 7, 31]) } else { 0 });
     setup.volumes.iter_mut().for_each(|volume| volume.slots = slots);
+}
+
+/// What becomes of discarded sectors, if they can be discarded at all.
+fn discards(rng: &mut Rng, setup: &mut Setup) {
+    for node in &mut setup.drawn.nodes {
+        node.discards = *pick(rng, &[(true, true), (true, false), (false, true)]);
+        node.true_to_discards = true;
+    }
 }
 
 fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Event, Flight, Input, Work};
 use crate::net::Wish;
-use crate::payload::{Owner, Payload};
+use crate::payload::{ContentId, Owner, Payload};
 use units::{Duration, SectorRange};
 use urbd_core::{
     DiskDone, DiskError, DiskOp, Effect, MetaDone, MetaOp, OpId, OpenedDisk, Resource, Segments, Severity,
@@ -14,6 +14,9 @@ const MOST_ROUNDS: u32 = 10_000;
 
 /// So many timers in a row that have expired when they are set are a busy loop.
 const MOST_HASTY_TIMERS: u32 = 1000;
+
+/// What some disks hold where they were told to discard.
+const GARBAGE: ContentId = 3;
 
 /// What became of a round of effects.
 enum Round {
@@ -261,7 +264,7 @@ impl Cluster {
         if let Some(range) = changes {
             self.check_alone(n, v, range)?;
         }
-        let node = &mut self.nodes[n];
+        let node = &self.nodes[n];
         let application = match &action {
             DiskOp::Write { data, .. } => node.buffers.is_applications(data),
             _ => false,
@@ -273,7 +276,7 @@ impl Cluster {
                 place(sector, units::ByteLen(data.len()))?;
                 Work::Write(sector, node.buffers.content(&data)?, fua)
             }
-            DiskOp::Discard { sector, len, .. } => Work::Zero(place(sector, len)?, false),
+            DiskOp::Discard { sector, len, zeroes } => self.discarded(n, place(sector, len)?, zeroes),
             DiskOp::WriteZeroes { sector, len, fua, .. } => Work::Zero(place(sector, len)?, fua),
             DiskOp::Flush => Work::Flush,
         };
@@ -286,6 +289,17 @@ impl Cluster {
         }
         self.submit(n, v, op, work, changes);
         Ok(())
+    }
+
+    /// What the disk of a node makes of a discard. `zeroes`: what it does not promise is written.
+    fn discarded(&self, n: usize, range: SectorRange, zeroes: bool) -> Work {
+        let options = &self.setup.drawn.nodes[n];
+        match options.discards {
+            _ if zeroes || !options.true_to_discards => Work::Zero(range, false),
+            (false, _) => Work::NotSupported,
+            (true, false) => Work::Write(range.start, Payload::of_write(GARBAGE, range), false),
+            (true, true) => Work::Zero(range, false),
+        }
     }
 
     fn meta_effect(&mut self, n: usize, core: &Resource, op: OpId, v: usize, action: MetaOp) -> Result<(), String> {
@@ -348,7 +362,7 @@ impl Cluster {
         let flight = self.nodes[n].flights.remove(&serial).expect("just seen");
         let input = self.finish(n, &flight);
         let failed = match &input {
-            Input::Disk(done) => done.result.is_err(),
+            Input::Disk(done) => done.result.is_err_and(|e| e != DiskError::NotSupported),
             Input::Meta(done) => done.result.is_err(),
             _ => false,
         };
@@ -426,6 +440,10 @@ impl Cluster {
                 disk(faults.flushes, Segments::None)
             }
             Work::Done => disk(false, Segments::None),
+            Work::NotSupported => {
+                let result = Err(DiskError::NotSupported);
+                Input::Disk(DiskDone { op, result, data: Segments::None, zeroes: false })
+            }
             Work::MetaWrite { at, bytes, flush, fua } => {
                 let failed = faults.metadata || (*flush && faults.flushes);
                 if !failed {
@@ -444,7 +462,7 @@ impl Cluster {
 
 impl Work {
     fn changes_something(&self) -> bool {
-        !matches!(self, Work::Read(..) | Work::ReadNew(..) | Work::MetaRead { .. } | Work::Flush)
+        !matches!(self, Work::Read(..) | Work::ReadNew(..) | Work::MetaRead { .. } | Work::Flush | Work::NotSupported)
     }
 }
 
