@@ -54,12 +54,13 @@ impl Resource {
         let flags = write_flags(c.version(), protocol, self.state.replication(i, d), durable);
         // Before protocol 95 a packet cannot say FUA, and a discard never can: durable on the peer is what a barrier
         // covers.
-        let mut mute = (durable && c.version() < 95) || (alone && kind != WriteKind::Data);
+        let zeroes = c.has(Features::WRITE_ZEROES);
+        let trim = kind != WriteKind::Data && !zeroes;
+        let mut mute = (durable && (c.version() < 95 || trim)) || (alone && kind != WriteKind::Data);
         // Before 100 a packet cannot ask for another answer than the protocol's: with B it comes before the disk has
         // it.
         mute |= sole && c.version() < 100 && c.cfg.protocol == Protocol::B && !mutant(Mutant::ReceivedIsWritten);
         let by_barrier = mute && protocol == Protocol::C;
-        let zeroes = c.has(Features::WRITE_ZEROES);
         let pd = &mut c.peer_devices[d];
         let seq = pd.next_seq();
         pd.sent_bytes += if kind == WriteKind::Data { range.len().0 } else { 0 };

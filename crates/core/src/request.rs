@@ -456,7 +456,8 @@ impl Resource {
         // With protocol A before 100 nothing but the barrier ack says that the peer has it, and before 95, or of a
         // discard, nothing else that it is durable there.
         let version = self.smallest_version();
-        let mute = (sole && (version < 100 || kind != WriteKind::Data)) || (fua && version < 95);
+        let trim = kind != WriteKind::Data && self.connected().any(|(_, c)| !c.has(wire::Features::WRITE_ZEROES));
+        let mute = (sole && (version < 100 || kind != WriteKind::Data)) || (fua && (version < 95 || trim));
         if self.epoch_writes >= max_epoch || mute {
             self.close_epoch();
         }

@@ -1,8 +1,9 @@
 //! Every packet goes through the wire's codec: what a core sends is what the other one can read.
 
 use crate::cluster::Cluster;
+use crate::payload::Payload;
 use units::VolumeNr;
-use wire::{ConnectionFeatures, Dialect, Packet, Socket, Step, StreamDecoder};
+use wire::{ConnectionFeatures, Dialect, Digest, Packet, Socket, Step, StreamDecoder};
 
 /// What a node writes and its peer reads, in the dialect that was agreed.
 #[derive(Clone, Debug)]
@@ -11,10 +12,12 @@ pub(crate) struct Codec {
     data: StreamDecoder,
     control: StreamDecoder,
     bytes: Vec<u8>,
+    /// Data packets have a digest of their payload.
+    integrity: bool,
 }
 
 impl Codec {
-    pub(crate) fn new(dialect: Dialect) -> Codec {
+    pub(crate) fn new(dialect: Dialect, integrity: bool) -> Codec {
         let mut data = StreamDecoder::data(ConnectionFeatures::OFFER);
         let agreed = ConnectionFeatures {
             protocol_max: dialect.version.number(),
@@ -25,19 +28,44 @@ impl Codec {
         let sent = Packet::ConnectionFeatures(agreed).emit(VolumeNr(0), &Dialect::HANDSHAKE, &mut bytes);
         sent.expect("features can always be sent");
         data.step(&bytes).expect("features can always be read");
-        Codec { dialect, data, control: StreamDecoder::control(dialect), bytes }
+        Codec { dialect, data, control: StreamDecoder::control(dialect), bytes, integrity }
     }
 
     /// The packet as it arrives.
-    fn pass(&mut self, stream: Socket, volume: VolumeNr, packet: &Packet) -> Result<(VolumeNr, Packet), String> {
+    fn pass(
+        &mut self,
+        stream: Socket,
+        volume: VolumeNr,
+        mut packet: Packet,
+        payload: &Payload,
+    ) -> Result<(VolumeNr, Packet), String> {
         self.bytes.clear();
+        if self.integrity
+            && let Some(digest) = digest_of(&mut packet)
+        {
+            *digest = payload.digest();
+        }
         let emitted = packet.emit(volume, &self.dialect, &mut self.bytes);
         emitted.map_err(|e| format!("sent what {:?} cannot say: {packet:?}: {e:?}", self.dialect))?;
         let decoder = if stream == Socket::Data { &mut self.data } else { &mut self.control };
         match decoder.step(&self.bytes) {
-            Ok(Step::Packet(found)) if found.consumed == self.bytes.len() => Ok((found.volume, found.packet)),
+            Ok(Step::Packet(mut found)) if found.consumed == self.bytes.len() => match digest_of(&mut found.packet) {
+                Some(digest) if self.integrity && *digest != payload.digest() => {
+                    Err(format!("a data packet arrives without its digest: {packet:?}"))
+                }
+                _ => Ok((found.volume, found.packet)),
+            },
             other => Err(format!("sent what cannot be read: {packet:?}: {other:?}")),
         }
+    }
+}
+
+/// The place for the digest of a data packet.
+fn digest_of(packet: &mut Packet) -> Option<&mut Digest> {
+    match packet {
+        Packet::Data(w) => Some(&mut w.digest),
+        Packet::DataReply(reply) | Packet::RsDataReply(reply) => Some(&mut reply.digest),
+        _ => None,
     }
 }
 
@@ -49,10 +77,11 @@ impl Cluster {
         stream: Socket,
         volume: VolumeNr,
         packet: Packet,
+        payload: &Payload,
     ) -> Result<(VolumeNr, Packet), String> {
         match (&packet, &mut self.nodes[n].codec) {
             (Packet::ConnectionFeatures(_), _) => Ok((volume, packet)),
-            (_, Some(codec)) => codec.pass(stream, volume, &packet),
+            (_, Some(codec)) => codec.pass(stream, volume, packet, payload),
             (_, None) => Err(format!("sent before the dialect was agreed: {packet:?}")),
         }
     }

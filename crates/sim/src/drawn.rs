@@ -25,6 +25,8 @@ pub struct Drawn {
     pub rr_conflict: RrConflict,
     /// `always-asbp`, for both nodes.
     pub always_asbp: bool,
+    /// `data-integrity-alg` is set, on both nodes.
+    pub integrity: bool,
 }
 
 /// What may be unlike on the two nodes.
@@ -97,6 +99,7 @@ impl Drawn {
                 &[RrConflict::Disconnect, RrConflict::Violently, RrConflict::CallPriLost, RrConflict::RetryConnect],
             ),
             always_asbp: rng.chance(1, 4),
+            integrity: false,
         };
         if rng.chance(1, 4) && !setup.extras.two_primaries {
             setup.protocol = Protocol::A;
@@ -171,6 +174,7 @@ impl Drawn {
         c.on_congestion = self.on_congestion;
         c.rr_conflict = self.rr_conflict;
         c.always_asbp = self.always_asbp;
+        c.integrity = self.integrity.then(|| "sha1".to_owned());
         c.use_rle = own.use_rle;
         c.csums_after_crash_only = own.csums_after_crash_only;
         c.congestion_fill = own.congestion_fill;

@@ -16,6 +16,7 @@ pub(crate) fn draw(seed: u64, setup: &mut Setup) {
     }
     metadata(&mut source(seed, *b"v09 "), setup);
     discards(&mut source(seed, *b"trim"), setup);
+    integrity(&mut source(seed, *b"hash"), setup);
 }
 
 fn source(seed: u64, of: [u8; 4]) -> Rng {
@@ -33,6 +34,14 @@ fn discards(rng: &mut Rng, setup: &mut Setup) {
     for node in &mut setup.drawn.nodes {
         node.discards = *pick(rng, &[(true, true), (true, false), (false, true)]);
         node.true_to_discards = true;
+    }
+}
+
+/// `data-integrity-alg`, which older protocols do not have.
+fn integrity(rng: &mut Rng, setup: &mut Setup) {
+    setup.drawn.integrity = rng.chance(1, 3);
+    if setup.drawn.integrity {
+        setup.versions = setup.versions.map(|version| version.max(87));
     }
 }
 

@@ -33,7 +33,7 @@ impl Cluster {
             self.mirrored(n, usize::from(volume.0), range, &payload, number);
         }
         let which = usize::from(stream == Socket::Control);
-        let (volume, packet) = self.encoded(n, stream, volume, packet)?;
+        let (volume, packet) = self.encoded(n, stream, volume, packet, &payload)?;
         self.enqueue(number, n, which, Item::Packet(volume, packet, payload));
         Ok(())
     }

@@ -172,7 +172,9 @@ impl Cluster {
                 self.wish_to_connect(n, not_before);
             }
             Effect::CloseLink { .. } => self.close_link(n, true),
-            Effect::Dialect { dialect, .. } => node.codec = Some(crate::codec::Codec::new(dialect)),
+            Effect::Dialect { dialect, integrity, .. } => {
+                node.codec = Some(crate::codec::Codec::new(dialect, integrity.is_some()));
+            }
             Effect::StatusChanged => {}
             Effect::Hmac { peer, token, message, .. } => core.on_hmac(clock, peer, token, Some(message)),
             Effect::Digest { op, data, piece, .. } => {
