@@ -300,13 +300,14 @@ impl Resource {
         let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
         let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
         let opened = dev.attaching.as_ref().and_then(|a| a.opened.clone()).expect("it was opened");
+        let first = layout.geometry().al().blocks().wrapping_mul(self.starts.log_rounds).wrapping_neg();
         dev.crashed_primary = attach.crashed_primary;
         dev.attach_state = attach.disk;
         dev.left_alone = input.flags.primary_ind && !input.flags.connected_ind;
         dev.attach_peer_disk = attach.peer_disk;
         dev.backing = Some(Backing {
             opened,
-            al: meta::ActivityLog::new(al_extents, layout.geometry().al(), 0),
+            al: meta::ActivityLog::new(al_extents, layout.geometry().al(), first),
             layout,
             bitmap_size: md.effective_size,
             md,

@@ -190,7 +190,7 @@ impl Connection {
             peer_tentative: false,
             offered: wire::ConnectionFeatures::OFFER,
             session: 0,
-            peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(v.volume))).collect(),
+            peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(v.volume, 0))).collect(),
             peer_csums: wire::AlgName::NONE,
             peer_verify: wire::AlgName::NONE,
             log: VecDeque::new(),
@@ -273,14 +273,14 @@ impl Connection {
 }
 
 impl PeerDevice {
-    pub(crate) fn new(volume: VolumeNr) -> PeerDevice {
+    pub(crate) fn new(volume: VolumeNr, sequence: u32) -> PeerDevice {
         PeerDevice {
             volume,
             sizes: None,
             uuids: None,
             peer_capacity: Sector(0),
-            seq: 0,
-            peer_seq: 0,
+            seq: sequence,
+            peer_seq: sequence,
             receiving_bitmap: None,
             early_sync_uuid: None,
             early_bitmap: false,

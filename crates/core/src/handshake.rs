@@ -156,7 +156,7 @@ impl Resource {
         let packet = self.own_protocol(i);
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.connections[i].peer_devices.values_mut() {
-            let fresh = PeerDevice::new(pd.volume);
+            let fresh = PeerDevice::new(pd.volume, self.starts.sequence);
             let keep = std::mem::replace(pd, fresh);
             pd.peer_capacity = keep.peer_capacity;
             // Blocks that are still being written for an older session keep their places.

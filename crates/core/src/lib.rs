@@ -104,7 +104,7 @@ pub use config::*;
 pub use latency::Stage;
 #[cfg(feature = "mutants")]
 pub use mutant::{Layer, Mutant, choose_mutant};
-pub use resource::Resource;
+pub use resource::{Counters, Resource};
 pub use resync::SlowedBy;
 pub use rows::TABLES;
 #[cfg(feature = "rows")]

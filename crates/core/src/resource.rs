@@ -39,6 +39,7 @@ pub struct Resource {
     /// The present write epoch, and how many writes it has (spec 1.9).
     pub(crate) epoch: u32,
     pub(crate) epoch_writes: u32,
+    pub(crate) starts: Counters,
     /// An epoch was closed: when its barrier goes out if no further write carries it along.
     pub(crate) barriers_due: Option<Instant>,
     pub(crate) effects: VecDeque<Effect>,
@@ -75,6 +76,18 @@ pub(crate) enum Op {
     LogReset(VolumeNr),
 }
 
+/// Where counters that wrap begin; for tests, which cannot wait for that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// The first write epoch is the one behind this one.
+    pub epoch: u32,
+    /// The sequence numbers of each connection go on from here, on both nodes.
+    pub sequence: u32,
+    /// So many transactions of each activity log are left before its number is 0 again, in rounds of its ring; 0: it
+    /// begins with 0.
+    pub log_rounds: u32,
+}
+
 impl Resource {
     /// A resource in its first state: Secondary, all volumes Diskless, all connections StandAlone. `seed` must come
     /// from a secure random source (data generations are drawn from it) except in simulations.
@@ -98,6 +111,7 @@ impl Resource {
             ops: Slab::default(),
             epoch: 1,
             epoch_writes: 0,
+            starts: Counters::default(),
             barriers_due: None,
             effects: VecDeque::new(),
             status_changed: true,
@@ -110,6 +124,13 @@ impl Resource {
             next_handler: 0,
             stopped: false,
         }
+    }
+
+    /// Counters begin here. Right after [`new`](Self::new).
+    #[doc(hidden)]
+    pub fn start_counters(&mut self, starts: Counters) {
+        self.epoch = starts.epoch.wrapping_add(1);
+        self.starts = starts;
     }
 
     // -- inputs ------------------------------------------------------------------------------------------------------

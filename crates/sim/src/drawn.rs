@@ -5,8 +5,8 @@
 use crate::plan::{Setup, Step, node_id};
 use units::{Duration, Instant, Rng};
 use urbd_core::{
-    Command, ConnectionConfig, DiskConfig, OnCongestion, Protocol, ResourceConfig, ResyncConfig, ResyncController,
-    RrConflict,
+    Command, ConnectionConfig, Counters, DiskConfig, OnCongestion, Protocol, ResourceConfig, ResyncConfig,
+    ResyncController, RrConflict,
 };
 
 /// The first seed of the range.
@@ -44,6 +44,8 @@ pub struct NodeOptions {
     pub discards: (bool, bool),
     /// And does it do just that? If not, all discarded sectors read as zeroes, whatever it has said.
     pub true_to_discards: bool,
+    /// Where counters begin.
+    pub counters: Counters,
     /// The resync controllers' options.
     pub resync: ResyncConfig,
     /// `use-rle`.
@@ -72,6 +74,7 @@ impl Default for NodeOptions {
             zeroes_if_aligned: true,
             discards: (true, true),
             true_to_discards: false,
+            counters: Counters::default(),
             resync: ResyncConfig::default(),
             use_rle: c.use_rle,
             csums_after_crash_only: c.csums_after_crash_only,
@@ -134,6 +137,7 @@ impl NodeOptions {
                 plain.discards
             },
             true_to_discards: false,
+            counters: Counters::default(),
             resync: if some(rng) { resync(rng) } else { plain.resync },
             use_rle: !some(rng),
             csums_after_crash_only: some(rng),
@@ -214,6 +218,7 @@ pub(crate) fn add_adjusts(seed: u64, setup: &Setup, steps: &mut Vec<(Instant, St
         other.drawn.nodes[n] = NodeOptions {
             discards: before.discards,
             true_to_discards: before.true_to_discards,
+            counters: before.counters,
             al_extents: before.al_extents,
             ..now
         };

@@ -107,7 +107,9 @@ impl Cluster {
             self.nodes[n].clock.run_at(self.now, 100);
         }
         let seed = self.rng.next_u64();
-        self.nodes[n].core = Some(Resource::new(configuration(&self.setup, n), seed));
+        let mut core = Resource::new(configuration(&self.setup, n), seed);
+        core.start_counters(self.setup.drawn.nodes[n].counters);
+        self.nodes[n].core = Some(core);
         for v in 0..self.nodes[n].volumes.len() {
             self.command(n, Command::Attach { volume: volume_nr(v) });
         }

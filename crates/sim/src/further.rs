@@ -5,6 +5,7 @@
 
 use crate::plan::Setup;
 use units::Rng;
+use urbd_core::Counters;
 
 /// The first seed of the range.
 const FURTHER: u64 = 2_000_000;
@@ -17,6 +18,7 @@ pub(crate) fn draw(seed: u64, setup: &mut Setup) {
     metadata(&mut source(seed, *b"v09 "), setup);
     discards(&mut source(seed, *b"trim"), setup);
     integrity(&mut source(seed, *b"hash"), setup);
+    counters(&mut source(seed, *b"wrap"), setup);
 }
 
 fn source(seed: u64, of: [u8; 4]) -> Rng {
@@ -42,6 +44,19 @@ fn integrity(rng: &mut Rng, setup: &mut Setup) {
     setup.drawn.integrity = rng.chance(1, 3);
     if setup.drawn.integrity {
         setup.versions = setup.versions.map(|version| version.max(87));
+    }
+}
+
+/// Where counters begin: many of them a few steps before they are 0 again, or negative.
+fn counters(rng: &mut Rng, setup: &mut Setup) {
+    let edge = |rng: &mut Rng| {
+        let edge = *pick(rng, &[0, 1 << 31]);
+        if rng.chance(1, 2) { 0u32 } else { u32::wrapping_sub(edge, *pick(rng, &[1, 2, 10, 100])) }
+    };
+    let (sequence, epochs) = (edge(rng), [edge(rng), edge(rng)]);
+    for (node, epoch) in setup.drawn.nodes.iter_mut().zip(epochs) {
+        // The activity log is emptied at each attach: few plans fill many rounds of a ring.
+        node.counters = Counters { epoch, sequence, log_rounds: *pick(rng, &[0, 1, 1, 2]) };
     }
 }
 
