@@ -1,5 +1,5 @@
 //! What no seed below 2,000,000 has: metadata of DRBD 9, disks that do not discard or leave anything behind when they
-//! do, `data-integrity-alg`, counters that start near their wrap, and two Primaries that write to the same place.
+//! do, `data-integrity-alg`, and counters that start near their wrap.
 //!
 //! Each is drawn from a random source of its own: what another one draws stays as it is.
 
