@@ -155,6 +155,9 @@ impl Resource {
 
     /// P_PROTOCOL, then each volume's parameters (`docs/spec/wire-protocol.md` 7.4).
     fn send_parameters(&mut self, i: NodeId) {
+        if self.refuse_beside_other(i) {
+            return;
+        }
         let packet = self.own_protocol(i);
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.connections[i].peer_devices.values_mut() {
@@ -169,6 +172,7 @@ impl Resource {
             pd.repair_tried = keep.repair_tried;
         }
         for d in self.devices.ids() {
+            self.part_from(i, d);
             self.send_sync_param(i, d);
             self.send_sizes(i, d);
             self.send_uuids(i, d, UuidFlags::NONE);
@@ -785,11 +789,6 @@ impl Resource {
     /// Would a demotion succeed now?
     pub(crate) fn demotable(&self) -> bool {
         self.devices.values().all(|d| d.openers.writers + d.openers.readers == 0) && !self.requests_under_way()
-    }
-
-    /// Also one that waits for the activity log or for another one.
-    pub(crate) fn requests_under_way(&self) -> bool {
-        self.requests.len() > 0 || self.devices.values().any(|d| d.upper_pending > 0)
     }
 }
 

@@ -6,6 +6,7 @@ mod again;
 mod counting;
 mod crash;
 mod links;
+mod peers;
 mod resync;
 mod rig;
 mod strangers;
