@@ -8,11 +8,15 @@ use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::{NamedTempFile, TempDir};
 
 const LOCK: &str = ".owner";
 /// How the names of folders begin that are swept: those of benchmarks and of tests.
 const OURS: &str = "urbd-";
+
+/// How often, and at which distance, it is tried to remove a folder that somebody still uses.
+const PATIENCE: (u32, Duration) = (50, Duration::from_millis(100));
 
 /// A folder of this process. It goes away with this value.
 pub struct Scratch {
@@ -39,6 +43,18 @@ impl Scratch {
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
+    }
+}
+
+impl Drop for Scratch {
+    /// Who was told to end may still be about it: the folder is removed when nobody uses it any more.
+    fn drop(&mut self) {
+        for _ in 0..PATIENCE.0 {
+            if remove(self.folder.path().to_owned()).is_none() {
+                return;
+            }
+            std::thread::sleep(PATIENCE.1);
+        }
     }
 }
 

@@ -373,29 +373,6 @@ mod tests {
     }
 
     #[test]
-    fn the_connection_is_closed_first() {
-        // A thread of this process: what it has open is seen here.
-        let (_directory, keeper, thread) = started();
-        let held = |file: &File| {
-            let inode = |fd: &std::path::Path| std::fs::metadata(fd).map(|m| (m.dev(), m.ino())).ok();
-            let own = file.metadata().map(|m| (m.dev(), m.ino())).ok();
-            let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
-            let numbers =
-                fds.filter(|fd| inode(fd) == own).filter_map(|fd| fd.file_name()?.to_str()?.parse::<i32>().ok());
-            numbers.filter(|number| *number != file.as_raw_fd()).min().unwrap()
-        };
-        let (device, connection, later) =
-            (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
-        keeper.put(place(Kind::Device, 0), device.as_fd()).unwrap();
-        keeper.put(place(Kind::Connection, 2), connection.as_fd()).unwrap();
-        keeper.release(place(Kind::Device, 0)).unwrap();
-        keeper.put(place(Kind::Device, 0), later.as_fd()).unwrap();
-        assert!(held(&connection) < held(&later));
-        keeper.end().unwrap();
-        thread.join().unwrap().unwrap();
-    }
-
-    #[test]
     fn its_end_is_noticed() {
         let (_directory, keeper, thread) = started();
         let watch = UnixStream::from(keeper.watch().unwrap());

@@ -107,8 +107,8 @@ impl Cluster {
         }
         match request.kind {
             RequestKind::Read => {
-                // Who reads on a Secondary is promised a copy, and not the newest one (state 8.3). What a Primary was asked
-                // is answered as a Primary answers, whatever becomes of the node meanwhile (data 4.3).
+                // Who reads on a Secondary is promised a copy, and not the newest one (state 8.3). What a Primary was
+                // asked is answered as a Primary answers, whatever becomes of the node meanwhile (data 4.3).
                 if result.is_ok() && (word.role == Role::Primary || request.role == Role::Primary) {
                     let view = &self.nodes[n].volumes[v].view;
                     let range = request.written.range;
