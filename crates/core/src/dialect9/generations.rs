@@ -119,12 +119,14 @@ impl Resource {
         self.note_nodes(d, packet.tracked, packet.flags.unallocated());
         self.connections[i].peer_devices[d].uuids = Some(in_words_of_84(&packet, self.cfg.node));
         self.connections[i].peer_devices[d].uuids_stale = false;
+        self.connections[i].peer_devices[d].uuids110 = Some(Box::new(packet.clone()));
         if !self.state.is_connected(i) {
             return self.uuids_of_handshake(i, d, packet);
         }
         if !self.state.replicates(i, d) {
             return;
         }
+        self.retire_slot_if_equal(i, d, packet.current);
         let fresh = self.uuids(i, d).current.same(Generation::JUST_CREATED);
         if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
             let reason = crate::decide::Reason::SkipInitialSync;

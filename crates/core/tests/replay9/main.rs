@@ -4,6 +4,7 @@
 mod bind;
 #[path = "../../../wire/tests/capture/mod.rs"]
 mod capture;
+mod copying;
 mod hostile;
 mod node;
 mod recording;
@@ -206,4 +207,30 @@ fn discards_and_zeroes() {
 #[test]
 fn writes_with_digests() {
     changes("24", SMALL, |c| c.integrity = Some("crc32c".to_owned()));
+}
+
+/// Node 0 is Primary and was written to while they were apart.
+#[test]
+fn a_bitmap_says_what_is_copied() {
+    for node in [0, 1] {
+        let mut replay = Replay::connect("10", node, |_| {});
+        replay.came_back = true;
+        replay.primary(0);
+        replay.link_up(node == 1);
+        replay.play();
+        let states = ["Primary/Secondary", "Secondary/Primary"];
+        let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
+        assert_eq!(replay.node.state(), state);
+    }
+}
+
+#[test]
+#[ignore = "prints"]
+fn dump() {
+    let n = std::env::var("CAP").unwrap();
+    let said = recording::conversation(&n);
+    let t0 = said[0].at.0;
+    for s in &said {
+        println!("{:10.3} n{} {:?} v{} {:?}", (s.at.0 - t0) as f64 / 1e6, s.from.index(), s.stream, s.volume.0, s.packet);
+    }
 }
