@@ -207,7 +207,7 @@ impl Resource {
         let untold = &mut self.connections[i].peer_devices[d].resync.untold;
         untold.insert(at);
         let past: Vec<_> = untold.range(..at).copied().collect();
-        past.iter().for_each(|at| drop(untold.remove(at)));
+        untold.retain(|extent| *extent >= at);
         self.tell_in_sync(i, d, past);
     }
 

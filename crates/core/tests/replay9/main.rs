@@ -118,7 +118,7 @@ fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr
         bitmaps: vec![Generation::NONE; if fresh { 1 } else { 2 }],
         history: Vec::new(),
     };
-    vec![(VOLUME, Start { slots: 1, size, uuids, good: !fresh, discard: true })]
+    vec![(VOLUME, Start { slots: 1, size, uuids, marked: None, good: !fresh, discard: true })]
 }
 
 const SMALL: Sector = Sector(512);

@@ -30,6 +30,8 @@ pub(crate) struct Start {
     pub(crate) slots: u32,
     pub(crate) size: Sector,
     pub(crate) uuids: Uuids110,
+    /// The blocks that are marked, if they are known; else the first ones, as many as the generations say.
+    pub(crate) marked: Option<Vec<(u64, u64)>>,
     pub(crate) good: bool,
     pub(crate) discard: bool,
 }
@@ -85,7 +87,8 @@ impl Disk {
         let area = meta::BitmapArea::new(geometry, start.size);
         let mut bits = vec![units::BitSet::new(area.bits()); start.slots as usize];
         for slot in &mut bits {
-            slot.set_range(0, start.uuids.dirty_bits);
+            let first = vec![(0, start.uuids.dirty_bits)];
+            start.marked.as_ref().unwrap_or(&first).iter().for_each(|(from, to)| assert_eq!(slot.set_range(*from, *to), to - from));
         }
         for page in 0..area.pages() {
             let mut block = [0; meta::BLOCK_LEN];

@@ -54,9 +54,28 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
         slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { 1 },
         size: sizes.current_size,
         uuids: (**uuids).clone(),
+        marked: (uuids.dirty_bits > 0).then(|| marked(said, node, volume, sizes.current_size)).flatten(),
         good: state.disk == wire::DiskState::UpToDate,
         discard: sizes.limits.is_some_and(|l| l.discard_enabled),
     }
+}
+
+/// What a node's first bitmap says.
+fn marked(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector) -> Option<Vec<(u64, u64)>> {
+    let mut receiver = wire::BitmapReceiver::new(&crate::recording::OF_9_3, size.0.div_ceil(8));
+    let mut runs = Vec::new();
+    let mut set = |from, to| runs.push((from, to));
+    for said in said.iter().filter(|s| s.from == node && s.volume == volume) {
+        let over = match &said.packet {
+            Packet::Bitmap(words) => receiver.plain(words, &mut set),
+            Packet::CompressedBitmap(code) => receiver.compressed(code, &mut set),
+            _ => continue,
+        };
+        if over.expect("a bitmap") {
+            return Some(runs);
+        }
+    }
+    None
 }
 
 impl Replay {
@@ -300,6 +319,7 @@ impl Replay {
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
+            if std::env::var("TRACE").is_ok() { eprintln!("{:?} SENT {:.140}", self.now, format!("{:?}", sent)); }
             if is_hint(&sent.packet) {
                 continue;
             }
