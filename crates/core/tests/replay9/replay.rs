@@ -276,7 +276,9 @@ impl Replay {
             Packet::FlushRequestsAck(answer) => Packet::FlushRequests(answer.sequence),
             _ => return,
         };
+        let patience = self.now + Duration::from_secs(60);
         while self.expected[0].iter().any(|said| said.packet == question) {
+            assert!(self.now < patience, "{question:?} does not come: {:#?}", self.node.notes);
             let then = self.node.next().expect("the barrier comes by itself").max(self.now);
             self.ahead = self.ahead + then.since(self.now);
             self.now = then;
@@ -319,7 +321,6 @@ impl Replay {
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
-            if std::env::var("TRACE").is_ok() { eprintln!("{:?} SENT {:.140}", self.now, format!("{:?}", sent)); }
             if is_hint(&sent.packet) {
                 continue;
             }
