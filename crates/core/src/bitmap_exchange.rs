@@ -164,6 +164,8 @@ impl Resource {
                     set.current.with_primary_bit(self.state.is_primary())
                 };
                 self.put_uuids(i, d, &set);
+                // Written now is what this copy has become, too.
+                self.count_for_absent(d, true);
                 self.peer_has_our_generations(i, d);
             }
             change.push(Set::Disk(d, DiskState::UpToDate));

@@ -7,8 +7,9 @@ use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::dialect9::FirstWrite;
 use crate::mutant::{Mutant, mutant};
+use meta::{PeerRecord, Superblock};
 use units::{Generation, NodeId, VolumeNr};
-use wire::{DiskState, UuidFlags};
+use wire::{DiskState, Role, UuidFlags};
 
 impl Resource {
     /// I/O of all volumes goes on together: what was frozen ends when each has begun its generation.
@@ -97,6 +98,36 @@ impl Resource {
         self.send_uuids(i, d, UuidFlags::NONE);
     }
 
+    /// Nodes that are not here lack what is written now. Those that could not be told from this one by their generation
+    /// are known by that: their bitmaps count from the present one, and a new one begins when they come.
+    ///
+    /// DRBD 8.4 does not take a generation that begins while it is connected, so it cannot begin now.
+    pub(crate) fn count_for_absent(&mut self, d: VolumeNr, anew: bool) {
+        let written = self.state.is_primary() || self.state.pairs(d).any(|(_, pair)| pair.role == Role::Primary);
+        if !written || !self.state.replicates_anywhere(d) || !self.knows_strangers(d) {
+            return;
+        }
+        let here: Vec<_> = self.connections.ids().filter(|i| self.state.replicates(*i, d)).collect();
+        let here: Vec<_> = here.into_iter().filter_map(|i| self.slot(i, d)).collect();
+        let Some(b) = &mut self.devices[d].backing else { return };
+        let is_here = |peer: &PeerRecord| peer.slot.is_some_and(|slot| here.contains(&usize::from(slot)));
+        if count_for_absent(&mut b.md, is_here, anew) {
+            self.generation_changed(d);
+        }
+    }
+
+    /// The peer comes. If it lacks something and has the present generation, that becomes a past one.
+    pub(crate) fn part_from(&mut self, i: NodeId, d: VolumeNr) {
+        let set = self.uuids(i, d);
+        let disk = match self.state.disk(d) {
+            DiskState::Negotiating => self.devices[d].attach_state,
+            disk => disk,
+        };
+        if !set.bitmap.is_none() && set.bitmap.same(set.current) && disk >= DiskState::Outdated {
+            self.new_generation(d);
+        }
+    }
+
     pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
         if !self.generation_undecided(d) && std::mem::take(&mut self.devices[d].new_generation_pending) {
             self.new_generation(d);
@@ -120,4 +151,28 @@ impl Resource {
         let owner = self.slot_owner(i, d);
         b.md.peers[owner].slot.map(usize::from).filter(|s| *s < b.bitmaps.len())
     }
+}
+
+/// The bitmaps of nodes that are not here count from the present generation, unless they count from one already;
+/// `anew`: those too, which goes to the history. Has anything changed?
+pub(crate) fn count_for_absent(md: &mut Superblock, is_here: impl Fn(&PeerRecord) -> bool, anew: bool) -> bool {
+    let current = md.current;
+    if current.is_none() || current.same(Generation::JUST_CREATED) || md.version() == meta::Version::V08 {
+        return false;
+    }
+    let mut changed = false;
+    for n in 0..md.peers.len() {
+        let peer = &md.peers[n];
+        let counts = peer.slot.is_some() && !is_here(peer) && !peer.bitmap_uuid.same(current);
+        let before = peer.bitmap_uuid;
+        if counts && before.is_none() != anew {
+            md.peers[n].bitmap_uuid = current;
+            changed = true;
+            if anew {
+                md.history.rotate_right(1);
+                md.history[0] = before.base();
+            }
+        }
+    }
+    changed
 }

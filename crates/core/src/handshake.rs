@@ -157,6 +157,9 @@ impl Resource {
     /// P_PROTOCOL, then in 8.4's dialect each volume's parameters (`docs/spec/wire-protocol.md` 7.4). In 9's they are a
     /// part of the transaction by which the nodes connect.
     fn send_parameters(&mut self, i: NodeId) {
+        if self.refuse_beside_other(i) {
+            return;
+        }
         let packet = self.own_protocol(i);
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.connections[i].peer_devices.values_mut() {
@@ -175,6 +178,7 @@ impl Resource {
             return self.enter(i, Phase::Parameters);
         }
         for d in self.devices.ids() {
+            self.part_from(i, d);
             self.send_sync_param(i, d);
             self.send_sizes(i, d);
             self.send_uuids(i, d, UuidFlags::NONE);
@@ -684,11 +688,6 @@ impl Resource {
     /// Would a demotion succeed now?
     pub(crate) fn demotable(&self) -> bool {
         self.devices.values().all(|d| d.openers.writers + d.openers.readers == 0) && !self.requests_under_way()
-    }
-
-    /// Also one that waits for the activity log or for another one.
-    pub(crate) fn requests_under_way(&self) -> bool {
-        self.requests.len() > 0 || self.devices.values().any(|d| d.upper_pending > 0)
     }
 }
 

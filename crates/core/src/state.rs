@@ -211,6 +211,7 @@ impl Resource {
             self.connections[i].peer_devices[d].compared &= mutant(Mutant::ComparedBeforeLoss);
         }
         if first {
+            self.count_for_absent(d, false);
             self.users_see_another_copy(d, old, new);
         }
         // The peer was forced to be Primary: its next state packet decides about a resync (spec 2.6, row 12).

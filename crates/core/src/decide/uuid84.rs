@@ -42,7 +42,7 @@ impl UuidSet {
         let old = self.current;
         if self.bitmap.is_none() {
             self.bitmap = old;
-        } else if !old.is_none() && !old.same(Generation::JUST_CREATED) {
+        } else if !old.is_none() && !old.same(Generation::JUST_CREATED) && !old.same(self.bitmap) {
             self.history[1] = old;
         }
         self.current = fresh;

@@ -352,6 +352,13 @@ impl Node {
         }
     }
 
+    /// As it is on disk.
+    pub(crate) fn superblock(&self) -> meta::Superblock {
+        let at = (self.layout.superblock_at().0 - metadata_at(&self.layout)) as usize;
+        let block = self.metadata[at..].first_chunk().expect("a superblock");
+        meta::Superblock::parse(block).expect("a superblock")
+    }
+
     fn metadata(&mut self, action: MetaOp) -> Box<[u8]> {
         if let MetaOp::Write { bytes, .. } = &action {
             self.counts.meta_writes += 1;
