@@ -8,7 +8,6 @@ use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, MetadataFlags, Refusal};
 use crate::decide::{Reason, io_error};
 use crate::device::{Backing, Flushing};
-use crate::generations::count_for_absent;
 use crate::metadata::MdWriter;
 use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
@@ -292,7 +291,6 @@ impl Resource {
             let peers: Vec<usize> = md.peers.iter().filter(was_here).filter_map(|p| p.slot.map(usize::from)).collect();
             let strangers = bitmaps.iter_mut().enumerate().filter(|(slot, _)| !peers.contains(slot));
             mark_hot(strangers.map(|(_, bits)| bits), hot.as_ref(), &area);
-            count_for_absent(&mut md, |peer| peer.flags.contains(PeerFlags::CONNECTED), false);
             dirty.note_all();
         }
         if md.version() == meta::Version::V09 {
@@ -743,11 +741,6 @@ fn error(code: i32, text: String) -> CommandError {
 fn empty_ring(layout: &Layout) -> Box<[u8]> {
     let blocks = layout.geometry().al().blocks() as usize;
     meta::activity_log::block::initialized().repeat(blocks).into_boxed_slice()
-}
-
-/// The bitmap slot of a connection's peer.
-fn slot_in(md: &Superblock, c: &crate::connection::Connection) -> Option<usize> {
-    md.peers[c.cfg.peer.index()].slot.map(usize::from)
 }
 
 /// Marks hot extents as different; without knowing them, everything.

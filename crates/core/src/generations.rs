@@ -7,7 +7,7 @@ use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::dialect9::FirstWrite;
 use crate::mutant::{Mutant, mutant};
-use meta::{PeerRecord, Superblock};
+use meta::PeerRecord;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, Role, UuidFlags};
 
@@ -72,8 +72,10 @@ impl Resource {
     pub(crate) fn new_generation(&mut self, d: VolumeNr) {
         let fresh = self.draw_generation();
         let first = self.connections.ids().next();
-        let all: Vec<_> = self.peers_or_none().map(|i| (i, self.uuids(i, d))).collect();
-        for (i, mut set) in all {
+        let old = self.uuids(first, d).current;
+        for i in self.peers_or_none() {
+            // What one peer's part pushes into the history, which all share, the next one's keeps.
+            let mut set = UuidSet { current: old, ..self.uuids(i, d) };
             set.start_generation(fresh);
             self.put_uuids(i, d, &set);
         }
@@ -98,34 +100,44 @@ impl Resource {
         self.send_uuids(i, d, UuidFlags::NONE);
     }
 
-    /// Nodes that are not here lack what is written now. Those that could not be told from this one by their generation
-    /// are known by that: their bitmaps count from the present one, and a new one begins when they come.
-    ///
-    /// DRBD 8.4 does not take a generation that begins while it is connected, so it cannot begin now.
-    pub(crate) fn count_for_absent(&mut self, d: VolumeNr, anew: bool) {
+    /// Nodes that are not here lack what is written now, and may have the present generation: DRBD 8.4 does not take one
+    /// that begins while it is connected, so none can begin for that. Their bitmaps count from the present one. Of two
+    /// nodes in one generation, who has such a bitmap is the source (rule 36). One that counts from another generation
+    /// says so already.
+    pub(crate) fn count_for_absent(&mut self, d: VolumeNr) {
         let written = self.state.is_primary() || self.state.pairs(d).any(|(_, pair)| pair.role == Role::Primary);
         if !written || !self.state.replicates_anywhere(d) || !self.knows_strangers(d) {
             return;
         }
-        let here: Vec<_> = self.connections.ids().filter(|i| self.state.replicates(*i, d)).collect();
-        let here: Vec<_> = here.into_iter().filter_map(|i| self.slot(i, d)).collect();
+        let here = self.slots_here(d);
         let Some(b) = &mut self.devices[d].backing else { return };
-        let is_here = |peer: &PeerRecord| peer.slot.is_some_and(|slot| here.contains(&usize::from(slot)));
-        if count_for_absent(&mut b.md, is_here, anew) {
+        let current = b.md.current;
+        if current.is_none() || current.same(Generation::JUST_CREATED) || b.md.version() == meta::Version::V08 {
+            return;
+        }
+        let mut changed = false;
+        for peer in b.md.peers.iter_mut().filter(|p| is_absent(p, &here) && p.bitmap_uuid.is_none()) {
+            peer.bitmap_uuid = current;
+            changed = true;
+        }
+        if changed {
             self.generation_changed(d);
         }
     }
 
-    /// The peer comes. If it lacks something and has the present generation, that becomes a past one.
-    pub(crate) fn part_from(&mut self, i: NodeId, d: VolumeNr) {
-        let set = self.uuids(i, d);
-        let disk = match self.state.disk(d) {
-            DiskState::Negotiating => self.devices[d].attach_state,
-            disk => disk,
-        };
-        if !set.bitmap.is_none() && set.bitmap.same(set.current) && disk >= DiskState::Outdated {
-            self.new_generation(d);
-        }
+    /// Does a node that is not here, other than the peer, lack what this copy has, perhaps in the present generation?
+    pub(crate) fn absent_lacks_something(&self, i: NodeId, d: VolumeNr) -> bool {
+        let mut here = self.slots_here(d);
+        here.extend(self.slot(i, d));
+        let fresh = |g: Generation| g.is_none() || g.same(Generation::JUST_CREATED);
+        let mut peers = self.devices[d].backing.iter().flat_map(|b| &b.md.peers);
+        peers.any(|p| is_absent(p, &here) && !fresh(p.bitmap_uuid))
+    }
+
+    /// The bitmap slots of the peers that get what is written.
+    fn slots_here(&self, d: VolumeNr) -> Vec<usize> {
+        let here = self.connections.ids().filter(|i| self.state.replicates(*i, d));
+        here.filter_map(|i| self.slot(i, d)).collect()
     }
 
     pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
@@ -153,26 +165,7 @@ impl Resource {
     }
 }
 
-/// The bitmaps of nodes that are not here count from the present generation, unless they count from one already;
-/// `anew`: those too, which goes to the history. Has anything changed?
-pub(crate) fn count_for_absent(md: &mut Superblock, is_here: impl Fn(&PeerRecord) -> bool, anew: bool) -> bool {
-    let current = md.current;
-    if current.is_none() || current.same(Generation::JUST_CREATED) || md.version() == meta::Version::V08 {
-        return false;
-    }
-    let mut changed = false;
-    for n in 0..md.peers.len() {
-        let peer = &md.peers[n];
-        let counts = peer.slot.is_some() && !is_here(peer) && !peer.bitmap_uuid.same(current);
-        let before = peer.bitmap_uuid;
-        if counts && before.is_none() != anew {
-            md.peers[n].bitmap_uuid = current;
-            changed = true;
-            if anew {
-                md.history.rotate_right(1);
-                md.history[0] = before.base();
-            }
-        }
-    }
-    changed
+/// Has the node a bitmap, and is it not one of those that are here?
+fn is_absent(peer: &PeerRecord, here: &[usize]) -> bool {
+    peer.slot.is_some_and(|slot| !here.contains(&usize::from(slot)))
 }

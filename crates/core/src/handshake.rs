@@ -178,7 +178,6 @@ impl Resource {
             return self.enter(i, Phase::Parameters);
         }
         for d in self.devices.ids() {
-            self.part_from(i, d);
             self.send_sync_param(i, d);
             self.send_sizes(i, d);
             self.send_uuids(i, d, UuidFlags::NONE);
@@ -616,7 +615,7 @@ impl Resource {
     fn compare_generations(&self, i: NodeId, d: VolumeNr, theirs: &wire::Uuids, role: Role) -> uuid84::Comparison {
         let c = &self.connections[i];
         let dev = &self.devices[d];
-        uuid84::compare(&uuid84::Input {
+        let comparison = uuid84::compare(&uuid84::Input {
             me: uuid84::Node {
                 uuids: self.uuids(i, d),
                 crashed_primary: dev.crashed_primary,
@@ -630,7 +629,11 @@ impl Resource {
             protocol: c.version(),
             peer_wsame: c.has(Features::WRITE_SAME),
             resolve_conflicts: c.resolve_conflicts(),
-        })
+        });
+        if self.connections.members().len() < 2 {
+            return comparison;
+        }
+        comparison.beside_third_nodes([c.peer_devices[d].changes_told, theirs.dirty_bits].map(|bits| bits > 0))
     }
 
     fn apply_decision(

@@ -392,6 +392,7 @@ impl Resource {
         let becomes_unlogged = unlogged && !before.contains(DeviceFlags::AL_DISABLED);
         let mark = DeviceFlags::PRIMARY_IND;
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
+        let mut other_connected = false;
         for i in self.connections.ids() {
             let (owner, said) = (self.slot_owner(i, d), flags_towards(self, Some(i)));
             let Some(b) = &mut self.devices[d].backing else { return };
@@ -400,12 +401,16 @@ impl Resource {
             flags.put(PeerFlags::CONNECTED, said.connected_ind);
             flags.put(PeerFlags::OUTDATED, said.peer_outdated);
             changed |= before != *flags;
+            other_connected |= before.contains(PeerFlags::CONNECTED) != said.connected_ind;
         }
         if becomes_primary && !mutant(Mutant::LatePrimaryMark) {
             // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which
             // writes may be on one side only: writes and transactions wait for it.
             self.generation_changed(d);
             self.transactions_wait(d);
+        } else if other_connected && self.connections.members().len() > 1 {
+            // After a crash the log is thrown away for who was connected: it must not be somebody who had gone before.
+            self.generation_changed(d);
         } else if changed {
             self.md_changed(d);
         }

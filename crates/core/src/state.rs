@@ -142,6 +142,7 @@ impl Resource {
         self.carrying_out = true;
         self.follow_change9(&old);
         for d in self.devices.ids() {
+            self.count_for_absent(d);
             for (n, i) in self.peers_or_none().enumerate() {
                 let (before, after) = (View::of(&old, i, d), View::of(&judged.new, i, d));
                 if before != after {
@@ -211,7 +212,6 @@ impl Resource {
             self.connections[i].peer_devices[d].compared &= mutant(Mutant::ComparedBeforeLoss);
         }
         if first {
-            self.count_for_absent(d, false);
             self.users_see_another_copy(d, old, new);
         }
         // The peer was forced to be Primary: its next state packet decides about a resync (spec 2.6, row 12).

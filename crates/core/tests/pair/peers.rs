@@ -3,9 +3,9 @@
 use crate::rig::{Pair, Shape, VOLUME};
 use meta::Version;
 use std::net::SocketAddr;
-use units::{Duration, NodeId};
+use units::{Duration, Generation, NodeId};
 use urbd_core::{Command, ConnectionConfig, ConnectionState, Effect, LinkUp, Resource, Segments};
-use wire::{ConnState, Packet, Socket};
+use wire::{ConnState, Packet, Role, Socket};
 
 const SHAPE: Shape = Shape { version: Version::V09, slots: 2, ..Shape::DEFAULT };
 
@@ -96,38 +96,121 @@ fn counts_from(pair: &Pair, n: usize, peer: usize) -> units::Generation {
     pair.nodes[n].superblock().peers[peer].bitmap_uuid
 }
 
-/// Both nodes write without the third one, in a generation that it has, too: 8.4 cannot be told of a new one. When one of
-/// them has lost the other and the third one comes, that generation is of the past, and its bitmap says what is new.
+/// Both nodes write without the third one, in a generation that it has, too: 8.4 cannot be told of a new one.
+fn written_without_third() -> (Pair, Generation) {
+    let mut pair = pair(SHAPE);
+    let before = generation(&pair, 0);
+    let mut blocks = (0..20).map(|n| n * 2048 + 3);
+    pair.writes(20, 4, || blocks.next().expect("20 writes"));
+    pair.run(200);
+    pair.command(0, Command::Secondary { force: false });
+    pair.run(200);
+    (pair, before)
+}
+
+fn generation(pair: &Pair, n: usize) -> Generation {
+    pair.nodes[n].core.generations(VOLUME).expect("a disk")[0].base()
+}
+
+/// The third node says what node `n` has said to it, but for its role, and with its own bitmap.
+fn third_answers(pair: &mut Pair, n: usize, role: Role, (bitmap, changed): (Generation, u64)) {
+    pair.run(2);
+    let now = pair.now;
+    let node = &mut pair.nodes[n];
+    for mut packet in std::mem::take(&mut node.to_third) {
+        match &mut packet {
+            Packet::ConnectionFeatures(_) => continue,
+            Packet::Uuids(uuids) => (uuids.bitmap, uuids.dirty_bits) = (bitmap, changed),
+            Packet::State(state) => state.role = role,
+            _ => {}
+        }
+        node.core.on_packet(now, third(), Socket::Data, VOLUME, packet, Segments::None);
+    }
+    node.told = true;
+    pair.run(200);
+}
+
+fn with_third(pair: &Pair, n: usize) -> ConnState {
+    let snapshot = pair.nodes[n].core.snapshot();
+    snapshot.connections.iter().find(|c| c.peer == third()).expect("a peer").peer_devices[0].replication
+}
+
+/// When one of them has lost the other and the third one comes, that gets what is new, and no more.
 #[test]
 fn who_was_absent_gets_what_it_lacks() {
     for n in [0, 1] {
-        let mut pair = pair(SHAPE);
-        let before = pair.nodes[n].core.generations(VOLUME).expect("a disk")[0];
-        let mut blocks = (0..20).map(|n| n * 2048 + 3);
-        pair.writes(20, 4, || blocks.next().expect("20 writes"));
-        pair.run(200);
+        let (mut pair, before) = written_without_third();
         assert!(counts_from(&pair, n, 2).same(before), "node {n}");
         assert!(counts_from(&pair, n, 1 - n).is_none(), "node {n}");
-        pair.command(0, Command::Secondary { force: false });
-        pair.run(200);
         pair.unlink();
         pair.run(20);
-        let generation = |pair: &Pair| pair.nodes[n].core.generations(VOLUME).expect("a disk")[0];
-        assert!(generation(&pair).same(before), "node {n}: nothing is written any more");
         comes_to(&mut pair, n);
-        pair.run(20);
-        assert!(!generation(&pair).same(before), "node {n}");
-        assert!(counts_from(&pair, n, 2).same(before) && counts_from(&pair, n, 1 - n).same(before), "node {n}");
+        third_answers(&mut pair, n, Role::Secondary, (Generation::NONE, 0));
+        assert_eq!(with_third(&pair, n), ConnState::WFBitMapS, "node {n}");
+        assert!(generation(&pair, n).same(before), "node {n}: nothing that the other one could miss has been written");
         let core = &pair.nodes[n].core;
         let range = units::SectorRange { start: units::Sector(0), end: units::Sector(20 * 2048 * 8) };
         let marked = [third(), pair.nodes[n].peer].map(|peer| core.known_different(VOLUME, peer, range));
         assert_eq!(marked, [20, 0], "node {n}");
-        // Once is enough.
-        let begun = generation(&pair);
-        pair.nodes[n].core.on_link_down(pair.now, third(), urbd_core::LinkDown::Closed);
-        comes_to(&mut pair, n);
-        assert!(generation(&pair).same(begun), "node {n}");
     }
+}
+
+/// The third one has been with yet another node in the same generation. Who has changed nothing meanwhile is behind.
+#[test]
+fn two_that_wrote_with_others_in_one_generation_are_not_the_same() {
+    for (changed, want) in [(0, ConnState::WFBitMapS), (3, ConnState::StandAlone)] {
+        let (mut pair, _) = written_without_third();
+        pair.unlink();
+        pair.run(20);
+        comes_to(&mut pair, 0);
+        third_answers(&mut pair, 0, Role::Secondary, (Generation(0x770), changed));
+        assert_eq!(with_third(&pair, 0), want, "{changed} blocks");
+    }
+}
+
+/// A node that is connected to a Primary counts for who is absent, whichever of its peers that Primary is.
+#[test]
+fn the_first_peer_may_be_the_absent_one() {
+    let mut pair = pair(SHAPE);
+    pair.command(0, Command::Secondary { force: false });
+    pair.run(200);
+    pair.unlink();
+    pair.run(20);
+    let before = generation(&pair, 0);
+    comes_to(&mut pair, 0);
+    third_answers(&mut pair, 0, Role::Primary, (Generation::NONE, 0));
+    assert_eq!(with_third(&pair, 0), ConnState::Connected);
+    assert!(counts_from(&pair, 0, 1).same(before) && counts_from(&pair, 0, 2).is_none());
+}
+
+/// Who gets a whole copy does not learn who lacks a part of it. So it gets a generation that nobody has who does.
+#[test]
+fn a_target_does_not_get_a_generation_that_somebody_has_with_less_in_it() {
+    let (mut pair, before) = written_without_third();
+    pair.command(1, Command::Invalidate { volume: VOLUME });
+    pair.until(Duration::from_secs(600), |p| p.nodes[1].notes.contains(&"resync-done"));
+    pair.run(200);
+    assert_eq!(generation(&pair, 0), generation(&pair, 1));
+    assert!(!generation(&pair, 0).same(before));
+    assert!(counts_from(&pair, 0, 2).same(before));
+}
+
+/// All bits are cleared by command: then nobody's bitmap may say that it counts from what that node has.
+#[test]
+fn cleared_bitmaps_count_from_the_present_generation() {
+    let (mut pair, before) = written_without_third();
+    let peer = pair.nodes[0].peer;
+    pair.command(0, Command::Disconnect { peer, force: true });
+    pair.run(200);
+    pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+    pair.run(200);
+    let first = generation(&pair, 0);
+    pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+    pair.run(200);
+    for peer in [1, 2] {
+        assert!(counts_from(&pair, 0, peer).same(first), "peer {peer}");
+    }
+    assert!(pair.nodes[0].superblock().history.iter().any(|g| g.same(before)));
 }
 
 #[test]
