@@ -2,6 +2,7 @@
 absent gets what it lacks when it comes."""
 
 import os
+import re
 
 import pytest
 
@@ -31,11 +32,10 @@ def three(cluster, request):
 
 
 def towards(node, other):
-    """The state of the connection, what is replicated, and the KiB that were sent and differ."""
+    """The states of the connection and of the peer's disk."""
     c = next(c for c in node.status()["connections"] if c["name"] == other.name)
     p = c["peer_devices"][0]
-    return {"conn": c["connection-state"], "repl": p["replication-state"], "peer_disk": p["peer-disk-state"],
-            "oos": p.get("out-of-sync", 0), "sent": p.get("sent", 0)}
+    return {"conn": c["connection-state"], "repl": p["replication-state"], "peer_disk": p["peer-disk-state"]}
 
 
 def together(node, other, timeout=60):
@@ -56,10 +56,17 @@ def same(*nodes):
 
 
 def exchange(node, gone, comes):
-    """`comes` is connected to the node in the place of `gone`, and becomes the same."""
+    """`comes` is connected to the node in the place of `gone`, and becomes the same. Returns how much was copied, in KiB."""
     node.urbd("disconnect", f"r0:{gone.name}")
+    done = len(copied(node))
     node.urbd("connect", f"r0:{comes.name}")
     together(node, comes)
+    return sum(copied(node)[done:])
+
+
+def copied(node):
+    """What each resync of a node was about."""
+    return [int(kib) for kib in re.findall(r"resync done: (\d+) KiB", node.log())]
 
 
 @pytest.mark.limit(240)
@@ -69,9 +76,9 @@ def test_the_third_waits_and_gets_what_it_lacks(three):
     b.start()
     a.urbd("primary", "--force", "r0")
     together(a, b)
-    first = Load(a, seed=1, seconds=40)
-    first.wait_writes(100)
-    before = towards(a, b)
+    load = Load(a, seconds=100)
+    load.wait_writes(100)
+    before = a.log()
     c.start()
     refused(a, c)
     # By name, with what to do; and the first pair goes on.
@@ -79,39 +86,53 @@ def test_the_third_waits_and_gets_what_it_lacks(three):
     for verb in ("status", "why"):
         said = " ".join(a.urbd(verb, "r0").out.split())
         assert "c is refused beside b, which is connected" in said, said
-        if verb == "why":
-            assert "urbd disconnect r0:b; urbd connect r0:c" in said, said
-    first.wait_writes(200)
-    assert towards(a, b)["conn"] == "Connected" and towards(a, b)["sent"] > before["sent"]
-    assert "link-lost" not in a.log().split("[not-the-only-peer]")[0], a.log()[-3000:]
-    journal = first.interrupt()
+        assert "urbd disconnect r0:b; urbd connect r0:c" in said, said
+    load.wait_writes(200)
+    assert towards(a, b)["conn"] == "Connected"
+    since = a.log()[len(before):]
+    assert "new-generation" not in since and "link-lost" not in since, since
+    journal = load.interrupt()
     same(a, b)
 
-    # The third one is new: it gets everything, once.
+    # The third one is new: it gets everything.
     exchange(a, b, c)
     assert towards(a, b)["conn"] == "StandAlone"
     same(a, c)
 
-    # Now b is absent. It gets what is written from now on, and no more.
+    # Now b is absent. It gets what was written meanwhile, and no more; then c does.
     block = os.urandom(MIB)
-    a.write(8 * MIB, block)
-    a.flush()
-    same(a, c)
-    eventually("what b lacks is known", lambda: towards(a, b)["oos"] >= MIB // 1024, 10)
-    sent = towards(a, b)["sent"]
-    exchange(a, c, b)
-    copied = towards(a, b)["sent"] - sent
-    assert MIB // 1024 <= copied <= 2 * MIB // 1024, f"{copied} KiB were copied"
-    same(a, b)
-
-    # c lacks this, and a is lost: b, which was Secondary then, knows what it is.
-    a.write(20 * MIB, block)
-    a.flush()
+    for turn, (here, absent) in enumerate([(c, b), (b, c), (c, b)]):
+        a.write((8 + turn) * MIB, block)
+        a.flush()
+        same(a, here)
+        assert exchange(a, here, absent) == MIB // 1024, f"turn {turn}"
+    same(a, b, c)
     a.urbd("secondary", "r0")
-    a.stop()
+    b.urbd("primary", "r0")
+    verify(b, journal)
+    assert b.read(8 * MIB, 3 * MIB) == 3 * block
+
+
+def test_a_secondary_knows_what_the_absent_one_lacks(three):
+    """All three have one generation; a and b write in it without c. Then a is lost."""
+    a, b, c = three.nodes
+    a.start()
+    b.start()
+    a.urbd("primary", "--force", "r0")
+    together(a, b)
+    a.urbd("secondary", "r0")
+    c.start()
+    refused(a, c)
+    exchange(a, b, c)
+    assert exchange(a, c, b) == 0
+    a.urbd("primary", "r0")
+    load = Load(a, seconds=100)
+    load.wait_writes(300)
+    journal = load.interrupt()
+    a.kill()
+    b.wait(peer_role="Unknown")
     b.urbd("connect", "r0:c")
     together(b, c)
     same(b, c)
-    b.urbd("primary", "r0")
-    assert b.read(8 * MIB, MIB) == block and b.read(20 * MIB, MIB) == block
-    verify(b, journal)
+    c.urbd("primary", "r0")
+    verify(c, journal)
