@@ -38,7 +38,7 @@ def towards(node, other):
     return {"conn": c["connection-state"], "repl": p["replication-state"], "peer_disk": p["peer-disk-state"]}
 
 
-def together(node, other, timeout=60):
+def together(node, other, timeout=20):
     def there():
         s = towards(node, other)
         return s["conn"] == "Connected" and s["repl"] == "Established" and s["peer_disk"] == "UpToDate"
@@ -81,6 +81,7 @@ def test_the_third_waits_and_gets_what_it_lacks(three):
     before = a.log()
     c.start()
     refused(a, c)
+    refused(b, c)  # else these two would find each other as soon as a has left b
     # By name, with what to do; and the first pair goes on.
     assert "[not-the-only-peer]" in a.log() and "c is refused beside b" in a.log(), a.log()[-2000:]
     for verb in ("status", "why"):
@@ -91,7 +92,7 @@ def test_the_third_waits_and_gets_what_it_lacks(three):
     assert towards(a, b)["conn"] == "Connected"
     since = a.log()[len(before):]
     assert "new-generation" not in since and "link-lost" not in since, since
-    journal = load.interrupt()
+    verify(a, load.interrupt())
     same(a, b)
 
     # The third one is new: it gets everything.
@@ -107,10 +108,15 @@ def test_the_third_waits_and_gets_what_it_lacks(three):
         same(a, here)
         assert exchange(a, here, absent) == MIB // 1024, f"turn {turn}"
     same(a, b, c)
+    assert a.read(8 * MIB, 3 * MIB) == 3 * block
+    more = Load(a, seed=2, seconds=100)
+    more.wait_writes(200)
+    journal = more.interrupt()
+    exchange(a, b, c)
+    same(a, c)
     a.urbd("secondary", "r0")
-    b.urbd("primary", "r0")
-    verify(b, journal)
-    assert b.read(8 * MIB, 3 * MIB) == 3 * block
+    c.urbd("primary", "r0")
+    verify(c, journal)
 
 
 def test_a_secondary_knows_what_the_absent_one_lacks(three):
@@ -123,6 +129,7 @@ def test_a_secondary_knows_what_the_absent_one_lacks(three):
     a.urbd("secondary", "r0")
     c.start()
     refused(a, c)
+    refused(b, c)  # else these two would find each other as soon as a has left b
     exchange(a, b, c)
     assert exchange(a, c, b) == 0
     a.urbd("primary", "r0")
