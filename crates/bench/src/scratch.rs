@@ -47,9 +47,11 @@ impl Scratch {
 }
 
 impl Drop for Scratch {
-    /// Who was told to end may still be about it: the folder is removed when nobody uses it any more.
+    /// Who was told to end may still be about it: the folder is removed when nobody uses it any more. A node leaves its
+    /// device's mount behind if somebody, who may only look at all disks, has the device open when it ends.
     fn drop(&mut self) {
         for _ in 0..PATIENCE.0 {
+            mounts(Path::new("/proc/self"), self.folder.path()).for_each(|at| drop(frontends::fuse::unmount(&at)));
             if remove(self.folder.path().to_owned()).is_none() {
                 return;
             }
@@ -107,12 +109,17 @@ fn users(folder: &Path) -> BTreeSet<String> {
             found.insert(format!("process {pid}"));
         }
         if fs::read_link(process.join("ns/mnt")).is_ok_and(|namespace| namespaces.insert(namespace)) {
-            let mounts = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
-            let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-            found.extend(points.filter(|at| Path::new(at).starts_with(folder)).map(|at| format!("a mount on {at}")));
+            found.extend(mounts(&process, folder).map(|at| format!("a mount on {}", at.display())));
         }
     }
     found
+}
+
+/// Where something is mounted below a folder, as that process sees it.
+fn mounts(process: &Path, folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let all = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+    let points = all.lines().filter_map(|line| Some(PathBuf::from(line.split(' ').nth(4)?)));
+    points.filter(|at| at.starts_with(folder)).collect::<Vec<_>>().into_iter()
 }
 
 fn has_open(process: &Path, folder: &Path) -> bool {
