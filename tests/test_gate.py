@@ -54,6 +54,12 @@ def role(node):
     return node.state()["role"]
 
 
+def sectors(node):
+    """The size of the node's device, as who does not open it sees it."""
+    with open(f"/sys/block/{os.path.basename(node.side_door())}/size") as f:
+        return int(f.read())
+
+
 def is_open(node):
     return node.status()["devices"][0]["open"]
 
@@ -229,6 +235,8 @@ def test_the_device_is_there_from_the_start_to_the_end(cluster):
         door = n.door()
         assert int(n.run(["blockdev", "--getsize64", dev], stdout=subprocess.PIPE).stdout) == size
         for argv in (["lsblk", "-P", "-b", "-o", "NAME,SIZE,TYPE,MAJ:MIN", door], ["blockdev", "--getss", door]):
+            # After the last close it is attached anew, and lsblk, which opens nothing, does not list what is empty.
+            eventually("it is attached", lambda n=n: sectors(n) == size // 512, 10)
             assert n.run(argv, stdout=subprocess.DEVNULL).returncode == 0, argv
         st = os.stat(dev)
         assert st.st_mode == 0o060660 and os.major(st.st_rdev) == 7 and st.st_uid == 0

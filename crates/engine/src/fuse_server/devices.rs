@@ -303,8 +303,8 @@ impl FuseServer {
         self.volumes.get(&volume).is_some_and(Node::is_read_only)
     }
 
-    /// A Secondary's data change under its readers: from now on they get errors. Where it is not known yet whether there
-    /// are any (a process has just taken the device over) they do when it is: else those who wait at the door would.
+    /// A Secondary's data change under its readers: from now on they get errors. Where it is not known yet whether
+    /// there are any (a process has just taken the device over) they do when it is: else those at the door would.
     pub(crate) fn leave_readers_behind(&mut self) {
         for node in self.volumes.values_mut() {
             let known = matches!(&node.device, Some(Device { hold: Hold::Users, .. }));
