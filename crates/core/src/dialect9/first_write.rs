@@ -113,7 +113,7 @@ impl Resource {
         }
         b.md.current = fresh;
         if day0 {
-            super::generations::push_history(&mut b.md, old);
+            b.md.push_history(old, None);
         }
         self.devices[d].exposed = fresh;
         self.generation_changed(d);

@@ -202,12 +202,12 @@ impl Resource {
             let record = &mut b.md.peers[n.index()];
             if record.slot.is_some() && !record.bitmap_uuid.is_none() {
                 let past = std::mem::replace(&mut record.bitmap_uuid, fresh);
-                push_history(&mut b.md, past);
+                b.md.push_history(past, None);
             }
         }
         let b = self.devices[d].backing.as_mut().expect("just seen");
         b.md.current = fresh;
-        push_history(&mut b.md, old);
+        b.md.push_history(old, None);
         self.devices[d].exposed = fresh;
         self.generation_changed(d);
         self.status_changed = true;
@@ -240,24 +240,6 @@ impl Resource {
         }
         rotated
     }
-}
-
-/// Puts a generation in front of the history, unless it is there already or still in use (7.1).
-pub(crate) fn push_history(md: &mut meta::Superblock, generation: Generation) {
-    let past = generation.base();
-    if past.is_none() || past == Generation::JUST_CREATED || past.same(md.current) {
-        return;
-    }
-    if md.history[0].is_none() {
-        md.history[0] = past;
-        return;
-    }
-    let in_slot = md.peers.iter().any(|record| record.bitmap_uuid.same(past));
-    if in_slot || md.history.iter().any(|known| known.same(past)) {
-        return;
-    }
-    md.history.rotate_right(1);
-    md.history[0] = past;
 }
 
 /// The part of it that 8.4's packet has: what is common to both dialects looks at that.

@@ -241,7 +241,7 @@ impl Resource {
             return;
         }
         let past = std::mem::take(&mut b.md.peers[owner].bitmap_uuid);
-        super::generations::push_history(&mut b.md, past);
+        b.md.push_history(past, None);
         if let Some(slot) = slot.filter(|slot| b.bitmaps[*slot].count() > 0) {
             b.fill(slot, false);
             self.write_bitmap(d);
