@@ -109,7 +109,8 @@ fn attach_open(
         match configure(device, &config, options) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
             Ok(node) if !options.read_only => {
-                make_writable(&node)?;
+                // Whoever had this number before may have left it read-only.
+                set_read_only(&node, false)?;
                 return Ok((device, node));
             }
             result => return result.map(|node| (device, node)),
@@ -118,11 +119,11 @@ fn attach_open(
     Err(io::Error::new(io::ErrorKind::ResourceBusy, "every free loop device was taken by somebody else first"))
 }
 
-/// Whoever had this number before may have left it read-only: the kernel keeps that beyond the device's end.
-fn make_writable(node: &File) -> io::Result<()> {
-    let read_only: libc::c_int = 0;
+/// Whether the kernel refuses writes to the device. It keeps that beyond the device's end.
+fn set_read_only(node: &File, read_only: bool) -> io::Result<()> {
+    let value = libc::c_int::from(read_only);
     // SAFETY: the argument is an integer that lives through the call.
-    check(unsafe { libc::ioctl(node.as_raw_fd(), BLKROSET as _, &raw const read_only) }).map(drop)
+    check(unsafe { libc::ioctl(node.as_raw_fd(), BLKROSET as _, &raw const value) }).map(drop)
 }
 
 fn configure(device: LoopDevice, config: &Config, options: Options) -> io::Result<File> {

@@ -13,7 +13,7 @@
 //! back by `fsync` and before detaching. When the holder has let go ([`Kept::let_go`]) the device is the applications'
 //! alone, and gone with the last of them; until then it can be held again ([`keep_again`]).
 
-use super::{BLKROSET, Background, LoopDevice, Options, check, close_all_but, eventfd, own_descriptors};
+use super::{Background, LoopDevice, Options, close_all_but, eventfd, own_descriptors, set_read_only};
 use crate::keeper::{Keeper, Place};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -216,10 +216,7 @@ fn wait(device: LoopDevice, node: File, orders: &Receiver<Order>, mut second: Op
                 second = Some((keeper, place));
             }
             Ok(Order::ReadOnly(value, reply)) => {
-                let value = libc::c_int::from(value);
-                // SAFETY: the argument is an integer that lives through the call.
-                let set = check(unsafe { libc::ioctl(node.as_raw_fd(), BLKROSET as _, &raw const value) });
-                let _ = reply.send(set.map(drop));
+                let _ = reply.send(set_read_only(&node, value));
             }
             _ => break,
         }
