@@ -226,6 +226,33 @@ def test_what_was_written_before_the_last_close_is_on_both_disks(cluster):
     cluster.assert_same()
 
 
+def test_who_has_the_number_next_forbids_nothing_here(cluster, tmp_path):
+    """A device goes with its last user, and its number may be somebody else's before this node looks: that he forbids
+    writes to his device says nothing of this one."""
+    a, _ = two(cluster)
+    other = tmp_path / "other"
+    other.write_bytes(bytes(BLOCK))
+    side = a.side_door()
+    with open(a.device(), "rb", buffering=0) as f:
+        f.read(BLOCK)
+        eventually("it is in use", lambda: is_open(a), 10)
+        # No user is waited for any more.
+        time.sleep(1)
+        a.freeze()
+    eventually("it is gone", lambda: not os.path.exists(f"/sys/block/{os.path.basename(side)}/loop/backing_file"), 10)
+    sh("losetup", side, str(other))
+    try:
+        sh("blockdev", "--setro", side)
+        a.thaw()
+        eventually("it has another number", lambda: a.side_door() != side, 10)
+        assert opens(a.device()) == 0
+        a.wait(role="Secondary")
+        assert opens(a.device()) == 0
+    finally:
+        sh("blockdev", "--setrw", side)
+        sh("losetup", "-d", side)
+
+
 def test_the_device_is_there_from_the_start_to_the_end(cluster):
     """On a Secondary, with its size, for all who look at it; what was forbidden by hand stays so."""
     a, b = two(cluster)

@@ -66,6 +66,8 @@ pub enum SlowedBy {
     Network,
     /// The peer's answers: its disk, or the network.
     Peer,
+    /// The peer's next request: it asks for no more at present.
+    Requests,
 }
 
 /// One resource of this node.

@@ -231,6 +231,7 @@ fn sync(p: &PeerDeviceSnapshot, start: Instant, now: Instant, backed_up: bool) -
             urbd_core::SlowedBy::Disk => SlowedBy::Disk,
             urbd_core::SlowedBy::Peer if backed_up => SlowedBy::Network,
             urbd_core::SlowedBy::Peer => SlowedBy::Peer,
+            urbd_core::SlowedBy::Requests => SlowedBy::Requests,
         }),
         verify: p.verify.map(|(position, stop)| VerifyDetails {
             start_sector: stop.0.saturating_sub(sectors(p.sync_total)),

@@ -198,9 +198,14 @@ impl LoopDevice {
         file.is_some_and(|file| file.file_name().is_some_and(|found| found == name))
     }
 
-    /// Has somebody forbidden to write to it (`blockdev --setro`)?
-    pub fn is_read_only(&self) -> bool {
-        self.attribute("ro").ok().flatten().is_some_and(|value| value.starts_with(b"1"))
+    /// Has somebody forbidden to write to it (`blockdev --setro`)? `None`: behind it is another file than one called
+    /// `name`, and what is said of it concerns that. It can be asked of a device that has just gone, too: the kernel
+    /// keeps the flag.
+    pub fn forbids_writes(&self, name: &str) -> Option<bool> {
+        // Before it is seen whose it is: who gets the number later changes the flag later.
+        let forbidden = self.attribute("ro").ok().flatten().is_some_and(|value| value.starts_with(b"1"));
+        let nobodys = || self.backing_file().is_ok_and(|file| file.is_none());
+        (self.stands_on(name) || nobodys()).then_some(forbidden)
     }
 
     /// `/dev/loopN`.

@@ -248,6 +248,7 @@ pub fn slowed_words(p: &PeerDeviceStatus) -> Option<&'static str> {
         SlowedBy::Disk => "as fast as this node's disk",
         SlowedBy::Network => "as fast as the network",
         SlowedBy::Peer => "waiting for the network or the peer's disk",
+        SlowedBy::Requests => "as fast as the peer asks",
     })
 }
 

@@ -138,6 +138,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (slowed(SlowedBy::Disk), "resync", "as fast as this node's disk", "urbd wait-sync r0"),
         (slowed(SlowedBy::Network), "resync", "as fast as the network", "urbd wait-sync r0"),
         (slowed(SlowedBy::Peer), "resync", "waiting for the network or the peer's disk", "urbd wait-sync r0"),
+        (slowed(SlowedBy::Requests), "resync", "as fast as the peer asks", "urbd wait-sync r0"),
         (replicating(ReplicationState::SyncTarget, |_| ()), "resync", "from bravo: 75.0 % done", "urbd wait-sync r0"),
         (paused(ResyncSuspended { user: true, ..no }), "resync-paused", "asked for it here", "urbd resume-sync r0:bravo/0"),
         (paused(ResyncSuspended { peer: true, ..no }), "resync-paused", "bravo asked for it", "on bravo: urbd status r0; urbd resume-sync r0"),

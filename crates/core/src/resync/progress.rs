@@ -2,6 +2,7 @@
 
 use super::Block;
 use crate::Resource;
+use crate::resync::Replication;
 use std::collections::VecDeque;
 use units::{Duration, Instant, NodeId, VolumeNr};
 
@@ -79,6 +80,8 @@ pub enum SlowedBy {
     Disk,
     /// The peer's answers: the network or the peer's disk.
     Peer,
+    /// The peer's next request: it asks for no more at present.
+    Requests,
 }
 
 /// What the status shows of a running resync or verify; amounts are bits.
@@ -113,9 +116,10 @@ impl Resource {
         self.connections[i].peer_devices[d].resync.marks.pause(now, left, on);
     }
 
-    /// What most of what is on its way waits for. `None`: nothing is on its way.
+    /// What most of what is on its way waits for. `None`: nothing is on its way, and this node is the one to ask.
     pub(crate) fn slowed_by(&self, i: NodeId, d: VolumeNr) -> Option<SlowedBy> {
         let rs = &self.connections[i].peer_devices[d].resync;
+        let replication = self.state.pair(i, d).replication;
         let held = rs.controller.as_ref().and_then(|c| c.slowed_by(self.now));
         let held = held.or_else(|| rs.brake.as_ref().and_then(|b| b.slowed_by(self.now)));
         let bytes = |counts: fn(&Block) -> bool| -> u64 {
@@ -123,7 +127,9 @@ impl Resource {
         };
         let (disk, peer) = (bytes(|b| b.on_disk.is_some()), bytes(Block::is_awaited));
         held.or(match (disk, peer) {
-            (0, 0) => None,
+            (0, 0) => {
+                matches!(replication, Replication::SyncSource | Replication::VerifyT).then_some(SlowedBy::Requests)
+            }
             _ if disk >= peer => Some(SlowedBy::Disk),
             _ => Some(SlowedBy::Peer),
         })

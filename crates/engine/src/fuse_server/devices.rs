@@ -57,6 +57,8 @@ pub(super) struct Node {
 
 pub(super) struct Device {
     pub(super) device: LoopDevice,
+    /// The name of the file behind it.
+    pub(super) name: String,
     pub(super) size: u64,
     pub(super) hold: Hold,
 }
@@ -111,8 +113,13 @@ const PROBE: Duration = Duration::from_secs(2);
 
 impl Device {
     /// One that others have open.
-    pub(super) fn used(device: LoopDevice) -> Device {
-        Device { device, size: device.size(), hold: Hold::Users }
+    pub(super) fn used(device: LoopDevice, name: String) -> Device {
+        Device { device, name, size: device.size(), hold: Hold::Users }
+    }
+
+    /// Has the kernel been told to refuse writes to it? `None`: it is gone, and somebody else has its number.
+    fn forbids_writes(&self) -> Option<bool> {
+        self.device.forbids_writes(&self.name)
     }
 }
 
@@ -127,11 +134,11 @@ impl Node {
 
     /// Nobody may write to it: guards the side doors, and remembers what the administrator wants.
     fn guard(&mut self) {
-        let Some(Device { device, hold: Hold::Ours { kept, let_in: false, .. }, .. }) = &self.device else { return };
+        let Some(device @ Device { hold: Hold::Ours { kept, let_in: false, .. }, .. }) = &self.device else { return };
         if self.guarded || self.primary {
             return;
         }
-        self.read_only = device.is_read_only();
+        self.read_only = device.forbids_writes().unwrap_or(self.read_only);
         let set = if self.read_only { Ok(()) } else { kept.set_read_only(true) };
         self.guarded = set.is_ok();
     }
@@ -148,7 +155,7 @@ impl Node {
     /// Has the administrator forbidden to write to it?
     pub(super) fn is_read_only(&self) -> bool {
         match &self.device {
-            Some(device) if !self.guarded => device.device.is_read_only(),
+            Some(device) if !self.guarded => device.forbids_writes().unwrap_or(self.read_only),
             _ => self.read_only,
         }
     }
@@ -171,7 +178,7 @@ impl Node {
     fn gone(&mut self) {
         let Some(device) = self.device.take() else { return };
         if !self.guarded {
-            self.read_only = device.device.is_read_only();
+            self.read_only = device.forbids_writes().unwrap_or(self.read_only);
         }
         self.last = Some(device.device);
         (self.guarded, self.failing) = (false, false);
@@ -420,6 +427,8 @@ impl FuseServer {
         if task == Task::LetGo {
             // What it says from now on is what the administrator wants.
             node.unguard();
+            // For the case that its number is somebody else's before it is asked again.
+            node.read_only = node.is_read_only();
         }
         let started = match (task, &mut node.device) {
             (Task::Attach, _) => loopdev::keep_through(file, &[root], DEVICE, node.last)
@@ -518,14 +527,14 @@ impl FuseServer {
     /// A device stands on the volume's file again, or for the first time.
     fn attached(&mut self, volume: VolumeNr, kept: Kept, size: u64) -> io::Result<()> {
         let device = kept.device();
+        let Some(name) = self.session.file(u32::from(volume.0)) else { return Ok(()) };
         let Some(node) = self.volumes.get_mut(&volume) else { return Ok(()) };
         let same = node.last == Some(device);
-        if !same {
-            // What somebody else left there.
-            kept.set_read_only(node.read_only)?;
-        }
+        // Whoever had the number before may have left something else there.
+        kept.set_read_only(node.read_only)?;
         node.last = Some(device);
-        node.device = Some(Device { device, size, hold: Hold::Ours { kept, let_in: false, probe: false } });
+        let hold = Hold::Ours { kept, let_in: false, probe: false };
+        node.device = Some(Device { device, name, size, hold });
         node.guarded = false;
         if node.primary {
             node.unguard()

@@ -120,7 +120,7 @@ impl FuseServer {
             (node.read_only, node.noted) = (forbidden, forbidden);
             let name = server.session.file(u32::from(volume.0)).unwrap_or_default();
             if device.stands_on(&name) {
-                (node.size, node.device) = (device.size(), Some(Device::used(device)));
+                (node.size, node.device) = (device.size(), Some(Device::used(device, name)));
                 if let Some(export) = server.session.export_mut(u32::from(volume.0)) {
                     export.size = node.size;
                 }
