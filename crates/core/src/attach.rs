@@ -240,6 +240,11 @@ impl Resource {
             return Err((if consistent { 170 } else { 111 }, text));
         }
         let node = self.cfg.node;
+        if md.version() == meta::Version::V08 && self.connections.values().count() > 1 {
+            let text = "metadata of format v08 knows one peer, and more are configured: convert it, or create it with \
+                        --format v09 and --max-peers";
+            return Err((162, text.to_owned()));
+        }
         if md.version() == meta::Version::V09 {
             if let Some(other) = md.node_id.filter(|n| *n != node) {
                 let text = format!("the metadata belongs to node id {other}, this node is {node}");
@@ -282,7 +287,8 @@ impl Resource {
         if attach.activity_log == AlAction::Discard && bitmaps.len() > 1 {
             // The peer knows what it sent to this Secondary before that crashed. Nobody else does.
             let hot = if input.al_disabled { None } else { self.hot_extents(d, &layout, &md, log) };
-            let peers: Vec<usize> = self.connections.values().filter_map(|c| slot_in(&md, c)).collect();
+            let was_here = |p: &&meta::PeerRecord| p.flags.contains(PeerFlags::CONNECTED);
+            let peers: Vec<usize> = md.peers.iter().filter(was_here).filter_map(|p| p.slot.map(usize::from)).collect();
             let strangers = bitmaps.iter_mut().enumerate().filter(|(slot, _)| !peers.contains(slot));
             mark_hot(strangers.map(|(_, bits)| bits), hot.as_ref(), &area);
             dirty.note_all();
@@ -735,11 +741,6 @@ fn error(code: i32, text: String) -> CommandError {
 fn empty_ring(layout: &Layout) -> Box<[u8]> {
     let blocks = layout.geometry().al().blocks() as usize;
     meta::activity_log::block::initialized().repeat(blocks).into_boxed_slice()
-}
-
-/// The bitmap slot of a connection's peer.
-fn slot_in(md: &Superblock, c: &crate::connection::Connection) -> Option<usize> {
-    md.peers[c.cfg.peer.index()].slot.map(usize::from)
 }
 
 /// Marks hot extents as different; without knowing them, everything.

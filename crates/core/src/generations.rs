@@ -7,8 +7,9 @@ use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::dialect9::FirstWrite;
 use crate::mutant::{Mutant, mutant};
+use meta::PeerRecord;
 use units::{Generation, NodeId, VolumeNr};
-use wire::{DiskState, UuidFlags};
+use wire::{DiskState, Role, UuidFlags};
 
 impl Resource {
     /// I/O of all volumes goes on together: what was frozen ends when each has begun its generation.
@@ -71,8 +72,10 @@ impl Resource {
     pub(crate) fn new_generation(&mut self, d: VolumeNr) {
         let fresh = self.draw_generation();
         let first = self.connections.ids().next();
-        let all: Vec<_> = self.peers_or_none().map(|i| (i, self.uuids(i, d))).collect();
-        for (i, mut set) in all {
+        let old = self.uuids(first, d).current;
+        for i in self.peers_or_none() {
+            // What one peer's part pushes into the history, which all share, the next one's keeps.
+            let mut set = UuidSet { current: old, ..self.uuids(i, d) };
             set.start_generation(fresh);
             self.put_uuids(i, d, &set);
         }
@@ -95,6 +98,46 @@ impl Resource {
         self.new_generation(d);
         self.connections[i].peer_devices[d].compared = compared;
         self.send_uuids(i, d, UuidFlags::NONE);
+    }
+
+    /// Nodes that are not here lack what is written now, and may have the present generation: DRBD 8.4 does not take one
+    /// that begins while it is connected, so none can begin for that. Their bitmaps count from the present one. Of two
+    /// nodes in one generation, who has such a bitmap is the source (rule 36). One that counts from another generation
+    /// says so already.
+    pub(crate) fn count_for_absent(&mut self, d: VolumeNr) {
+        let written = self.state.is_primary() || self.state.pairs(d).any(|(_, pair)| pair.role == Role::Primary);
+        if !written || !self.state.replicates_anywhere(d) || !self.knows_strangers(d) {
+            return;
+        }
+        let here = self.slots_here(d);
+        let Some(b) = &mut self.devices[d].backing else { return };
+        let current = b.md.current;
+        if current.is_none() || current.same(Generation::JUST_CREATED) || b.md.version() == meta::Version::V08 {
+            return;
+        }
+        let mut changed = false;
+        for peer in b.md.peers.iter_mut().filter(|p| is_absent(p, &here) && p.bitmap_uuid.is_none()) {
+            peer.bitmap_uuid = current;
+            changed = true;
+        }
+        if changed {
+            self.generation_changed(d);
+        }
+    }
+
+    /// Does a node that is not here, other than the peer, lack what this copy has, perhaps in the present generation?
+    pub(crate) fn absent_lacks_something(&self, i: NodeId, d: VolumeNr) -> bool {
+        let mut here = self.slots_here(d);
+        here.extend(self.slot(i, d));
+        let fresh = |g: Generation| g.is_none() || g.same(Generation::JUST_CREATED);
+        let mut peers = self.devices[d].backing.iter().flat_map(|b| &b.md.peers);
+        peers.any(|p| is_absent(p, &here) && !fresh(p.bitmap_uuid))
+    }
+
+    /// The bitmap slots of the peers that get what is written.
+    fn slots_here(&self, d: VolumeNr) -> Vec<usize> {
+        let here = self.connections.ids().filter(|i| self.state.replicates(*i, d));
+        here.filter_map(|i| self.slot(i, d)).collect()
     }
 
     pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
@@ -120,4 +163,9 @@ impl Resource {
         let owner = self.slot_owner(i, d);
         b.md.peers[owner].slot.map(usize::from).filter(|s| *s < b.bitmaps.len())
     }
+}
+
+/// Has the node a bitmap, and is it not one of those that are here?
+fn is_absent(peer: &PeerRecord, here: &[usize]) -> bool {
+    peer.slot.is_some_and(|slot| !here.contains(&usize::from(slot)))
 }

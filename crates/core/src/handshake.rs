@@ -157,6 +157,9 @@ impl Resource {
     /// P_PROTOCOL, then in 8.4's dialect each volume's parameters (`docs/spec/wire-protocol.md` 7.4). In 9's they are a
     /// part of the transaction by which the nodes connect.
     fn send_parameters(&mut self, i: NodeId) {
+        if self.refuse_beside_other(i) {
+            return;
+        }
         let packet = self.own_protocol(i);
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.connections[i].peer_devices.values_mut() {
@@ -612,7 +615,7 @@ impl Resource {
     fn compare_generations(&self, i: NodeId, d: VolumeNr, theirs: &wire::Uuids, role: Role) -> uuid84::Comparison {
         let c = &self.connections[i];
         let dev = &self.devices[d];
-        uuid84::compare(&uuid84::Input {
+        let comparison = uuid84::compare(&uuid84::Input {
             me: uuid84::Node {
                 uuids: self.uuids(i, d),
                 crashed_primary: dev.crashed_primary,
@@ -626,7 +629,11 @@ impl Resource {
             protocol: c.version(),
             peer_wsame: c.has(Features::WRITE_SAME),
             resolve_conflicts: c.resolve_conflicts(),
-        })
+        });
+        if self.connections.members().len() < 2 {
+            return comparison;
+        }
+        comparison.beside_third_nodes([c.peer_devices[d].changes_told, theirs.dirty_bits].map(|bits| bits > 0))
     }
 
     fn apply_decision(
@@ -684,11 +691,6 @@ impl Resource {
     /// Would a demotion succeed now?
     pub(crate) fn demotable(&self) -> bool {
         self.devices.values().all(|d| d.openers.writers + d.openers.readers == 0) && !self.requests_under_way()
-    }
-
-    /// Also one that waits for the activity log or for another one.
-    pub(crate) fn requests_under_way(&self) -> bool {
-        self.requests.len() > 0 || self.devices.values().any(|d| d.upper_pending > 0)
     }
 }
 

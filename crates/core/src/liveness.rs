@@ -87,6 +87,24 @@ impl Resource {
         self.begin_anew(i, Lost::ProtocolError, reason, text, (wait, true));
     }
 
+    /// The peer has proved who it is. Is it refused as there is another one already, and one of the two takes the resource
+    /// for one of two nodes? Who came first stays.
+    pub(crate) fn refuse_beside_other(&mut self, i: NodeId) -> bool {
+        let alone = |c: &Connection| c.dialect().is_some_and(|dialect| !dialect.allows_other_peers());
+        let this = alone(&self.connections[i]);
+        let Some((other, _)) = self.connected().find(|(other, c)| *other != i && (this || alone(c))) else {
+            return false;
+        };
+        let name = |i: NodeId| &self.connections[i].cfg.peer_name;
+        let (name, other, old) = (name(i), name(other), if this { name(i) } else { name(other) });
+        let text = format!(
+            "{name} is refused beside {other}, which is connected: {old} speaks DRBD 8.4's protocol, which knows one peer; \
+             disconnect {other}, then connect {name}"
+        );
+        self.give_up(i, "not-the-only-peer", text);
+        true
+    }
+
     /// The wait of a refused connection is over: something has changed that may make the next try succeed.
     pub(crate) fn forget_refusals(&mut self, i: NodeId) {
         let c = &mut self.connections[i];

@@ -118,14 +118,14 @@ impl Backing {
 
 impl Resource {
     /// This node's disk changes: nodes that are not connected, or not configured at all, lack that. Their slots, and
-    /// those that are vacant, say so until such a node gets it (`docs/spec/connection-and-state.md` 7.13). Configured
+    /// those that are vacant, say so until such a node gets it (`docs/spec/connection-and-state.md` 7.13). Connected
     /// peers have marks of their own, by what they confirm.
     pub(crate) fn mark_for_strangers(&mut self, d: VolumeNr, range: SectorRange) {
         if !self.knows_strangers(d) {
             return;
         }
         for slot in 0..self.slots(d) {
-            if !self.is_slot_of_peer(d, slot)
+            if !self.is_slot_of_connected(d, slot)
                 && let Some(b) = &mut self.devices[d].backing
             {
                 b.set_out_of_sync(slot, range);
@@ -133,18 +133,18 @@ impl Resource {
         }
     }
 
-    /// Are there bitmap slots of others than the configured peers? The writes of a peer go by the activity log then:
+    /// Are there bitmap slots of others than the connected peers? The writes of a peer go by the activity log then:
     /// after a crash the peer knows what it had sent, but they do not.
     pub(crate) fn knows_strangers(&self, d: VolumeNr) -> bool {
-        self.slots(d) > 1 && (0..self.slots(d)).any(|slot| !self.is_slot_of_peer(d, slot))
+        self.slots(d) > 1 && (0..self.slots(d)).any(|slot| !self.is_slot_of_connected(d, slot))
     }
 
     fn slots(&self, d: VolumeNr) -> usize {
         self.devices[d].backing.as_ref().map_or(0, |b| b.bitmaps.len())
     }
 
-    fn is_slot_of_peer(&self, d: VolumeNr, slot: usize) -> bool {
-        self.connections.ids().any(|i| self.slot(i, d) == Some(slot))
+    fn is_slot_of_connected(&self, d: VolumeNr, slot: usize) -> bool {
+        self.connections.ids().any(|i| self.state.replicates(i, d) && self.slot(i, d) == Some(slot))
     }
 }
 
@@ -392,6 +392,7 @@ impl Resource {
         let becomes_unlogged = unlogged && !before.contains(DeviceFlags::AL_DISABLED);
         let mark = DeviceFlags::PRIMARY_IND;
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
+        let mut other_connected = false;
         for i in self.connections.ids() {
             let (owner, said) = (self.slot_owner(i, d), flags_towards(self, Some(i)));
             let Some(b) = &mut self.devices[d].backing else { return };
@@ -400,12 +401,16 @@ impl Resource {
             flags.put(PeerFlags::CONNECTED, said.connected_ind);
             flags.put(PeerFlags::OUTDATED, said.peer_outdated);
             changed |= before != *flags;
+            other_connected |= before.contains(PeerFlags::CONNECTED) != said.connected_ind;
         }
         if becomes_primary && !mutant(Mutant::LatePrimaryMark) {
             // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which
             // writes may be on one side only: writes and transactions wait for it.
             self.generation_changed(d);
             self.transactions_wait(d);
+        } else if other_connected && self.connections.members().len() > 1 {
+            // After a crash the log is thrown away for who was connected: it must not be somebody who had gone before.
+            self.generation_changed(d);
         } else if changed {
             self.md_changed(d);
         }

@@ -168,6 +168,11 @@ pub(crate) fn extents(range: SectorRange) -> (u32, u32) {
 pub(crate) const EXTENT_SECTORS: u64 = 1 << 13;
 
 impl Resource {
+    /// Also one that waits for the activity log or for another one.
+    pub(crate) fn requests_under_way(&self) -> bool {
+        self.requests.len() > 0 || self.devices.values().any(|d| d.upper_pending > 0)
+    }
+
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
     pub(crate) fn accept(&mut self, req: BlockRequest) {
         let Some(d) = self.device_index(req.volume) else {

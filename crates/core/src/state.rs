@@ -142,6 +142,7 @@ impl Resource {
         self.carrying_out = true;
         self.follow_change9(&old);
         for d in self.devices.ids() {
+            self.count_for_absent(d);
             for (n, i) in self.peers_or_none().enumerate() {
                 let (before, after) = (View::of(&old, i, d), View::of(&judged.new, i, d));
                 if before != after {

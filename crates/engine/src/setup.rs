@@ -23,13 +23,6 @@ use wire::AfterSplitBrain;
 /// What of the configuration cannot be run, in words.
 pub fn resource_config(local: &LocalResource) -> Result<ResourceConfig, String> {
     local.check_startable().map_err(|errors| errors.to_string())?;
-    if local.peers.len() > 1 {
-        let peers: Vec<&str> = local.peers.iter().map(|p| p.peer_name.as_str()).collect();
-        return Err(format!(
-            "connections to {} are configured, but urbd mirrors between two nodes as yet: leave one connection",
-            peers.join(", ")
-        ));
-    }
     let volumes = local.volumes.iter().map(|v| Ok(VolumeConfig { volume: v.nr, disk: disk_config(local, v)? }));
     let connections = local.peers.iter().map(connection_config);
     Ok(ResourceConfig {

@@ -18,7 +18,7 @@ impl List<'_> {
                     self.add(who.object(), Weight::Running, "congested", text, String::new());
                 }
             }
-            ConnectionState::StandAlone => self.stand_alone(&who),
+            ConnectionState::StandAlone => self.stand_alone(r, &who),
             ConnectionState::Disconnecting | ConnectionState::TearDown => {
                 let text = format!("The connection to {} is being closed.", who.name());
                 self.add(who.object(), Weight::Running, "disconnecting", text, String::new());
@@ -41,7 +41,7 @@ impl List<'_> {
     }
 
     /// Given up, or never begun.
-    fn stand_alone(&mut self, who: &Who) {
+    fn stand_alone(&mut self, r: &ResourceStatus, who: &Who) {
         let (name, resource, object) = (who.name(), who.resource, who.object());
         let split =
             who.c.peer_devices.iter().filter_map(|p| p.cause.as_ref()).find(|cause| cause.code == "split-brain");
@@ -57,7 +57,7 @@ impl List<'_> {
             Some(cause) => {
                 let why = cause.text.trim_end_matches("; not connecting any more").trim_end_matches('.');
                 let text = format!("Not connected to {name} and not trying: {why}.");
-                let next = before_connecting(&cause.code, who);
+                let next = before_connecting(r, &cause.code, who);
                 self.add(object, Weight::Error, &cause.code, text, next);
             }
             None => {
@@ -253,7 +253,7 @@ pub fn slowed_words(p: &PeerDeviceStatus) -> Option<&'static str> {
 }
 
 /// What to do before the nodes connect again, by the reason why they did not.
-fn before_connecting(code: &str, who: &Who) -> String {
+fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> String {
     let (name, resource, object) = (who.name(), who.resource, who.object());
     let connect = format!("urbd connect {object}");
     match code {
@@ -266,6 +266,11 @@ fn before_connecting(code: &str, who: &Who) -> String {
             format!("{name} has newer data: stop the applications here; urbd secondary {resource}; {connect}")
         }
         "source-is-inconsistent" => format!("finish the resync of this node from where its data is; then: {connect}"),
+        "not-the-only-peer" => {
+            let others = r.connections.iter().filter(|other| other.connection == ConnectionState::Connected);
+            let leave = others.map(|other| format!("urbd disconnect {}; ", Who { resource, c: other }.object()));
+            format!("to have {name} instead: {}{connect}", leave.collect::<String>())
+        }
         "both-discard-my-data" => format!("on the node whose data is to be kept, without --discard-my-data: {connect}"),
         _ if code.ends_with("-differs") => {
             format!("make the option equal on both nodes; then on both: urbd adjust {resource}; {connect}")

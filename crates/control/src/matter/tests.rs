@@ -52,6 +52,16 @@ fn alone(code: &str) -> ResourceStatus {
     unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause(code, "why")))
 }
 
+/// A second peer, which is refused, beside the first one.
+fn beside_other(code: &str) -> ResourceStatus {
+    with(|r| {
+        let mut c = ConnectionStatus::new("charlie", ConnectionState::StandAlone);
+        c.cause = cause(code, "why");
+        c.peer_devices = vec![PeerDeviceStatus::new(0, ReplicationState::Off, DiskState::DUnknown)];
+        r.connections.push(c);
+    })
+}
+
 fn attempt(attempt: Attempt) -> ResourceStatus {
     unconnected(|c| c.attempt = Some(attempt))
 }
@@ -125,6 +135,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (alone("primary-is-outdated"), "primary-is-outdated", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
         (alone("source-is-inconsistent"), "source-is-inconsistent", "not trying: why.", "finish the resync"),
         (alone("both-discard-my-data"), "both-discard-my-data", "not trying: why.", "without --discard-my-data: urbd connect r0:bravo"),
+        (beside_other("not-the-only-peer"), "not-the-only-peer", "Not connected to charlie and not trying: why.", "to have charlie instead: urbd disconnect r0:bravo; urbd connect r0:charlie"),
         (alone("wire-protocol-differs"), "wire-protocol-differs", "not trying: why.", "equal on both nodes; then on both: urbd adjust r0; urbd connect r0:bravo"),
         (alone("congestion"), "congestion", "not trying: why.", "set that right; then: urbd connect r0:bravo"),
         (unconnected(|c| {

@@ -175,10 +175,19 @@ impl Resource {
         self.end(Some(id), result);
     }
 
-    fn begin_by_command(&mut self, d: VolumeNr, i: Option<NodeId>, mut set: UuidSet, (clear, skip): (bool, bool)) {
-        set.retire_bitmap();
+    /// The bitmaps of all nodes count from the present generation, and what they counted from is history.
+    fn begin_by_command(&mut self, d: VolumeNr, partner: Option<NodeId>, (clear, skip): (bool, bool)) {
         let fresh = self.draw_generation();
-        set.start_generation(fresh);
+        let old = self.uuids(partner, d).current;
+        for i in self.peers_or_none() {
+            let mut set = UuidSet { current: old, ..self.uuids(i, d) };
+            set.retire_bitmap();
+            set.start_generation(fresh);
+            if skip && i == partner {
+                set.bitmap = Generation::NONE;
+            }
+            self.put_uuids(i, d, &set);
+        }
         if clear {
             for i in self.connections.ids() {
                 if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
@@ -187,10 +196,6 @@ impl Resource {
             }
             self.write_bitmap(d);
         }
-        if skip {
-            set.bitmap = Generation::NONE;
-        }
-        self.put_uuids(i, d, &set);
     }
 
     pub(super) fn new_current_uuid(&mut self, id: u64, d: VolumeNr, clear_bitmap: bool) {
@@ -218,7 +223,7 @@ impl Resource {
         if in_9 {
             self.begin_equal9(d);
         } else {
-            self.begin_by_command(d, partner, set, (clear_bitmap, skip));
+            self.begin_by_command(d, partner, (clear_bitmap, skip));
         }
         self.devices[d].exposed = self.uuids(partner, d).current;
         if let Some(i) = partner.filter(|_| skip) {

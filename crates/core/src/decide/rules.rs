@@ -221,6 +221,7 @@ pub fn successor(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Res
         return Err(refusal);
     }
     for volume in old.volumes.ids() {
+        let shakes_hands = towards(old).any(|peer| shakes_hands(old, &new, peer, volume));
         for peer in towards(old) {
             let of = |state| View::of(state, peer, volume);
             let (before, wanted, after) = (of(old), of(&wanted), of(&new));
@@ -232,13 +233,21 @@ pub fn successor(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Res
             }
             hard_rules(&before, &after).map_err(refused)?;
             if kind != Kind::Fact {
-                let judge = Judge { state: &new, facts, peer, volume };
+                let judge = Judge { state: &new, facts, peer, volume, shakes_hands };
                 let earlier = Judge { state: old, ..judge };
                 judge.wish(&earlier, [&before, &wanted, &after]).map_err(refused)?;
             }
         }
     }
     Ok(new)
+}
+
+/// Is this a step of the volume's handshake with the peer?
+fn shakes_hands(old: &State, new: &State, peer: Option<NodeId>, volume: VolumeNr) -> bool {
+    let (old, new) = (View::of(old, peer, volume), View::of(new, peer, volume));
+    let (was, is) = (old.connection, new.connection);
+    (was == N::Connecting && is == N::Connected && !new.is_together())
+        || (was == N::Connected && !old.is_together() && new.is_together())
 }
 
 /// Nothing goes on with a peer that is not connected.
@@ -486,6 +495,8 @@ struct Judge<'a> {
     facts: &'a Facts,
     peer: Option<NodeId>,
     volume: VolumeNr,
+    /// The change is a step of the volume's handshake, with this peer or another one.
+    shakes_hands: bool,
 }
 
 /// Is this a state to be in, as far as the volume and the peer are concerned (spec 2.8, "State validity")?
@@ -493,7 +504,7 @@ struct Judge<'a> {
 /// # Errors
 /// The code of the first matching row.
 pub fn valid(state: &State, peer: Option<NodeId>, volume: VolumeNr, facts: &Facts) -> Result<(), Code> {
-    Judge { state, facts, peer, volume }.valid()
+    Judge { state, facts, peer, volume, shakes_hands: false }.valid()
 }
 
 impl Judge<'_> {
@@ -558,8 +569,6 @@ impl Judge<'_> {
     fn soft(&self, old: &View, new: &View) -> Result<(), Code> {
         let (was, is) = (old.connection, new.connection);
         let moved = new.moved_from(old);
-        let shaking_hands = (was == N::Connecting && is == N::Connected && !new.is_together())
-            || (was == N::Connected && !old.is_together() && new.is_together());
         let rising_half_synced = new.role == Role::Primary
             && old.role != Role::Primary
             && new.peer_disk == D::UpToDate
@@ -589,7 +598,7 @@ impl Judge<'_> {
             (is == N::Connecting && was < N::Unconnected, Code::NoNetConfig),
             (new.disk == D::Outdated && below_outdated, Code::LowerThanOutdated),
             (was == N::Unconnected && is == N::Disconnecting, Code::InTransientState),
-            (self.facts.state_sent && !shaking_hands, Code::InTransientState),
+            (self.facts.state_sent && !self.shakes_hands, Code::InTransientState),
             (rising_half_synced, Code::InTransientState),
             (becomes_verifying && !old.is_together(), Code::NeedConnection),
             (becomes_verifying && old.is_beyond(), Code::ResyncRunning),

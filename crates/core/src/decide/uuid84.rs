@@ -42,7 +42,7 @@ impl UuidSet {
         let old = self.current;
         if self.bitmap.is_none() {
             self.bitmap = old;
-        } else if !old.is_none() && !old.same(Generation::JUST_CREATED) {
+        } else if !old.is_none() && !old.same(Generation::JUST_CREATED) && !old.same(self.bitmap) {
             self.history[1] = old;
         }
         self.current = fresh;
@@ -220,6 +220,27 @@ pub struct Comparison {
     pub own: UuidSet,
     /// The copy of the peer's generations after the correction that rules 35 and 51 demand.
     pub peer: UuidSet,
+}
+
+impl Comparison {
+    /// Where a resource has more than two nodes, both may have been connected to a third one in the generation that they
+    /// share, one after the other: the bitmaps of both are in use, and DRBD 8.4 has no rule for that (40: the same data).
+    /// What each has told of its bitmap decides. `changed`: has this node changed something that the peer may lack, and
+    /// has the peer? Both nodes come to mirrored verdicts.
+    #[must_use]
+    pub fn beside_third_nodes(self, changed: [bool; 2]) -> Comparison {
+        let both_count = !self.own.bitmap.is_none() && !self.peer.bitmap.is_none();
+        if !matches!(self.rule, 40 | 41) || !both_count {
+            return self;
+        }
+        let (verdict, reason) = match changed {
+            [false, false] => return self,
+            [true, false] => (SOURCE, Reason::BitmapSelf),
+            [false, true] => (TARGET, Reason::BitmapPeer),
+            [true, true] => (Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true }, Reason::BitmapBoth),
+        };
+        Comparison { verdict, reason, ..self }
+    }
 }
 
 /// Compares the generations of two nodes (spec 5.7). First matching rule wins; bit 0 of every UUID is ignored.
@@ -413,5 +434,28 @@ mod tests {
         assert_eq!(sync, g(0x6f78_96da_9d3c_7faf));
         a.retire_bitmap();
         assert_eq!(a.history, [g(0x6f78_96da_9d3c_7faf), g(0x6f77_96da_9d3c_7faf)]);
+    }
+
+    /// Equal generations, both bitmaps in use: what each has changed decides, and both come to the same.
+    #[test]
+    fn who_wrote_beside_a_third_node_is_not_the_same() {
+        let set = |bitmap| UuidSet { current: Generation(0x10), bitmap: Generation(bitmap), ..UuidSet::default() };
+        let compared = |mine, peers, changed: [bool; 2], crashed| {
+            let me = Node { uuids: set(mine), crashed_primary: crashed, primary: false };
+            let peer = Node { uuids: set(peers), ..Node::default() };
+            let input = Input { me, peer, protocol: 101, peer_wsame: true, resolve_conflicts: true };
+            let mirrored = Input { me: input.peer, peer: input.me, resolve_conflicts: false, ..input };
+            let own = compare(&input).beside_third_nodes(changed).verdict;
+            assert_eq!(compare(&mirrored).beside_third_nodes([changed[1], changed[0]]).verdict, own.mirrored());
+            own
+        };
+        let split = Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true };
+        for crashed in [false, true] {
+            assert_eq!(compared(0x10, 0x20, [true, true], crashed), split);
+            assert_eq!(compared(0x10, 0x20, [true, false], crashed), SOURCE);
+            assert_eq!(compared(0x10, 0x20, [false, true], crashed), TARGET);
+        }
+        assert_eq!(compared(0x10, 0x20, [false, false], false), Verdict::NoSync);
+        assert_eq!(compared(0x10, 0, [true, true], false), SOURCE, "rule 36: only one of them has written");
     }
 }

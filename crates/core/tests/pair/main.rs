@@ -7,6 +7,7 @@ mod counting;
 mod crash;
 mod dialect9;
 mod links;
+mod peers;
 mod resync;
 mod rig;
 mod strangers;

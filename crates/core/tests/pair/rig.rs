@@ -69,6 +69,8 @@ pub(crate) struct Node {
     disk_done: Vec<DiskDone>,
     meta_done: Vec<MetaDone>,
     pub(crate) inbox: VecDeque<(Socket, VolumeNr, Packet, Segments)>,
+    /// What was sent to a third node, which is not here.
+    pub(crate) to_third: Vec<Packet>,
     pub(crate) link_wanted: bool,
     pub(crate) counts: Counts,
     /// What this node sends and is lost.
@@ -178,6 +180,7 @@ fn node(n: u8, shape: Shape, write_through: bool, change: &dyn Fn(&mut ResourceC
         disk_done: Vec::new(),
         meta_done: Vec::new(),
         inbox: VecDeque::new(),
+        to_third: Vec::new(),
         link_wanted: false,
         counts: Counts::default(),
         lost: |_| false,
@@ -264,6 +267,7 @@ impl Node {
 
     fn carry_out(&mut self, now: Instant, effect: Effect, to: &mut VecDeque<(Socket, VolumeNr, Packet, Segments)>) {
         match effect {
+            Effect::Send { peer, packet, .. } if peer != self.peer => self.to_third.push(packet),
             Effect::Send { stream, volume, packet, payload, .. } => {
                 match &packet {
                     Packet::Data(_) => self.counts.data_packets += 1,
@@ -350,6 +354,13 @@ impl Node {
             Effect::Stopped => self.stopped = true,
             _ => {}
         }
+    }
+
+    /// As it is on disk.
+    pub(crate) fn superblock(&self) -> meta::Superblock {
+        let at = (self.layout.superblock_at().0 - metadata_at(&self.layout)) as usize;
+        let block = self.metadata[at..].first_chunk().expect("a superblock");
+        meta::Superblock::parse(block).expect("a superblock")
     }
 
     fn metadata(&mut self, action: MetaOp) -> Box<[u8]> {

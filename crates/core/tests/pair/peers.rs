@@ -1,0 +1,229 @@
+//! A node with several configured peers: DRBD 8.4's protocol lets one of them be connected.
+
+use crate::rig::{Pair, Shape, VOLUME};
+use meta::Version;
+use std::net::SocketAddr;
+use units::{Duration, Generation, NodeId};
+use urbd_core::{Command, ConnectionConfig, ConnectionState, Effect, LinkUp, Resource, Segments};
+use wire::{ConnState, Packet, Role, Socket};
+
+const SHAPE: Shape = Shape { version: Version::V09, slots: 2, ..Shape::DEFAULT };
+
+fn third() -> NodeId {
+    NodeId::new(2).expect("a node id")
+}
+
+/// Both nodes of the pair have the third one for a peer as well.
+fn pair(shape: Shape) -> Pair {
+    Pair::on(shape, true, |cfg| {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        cfg.connections.push(ConnectionConfig::new(third(), "third", (address(7790), address(7791))));
+    })
+}
+
+fn features() -> Packet {
+    Packet::ConnectionFeatures(wire::ConnectionFeatures { protocol_max: 101, ..wire::ConnectionFeatures::OFFER })
+}
+
+fn third_comes(pair: &mut Pair) {
+    comes_to(pair, 0);
+}
+
+fn comes_to(pair: &mut Pair, n: usize) {
+    let now = pair.now;
+    let n = &mut pair.nodes[n];
+    n.core.on_command(now, 3, Command::Connect { peer: third(), discard_my_data: false, tentative: false });
+    n.core.on_link_up(now, third(), LinkUp { resolve_conflicts: false, challenge: [7; 64] });
+    n.core.on_packet(now, third(), Socket::Data, VOLUME, features(), Segments::None);
+    n.told = true;
+}
+
+fn connection_to(core: &Resource, peer: NodeId) -> ConnectionState {
+    core.snapshot().connections.iter().find(|c| c.peer == peer).expect("a peer").state
+}
+
+#[test]
+fn a_second_peer_of_8_4_is_refused_by_name_and_the_first_goes_on() {
+    let mut pair = pair(SHAPE);
+    assert_eq!(pair.states(), [ConnState::Connected; 2]);
+    let generations = |n: usize| pair.nodes[n].core.generations(VOLUME).expect("a disk")[0].base();
+    assert_eq!(generations(0), generations(1));
+    let before = pair.nodes[0].core.snapshot().devices[0].generations;
+    third_comes(&mut pair);
+    let core = &mut pair.nodes[0].core;
+    core.on_turn_end(pair.now);
+    let mut said = Vec::new();
+    let mut sent = 0;
+    while let Some(effect) = core.poll_effect() {
+        match effect {
+            Effect::Log(notice) => {
+                said.extend((notice.reason == "not-the-only-peer").then_some((notice.peer, notice.text)))
+            }
+            Effect::Send { peer, packet, .. } if peer == third() => {
+                sent += usize::from(!matches!(packet, Packet::ConnectionFeatures(_)));
+            }
+            _ => {}
+        }
+    }
+    let [(Some(peer), text)] = &said[..] else { panic!("{said:?}") };
+    assert_eq!((*peer, sent), (third(), 0));
+    assert!(text.starts_with("third is refused beside other, which is connected: third speaks DRBD 8.4's"), "{text}");
+    assert_eq!(connection_to(core, third()), ConnectionState::StandAlone);
+    assert_eq!(pair.states(), [ConnState::Connected; 2]);
+    pair.writes(40, 4, || 5);
+    assert_eq!(pair.nodes[0].core.snapshot().devices[0].generations, before);
+}
+
+#[test]
+fn when_the_first_has_gone_the_other_is_let_in() {
+    let mut pair = pair(SHAPE);
+    pair.unlink();
+    pair.run(20);
+    third_comes(&mut pair);
+    pair.run(20);
+    assert_eq!(connection_to(&pair.nodes[0].core, third()), ConnectionState::Connected);
+    // Now it is the first that is refused.
+    pair.until(Duration::from_secs(60), |p| p.nodes[0].link_wanted);
+    pair.link();
+    pair.run(20);
+    assert!(pair.nodes[0].notes.contains(&"not-the-only-peer"), "{:?}", pair.nodes[0].notes);
+    assert_eq!(pair.states()[0], ConnState::StandAlone);
+    assert_eq!(connection_to(&pair.nodes[0].core, third()), ConnectionState::Connected);
+}
+
+/// What the superblock of a node says of a peer.
+fn counts_from(pair: &Pair, n: usize, peer: usize) -> units::Generation {
+    pair.nodes[n].superblock().peers[peer].bitmap_uuid
+}
+
+/// Both nodes write without the third one, in a generation that it has, too: 8.4 cannot be told of a new one.
+fn written_without_third() -> (Pair, Generation) {
+    let mut pair = pair(SHAPE);
+    let before = generation(&pair, 0);
+    let mut blocks = (0..20).map(|n| n * 2048 + 3);
+    pair.writes(20, 4, || blocks.next().expect("20 writes"));
+    pair.run(200);
+    pair.command(0, Command::Secondary { force: false });
+    pair.run(200);
+    (pair, before)
+}
+
+fn generation(pair: &Pair, n: usize) -> Generation {
+    pair.nodes[n].core.generations(VOLUME).expect("a disk")[0].base()
+}
+
+/// The third node says what node `n` has said to it, but for its role, and with its own bitmap.
+fn third_answers(pair: &mut Pair, n: usize, role: Role, (bitmap, changed): (Generation, u64)) {
+    pair.run(2);
+    let now = pair.now;
+    let node = &mut pair.nodes[n];
+    for mut packet in std::mem::take(&mut node.to_third) {
+        match &mut packet {
+            Packet::ConnectionFeatures(_) => continue,
+            Packet::Uuids(uuids) => (uuids.bitmap, uuids.dirty_bits) = (bitmap, changed),
+            Packet::State(state) => state.role = role,
+            _ => {}
+        }
+        node.core.on_packet(now, third(), Socket::Data, VOLUME, packet, Segments::None);
+    }
+    node.told = true;
+    pair.run(200);
+}
+
+fn with_third(pair: &Pair, n: usize) -> ConnState {
+    let snapshot = pair.nodes[n].core.snapshot();
+    snapshot.connections.iter().find(|c| c.peer == third()).expect("a peer").peer_devices[0].replication
+}
+
+/// When one of them has lost the other and the third one comes, that gets what is new, and no more.
+#[test]
+fn who_was_absent_gets_what_it_lacks() {
+    for n in [0, 1] {
+        let (mut pair, before) = written_without_third();
+        assert!(counts_from(&pair, n, 2).same(before), "node {n}");
+        assert!(counts_from(&pair, n, 1 - n).is_none(), "node {n}");
+        pair.unlink();
+        pair.run(20);
+        comes_to(&mut pair, n);
+        third_answers(&mut pair, n, Role::Secondary, (Generation::NONE, 0));
+        assert_eq!(with_third(&pair, n), ConnState::WFBitMapS, "node {n}");
+        assert!(generation(&pair, n).same(before), "node {n}: nothing that the other one could miss has been written");
+        let core = &pair.nodes[n].core;
+        let range = units::SectorRange { start: units::Sector(0), end: units::Sector(20 * 2048 * 8) };
+        let marked = [third(), pair.nodes[n].peer].map(|peer| core.known_different(VOLUME, peer, range));
+        assert_eq!(marked, [20, 0], "node {n}");
+    }
+}
+
+/// The third one has been with yet another node in the same generation. Who has changed nothing meanwhile is behind.
+#[test]
+fn two_that_wrote_with_others_in_one_generation_are_not_the_same() {
+    for (changed, want) in [(0, ConnState::WFBitMapS), (3, ConnState::StandAlone)] {
+        let (mut pair, _) = written_without_third();
+        pair.unlink();
+        pair.run(20);
+        comes_to(&mut pair, 0);
+        third_answers(&mut pair, 0, Role::Secondary, (Generation(0x770), changed));
+        assert_eq!(with_third(&pair, 0), want, "{changed} blocks");
+    }
+}
+
+/// A node that is connected to a Primary counts for who is absent, whichever of its peers that Primary is.
+#[test]
+fn the_first_peer_may_be_the_absent_one() {
+    let mut pair = pair(SHAPE);
+    pair.command(0, Command::Secondary { force: false });
+    pair.run(200);
+    pair.unlink();
+    pair.run(20);
+    let before = generation(&pair, 0);
+    comes_to(&mut pair, 0);
+    third_answers(&mut pair, 0, Role::Primary, (before, 0));
+    assert_eq!(with_third(&pair, 0), ConnState::Connected);
+    assert!(counts_from(&pair, 0, 1).same(before));
+}
+
+/// Who gets a whole copy does not learn who lacks a part of it. So it gets a generation that nobody has who does.
+#[test]
+fn a_target_does_not_get_a_generation_that_somebody_has_with_less_in_it() {
+    let (mut pair, before) = written_without_third();
+    pair.command(1, Command::Invalidate { volume: VOLUME });
+    pair.until(Duration::from_secs(600), |p| p.nodes[1].notes.contains(&"resync-done"));
+    pair.run(200);
+    assert_eq!(generation(&pair, 0), generation(&pair, 1));
+    assert!(!generation(&pair, 0).same(before));
+    assert!(counts_from(&pair, 0, 2).same(before));
+}
+
+/// All bits are cleared by command: then nobody's bitmap may say that it counts from what that node has.
+#[test]
+fn cleared_bitmaps_count_from_the_present_generation() {
+    let (mut pair, before) = written_without_third();
+    let peer = pair.nodes[0].peer;
+    pair.command(0, Command::Disconnect { peer, force: true });
+    pair.run(200);
+    pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+    pair.run(200);
+    let first = generation(&pair, 0);
+    pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+    pair.run(200);
+    for peer in [1, 2] {
+        assert!(counts_from(&pair, 0, peer).same(first), "peer {peer}");
+    }
+    assert!(pair.nodes[0].superblock().history.iter().any(|g| g.same(before)));
+}
+
+#[test]
+fn metadata_that_know_one_peer_are_refused_where_there_are_two() {
+    let mut pair = Pair::on(Shape::DEFAULT, true, |_| {});
+    let mut cfg = pair.nodes[0].cfg.clone();
+    let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    cfg.connections.push(ConnectionConfig::new(third(), "third", (address(7790), address(7791))));
+    pair.nodes[0].core = Resource::new(cfg, 3);
+    pair.nodes[0].answers = Some(Vec::new());
+    pair.command(0, Command::Attach { volume: VOLUME });
+    pair.run(100);
+    let [(_, Err(error))] = &pair.nodes[0].answers.as_ref().expect("kept")[..] else { panic!("one refusal") };
+    assert_eq!(error.code, 162);
+    assert!(error.text.contains("--max-peers"), "{}", error.text);
+}

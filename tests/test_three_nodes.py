@@ -1,0 +1,145 @@
+"""Three urbd nodes that have each other for peers: 8.4's protocol lets one of them be connected at a time. The one that is
+absent gets what it lacks when it comes."""
+
+import os
+import re
+
+import pytest
+
+from cluster import MIB, PORT, FAST_DISK, FAST_NET, eventually, md5
+from test_two_nodes import Load, verify
+
+SIZE = 32 * MIB
+MESH = "connection-mesh { hosts a b c; }"
+PAIRS = "connection { host a; host b; } connection { host a; host c; } connection { host b; host c; }"
+
+
+def text(nodes, connections):
+    hosts = "".join(f"  on {n.name} {{ node-id {i}; address ipv4 {n.ip}:{PORT}; volume 0 {{ device /dev/drbd0 minor 0; "
+                    f"disk {n.disk_path()}; meta-disk internal; }} }}\n" for i, n in enumerate(nodes))
+    return f"resource r0 {{\n  net {{ protocol C; {FAST_NET} }}\n  disk {{ {FAST_DISK} }}\n{hosts}  {connections}\n}}\n"
+
+
+@pytest.fixture(params=["mesh", "pairs"])
+def three(cluster, request):
+    """Not started; a's first peer is b."""
+    nodes = [cluster.node(name, size=SIZE) for name in "abc"]
+    config = text(nodes, MESH if request.param == "mesh" else PAIRS)
+    for n in nodes:
+        n.put_res("r0", config)
+        n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+    return cluster
+
+
+def towards(node, other):
+    """The states of the connection and of the peer's disk."""
+    c = next(c for c in node.status()["connections"] if c["name"] == other.name)
+    p = c["peer_devices"][0]
+    return {"conn": c["connection-state"], "repl": p["replication-state"], "peer_disk": p["peer-disk-state"]}
+
+
+def together(node, other, timeout=20):
+    def there():
+        s = towards(node, other)
+        return s["conn"] == "Connected" and s["repl"] == "Established" and s["peer_disk"] == "UpToDate"
+
+    eventually(f"{node.name} and {other.name} are the same", there, timeout)
+
+
+def refused(node, other):
+    eventually(f"{node.name} refuses {other.name}", lambda: towards(node, other)["conn"] == "StandAlone", 30)
+
+
+def same(*nodes):
+    size = min(n.data_size() for n in nodes)
+    eventually("identical backing files", lambda: len({md5(n.disk_file(), size) for n in nodes}) == 1, 15)
+
+
+def exchange(node, gone, comes):
+    """`comes` is connected to the node in the place of `gone`, and becomes the same. Returns how much was copied, in KiB."""
+    node.urbd("disconnect", f"r0:{gone.name}")
+    done = len(copied(node))
+    node.urbd("connect", f"r0:{comes.name}")
+    together(node, comes)
+    return sum(copied(node)[done:])
+
+
+def copied(node):
+    """What each resync of a node was about."""
+    return [int(kib) for kib in re.findall(r"resync done: (\d+) KiB", node.log())]
+
+
+@pytest.mark.limit(240)
+def test_the_third_waits_and_gets_what_it_lacks(three):
+    a, b, c = three.nodes
+    a.start()
+    b.start()
+    a.urbd("primary", "--force", "r0")
+    together(a, b)
+    load = Load(a, seconds=100)
+    load.wait_writes(100)
+    before = a.log()
+    c.start()
+    refused(a, c)
+    refused(b, c)  # else these two would find each other as soon as a has left b
+    # By name, with what to do; and the first pair goes on.
+    assert "[not-the-only-peer]" in a.log() and "c is refused beside b" in a.log(), a.log()[-2000:]
+    for verb in ("status", "why"):
+        said = " ".join(a.urbd(verb, "r0").out.split())
+        assert "c is refused beside b, which is connected" in said, said
+        assert "urbd disconnect r0:b; urbd connect r0:c" in said, said
+    load.wait_writes(200)
+    assert towards(a, b)["conn"] == "Connected"
+    since = a.log()[len(before):]
+    assert "new-generation" not in since and "link-lost" not in since, since
+    verify(a, load.interrupt())
+    same(a, b)
+
+    # The third one is new: it gets everything.
+    exchange(a, b, c)
+    assert towards(a, b)["conn"] == "StandAlone"
+    same(a, c)
+
+    # Now b is absent. It gets what was written meanwhile, and no more; then c does.
+    block = os.urandom(MIB)
+    for turn, (here, absent) in enumerate([(c, b), (b, c), (c, b)]):
+        a.write((8 + turn) * MIB, block)
+        a.flush()
+        same(a, here)
+        assert exchange(a, here, absent) == MIB // 1024, f"turn {turn}"
+    same(a, b, c)
+    assert a.read(8 * MIB, 3 * MIB) == 3 * block
+    more = Load(a, seed=2, seconds=100)
+    more.wait_writes(200)
+    journal = more.interrupt()
+    exchange(a, b, c)
+    same(a, c)
+    a.urbd("secondary", "r0")
+    c.urbd("primary", "r0")
+    verify(c, journal)
+
+
+def test_a_secondary_knows_what_the_absent_one_lacks(three):
+    """All three have one generation; a and b write in it without c. Then a is lost."""
+    a, b, c = three.nodes
+    a.start()
+    b.start()
+    a.urbd("primary", "--force", "r0")
+    together(a, b)
+    a.urbd("secondary", "r0")
+    c.start()
+    refused(a, c)
+    refused(b, c)  # else these two would find each other as soon as a has left b
+    exchange(a, b, c)
+    assert exchange(a, c, b) == 0
+    a.urbd("primary", "r0")
+    load = Load(a, seconds=100)
+    load.wait_writes(300)
+    journal = load.interrupt()
+    a.kill()
+    b.wait(peer_role="Unknown")
+    b.urbd("connect", "r0:c")
+    together(b, c)
+    same(b, c)
+    c.urbd("primary", "r0")
+    verify(c, journal)
