@@ -143,3 +143,13 @@ def test_a_secondary_knows_what_the_absent_one_lacks(three):
     same(b, c)
     c.urbd("primary", "r0")
     verify(c, journal)
+
+
+def test_two_meet_without_the_one_that_both_await_first(three):
+    """They have one address each, for both of their peers, and the first peer of both is dead."""
+    _, b, c = three.nodes
+    b.start()
+    b.urbd("primary", "--force", "r0")
+    c.start()
+    together(b, c)
+    same(b, c)

@@ -105,7 +105,8 @@ impl Resource {
     /// A source has good data, also if nobody was ever promoted here, but a resync was asked for. "Just created" is no
     /// generation: of two such nodes none sees that the other missed a resync's end, or crashed as Primary.
     ///
-    /// Nor does the target get a generation that a third node may have with less in it: the target does not know of that.
+    /// Nor does the target get a generation that a third node may have with less in it: the target does not know of
+    /// that.
     fn begin_first_generation(&mut self, i: NodeId, d: VolumeNr) {
         let first = self.uuids(i, d).current.same(Generation::JUST_CREATED) && !mutant(Mutant::SourceJustCreated);
         if first || self.absent_lacks_something(i, d) {

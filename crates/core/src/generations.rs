@@ -100,10 +100,10 @@ impl Resource {
         self.send_uuids(i, d, UuidFlags::NONE);
     }
 
-    /// Nodes that are not here lack what is written now, and may have the present generation: DRBD 8.4 does not take one
-    /// that begins while it is connected, so none can begin for that. Their bitmaps count from the present one. Of two
-    /// nodes in one generation, who has such a bitmap is the source (rule 36). One that counts from another generation
-    /// says so already.
+    /// Nodes that are not here lack what is written now, and may have the present generation: DRBD 8.4 does not take
+    /// one that begins while it is connected, so none can begin for that. Their bitmaps count from the present one. Of
+    /// two nodes in one generation, who has such a bitmap is the source (rule 36). One that counts from another
+    /// generation says so already.
     pub(crate) fn count_for_absent(&mut self, d: VolumeNr) {
         let written = self.state.is_primary() || self.state.pairs(d).any(|(_, pair)| pair.role == Role::Primary);
         if !written || !self.state.replicates_anywhere(d) || !self.knows_strangers(d) {

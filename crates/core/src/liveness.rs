@@ -6,6 +6,7 @@ use crate::api::{CommandError, ConnectionState, ConnectionState as Lost, Effect,
 use crate::connection::{Connection, Link, Phase};
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
+use crate::decide::state::Replication;
 use crate::state::Lifted;
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{DiskState, Packet, Socket};
@@ -87,21 +88,28 @@ impl Resource {
         self.begin_anew(i, Lost::ProtocolError, reason, text, (wait, true));
     }
 
-    /// The peer has proved who it is. Is it refused as there is another one already, and one of the two takes the resource
-    /// for one of two nodes? Who came first stays.
+    /// The peer has proved who it is. Is it refused as there is another one already, and one of the two takes the
+    /// resource for one of two nodes? Who came first stays. As long as nothing was agreed with that one it may yet
+    /// fail, so this one comes again.
     pub(crate) fn refuse_beside_other(&mut self, i: NodeId) -> bool {
         let alone = |c: &Connection| c.dialect().is_some_and(|dialect| !dialect.allows_other_peers());
         let this = alone(&self.connections[i]);
         let Some((other, _)) = self.connected().find(|(other, c)| *other != i && (this || alone(c))) else {
             return false;
         };
+        let met = self.devices.ids().any(|d| self.state.replication(other, d) != Replication::Off);
         let name = |i: NodeId| &self.connections[i].cfg.peer_name;
         let (name, other, old) = (name(i), name(other), if this { name(i) } else { name(other) });
-        let text = format!(
-            "{name} is refused beside {other}, which is connected: {old} speaks DRBD 8.4's protocol, which knows one peer; \
-             disconnect {other}, then connect {name}"
-        );
-        self.give_up(i, "not-the-only-peer", text);
+        if met {
+            let text = format!(
+                "{name} is refused beside {other}, which is connected: {old} speaks DRBD 8.4's protocol, which knows one \
+                 peer; disconnect {other}, then connect {name}"
+            );
+            self.give_up(i, "not-the-only-peer", text);
+        } else {
+            let text = format!("{name} is let in later: {other} came first, and is being connected");
+            self.begin_anew(i, Lost::NetworkFailure, "another-came-first", text, (RETRY, false));
+        }
         true
     }
 

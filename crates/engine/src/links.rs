@@ -1,5 +1,6 @@
 //! The TCP streams to the peers: opening them, packets in, packets out.
 
+mod listeners;
 mod opening;
 
 use crate::buffers::{BufId, Pool};
@@ -10,7 +11,8 @@ use crate::stream::{Inbox, Outbox};
 use crate::sys;
 use crate::token::Token;
 use control::Attempt;
-use opening::Opening;
+use listeners::Listeners;
+use opening::{Opening, peer_address};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsRawFd;
 use units::{Duration, Histogram, Instant, NodeId, VolumeNr};
@@ -70,6 +72,7 @@ pub(crate) struct Links {
     pool: &'static Pool,
     /// Few, and looked at in every turn.
     links: Vec<Link>,
+    listeners: Listeners,
     /// Streams that still have something to send before they close.
     closing: Vec<Closing>,
     next_socket: u32,
@@ -161,7 +164,8 @@ impl Links {
     pub(crate) fn new(pool: &'static Pool, settings: BTreeMap<NodeId, LinkSettings>, seed: u64) -> Links {
         let links = settings.into_iter().map(|(peer, settings)| Link::new(peer, settings)).collect();
         let (closing, events) = (Vec::new(), Vec::new());
-        Links { pool, links, closing, next_socket: 0, sent: BTreeMap::new(), seed, events, understood: false }
+        let (listeners, sent) = (Listeners::default(), BTreeMap::new());
+        Links { pool, links, listeners, closing, next_socket: 0, sent, seed, events, understood: false }
     }
 
     /// Replaces the settings of the peers (`adjust`); links that are up keep theirs until they are opened anew.
@@ -200,7 +204,10 @@ impl Links {
                 self.closing.push(Closing { peer, streams, until: now + LINGER });
                 self.flush(ring, now);
             }
-            Phase::Opening(mut opening) => opening.stop(ring),
+            Phase::Opening(mut opening) => {
+                opening.stop(ring);
+                self.stop_listening(ring);
+            }
             Phase::Idle | Phase::Waiting { .. } => {}
         }
     }
@@ -385,11 +392,29 @@ impl Links {
         }
     }
 
-    /// The listener for `peer` accepted, or failed.
-    pub(crate) fn on_accept(&mut self, ring: &mut Ring<Token>, peer: NodeId, done: Done<Token>, now: Instant) {
-        if let Some(opening) = self.opening(peer) {
-            opening.on_accept(done, now);
-            self.perform(ring, peer, now);
+    /// A listener accepted, or failed. Of two peers with one address the first that is awaited gets the connection.
+    pub(crate) fn on_accept(&mut self, ring: &mut Ring<Token>, name: SocketId, done: Done<Token>, now: Instant) {
+        let Some((local, fd)) = self.listeners.accepted(name, done) else { return };
+        let Some(from) = peer_address(&fd).map(|from| from.ip().to_canonical()) else { return };
+        let mut known = false;
+        for link in self.links.iter_mut().filter(|link| link.settings.connector.local == local) {
+            let its = link.settings.connector.peer.ip().to_canonical() == from;
+            known |= its;
+            if let Phase::Opening(opening) = &mut link.phase
+                && its
+            {
+                opening.on_accepted(fd);
+                let peer = link.peer;
+                return self.perform(ring, peer, now);
+            }
+        }
+        // Who is a peer, and not awaited, is turned away without a word: it comes again.
+        for link in self.links.iter_mut().filter(|link| !known && link.settings.connector.local == local) {
+            if let Phase::Opening(opening) = &mut link.phase {
+                opening.note_stranger(from, now);
+                let peer = link.peer;
+                self.events.extend(opening.take_log().into_iter().map(|text| LinkEvent::Log { peer, text }));
+            }
         }
     }
 
@@ -444,6 +469,9 @@ impl Links {
     fn perform(&mut self, ring: &mut Ring<Token>, peer: NodeId, now: Instant) {
         let link = self.links.iter_mut().find(|link| link.peer == peer);
         let Some(Link { settings, phase: Phase::Opening(opening), .. }) = link else { return };
+        self.next_socket += 1;
+        let listens = self.listeners.listen(ring, settings, SocketId(self.next_socket));
+        opening.on_listen(listens, settings.connector.local);
         let established = opening.perform(ring, self.pool, settings, &mut self.next_socket, now);
         self.events.extend(opening.take_log().into_iter().map(|text| LinkEvent::Log { peer, text }));
         if let Some(pair) = established {
@@ -465,6 +493,7 @@ impl Links {
         // Priorities as kernels set them: bulk and interactive (`docs/spec/wire-protocol.md` 1.7).
         let streams = (stream(pair.data, 4), stream(pair.meta, 6));
         opening.stop(ring);
+        self.stop_listening(ring);
         let (Some(data), Some(control)) = streams else {
             return self.events.push(LinkEvent::Down {
                 peer,
@@ -472,11 +501,19 @@ impl Links {
                 detail: "no buffer for the streams: raise max-buffers".into(),
             });
         };
+        let Some(link) = self.link(peer) else { return };
         link.phase =
             Phase::Up(Box::new(Up { data, control, dialect: Dialect::HANDSHAKE, integrity: None, down_at: None }));
         // Until something is heard the peer may have chosen other sockets.
         link.arbitration = Arbitration::Waiting;
         self.events.push(LinkEvent::Up { peer, resolve_conflicts: pair.resolve_conflicts });
+    }
+
+    /// Where no peer is awaited any more nobody listens.
+    fn stop_listening(&mut self, ring: &mut Ring<Token>) {
+        let awaited = self.links.iter().filter(|link| matches!(link.phase, Phase::Opening(_)));
+        let wanted: Vec<_> = awaited.map(|link| link.settings.connector.local).collect();
+        self.listeners.retain(ring, |local| wanted.contains(&local));
     }
 
     fn fail(&mut self, peer: NodeId, why: LinkDown, detail: String) {

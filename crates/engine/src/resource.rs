@@ -485,7 +485,7 @@ impl Runner {
         let (ring, now) = (&mut self.ring, self.now);
         match done.token {
             Token::Disk(slot) => self.volumes.on_done(ring, slot, done, &mut self.outcomes),
-            Token::Listen(peer) => self.links.on_accept(ring, peer, done, now),
+            Token::Listen(name) => self.links.on_accept(ring, name, done, now),
             Token::Open(peer, socket) => self.links.on_open(ring, peer, socket, done, now),
             Token::Link(peer, socket) => self.links.on_socket(ring, peer, socket, done, now),
             Token::NbdListen(volume) => self.nbd.on_accept(ring, volume, done),

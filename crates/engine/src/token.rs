@@ -8,8 +8,8 @@ use units::{NodeId, VolumeNr};
 pub(crate) enum Token {
     /// A job of the volumes.
     Disk(u32),
-    /// The listener for a peer.
-    Listen(NodeId),
+    /// The listener on a local address.
+    Listen(SocketId),
     /// The attempt to open a connection to a peer.
     Open(NodeId, SocketId),
     /// A socket of a peer.

@@ -157,8 +157,8 @@ impl Dialect {
         self.features.contains(feature)
     }
 
-    /// May a resource be connected to another peer besides the one that speaks so? DRBD 8.4 knows a resource of two nodes
-    /// (`docs/spec/connection-and-state.md` 4.2).
+    /// May a resource be connected to another peer besides the one that speaks so? DRBD 8.4 knows a resource of two
+    /// nodes (`docs/spec/connection-and-state.md` 4.2).
     #[must_use]
     pub const fn allows_other_peers(&self) -> bool {
         self.version.number() >= 110

@@ -223,10 +223,10 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Where a resource has more than two nodes, both may have been connected to a third one in the generation that they
-    /// share, one after the other: the bitmaps of both are in use, and DRBD 8.4 has no rule for that (40: the same data).
-    /// What each has told of its bitmap decides. `changed`: has this node changed something that the peer may lack, and
-    /// has the peer? Both nodes come to mirrored verdicts.
+    /// Where a resource has more than two nodes, both may have been connected to a third one in the generation that
+    /// they share, one after the other: the bitmaps of both are in use, and DRBD 8.4 has no rule for that (40: the
+    /// same data). What each has told of its bitmap decides. `changed`: has this node changed something that the peer
+    /// may lack, and has the peer? Both nodes come to mirrored verdicts.
     #[must_use]
     pub fn beside_third_nodes(self, changed: [bool; 2]) -> Comparison {
         let both_count = !self.own.bitmap.is_none() && !self.peer.bitmap.is_none();

@@ -80,7 +80,7 @@ fn when_the_first_has_gone_the_other_is_let_in() {
     pair.unlink();
     pair.run(20);
     third_comes(&mut pair);
-    pair.run(20);
+    third_answers(&mut pair, 0, Role::Secondary, (Generation::NONE, 0));
     assert_eq!(connection_to(&pair.nodes[0].core, third()), ConnectionState::Connected);
     // Now it is the first that is refused.
     pair.until(Duration::from_secs(60), |p| p.nodes[0].link_wanted);
@@ -89,6 +89,26 @@ fn when_the_first_has_gone_the_other_is_let_in() {
     assert!(pair.nodes[0].notes.contains(&"not-the-only-peer"), "{:?}", pair.nodes[0].notes);
     assert_eq!(pair.states()[0], ConnState::StandAlone);
     assert_eq!(connection_to(&pair.nodes[0].core, third()), ConnectionState::Connected);
+}
+
+/// A handshake may fail. Who comes meanwhile comes again, and is not refused for good.
+#[test]
+fn beside_one_that_is_only_being_connected_another_waits() {
+    let mut pair = pair(SHAPE);
+    pair.unlink();
+    pair.run(20);
+    third_comes(&mut pair);
+    pair.until(Duration::from_secs(60), |p| p.nodes[0].link_wanted);
+    pair.link();
+    pair.run(20);
+    assert!(pair.nodes[0].notes.contains(&"another-came-first"), "{:?}", pair.nodes[0].notes);
+    assert_ne!(pair.states()[0], ConnState::StandAlone);
+    // The third one says nothing more.
+    pair.until(Duration::from_secs(60), |p| connection_to(&p.nodes[0].core, third()) != ConnectionState::Connected);
+    pair.until(Duration::from_secs(60), |p| p.nodes.iter().all(|n| n.link_wanted));
+    pair.link();
+    pair.run(200);
+    assert_eq!(pair.states(), [ConnState::Connected; 2]);
 }
 
 /// What the superblock of a node says of a peer.

@@ -20,7 +20,6 @@ use wire::{Dialect, FIRST_PACKET_LEN, Packet, first_packet};
 pub(super) struct Opening {
     peer: NodeId,
     connector: Connector,
-    listener: Option<(Fd, OpId)>,
     attempt: Option<(SocketId, Fd, OpId)>,
     sockets: BTreeMap<SocketId, Half>,
     /// Accepted, not yet named: names come from the owner of all links.
@@ -49,7 +48,6 @@ impl Opening {
         Opening {
             peer: link.peer,
             connector: connector.settled_by(link.arbitration),
-            listener: None,
             attempt: None,
             sockets: BTreeMap::new(),
             accepted: Vec::new(),
@@ -91,11 +89,28 @@ impl Opening {
         self.sockets.remove(&id).map(|half| (half.fd, half.outbox))
     }
 
-    pub(super) fn on_accept(&mut self, mut done: Done<Token>, _now: Instant) {
-        match done.accepted() {
-            Ok(fd) => self.accepted.push(Rc::new(fd)),
-            Err(_) if done.op.is_some() => self.listener = None,
-            Err(_) => {}
+    /// A connection came from the peer's address.
+    pub(super) fn on_accepted(&mut self, fd: Fd) {
+        self.accepted.push(fd);
+    }
+
+    /// Whether the peer can come in at `local`. If not, that is tried again with the next attempt, and said once.
+    pub(super) fn on_listen(&mut self, listens: io::Result<()>, local: SocketAddr) {
+        let attempt = listens.map_err(|e| {
+            let attempt = match e.raw_os_error() {
+                Some(libc::EADDRINUSE) => Attempt::PortTaken,
+                Some(libc::EADDRNOTAVAIL) => Attempt::NoSuchAddress,
+                _ => Attempt::Failed(format!("cannot listen on {local}: {e}")),
+            };
+            (attempt, format!("cannot listen on {local}: {e}"))
+        });
+        match attempt {
+            Ok(()) => self.listening = None,
+            Err((attempt, _)) if self.listening.as_ref() == Some(&attempt) => {}
+            Err((attempt, text)) => {
+                self.log.push(text);
+                self.listening = Some(attempt);
+            }
         }
     }
 
@@ -152,14 +167,13 @@ impl Opening {
             *next_socket += 1;
             SocketId(*next_socket)
         };
-        self.listen(ring, settings);
         for id in std::mem::take(&mut self.incomplete) {
             self.read_first(ring, pool, id);
         }
         for fd in std::mem::take(&mut self.accepted) {
             let Some(from) = peer_address(&fd) else { continue };
             let id = name();
-            self.note_stranger(from.ip().to_canonical(), settings, now);
+            configure(fd.as_raw_fd(), settings);
             self.sockets.insert(id, Half { fd, outbox: Outbox::default(), first: Vec::new() });
             self.connector.on_accepted(id, from.ip(), now);
         }
@@ -204,40 +218,9 @@ impl Opening {
 
     /// Closes everything.
     pub(super) fn stop(&mut self, ring: &mut Ring<Token>) {
-        if let Some((_, accept)) = self.listener.take() {
-            ring.cancel(accept);
-        }
         self.abandon(ring);
         self.sockets.values().for_each(|h| sys::shutdown(h.fd.as_raw_fd()));
         self.sockets.clear();
-    }
-
-    fn listen(&mut self, ring: &mut Ring<Token>, settings: &LinkSettings) {
-        if self.listener.is_some() {
-            return;
-        }
-        let local = settings.connector.local;
-        let socket = sys::tcp_socket(&local, |fd| configure(fd, settings));
-        match socket.and_then(|s| sys::listen(&s, 64).map(|()| s)) {
-            Ok(socket) => {
-                let fd: Fd = Rc::new(socket);
-                let accept = ring.push(Op::Accept { fd: fd.clone() }, Token::Listen(self.peer));
-                self.listener = Some((fd, accept));
-                self.listening = None;
-            }
-            // Tried again with the next attempt; said once.
-            Err(e) => {
-                let attempt = match e.raw_os_error() {
-                    Some(libc::EADDRINUSE) => Attempt::PortTaken,
-                    Some(libc::EADDRNOTAVAIL) => Attempt::NoSuchAddress,
-                    _ => Attempt::Failed(format!("cannot listen on {local}: {e}")),
-                };
-                if self.listening.as_ref() != Some(&attempt) {
-                    self.log.push(format!("cannot listen on {local}: {e}"));
-                    self.listening = Some(attempt);
-                }
-            }
-        }
     }
 
     /// A connection of ours was not made.
@@ -259,10 +242,8 @@ impl Opening {
         }
     }
 
-    fn note_stranger(&mut self, from: IpAddr, settings: &LinkSettings, now: Instant) {
-        if from == settings.connector.peer.ip().to_canonical() {
-            return;
-        }
+    /// A connection came from an address that is no peer's.
+    pub(super) fn note_stranger(&mut self, from: IpAddr, now: Instant) {
         if self.stranger.is_none_or(|(before, _)| before != from) {
             self.log.push(format!("a connection came from {from}, which is not the peer's address: it is not let in"));
         }
@@ -320,6 +301,6 @@ pub(super) fn configure(fd: i32, settings: &LinkSettings) {
     force(settings.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
 }
 
-fn peer_address(fd: &Fd) -> Option<SocketAddr> {
+pub(super) fn peer_address(fd: &Fd) -> Option<SocketAddr> {
     TcpStream::from(fd.try_clone().ok()?).peer_addr().ok()
 }

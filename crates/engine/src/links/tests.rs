@@ -45,7 +45,7 @@ impl Node {
         let now = sys::now();
         for d in done {
             match d.token {
-                Token::Listen(peer) => self.links.on_accept(&mut self.ring, peer, d, now),
+                Token::Listen(name) => self.links.on_accept(&mut self.ring, name, d, now),
                 Token::Open(peer, socket) => self.links.on_open(&mut self.ring, peer, socket, d, now),
                 Token::Link(peer, socket) => self.links.on_socket(&mut self.ring, peer, socket, d, now),
                 other => panic!("{other:?}"),
@@ -185,4 +185,36 @@ fn garbage_instead_of_features_is_a_violation() {
     garbage.data.outbox.message().copy(&[0xff; 64]);
     turn_until(&mut a, &mut b, "the link is down", |_, b| b.is_down());
     assert!(b.seen.iter().any(|e| matches!(e, LinkEvent::Down { why: LinkDown::Violation, .. })));
+}
+
+/// One address for all peers, as in a mesh. The first peer is dead, and the second one only waits to be let in.
+#[test]
+fn peers_that_share_an_address_come_in_by_one_listener() {
+    let at = |ip: [u8; 4]| std::net::SocketAddr::from((ip, free_address().port()));
+    let (here, dead, there) = (at([127, 0, 0, 1]), at([127, 0, 0, 2]), at([127, 0, 0, 3]));
+    let mut a = Node::new(here, dead, 1);
+    let mut second = a.links.link(node_id(1)).unwrap().settings.clone();
+    second.connector.peer = there;
+    a.links.links.push(Link::new(node_id(2), second));
+    let mut c = Node::new(there, here, 0);
+    // Nothing comes to c: its own attempts have to get through.
+    c.links.link(node_id(0)).unwrap().settings.connector.local = at([127, 0, 0, 3]);
+    a.links.connect(node_id(1), sys::now(), true);
+    a.links.connect(node_id(2), sys::now(), true);
+    c.links.connect(node_id(0), sys::now(), true);
+    for _ in 0..2000 {
+        a.turn();
+        c.turn();
+        if a.is_up() && c.is_up() {
+            break;
+        }
+    }
+    assert!(matches!(a.seen[..], [.., LinkEvent::Up { peer, .. }] if peer == node_id(2)), "{:?}", a.seen);
+    assert!(c.is_up());
+    // The first one is still awaited.
+    assert!(std::net::TcpStream::connect(here).is_ok());
+    a.links.close(&mut a.ring, node_id(1), sys::now());
+    a.turn();
+    a.turn();
+    assert!(std::net::TcpStream::connect(here).is_err(), "nobody is awaited");
 }
