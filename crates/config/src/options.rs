@@ -564,6 +564,9 @@ option_structs! {
         resync_controller: ResyncController = "resync-controller",
         /// How long a wait for the next event stays awake at most, 0 to 1 ms; 0 = it sleeps at once. Default 100 us.
         busy_poll: Duration = "busy-poll",
+        /// Newest protocol version that is offered to peers: 86 to 101 is DRBD 8.4's dialect, 118 to 124 DRBD 9's.
+        /// Default 101.
+        protocol_version_max: u32 = "protocol-version-max",
         /// Members of this group may look at the resource, as root may; default: nobody but root.
         status_group: Option<String> = "status-group",
     }

@@ -377,6 +377,7 @@ table! {
         "drbd-names": YES, honoured();
         "resync-controller": choice::<ResyncController>("adaptive"), honoured();
         "busy-poll": number(Unit::Microsecond, 100, 0, 1000), honoured();
+        "protocol-version-max": number(Unit::One, 101, 86, 124), honoured();
         "status-group": NAME, honoured();
     }
     ResyncGoal {

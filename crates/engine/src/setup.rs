@@ -24,7 +24,7 @@ use wire::AfterSplitBrain;
 pub fn resource_config(local: &LocalResource) -> Result<ResourceConfig, String> {
     local.check_startable().map_err(|errors| errors.to_string())?;
     let volumes = local.volumes.iter().map(|v| Ok(VolumeConfig { volume: v.nr, disk: disk_config(local, v)? }));
-    let connections = local.peers.iter().map(connection_config);
+    let connections = local.peers.iter().map(|peer| connection_config(peer, local));
     Ok(ResourceConfig {
         name: local.name.clone(),
         node: local.node_id,
@@ -137,7 +137,7 @@ fn resync_config(local: &LocalResource, volume: &LocalVolume) -> ResyncConfig {
     }
 }
 
-fn connection_config(peer: &LocalConnection) -> Result<ConnectionConfig, String> {
+fn connection_config(peer: &LocalConnection, local: &LocalResource) -> Result<ConnectionConfig, String> {
     let net = &peer.net;
     check_algorithms(peer)?;
     let mut c = ConnectionConfig::new(peer.peer_node_id, &peer.peer_name, addresses(peer)?);
@@ -146,6 +146,7 @@ fn connection_config(peer: &LocalConnection) -> Result<ConnectionConfig, String>
         config::Protocol::B => Protocol::B,
         config::Protocol::C => Protocol::C,
     };
+    c.max_version = protocol_version_max(local)?;
     c.cram_hmac = net.cram_hmac_alg.clone();
     c.integrity = net.data_integrity_alg.clone();
     c.two_primaries = net.allow_two_primaries;
@@ -174,6 +175,21 @@ fn connection_config(peer: &LocalConnection) -> Result<ConnectionConfig, String>
     };
     (c.congestion_fill, c.congestion_extents) = (net.congestion_fill.0, net.congestion_extents);
     Ok(c)
+}
+
+/// The newest version that is offered. Between the two dialects lie versions that urbd does not speak.
+fn protocol_version_max(local: &LocalResource) -> Result<u32, String> {
+    let version = local.urbd.protocol_version_max;
+    let newest_of_84 = wire::Version::MAX_84.number();
+    if version > newest_of_84 && version < wire::Version::MIN_9.number() {
+        return Err(format!(
+            "protocol-version-max {version}: urbd speaks versions 86 to {newest_of_84} (DRBD 8.4) and {} to {} (DRBD 9); \
+             use one of these",
+            wire::Version::MIN_9.number(),
+            wire::Version::MAX.number()
+        ));
+    }
+    Ok(version)
 }
 
 /// Each algorithm that is named must be one of ours: a digest that is never made is found by no peer.

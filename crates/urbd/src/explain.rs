@@ -266,6 +266,11 @@ const TEXTS: &[(Group, &str, &str)] = &[
     (Group::Urbd, "busy-poll", "How long the process looks for work before it sleeps; 0: not at all"),
     (
         Group::Urbd,
+        "protocol-version-max",
+        "Newest protocol version offered to peers: up to 101 is DRBD 8.4's dialect, 118 to 124 DRBD 9's",
+    ),
+    (
+        Group::Urbd,
         "status-group",
         "Members of this Unix group may look at the resource, as root may; they may change nothing",
     ),

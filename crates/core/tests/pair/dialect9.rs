@@ -66,6 +66,17 @@ fn what_speaks_the_old_dialect_is_met_in_it() {
     }
 }
 
+/// 121 too, with which one feature does not go.
+#[test]
+fn each_version_is_spoken() {
+    for version in 118..=124 {
+        let pair = Pair::on(V09, true, |cfg| cfg.connections[0].max_version = version);
+        let versions = [0, 1].map(|i| pair.nodes[i].core.snapshot().connections[0].version);
+        assert_eq!(versions, [Some(version); 2], "{:?}", pair.nodes[0].notes);
+        assert_eq!(pair.states(), [wire::ConnState::Connected; 2]);
+    }
+}
+
 #[test]
 fn writes_reach_both_in_one_generation() {
     let mut pair = pair();

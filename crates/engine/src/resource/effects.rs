@@ -30,6 +30,8 @@ impl Runner {
             Effect::Connect { peer, not_before, accept_before } => self.links.connect(peer, not_before, accept_before),
             Effect::Dialect { peer, dialect, integrity } => {
                 self.links.set_dialect(peer, dialect, integrity.as_deref());
+                let who = format!("{} {}", self.local.name, self.peer_name(peer));
+                log("info", &format!("{who}: agreed on protocol version {}", dialect.version));
             }
             Effect::Hmac { peer, token, algorithm, message } => {
                 let mac = self.hmac(peer, &algorithm, &message);

@@ -1,0 +1,69 @@
+"""Two urbd nodes that speak DRBD 9's dialect with each other (`protocol-version-max 124`)."""
+
+import os
+
+import pytest
+
+from cluster import MIB, Failed, eventually, md5
+from test_two_nodes import Load, verify
+
+SIZE = 32 * MIB
+
+
+def two(cluster, version=124, **options):
+    """Both UpToDate, nobody Primary."""
+    a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)
+    cluster.configure(extra=f"urbd {{ protocol-version-max {version}; }}", **options)
+    for n in (a, b):
+        n.urbd("create-md", "--force", "--format=v09", "--max-peers=1", "r0")
+        n.start()
+    for n in (a, b):
+        n.wait(conn="Connected")
+        assert f"agreed on protocol version {version}" in n.log()
+    a.urbd("new-current-uuid", "--clear-bitmap", "r0/0")
+    for n in (a, b):
+        n.wait(disk="UpToDate", peer_disk="UpToDate")
+    return a, b
+
+
+def same(*nodes):
+    size = min(n.data_size() for n in nodes)
+    eventually("identical backing files", lambda: len({md5(n.disk_file(), size) for n in nodes}) == 1, 15)
+
+
+@pytest.mark.parametrize("protocol,version", [("A", 124), ("B", 121), ("C", 118), ("C", 124)])
+def test_writes_and_roles(cluster, protocol, version):
+    a, b = two(cluster, version, protocol=protocol)
+    for here, there in ((a, b), (b, a), (a, b)):
+        here.urbd("primary", "r0")
+        there.wait(peer_role="Primary")
+        load = Load(here, seconds=100)
+        load.wait_writes(100)
+        journal = load.interrupt()
+        verify(here, journal)
+        here.urbd("secondary", "r0")
+        there.wait(peer_role="Secondary")
+        same(a, b)
+
+
+def test_who_is_promoted_beside_a_primary_is_refused(cluster):
+    a, b = two(cluster)
+    a.urbd("primary", "r0")
+    b.wait(peer_role="Primary")
+    with pytest.raises(Failed, match="ended with 11"):
+        b.urbd("primary", "r0")
+    assert b.state()["role"] == "Secondary"
+
+
+def test_they_part_and_meet(cluster):
+    a, b = two(cluster)
+    for n in (a, b):
+        n.urbd("disconnect", "r0")
+        n.wait(conn="StandAlone")
+        n.urbd("connect", "r0")
+        for m in (a, b):
+            m.wait(conn="Connected", peer_disk="UpToDate")
+    a.urbd("primary", "r0")
+    a.write(0, os.urandom(MIB))
+    a.flush()
+    same(a, b)
