@@ -88,22 +88,22 @@ impl Resource {
         self.begin_anew(i, Lost::ProtocolError, reason, text, (wait, true));
     }
 
-    /// The peer has proved who it is. Is it refused as there is another one already, and one of the two takes the
-    /// resource for one of two nodes? Who came first stays. As long as nothing was agreed with that one it may yet
-    /// fail, so this one comes again.
+    /// The peer has proved who it is. Is it refused as there is another one already? DRBD 8.4 takes a resource for one
+    /// of two nodes (`docs/spec/connection-and-state.md` 4.2), and in 9's dialect this node speaks with one peer. Who
+    /// came first stays. As long as nothing was agreed with that one it may yet fail, so this one comes again.
     pub(crate) fn refuse_beside_other(&mut self, i: NodeId) -> bool {
-        let alone = |c: &Connection| c.dialect().is_some_and(|dialect| !dialect.allows_other_peers());
-        let this = alone(&self.connections[i]);
-        let Some((other, _)) = self.connected().find(|(other, c)| *other != i && (this || alone(c))) else {
-            return false;
-        };
+        let Some((other, _)) = self.connected().find(|(other, _)| *other != i) else { return false };
         let met = self.devices.ids().any(|d| self.state.replication(other, d) != Replication::Off);
         let name = |i: NodeId| &self.connections[i].cfg.peer_name;
-        let (name, other, old) = (name(i), name(other), if this { name(i) } else { name(other) });
+        let of_84 = [i, other].into_iter().find(|i| self.connections[*i].nine().is_none());
+        let why = match of_84 {
+            Some(old) => format!("{} speaks DRBD 8.4's protocol, which knows one peer", name(old)),
+            None => "in DRBD 9's dialect urbd speaks with one peer as yet".to_owned(),
+        };
+        let (name, other) = (name(i), name(other));
         if met {
             let text = format!(
-                "{name} is refused beside {other}, which is connected: {old} speaks DRBD 8.4's protocol, which knows one \
-                 peer; disconnect {other}, then connect {name}"
+                "{name} is refused beside {other}, which is connected: {why}; disconnect {other}, then connect {name}"
             );
             self.give_up(i, "not-the-only-peer", text);
         } else {

@@ -157,13 +157,6 @@ impl Dialect {
         self.features.contains(feature)
     }
 
-    /// May a resource be connected to another peer besides the one that speaks so? DRBD 8.4 knows a resource of two
-    /// nodes (`docs/spec/connection-and-state.md` 4.2).
-    #[must_use]
-    pub const fn allows_other_peers(&self) -> bool {
-        self.version.number() >= 110
-    }
-
     /// Largest range of one P_TRIM or P_ZEROES to send, in bytes (`docs/spec/wire-protocol.md` 5.1).
     #[must_use]
     pub const fn max_discard(&self) -> u32 {
