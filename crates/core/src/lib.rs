@@ -70,6 +70,7 @@ mod al;
 mod announce;
 mod api;
 mod attach;
+mod audit;
 mod bitmap_exchange;
 mod command;
 mod config;

@@ -94,6 +94,13 @@ fn changes_data(packet: &Packet) -> bool {
     change_of(packet).is_some()
 }
 
+impl HeldPacket {
+    /// Memory that it takes, in bytes.
+    pub(crate) fn cost(&self) -> u64 {
+        cost(&self.packet, &self.payload)
+    }
+}
+
 /// Memory that a held packet takes, in bytes.
 fn cost(packet: &Packet, payload: &Segments) -> u64 {
     let inside = match packet {
@@ -131,7 +138,7 @@ impl Resource {
             }
             let c = &mut self.connections[i];
             c.number_missing = None;
-            c.held_bytes -= cost(&next.packet, &next.payload);
+            c.held_bytes -= next.cost();
             c.packet_came = next.came;
             if let Some(d) = self.device_index(next.volume) {
                 self.devices[d].recheck |= changes_data(&next.packet);

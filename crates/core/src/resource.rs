@@ -338,6 +338,9 @@ impl Resource {
         }
         self.send_late_barriers();
         self.keep_house();
+        if cfg!(debug_assertions) {
+            self.audit();
+        }
     }
 
     // -- outputs -----------------------------------------------------------------------------------------------------

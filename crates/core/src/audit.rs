@@ -1,0 +1,165 @@
+//! What always holds at the end of a turn, with debug assertions: sums agree with what they are sums of, and nothing
+//! waits for what is not there. Written independently of the rules that bring it about.
+
+use crate::Resource;
+use crate::connection::Connection;
+use crate::decide::state::Replication;
+use crate::peer_write::{HeldPacket, PACKET_COST};
+use crate::request::{Local, Request, Write};
+use crate::resource::Op;
+use units::{NodeId, VolumeNr};
+
+/// With more than this in flight only some turns would be worth what it takes.
+const MOST: usize = 256;
+
+impl Resource {
+    /// Panics if something does not add up.
+    pub(crate) fn audit(&self) {
+        if self.requests.len() + self.peer_writes.len() + self.ops.len() > MOST {
+            return;
+        }
+        assert!(!self.carrying_out && self.afterwards.is_empty(), "a change is not finished");
+        for (i, c) in self.connections.iter() {
+            self.audit_connection(i, c);
+            for d in self.devices.ids() {
+                self.audit_pair(i, d);
+            }
+        }
+        for d in self.devices.ids() {
+            self.audit_device(d);
+        }
+        for (key, request) in self.requests.iter() {
+            if let Request::Write(write) = request {
+                self.audit_write(key, write);
+            }
+        }
+    }
+
+    fn audit_connection(&self, i: NodeId, c: &Connection) {
+        let held: u64 = c.held.iter().map(HeldPacket::cost).sum();
+        assert_eq!(c.held_bytes(), held, "bytes held for peer {i}");
+        let of_peer = self.peer_writes.iter().filter(|(_, w)| w.connection == i);
+        let writes: u64 = of_peer.map(|(_, w)| w.data.len() + PACKET_COST).sum();
+        let reads = self.ops.iter().filter_map(|(_, op)| match op {
+            Op::PeerRead { connection, request, .. } if *connection == i => Some(request.size.0 + PACKET_COST),
+            _ => None,
+        });
+        assert_eq!(c.working, writes + reads.sum::<u64>(), "what the disks do for peer {i}");
+        if c.link.is_none() {
+            assert!(!self.state.is_connected(i), "peer {i} is connected without a link");
+            assert!(c.held.is_empty() && c.log.is_empty() && c.barriers.is_empty(), "peer {i}: left from a link");
+            assert!(c.epochs.is_empty(), "peer {i}: epochs of no link");
+        }
+        let epochs = c.log.iter().zip(c.log.iter().skip(1));
+        for (one, next) in epochs {
+            assert!(next.epoch.wrapping_sub(one.epoch) < 1 << 31, "peer {i}: epochs {} and {}", one.epoch, next.epoch);
+        }
+        for sent in &c.log {
+            if let Some(Request::Write(w)) = self.requests.get(sent.request) {
+                assert!(w.sent.contains(i) && w.epoch == sent.epoch, "peer {i}: a write in the log: {w:?}");
+            }
+        }
+    }
+
+    fn audit_pair(&self, i: NodeId, d: VolumeNr) {
+        let replication = self.state.replication(i, d);
+        assert!(
+            replication == Replication::Off || self.state.is_connected(i),
+            "volume {d} is {replication} with peer {i}, who is not connected"
+        );
+        let pd = &self.connections[i].peer_devices[d];
+        // Those wait for the peer to come back.
+        let kept = &self.connections[i].frozen;
+        let pending = self.requests.iter().filter(|(key, request)| match request {
+            Request::Write(w) => w.device == d && w.pending.contains(i) && !kept.contains(key),
+            Request::Read(r) => r.device == d && r.remote == Some(i),
+            Request::Flush(_) => false,
+        });
+        if self.connections[i].link.is_some() {
+            assert_eq!(pd.pending as usize, pending.count(), "answers of peer {i} that volume {d} waits for");
+        }
+        let session = self.connections[i].session;
+        let unacked = self.peer_writes.iter().filter(|(_, w)| (w.connection, w.device, w.session) == (i, d, session));
+        if self.connections[i].link.is_some() {
+            assert_eq!(pd.unacked as usize, unacked.count(), "writes of peer {i} to volume {d}");
+        }
+    }
+
+    fn audit_device(&self, d: VolumeNr) {
+        let dev = &self.devices[d];
+        let of = |wanted: fn(&Op) -> Option<VolumeNr>| self.ops.iter().filter(|(_, op)| wanted(op) == Some(d)).count();
+        let local = self.ops.iter().filter(|(_, op)| match op {
+            Op::LocalWrite(key) | Op::LocalRead(key) | Op::LocalFlush(key) => {
+                self.requests.get(*key).is_some_and(|request| request.device() == d)
+            }
+            _ => false,
+        });
+        assert_eq!(dev.local_pending as usize, local.count(), "volume {d}: disk operations");
+        let meta = of(|op| match op {
+            Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) => Some(*d),
+            _ => None,
+        });
+        assert_eq!(dev.meta_pending as usize, meta, "volume {d}: metadata operations");
+    }
+
+    fn audit_write(&self, key: u64, w: &Write) {
+        let sent = w.sent;
+        assert!(w.pending.without(sent).is_empty(), "{w:?} waits for who was not sent it");
+        assert!(w.sis.without(w.ok).is_empty(), "{w:?} is in sync where it is not");
+        assert!(!w.completed || w.pending.is_empty(), "{w:?} is completed and waits");
+        if w.local == Local::Pending {
+            let under_way = self.ops.iter().any(|(_, op)| matches!(op, Op::LocalWrite(k) if *k == key));
+            assert!(under_way, "{w:?} waits for a disk that has nothing to do");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ConnectionConfig, OnNoData, Resource, ResourceConfig, VolumeConfig};
+    use std::net::SocketAddr;
+    use units::{NodeId, VolumeNr};
+
+    const PEER: NodeId = NodeId::new(1).expect("a node id");
+    const VOLUME: VolumeNr = VolumeNr(0);
+
+    fn resource() -> Resource {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let volumes = vec![VolumeConfig { volume: VOLUME, disk: None }];
+        let connections = vec![ConnectionConfig::new(PEER, "bravo", (address(7788), address(7789)))];
+        let (node, on_no_data) = (NodeId::new(0).expect("a node id"), OnNoData::IoError);
+        let name = "r0".to_owned();
+        let (before_resync_target, before_resync_source, fence_handler) = (false, false, false);
+        let cfg = ResourceConfig {
+            name,
+            node,
+            on_no_data,
+            fence_handler,
+            before_resync_target,
+            before_resync_source,
+            volumes,
+            connections,
+        };
+        Resource::new(cfg, 1)
+    }
+
+    /// Everything that is counted is looked at.
+    #[test]
+    fn a_count_that_does_not_add_up_is_noticed() {
+        let wrong: [fn(&mut Resource); 6] = [
+            |r| r.devices[VOLUME].local_pending += 1,
+            |r| r.devices[VOLUME].meta_pending += 1,
+            |r| r.connections[PEER].held_bytes += 1,
+            |r| r.connections[PEER].working += 1,
+            |r| r.connections[PEER].barriers.push_back((1, units::Instant(0))),
+            |r| r.carrying_out = true,
+        ];
+        resource().audit();
+        for (n, spoil) in wrong.into_iter().enumerate() {
+            let mut resource = resource();
+            spoil(&mut resource);
+            let audited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| resource.audit()));
+            assert!(audited.is_err(), "wrong {n}");
+        }
+    }
+}
