@@ -338,7 +338,7 @@ impl Resource {
         }
         self.send_late_barriers();
         self.keep_house();
-        if cfg!(debug_assertions) {
+        if cfg!(all(debug_assertions, feature = "rows")) {
             self.audit();
         }
     }
