@@ -338,7 +338,7 @@ impl Resource {
         }
         self.send_late_barriers();
         self.keep_house();
-        if cfg!(all(debug_assertions, feature = "rows")) {
+        if cfg!(debug_assertions) {
             self.audit();
         }
     }
