@@ -709,8 +709,6 @@ fn offer(own: NodeId, cfg: &crate::ConnectionConfig) -> wire::ConnectionFeatures
     };
     // The reference mishandles P_ZEROES with integrity (`docs/spec/wire-protocol.md` 17.1).
     let zeroes = if cfg.integrity.is_some() { Features::WRITE_ZEROES } else { Features::NONE };
-    // With this feature it would be a mixture that nobody accepts (`docs/spec/wire-protocol.md` 17.12).
-    let dagtags = if cfg.max_version == 121 { Features::RESYNC_DAGTAG } else { Features::NONE };
-    let left_out = zeroes | dagtags;
+    let left_out = zeroes | Features::never_with(cfg.max_version);
     wire::ConnectionFeatures { protocol_max: cfg.max_version, features: all.features.without(left_out), ..all }
 }

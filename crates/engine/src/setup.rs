@@ -180,16 +180,15 @@ fn connection_config(peer: &LocalConnection, local: &LocalResource) -> Result<Co
 /// The newest version that is offered. Between the two dialects lie versions that urbd does not speak.
 fn protocol_version_max(local: &LocalResource) -> Result<u32, String> {
     let version = local.urbd.protocol_version_max;
-    let newest_of_84 = wire::Version::MAX_84.number();
-    if version > newest_of_84 && version < wire::Version::MIN_9.number() {
-        return Err(format!(
-            "protocol-version-max {version}: urbd speaks versions 86 to {newest_of_84} (DRBD 8.4) and {} to {} (DRBD 9); \
-             use one of these",
-            wire::Version::MIN_9.number(),
-            wire::Version::MAX.number()
-        ));
+    if wire::Version::new(version).is_some() {
+        return Ok(version);
     }
-    Ok(version)
+    let [min, max_84, min_9, max] =
+        [wire::Version::MIN, wire::Version::MAX_84, wire::Version::MIN_9, wire::Version::MAX].map(|v| v.number());
+    Err(format!(
+        "protocol-version-max {version}: urbd speaks versions {min} to {max_84} (DRBD 8.4) and {min_9} to {max} (DRBD 9); \
+         use one of these"
+    ))
 }
 
 /// Each algorithm that is named must be one of ours: a digest that is never made is found by no peer.

@@ -58,8 +58,7 @@ impl ConnectionFeatures {
         }
         let version = Version::new(top(self).min(top(peer))).ok_or(refusal)?;
         let features = self.features.and(peer.features);
-        // Only 9.2.0 to 9.2.2 offer this mixture, and what they mean by it was never released again.
-        if version.number() == 121 && features.contains(Features::RESYNC_DAGTAG) {
+        if features.and(Features::never_with(version.number())) != Features::NONE {
             return Err(refusal);
         }
         Ok(Dialect { version, features })
