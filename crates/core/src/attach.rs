@@ -240,7 +240,7 @@ impl Resource {
             return Err((if consistent { 170 } else { 111 }, text));
         }
         let node = self.cfg.node;
-        if md.version() == meta::Version::V08 && self.connections.values().count() > 1 {
+        if md.version() == meta::Version::V08 && self.connections.members().len() > 1 {
             let text = "metadata of format v08 knows one peer, and more are configured: convert it, or create it with \
                         --format v09 and --max-peers";
             return Err((162, text.to_owned()));

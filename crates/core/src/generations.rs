@@ -71,15 +71,8 @@ impl Resource {
     /// A new current generation: the old one becomes what the bitmap is about.
     pub(crate) fn new_generation(&mut self, d: VolumeNr) {
         let fresh = self.draw_generation();
-        let first = self.connections.ids().next();
-        let old = self.uuids(first, d).current;
-        for i in self.peers_or_none() {
-            // What one peer's part pushes into the history, which all share, the next one's keeps.
-            let mut set = UuidSet { current: old, ..self.uuids(i, d) };
-            set.start_generation(fresh);
-            self.put_uuids(i, d, &set);
-        }
-        let bitmap = self.uuids(first, d).bitmap;
+        self.move_sets(d, |_, set| set.start_generation(fresh));
+        let bitmap = self.uuids(self.connections.ids().next(), d).bitmap;
         self.devices[d].exposed = fresh;
         self.devices[d].new_generation_pending = false;
         self.devices[d].generation_with_first_write = false;
@@ -90,6 +83,17 @@ impl Resource {
         }
         let text = format!("new data generation {fresh}, the bitmap counts from {bitmap}");
         self.note(Severity::Info, Some(d), None, "new-generation", text);
+    }
+
+    /// The sets of all nodes make the same step, from the same generation.
+    pub(crate) fn move_sets(&mut self, d: VolumeNr, step: impl Fn(Option<NodeId>, &mut UuidSet)) {
+        let old = self.uuids(None, d).current;
+        for i in self.peers_or_none() {
+            // What one peer's part pushes into the history, which all share, the next one's keeps.
+            let mut set = UuidSet { current: old, ..self.uuids(i, d) };
+            step(i, &mut set);
+            self.put_uuids(i, d, &set);
+        }
     }
 
     /// The peer is, or will be, the target of a resync, and gets the generation with that: what was compared stays so.
@@ -109,35 +113,29 @@ impl Resource {
         if !written || !self.state.replicates_anywhere(d) || !self.knows_strangers(d) {
             return;
         }
-        let here = self.slots_here(d);
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(b) = &self.devices[d].backing else { return };
         let current = b.md.current;
-        if current.is_none() || current.same(Generation::JUST_CREATED) || b.md.version() == meta::Version::V08 {
+        if is_fresh(current) || b.md.version() == meta::Version::V08 {
             return;
         }
-        let mut changed = false;
-        for peer in b.md.peers.iter_mut().filter(|p| is_absent(p, &here) && p.bitmap_uuid.is_none()) {
-            peer.bitmap_uuid = current;
-            changed = true;
-        }
-        if changed {
+        let uncounted = |p: &PeerRecord| self.is_absent(d, p) && p.bitmap_uuid.is_none();
+        let owners: Vec<usize> = (0..b.md.peers.len()).filter(|owner| uncounted(&b.md.peers[*owner])).collect();
+        if let (false, Some(b)) = (owners.is_empty(), &mut self.devices[d].backing) {
+            owners.into_iter().for_each(|owner| b.md.peers[owner].bitmap_uuid = current);
             self.generation_changed(d);
         }
     }
 
     /// Does a node that is not here, other than the peer, lack what this copy has, perhaps in the present generation?
     pub(crate) fn absent_lacks_something(&self, i: NodeId, d: VolumeNr) -> bool {
-        let mut here = self.slots_here(d);
-        here.extend(self.slot(i, d));
-        let fresh = |g: Generation| g.is_none() || g.same(Generation::JUST_CREATED);
+        let its = self.slot(i, d);
         let mut peers = self.devices[d].backing.iter().flat_map(|b| &b.md.peers);
-        peers.any(|p| is_absent(p, &here) && !fresh(p.bitmap_uuid))
+        peers.any(|p| self.is_absent(d, p) && p.slot.map(usize::from) != its && !is_fresh(p.bitmap_uuid))
     }
 
-    /// The bitmap slots of the peers that get what is written.
-    fn slots_here(&self, d: VolumeNr) -> Vec<usize> {
-        let here = self.connections.ids().filter(|i| self.state.replicates(*i, d));
-        here.filter_map(|i| self.slot(i, d)).collect()
+    /// Has the node a bitmap, and is it not one of those that get what is written?
+    fn is_absent(&self, d: VolumeNr, peer: &PeerRecord) -> bool {
+        peer.slot.is_some_and(|slot| !self.is_slot_of_connected(d, usize::from(slot)))
     }
 
     pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
@@ -165,7 +163,7 @@ impl Resource {
     }
 }
 
-/// Has the node a bitmap, and is it not one of those that are here?
-fn is_absent(peer: &PeerRecord, here: &[usize]) -> bool {
-    peer.slot.is_some_and(|slot| !here.contains(&usize::from(slot)))
+/// Does it stand for no data yet?
+fn is_fresh(generation: Generation) -> bool {
+    generation.is_none() || generation.same(Generation::JUST_CREATED)
 }

@@ -143,7 +143,7 @@ impl Resource {
         self.devices[d].backing.as_ref().map_or(0, |b| b.bitmaps.len())
     }
 
-    fn is_slot_of_connected(&self, d: VolumeNr, slot: usize) -> bool {
+    pub(crate) fn is_slot_of_connected(&self, d: VolumeNr, slot: usize) -> bool {
         self.connections.ids().any(|i| self.state.replicates(i, d) && self.slot(i, d) == Some(slot))
     }
 }

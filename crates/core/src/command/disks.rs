@@ -7,7 +7,6 @@ use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
-use crate::decide::uuid84::UuidSet;
 use crate::decide::{Reason, StateChangeResult as Code, sizes};
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
@@ -178,16 +177,13 @@ impl Resource {
     /// The bitmaps of all nodes count from the present generation, and what they counted from is history.
     fn begin_by_command(&mut self, d: VolumeNr, partner: Option<NodeId>, (clear, skip): (bool, bool)) {
         let fresh = self.draw_generation();
-        let old = self.uuids(partner, d).current;
-        for i in self.peers_or_none() {
-            let mut set = UuidSet { current: old, ..self.uuids(i, d) };
+        self.move_sets(d, |i, set| {
             set.retire_bitmap();
             set.start_generation(fresh);
             if skip && i == partner {
                 set.bitmap = Generation::NONE;
             }
-            self.put_uuids(i, d, &set);
-        }
+        });
         if clear {
             for i in self.connections.ids() {
                 if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
