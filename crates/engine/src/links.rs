@@ -403,7 +403,7 @@ impl Links {
             if let Phase::Opening(opening) = &mut link.phase
                 && its
             {
-                opening.on_accepted(fd);
+                opening.on_accepted(fd, from);
                 let peer = link.peer;
                 return self.perform(ring, peer, now);
             }
@@ -469,8 +469,7 @@ impl Links {
     fn perform(&mut self, ring: &mut Ring<Token>, peer: NodeId, now: Instant) {
         let link = self.links.iter_mut().find(|link| link.peer == peer);
         let Some(Link { settings, phase: Phase::Opening(opening), .. }) = link else { return };
-        self.next_socket += 1;
-        let listens = self.listeners.listen(ring, settings, SocketId(self.next_socket));
+        let listens = self.listeners.listen(ring, settings, &mut self.next_socket);
         opening.on_listen(listens, settings.connector.local);
         let established = opening.perform(ring, self.pool, settings, &mut self.next_socket, now);
         self.events.extend(opening.take_log().into_iter().map(|text| LinkEvent::Log { peer, text }));

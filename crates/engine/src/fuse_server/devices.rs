@@ -117,6 +117,11 @@ impl Device {
         Device { device, name, size: device.size(), hold: Hold::Users }
     }
 
+    /// Does it still stand on its file?
+    fn is_there(&self) -> bool {
+        self.device.stands_on(&self.name)
+    }
+
     /// Has the kernel been told to refuse writes to it? `None`: it is gone, and somebody else has its number.
     fn forbids_writes(&self) -> Option<bool> {
         self.device.forbids_writes(&self.name)
@@ -395,10 +400,9 @@ impl FuseServer {
 
     /// The kernel has closed a volume's file: the device is gone, unless somebody else had it open as well.
     pub(super) fn released(&mut self, volume: VolumeNr) {
-        let Some(name) = self.session.file(u32::from(volume.0)) else { return };
         let Some(node) = self.volumes.get_mut(&volume) else { return };
-        if let Some(Device { device, hold: Hold::Users, .. }) = &node.device
-            && !device.stands_on(&name)
+        if let Some(device @ Device { hold: Hold::Users, .. }) = &node.device
+            && !device.is_there()
         {
             node.gone();
             self.closed.push(volume);
@@ -472,7 +476,6 @@ impl FuseServer {
 
     /// A helper thread has done its work. `Some` says what went wrong.
     pub(crate) fn on_work(&mut self, volume: VolumeNr) -> Option<String> {
-        let name = self.session.file(u32::from(volume.0))?;
         let node = self.volumes.get_mut(&volume)?;
         let ended = match node.work.take()? {
             Work::Attach(mut work, size) => match work.take()? {
@@ -503,7 +506,7 @@ impl FuseServer {
                 let result = work.take()?;
                 let let_in = node.used();
                 match &mut node.device {
-                    Some(device) if device.device.stands_on(&name) => device.hold = Hold::Users,
+                    Some(device) if device.is_there() => device.hold = Hold::Users,
                     _ => {
                         node.gone();
                         self.closed.extend(let_in.then_some(volume));

@@ -25,17 +25,24 @@ struct Listener {
 }
 
 impl Listeners {
-    /// Listens on the address of a peer's settings, if nobody does it yet; a new listener is called `name`.
+    /// Listens on the address of a peer's settings, if nobody does it yet; a new listener has a name of its own.
     ///
     /// # Errors
     /// Why it is not possible.
-    pub(super) fn listen(&mut self, ring: &mut Ring<Token>, settings: &LinkSettings, name: SocketId) -> io::Result<()> {
+    pub(super) fn listen(
+        &mut self,
+        ring: &mut Ring<Token>,
+        settings: &LinkSettings,
+        next_socket: &mut u32,
+    ) -> io::Result<()> {
         let local = settings.connector.local;
         if self.all.iter().any(|listener| listener.local == local) {
             return Ok(());
         }
         let socket = sys::tcp_socket(&local, |fd| configure(fd, settings))?;
         sys::listen(&socket, 64)?;
+        *next_socket += 1;
+        let name = SocketId(*next_socket);
         let accept = ring.push(Op::Accept { fd: Rc::new(socket) }, Token::Listen(name));
         self.all.push(Listener { name, local, accept });
         Ok(())

@@ -23,7 +23,7 @@ pub(super) struct Opening {
     attempt: Option<(SocketId, Fd, OpId)>,
     sockets: BTreeMap<SocketId, Half>,
     /// Accepted, not yet named: names come from the owner of all links.
-    accepted: Vec<Fd>,
+    accepted: Vec<(Fd, IpAddr)>,
     /// Sockets of whose first packet only a part came.
     incomplete: Vec<SocketId>,
     log: Vec<String>,
@@ -90,27 +90,22 @@ impl Opening {
     }
 
     /// A connection came from the peer's address.
-    pub(super) fn on_accepted(&mut self, fd: Fd) {
-        self.accepted.push(fd);
+    pub(super) fn on_accepted(&mut self, fd: Fd, from: IpAddr) {
+        self.accepted.push((fd, from));
     }
 
     /// Whether the peer can come in at `local`. If not, that is tried again with the next attempt, and said once.
     pub(super) fn on_listen(&mut self, listens: io::Result<()>, local: SocketAddr) {
-        let attempt = listens.map_err(|e| {
-            let attempt = match e.raw_os_error() {
-                Some(libc::EADDRINUSE) => Attempt::PortTaken,
-                Some(libc::EADDRNOTAVAIL) => Attempt::NoSuchAddress,
-                _ => Attempt::Failed(format!("cannot listen on {local}: {e}")),
-            };
-            (attempt, format!("cannot listen on {local}: {e}"))
-        });
-        match attempt {
-            Ok(()) => self.listening = None,
-            Err((attempt, _)) if self.listening.as_ref() == Some(&attempt) => {}
-            Err((attempt, text)) => {
-                self.log.push(text);
-                self.listening = Some(attempt);
-            }
+        let Err(e) = listens else { return self.listening = None };
+        let text = format!("cannot listen on {local}: {e}");
+        let attempt = match e.raw_os_error() {
+            Some(libc::EADDRINUSE) => Attempt::PortTaken,
+            Some(libc::EADDRNOTAVAIL) => Attempt::NoSuchAddress,
+            _ => Attempt::Failed(text.clone()),
+        };
+        if self.listening.as_ref() != Some(&attempt) {
+            self.log.push(text);
+            self.listening = Some(attempt);
         }
     }
 
@@ -170,12 +165,11 @@ impl Opening {
         for id in std::mem::take(&mut self.incomplete) {
             self.read_first(ring, pool, id);
         }
-        for fd in std::mem::take(&mut self.accepted) {
-            let Some(from) = peer_address(&fd) else { continue };
+        for (fd, from) in std::mem::take(&mut self.accepted) {
             let id = name();
             configure(fd.as_raw_fd(), settings);
             self.sockets.insert(id, Half { fd, outbox: Outbox::default(), first: Vec::new() });
-            self.connector.on_accepted(id, from.ip(), now);
+            self.connector.on_accepted(id, from, now);
         }
         loop {
             let actions = self.connector.take_actions();
