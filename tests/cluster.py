@@ -186,23 +186,25 @@ class Cluster:
         for n in self.nodes:
             n.wait(conn="Connected", repl="Established", disk="UpToDate", peer_disk="UpToDate", timeout=timeout, **want)
 
-    def assert_same(self, volume=0, timeout=15.0):
-        """All backing files hold the same data (protocol A and B may lag a little); returns the digest."""
-        size = min(n.data_size(volume) for n in self.nodes)
+    def assert_same(self, volume=0, timeout=15.0, nodes=None):
+        """All backing files hold the same data (protocol A and B may lag a little), or those of some nodes; returns the
+        digest."""
+        nodes = nodes or self.nodes
+        size = min(n.data_size(volume) for n in nodes)
         sums = {}
 
         def same():
-            sums.update({n.name: md5(n.disk_file(volume), size) for n in self.nodes})
+            sums.update({n.name: md5(n.disk_file(volume), size) for n in nodes})
             return len(set(sums.values())) == 1
 
         try:
             eventually("identical backing files", same, timeout, 0.2)
         except TookTooLong:
-            raise AssertionError(f"backing files differ: {self.difference(volume, size)}") from None
+            raise AssertionError(f"backing files differ: {self.difference(volume, size, nodes)}") from None
         return next(iter(sums.values()))
 
-    def difference(self, volume, size):
-        files = [open(n.disk_file(volume), "rb") for n in self.nodes]
+    def difference(self, volume, size, nodes=None):
+        files = [open(n.disk_file(volume), "rb") for n in nodes or self.nodes]
         bad = []
         for at in range(0, size, 4096):
             if len({f.read(min(4096, size - at)) for f in files}) > 1:

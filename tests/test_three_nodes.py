@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cluster import MIB, PORT, FAST_DISK, FAST_NET, eventually, md5
+from cluster import MIB, PORT, FAST_DISK, FAST_NET, eventually
 from test_two_nodes import Load, verify
 
 SIZE = 32 * MIB
@@ -31,6 +31,16 @@ def three(cluster, request):
     return cluster
 
 
+def first_two(three):
+    """a is Primary, b has the same; c is not started. All three."""
+    a, b, c = three.nodes
+    a.start()
+    b.start()
+    a.urbd("primary", "--force", "r0")
+    together(a, b)
+    return a, b, c
+
+
 def towards(node, other):
     """The states of the connection and of the peer's disk."""
     c = next(c for c in node.status()["connections"] if c["name"] == other.name)
@@ -51,8 +61,7 @@ def refused(node, other):
 
 
 def same(*nodes):
-    size = min(n.data_size() for n in nodes)
-    eventually("identical backing files", lambda: len({md5(n.disk_file(), size) for n in nodes}) == 1, 15)
+    nodes[0].cluster.assert_same(nodes=nodes)
 
 
 def exchange(node, gone, comes):
@@ -71,11 +80,7 @@ def copied(node):
 
 @pytest.mark.limit(240)
 def test_the_third_waits_and_gets_what_it_lacks(three):
-    a, b, c = three.nodes
-    a.start()
-    b.start()
-    a.urbd("primary", "--force", "r0")
-    together(a, b)
+    a, b, c = first_two(three)
     # Each writer has a place of its own: what an interrupted write leaves is the content from before.
     load = Load(a, seconds=100, sectors=8 * MIB // 512)
     load.wait_writes(100)
@@ -123,11 +128,7 @@ def test_the_third_waits_and_gets_what_it_lacks(three):
 
 def test_a_secondary_knows_what_the_absent_one_lacks(three):
     """All three have one generation; a and b write in it without c. Then a is lost."""
-    a, b, c = three.nodes
-    a.start()
-    b.start()
-    a.urbd("primary", "--force", "r0")
-    together(a, b)
+    a, b, c = first_two(three)
     a.urbd("secondary", "r0")
     c.start()
     refused(a, c)
