@@ -106,8 +106,8 @@ impl Features {
     /// All that this crate speaks.
     pub const ALL: Features = Features(0x3ff);
 
-    /// What nobody may offer with a protocol version: only 9.2.0 to 9.2.2 have this mixture, and what they mean by it was
-    /// never released again (`docs/spec/wire-protocol.md` 17.12).
+    /// What nobody may offer with a protocol version: only 9.2.0 to 9.2.2 have this mixture, and what they mean by it
+    /// was never released again (`docs/spec/wire-protocol.md` 17.12).
     #[must_use]
     pub const fn never_with(version: u32) -> Features {
         if version == 121 { Features::RESYNC_DAGTAG } else { Features::NONE }
