@@ -404,6 +404,35 @@ def test_a_keeper_that_takes_connections_while_it_dies_is_followed_by_another(cl
     nothing_is_left(a)
 
 
+def test_nor_does_who_took_over_give_up_a_keeper_that_dies(cluster):
+    """The kernel has greeted another process than the one that serves now."""
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    kill(a)
+    app.goes_on()
+    [keeper], serving = a.keepers(), a.serving()
+    os.kill(serving, signal.SIGSTOP)
+    os.kill(keeper, signal.SIGKILL)
+    eventually("the keeper has ended", lambda: not a.keepers(), 10)
+    os.unlink(os.path.join(a.run_dir, "r0.keeper"))
+    dying = DyingKeeper(a)
+    try:
+        dying.die()
+        os.kill(serving, signal.SIGCONT)
+        eventually("it is asked once more", lambda: dying.turned_away > 2, 20)
+    finally:
+        dying.end()
+    eventually("another keeper", lambda: len(a.keepers()) == 1, 20)
+    assert "go with this process: the kernel" not in a.log()
+    app.goes_on()
+    time.sleep(0.2)  # until it was handed the descriptors
+    kill(a)
+    app.goes_on()
+    app.end()
+    nothing_is_left(a)
+
+
 def test_a_restart_that_is_refused_changes_nothing(cluster):
     a = one_node(cluster)
     app = Application(a.device(), 0)

@@ -108,6 +108,8 @@ impl FuseServer {
         server.mounted = Some(mounted);
         server.keeper = Some(keeper.clone());
         server.stage = Stage::Waiting;
+        // A connection is kept only if nothing that is unanswered gets lost with a process.
+        server.session = server.session.inherited(requests.is_none());
         if let Some(requests) = requests {
             let (ledger, unanswered) = Ledger::inherit(requests)?;
             (server.ledger, server.unread) = (Some(ledger), unanswered.into());

@@ -145,6 +145,8 @@ impl Runner {
     }
 
     fn keep(&mut self) {
+        // Only a try that fails is followed by another one.
+        let before = self.handover.retry.take();
         let Some(fuse) = &mut self.fuse else { return self.end_keeper() };
         if !fuse.is_kept() {
             if !fuse.can_be_kept() {
@@ -167,12 +169,11 @@ impl Runner {
                 if let Some(fd) = &self.handover.watched {
                     self.ring.push(Op::Readable { fd: fd.clone() }, Token::Keeper);
                 }
-                self.handover.retry = None;
             }
             // One that is dying may take connections and no orders: its descriptors are closed in any order.
             Err(e) => {
-                let pause = self.handover.retry.map_or(RETRY.0, |(_, pause)| RETRY.1.min(pause + pause));
-                if self.handover.retry.is_none() {
+                let pause = before.map_or(RETRY.0, |(_, pause)| RETRY.1.min(pause + pause));
+                if before.is_none() {
                     log("warning", &format!("the block devices go with this process until there is a keeper: {e}"));
                 }
                 self.handover.retry = Some((self.now + pause, pause));

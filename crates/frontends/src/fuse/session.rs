@@ -88,6 +88,14 @@ impl Session {
         self
     }
 
+    /// On a connection that the kernel has greeted another process on: whether it hands out unanswered requests once
+    /// more was said to that one.
+    #[must_use]
+    pub fn inherited(mut self, can_resend: bool) -> Session {
+        self.can_resend = can_resend;
+        self
+    }
+
     /// The name of a volume's file.
     pub fn file(&self, volume: u32) -> Option<String> {
         self.exports.iter().find(|export| export.id == volume).map(|export| self.file_name(export))
