@@ -257,6 +257,12 @@ class Call:
         return f"exit {self.rc}\nstdout: {self.out}\nstderr: {self.err}"
 
 
+def attachment(dev):
+    """A number that the kernel gives to each file that is attached to a loop device, and to each end of that."""
+    with open(f"/sys/block/{os.path.basename(dev)}/diskseq") as f:
+        return f.read()
+
+
 def make_free_loops_writable():
     """A Secondary's device is read-only, and the kernel keeps that for the next user of the number if all that could have
     cleared it was killed."""
@@ -556,7 +562,7 @@ class UrbdNode(Node):
         for disk in self.disks:  # a process with requests on a hanging disk cannot be killed
             with contextlib.suppress(OSError, AssertionError):
                 disk.heal()
-        loops = self.loops()  # only now do their backing files have names
+        loops = {dev: attachment(dev) for dev in self.loops()}  # only now do their backing files have names
         for res in list(self.processes):
             self.kill(res)
         def gone():
@@ -572,8 +578,9 @@ class UrbdNode(Node):
         pid = _read_pidfile(self.pidfile)
         if pid:
             _kill_group(pid)  # and with it the namespace, and every mount in it
-        for dev in loops:  # whose server was killed
-            subprocess.run(["losetup", "-d", dev], stderr=subprocess.DEVNULL)
+        for dev, whose in loops.items():  # whose server was killed; a number may be another test's by now
+            if attachment(dev) == whose:
+                subprocess.run(["losetup", "-d", dev], stderr=subprocess.DEVNULL)
         make_free_loops_writable()
         with contextlib.suppress(KernelPeerError):
             self.cluster.lab.ip(f"link del {self.port}")
