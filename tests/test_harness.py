@@ -1,6 +1,7 @@
 """The instruments themselves: they must accept what is right and find what is wrong."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +211,21 @@ def test_what_a_killed_run_left_and_is_in_use_stays(tmp_path, capsys):
         assert os.path.exists(disk) and f"process {user.pid}" in capsys.readouterr().err
     scratch.sweep(tmp_path)
     assert not os.path.exists(left)
+
+
+def test_what_its_owner_takes_away_meanwhile_is_nobodys(tmp_path, monkeypatch):
+    """Between the look at the lock and its being free the directory has gone."""
+    left = killed_run(tmp_path, f"import scratch; print(scratch.make('urbd-test-', {str(tmp_path)!r}), flush=True)")
+    lock = scratch.fcntl.flock
+
+    def late(fd, how):
+        shutil.rmtree(left)
+        lock(fd, how)
+
+    monkeypatch.setattr(scratch.fcntl, "flock", late)
+    removed = []
+    scratch.sweep(tmp_path, remover=removed.append)
+    assert removed == [] and not os.path.exists(left)
 
 
 def test_fake_peer_is_a_convincing_one(kernel_lab):

@@ -20,17 +20,18 @@ _locks = {}  # directory -> descriptor, held until release() or our end
 
 
 def _hold(directory):
-    """Takes the lock of a directory; None if somebody has it, or there is no such file."""
+    """Takes the lock of a directory; None if somebody has it, or there is no such file, or it went meanwhile."""
+    path = os.path.join(directory, LOCK)
     try:
-        fd = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return None
-    try:
+    with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
+        if os.path.samestat(os.fstat(fd), os.stat(path)):
+            return fd
+    os.close(fd)
+    return None
 
 
 def own(directory):
