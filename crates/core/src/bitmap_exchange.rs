@@ -68,6 +68,9 @@ impl Resource {
         let next = match self.state.replication(i, d) {
             Replication::WFBitMapT => {
                 self.send_bitmap(i, d);
+                if self.connections[i].nine().is_some() {
+                    return self.begin_as_target9(i, d);
+                }
                 Replication::WFSyncUUID
             }
             Replication::WFBitMapS => return self.begin_as_source(i, d),
@@ -154,6 +157,9 @@ impl Resource {
             return self.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
         }
         let failed = self.bits_failed(i, d);
+        if self.connections[i].nine().is_some() {
+            return self.resync_finished_as_target9(i, d, failed);
+        }
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
             if let Some(u) = self.connections[i].peer_devices[d].uuids {
@@ -260,7 +266,7 @@ impl Resource {
         true
     }
 
-    fn report_end(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
+    pub(crate) fn report_end(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
         let rs = &self.connections[i].peer_devices[d].resync;
         let seconds = rs.started.map_or(0.0, |t| self.now.since(t).as_secs_f64());
         let kib = rs.total * 4;

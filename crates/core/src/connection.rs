@@ -2,6 +2,7 @@
 
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
+use crate::decide::state::Replication;
 use crate::dialect9::Nine;
 use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
@@ -126,6 +127,12 @@ pub(crate) struct PeerDevice {
     pub(crate) uuids: Option<wire::Uuids>,
     /// The peer wants to be sent what is written while its disk is Inconsistent (9).
     pub(crate) wants_writes_when_bad: bool,
+    /// The same, from the next time on that it becomes Inconsistent.
+    pub(crate) will_want_writes_when_bad: bool,
+    /// Its generations, as it told of them last (9).
+    pub(crate) uuids110: Option<Box<wire::Uuids110>>,
+    /// What the peer said last of what goes on.
+    pub(crate) says: Replication,
     /// This volume was Established with the peer, and that was lost or ended (9's RECONNECT).
     pub(crate) was_established: bool,
     /// The peer's capacity, remembered over connections; 0 = it never had a disk.
@@ -311,6 +318,9 @@ impl PeerDevice {
             sizes: None,
             uuids: None,
             wants_writes_when_bad: true,
+            will_want_writes_when_bad: true,
+            uuids110: None,
+            says: Replication::Off,
             was_established: false,
             peer_capacity: Sector(0),
             seq: sequence,

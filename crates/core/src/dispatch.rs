@@ -79,8 +79,13 @@ impl Resource {
         }
         match packet {
             Packet::RecvAck(a) | Packet::WriteAck(a) | Packet::Superseded(a) => self.write_acked(i, d, &a, false),
-            Packet::RsWriteAck(a) if is_resync(&a) => self.resync_acked(i, d, &a, true),
+            Packet::RsWriteAck(a) if is_resync(&a) || self.connections[i].version() >= 122 => {
+                self.resync_acked(i, d, &a, true)
+            }
             Packet::RsWriteAck(a) => self.write_acked(i, d, &a, true),
+            Packet::RsNegAck(a) => self.resync_acked(i, d, &a, false),
+            Packet::WriteAckInSync(a) => self.write_acked(i, d, &a, true),
+            Packet::PeersInSync(told) => self.peers_in_sync(i, d, &told),
             Packet::NegAck(a) if is_resync(&a) => self.resync_acked(i, d, &a, false),
             Packet::NegAck(a) => self.write_refused(i, d, &a),
             Packet::RetryWrite(a) => self.write_to_repeat(i, d, &a),
@@ -110,6 +115,8 @@ impl Resource {
             Packet::DelayProbe(_) => return,
             Packet::Dagtag(at) => return self.position_heard(i, *at),
             Packet::PeerDagtag(_) => return,
+            Packet::FlushRequests(sequence) => return self.flush_asked(i, *sequence),
+            Packet::FlushRequestsAck(answer) => return self.flush_answered(i, answer),
             _ => {}
         }
         let Some(d) = self.device_index(volume) else {
@@ -151,16 +158,21 @@ impl Resource {
             Packet::OvRequest(r) => self.resync_requested(i, d, r, Want::Verify),
             Packet::OvReply(r) => self.verify_answered(i, d, &r),
             Packet::RsDataReply(r) => self.resync_data(i, d, &r, payload),
-            Packet::RsDeallocated(r) => self.resync_deallocated(i, d, &r),
+            Packet::RsDeallocated(r) => self.resync_deallocated(i, d, r.range(), BlockId::SYNCER),
             Packet::Bitmap(_) | Packet::CompressedBitmap(_) => self.bitmap_received(i, d, &packet),
             Packet::SyncParam(p) => self.sync_param_received(i, d, &p),
             Packet::Sizes(s) => self.sizes_received(i, d, &s),
             Packet::Uuids(u) => self.uuids_received(i, d, &u),
             Packet::Uuids110(u) => self.uuids110_received(i, d, *u),
             Packet::CurrentUuid(_) => self.current_uuid_received(i, d),
-            Packet::EnableReplicationNext(on) | Packet::EnableReplication(on) => {
-                self.connections[i].peer_devices[d].wants_writes_when_bad = on;
+            Packet::EnableReplicationNext(on) => {
+                self.connections[i].peer_devices[d].will_want_writes_when_bad = on;
             }
+            Packet::EnableReplication(on) => self.replication_enabled(i, d, on),
+            Packet::RsDagtagReq(r) => self.resync_requested9(i, d, &r, Want::Data),
+            Packet::RsThinDagtagReq(r) => self.resync_requested9(i, d, &r, Want::Thin),
+            Packet::RsCsumDagtagReq(r) => self.resync_requested9(i, d, &r, Want::Unless(r.digest.clone())),
+            Packet::RsDeallocatedId(a) => self.resync_deallocated(i, d, a.range(), a.block_id),
             Packet::State(s) => self.state_received(i, d, &s),
             Packet::SyncUuid(g) => self.sync_uuid_received(i, d, g),
             Packet::StateChgReq(change) => self.peer_asks_change(i, Some(d), &change),

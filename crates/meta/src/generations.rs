@@ -153,7 +153,8 @@ impl Superblock {
             }
             let same = NodeId::new(i as u8).is_some_and(|n| same_current.contains(n));
             let missed = !source.bitmaps[i].is_none() && !same;
-            self.put_bitmap_uuid(i, if missed { at_start } else { Generation::NONE }, dagtag);
+            let Some(node) = NodeId::new(i as u8) else { continue };
+            self.set_bitmap_uuid(node, if missed { at_start } else { Generation::NONE }, dagtag);
         }
         self.push_history(self.current, None);
         self.current = source.current.with_primary_bit(primary);

@@ -188,7 +188,8 @@ impl Resource {
             primary_incapable: false,
         };
         let masks = self.own_masks(&asked, target, asks);
-        let pings = asked.role == Some(Role::Primary);
+        // A node that connects says its role; only one that is to be promoted asks first who is there.
+        let pings = asked.role == Some(Role::Primary) && asked.conn.is_none();
         let stage = if pings { Stage::Pinging(asks) } else { Stage::Asking };
         let until = self.now + PATIENCE;
         self.transaction = Some(Transaction::TwoPhase(Box::new(TwoPhase {

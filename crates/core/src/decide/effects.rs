@@ -292,7 +292,9 @@ impl About {
         // In 9's dialect each change of a disk that stays one is told.
         let disk_changed = self.protocol >= 110 && old.is_together() && old.disk != new.disk;
         let disk_changed = disk_changed && old.disk.min(new.disk) >= D::Inconsistent;
-        if connected && (pause_changed || handshake_over || disk_changed || becomes(R::Ahead)) {
+        // So is the beginning of a resync.
+        let started = self.protocol >= 110 && new.replication.is_syncing() && !old.replication.is_syncing();
+        if connected && (pause_changed || handshake_over || disk_changed || started || becomes(R::Ahead)) {
             self.out.push(Effect::SendState);
         }
         if becomes(R::StartingSyncS) || becomes(R::StartingSyncT) {
@@ -304,7 +306,7 @@ impl About {
             // A target that has not begun, and whose source lost its disk, has become worse: nothing else would say so.
             let spoiled = old.disk != D::Inconsistent && new.disk == D::Inconsistent;
             let told = old.replication >= R::SyncSource || spoiled;
-            if new.replication == R::Established && old.disk < D::UpToDate && told {
+            if new.replication == R::Established && old.disk < D::UpToDate && told && !disk_changed {
                 self.out.push(Effect::SendState);
             }
             if has_disk {

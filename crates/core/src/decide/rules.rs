@@ -279,11 +279,16 @@ pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
     passed.by(3, &new);
     negotiations_end(&mut new, facts);
     passed.by(4, &new);
-    each_pair(&mut new, connected_is_good);
+    each_pair(&mut new, |new, peer, volume| match speaks9(facts, peer) {
+        true => connected_is_good9(old, new, peer, volume),
+        false => connected_is_good(new, peer, volume),
+    });
     passed.by(5, &new);
     each_pair(&mut new, |new, peer, volume| {
         let replication = new.replication(peer, volume);
-        let ((disk_min, disk_max), (peer_min, peer_max)) = disk_ranges(replication);
+        let nine = speaks9(facts, peer);
+        let ((disk_min, disk_max), (peer_min, peer_max)) =
+            if nine { disk_ranges9(replication) } else { disk_ranges(replication) };
         if replication != R::SyncTarget || !mutant(Mutant::SourceStaysUpToDate) {
             let disk = &mut new.volumes[volume].disk;
             *disk = (*disk).clamp(disk_min, disk_max);
@@ -396,6 +401,41 @@ fn connected_is_good(new: &mut State, peer: NodeId, volume: VolumeNr) {
     }
     if good(pair.disk, disk) {
         new.pair_mut(peer, volume).disk = D::UpToDate;
+    }
+}
+
+/// Rule 5 of 9's dialect (C13 and C15): a copy that was behind only by hearsay is as good as the one that it is
+/// connected to. What the peer's is worth the peer says.
+fn connected_is_good9(old: &State, new: &mut State, peer: NodeId, volume: VolumeNr) {
+    let (pair, disk) = (*new.pair(peer, volume), new.disk(volume));
+    let connects = old.replication(peer, volume) < R::Established && pair.replication >= R::Established;
+    if !connects {
+        return;
+    }
+    match disk {
+        D::Outdated if pair.replication == R::Established && matches!(pair.disk, D::Consistent | D::UpToDate) => {
+            new.volumes[volume].disk = pair.disk;
+        }
+        D::Consistent => new.volumes[volume].disk = D::UpToDate,
+        _ => {}
+    }
+}
+
+/// Is 9's dialect spoken with the peer?
+fn speaks9(facts: &Facts, peer: NodeId) -> bool {
+    facts.peers.get(peer).is_some_and(|peer| peer.protocol >= 110)
+}
+
+/// The disk states that go with what goes on in 9's dialect (C11).
+const fn disk_ranges9(replication: R) -> ((D, D), (D, D)) {
+    let any = (D::Inconsistent, D::UpToDate);
+    match replication {
+        R::WFBitMapT | R::StartingSyncT | R::WFSyncUUID | R::Behind => ((D::Inconsistent, D::Outdated), any),
+        R::PausedSyncT | R::SyncTarget => ((D::Inconsistent, D::Inconsistent), any),
+        R::WFBitMapS | R::PausedSyncS | R::StartingSyncS | R::Ahead => (any, (D::Inconsistent, D::Consistent)),
+        R::SyncSource => (any, (D::Inconsistent, D::Inconsistent)),
+        R::VerifyS | R::VerifyT => (any, any),
+        R::Off | R::Established => disk_ranges(replication),
     }
 }
 

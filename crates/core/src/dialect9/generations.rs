@@ -28,7 +28,10 @@ impl Resource {
         let mut put = |on: bool, flag: UuidFlags| flags = if on { flags | flag } else { flags };
         put(self.connections[i].discard_my_data, UuidFlags::DISCARD_MY_DATA);
         put(dev.crashed_primary, UuidFlags::CRASHED_PRIMARY);
-        put(!b.md.flags.contains(DeviceFlags::CONSISTENT), UuidFlags::INCONSISTENT);
+        let disk = self.state.disk(d);
+        let consistent = b.md.flags.contains(DeviceFlags::CONSISTENT);
+        let bad = if disk >= DiskState::Inconsistent { disk == DiskState::Inconsistent } else { !consistent };
+        put(bad, UuidFlags::INCONSISTENT);
         put(seen.is_empty(), UuidFlags::STABLE);
         put(self.connections[i].peer_devices[d].was_established, UuidFlags::RECONNECT);
         let nodes = if !seen.is_empty() {
@@ -119,12 +122,14 @@ impl Resource {
         self.note_nodes(d, packet.tracked, packet.flags.unallocated());
         self.connections[i].peer_devices[d].uuids = Some(in_words_of_84(&packet, self.cfg.node));
         self.connections[i].peer_devices[d].uuids_stale = false;
+        self.connections[i].peer_devices[d].uuids110 = Some(Box::new(packet.clone()));
         if !self.state.is_connected(i) {
             return self.uuids_of_handshake(i, d, packet);
         }
         if !self.state.replicates(i, d) {
             return;
         }
+        self.retire_slot_if_equal(i, d, packet.current);
         let fresh = self.uuids(i, d).current.same(Generation::JUST_CREATED);
         if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
             let reason = crate::decide::Reason::SkipInitialSync;

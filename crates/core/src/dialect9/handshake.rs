@@ -35,10 +35,40 @@ struct Part {
 /// What a volume becomes when the nodes are connected.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
+    bitmap: Preparation,
     replication: Replication,
     role: Role,
     disk: DiskState,
     paused: bool,
+}
+
+/// What becomes of the slot before bitmaps are exchanged (5.8.1, step 15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Preparation {
+    AsIs,
+    Set,
+    Clear,
+}
+
+impl Preparation {
+    fn of(strategy: Strategy) -> Preparation {
+        match strategy {
+            Strategy::SourceSetBitmap | Strategy::TargetSetBitmap => Preparation::Set,
+            Strategy::TargetClearBitmap => Preparation::Clear,
+            _ => Preparation::AsIs,
+        }
+    }
+}
+
+/// The state in which a resync begins that this node knows how to prepare.
+fn begins(strategy: Strategy) -> Option<Replication> {
+    match strategy {
+        Strategy::SourceCopyOtherBitmap(_) => None,
+        other => other.direction().map(|direction| match direction {
+            Direction::Source => Replication::WFBitMapS,
+            Direction::Target => Replication::WFBitMapT,
+        }),
+    }
 }
 
 /// May the nodes be connected, as far as is known?
@@ -196,9 +226,21 @@ impl Resource {
                 self.note_split_brain(i, d, uuids.dirty_bits);
                 return Err(Verdict::Disconnect(found.rule));
             }
-            other => return Err(Verdict::Disconnect(reason_against(other, found.rule))),
+            other => {
+                let undecided = [&sent, &uuids].iter().any(|u| u.flags.contains(UuidFlags::DISCARD_MY_DATA));
+                let dirty = sent.dirty_bits.max(uuids.dirty_bits) > 0;
+                let overwrites = self.state.is_primary() && disk >= DiskState::Consistent && dirty;
+                match begins(other) {
+                    Some(Replication::WFBitMapT) if overwrites => {
+                        return Err(Verdict::Disconnect(reason_against(other, found.rule)));
+                    }
+                    Some(begins) if !undecided => begins,
+                    _ => return Err(Verdict::Disconnect(reason_against(other, found.rule))),
+                }
+            }
         };
-        Ok(Outcome { replication, role: theirs.role, disk: peer_disk, paused })
+        let bitmap = Preparation::of(found.strategy);
+        Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
     }
 
     /// Is this node's word from the beginning of the attempt no more what it would say (5.5)?
@@ -215,6 +257,7 @@ impl Resource {
         for (d, part) in attempt.volumes.iter() {
             let Some(outcome) = part.outcome else { continue };
             self.forget_equal_bits(i, d, part, outcome);
+            self.prepare_bitmap(i, d, outcome.bitmap);
             change.push(Set::PeerRole(i, d, outcome.role));
             change.push(Set::PeerDisk(i, d, outcome.disk));
             change.push(Set::PausedByPeer(i, d, outcome.paused));
@@ -223,10 +266,18 @@ impl Resource {
         let now = self.now;
         let c = &mut self.connections[i];
         (c.discard_my_data, c.survivor_insists, c.established_at) = (false, false, now);
-        c.peer_devices.values_mut().for_each(|pd| pd.compared = true);
+        c.peer_devices.values_mut().for_each(|pd| (pd.compared, pd.says) = (true, Replication::Off));
         if let Err(refusal) = self.change(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
             self.protocol_error(i, "handshake-refused", text);
+        }
+    }
+
+    fn prepare_bitmap(&mut self, i: NodeId, d: VolumeNr, what: Preparation) {
+        let slot = self.slot(i, d);
+        if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot).filter(|_| what != Preparation::AsIs) {
+            b.fill(slot, what == Preparation::Set);
+            self.write_bitmap(d);
         }
     }
 

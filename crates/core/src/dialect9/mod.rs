@@ -8,13 +8,16 @@ mod first_write;
 mod generations;
 mod handshake;
 mod positions;
+mod resync;
 mod stream;
 
 pub(crate) use first_write::FirstWrite;
 pub(crate) use handshake::{Attempt, Verdict};
 pub(crate) use positions::Positions;
+pub(crate) use resync::LastPass;
 
 use positions::Heard;
+use resync::FlushAsked;
 
 use crate::Resource;
 use crate::api::{ConnectionState, Severity};
@@ -37,6 +40,10 @@ pub(crate) struct Nine {
     pub(crate) position_told: Option<u64>,
     /// The peer's.
     heard: Heard,
+    /// How often a Primary was asked which nodes have its writes.
+    flushes: u64,
+    /// The peer has asked that.
+    flush_asked: Option<FlushAsked>,
 }
 
 impl Nine {
@@ -68,7 +75,9 @@ impl Resource {
             }
         }
         self.follow_role(old);
+        self.follow_resync9(old);
         self.tell_stability(old);
+        self.tell_end_of_resync(old);
         self.tell_positions(old);
     }
 

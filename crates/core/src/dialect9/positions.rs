@@ -54,11 +54,30 @@ struct Due {
 pub(crate) struct Heard {
     /// The position of the last one.
     at: u64,
+    /// The peer has said where its writes begin.
+    begun: bool,
     /// Positions of those that the peer has not said who has them.
     untold: VecDeque<u64>,
 }
 
+impl Heard {
+    /// The position of the last one, if the peer has said on this link where they begin.
+    pub(super) fn told(&self) -> Option<u64> {
+        self.begun.then_some(self.at)
+    }
+}
+
 impl Resource {
+    /// The position of this node's last write.
+    pub(super) fn own_position(&self) -> u64 {
+        self.positions.own
+    }
+
+    /// Is there a write of this node, up to a position, of which the peer has not been told who has it?
+    pub(super) fn is_untold(&self, i: NodeId, up_to: u64) -> bool {
+        self.positions.open.iter().any(|open| open.at <= up_to && open.to.contains(i))
+    }
+
     /// The position of a write that is sent now.
     pub(crate) fn next_position(&mut self, len: ByteLen) -> u64 {
         self.positions.own += len.0 / 512;
@@ -115,6 +134,7 @@ impl Resource {
             self.positions.open.pop_front();
             self.note_due(at, to, has);
         }
+        self.connections.ids().for_each(|i| self.answer_flush(i));
     }
 
     fn note_due(&mut self, at: u64, to: NodeMask, has: NodeMask) {
@@ -167,7 +187,7 @@ impl Resource {
     /// P_DAGTAG.
     pub(crate) fn position_heard(&mut self, i: NodeId, at: Dagtag) {
         if let Some(nine) = self.connections[i].nine_mut() {
-            nine.heard.at = at.0;
+            (nine.heard.at, nine.heard.begun) = (at.0, true);
         }
     }
 

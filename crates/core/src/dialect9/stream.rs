@@ -18,9 +18,18 @@ impl Resource {
             return self.state_of_handshake(i, d, theirs);
         }
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
-        if replication > Replication::Established {
+        let said = std::mem::replace(&mut self.connections[i].peer_devices[d].says, replication);
+        let own = self.state.replication(i, d);
+        // A resync is begun by both nodes at the connect, and by no word of one of them.
+        let together = own > Replication::Established || said > Replication::Established;
+        let spoken =
+            replication <= Replication::PausedSyncT && !replication.is_starting() && !replication.is_verifying();
+        if !spoken || replication > Replication::Established && !together {
             let reason = Reason::ResyncUnspoken;
             return self.give_up(i, reason.name(), reason.to_string());
+        }
+        if said.is_target() && replication == Replication::Established && own.is_source() {
+            return self.target_is_done(i, d, theirs);
         }
         let mut change = Change::from(Set::PeerRole(i, d, theirs.role));
         change.push(Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp));

@@ -21,13 +21,15 @@ enum Beginning {
     Source(Replication),
     /// As target, with the resync's generation.
     Target(Generation),
+    /// As target in 9's dialect, where a resync has none of its own.
+    Target9,
 }
 
 impl Beginning {
     fn handler(self) -> Handler {
         match self {
             Beginning::Source(_) => Handler::BeforeResyncSource,
-            Beginning::Target(_) => Handler::BeforeResyncTarget,
+            Beginning::Target(_) | Beginning::Target9 => Handler::BeforeResyncTarget,
         }
     }
 
@@ -36,6 +38,7 @@ impl Beginning {
         match self {
             Beginning::Source(waits_in) => conn == waits_in,
             Beginning::Target(_) => matches!(conn, Replication::WFSyncUUID | Replication::Behind),
+            Beginning::Target9 => conn == Replication::WFBitMapT,
         }
     }
 }
@@ -69,6 +72,11 @@ impl Resource {
     /// A resync as target is to begin.
     pub(crate) fn begin_as_target(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
         self.begin_resync(i, d, Beginning::Target(sync));
+    }
+
+    /// The same in 9's dialect.
+    pub(crate) fn begin_as_target9(&mut self, i: NodeId, d: VolumeNr) {
+        self.begin_resync(i, d, Beginning::Target9);
     }
 
     fn begin_resync(&mut self, i: NodeId, d: VolumeNr, beginning: Beginning) {
@@ -130,6 +138,10 @@ impl Resource {
         match beginning {
             Beginning::Source(_) => self.become_sync_source(i, d),
             Beginning::Target(sync) => self.become_sync_target(i, d, sync),
+            Beginning::Target9 => {
+                self.begin_target9(i, d);
+                self.enter_sync_target(i, d);
+            }
         }
     }
 
@@ -142,6 +154,10 @@ impl Resource {
         let mut set = self.uuids(i, d);
         set.start_sync_target(sync.with_primary_bit(self.state.is_primary()));
         self.put_uuids(i, d, &set);
+        self.enter_sync_target(i, d);
+    }
+
+    fn enter_sync_target(&mut self, i: NodeId, d: VolumeNr) {
         // With what the source said to be out of sync after the bitmaps had become one: a block is confirmed while it
         // may still be lost here, and then nothing but this bitmap knows of it.
         if !mutant(Mutant::TargetBitmapLate) {

@@ -19,14 +19,16 @@ use crate::Resource;
 use crate::api::{Segments, Severity};
 use crate::config::ResyncConfig;
 use crate::decide::state::Replication;
+use crate::dialect9::LastPass;
 use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use controller::{Controller, SourceBrake, Work};
 use progress::Marks;
 use source::Ask;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{BitSet, ByteLen, Duration, Generation, Instant, NodeId, SectorRange, VolumeNr};
 use verify::{Chunk, Verify};
+use wire::BlockId;
 
 /// What could not be done now is tried again after this time.
 const RETRY: Duration = Duration::from_millis(100);
@@ -47,6 +49,8 @@ pub(crate) struct Resync {
     pub(crate) started: Option<Instant>,
     /// The peer's generation when it began.
     pub(crate) peer_current: Option<Generation>,
+    /// This node's generation then.
+    pub(crate) own_current: Generation,
     /// By their name in the device's `resyncing` intervals.
     blocks: BTreeMap<u64, Block>,
     /// Bytes of blocks on their way.
@@ -69,6 +73,10 @@ pub(crate) struct Resync {
     settling: Option<u32>,
     /// The peer answered or acknowledged something last.
     heard: Instant,
+    /// Target: how far the end is (9).
+    pub(crate) last_pass: LastPass,
+    /// Target: extents with blocks that were copied, of which no peer has been told that they are in sync (9).
+    pub(crate) untold: BTreeSet<u64>,
     marks: Marks,
     verify: Option<Verify>,
     /// What the administrator wants of the verify that is being agreed on.
@@ -79,6 +87,8 @@ pub(crate) struct Resync {
 #[derive(Debug)]
 struct Block {
     range: SectorRange,
+    /// What packets call it.
+    name: BlockId,
     since: Instant,
     /// When its present disk operation began.
     on_disk: Option<Instant>,
@@ -166,12 +176,14 @@ impl Resource {
         let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
         let algorithm = self.connections[i].cfg.csums.clone();
         let is_source = self.state.replication(i, d).is_source();
+        let own_current = self.devices[d].backing.as_ref().map_or(Generation::NONE, |b| b.md.current);
         let pd = &mut self.connections[i].peer_devices[d];
         let (rs, peer_current) = (&mut pd.resync, pd.uuids.as_ref().map(|u| u.current));
         *rs = Resync {
             total: left,
             started: Some(now),
             peer_current,
+            own_current,
             controller: (!is_source).then(|| Controller::new(&cfg, cap, now)),
             brake: if is_source { SourceBrake::new(&cfg, now) } else { None },
             csums,
@@ -363,9 +375,10 @@ impl Resource {
     fn begin_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, step: Step) -> u64 {
         let id = self.devices[d].interval_id();
         self.devices[d].resyncing.insert(range, id, ());
-        let since = self.now;
+        let name = if let Step::Reading(ask) = &step { ask.block.block_id.0 } else { id };
+        let (since, name) = (self.now, self.name_of_request(i, name));
         let rs = &mut self.connections[i].peer_devices[d].resync;
-        rs.blocks.insert(id, Block { range, since, on_disk: None, with: Vec::new(), step });
+        rs.blocks.insert(id, Block { range, name, since, on_disk: None, with: Vec::new(), step });
         rs.in_flight += range.len().0;
         id
     }
@@ -375,9 +388,19 @@ impl Resource {
     }
 
     /// The block that an answer of the peer is about.
-    fn find_block(&self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, wanted: fn(&Step) -> bool) -> Option<u64> {
-        let id = self.find_around(i, d, range, wanted)?;
-        (Some(self.connections[i].peer_devices[d].resync.blocks.get(&id)?.range) == range).then_some(id)
+    fn find_block(
+        &self,
+        i: NodeId,
+        d: VolumeNr,
+        (range, name): (Option<SectorRange>, BlockId),
+        wanted: fn(&Step) -> bool,
+    ) -> Option<u64> {
+        let range = range?;
+        let name = self.name_of_request(i, name.0);
+        let blocks = &self.connections[i].peer_devices[d].resync.blocks;
+        let fits = |b: &Block| b.range == range && b.name == name && wanted(&b.step);
+        let mut there = self.devices[d].resyncing.overlapping(range);
+        there.find(|(_, id, ())| blocks.get(id).is_some_and(fits)).map(|(_, id, ())| id)
     }
 
     /// The block that contains what an answer of the peer is about.

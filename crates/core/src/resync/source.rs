@@ -74,11 +74,13 @@ impl Resource {
         // Asked before the peer knew that it is over (its disk goes). To serve it would have the block's
         // acknowledgement clear what writes have marked since.
         let over = !early && !SENDING.contains(&repl) && ask.want != Want::Verify;
+        let name = self.name_of_request(i, ask.block.block_id.0);
         if (early || over) && self.connections[i].version() >= 96 {
-            return self.send_ack(i, d, Packet::RsCancel, range, BlockId::SYNCER);
+            return self.send_ack(i, d, Packet::RsCancel, range, name);
         }
-        if over || self.state.disk(d) != DiskState::UpToDate {
-            return self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
+        let least = if self.connections[i].nine().is_some() { DiskState::Outdated } else { DiskState::UpToDate };
+        if over || self.state.disk(d) < least || self.state.disk(d) == DiskState::DUnknown {
+            return self.send_ack(i, d, Packet::NegRsDreply, range, name);
         }
         if ask.want == Want::Verify {
             self.verify_asked(i, d, range);
@@ -209,8 +211,13 @@ impl Resource {
                 self.block_mut(i, d, id).expect("just seen").step = Step::Freed;
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.in_flight = rs.in_flight.saturating_sub(ask.block.size.0);
-                let range = BlockRange { sector: ask.block.sector, size: ask.block.size };
-                self.send(i, Socket::Data, d, Packet::RsDeallocated(range), Segments::None);
+                let BlockRequest { sector, size, block_id } = ask.block;
+                let packet = if self.connections[i].version() >= 122 {
+                    Packet::RsDeallocatedId(BlockAck { sector, block_id, size, seq: 0 })
+                } else {
+                    Packet::RsDeallocated(BlockRange { sector, size })
+                };
+                self.send(i, Socket::Data, d, packet, Segments::None);
             }
             // Without csums-alg here the digests count as different (`docs/spec/wire-protocol.md` 5.7).
             None => self.send_block(i, d, id, data),
@@ -228,7 +235,7 @@ impl Resource {
             }
             _ => {
                 self.block_failed(i, d, range);
-                self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
+                self.send_ack(i, d, Packet::NegRsDreply, range, block.name);
             }
         }
         self.data_error(d, "resync read", range, e);
@@ -237,9 +244,8 @@ impl Resource {
     fn send_block(&mut self, i: NodeId, d: VolumeNr, id: u64, data: Segments) {
         let block = self.block_mut(i, d, id).expect("being served");
         block.step = Step::Sent;
-        let range = block.range;
-        let reply =
-            BlockData { sector: range.start, block_id: BlockId::SYNCER, digest: Digest::EMPTY, size: range.len() };
+        let (range, name) = (block.range, block.name);
+        let reply = BlockData { sector: range.start, block_id: name, digest: Digest::EMPTY, size: range.len() };
         self.connections[i].peer_devices[d].sent_bytes += range.len().0;
         self.send(i, Socket::Data, d, Packet::RsDataReply(reply), data.clone());
         self.release(data);
@@ -269,12 +275,12 @@ impl Resource {
             }
             Step::Digesting(ask, data) if ask.want == Want::Unless(digest) => {
                 self.release(data);
-                let range = self.take_block(i, d, id).expect("just seen").range;
+                let Block { range, name, .. } = self.take_block(i, d, id).expect("just seen");
                 let bits = self.clear_out_of_sync(i, d, range);
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.same += bits;
                 rs.known |= bits > 0;
-                self.send_ack(i, d, Packet::RsIsInSync, range, BlockId::SYNCER);
+                self.send_ack(i, d, Packet::RsIsInSync, range, name);
                 self.note_progress(i, d);
             }
             Step::Digesting(_, data) => self.send_block(i, d, id, data),
@@ -284,7 +290,8 @@ impl Resource {
 
     /// The target wrote (or failed to write) a block.
     pub(crate) fn resync_acked(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck, ok: bool) {
-        let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::Sent | Step::Freed)) else {
+        let Some(id) = self.find_block(i, d, (ack.range(), ack.block_id), |s| matches!(s, Step::Sent | Step::Freed))
+        else {
             let text = format!("resync acknowledgement for {} that was not sent", ack.sector);
             return self.unwanted_answer(i, d, SENDING, text);
         };

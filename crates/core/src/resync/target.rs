@@ -108,11 +108,16 @@ impl Resource {
             let read = DiskOp::ReadNew { sector: range.start, len: range.len(), detect_zeroes: false };
             return self.resync_disk(i, d, id, false, read);
         }
-        self.ask_for_block(i, d, range);
+        self.ask_for_block(i, d, id, range);
     }
 
-    fn ask_for_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let request = wire::BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
+    fn ask_for_block(&mut self, i: NodeId, d: VolumeNr, id: u64, range: SectorRange) {
+        let block_id = self.name_of_request(i, id);
+        let request = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
+        if self.connections[i].nine().is_some() {
+            let packet = self.request9(i, d, request, None);
+            return self.send(i, Socket::Data, d, packet, Segments::None);
+        }
         let thin = self.connections[i].has(Features::THIN_RESYNC) && self.connections[i].version() >= 95;
         let packet = if thin { Packet::RsThinReq(request) } else { Packet::RsDataRequest(request) };
         self.send(i, Socket::Data, d, packet, Segments::None);
@@ -135,7 +140,7 @@ impl Resource {
             // If the disk goes on: what cannot be read is copied, which may mend it.
             let Some(block) = self.block_mut(i, d, id) else { return };
             block.step = Step::Requested;
-            return self.ask_for_block(i, d, range);
+            return self.ask_for_block(i, d, id, range);
         }
         block.step = Step::Summing(data.clone());
         let algorithm = self.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
@@ -162,12 +167,17 @@ impl Resource {
         if let Step::Summing(data) = std::mem::replace(&mut block.step, Step::Requested) {
             self.release(data);
         }
-        let block = wire::BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
+        let block_id = self.name_of_request(i, id);
+        let block = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
+        if self.connections[i].nine().is_some() {
+            let packet = self.request9(i, d, block, Some(digest));
+            return self.send(i, Socket::Data, d, packet, Segments::None);
+        }
         self.send(i, Socket::Data, d, Packet::CsumRsRequest(ChecksumRequest { block, digest }), Segments::None);
     }
 
     pub(crate) fn resync_data(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {
-        let Some(id) = self.find_block(i, d, reply.range(), |s| matches!(s, Step::Requested)) else {
+        let Some(id) = self.find_block(i, d, (reply.range(), reply.block_id), |s| matches!(s, Step::Requested)) else {
             self.release(data);
             let text = format!("resync data for {} that was not asked for", reply.sector);
             return self.unwanted_answer(i, d, RECEIVING, text);
@@ -180,12 +190,12 @@ impl Resource {
     }
 
     /// P_RS_DEALLOCATED: the block is all zeroes at the source.
-    pub(crate) fn resync_deallocated(&mut self, i: NodeId, d: VolumeNr, r: &wire::BlockRange) {
-        let Some(id) = self.find_block(i, d, r.range(), |s| matches!(s, Step::Requested)) else {
-            let text = format!("resync answer for {} that was not asked for", r.sector);
+    pub(crate) fn resync_deallocated(&mut self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, name: BlockId) {
+        let Some(id) = self.find_block(i, d, (range, name), |s| matches!(s, Step::Requested)) else {
+            let text = format!("resync answer for {range:?} that was not asked for");
             return self.unwanted_answer(i, d, RECEIVING, text);
         };
-        self.count_answer(i, d, r.size.0);
+        self.count_answer(i, d, range.map_or(0, |range| range.len().0));
         let rs = &mut self.connections[i].peer_devices[d].resync;
         rs.blocks.get_mut(&id).expect("found").step = Step::Arrived(Segments::None);
         rs.arrived.push(id);
@@ -251,7 +261,7 @@ impl Resource {
 
     fn block_written(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
         let Some(block) = self.take_block(i, d, id) else { return };
-        let (range, since) = (block.range, block.since);
+        let (range, since, name) = (block.range, block.since, block.name);
         let abandoned = matches!(block.step, Step::Abandoned(_));
         self.release(block.into_data());
         if abandoned {
@@ -268,17 +278,19 @@ impl Resource {
                 }
                 if !mutant(Mutant::ClearBeforeWritten) {
                     self.clear_out_of_sync(i, d, range);
-                    self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
+                    self.send_ack(i, d, Packet::RsWriteAck, range, name);
+                    self.note_in_sync(i, d, range);
                 }
             }
             Err(e) if mutant(Mutant::FailedBlockCleared) => {
                 self.clear_out_of_sync(i, d, range);
-                self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
+                self.send_ack(i, d, Packet::RsWriteAck, range, name);
                 self.data_error(d, "resync write", range, e);
             }
             Err(e) => {
                 self.block_failed(i, d, range);
-                self.send_ack(i, d, Packet::NegAck, range, BlockId::SYNCER);
+                let named = self.connections[i].version() >= 122;
+                self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
                 self.data_error(d, "resync write", range, e);
             }
         }
@@ -290,7 +302,7 @@ impl Resource {
         if self.state.replication(i, d) == Replication::VerifyS {
             return self.verify_refused(i, d, ack);
         }
-        let Some(id) = self.find_block(i, d, ack.range(), |s| matches!(s, Step::Requested)) else {
+        let Some(id) = self.find_block(i, d, (ack.range(), ack.block_id), |s| matches!(s, Step::Requested)) else {
             let text = format!("resync answer for {} that was not asked for", ack.sector);
             return self.unwanted_answer(i, d, RECEIVING, text);
         };
@@ -320,6 +332,9 @@ impl Resource {
         let all_asked = rs.next_pass.is_some() && mutant(Mutant::FinishTooEarly);
         let copied = rs.blocks.is_empty() && self.bits_left(i, d) <= self.bits_failed(i, d);
         if rs.finishing.is_some() || !(copied || all_asked) {
+            return;
+        }
+        if !self.last_pass_is_over(i, d) {
             return;
         }
         // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them.

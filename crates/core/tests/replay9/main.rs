@@ -4,6 +4,7 @@
 mod bind;
 #[path = "../../../wire/tests/capture/mod.rs"]
 mod capture;
+mod copying;
 mod hostile;
 mod node;
 mod recording;
@@ -117,7 +118,7 @@ fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr
         bitmaps: vec![Generation::NONE; if fresh { 1 } else { 2 }],
         history: Vec::new(),
     };
-    vec![(VOLUME, Start { slots: 1, size, uuids, good: !fresh, discard: true })]
+    vec![(VOLUME, Start { slots: 1, size, uuids, marked: None, good: !fresh, discard: true })]
 }
 
 const SMALL: Sector = Sector(512);
@@ -206,4 +207,33 @@ fn discards_and_zeroes() {
 #[test]
 fn writes_with_digests() {
     changes("24", SMALL, |c| c.integrity = Some("crc32c".to_owned()));
+}
+
+/// Node 0 is Primary and was written to while they were apart.
+fn copied_after_an_outage(number: &str, change: fn(&mut ConnectionConfig)) {
+    for node in [0, 1] {
+        let mut replay = Replay::connect(number, node, change);
+        replay.came_back = true;
+        replay.primary(0);
+        replay.link_up(node == 1);
+        replay.play();
+        let states = ["Primary/Secondary", "Secondary/Primary"];
+        let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
+        assert_eq!(replay.node.state(), state);
+    }
+}
+
+#[test]
+fn a_bitmap_says_what_is_copied() {
+    copied_after_an_outage("10", |_| {});
+}
+
+#[test]
+fn what_has_the_same_digest_is_not_copied() {
+    copied_after_an_outage("11", |c| c.csums = Some("sha256".to_owned()));
+}
+
+#[test]
+fn a_plain_bitmap_says_what_is_copied() {
+    copied_after_an_outage("36", |c| c.use_rle = false);
 }

@@ -1,5 +1,6 @@
 //! A core with disks that answer at once.
 
+use crate::copying::Contents;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, Instant, NodeId, Sector, VolumeNr};
@@ -30,6 +31,8 @@ pub(crate) struct Start {
     pub(crate) slots: u32,
     pub(crate) size: Sector,
     pub(crate) uuids: Uuids110,
+    /// The blocks that are marked, if they are known; else the first ones, as many as the generations say.
+    pub(crate) marked: Option<Vec<(u64, u64)>>,
     pub(crate) good: bool,
     pub(crate) discard: bool,
 }
@@ -53,6 +56,8 @@ pub(crate) struct Node {
     link_wanted: Option<Instant>,
     /// What the disks do, and until when.
     working: VecDeque<(Instant, DiskDone)>,
+    /// What its disks hold.
+    pub(crate) contents: Contents,
     /// Answers to challenges: what is hashed, and to what.
     pub(crate) hashes: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -85,7 +90,13 @@ impl Disk {
         let area = meta::BitmapArea::new(geometry, start.size);
         let mut bits = vec![units::BitSet::new(area.bits()); start.slots as usize];
         for slot in &mut bits {
-            slot.set_range(0, start.uuids.dirty_bits);
+            let first = vec![(0, start.uuids.dirty_bits)];
+            start
+                .marked
+                .as_ref()
+                .unwrap_or(&first)
+                .iter()
+                .for_each(|(from, to)| assert_eq!(slot.set_range(*from, *to), to - from));
         }
         for page in 0..area.pages() {
             let mut block = [0; meta::BLOCK_LEN];
@@ -146,6 +157,7 @@ impl Node {
             link_wanted: None,
             working: VecDeque::new(),
             hashes: Vec::new(),
+            contents: Contents::default(),
         };
         for (n, (volume, _)) in starts.iter().enumerate() {
             out.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
@@ -248,10 +260,23 @@ impl Node {
             }
             Effect::Disk { op, action, .. } => {
                 let data = match action {
-                    DiskOp::ReadNew { len, .. } => Segments::One(BufRef { id: 0, offset: 0, len: len.0 as u32 }),
+                    DiskOp::ReadNew { sector, len, .. } => {
+                        Segments::One(BufRef { id: sector.0 as u32, offset: 0, len: len.0 as u32 })
+                    }
                     _ => Segments::None,
                 };
-                self.working.push_back((now + DISK, DiskDone { op, result: Ok(()), data, zeroes: false }));
+                let zeroes = match action {
+                    DiskOp::ReadNew { sector, len, detect_zeroes: true } => self.contents.is_zeroes(sector, len),
+                    _ => false,
+                };
+                self.working.push_back((now + DISK, DiskDone { op, result: Ok(()), data, zeroes }));
+            }
+            Effect::Digest { op, data: Segments::One(read), piece, .. } => {
+                let at = |n: u64| u64::from(read.id) + n * piece / 512;
+                let digests: Vec<_> =
+                    (0..u64::from(read.len).div_ceil(piece)).map(|n| self.contents.digest(at(n))).collect();
+                self.core.on_digests(now, op, &digests);
+                return true;
             }
             Effect::Meta { op, volume, action } => {
                 let result = Ok(self.disk(volume).act(action));

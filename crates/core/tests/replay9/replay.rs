@@ -1,6 +1,7 @@
 //! Plays a recording to the core in the place of one of its nodes, and compares what both say.
 
 use crate::bind::Bound;
+use crate::copying::{Contents, Copying};
 use crate::node::{Node, Sent, Start, Together};
 use crate::recording::{Said, conversation};
 use std::collections::{BTreeSet, VecDeque};
@@ -17,7 +18,9 @@ pub(crate) struct Replay {
     pub(crate) node: Node,
     bound: Bound,
     /// What the recorded node says on each stream and has not been said by the core.
-    expected: [VecDeque<Said>; 4],
+    expected: [VecDeque<Said>; 5],
+    /// As the target of a resync.
+    copying: Copying,
     pub(crate) now: Instant,
     /// The recorded nodes had been connected before, and say so; the core was not there.
     pub(crate) came_back: bool,
@@ -29,11 +32,12 @@ pub(crate) struct Replay {
 type Act = Box<dyn FnOnce(&mut Node, Instant)>;
 
 /// What is said in order. A ping comes on the other stream than most that is answered, and where a stream of writes is
-/// that has not begun may be said before or after a state.
+/// that has not begun, or a bitmap, may be said before or after a state.
 fn lane(stream: Socket, packet: &Packet) -> usize {
     match (stream, packet) {
         (Socket::Control, Packet::PingAck) => 2,
         (Socket::Data, Packet::Dagtag(_)) => 3,
+        (Socket::Data, Packet::Bitmap(_) | Packet::CompressedBitmap(_)) => 4,
         (Socket::Control, _) => 1,
         (Socket::Data, _) => 0,
     }
@@ -50,9 +54,52 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
         slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { 1 },
         size: sizes.current_size,
         uuids: (**uuids).clone(),
+        marked: marked(said, node, volume, sizes.current_size).filter(|runs| bits_in(runs) == uuids.dirty_bits),
         good: state.disk == wire::DiskState::UpToDate,
         discard: sizes.limits.is_some_and(|l| l.discard_enabled),
     }
+}
+
+/// The blocks that a node has marked when a recording begins: what its first bitmap says, without what the source's had
+/// before it.
+fn marked(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector) -> Option<Vec<(u64, u64)>> {
+    let own = first_bitmap(said, node, volume, size)?;
+    let comes_first =
+        |s: &&Said| s.volume == volume && matches!(s.packet, Packet::Bitmap(_) | Packet::CompressedBitmap(_));
+    if said.iter().find(comes_first).is_some_and(|s| s.from == node) {
+        return Some(own);
+    }
+    let others = first_bitmap(said, NodeId::new(1 - node.index() as u8)?, volume, size)?;
+    let mut bits = units::BitSet::new(size.0.div_ceil(8));
+    for (from, to) in own {
+        bits.set_range(from, to);
+    }
+    for (from, to) in others {
+        bits.clear_range(from, to);
+    }
+    Some((0..bits.len()).filter(|bit| bits.contains(*bit)).map(|bit| (bit, bit + 1)).collect())
+}
+
+fn bits_in(runs: &[(u64, u64)]) -> u64 {
+    runs.iter().map(|(from, to)| to - from).sum()
+}
+
+/// What a node's first bitmap says.
+fn first_bitmap(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector) -> Option<Vec<(u64, u64)>> {
+    let mut receiver = wire::BitmapReceiver::new(&crate::recording::OF_9_3, size.0.div_ceil(8));
+    let mut runs = Vec::new();
+    for said in said.iter().filter(|s| s.from == node && s.volume == volume) {
+        let mut set = |from, to| runs.push((from, to));
+        let over = match &said.packet {
+            Packet::Bitmap(words) => receiver.plain(words, &mut set),
+            Packet::CompressedBitmap(code) => receiver.compressed(code, &mut set),
+            _ => continue,
+        };
+        if over.expect("a bitmap") {
+            return Some(runs);
+        }
+    }
+    None
 }
 
 impl Replay {
@@ -109,8 +156,11 @@ impl Replay {
 
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
         let own = NodeId::new(1 - node.peer.index() as u8).unwrap();
-        let (ours, theirs): (Vec<_>, Vec<_>) = said.into_iter().partition(|s| s.from == own);
-        let mut expected = [const { VecDeque::new() }; 4];
+        let (mut ours, theirs): (Vec<_>, Vec<_>) = said.into_iter().partition(|s| s.from == own);
+        let copying = Copying::of(&mut ours, &theirs);
+        let mut node = node;
+        node.contents = Contents::of(&ours, &theirs);
+        let mut expected = [const { VecDeque::new() }; 5];
         for said in without_hints(ours) {
             expected[lane(said.stream, &said.packet)].push_back(said);
         }
@@ -119,6 +169,7 @@ impl Replay {
             node,
             bound: Bound::default(),
             expected,
+            copying,
             now,
             came_back: false,
             ahead: Duration(0),
@@ -223,6 +274,11 @@ impl Replay {
             self.node.pass(self.now);
             self.compare();
             self.wait_for_question(&said.packet);
+            let answers = self.copying.is_answer(&said.packet);
+            self.answer();
+            if answers {
+                continue;
+            }
             self.bound.learn(&said.packet);
             let packet = self.bound.translate(&said.packet);
             self.node.hear(self.now, said.stream, said.volume, packet);
@@ -233,6 +289,7 @@ impl Replay {
         self.now = end + self.ahead;
         self.node.pass(self.now);
         self.compare();
+        self.copying.assert_over();
         let left = self.expected.iter().flatten().filter(|s| s.packet != Packet::Ping);
         let left: Vec<_> = left.map(|s| &s.packet).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
@@ -240,13 +297,38 @@ impl Replay {
 
     /// The core says that an epoch is over in its own time: the answer does not come before.
     fn wait_for_question(&mut self, answer: &Packet) {
-        let Packet::BarrierAck(ack) = answer else { return };
-        while self.expected[0].iter().any(|said| said.packet == Packet::Barrier(ack.barrier)) {
+        let question = match answer {
+            Packet::BarrierAck(ack) => Packet::Barrier(ack.barrier),
+            Packet::FlushRequestsAck(answer) => Packet::FlushRequests(answer.sequence),
+            _ => return,
+        };
+        let patience = self.now + Duration::from_secs(60);
+        while self.expected[0].iter().any(|said| said.packet == question) {
+            assert!(self.now < patience, "{question:?} does not come: {:#?}", self.node.notes);
             let then = self.node.next().expect("the barrier comes by itself").max(self.now);
             self.ahead = self.ahead + then.since(self.now);
             self.now = then;
             self.node.pass(self.now);
             self.compare();
+            self.answer();
+        }
+    }
+
+    /// The source answers a target.
+    fn answer(&mut self) {
+        while self.copying.answers_now() {
+            let Some(packet) = self.copying.next_answer() else { break };
+            let stream = if matches!(packet, Packet::RsIsInSync(_)) { Socket::Control } else { Socket::Data };
+            self.node.hear(self.now, stream, VolumeNr(0), packet);
+            self.compare();
+        }
+    }
+
+    /// A node is Primary when the recording begins.
+    pub(crate) fn primary(&mut self, node: u8) {
+        if self.node.peer.index() != usize::from(node) {
+            self.node.command(self.now, Command::Primary { force: false });
+            self.node.turn(self.now);
         }
     }
 
@@ -267,6 +349,9 @@ impl Replay {
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
             if is_hint(&sent.packet) {
+                continue;
+            }
+            if self.copying.takes(&sent.packet) {
                 continue;
             }
             let lane = &mut self.expected[lane(sent.stream, &sent.packet)];

@@ -1,0 +1,325 @@
+//! What a resync has only in 9's dialect: requests that name a position in a stream of writes, the switch to
+//! replication and the flush before its end, who is in sync, and the generations at its end
+//! (`docs/spec/data-path-and-resync.md` 7.5, 7.10, 7.11, `docs/spec/connection-and-state.md` 7.4).
+
+use crate::Resource;
+use crate::api::Segments;
+use crate::decide::DiskState;
+use crate::decide::change::{Change, Set};
+use crate::decide::state::{Replication, State};
+use crate::resync::Want;
+use meta::generations::SourceGenerations;
+use units::{Generation, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
+use wire::{
+    BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, PeersInSync, Role, Socket,
+    StateWord,
+};
+
+/// Who is in sync is said of so much at a time.
+const EXTENT: u64 = (4 << 20) / 512;
+
+/// From this version on a request has a name of its own.
+const NAMES: u32 = 122;
+/// From this version on a Primary is asked for what it has not announced.
+const FLUSHES: u32 = 123;
+
+/// How far a target is that has copied everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LastPass {
+    /// Peers only mark what is written meanwhile, and blocks are left, or were just now.
+    #[default]
+    Ahead,
+    /// A Primary was asked to say of all its writes who has them, with this number.
+    Flushing(u64),
+    /// What is written is sent. When nothing is left now the resync is over.
+    Begun,
+}
+
+/// A peer has asked which nodes have this node's writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlushAsked {
+    sequence: u64,
+    /// Up to this position.
+    pub(super) up_to: u64,
+}
+
+impl Resource {
+    fn speaks9(&self, i: NodeId) -> bool {
+        self.connections[i].nine().is_some()
+    }
+
+    /// What a request is called in packets, if its answers are to name it.
+    pub(crate) fn name_of_request(&self, i: NodeId, name: u64) -> BlockId {
+        if self.connections[i].version() >= NAMES { BlockId(name) } else { BlockId::SYNCER }
+    }
+
+    /// The target asks for a block; `digest`: unless it has this one.
+    pub(crate) fn request9(&self, i: NodeId, d: VolumeNr, block: BlockRequest, digest: Option<Digest>) -> Packet {
+        let (node, dagtag) = self.position_to_wait_for(i);
+        let granule = self.devices[d].cfg.as_ref().map_or(0, |c| c.resync.discard_granularity);
+        let thin = self.connections[i].has(Features::THIN_RESYNC) && granule > 0;
+        if !self.connections[i].has(Features::RESYNC_DAGTAG) {
+            return match digest {
+                Some(digest) => Packet::CsumRsRequest(wire::ChecksumRequest { block, digest }),
+                None if thin => Packet::RsThinReq(block),
+                None => Packet::RsDataRequest(block),
+            };
+        }
+        let with = |digest| Box::new(DagtagRequest { block, node, dagtag, digest });
+        match digest {
+            Some(digest) => Packet::RsCsumDagtagReq(with(digest)),
+            None if thin => Packet::RsThinDagtagReq(with(Digest::EMPTY)),
+            None => Packet::RsDagtagReq(with(Digest::EMPTY)),
+        }
+    }
+
+    /// The newest write that this node has seen of a Primary: the source must have it, too, before it reads.
+    fn position_to_wait_for(&self, i: NodeId) -> (u32, Dagtag) {
+        if self.state.is_primary() {
+            return (self.cfg.node.index() as u32, Dagtag(self.own_position()));
+        }
+        let heard = self.connections[i].nine().and_then(|nine| nine.heard.told());
+        match heard.filter(|_| self.state.peers[i].role() == Role::Primary) {
+            Some(at) => (i.index() as u32, Dagtag(at)),
+            None => (0, Dagtag(0)),
+        }
+    }
+
+    /// A request that depends on a write. With two nodes that is one of this node, or came on the same stream before.
+    pub(crate) fn resync_requested9(&mut self, i: NodeId, d: VolumeNr, r: &DagtagRequest, want: Want) {
+        let own = self.cfg.node.index() as u32;
+        let heard = self.connections[i].nine().and_then(|nine| nine.heard.told()).unwrap_or(0);
+        let unseen = r.dagtag.0 != 0 && r.node != own && (r.node != i.index() as u32 || heard < r.dagtag.0);
+        match r.block.range().filter(|_| unseen) {
+            Some(range) => self.send_ack(i, d, Packet::RsCancel, range, r.block.block_id),
+            None => self.resync_requested(i, d, r.block, want),
+        }
+    }
+
+    // -- beginning ---------------------------------------------------------------------------------------------------
+
+    /// The generations of a target, when its resync begins. A copy that never was one has from now on part of what the
+    /// source's bitmap counts from, so that it can go on from there.
+    pub(crate) fn begin_target9(&mut self, i: NodeId, d: VolumeNr) {
+        let own = self.cfg.node;
+        let slot = self.connections[i].peer_devices[d].uuids110.as_ref().and_then(|u| u.bitmap(own));
+        let Some(b) = &mut self.devices[d].backing else { return };
+        let parted = slot.filter(|g| !g.is_none() && b.md.current.same(Generation::JUST_CREATED));
+        if let Some(parted) = parted {
+            b.md.current = parted.base();
+            self.generation_changed(d);
+        }
+    }
+
+    /// What a peer wants to be sent while its disk is bad begins anew with each resync.
+    pub(crate) fn follow_resync9(&mut self, old: &State) {
+        for i in self.connections.ids() {
+            for d in self.devices.ids() {
+                let bad = |s: &State| s.peer_disk(i, d) == DiskState::Inconsistent || s.replication(i, d).is_source();
+                if bad(&self.state) && !bad(old) {
+                    let pd = &mut self.connections[i].peer_devices[d];
+                    pd.wants_writes_when_bad = pd.will_want_writes_when_bad;
+                }
+            }
+        }
+    }
+
+    /// P_ENABLE_REPLICATION.
+    pub(crate) fn replication_enabled(&mut self, i: NodeId, d: VolumeNr, on: bool) {
+        let before = std::mem::replace(&mut self.connections[i].peer_devices[d].wants_writes_when_bad, on);
+        if on && !before && self.state.replicates(i, d) {
+            self.tell_position(i);
+        }
+    }
+
+    // -- the end -----------------------------------------------------------------------------------------------------
+
+    /// The target has copied everything: may the resync end? If not, what is missing is asked for.
+    pub(crate) fn last_pass_is_over(&mut self, i: NodeId, d: VolumeNr) -> bool {
+        if !self.speaks9(i) {
+            return true;
+        }
+        match self.connections[i].peer_devices[d].resync.last_pass {
+            LastPass::Begun => true,
+            LastPass::Flushing(_) => false,
+            LastPass::Ahead => self.begin_last_pass(i, d),
+        }
+    }
+
+    fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
+        if self.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
+            self.send(i, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
+        }
+        let flushes = self.connections[i].version() >= FLUSHES && self.state.peers[i].role() == Role::Primary;
+        let Some(nine) = self.connections[i].nine_mut().filter(|_| flushes) else {
+            self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun;
+            return true;
+        };
+        nine.flushes += 1;
+        let sequence = nine.flushes;
+        self.connections[i].peer_devices[d].resync.last_pass = LastPass::Flushing(sequence);
+        self.send_connection(i, Socket::Data, Packet::FlushRequests(sequence));
+        false
+    }
+
+    /// P_FLUSH_REQUESTS_ACK: a Primary has said of all its writes who has them.
+    pub(crate) fn flush_answered(&mut self, i: NodeId, answer: &FlushAnswer) {
+        for d in self.devices.ids() {
+            let last = &mut self.connections[i].peer_devices[d].resync.last_pass;
+            if matches!(last, LastPass::Flushing(asked) if *asked <= answer.sequence) && answer.node == i {
+                *last = LastPass::Begun;
+            }
+        }
+        self.calm = false;
+    }
+
+    /// P_FLUSH_REQUESTS.
+    pub(crate) fn flush_asked(&mut self, i: NodeId, sequence: u64) {
+        let up_to = self.own_position();
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.flush_asked = Some(FlushAsked { sequence, up_to });
+        }
+        self.say_who_has_what();
+        self.answer_flush(i);
+    }
+
+    /// Answers, once it is said of all writes up to then who has them.
+    pub(crate) fn answer_flush(&mut self, i: NodeId) {
+        let Some(asked) = self.connections[i].nine().and_then(|nine| nine.flush_asked) else { return };
+        if self.is_untold(i, asked.up_to) {
+            return;
+        }
+        self.say_who_has_what();
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.flush_asked = None;
+        }
+        let answer = FlushAnswer { sequence: asked.sequence, node: self.cfg.node };
+        self.send_connection(i, Socket::Data, Packet::FlushRequestsAck(answer));
+    }
+
+    /// A block of a resync is on the target's disk.
+    pub(crate) fn note_in_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        if !self.speaks9(i) {
+            return;
+        }
+        let at = range.start.0 / EXTENT;
+        let untold = &mut self.connections[i].peer_devices[d].resync.untold;
+        untold.insert(at);
+        let past: Vec<_> = untold.range(..at).copied().collect();
+        untold.retain(|extent| *extent >= at);
+        self.tell_in_sync(i, d, past);
+    }
+
+    fn tell_in_sync(&mut self, i: NodeId, d: VolumeNr, extents: impl IntoIterator<Item = u64>) {
+        let size = self.devices[d].size;
+        for at in extents {
+            let range = SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(size) };
+            self.tell_peer_in_sync(i, d, range, NodeMask::of(i));
+        }
+    }
+
+    fn tell_peer_in_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, nodes: NodeMask) {
+        if range.start < range.end && self.is_in_sync(i, d, range) {
+            let packet = PeersInSync { sector: range.start, nodes: nodes.into(), size: range.len() };
+            self.send(i, Socket::Control, d, Packet::PeersInSync(packet), Segments::None);
+        }
+    }
+
+    fn is_in_sync(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
+        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return false };
+        let touched = b.area().touched(range);
+        b.bitmaps[slot].next_set(touched.start).is_none_or(|bit| bit >= touched.end)
+    }
+
+    /// P_PEERS_IN_SYNC: a source passes it on to the nodes of which it says the same.
+    pub(crate) fn peers_in_sync(&mut self, i: NodeId, d: VolumeNr, told: &PeersInSync) {
+        let size = self.devices[d].size;
+        let end = Sector(told.sector.0.saturating_add(told.size.0 / 512)).min(size);
+        let range = SectorRange { start: told.sector.min(end), end };
+        if self.state.replication(i, d).is_source() {
+            self.tell_peer_in_sync(i, d, range, NodeMask::of(i));
+        }
+    }
+
+    /// All blocks are here.
+    pub(crate) fn resync_finished_as_target9(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
+        let rest: Vec<_> = std::mem::take(&mut self.connections[i].peer_devices[d].resync.untold).into_iter().collect();
+        self.tell_in_sync(i, d, rest);
+        let mut change = Change::from(Set::Replication(i, d, Replication::Established));
+        if failed == 0 {
+            self.take_over_generations9(i, d);
+            change.push(Set::Disk(d, self.state.peer_disk(i, d)));
+        } else {
+            change.push(Set::Disk(d, DiskState::Inconsistent));
+            change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
+        }
+        self.report_end(i, d, failed);
+        self.happened(change);
+    }
+
+    /// A target that is none any more tells its generations, before it tells its state (2.7, row 3).
+    pub(crate) fn tell_end_of_resync(&mut self, old: &State) {
+        let receives = |r: Replication| matches!(r, Replication::SyncTarget | Replication::PausedSyncT);
+        for d in self.devices.ids() {
+            let ended = |i| receives(old.replication(i, d)) && self.state.replication(i, d) == Replication::Established;
+            if !self.connections.ids().any(ended) {
+                continue;
+            }
+            for i in self.connections.ids().filter(|i| self.speaks9(*i)).collect::<Vec<_>>() {
+                self.send_uuids(i, d, wire::UuidFlags::NONE);
+            }
+        }
+    }
+
+    /// The target has the source's data, and with that its past.
+    fn take_over_generations9(&mut self, i: NodeId, d: VolumeNr) {
+        let (own, position) = (self.cfg.node, self.own_position());
+        let Some(told) = self.connections[i].peer_devices[d].uuids110.clone() else { return };
+        let at_start = self.connections[i].peer_devices[d].resync.own_current;
+        let Some(b) = &mut self.devices[d].backing else { return };
+        let mut source =
+            SourceGenerations { current: told.current, bitmaps: Default::default(), history: b.md.history };
+        for (n, slot) in source.history.iter_mut().enumerate() {
+            *slot = told.history.get(n).copied().unwrap_or_default();
+        }
+        for (node, counted) in told.tracked.into_iter().zip(&told.bitmaps) {
+            source.bitmaps[node.index()] = *counted;
+        }
+        b.md.finish_as_target(own, &source, NodeMask::of(i), at_start, self.state.is_primary(), position);
+        self.devices[d].exposed = told.current;
+        self.generation_changed(d);
+        self.status_changed = true;
+    }
+
+    /// The source hears from the target that it is done.
+    pub(crate) fn target_is_done(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
+        let failed = self.bits_failed(i, d);
+        let left = self.bits_left(i, d);
+        if theirs.disk == DiskState::UpToDate && left > 0 {
+            let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
+            return self.drop_link(i, crate::api::ConnectionState::NetworkFailure, "resync-incomplete", text);
+        }
+        self.report_end(i, d, failed);
+        let change: Change = [
+            Set::Replication(i, d, Replication::Established),
+            Set::PeerRole(i, d, theirs.role),
+            Set::PeerDisk(i, d, theirs.disk),
+            Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp),
+        ]
+        .into_iter()
+        .collect();
+        self.happened(change);
+    }
+
+    /// Both have the same generation: what this node's slot counts from is of the past (7.5).
+    pub(crate) fn retire_slot_if_equal(&mut self, i: NodeId, d: VolumeNr, theirs: Generation) {
+        let owner = self.slot_owner(i, d);
+        let Some(b) = &mut self.devices[d].backing else { return };
+        if !b.md.current.same(theirs) || b.md.peers[owner].bitmap_uuid.is_none() {
+            return;
+        }
+        let past = std::mem::take(&mut b.md.peers[owner].bitmap_uuid);
+        b.md.push_history(past, None);
+        self.generation_changed(d);
+    }
+}

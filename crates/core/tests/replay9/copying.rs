@@ -1,0 +1,166 @@
+//! A target may cut what it asks for into other requests than the recorded node did: compared is which blocks it asks
+//! for and confirms, each once, and what else its requests say. The source's answers are made for them.
+
+use crate::recording::Said;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::{Discriminant, discriminant};
+use units::{ByteLen, Sector};
+use wire::{BlockAck, BlockData, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Packet};
+
+/// What a disk holds, as far as a recording shows it.
+#[derive(Default, Debug)]
+pub(crate) struct Contents {
+    /// By where it is that this is the digest of.
+    digests: BTreeMap<u64, Digest>,
+    /// Blocks of 4 KiB that are all zeroes.
+    zeroes: BTreeSet<u64>,
+}
+
+impl Contents {
+    /// What a node's disk holds, and another one has asked for.
+    pub(crate) fn of(ours: &[Said], theirs: &[Said]) -> Contents {
+        let mut contents = Contents::default();
+        for said in ours {
+            match &said.packet {
+                Packet::RsDeallocatedId(a) => contents.zeroes.extend(blocks(a.sector, a.size)),
+                Packet::RsIsInSync(a) => {
+                    let asked = theirs.iter().find_map(|s| request(&s.packet).filter(|r| r.block.sector == a.sector));
+                    contents.digests.extend(asked.map(|r| (a.sector.0, r.digest.clone())));
+                }
+                _ => {}
+            }
+        }
+        contents
+    }
+
+    /// Of what is not known it is one that nothing else has.
+    pub(crate) fn digest(&self, sector: u64) -> Digest {
+        let unknown = || Digest::new(&[0xee; 32]).expect("it fits");
+        self.digests.get(&sector).cloned().unwrap_or_else(unknown)
+    }
+
+    pub(crate) fn is_zeroes(&self, sector: Sector, len: ByteLen) -> bool {
+        blocks(sector, len).all(|block| self.zeroes.contains(&block))
+    }
+}
+
+/// How the recorded source answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Data,
+    Equal,
+    Zeroes,
+}
+
+/// What a request says besides where: which packet it is, and on which position it depends.
+type Wanted = (Discriminant<Packet>, u32, Dagtag);
+
+/// What a target has asked for, and is still to ask for.
+#[derive(Default, Debug)]
+pub(crate) struct Copying {
+    /// Blocks of 4 KiB, with each time that they are asked for.
+    wanted: BTreeMap<u64, VecDeque<Wanted>>,
+    recorded: BTreeMap<u64, Answer>,
+    /// Asked for and not answered.
+    asked: VecDeque<BlockRequest>,
+    /// Answered and not confirmed.
+    answered: Vec<(Sector, BlockId, ByteLen)>,
+    /// The recorded source answers by now.
+    answers: bool,
+}
+
+fn blocks(sector: Sector, len: ByteLen) -> impl Iterator<Item = u64> + use<> {
+    let first = sector.0 / 8;
+    first..first + len.0.div_ceil(4096)
+}
+
+fn request(packet: &Packet) -> Option<&DagtagRequest> {
+    match packet {
+        Packet::RsDagtagReq(r) | Packet::RsCsumDagtagReq(r) | Packet::RsThinDagtagReq(r) => Some(r),
+        _ => None,
+    }
+}
+
+fn answer(packet: &Packet) -> Option<(Sector, ByteLen, Answer)> {
+    match packet {
+        Packet::RsDataReply(r) => Some((r.sector, r.size, Answer::Data)),
+        Packet::RsIsInSync(a) => Some((a.sector, a.size, Answer::Equal)),
+        Packet::RsDeallocatedId(a) => Some((a.sector, a.size, Answer::Zeroes)),
+        _ => None,
+    }
+}
+
+impl Copying {
+    /// Takes the recorded target's requests and confirmations out of what it says.
+    pub(crate) fn of(ours: &mut Vec<Said>, theirs: &[Said]) -> Copying {
+        let mut copying = Copying::default();
+        ours.retain(|said| match request(&said.packet) {
+            Some(r) => {
+                let wanted = (discriminant(&said.packet), r.node, r.dagtag);
+                let all = blocks(r.block.sector, r.block.size);
+                all.for_each(|block| copying.wanted.entry(block).or_default().push_back(wanted));
+                false
+            }
+            None => !matches!(said.packet, Packet::RsWriteAck(_)),
+        });
+        for (sector, len, answer) in theirs.iter().filter_map(|s| answer(&s.packet)) {
+            copying.recorded.extend(blocks(sector, len).map(|block| (block, answer)));
+        }
+        copying
+    }
+
+    /// Is that an answer of the recorded source? Those are not heard.
+    pub(crate) fn is_answer(&mut self, packet: &Packet) -> bool {
+        let answer = answer(packet).is_some();
+        self.answers |= answer;
+        answer
+    }
+
+    pub(crate) fn next_answer(&mut self) -> Option<Packet> {
+        let BlockRequest { sector, block_id, size } = self.asked.pop_front().filter(|_| self.answers)?;
+        let recorded: Vec<_> = blocks(sector, size).filter_map(|block| self.recorded.get(&block)).collect();
+        let all = |answer| recorded.iter().all(|recorded| **recorded == answer);
+        let ack = BlockAck { sector, block_id, size, seq: 0 };
+        if all(Answer::Equal) {
+            return Some(Packet::RsIsInSync(ack));
+        }
+        self.answered.push((sector, block_id, size));
+        if all(Answer::Zeroes) {
+            return Some(Packet::RsDeallocatedId(ack));
+        }
+        Some(Packet::RsDataReply(BlockData { sector, block_id, digest: Digest::EMPTY, size }))
+    }
+
+    pub(crate) fn answers_now(&self) -> bool {
+        self.answers && !self.asked.is_empty()
+    }
+
+    /// Is that a request of the core, or a confirmation? It must be one that was recorded.
+    pub(crate) fn takes(&mut self, packet: &Packet) -> bool {
+        match (request(packet), packet) {
+            (Some(r), _) => self.asks(discriminant(packet), r),
+            (None, Packet::RsWriteAck(ack)) => self.confirms(ack),
+            _ => return false,
+        }
+        true
+    }
+
+    fn asks(&mut self, kind: Discriminant<Packet>, r: &DagtagRequest) {
+        for block in blocks(r.block.sector, r.block.size) {
+            let recorded = self.wanted.get_mut(&block).and_then(VecDeque::pop_front);
+            assert_eq!(recorded, Some((kind, r.node, r.dagtag)), "block {block} in {r:?}");
+        }
+        self.asked.push_back(r.block);
+    }
+
+    fn confirms(&mut self, ack: &BlockAck) {
+        let known = self.answered.iter().position(|answered| *answered == (ack.sector, ack.block_id, ack.size));
+        self.answered.remove(known.unwrap_or_else(|| panic!("confirms what it has not got: {ack:?}")));
+    }
+
+    pub(crate) fn assert_over(&self) {
+        let left: Vec<_> = self.wanted.iter().filter(|(_, times)| !times.is_empty()).collect();
+        assert!(left.is_empty(), "not asked for: {left:?}");
+        assert!(self.answered.is_empty() && self.asked.is_empty(), "not confirmed: {self:?}");
+    }
+}
