@@ -12,7 +12,7 @@ mod replay;
 
 use node::Start;
 use recording::Said;
-use replay::Replay;
+use replay::{Replay, resync_options};
 use units::{Generation, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, Protocol};
 use wire::{Packet, UuidFlags, Uuids110, WireMask};
@@ -118,7 +118,10 @@ fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr
         bitmaps: vec![Generation::NONE; if fresh { 1 } else { 2 }],
         history: Vec::new(),
     };
-    vec![(VOLUME, Start { slots: 1, size, uuids, marked: None, good: !fresh, discard: true })]
+    vec![(
+        VOLUME,
+        Start { slots: 1, size, uuids, marked: None, good: !fresh, discard: true, resync: resync_options(said, node) },
+    )]
 }
 
 const SMALL: Sector = Sector(512);
@@ -215,6 +218,7 @@ fn copied_after_an_outage(number: &str, change: fn(&mut ConnectionConfig)) {
         let mut replay = Replay::connect(number, node, change);
         replay.came_back = true;
         replay.primary(0);
+        replay.follow();
         replay.link_up(node == 1);
         replay.play();
         let states = ["Primary/Secondary", "Secondary/Primary"];
@@ -236,4 +240,10 @@ fn what_has_the_same_digest_is_not_copied() {
 #[test]
 fn a_plain_bitmap_says_what_is_copied() {
     copied_after_an_outage("36", |c| c.use_rle = false);
+}
+
+/// Node 0 writes while its peer is a target that replicates again.
+#[test]
+fn what_is_written_meanwhile_is_sent() {
+    copied_after_an_outage("37", |_| {});
 }

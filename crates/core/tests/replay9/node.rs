@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use units::{ByteLen, Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{
     BlockRequest, BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkUp, MetaDone, MetaOp,
-    OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
+    OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, ResyncConfig, Segments, VolumeConfig,
 };
 use wire::{Packet, Socket, UuidFlags, Uuids110};
 
@@ -35,6 +35,7 @@ pub(crate) struct Start {
     pub(crate) marked: Option<Vec<(u64, u64)>>,
     pub(crate) good: bool,
     pub(crate) discard: bool,
+    pub(crate) resync: ResyncConfig,
 }
 
 struct Disk {
@@ -130,7 +131,10 @@ impl Node {
         let mut connection = ConnectionConfig::new(peer, "other", (address(7788), address(7789)));
         connection.max_version = wire::Version::MAX.number();
         change(&mut connection);
-        let disk = DiskConfig { meta: meta::MetaDisk::FlexExternal, ..DiskConfig::default() };
+        let disk = |start: &Start| {
+            let resync = start.resync.clone();
+            DiskConfig { meta: meta::MetaDisk::FlexExternal, resync, ..DiskConfig::default() }
+        };
         let cfg = ResourceConfig {
             name: "r0".to_owned(),
             node,
@@ -140,7 +144,7 @@ impl Node {
             before_resync_source: false,
             volumes: starts
                 .iter()
-                .map(|(volume, _)| VolumeConfig { volume: *volume, disk: Some(disk.clone()) })
+                .map(|(volume, start)| VolumeConfig { volume: *volume, disk: Some(disk(start)) })
                 .collect(),
             connections: vec![connection],
         };
@@ -304,6 +308,12 @@ impl Node {
             _ => {}
         }
         false
+    }
+
+    /// Is a resync going on?
+    pub(crate) fn resyncs(&self) -> bool {
+        let replication = self.core.snapshot().connections[0].peer_devices[0].replication;
+        (wire::ConnState::SyncSource..=wire::ConnState::PausedSyncT).contains(&replication)
     }
 
     /// Says what it was found to be, for messages.

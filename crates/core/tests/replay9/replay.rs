@@ -6,7 +6,7 @@ use crate::node::{Node, Sent, Start, Together};
 use crate::recording::{Said, conversation};
 use std::collections::{BTreeSet, VecDeque};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, LinkUp, RequestKind};
+use urbd_core::{Command, ConnectionConfig, LinkUp, RequestKind, ResyncConfig};
 use wire::{ConnState, DpFlags, Packet, QueueLimits, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
@@ -19,6 +19,8 @@ pub(crate) struct Replay {
     bound: Bound,
     /// What the recorded node says on each stream and has not been said by the core.
     expected: [VecDeque<Said>; 5],
+    /// The first one that is marked when it begins.
+    marked: Option<Sector>,
     /// As the target of a resync.
     copying: Copying,
     pub(crate) now: Instant,
@@ -56,7 +58,27 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
         uuids: (**uuids).clone(),
         marked: marked(said, node, volume, sizes.current_size).filter(|runs| bits_in(runs) == uuids.dirty_bits),
         good: state.disk == wire::DiskState::UpToDate,
+        resync: resync_options(said, node),
         discard: sizes.limits.is_some_and(|l| l.discard_enabled),
+    }
+}
+
+/// The options that a node was configured with.
+pub(crate) fn resync_options(said: &[Said], node: NodeId) -> ResyncConfig {
+    let told = |s: &Said| match &s.packet {
+        Packet::SyncParam(p) if s.from == node => Some(p.clone()),
+        _ => None,
+    };
+    let Some(p) = said.iter().find_map(told) else { return ResyncConfig::default() };
+    let c = p.controller;
+    let (plan_ahead, delay_target, fill_target) = (c.plan_ahead, c.delay_target, c.fill_target);
+    ResyncConfig {
+        rate: p.resync_rate,
+        plan_ahead,
+        delay_target,
+        fill_target,
+        max_rate: c.max_rate,
+        ..ResyncConfig::default()
     }
 }
 
@@ -115,9 +137,10 @@ impl Replay {
         if starts.is_empty() {
             starts = crate::disk(&said, own, true, Sector(512));
         }
-        let begin = Instant(said[0].at.0 - 1_000_000);
+        let begin = Instant(said[0].at.0 - 10_000_000);
         let node = Node::new(own, &starts, begin, change);
-        Replay::of(said, node, begin)
+        let marked = starts[0].1.marked.as_ref().and_then(|runs| runs.first());
+        Replay { marked: marked.map(|(first, _)| Sector(first * 8)), ..Replay::of(said, node, begin) }
     }
 
     /// A recording of nodes that are connected already: they are brought there by two cores, of which one goes on with
@@ -169,6 +192,7 @@ impl Replay {
             node,
             bound: Bound::default(),
             expected,
+            marked: None,
             copying,
             now,
             came_back: false,
@@ -236,7 +260,10 @@ impl Replay {
                     let Some((kind, sector, len)) = request(packet) else { continue };
                     // Before the first one the node asks whether the peer is there.
                     let mut pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < said.at);
-                    let asked = pings.next_back().map(|s| s.at).filter(|_| written.insert(said.volume));
+                    let just_now = |at: &Instant| said.at.since(*at) < Duration::from_millis(20);
+                    let asked = pings.next_back().map(|s| s.at).filter(just_now);
+                    let first = written.insert(said.volume);
+                    let asked = asked.filter(|_| first);
                     let then = Instant(asked.unwrap_or(said.at).0 - ON_ITS_WAY);
                     let volume = said.volume;
                     let write: Act = Box::new(move |node, now| node.write(now, volume, kind, sector, len));
@@ -324,12 +351,18 @@ impl Replay {
         }
     }
 
-    /// A node is Primary when the recording begins.
+    /// A node is Primary when the recording begins, and has written what is marked.
     pub(crate) fn primary(&mut self, node: u8) {
-        if self.node.peer.index() != usize::from(node) {
-            self.node.command(self.now, Command::Primary { force: false });
-            self.node.turn(self.now);
+        if self.node.peer.index() == usize::from(node) {
+            return;
         }
+        self.node.command(self.now, Command::Primary { force: false });
+        self.node.turn(self.now);
+        let Some(sector) = self.marked else { return };
+        self.node.write(self.now, VolumeNr(0), RequestKind::Write { fua: false }, sector, 4096);
+        self.node.turn(self.now);
+        self.now = self.now + Duration::from_millis(1);
+        self.node.pass(self.now);
     }
 
     fn act_until(&mut self, until: Instant) {
@@ -359,12 +392,20 @@ impl Replay {
             while sent.packet != Packet::Ping && lane.front().is_some_and(|said| said.packet == Packet::Ping) {
                 lane.pop_front();
             }
-            let Some(said) = lane.pop_front() else {
+            // Or later.
+            let next = lane.iter().position(|said| sent.packet != Packet::Ping || said.packet == Packet::Ping);
+            let Some(said) = next.and_then(|n| lane.remove(n)) else {
                 panic!("not recorded: {sent:?}\n{:#?}", self.node.notes);
             };
             let mut recorded = self.bound.unify(&said.packet, &sent.packet);
             if let (Packet::Uuids110(u), true) = (&mut recorded, self.came_back) {
                 u.flags = UuidFlags(u.flags.0 & !UuidFlags::RECONNECT.0);
+            }
+            if let Packet::Data(w) = &mut recorded
+                && !self.node.resyncs()
+            {
+                // A kernel needs a moment to see that a resync is over.
+                w.flags = DpFlags(w.flags.0 & !DpFlags::MAY_SET_IN_SYNC.0);
             }
             let (recorded, ours) = tolerated(recorded, sent);
             assert_eq!(ours.packet, recorded, "at {:?}\n{:#?}", said.at, self.node.notes);
