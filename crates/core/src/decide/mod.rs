@@ -13,6 +13,7 @@
 
 pub mod attach84;
 pub mod change;
+pub mod direction9;
 pub mod effects;
 pub mod fencing;
 pub mod handler;

@@ -97,6 +97,21 @@ impl Strategy {
         }
     }
 
+    /// The same the other way round, if there is such a one.
+    #[must_use]
+    pub const fn reverse(self) -> Option<Strategy> {
+        use Strategy as S;
+        Some(match self {
+            S::SourceIfBothFailed => S::TargetIfBothFailed,
+            S::TargetIfBothFailed => S::SourceIfBothFailed,
+            S::SourceUseBitmap => S::TargetUseBitmap,
+            S::TargetUseBitmap => S::SourceUseBitmap,
+            S::SourceSetBitmap => S::TargetSetBitmap,
+            S::TargetSetBitmap => S::SourceSetBitmap,
+            _ => return None,
+        })
+    }
+
     const fn is_if_both_failed(self) -> bool {
         matches!(self, Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed)
     }

@@ -8,7 +8,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
 use crate::decide::uuid9::{self, Direction, Strategy};
-use crate::decide::{DiskState, Reason, handshake84};
+use crate::decide::{DiskState, Handler, Reason, direction9, handshake84};
 use crate::dialect9;
 use crate::members::Volumes;
 use units::{NodeId, VolumeNr};
@@ -30,6 +30,14 @@ struct Part {
     uuids: Option<Uuids110>,
     /// What follows, when the peer's state has come.
     outcome: Option<Outcome>,
+}
+
+/// What a node has told of a volume.
+#[derive(Clone, Copy, Debug)]
+struct Told<'a> {
+    uuids: &'a Uuids110,
+    disk: DiskState,
+    role: Role,
 }
 
 /// What a volume becomes when the nodes are connected.
@@ -216,31 +224,75 @@ impl Resource {
         });
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
         self.note(Severity::Info, Some(d), Some(i), found.rule.name(), text);
-        let primary = self.state.is_primary() || theirs.role == Role::Primary;
-        let replication = match found.strategy {
-            Strategy::NoSync => Replication::Established,
-            // Without a Primary neither of them lacks anything that anybody has seen.
-            Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if !primary => Replication::Established,
-            Strategy::Retry => return Err(Verdict::Retry(found.rule)),
-            Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect => {
-                self.note_split_brain(i, d, uuids.dirty_bits);
-                return Err(Verdict::Disconnect(found.rule));
-            }
-            other => {
-                let undecided = [&sent, &uuids].iter().any(|u| u.flags.contains(UuidFlags::DISCARD_MY_DATA));
-                let dirty = sent.dirty_bits.max(uuids.dirty_bits) > 0;
-                let overwrites = self.state.is_primary() && disk >= DiskState::Consistent && dirty;
-                match begins(other) {
-                    Some(Replication::WFBitMapT) if overwrites => {
-                        return Err(Verdict::Disconnect(reason_against(other, found.rule)));
-                    }
-                    Some(begins) if !undecided => begins,
-                    _ => return Err(Verdict::Disconnect(reason_against(other, found.rule))),
-                }
-            }
-        };
-        let bitmap = Preparation::of(found.strategy);
+        let own = Told { uuids: &sent, disk, role: self.state.role };
+        let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
+        let (strategy, reason) = self.direction(i, d, found, [own, other]);
+        let begins = self.begins_by(strategy, reason, [own, other]);
+        if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
+            self.note_split_brain(i, d, uuids.dirty_bits);
+        }
+        let replication = begins?;
+        let bitmap = Preparation::of(strategy);
         Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
+    }
+
+    /// What people want of it: after a split brain, and of a node that is to discard its data.
+    fn direction(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        found: uuid9::Comparison,
+        [own, other]: [Told<'_>; 2],
+    ) -> (Strategy, Reason) {
+        let side = |told: Told<'_>, peer: NodeId| direction9::Side {
+            primary: told.role == Role::Primary,
+            disk: told.disk,
+            discard_my_data: told.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
+            was_primary: told.uuids.bitmap(peer).unwrap_or_default().0 & 1 != 0,
+            changes: told.uuids.dirty_bits,
+        };
+        let c = &self.connections[i];
+        let (strategy, reason) = direction9::wanted(&direction9::Input {
+            found: found.strategy,
+            rule: found.rule,
+            protocol: c.version(),
+            me: side(own, i),
+            peer: side(other, self.cfg.node),
+            policies: c.cfg.after_sb,
+            always_asbp: c.cfg.always_asbp,
+            resolve_conflicts: c.resolve_conflicts(),
+        });
+        if matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
+            self.handler(Handler::InitialSplitBrain.name(), Some(d), Some(i));
+        }
+        if strategy != found.strategy {
+            let text = format!("{reason}: {strategy}");
+            self.note(Severity::Info, Some(d), Some(i), reason.name(), text);
+        }
+        (strategy, reason)
+    }
+
+    /// The state that a strategy begins with, unless the nodes must not be connected.
+    fn begins_by(
+        &self,
+        strategy: Strategy,
+        reason: Reason,
+        [own, other]: [Told<'_>; 2],
+    ) -> Result<Replication, Verdict> {
+        let primary = own.role == Role::Primary || other.role == Role::Primary;
+        let dirty = own.uuids.dirty_bits.max(other.uuids.dirty_bits) > 0;
+        let overwrites = own.role == Role::Primary && own.disk >= DiskState::Consistent && dirty;
+        match strategy {
+            Strategy::NoSync => Ok(Replication::Established),
+            // Without a Primary neither of them lacks anything that anybody has seen.
+            Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if !primary => Ok(Replication::Established),
+            Strategy::Retry => Err(Verdict::Retry(reason)),
+            other => match begins(other) {
+                Some(Replication::WFBitMapT) if overwrites => Err(Verdict::Disconnect(Reason::PrimaryWouldBeTarget)),
+                Some(begins) => Ok(begins),
+                None => Err(Verdict::Disconnect(reason_against(other, reason))),
+            },
+        }
     }
 
     /// Is this node's word from the beginning of the attempt no more what it would say (5.5)?

@@ -3,6 +3,7 @@
 //! A row is `command key=value … => verdict`. `REWRITE=1 cargo test -p urbd-core --test decide` writes what the code
 //! says into the files; review the difference before committing it.
 
+mod direction9;
 mod disks;
 mod handshake84;
 mod kernel_trace;

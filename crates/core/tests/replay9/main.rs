@@ -247,3 +247,9 @@ fn a_plain_bitmap_says_what_is_copied() {
 fn what_is_written_meanwhile_is_sent() {
     copied_after_an_outage("37", |_| {});
 }
+
+/// Both have been Primary while they were apart, and node 1 was told to discard its data.
+#[test]
+fn who_is_told_to_discards_its_data() {
+    copied_after_an_outage("23", |_| {});
+}

@@ -166,7 +166,8 @@ impl Node {
         for (n, (volume, _)) in starts.iter().enumerate() {
             out.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
         }
-        let (discard_my_data, tentative) = (false, false);
+        let discard_my_data = starts.iter().any(|(_, s)| s.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA));
+        let tentative = false;
         out.core.on_command(now, 99, Command::Connect { peer, discard_my_data, tentative });
         out.turn(now);
         out

@@ -1,0 +1,85 @@
+//! Which way data goes after a split brain, and of a node that was told to discard its data.
+
+use urbd_core::decide::direction9::{Input, Side, wanted};
+use urbd_core::decide::split_brain::Policies;
+use urbd_core::decide::uuid9::Strategy;
+use urbd_core::decide::{DiskState, Reason};
+use wire::AfterSplitBrain;
+
+const SIDE: Side =
+    Side { primary: false, disk: DiskState::UpToDate, discard_my_data: false, was_primary: false, changes: 1 };
+
+const INPUT: Input = Input {
+    found: Strategy::SplitBrainAutoRecover,
+    rule: Reason::BitmapBoth,
+    protocol: 124,
+    me: SIDE,
+    peer: SIDE,
+    policies: Policies {
+        none: AfterSplitBrain::Disconnect,
+        one: AfterSplitBrain::Disconnect,
+        two: AfterSplitBrain::Disconnect,
+    },
+    always_asbp: false,
+    resolve_conflicts: true,
+};
+
+const DISCARDS: Side = Side { discard_my_data: true, ..SIDE };
+
+#[test]
+fn one_that_discards_its_data_is_the_target() {
+    assert_eq!(wanted(&INPUT).0, Strategy::SplitBrainDisconnect);
+    assert_eq!(wanted(&Input { me: DISCARDS, ..INPUT }).0, Strategy::TargetUseBitmap);
+    assert_eq!(wanted(&Input { peer: DISCARDS, ..INPUT }).0, Strategy::SourceUseBitmap);
+    assert_eq!(wanted(&Input { me: DISCARDS, peer: DISCARDS, ..INPUT }).0, Strategy::SplitBrainDisconnect);
+    let full = Input { found: Strategy::SplitBrainDisconnect, ..INPUT };
+    assert_eq!(wanted(&Input { me: DISCARDS, ..full }).0, Strategy::TargetSetBitmap);
+}
+
+#[test]
+fn it_goes_back_to_older_data_unless_that_is_none() {
+    let source = Input { found: Strategy::SourceUseBitmap, me: DISCARDS, ..INPUT };
+    assert_eq!(wanted(&source), (Strategy::TargetUseBitmap, Reason::DiscardMyData));
+    assert_eq!(wanted(&Input { protocol: 120, ..source }).0, Strategy::SourceUseBitmap);
+    let bad = Side { disk: DiskState::Inconsistent, ..SIDE };
+    assert_eq!(wanted(&Input { peer: bad, ..source }).0, Strategy::SourceUseBitmap);
+    let target = Input { found: Strategy::TargetSetBitmap, me: SIDE, peer: DISCARDS, ..INPUT };
+    assert_eq!(wanted(&target).0, Strategy::SourceSetBitmap);
+}
+
+fn sides() -> impl Iterator<Item = Side> {
+    let flags = [false, true];
+    let all = flags.into_iter().flat_map(move |primary| flags.map(|discard| (primary, discard)));
+    let all = all.flat_map(move |(primary, discard)| flags.map(|was| (primary, discard, was)));
+    let all = all.flat_map(|of| [0, 1, 2].map(|changes| (of, changes)));
+    all.map(|((primary, discard_my_data, was_primary), changes)| Side {
+        primary,
+        discard_my_data,
+        was_primary,
+        changes,
+        disk: DiskState::UpToDate,
+    })
+}
+
+/// Whatever the policies, both nodes come to the same.
+#[test]
+fn the_verdicts_of_both_nodes_mirror_each_other() {
+    use AfterSplitBrain as P;
+    let none = [P::Disconnect, P::DiscardYoungerPrimary, P::DiscardOlderPrimary, P::DiscardZeroChanges];
+    let one = [P::Disconnect, P::Consensus, P::ViolentlyAs0pri, P::DiscardSecondary];
+    let mut decided = 0;
+    for (none, one) in none.into_iter().chain([P::DiscardLeastChanges]).flat_map(|n| one.map(|o| (n, o))) {
+        let policies = Policies { none, one, two: P::ViolentlyAs0pri };
+        for (me, peer) in sides().flat_map(|me| sides().map(move |peer| (me, peer))) {
+            for found in [Strategy::SplitBrainAutoRecover, Strategy::SplitBrainDisconnect] {
+                let here = Input { found, me, peer, policies, always_asbp: true, ..INPUT };
+                let there = Input { me: peer, peer: me, resolve_conflicts: false, ..here };
+                let (here, there) = (wanted(&here).0, wanted(&there).0);
+                let mirrored = here.reverse().unwrap_or(here);
+                assert_eq!(mirrored, there, "{me:?} {peer:?} {policies:?}");
+                decided += u32::from(here.direction().is_some());
+            }
+        }
+    }
+    assert!(decided > 1000, "{decided}");
+}
