@@ -171,7 +171,9 @@ impl Resource {
             }
             // With 9's dialect it begins with the first write.
             let later = self.devices[d].first_write == FirstWrite::Due && !forced.contains(&d);
-            if effects.new_generation && !later {
+            if forced.contains(&d) && self.has_peers_of_9() {
+                self.begin_forced9(d);
+            } else if effects.new_generation && !later {
                 self.new_generation(d);
             } else {
                 self.note_role_in_generation(d);

@@ -291,7 +291,9 @@ impl About {
         let becomes = |replication| new.replication == replication && old.replication != replication;
         // In 9's dialect each change of a disk that stays one is told.
         let disk_changed = self.protocol >= 110 && old.is_together() && old.disk != new.disk;
-        let disk_changed = disk_changed && old.disk.min(new.disk) >= D::Inconsistent;
+        // A promotion by force says it itself, after its generation.
+        let by_force = old.role != Role::Primary && new.role == Role::Primary;
+        let disk_changed = disk_changed && old.disk.min(new.disk) >= D::Inconsistent && !by_force;
         // So is the beginning of a resync.
         let started = self.protocol >= 110 && new.replication.is_syncing() && !old.replication.is_syncing();
         if connected && (pause_changed || handshake_over || disk_changed || started || becomes(R::Ahead)) {

@@ -5,10 +5,10 @@ use crate::Resource;
 use crate::api::{RequestKind, Severity};
 use crate::connection::Connection;
 use crate::decide::Role;
-use crate::decide::state::State;
+use crate::decide::state::{PairState, State};
 use crate::request::Request;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
-use wire::UuidFlags;
+use wire::{DiskState, UuidFlags};
 
 /// Is a generation to begin with the next write of a volume?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,13 +40,18 @@ impl FirstWrite {
 }
 
 impl Resource {
+    /// Is there a peer that speaks 9's dialect, or would?
+    pub(crate) fn has_peers_of_9(&self) -> bool {
+        self.connections.values().any(speaks_9)
+    }
+
     /// The role has changed: with peers of 9's dialect a Primary begins a generation when it begins to write.
     pub(crate) fn follow_role(&mut self, old: &State) {
         let (was, is) = (old.role, self.state.role);
         if was == is {
             return;
         }
-        let speaks = self.connections.values().any(speaks_9);
+        let speaks = self.has_peers_of_9();
         let due = if is == Role::Primary && speaks { FirstWrite::Due } else { FirstWrite::Nothing };
         self.devices.values_mut().for_each(|dev| dev.first_write = due);
     }
@@ -94,17 +99,18 @@ impl Resource {
             _ => return,
         }
         self.devices[d].recheck = true;
-        let began = self.begin_generation9(d);
+        let began = self.begin_generation9(d, NodeMask::default());
         self.devices[d].first_write = if began { FirstWrite::Telling } else { FirstWrite::Nothing };
     }
 
     /// Begins a generation, if some node could otherwise be taken for equal that is not. Returns whether it did.
-    fn begin_generation9(&mut self, d: VolumeNr) -> bool {
-        if self.state.disk(d) != wire::DiskState::UpToDate {
+    /// `weak`: nodes that do not have it although they are connected.
+    fn begin_generation9(&mut self, d: VolumeNr, weak: NodeMask) -> bool {
+        if self.state.disk(d) != DiskState::UpToDate {
             return false;
         }
         let day0 = self.is_day0(d);
-        let rotated = self.rotate_slots(d, NodeMask::default());
+        let rotated = self.rotate_slots(d, weak);
         let fresh = self.draw_generation();
         let Some(b) = &mut self.devices[d].backing else { return false };
         let old = b.md.current;
@@ -119,9 +125,27 @@ impl Resource {
         self.generation_changed(d);
         self.status_changed = true;
         self.close_epoch();
-        let text = format!("new data generation {fresh} with the first write");
+        let text = format!("new data generation {fresh}");
         self.note(Severity::Info, Some(d), None, "new-generation", text);
         true
+    }
+
+    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2). Then
+    /// it is compared again who has what.
+    pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
+        self.devices[d].first_write = FirstWrite::Nothing;
+        let mut bad = NodeMask::default();
+        let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
+        self.state.pairs(d).filter(inconsistent).for_each(|(i, _)| bad.insert(i));
+        if !self.begin_generation9(d, bad) {
+            return;
+        }
+        for i in self.connections.ids() {
+            if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
+                self.send_forced_uuids(i, d);
+                self.connections[i].peer_devices[d].consider_resync = true;
+            }
+        }
     }
 
     /// Has there been one generation only, that no slot and no history tells of?

@@ -102,6 +102,14 @@ impl Resource {
         }
     }
 
+    /// What is said of a generation that began with a promotion by force: who hears of it, but not that writes follow.
+    pub(crate) fn send_forced_uuids(&mut self, i: NodeId, d: VolumeNr) {
+        if let Some(mut packet) = self.uuids110(i, d, UuidFlags::NEW_DATAGEN) {
+            packet.flags = UuidFlags(packet.flags.0 & !UuidFlags::NEW_DATAGEN.0);
+            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)), Segments::None);
+        }
+    }
+
     /// The own data depends on a Primary from now on, or does no more: the peers are told, before anything else of that
     /// change.
     pub(crate) fn tell_stability(&mut self, old: &State) {

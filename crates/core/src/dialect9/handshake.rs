@@ -50,6 +50,13 @@ struct Outcome {
     paused: bool,
 }
 
+/// How a resync, or that there is none, begins.
+#[derive(Clone, Copy, Debug)]
+struct Begins {
+    replication: Replication,
+    bitmap: Preparation,
+}
+
 /// What becomes of the slot before bitmaps are exchanged (5.8.1, step 15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Preparation {
@@ -213,27 +220,55 @@ impl Resource {
         if self.has_changed_since(i, d, &sent) {
             return Err(Verdict::Retry(Reason::HandshakeChanged));
         }
+        let own = Told { uuids: &sent, disk, role: self.state.role };
+        let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
+        let Begins { replication, bitmap } = self.compare9(i, d, [own, other])?;
+        Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
+    }
+
+    /// What follows from what two nodes have told each other.
+    fn compare9(&mut self, i: NodeId, d: VolumeNr, [own, other]: [Told<'_>; 2]) -> Result<Begins, Verdict> {
         let c = &self.connections[i];
+        let (a, b) = (own.uuids, other.uuids);
         let side = |node, uuids, disk| uuid9::Side { node, uuids, disk, lost_primary: None };
         let found = uuid9::with_disks(&uuid9::Input {
-            me: side(self.cfg.node, &sent, disk),
-            peer: side(i, &uuids, peer_disk),
+            me: side(self.cfg.node, a, own.disk),
+            peer: side(i, b, other.disk),
             protocol: c.version(),
             early: c.cfg.protocol != Protocol::C,
             resolve_conflicts: c.resolve_conflicts(),
         });
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
         self.note(Severity::Info, Some(d), Some(i), found.rule.name(), text);
-        let own = Told { uuids: &sent, disk, role: self.state.role };
-        let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
         let begins = self.begins_by(strategy, reason, [own, other]);
         if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
-            self.note_split_brain(i, d, uuids.dirty_bits);
+            self.note_split_brain(i, d, other.uuids.dirty_bits);
         }
-        let replication = begins?;
-        let bitmap = Preparation::of(strategy);
-        Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
+        Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
+    }
+
+    /// A connected peer's state, when the generations are to be compared anew: what it comes to is added to `change`.
+    pub(super) fn reconsider9(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord, change: &mut Change) -> bool {
+        let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return true };
+        let Some(uuids) = self.connections[i].peer_devices[d].uuids110.clone() else { return true };
+        let bad = uuids.flags.contains(UuidFlags::INCONSISTENT);
+        let own = Told { uuids: &sent, disk: self.disk_in_handshake(d), role: self.state.role };
+        let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, bad);
+        let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
+        match self.compare9(i, d, [own, other]) {
+            Ok(Begins { replication, bitmap }) => {
+                self.prepare_bitmap(i, d, bitmap);
+                change.push(Set::PeerDisk(i, d, peer_disk));
+                change.push(Set::Replication(i, d, replication));
+            }
+            Err(Verdict::Disconnect(reason)) => {
+                self.give_up(i, reason.name(), reason.to_string());
+                return false;
+            }
+            Err(_) => {}
+        }
+        true
     }
 
     /// What people want of it: after a split brain, and of a node that is to discard its data.

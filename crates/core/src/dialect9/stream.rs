@@ -21,7 +21,8 @@ impl Resource {
         let said = std::mem::replace(&mut self.connections[i].peer_devices[d].says, replication);
         let own = self.state.replication(i, d);
         // A resync is begun by both nodes at the connect, and by no word of one of them.
-        let together = own > Replication::Established || said > Replication::Established;
+        let due = self.connections[i].peer_devices[d].consider_resync;
+        let together = due || own > Replication::Established || said > Replication::Established;
         let spoken =
             replication <= Replication::PausedSyncT && !replication.is_starting() && !replication.is_verifying();
         if !spoken || replication > Replication::Established && !together {
@@ -36,9 +37,36 @@ impl Resource {
         if theirs.disk != DiskState::Negotiating {
             change.push(Set::PeerDisk(i, d, theirs.disk));
         }
+        if self.compares_anew(i, d, theirs) {
+            return self.resync_considered(i, d, theirs, change);
+        }
         if let Err(refusal) = self.change(change, Kind::Wish) {
             let text = format!("the peer's state is not acceptable: {}", refusal.code);
             self.give_up(i, "peer-state-refused", text);
+        }
+    }
+
+    /// Was the peer forced to be Primary, or this node: is a resync due that was not at the connect?
+    fn compares_anew(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
+        let disks = self.state.disk(d).min(theirs.disk) >= DiskState::Negotiating;
+        let due = self.connections[i].peer_devices[d].consider_resync && disks;
+        self.connections[i].peer_devices[d].consider_resync &= !due;
+        due && self.state.replication(i, d) == Replication::Established
+    }
+
+    fn resync_considered(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord, mut change: Change) {
+        if !self.reconsider9(i, d, theirs, &mut change) {
+            return;
+        }
+        if let Err(refusal) = self.change(change, Kind::Fact) {
+            let text = format!("a resync cannot begin: {}", refusal.code);
+            return self.give_up(i, "resync-refused", text);
+        }
+        let (_, said) = dialect84::connection_and_replication(theirs.conn);
+        if self.state.replication(i, d) > Replication::Established && said <= Replication::Established {
+            // The peer may not know it yet (5.6.1, row 23).
+            self.send_uuids(i, d, wire::UuidFlags::NONE);
+            self.send_state(i, d);
         }
     }
 

@@ -253,3 +253,30 @@ fn what_is_written_meanwhile_is_sent() {
 fn who_is_told_to_discards_its_data() {
     copied_after_an_outage("23", |_| {});
 }
+
+/// Node 0 is made Primary by force, with fresh disks on both.
+fn forced(number: &str, size: Sector, granule: u32) {
+    for node in [0, 1] {
+        let fresh = |said: &[Said], node| {
+            let mut starts = disk(said, node, true, size);
+            starts[0].1.resync.discard_granularity = granule;
+            starts
+        };
+        let mut replay = Replay::joined(number, node, fresh, |_| {}, |_| {});
+        replay.follow();
+        replay.play();
+        let states = ["Primary/Secondary", "Secondary/Primary"];
+        let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
+        assert_eq!(replay.node.state(), state);
+    }
+}
+
+#[test]
+fn who_is_made_primary_by_force_is_copied() {
+    forced("02", Sector(384), 0);
+}
+
+#[test]
+fn what_is_all_zeroes_is_not_sent() {
+    forced("26", Sector(1024), 32768);
+}

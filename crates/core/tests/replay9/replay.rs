@@ -21,6 +21,8 @@ pub(crate) struct Replay {
     expected: [VecDeque<Said>; 5],
     /// The first one that is marked when it begins.
     marked: Option<Sector>,
+    /// What the core has said last, of each kind.
+    last: Vec<(VolumeNr, Packet)>,
     /// As the target of a resync.
     copying: Copying,
     pub(crate) now: Instant,
@@ -193,6 +195,7 @@ impl Replay {
             bound: Bound::default(),
             expected,
             marked: None,
+            last: Vec::new(),
             copying,
             now,
             came_back: false,
@@ -240,7 +243,9 @@ impl Replay {
                     let peer = self.node.peer;
                     let wish = match (p.change.role, p.change.conn) {
                         (_, Some(ConnState::Disconnecting)) => Command::Disconnect { peer, force: false },
-                        (Some(Role::Primary), None) => Command::Primary { force: false },
+                        (Some(Role::Primary), None) => {
+                            Command::Primary { force: p.change.disk == Some(wire::DiskState::UpToDate) }
+                        }
                         (Some(Role::Secondary), None) => Command::Secondary { force: false },
                         // That it connects goes without saying.
                         _ => continue,
@@ -381,7 +386,7 @@ impl Replay {
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
-            if is_hint(&sent.packet) {
+            if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.volume, &sent.packet) {
                 continue;
             }
             if self.copying.takes(&sent.packet) {
@@ -421,16 +426,17 @@ fn is_hint(packet: &Packet) -> bool {
 
 fn without_hints(said: Vec<Said>) -> impl Iterator<Item = Said> {
     let mut last = Vec::new();
-    said.into_iter().filter(move |said| {
-        // A kernel that comes to depend on a Primary says so twice, and a change of one volume may make it say once
-        // more what the others' states are.
-        let kept = matches!(said.packet, Packet::Uuids110(_) | Packet::State(_));
-        let again = kept && last.contains(&(said.volume, said.packet.clone()));
-        let kind = std::mem::discriminant(&said.packet);
-        last.retain(|(volume, packet)| *volume != said.volume || std::mem::discriminant(packet) != kind);
-        last.push((said.volume, said.packet.clone()));
-        !again && !is_hint(&said.packet)
-    })
+    said.into_iter().filter(move |s| !says_the_same_again(&mut last, s.volume, &s.packet) && !is_hint(&s.packet))
+}
+
+/// A kernel that comes to depend on a Primary says so twice, and a change of one volume may make it say once more what
+/// the others' states are. The core does so at other times.
+fn says_the_same_again(last: &mut Vec<(VolumeNr, Packet)>, volume: VolumeNr, packet: &Packet) -> bool {
+    let again = last.contains(&(volume, packet.clone()));
+    let kind = std::mem::discriminant(packet);
+    last.retain(|(of, packet)| *of != volume || std::mem::discriminant(packet) != kind);
+    last.push((volume, packet.clone()));
+    again && matches!(packet, Packet::Uuids110(_) | Packet::State(_))
 }
 
 /// What may differ, taken from the recording: the limits of the disk and of the block layer, which are those of another
