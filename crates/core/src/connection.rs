@@ -129,6 +129,8 @@ pub(crate) struct PeerDevice {
     pub(crate) wants_writes_when_bad: bool,
     /// The same, from the next time on that it becomes Inconsistent.
     pub(crate) will_want_writes_when_bad: bool,
+    /// A resync of everything is to begin (9).
+    pub(crate) begins_all: bool,
     /// Its generations, as it told of them last (9).
     pub(crate) uuids110: Option<Box<wire::Uuids110>>,
     /// What the peer said last of what goes on.
@@ -319,6 +321,7 @@ impl PeerDevice {
             uuids: None,
             wants_writes_when_bad: true,
             will_want_writes_when_bad: true,
+            begins_all: false,
             uuids110: None,
             says: Replication::Off,
             was_established: false,

@@ -8,7 +8,7 @@ use crate::housekeeping::is_routine;
 use crate::mutant::{Mutant, mutant};
 use crate::resync::{Answer, Want};
 use units::{NodeId, VolumeNr};
-use wire::{BlockAck, BlockId, Packet, Socket};
+use wire::{BlockAck, BlockId, DagtagRequest, Packet, Socket, VerifyReply, VerifyResult, VerifyResultId};
 
 impl Resource {
     pub(crate) fn packet(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet, payload: Segments) {
@@ -61,6 +61,7 @@ impl Resource {
         };
         let seq = match &packet {
             Packet::OvResult(result) if !mutant(Mutant::VerifyResultsUncounted) => Some(result.seq),
+            Packet::OvResultId(result) => Some(result.block.seq),
             other => other.block_ack().map(|ack| ack.seq),
         };
         if let Some(seq) = seq {
@@ -95,6 +96,10 @@ impl Resource {
             Packet::RsCancel(a) => self.resync_answered(i, d, &a, Answer::Cancelled),
             Packet::StateChgReply(result) => self.peer_answered_change(i, result),
             Packet::OvResult(r) => self.verify_result(i, d, &r),
+            Packet::OvResultId(result) => {
+                let VerifyResultId { block: BlockAck { sector, size, seq, .. }, outcome } = *result;
+                self.verify_result(i, d, &VerifyResult { sector, size, seq, outcome });
+            }
             other => self.protocol_error(i, "wrong-stream", format!("{} on the control stream", name(&other))),
         }
     }
@@ -157,6 +162,11 @@ impl Resource {
             Packet::CsumRsRequest(r) => self.resync_requested(i, d, r.block, Want::Unless(r.digest)),
             Packet::OvRequest(r) => self.resync_requested(i, d, r, Want::Verify),
             Packet::OvReply(r) => self.verify_answered(i, d, &r),
+            Packet::OvDagtagReq(r) => self.resync_requested9(i, d, &r, Want::Verify),
+            Packet::OvDagtagReply(r) => {
+                let DagtagRequest { block, digest, .. } = *r;
+                self.verify_answered(i, d, &VerifyReply { block, digest });
+            }
             Packet::RsDataReply(r) => self.resync_data(i, d, &r, payload),
             Packet::RsDeallocated(r) => self.resync_deallocated(i, d, r.range(), BlockId::SYNCER),
             Packet::Bitmap(_) | Packet::CompressedBitmap(_) => self.bitmap_received(i, d, &packet),

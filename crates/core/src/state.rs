@@ -325,7 +325,11 @@ impl Resource {
             }
             (E::MarkGenerationPending, _) => self.devices[d].new_generation_pending = true,
             (E::NewGeneration, Some(i)) if self.generation_can_wait(i, d) => {}
-            (E::NewGeneration, _) => self.new_generation(d),
+            (E::NewGeneration, _) => {
+                self.new_generation(d);
+                let nine: Vec<_> = self.connected().filter(|(_, c)| c.nine().is_some()).map(|(i, _)| i).collect();
+                nine.into_iter().for_each(|i| self.send_uuids(i, d, UuidFlags::NEW_DATAGEN));
+            }
             (E::GenerationWithFirstWrite, _) => self.devices[d].generation_with_first_write = true,
             (E::WriteBitmap, _) => self.write_bitmap(d),
             (E::AbortLocalIo, _) => self.afterwards.push_back(Afterwards::AbortLocalIo(d)),

@@ -154,6 +154,9 @@ impl Resource {
     /// StartingSyncS or StartingSyncT: everything differs, so that no bitmaps are exchanged; the target waits for the
     /// generation (spec 12.7).
     pub(crate) fn starting_sync(&mut self, i: NodeId, d: VolumeNr) {
+        if self.connections[i].nine().is_some() {
+            return self.starting_sync9(i, d);
+        }
         self.mark_all(i, d);
         match self.state.replication(i, d) {
             Replication::StartingSyncS => self.begin_as_source(i, d),

@@ -190,6 +190,10 @@ impl Resource {
 
     fn note_role_in_generation(&mut self, d: VolumeNr) {
         let primary = self.state.is_primary();
+        // In 9's dialect the bit says who began the generation, not who is Primary by now.
+        if primary && self.has_peers_of_9() {
+            return;
+        }
         if let Some(b) = &mut self.devices[d].backing
             && b.md.current != Generation::JUST_CREATED
         {

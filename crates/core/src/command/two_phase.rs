@@ -12,6 +12,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::dialect9::Verdict;
+use crate::dialect84;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, WireMask};
 
@@ -80,6 +81,12 @@ struct Masks {
 impl TwoPhase {
     fn is_disconnect(&self) -> bool {
         self.asked.conn == Some(ConnState::Disconnecting)
+    }
+
+    /// Who begins a resync as target says so before the others hear that all have agreed (3.2.1).
+    fn happens_before_commit(&self) -> bool {
+        let early = [ConnState::StartingSyncS, ConnState::StartingSyncT, ConnState::WFBitMapT];
+        self.asked.conn.is_some_and(|conn| early.contains(&conn))
     }
 
     fn is(&self, tid: u32, initiator: NodeId) -> bool {
@@ -376,10 +383,16 @@ impl Resource {
         let head = wire::Transaction { nodes_to_reach, primary_incapable: incapable, ..two.head };
         let (primary, reachable) = (masks.primary.into(), masks.target_reachable.into());
         let decision = Decision::of_change(head, primary, reachable, &two.asked);
+        let before = two.happens_before_commit();
+        if before {
+            self.carry_out_own(&two);
+        }
         for i in all {
             self.send_as(i, Socket::Data, two.volume, Packet::TwopcCommit(Box::new(decision)));
         }
-        self.carry_out_own(&two);
+        if !before {
+            self.carry_out_own(&two);
+        }
     }
 
     /// All have agreed to what this node has asked for.
@@ -505,15 +518,12 @@ impl Resource {
     /// # Errors
     /// "In a transient state" while another transaction is under way; what this dialect does not do yet is refused.
     pub(super) fn agree_in_two_phases(&mut self, id: u64, change: &Change) -> Result<bool, Refusal> {
-        let refused = |code| Refusal { code, volume: None };
-        if change.sets().any(|set| matches!(set, Set::Replication(..))) {
-            return Err(refused(Code::NotSupported));
-        }
-        if !change.sets().any(|set| matches!(set, Set::Role(_) | Set::Disk(_, DiskState::Failed))) {
+        let asks = |set| matches!(set, Set::Role(_) | Set::Disk(_, DiskState::Failed) | Set::Replication(..));
+        if !change.sets().any(asks) {
             return self.change(change.clone(), Kind::Wish).map(|()| true);
         }
         if !self.ask_in_two_phases(id, change.clone()) {
-            return Err(refused(Code::InTransientState));
+            return Err(Refusal { code: Code::InTransientState, volume: None });
         }
         Ok(false)
     }
@@ -536,6 +546,10 @@ fn asked_of_all(change: &Change) -> (Option<NodeId>, StateChange, VolumeNr) {
             Set::Disk(_, disk) => asked.disk = Some(disk),
             Set::Connection(i, ConnectionState::Disconnecting) => {
                 (target, asked.conn) = (Some(i), Some(ConnState::Disconnecting));
+            }
+            Set::Replication(i, d, replication) => {
+                (target, volume) = (Some(i), d);
+                asked.conn = Some(dialect84::conn_state(ConnectionState::Connected, replication));
             }
             Set::PeerDisk(_, _, DiskState::Outdated) => asked.pdsk = Some(DiskState::Outdated),
             _ => {}

@@ -241,7 +241,8 @@ impl About {
             self.out.push(Effect::GenerationWithFirstWrite);
         } else {
             self.out.push(Effect::NewGeneration);
-            if new.is_together() {
+            // In 9's dialect it is told when it begins.
+            if new.is_together() && self.protocol < 110 {
                 self.out.push(Effect::SendUuids);
             }
         }
@@ -294,8 +295,9 @@ impl About {
         // A promotion by force says it itself, after its generation.
         let by_force = old.role != Role::Primary && new.role == Role::Primary;
         let disk_changed = disk_changed && old.disk.min(new.disk) >= D::Inconsistent && !by_force;
-        // So is the beginning of a resync.
-        let started = self.protocol >= 110 && new.replication.is_syncing() && !old.replication.is_syncing();
+        // So is the beginning of a resync or verify.
+        let goes_on = |s: &View| s.replication.is_syncing() || s.replication.is_verifying();
+        let started = self.protocol >= 110 && goes_on(&new) && !goes_on(&old);
         if connected && (pause_changed || handshake_over || disk_changed || started || becomes(R::Ahead)) {
             self.out.push(Effect::SendState);
         }

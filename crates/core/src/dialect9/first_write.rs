@@ -130,8 +130,8 @@ impl Resource {
         true
     }
 
-    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2). Then
-    /// it is compared again who has what.
+    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2).
+    /// Then it is compared again who has what.
     pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
         self.devices[d].first_write = FirstWrite::Nothing;
         let mut bad = NodeMask::default();

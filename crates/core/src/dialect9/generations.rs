@@ -46,10 +46,8 @@ impl Resource {
             tracked.insert(node);
             flags = flags | UuidFlags::of_unallocated(node);
         }
-        let just_created = b.md.current == Generation::JUST_CREATED;
-        let current = if just_created { b.md.current } else { b.md.current.with_primary_bit(self.state.is_primary()) };
         Some(Uuids110 {
-            current,
+            current: b.md.current,
             dirty_bits: self.bits_left(i, d),
             flags,
             nodes,

@@ -11,8 +11,8 @@ use crate::resync::Want;
 use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{
-    BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, PeersInSync, Role, Socket,
-    StateWord,
+    BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, PeersInSync, Role,
+    Socket, StateWord, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
 };
 
 /// Who is in sync is said of so much at a time.
@@ -73,6 +73,42 @@ impl Resource {
         }
     }
 
+    /// A verify asks for the digest of a block.
+    pub(crate) fn verify_request(&self, i: NodeId, block: BlockRequest) -> Packet {
+        if !self.connections[i].has(Features::RESYNC_DAGTAG) {
+            return Packet::OvRequest(block);
+        }
+        let (node, dagtag) = self.position_to_wait_for(i);
+        Packet::OvDagtagReq(Box::new(DagtagRequest { block, node, dagtag, digest: Digest::EMPTY }))
+    }
+
+    /// The answer to that.
+    pub(crate) fn verify_reply(&self, i: NodeId, block: BlockRequest, digest: Digest) -> Packet {
+        if !self.connections[i].has(Features::RESYNC_DAGTAG) {
+            return Packet::OvReply(VerifyReply { block, digest });
+        }
+        let (node, dagtag) = self.position_to_wait_for(i);
+        Packet::OvDagtagReply(Box::new(DagtagRequest { block, node, dagtag, digest }))
+    }
+
+    /// What came of the comparison.
+    pub(crate) fn verify_outcome(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        range: SectorRange,
+        by: (u64, VerifyOutcome),
+    ) -> Packet {
+        let (sector, size) = (range.start, range.len());
+        let seq = self.connections[i].peer_devices[d].next_seq();
+        let (name, outcome) = by;
+        if self.connections[i].version() < NAMES {
+            return Packet::OvResult(VerifyResult { sector, size, seq, outcome });
+        }
+        let block = BlockAck { sector, block_id: BlockId(name), size, seq };
+        Packet::OvResultId(Box::new(VerifyResultId { block, outcome }))
+    }
+
     /// The newest write that this node has seen of a Primary: the source must have it, too, before it reads.
     fn position_to_wait_for(&self, i: NodeId) -> (u32, Dagtag) {
         if self.state.is_primary() {
@@ -108,6 +144,31 @@ impl Resource {
         if let Some(parted) = parted {
             b.md.current = parted.base();
             self.generation_changed(d);
+        }
+    }
+
+    /// StartingSyncS or StartingSyncT: everything is to be copied. A target is given up, so that nobody has anything of
+    /// it. The resync begins at the end of the turn, after the peers have heard that all have agreed.
+    pub(crate) fn starting_sync9(&mut self, i: NodeId, d: VolumeNr) {
+        let target = self.state.replication(i, d) == Replication::StartingSyncT;
+        match &mut self.devices[d].backing {
+            Some(b) if target => {
+                b.bitmaps.iter_mut().for_each(units::BitSet::set_all);
+                b.dirty.note_all();
+            }
+            _ => self.mark_all(i, d),
+        }
+        self.connections[i].peer_devices[d].begins_all = true;
+    }
+
+    pub(crate) fn begin_if_starting9(&mut self, i: NodeId, d: VolumeNr) {
+        if !std::mem::take(&mut self.connections[i].peer_devices[d].begins_all) {
+            return;
+        }
+        match self.state.replication(i, d) {
+            Replication::StartingSyncS => self.begin_as_source(i, d),
+            Replication::StartingSyncT => self.begin_as_target9(i, d),
+            _ => {}
         }
     }
 

@@ -20,14 +20,12 @@ impl Resource {
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
         let said = std::mem::replace(&mut self.connections[i].peer_devices[d].says, replication);
         let own = self.state.replication(i, d);
-        // A resync is begun by both nodes at the connect, and by no word of one of them.
-        let due = self.connections[i].peer_devices[d].consider_resync;
-        let together = due || own > Replication::Established || said > Replication::Established;
-        let spoken =
-            replication <= Replication::PausedSyncT && !replication.is_starting() && !replication.is_verifying();
-        if !spoken || replication > Replication::Established && !together {
+        if replication > Replication::PausedSyncT {
             let reason = Reason::ResyncUnspoken;
             return self.give_up(i, reason.name(), reason.to_string());
+        }
+        if own == Replication::VerifyT && replication == Replication::Established && self.verify_ended_by_peer(i, d) {
+            return;
         }
         if said.is_target() && replication == Replication::Established && own.is_source() {
             return self.target_is_done(i, d, theirs);

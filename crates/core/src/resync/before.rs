@@ -21,24 +21,23 @@ enum Beginning {
     Source(Replication),
     /// As target, with the resync's generation.
     Target(Generation),
-    /// As target in 9's dialect, where a resync has none of its own.
-    Target9,
+    /// As target in 9's dialect, where a resync has none of its own; until then this state stays.
+    Target9(Replication),
 }
 
 impl Beginning {
     fn handler(self) -> Handler {
         match self {
             Beginning::Source(_) => Handler::BeforeResyncSource,
-            Beginning::Target(_) | Beginning::Target9 => Handler::BeforeResyncTarget,
+            Beginning::Target(_) | Beginning::Target9(_) => Handler::BeforeResyncTarget,
         }
     }
 
     /// Is it still to begin in this state?
     fn is_due_in(self, conn: Replication) -> bool {
         match self {
-            Beginning::Source(waits_in) => conn == waits_in,
+            Beginning::Source(waits_in) | Beginning::Target9(waits_in) => conn == waits_in,
             Beginning::Target(_) => matches!(conn, Replication::WFSyncUUID | Replication::Behind),
-            Beginning::Target9 => conn == Replication::WFBitMapT,
         }
     }
 }
@@ -76,7 +75,8 @@ impl Resource {
 
     /// The same in 9's dialect.
     pub(crate) fn begin_as_target9(&mut self, i: NodeId, d: VolumeNr) {
-        self.begin_resync(i, d, Beginning::Target9);
+        let waits_in = self.state.replication(i, d);
+        self.begin_resync(i, d, Beginning::Target9(waits_in));
     }
 
     fn begin_resync(&mut self, i: NodeId, d: VolumeNr, beginning: Beginning) {
@@ -138,7 +138,7 @@ impl Resource {
         match beginning {
             Beginning::Source(_) => self.become_sync_source(i, d),
             Beginning::Target(sync) => self.become_sync_target(i, d, sync),
-            Beginning::Target9 => {
+            Beginning::Target9(_) => {
                 self.begin_target9(i, d);
                 self.enter_sync_target(i, d);
             }

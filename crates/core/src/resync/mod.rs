@@ -313,6 +313,7 @@ impl Resource {
                 }
                 Replication::PausedSyncT => self.write_arrived(i, d),
                 Replication::VerifyS => self.pump_verify_source(i, d),
+                Replication::StartingSyncS | Replication::StartingSyncT => self.begin_if_starting9(i, d),
                 _ => {}
             }
             self.serve_waiting(i, d);

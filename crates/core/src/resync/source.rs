@@ -7,9 +7,7 @@ use crate::api::{DiskOp, IoError, Segments};
 use crate::decide::state::Replication;
 use crate::mutant::{Mutant, mutant};
 use units::{Instant, NodeId, Sector, SectorRange, VolumeNr};
-use wire::{
-    BlockAck, BlockData, BlockId, BlockRange, BlockRequest, Digest, DiskState, Packet, Role, Socket, VerifyReply,
-};
+use wire::{BlockAck, BlockData, BlockId, BlockRange, BlockRequest, Digest, DiskState, Packet, Role, Socket};
 
 /// More requests than any peer may have waiting (8.4's largest `max-buffers`).
 const MOST_WAITING: usize = 131_072;
@@ -24,6 +22,8 @@ pub(crate) struct Ask {
     pub(crate) want: Want,
     /// Bytes of one answer: all, or for a verify what one request asked for.
     piece: u64,
+    /// What the requests are called, piece by piece.
+    names: Vec<BlockId>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,7 +63,7 @@ impl Resync {
 impl Resource {
     /// A resync request of the target, or a verify request.
     pub(crate) fn resync_requested(&mut self, i: NodeId, d: VolumeNr, block: BlockRequest, want: Want) {
-        let ask = Ask { block, want, piece: block.size.0 };
+        let ask = Ask { block, want, piece: block.size.0, names: vec![block.block_id] };
         let range = ask.range();
         if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
             let text = format!("resync request for {range} beyond the device or too long");
@@ -144,7 +144,8 @@ impl Resource {
                 break;
             }
             ask.block.size.0 = all;
-            self.connections[i].peer_devices[d].resync.waiting.pop_front();
+            let next = self.connections[i].peer_devices[d].resync.waiting.pop_front();
+            ask.names.extend(next.into_iter().flat_map(|next| next.names));
         }
         ask
     }
@@ -202,9 +203,7 @@ impl Resource {
             None if ask.want == Want::Verify => {
                 self.release(data);
                 self.take_block(i, d, id);
-                for range in pieces(ask.range(), ask.piece) {
-                    self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
-                }
+                self.refuse_digests(i, d, &ask);
             }
             None if zeroes && ask.want == Want::Thin => {
                 self.release(data);
@@ -228,17 +227,21 @@ impl Resource {
         let block = self.take_block(i, d, id).expect("being read");
         let range = block.range;
         match block.step {
-            Step::Reading(ask) if ask.want == Want::Verify => {
-                for range in pieces(range, ask.piece) {
-                    self.send_ack(i, d, Packet::NegRsDreply, range, BlockId::SYNCER);
-                }
-            }
+            Step::Reading(ask) if ask.want == Want::Verify => self.refuse_digests(i, d, &ask),
             _ => {
                 self.block_failed(i, d, range);
                 self.send_ack(i, d, Packet::NegRsDreply, range, block.name);
             }
         }
         self.data_error(d, "resync read", range, e);
+    }
+
+    /// What a verify asks for cannot be said.
+    fn refuse_digests(&mut self, i: NodeId, d: VolumeNr, ask: &Ask) {
+        let packet = if self.connections[i].nine().is_some() { Packet::RsCancel } else { Packet::NegRsDreply };
+        for (range, name) in pieces(ask.range(), ask.piece).zip(&ask.names) {
+            self.send_ack(i, d, packet, range, self.name_of_request(i, name.0));
+        }
     }
 
     fn send_block(&mut self, i: NodeId, d: VolumeNr, id: u64, data: Segments) {
@@ -267,10 +270,11 @@ impl Resource {
             Step::Digesting(ask, data) if ask.want == Want::Verify => {
                 block.step = Step::ResultsAwaited(ask.block.size.0);
                 self.release(data);
-                for (range, digest) in pieces(ask.range(), ask.piece).zip(digests) {
-                    let block = BlockRequest { sector: range.start, block_id: BlockId::SYNCER, size: range.len() };
-                    let reply = VerifyReply { block, digest: digest.clone() };
-                    self.send(i, Socket::Data, d, Packet::OvReply(reply), Segments::None);
+                for ((range, digest), name) in pieces(ask.range(), ask.piece).zip(digests).zip(&ask.names) {
+                    let block_id = self.name_of_request(i, name.0);
+                    let block = BlockRequest { sector: range.start, block_id, size: range.len() };
+                    let reply = self.verify_reply(i, block, digest.clone());
+                    self.send(i, Socket::Data, d, reply, Segments::None);
                 }
             }
             Step::Digesting(ask, data) if ask.want == Want::Unless(digest) => {

@@ -17,9 +17,7 @@ use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use std::collections::VecDeque;
 use units::{Duration, Instant, NodeId, Sector, SectorRange, VolumeNr};
-use wire::{
-    BlockAck, BlockId, BlockRequest, Digest, DiskState, Packet, Role, Socket, VerifyOutcome, VerifyReply, VerifyResult,
-};
+use wire::{BlockAck, BlockRequest, Digest, DiskState, Packet, Role, Socket, VerifyOutcome, VerifyReply, VerifyResult};
 
 /// A block that is busy is tried again after this time, and so often, then it is skipped.
 const BUSY: Duration = Duration::from_millis(20);
@@ -77,6 +75,11 @@ pub(super) struct Verify {
     begun: bool,
     /// Busy blocks, with how often they were tried.
     later: VecDeque<(u64, u32)>,
+}
+
+/// What the request for block number `n` of a run is called.
+fn name_of_piece(id: u64, n: usize) -> u64 {
+    id | (n as u64) << 48
 }
 
 impl Verify {
@@ -214,13 +217,14 @@ impl Resource {
 
     fn ask_digests(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let blocks = range.len().0.div_ceil(BLOCK) as usize;
-        self.begin_block(i, d, range, Step::Verifying(Chunk::new(blocks)));
+        let id = self.begin_block(i, d, range, Step::Verifying(Chunk::new(blocks)));
         if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
             c.asked(range.len().0);
         }
-        for piece in pieces(range, BLOCK) {
-            let request = BlockRequest { sector: piece.start, block_id: BlockId::SYNCER, size: piece.len() };
-            self.send(i, Socket::Data, d, Packet::OvRequest(request), Segments::None);
+        for (n, piece) in pieces(range, BLOCK).enumerate() {
+            let block_id = self.name_of_request(i, name_of_piece(id, n));
+            let request = BlockRequest { sector: piece.start, block_id, size: piece.len() };
+            self.send(i, Socket::Data, d, self.verify_request(i, request), Segments::None);
         }
     }
 
@@ -320,9 +324,8 @@ impl Resource {
             if !equal {
                 self.mark_out_of_sync(i, d, piece);
             }
-            let seq = self.connections[i].peer_devices[d].next_seq();
-            let result = VerifyResult { sector: piece.start, size: piece.len(), seq, outcome };
-            self.send(i, Socket::Control, d, Packet::OvResult(result), Segments::None);
+            let result = self.verify_outcome(i, d, piece, (name_of_piece(id, n), outcome));
+            self.send(i, Socket::Control, d, result, Segments::None);
             self.verified(i, d, 1, outcome);
         }
     }

@@ -4,8 +4,8 @@
 use crate::recording::Said;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::{Discriminant, discriminant};
-use units::{ByteLen, Sector};
-use wire::{BlockAck, BlockData, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Packet};
+use units::{ByteLen, NodeId, Sector};
+use wire::{BlockAck, BlockData, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Packet, VerifyOutcome};
 
 /// What a disk holds, as far as a recording shows it.
 #[derive(Default, Debug)]
@@ -23,6 +23,17 @@ impl Contents {
         for said in ours {
             match &said.packet {
                 Packet::RsDeallocatedId(a) => contents.zeroes.extend(blocks(a.sector, a.size)),
+                Packet::OvDagtagReply(r) => {
+                    contents.digests.insert(r.block.sector.0, r.digest.clone());
+                }
+                Packet::OvResultId(result) if result.outcome == VerifyOutcome::InSync => {
+                    let block = result.block;
+                    let told = |s: &Said| match &s.packet {
+                        Packet::OvDagtagReply(r) if r.block.sector == block.sector => Some(r.digest.clone()),
+                        _ => None,
+                    };
+                    contents.digests.extend(theirs.iter().find_map(told).map(|digest| (block.sector.0, digest)));
+                }
                 Packet::RsIsInSync(a) => {
                     let asked = theirs.iter().find_map(|s| request(&s.packet).filter(|r| r.block.sector == a.sector));
                     contents.digests.extend(asked.map(|r| (a.sector.0, r.digest.clone())));
@@ -45,8 +56,10 @@ impl Contents {
 }
 
 /// How the recorded source answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Answer {
+    /// Of a verify.
+    Digest(Digest),
     Data,
     Equal,
     Zeroes,
@@ -67,6 +80,11 @@ pub(crate) struct Copying {
     answered: Vec<(Sector, BlockId, ByteLen)>,
     /// The recorded source answers by now.
     answers: bool,
+    /// What came of comparing a block.
+    outcomes: BTreeMap<u64, VerifyOutcome>,
+    /// The core's node, and what is to be added to its positions.
+    own: u32,
+    positions: Option<u64>,
 }
 
 fn blocks(sector: Sector, len: ByteLen) -> impl Iterator<Item = u64> + use<> {
@@ -77,12 +95,14 @@ fn blocks(sector: Sector, len: ByteLen) -> impl Iterator<Item = u64> + use<> {
 fn request(packet: &Packet) -> Option<&DagtagRequest> {
     match packet {
         Packet::RsDagtagReq(r) | Packet::RsCsumDagtagReq(r) | Packet::RsThinDagtagReq(r) => Some(r),
+        Packet::OvDagtagReq(r) => Some(r),
         _ => None,
     }
 }
 
 fn answer(packet: &Packet) -> Option<(Sector, ByteLen, Answer)> {
     match packet {
+        Packet::OvDagtagReply(r) => Some((r.block.sector, r.block.size, Answer::Digest(r.digest.clone()))),
         Packet::RsDataReply(r) => Some((r.sector, r.size, Answer::Data)),
         Packet::RsIsInSync(a) => Some((a.sector, a.size, Answer::Equal)),
         Packet::RsDeallocatedId(a) => Some((a.sector, a.size, Answer::Zeroes)),
@@ -92,8 +112,8 @@ fn answer(packet: &Packet) -> Option<(Sector, ByteLen, Answer)> {
 
 impl Copying {
     /// Takes the recorded target's requests and confirmations out of what it says.
-    pub(crate) fn of(ours: &mut Vec<Said>, theirs: &[Said]) -> Copying {
-        let mut copying = Copying::default();
+    pub(crate) fn of(ours: &mut Vec<Said>, theirs: &[Said], own: NodeId) -> Copying {
+        let mut copying = Copying { own: own.index() as u32, ..Copying::default() };
         ours.retain(|said| match request(&said.packet) {
             Some(r) => {
                 let wanted = (discriminant(&said.packet), r.node, r.dagtag);
@@ -101,10 +121,17 @@ impl Copying {
                 all.for_each(|block| copying.wanted.entry(block).or_default().push_back(wanted));
                 false
             }
-            None => !matches!(said.packet, Packet::RsWriteAck(_)),
+            None => match &said.packet {
+                Packet::RsWriteAck(_) => false,
+                Packet::OvResultId(result) => {
+                    copying.outcomes.insert(result.block.sector.0 / 8, result.outcome);
+                    false
+                }
+                _ => true,
+            },
         });
         for (sector, len, answer) in theirs.iter().filter_map(|s| answer(&s.packet)) {
-            copying.recorded.extend(blocks(sector, len).map(|block| (block, answer)));
+            copying.recorded.extend(blocks(sector, len).map(|block| (block, answer.clone())));
         }
         copying
     }
@@ -119,12 +146,17 @@ impl Copying {
     pub(crate) fn next_answer(&mut self) -> Option<Packet> {
         let BlockRequest { sector, block_id, size } = self.asked.pop_front().filter(|_| self.answers)?;
         let recorded: Vec<_> = blocks(sector, size).filter_map(|block| self.recorded.get(&block)).collect();
-        let all = |answer| recorded.iter().all(|recorded| **recorded == answer);
+        let all = |answer: Answer| recorded.iter().all(|recorded| **recorded == answer);
         let ack = BlockAck { sector, block_id, size, seq: 0 };
         if all(Answer::Equal) {
             return Some(Packet::RsIsInSync(ack));
         }
         self.answered.push((sector, block_id, size));
+        if let [Answer::Digest(digest)] = recorded[..] {
+            let block = BlockRequest { sector, block_id, size };
+            let reply = DagtagRequest { block, node: 0, dagtag: Dagtag(0), digest: digest.clone() };
+            return Some(Packet::OvDagtagReply(Box::new(reply)));
+        }
         if all(Answer::Zeroes) {
             return Some(Packet::RsDeallocatedId(ack));
         }
@@ -140,6 +172,11 @@ impl Copying {
         match (request(packet), packet) {
             (Some(r), _) => self.asks(discriminant(packet), r),
             (None, Packet::RsWriteAck(ack)) => self.confirms(ack),
+            (None, Packet::OvResultId(result)) => {
+                let recorded = self.outcomes.remove(&(result.block.sector.0 / 8));
+                assert_eq!(recorded, Some(result.outcome), "{result:?}");
+                self.confirms(&result.block);
+            }
             _ => return false,
         }
         true
@@ -148,7 +185,11 @@ impl Copying {
     fn asks(&mut self, kind: Discriminant<Packet>, r: &DagtagRequest) {
         for block in blocks(r.block.sector, r.block.size) {
             let recorded = self.wanted.get_mut(&block).and_then(VecDeque::pop_front);
-            assert_eq!(recorded, Some((kind, r.node, r.dagtag)), "block {block} in {r:?}");
+            let mut at = r.dagtag;
+            if let Some((_, _, Dagtag(theirs))) = recorded.filter(|_| r.node == self.own) {
+                at.0 = at.0.wrapping_add(*self.positions.get_or_insert(theirs.wrapping_sub(at.0)));
+            }
+            assert_eq!(recorded, Some((kind, r.node, at)), "block {block} in {r:?}");
         }
         self.asked.push_back(r.block);
     }
@@ -161,6 +202,7 @@ impl Copying {
     pub(crate) fn assert_over(&self) {
         let left: Vec<_> = self.wanted.iter().filter(|(_, times)| !times.is_empty()).collect();
         assert!(left.is_empty(), "not asked for: {left:?}");
+        assert!(self.outcomes.is_empty(), "not compared: {:?}", self.outcomes);
         assert!(self.answered.is_empty() && self.asked.is_empty(), "not confirmed: {self:?}");
     }
 }

@@ -11,8 +11,8 @@ mod recording;
 mod replay;
 
 use node::Start;
-use recording::Said;
-use replay::{Replay, resync_options};
+use recording::{Said, conversation};
+use replay::{Replay, resync_options, until_parted};
 use units::{Generation, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, Protocol};
 use wire::{Packet, UuidFlags, Uuids110, WireMask};
@@ -57,8 +57,7 @@ fn an_older_release_is_replaced() {
 /// Node 1 is 9.2.18. In its place the core would agree on more with a 9.3.3.
 #[test]
 fn an_older_release_is_understood() {
-    let mut replay = Replay::connect("33", 0, |_| {});
-    replay.end_with_the_connection();
+    let mut replay = Replay::whole(until_parted(conversation("33")), 0, |_| {});
     replay.follow();
     replay.link_up(false);
     replay.play();
@@ -279,4 +278,89 @@ fn who_is_made_primary_by_force_is_copied() {
 #[test]
 fn what_is_all_zeroes_is_not_sent() {
     forced("26", Sector(1024), 32768);
+}
+
+fn with_crc(c: &mut ConnectionConfig) {
+    c.verify = Some("crc32c".to_owned());
+}
+
+/// Node 0 is Primary, and has the disks compared; two blocks differ.
+fn verified(said: Vec<Said>, change: fn(&mut ConnectionConfig), node: u8) -> Replay {
+    let primary = |pair: &mut node::Together| pair.command(0, Command::Primary { force: false });
+    let mut replay = Replay::of_joined(said, node, equal, change, primary);
+    replay.follow();
+    if node == 1 {
+        replay.hear_position_of_verify();
+    }
+    replay
+}
+
+#[test]
+fn disks_are_compared() {
+    for number in ["12", "40"] {
+        for node in [0, 1] {
+            let mut replay = verified(until_parted(conversation(number)), with_crc, node);
+            replay.play();
+            let done = "verify-done: online verify done: 8 KiB differ, 0 KiB skipped";
+            assert!(replay.node.notes.iter().any(|note| note.starts_with(done)), "{:#?}", replay.node.notes);
+        }
+    }
+}
+
+/// The Primary has begun a generation since.
+#[test]
+fn what_a_verify_found_is_copied_at_the_next_connect() {
+    for node in [0, 1] {
+        let mut replay = Replay::reconnect("12", node, with_crc);
+        replay.came_back = true;
+        replay.primary(0);
+        replay.link_up(node == 1);
+        replay.play();
+    }
+}
+
+/// Node 0 pauses, node 1 gives its copy up.
+#[test]
+fn an_invalidated_disk_is_copied_when_the_pause_is_over() {
+    for node in [0, 1] {
+        let mut replay = Replay::joined("30", node, |said, node| disk(said, node, false, Sector(256)), |_| {}, |_| {});
+        replay.follow();
+        replay.play();
+        assert_eq!(replay.node.state(), SECONDARIES);
+    }
+}
+
+/// Node 1 gives up what a verify has marked. There is no command for that here.
+#[test]
+fn only_what_is_marked_is_invalidated() {
+    let mut replay = verified(conversation("42"), |c| c.verify = Some("sha1".to_owned()), 0);
+    replay.play();
+    assert_eq!(replay.node.state(), "Connected Primary/Secondary Connected UpToDate/UpToDate");
+}
+
+/// No generation tells of what a verify found when nobody wrote since: it is forgotten.
+#[test]
+fn what_a_verify_found_is_forgotten_where_generations_are_equal() {
+    for node in [0, 1] {
+        let mut replay = Replay::reconnect("40", node, with_crc);
+        replay.came_back = true;
+        if node == 0 {
+            replay.node.command(replay.now, Command::Primary { force: false });
+            replay.node.turn(replay.now);
+        }
+        replay.link_up(node == 1);
+        replay.play();
+    }
+}
+
+/// Node 0 gives up the copy of node 1, and later node 1 that of node 0; a whole life from the connect on.
+#[test]
+fn a_peer_is_invalidated() {
+    for node in [0, 1] {
+        let mut replay = Replay::connect("47", node, |_| {});
+        replay.follow();
+        replay.link_up(node == 1);
+        replay.play();
+        assert_eq!(replay.node.state(), SECONDARIES);
+    }
 }

@@ -58,7 +58,8 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
         slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { 1 },
         size: sizes.current_size,
         uuids: (**uuids).clone(),
-        marked: marked(said, node, volume, sizes.current_size).filter(|runs| bits_in(runs) == uuids.dirty_bits),
+        marked: marked(said, node, volume, sizes.current_size, uuids.dirty_bits)
+            .filter(|runs| bits_in(runs) == uuids.dirty_bits),
         good: state.disk == wire::DiskState::UpToDate,
         resync: resync_options(said, node),
         discard: sizes.limits.is_some_and(|l| l.discard_enabled),
@@ -86,7 +87,7 @@ pub(crate) fn resync_options(said: &[Said], node: NodeId) -> ResyncConfig {
 
 /// The blocks that a node has marked when a recording begins: what its first bitmap says, without what the source's had
 /// before it.
-fn marked(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector) -> Option<Vec<(u64, u64)>> {
+fn marked(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector, dirty: u64) -> Option<Vec<(u64, u64)>> {
     let own = first_bitmap(said, node, volume, size)?;
     let comes_first =
         |s: &&Said| s.volume == volume && matches!(s.packet, Packet::Bitmap(_) | Packet::CompressedBitmap(_));
@@ -94,12 +95,19 @@ fn marked(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector) -> Option
         return Some(own);
     }
     let others = first_bitmap(said, NodeId::new(1 - node.index() as u8)?, volume, size)?;
+    // Of those that both may have any will do.
+    let both = own.iter().flat_map(|(from, to)| *from..*to);
+    let both: Vec<_> = both.filter(|bit| others.iter().any(|(from, to)| (from..to).contains(&bit))).collect();
     let mut bits = units::BitSet::new(size.0.div_ceil(8));
     for (from, to) in own {
         bits.set_range(from, to);
     }
     for (from, to) in others {
         bits.clear_range(from, to);
+    }
+    let lacking = dirty.saturating_sub(bits.count()) as usize;
+    for bit in both.into_iter().take(lacking) {
+        bits.set_range(bit, bit + 1);
     }
     Some((0..bits.len()).filter(|bit| bits.contains(*bit)).map(|bit| (bit, bit + 1)).collect())
 }
@@ -126,10 +134,31 @@ fn first_bitmap(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector) -> 
     None
 }
 
+/// Without what comes after the nodes have parted.
+pub(crate) fn until_parted(mut said: Vec<Said>) -> Vec<Said> {
+    let begins = |s: &Said| matches!(s.packet, Packet::ConnectionFeatures(_));
+    // Both say that first.
+    let first = if begins(&said[0]) { 2 } else { 0 };
+    let again = said[first..].iter().position(begins).expect("they connect again");
+    said.truncate(first + again);
+    said
+}
+
 impl Replay {
     /// A recording that begins with the connect.
     pub(crate) fn connect(number: &str, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
-        let said = conversation(number);
+        Replay::whole(conversation(number), node, change)
+    }
+
+    /// What is said from the connect on.
+    pub(crate) fn reconnect(number: &str, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
+        let mut said = conversation(number);
+        let begins = |s: &Said| matches!(s.packet, Packet::ConnectionFeatures(_));
+        let first = said.iter().position(begins).expect("they connect again");
+        Replay::whole(said.split_off(first), node, change)
+    }
+
+    pub(crate) fn whole(said: Vec<Said>, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
         let own = NodeId::new(node).unwrap();
         let mut volumes: Vec<VolumeNr> =
             said.iter().filter_map(|s| matches!(s.packet, Packet::Sizes(_)).then_some(s.volume)).collect();
@@ -154,21 +183,23 @@ impl Replay {
         change: impl Fn(&mut ConnectionConfig),
         prologue: impl Fn(&mut Together),
     ) -> Replay {
-        let said = conversation(number);
+        Replay::of_joined(conversation(number), node, start, change, prologue)
+    }
+
+    /// The same, of what a conversation begins with.
+    pub(crate) fn of_joined(
+        said: Vec<Said>,
+        node: u8,
+        start: impl Fn(&[Said], NodeId) -> Vec<(VolumeNr, Start)>,
+        change: impl Fn(&mut ConnectionConfig),
+        prologue: impl Fn(&mut Together),
+    ) -> Replay {
         let begin = Instant(said[0].at.0 - 2_000_000_000);
         let mut pair = Together::new(begin, |node| start(&said, node), &change);
         prologue(&mut pair);
         let mut own = pair.leave(node);
         own.sent.clear();
         Replay::of(said, own, begin)
-    }
-
-    /// Without what comes after the nodes have parted.
-    pub(crate) fn end_with_the_connection(&mut self) {
-        let begins = |said: &&Said| matches!(said.packet, Packet::ConnectionFeatures(_));
-        let second = self.expected[0].iter().filter(begins).nth(1).expect("they connect again").at;
-        self.expected.iter_mut().for_each(|lane| lane.retain(|said| said.at < second));
-        self.said.retain(|said| said.at < second);
     }
 
     /// The client closes a bit after that, and not when the last write is known to be everywhere.
@@ -182,9 +213,9 @@ impl Replay {
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
         let own = NodeId::new(1 - node.peer.index() as u8).unwrap();
         let (mut ours, theirs): (Vec<_>, Vec<_>) = said.into_iter().partition(|s| s.from == own);
-        let copying = Copying::of(&mut ours, &theirs);
         let mut node = node;
         node.contents = Contents::of(&ours, &theirs);
+        let copying = Copying::of(&mut ours, &theirs, own);
         let mut expected = [const { VecDeque::new() }; 5];
         for said in without_hints(ours) {
             expected[lane(said.stream, &said.packet)].push_back(said);
@@ -236,13 +267,26 @@ impl Replay {
     /// The core is told to do what the recorded node was told to, as its packets show.
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
+        let mut paused = false;
         for said in self.expected.iter().flatten().cloned().collect::<Vec<_>>() {
             let command = |c: Command| -> Act { Box::new(move |node, now| node.command(now, c)) };
             match &said.packet {
                 Packet::TwopcPrepare(p) => {
                     let peer = self.node.peer;
+                    let volume = said.volume;
                     let wish = match (p.change.role, p.change.conn) {
                         (_, Some(ConnState::Disconnecting)) => Command::Disconnect { peer, force: false },
+                        (_, Some(ConnState::VerifyS)) => {
+                            Command::Verify { volume, start: None, stop: None, repair: false }
+                        }
+                        (_, Some(ConnState::StartingSyncT)) => Command::Invalidate { volume },
+                        (_, Some(ConnState::StartingSyncS)) => Command::InvalidateRemote { volume, peer },
+                        (None, None) if p.change.disk == Some(wire::DiskState::Detaching) => {
+                            Command::Detach { volume, force: false }
+                        }
+                        (None, None) if p.change.disk == Some(wire::DiskState::Negotiating) => {
+                            Command::Attach { volume }
+                        }
                         (Some(Role::Primary), None) => {
                             Command::Primary { force: p.change.disk == Some(wire::DiskState::UpToDate) }
                         }
@@ -254,6 +298,12 @@ impl Replay {
                 }
                 Packet::Uuids110(u) if u.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) => {
                     let wish = Command::NewCurrentUuid { volume: said.volume, clear_bitmap: true };
+                    self.script.push_back((Instant(said.at.0 - ON_ITS_WAY), command(wish)));
+                }
+                Packet::State(word) if word.user_isp != paused => {
+                    paused = word.user_isp;
+                    let volume = said.volume;
+                    let wish = if paused { Command::PauseSync { volume } } else { Command::ResumeSync { volume } };
                     self.script.push_back((Instant(said.at.0 - ON_ITS_WAY), command(wish)));
                 }
                 Packet::PeerAck(_) => {
@@ -277,6 +327,13 @@ impl Replay {
             }
         }
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
+    /// The peer has said before the recording where its stream of writes is: a verify asks with that position.
+    pub(crate) fn hear_position_of_verify(&mut self) {
+        let told = |s: &Said| if let Packet::OvDagtagReq(r) = &s.packet { Some(r.dagtag) } else { None };
+        let at = self.said.iter().find_map(told).expect("a verify");
+        self.node.hear(self.now, Socket::Data, VolumeNr::NONE, Packet::Dagtag(at));
     }
 
     /// The peer has said before the recording where its stream of writes is.
@@ -397,8 +454,16 @@ impl Replay {
             while sent.packet != Packet::Ping && lane.front().is_some_and(|said| said.packet == Packet::Ping) {
                 lane.pop_front();
             }
-            // Or later.
-            let next = lane.iter().position(|said| sent.packet != Packet::Ping || said.packet == Packet::Ping);
+            // Or later. And a disk answers requests in any order.
+            let fits = |said: &Said| match &sent.packet {
+                Packet::Ping => said.packet == Packet::Ping,
+                Packet::RsDataReply(ours) => match &said.packet {
+                    Packet::RsDataReply(theirs) => theirs.block_id == ours.block_id && theirs.sector == ours.sector,
+                    _ => false,
+                },
+                _ => true,
+            };
+            let next = lane.iter().position(fits);
             let Some(said) = next.and_then(|n| lane.remove(n)) else {
                 panic!("not recorded: {sent:?}\n{:#?}", self.node.notes);
             };

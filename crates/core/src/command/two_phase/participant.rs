@@ -7,6 +7,7 @@ use crate::command::Transaction;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
+use crate::decide::state::Replication;
 use units::{NodeId, NodeMask, VolumeNr};
 use wire::{ConnState, Decision, DiskState, Packet, Prepare, Socket, StateChange, Vote, WireMask};
 
@@ -100,7 +101,7 @@ impl Resource {
                 change.push(Set::Connection(i, ConnectionState::Connected));
                 return (!self.state.is_connected(i)).then_some(change);
             }
-            Some(_) => return None,
+            Some(conn) => return self.resync_of_peer(i, volume, conn),
         }
         if !self.state.is_connected(i) || asked.peer.is_some() {
             return None;
@@ -115,6 +116,20 @@ impl Resource {
             }
         }
         Some(change)
+    }
+
+    /// A resync or verify that a peer wants, seen from here.
+    fn resync_of_peer(&self, i: NodeId, volume: VolumeNr, conn: ConnState) -> Option<Change> {
+        let own = match conn {
+            ConnState::StartingSyncS => Replication::StartingSyncT,
+            ConnState::StartingSyncT => Replication::StartingSyncS,
+            ConnState::WFBitMapS => Replication::WFBitMapT,
+            ConnState::WFBitMapT => Replication::WFBitMapS,
+            ConnState::VerifyS => Replication::VerifyT,
+            _ => return None,
+        };
+        let d = self.devices.ids().find(|d| *d == volume)?;
+        self.state.replicates(i, d).then(|| Set::Replication(i, d, own).into())
     }
 
     pub(super) fn answer_transaction(&mut self, answer: Answer) {
