@@ -122,10 +122,11 @@ impl Superblock {
         if let Some(Rotation { configured, day0_shared, dagtag }) = rotate {
             self.rotate_current(own, configured, weak, day0_shared, new, dagtag);
         }
-        for (i, peer) in self.peers.iter_mut().enumerate() {
-            let is_weak = NodeId::new(i as u8).is_some_and(|n| weak.contains(n));
-            if !is_weak && peer.slot.is_some() && !peer.bitmap_uuid.is_none() {
-                peer.bitmap_uuid = new;
+        for node in (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(|node| !weak.contains(*node)) {
+            let peer = &mut self.peers[node.index()];
+            if peer.slot.is_some() && !peer.bitmap_uuid.is_none() {
+                let past = std::mem::replace(&mut peer.bitmap_uuid, new);
+                self.push_history(past, Some(node));
             }
         }
         self.current = new;

@@ -7,7 +7,7 @@ use crate::connection::Connection;
 use crate::decide::Role;
 use crate::decide::state::{PairState, State};
 use crate::request::Request;
-use units::{Generation, NodeId, NodeMask, VolumeNr};
+use units::{NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, UuidFlags};
 
 /// Is a generation to begin with the next write of a volume?
@@ -109,18 +109,18 @@ impl Resource {
         if self.state.disk(d) != DiskState::UpToDate {
             return false;
         }
-        let day0 = self.is_day0(d);
+        let day0 = self.devices[d].backing.as_ref().is_some_and(|b| b.md.is_day0());
         let rotated = self.rotate_slots(d, weak);
-        let fresh = self.draw_generation();
+        let (fresh, primary) = (self.draw_generation(), self.state.is_primary());
         let Some(b) = &mut self.devices[d].backing else { return false };
         let old = b.md.current;
-        if !rotated && !day0 {
+        if !b.md.new_current(fresh.0, primary, rotated, day0) {
             return false;
         }
-        b.md.current = fresh;
         if day0 {
             b.md.push_history(old, None);
         }
+        let fresh = b.md.current;
         self.devices[d].exposed = fresh;
         self.generation_changed(d);
         self.status_changed = true;
@@ -146,14 +146,6 @@ impl Resource {
                 self.connections[i].peer_devices[d].consider_resync = true;
             }
         }
-    }
-
-    /// Has there been one generation only, that no slot and no history tells of?
-    fn is_day0(&self, d: VolumeNr) -> bool {
-        let Some(b) = &self.devices[d].backing else { return false };
-        let first = !b.md.current.is_none() && !b.md.current.same(Generation::JUST_CREATED);
-        let unmarked = b.md.history.iter().all(|past| past.is_none());
-        first && unmarked && b.md.peers.iter().all(|record| record.bitmap_uuid.is_none())
     }
 
     /// The generation is on disk: the peers are told before the write.

@@ -4,7 +4,8 @@
 use crate::Resource;
 use crate::api::Segments;
 use crate::decide::change::{Change, Set};
-use crate::decide::state::State;
+use crate::decide::state::{PairState, State};
+use meta::generations::{PeerDisk, Rotation};
 use meta::{DeviceFlags, PeerFlags};
 use units::{Generation, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Packet, Role, Socket, UuidFlags, Uuids110, WireMask};
@@ -201,24 +202,13 @@ impl Resource {
         if behind {
             return;
         }
-        if self.state.disk(d) == DiskState::UpToDate {
-            self.rotate_slots(d, packet.nodes.nodes());
-        }
-        let own = self.cfg.node;
+        let configured = self.configured_disks(d);
+        let (day0_shared, dagtag) = (NodeMask::default(), self.own_position());
+        let rotation = Rotation { configured: &configured, day0_shared, dagtag };
+        let rotate = Some(rotation).filter(|_| self.state.disk(d) == DiskState::UpToDate);
+        let (own, fresh) = (self.cfg.node, packet.current.with_primary_bit(false));
         let Some(b) = &mut self.devices[d].backing else { return };
-        let old = b.md.current;
-        let fresh = packet.current.with_primary_bit(false);
-        let weak = packet.nodes.nodes();
-        for n in (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(|n| *n != own && !weak.contains(*n)) {
-            let record = &mut b.md.peers[n.index()];
-            if record.slot.is_some() && !record.bitmap_uuid.is_none() {
-                let past = std::mem::replace(&mut record.bitmap_uuid, fresh);
-                b.md.push_history(past, None);
-            }
-        }
-        let b = self.devices[d].backing.as_mut().expect("just seen");
-        b.md.current = fresh;
-        b.md.push_history(old, None);
+        b.md.receive_new_current(own, fresh, packet.nodes.nodes(), rotate);
         self.devices[d].exposed = fresh;
         self.generation_changed(d);
         self.status_changed = true;
@@ -227,28 +217,35 @@ impl Resource {
         self.tell_uuids(d, UuidFlags::NONE);
     }
 
+    /// Where the peers' data is.
+    fn configured_disks(&self, d: VolumeNr) -> Vec<(NodeId, PeerDisk)> {
+        let Some(b) = &self.devices[d].backing else { return Vec::new() };
+        let of = |(i, pair): (NodeId, &PairState)| {
+            let disk = match pair.disk {
+                DiskState::Diskless if b.md.peers[i.index()].slot.is_none() => PeerDisk::DisklessWithoutBitmap,
+                DiskState::Negotiating => PeerDisk::Accessible,
+                disk if disk <= DiskState::DUnknown => PeerDisk::NotAccessible,
+                _ => PeerDisk::Accessible,
+            };
+            (i, disk)
+        };
+        self.state.pairs(d).map(of).collect()
+    }
+
     /// Slots of nodes that do not hear of the generation that follows count from the present one (7.2, steps 2 and 3).
-    /// Was there any?
-    pub(crate) fn rotate_slots(&mut self, d: VolumeNr, weak: NodeMask) -> bool {
-        let away: Vec<_> = self.state.pairs(d).filter(|(_, p)| p.disk <= DiskState::DUnknown).map(|(i, _)| i).collect();
-        let configured = self.connections.members();
-        let (own, random) = (self.cfg.node, self.draw_generation());
-        let Some(b) = &mut self.devices[d].backing else { return false };
-        let current = b.md.current;
-        let old = if current == Generation::JUST_CREATED { random.base() } else { current };
-        let mut vacant = b.bitmaps.len() - b.md.peers.iter().filter(|record| record.slot.is_some()).count();
-        let mut rotated = false;
-        for n in (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(|n| *n != own) {
-            let record = &mut b.md.peers[n.index()];
-            let present = configured.contains(n) && !away.contains(&n) && !weak.contains(n);
-            if present || !(record.bitmap_uuid.is_none() || record.bitmap_uuid == old) {
-                continue;
-            }
-            record.bitmap_uuid = old;
-            // A node that is not configured may get one of the slots that are vacant, which track since ever.
-            rotated |= record.slot.is_some() || vacant > 0;
-            vacant = vacant.saturating_sub(usize::from(record.slot.is_none()));
-        }
+    /// Returns the nodes whose slots do so from now on.
+    pub(crate) fn rotate_slots(&mut self, d: VolumeNr, weak: NodeMask) -> NodeMask {
+        let configured = self.configured_disks(d);
+        let (own, random, position) = (self.cfg.node, self.draw_generation().base(), self.own_position());
+        let Some(b) = &mut self.devices[d].backing else { return NodeMask::default() };
+        let before = b.md.peers.map(|record| record.bitmap_uuid);
+        let mut rotated = b.md.rotate_current(own, &configured, weak, NodeMask::default(), random, position);
+        // A node that is not configured may get one of the slots that are vacant, which track since ever.
+        let vacant = b.bitmaps.len() - b.md.peers.iter().filter(|record| record.slot.is_some()).count();
+        let moved = |n: &NodeId| b.md.peers[n.index()].bitmap_uuid != before[n.index()];
+        let homeless = |n: &NodeId| b.md.peers[n.index()].slot.is_none() && moved(n);
+        let gets: Vec<_> = (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(homeless).take(vacant).collect();
+        gets.into_iter().for_each(|n| rotated.insert(n));
         rotated
     }
 }
