@@ -259,9 +259,16 @@ impl Resource {
         match self.compare9(i, d, [own, other]) {
             Ok(Begins { replication, bitmap }) => {
                 self.prepare_bitmap(i, d, bitmap);
-                change.push(Set::PeerDisk(i, d, peer_disk));
+                let good = replication == Replication::Established && own.disk == DiskState::UpToDate;
+                if theirs.disk != DiskState::Negotiating {
+                    change.push(Set::PeerDisk(i, d, peer_disk));
+                } else if good {
+                    change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
+                }
                 change.push(Set::Replication(i, d, replication));
             }
+            // Who attaches decides what that means.
+            Err(Verdict::Disconnect(_)) if theirs.disk == DiskState::Negotiating => {}
             Err(Verdict::Disconnect(reason)) => {
                 self.give_up(i, reason.name(), reason.to_string());
                 return false;

@@ -143,6 +143,10 @@ impl Resource {
         let parted = slot.filter(|g| !g.is_none() && b.md.current.same(Generation::JUST_CREATED));
         if let Some(parted) = parted {
             b.md.current = parted.base();
+        }
+        // Who is away knows nothing of what comes.
+        let rotated = self.rotate_slots(d, NodeMask::default());
+        if parted.is_some() || !rotated.is_empty() {
             self.generation_changed(d);
         }
     }

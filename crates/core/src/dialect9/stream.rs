@@ -44,12 +44,14 @@ impl Resource {
         }
     }
 
-    /// Was the peer forced to be Primary, or this node: is a resync due that was not at the connect?
+    /// Was the peer forced to be Primary, or this node, or is a disk being attached: is a resync due that was not at the
+    /// connect?
     fn compares_anew(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
-        let disks = self.state.disk(d).min(theirs.disk) >= DiskState::Negotiating;
+        let least = self.state.disk(d).min(theirs.disk);
+        let disks = least >= DiskState::Negotiating;
         let due = self.connections[i].peer_devices[d].consider_resync && disks;
         self.connections[i].peer_devices[d].consider_resync &= !due;
-        due && self.state.replication(i, d) == Replication::Established
+        (due || least == DiskState::Negotiating) && self.state.replication(i, d) == Replication::Established
     }
 
     fn resync_considered(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord, mut change: Change) {
@@ -61,7 +63,8 @@ impl Resource {
             return self.give_up(i, "resync-refused", text);
         }
         let (_, said) = dialect84::connection_and_replication(theirs.conn);
-        if self.state.replication(i, d) > Replication::Established && said <= Replication::Established {
+        let attaches = theirs.disk == DiskState::Negotiating;
+        if self.state.replication(i, d) > Replication::Established && said <= Replication::Established && !attaches {
             // The peer may not know it yet (5.6.1, row 23).
             self.send_uuids(i, d, wire::UuidFlags::NONE);
             self.send_state(i, d);

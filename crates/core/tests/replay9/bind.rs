@@ -70,13 +70,18 @@ impl Bound {
     pub(crate) fn learn(&mut self, packet: &Packet) {
         if let Packet::Uuids110(u) = packet {
             for g in u.bitmaps.iter().chain(&u.history).chain([&u.current]) {
+                if self.slots.keys().any(|known| known.same(*g)) {
+                    continue;
+                }
                 self.generations.entry(g.base()).or_insert(g.base());
             }
         }
     }
 
     fn generation(&self, g: Generation) -> Generation {
-        let base = self.generations.get(&g.base()).copied().unwrap_or(g.base());
+        // The peer may go back to what a slot counts from.
+        let slot = || self.slots.iter().find(|(theirs, _)| theirs.same(g)).map(|(_, ours)| ours.base());
+        let base = self.generations.get(&g.base()).copied().or_else(slot).unwrap_or(g.base());
         Generation(base.0 | (g.0 & 1))
     }
 

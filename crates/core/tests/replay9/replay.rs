@@ -329,6 +329,24 @@ impl Replay {
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
+    /// Blocks that are written while no peer gets them: what the first bitmap says, just before a generation begins.
+    pub(crate) fn write_alone(&mut self) {
+        let own = NodeId::new(1 - self.node.peer.index() as u8).unwrap();
+        let all: Vec<Said> = self.expected.iter().flatten().cloned().collect();
+        let begins = |s: &&Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::NEW_DATAGEN));
+        let Some(told) = all.iter().find(begins) else { return };
+        let runs = first_bitmap(&all, own, told.volume, Sector(256)).expect("a bitmap");
+        for (from, to) in runs {
+            let volume = told.volume;
+            let write: Act = Box::new(move |node, now| {
+                let kind = RequestKind::Write { fua: false };
+                node.write(now, volume, kind, Sector(from * 8), (to - from) as u32 * 4096);
+            });
+            self.script.push_back((Instant(told.at.0 - 500_000), write));
+        }
+        self.script.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
     /// The peer has said before the recording where its stream of writes is: a verify asks with that position.
     pub(crate) fn hear_position_of_verify(&mut self) {
         let told = |s: &Said| if let Packet::OvDagtagReq(r) = &s.packet { Some(r.dagtag) } else { None };
