@@ -13,7 +13,7 @@ impl Resource {
         let word = match self.connections[i].nine() {
             // Before the nodes are connected it is said within the handshake only.
             Some(_) if !self.state.is_connected(i) => return,
-            Some(_) => dialect9::word(&self.state, i, d),
+            Some(_) => dialect9::word(&self.state, i, d, self.detaches_by_command(d)),
             None => dialect84::word(&self.state, Some(i), d),
         };
         self.send(i, Socket::Data, d, Packet::State(word), Segments::None);

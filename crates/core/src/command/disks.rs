@@ -41,6 +41,12 @@ impl Resource {
         self.devices[d].backing.is_some() && self.devices[d].attaching.is_none()
     }
 
+    /// Does somebody wait for this disk to be let go of?
+    pub(crate) fn detaches_by_command(&self, d: VolumeNr) -> bool {
+        let wants = |what: &Waiting| matches!(what, Waiting::Detach { volume, .. } if *volume == d);
+        !self.devices[d].detach_commands.is_empty() || self.pending.iter().any(|p| wants(&p.what))
+    }
+
     pub(super) fn step_detach(
         &mut self,
         id: u64,

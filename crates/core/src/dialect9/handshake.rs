@@ -120,7 +120,7 @@ impl Resource {
                 self.part(i, d, |part| part.sent = sent);
             }
             self.send_uuids110(i, d, UuidFlags::NONE);
-            let word = dialect9::word(&self.state, i, d);
+            let word = dialect9::word(&self.state, i, d, false);
             self.send(i, Socket::Data, d, Packet::State(word), Segments::None);
         }
     }

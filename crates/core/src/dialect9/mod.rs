@@ -25,7 +25,7 @@ use crate::connection::Spoken;
 use crate::decide::state::State;
 use crate::dialect84;
 use units::{Instant, NodeId, VolumeNr};
-use wire::{Dialect, StateWord};
+use wire::{Dialect, DiskState, StateWord};
 
 /// What a link keeps that speaks 9's dialect.
 #[derive(Debug, Default)]
@@ -52,16 +52,18 @@ impl Nine {
     }
 }
 
-/// The state of a volume towards a peer.
+/// The state of a volume towards a peer. `detaching`: by a command, the disk has not failed.
 #[must_use]
-pub(crate) fn word(state: &State, peer: NodeId, volume: VolumeNr) -> StateWord {
+pub(crate) fn word(state: &State, peer: NodeId, volume: VolumeNr, detaching: bool) -> StateWord {
+    let word = dialect84::word(state, Some(peer), volume);
+    let disk = if detaching && word.disk == DiskState::Failed { DiskState::Detaching } else { word.disk };
     // Without `quorum` every node has it.
-    StateWord { quorum: true, ..dialect84::word(state, Some(peer), volume) }
+    StateWord { quorum: true, disk, ..word }
 }
 
 /// This node's role, and nothing else: what is said of a demotion before the volumes' states.
 pub(crate) const fn role_word(role: wire::Role) -> StateWord {
-    use wire::{ConnState, DiskState, Role};
+    use wire::{ConnState, Role};
     StateWord::undisturbed(role, Role::Unknown, ConnState::StandAlone, DiskState::Diskless, DiskState::Diskless)
 }
 
