@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+import cluster as C
 from cluster import MIB, Failed, eventually
 from test_three_nodes import MESH, refused, same, text, together, towards
 from test_two_nodes import Load, verify
@@ -25,6 +26,11 @@ def two(cluster, version=124, **options):
     for n in (a, b):
         n.wait(disk="UpToDate", peer_disk="UpToDate")
     return a, b
+
+
+def in_sync(*nodes):
+    for n in nodes:
+        n.wait(conn="Connected", repl="Established", disk="UpToDate", peer_disk="UpToDate")
 
 
 @pytest.mark.parametrize("protocol,version", [("A", 124), ("B", 121), ("C", 118), ("C", 124)])
@@ -64,6 +70,125 @@ def test_they_part_and_meet(cluster):
     a.urbd("primary", "r0")
     a.write(0, os.urandom(MIB))
     a.flush()
+    same(a, b)
+
+
+@pytest.mark.parametrize("protocol,version", [("A", 124), ("C", 118), ("C", 122)])
+def test_what_was_missed_is_copied(cluster, protocol, version):
+    """Each node is the source once; only what differs is copied."""
+    a, b = two(cluster, version, protocol=protocol)
+    for here, there in ((a, b), (b, a)):
+        here.urbd("primary", "r0")
+        there.urbd("disconnect", "r0")
+        there.wait(conn="StandAlone")
+        here.write(MIB, os.urandom(2 * MIB))
+        here.flush()
+        there.urbd("connect", "r0")
+        in_sync(a, b)
+        assert "resync done: 2048 KiB" in there.log()
+        here.urbd("secondary", "r0")
+        same(a, b)
+
+
+def test_a_primary_dies_and_comes_back(cluster):
+    """The other node goes on at once; who comes back is the target, and of its marks nothing is forgotten."""
+    a, b = two(cluster)
+    journals = []
+    for turn, (here, there) in enumerate([(a, b), (b, a), (a, b)]):
+        here.urbd("primary", "r0")
+        load = Load(here, seed=turn, seconds=100, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
+        load.wait_writes(100)
+        here.kill()
+        journals.append(load.interrupt())
+        there.wait(conn="Connecting")
+        there.urbd("primary", "r0")
+        verify(there, *journals)
+        there.write(30 * MIB + turn * 4096, os.urandom(4096))
+        there.flush()
+        here.start()
+        in_sync(a, b)
+        verify(there, *journals)
+        there.urbd("secondary", "r0")
+        same(a, b)
+
+
+def test_a_resync_is_interrupted_and_goes_on(cluster):
+    a, b = two(cluster, fast=False, net=C.FAST_NET, disk="c-plan-ahead 0; resync-rate 2M;")
+    a.urbd("primary", "r0")
+    b.urbd("disconnect", "r0")
+    a.write(0, os.urandom(24 * MIB))
+    a.flush()
+    b.urbd("connect", "r0")
+    b.wait(repl="SyncTarget")
+    b.kill()
+    a.wait(conn="Connecting")
+    b.start()
+    b.wait(repl="SyncTarget")
+    a.urbd("disconnect", "r0")
+    b.wait(conn="Connecting")
+    assert b.state()["disk"] == "Inconsistent"
+    a.urbd("connect", "r0")
+    b.wait(repl="SyncTarget")
+    a.write(8 * MIB, os.urandom(MIB))
+    a.flush()
+    for n in (a, b):
+        n.urbd("peer-device-options", "--resync-rate=200M", "r0")
+    for n in (a, b):
+        n.wait(repl="Established", disk="UpToDate", peer_disk="UpToDate")
+    same(a, b)
+
+
+def test_a_verify_finds_what_differs(cluster):
+    a, b = two(cluster, net=C.FAST_NET + " verify-alg crc32c;")
+    a.urbd("primary", "r0")
+    a.write(0, os.urandom(4 * MIB))
+    a.flush()
+    with open(b.disk_file(), "r+b") as disk:
+        disk.seek(MIB)
+        disk.write(os.urandom(8192))
+    a.urbd("verify", "r0")
+    a.wait(repl="Established")
+    eventually("the difference is known", lambda: "8 KiB" in a.log(), 20)
+    assert "`invalidate` on the node with the worse copy replaces all of it" in a.log()
+    b.urbd("invalidate", "r0")
+    in_sync(a, b)
+    same(a, b)
+
+
+def test_a_fresh_cluster_begins_by_force(cluster):
+    """As the manual says it: `primary --force` on fresh disks copies all of it."""
+    a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)
+    cluster.configure(extra="urbd { protocol-version-max 124; }")
+    with open(a.disk_file(), "r+b") as disk:
+        disk.write(os.urandom(MIB))
+    for n in (a, b):
+        n.urbd("create-md", "--force", "--format=v09", "--max-peers=1", "r0")
+        n.start()
+    for n in (a, b):
+        n.wait(conn="Connected")
+    a.urbd("primary", "--force", "r0")
+    for n in (a, b):
+        n.wait(repl="Established", disk="UpToDate", peer_disk="UpToDate")
+    same(a, b)
+
+
+def test_a_split_brain_is_left_to_people(cluster):
+    a, b = two(cluster)
+    a.urbd("disconnect", "r0")
+    b.urbd("disconnect", "r0")
+    for turn, n in enumerate((a, b)):
+        n.urbd("primary", "r0")
+        n.write(turn * MIB, os.urandom(MIB))
+        n.flush()
+        n.urbd("secondary", "r0")
+    for n in (a, b):
+        n.urbd("connect", "r0")
+    for n in (a, b):
+        n.wait(conn="StandAlone")
+    assert any("split brain: since the nodes parted" in n.log() for n in (a, b))
+    b.urbd("connect", "--discard-my-data", "r0")
+    a.urbd("connect", "r0")
+    in_sync(a, b)
     same(a, b)
 
 

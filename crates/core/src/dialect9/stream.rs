@@ -44,8 +44,8 @@ impl Resource {
         }
     }
 
-    /// Was the peer forced to be Primary, or this node, or is a disk being attached: is a resync due that was not at the
-    /// connect?
+    /// Is a resync due that was not at the connect: was this node or the peer forced to be Primary, or is a disk being
+    /// attached?
     fn compares_anew(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
         let least = self.state.disk(d).min(theirs.disk);
         let disks = least >= DiskState::Negotiating;

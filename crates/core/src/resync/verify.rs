@@ -412,7 +412,11 @@ impl Resource {
         let severity = if v.found > 0 { Severity::Error } else { Severity::Info };
         let mut text = format!("online verify done: {} KiB differ, {} KiB skipped", v.found * 4, v.skipped * 4);
         if v.found > 0 && !v.repair {
-            text.push_str("; `disconnect` and `connect` copy them from the better side");
+            // In 9's dialect a connect forgets what is marked where nobody has written since (`reconnected`, 5.8).
+            text.push_str(match self.connections[i].nine() {
+                None => "; `disconnect` and `connect` copy them from the better side",
+                Some(_) => "; `invalidate` on the node with the worse copy replaces all of it",
+            });
         }
         self.note(severity, Some(d), Some(i), "verify-done", text);
         self.happened(Set::Replication(i, d, Replication::Established));
