@@ -17,7 +17,7 @@ help:
 	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many, HOURS=n goes on so long'
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
 	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes under a checked load; ROUNDS=n SEED=s'
-	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts or postgres; ROUNDS=n'
+	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts, postgres or targets; ROUNDS=n'
 	@echo 'make newcomer   what README.md tells a newcomer, on two empty Debian roots, timed; SUITE=trixie'
 	@echo 'make doc     reference documentation: target/doc'
 	@echo 'test parts:  make test-rust; make test-python [ARGS="-k failover"]'

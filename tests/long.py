@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""Proofs that take long: `make long PART=kills|restarts|postgres [ROUNDS=n]`.
+"""Proofs that take long: `make long PART=kills|restarts|postgres|targets [ROUNDS=n]`.
 
     kills      kill -9 of the Primary's process under ext4, fio --verify=crc32c and checked direct writes; 1,000 rounds
     restarts   the same with `urbd restart`
     postgres   both in turn under PostgreSQL and pgbench; 50 rounds
+    targets    a Primary with the kernel's DRBD that is copied to by urbd, at protocol 96 with digests and a short
+               ko-count, writes meanwhile: each write is answered; 300 rounds
 
 A part is done in batches.  After each one the file system is checked, both nodes are compared, and what was measured is
 written to target/long/PART.json.  Who interrupts it loses the batch that is under way; the next call goes on.  The exit
@@ -17,17 +19,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, TESTS)
 
-from cluster import Cluster, MIB, eventually  # noqa: E402
+from cluster import FAST_NET, Cluster, MIB, eventually  # noqa: E402
+import kernel_peer  # noqa: E402
+from kernel_peer import Lab  # noqa: E402
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes  # noqa: E402
 from test_handover import Application, kill, restart  # noqa: E402
+from test_kernel_peer import configure_for_a_proxy, through_a_proxy  # noqa: E402
 from test_postgres import Database  # noqa: E402
 
+kernel_peer.END_WITH_US = True
 TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(TESTS, "..", "target"), "long")
 # Upper ends of the histogram, in milliseconds.
 BINS = [10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000]
@@ -155,11 +162,80 @@ def pgbench(db):
                             env={"PATH": os.environ["PATH"], "PGHOST": db.sock, "LC_ALL": "C"})
 
 
+# Writers of a guest: each notes what its slowest write took, in hundredths of a second, and ends within one write of the
+# order to.
+WRITERS = """
+for w in 0 1 2 3 4 5; do
+  (worst=0 n=0
+   while [ ! -e /kp/stop ]; do
+     read before _ < /proc/uptime
+     dd if=/kp/data of=/dev/drbd0 bs=4k count=$((1 + n % 4)) seek=$(((n * 97 + w * 911) % 5900)) oflag=direct conv=notrunc \
+       2>/dev/null || exit 1
+     read after _ < /proc/uptime
+     took=$((${after%.*}${after#*.} - ${before%.*}${before#*.}))
+     [ $took -gt $worst ] && worst=$took
+     n=$((n + 1))
+   done
+   echo $n $worst) &
+done
+wait
+"""
+
+
+def target_in_use(_, version, rounds):
+    """The kernel is Primary and the target of a resync of all its data, and urbd the source."""
+    with Lab(f"t{os.getpid()}", fresh=True) as lab:
+        guest = lab.add("k", disks=["24M", "4M", "24M"])
+        with open(os.path.join(guest.share, "data"), "wb") as f:
+            f.write(os.urandom(16384))
+        with through_a_proxy(lab, "--max", version) as c:
+            u, k = c.nodes
+            configure_for_a_proxy(c, fast=False, net=FAST_NET + " csums-alg md5; ko-count 2;",
+                                  disk="c-plan-ahead 0; resync-rate 8M;")
+            for n in (u, k):
+                n.verb("adjust", "r0")
+            u.verb("primary", "--force", "r0")
+            c.wait_synced()
+            u.verb("secondary", "r0")
+            k.verb("primary", "r0")
+            done = [target_round(c, k, guest) for _ in range(rounds)]
+            return [worst for worst, _ in done], sum(written for _, written in done)
+
+
+def target_round(c, k, guest):
+    """The longest write of a round in seconds, and how many there were."""
+    stop = os.path.join(guest.share, "stop")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(stop)
+    said = []
+    writers = threading.Thread(target=lambda: said.append(guest.exec(WRITERS, timeout=90)))
+    writers.start()
+    try:
+        k.verb("invalidate", "r0")
+        k.wait(repl="SyncTarget", timeout=20)
+        c.wait_synced(timeout=60)
+        time.sleep(1)
+    finally:
+        with open(stop, "w"):
+            pass
+        writers.join(40)
+    assert said, f"a write has no answer: {[n.state() for n in c.nodes]}\n{c.nodes[0].log()[-3000:]}\n{k.log()[-3000:]}"
+    writes = [line.split() for line in said[0].out.splitlines()]
+    assert said[0].rc == 0 and len(writes) == 6, said
+    written = sum(int(n) for n, _ in writes)
+    assert written > 20, said
+    worst = max(int(took) for _, took in writes) / 100
+    assert worst < 10, f"a write took {worst} s"
+    c.assert_same()
+    return worst, written
+
+
 # What is run, how each round is made, rounds in all, rounds in a batch.
 PARTS = {
     "kills": (file_system, kill, 1000, 50),
     "restarts": (file_system, restart, 1000, 50),
     "postgres": (database, None, 50, 10),
+    "targets": (target_in_use, "96", 300, 20),
 }
 
 

@@ -30,6 +30,13 @@ def test_a_database_goes_on(tmp_path):
     assert figures(tmp_path, "postgres")["rounds"] == 4
 
 
+@pytest.mark.limit(120)
+def test_writes_of_a_target_are_answered(tmp_path):
+    assert long.main(["--part", "targets", "--directory", str(tmp_path), "--rounds", "1"]) == 0
+    f = figures(tmp_path, "targets")
+    assert f["rounds"] == 1 and f["written"] > 50
+
+
 def test_a_failure_is_recorded_and_nothing_goes_on_after_it(tmp_path, monkeypatch):
     def fails(*_):
         raise AssertionError("a block is not what was written")
