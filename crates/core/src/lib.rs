@@ -110,6 +110,7 @@ mod state;
 pub use api::*;
 pub use config::*;
 pub use latency::Stage;
+pub use mutant::accepts_damage;
 #[cfg(feature = "mutants")]
 pub use mutant::{Layer, Mutant, choose_mutant};
 pub use resource::{Counters, Resource};

@@ -134,6 +134,8 @@ mutants! {
     FullSyncByBitmap "full-sync-by-bitmap" Cluster "a full sync sets all bits (state 5.7)";
     KeepSyncGeneration "keep-sync-generation" Cluster "a target takes over the source's generations (state 7.4)";
     ForgetOwnBits "bitmap-not-loaded" Cluster "an attach loads the bitmap (disk 4.3)";
+    // Payload (wire-protocol 10.1), which whoever drives the core checks.
+    DamageAccepted "damage-accepted" Cluster "payload that does not fit its digest ends the connection (wire 10.1)";
     // Writes (data-path-and-resync 1).
     VerifyResultsUncounted "verify-results-uncounted" Cluster "results of a verify take sequence numbers, too (wire 3.3)";
     RepairDropsLink "repair-drops-link" Cluster "who reconnects to copy what is marked takes leave first (state 8.5)";
@@ -213,4 +215,11 @@ pub(crate) fn mutant(mutant: Mutant) -> bool {
 #[cfg(feature = "mutants")]
 pub fn choose_mutant(mutant: Option<Mutant>) {
     CHOSEN.set(mutant);
+}
+
+/// Is whoever drives the core to take payload that does not fit its digest (`Mutant::DamageAccepted`)? It is the driver
+/// that has payload and digest; the simulator asks here, and the engine has a test of its own.
+#[must_use]
+pub fn accepts_damage() -> bool {
+    mutant(Mutant::DamageAccepted)
 }

@@ -41,7 +41,7 @@ impl Codec {
     ) -> Result<(VolumeNr, Packet), String> {
         self.bytes.clear();
         if self.integrity
-            && let Some(digest) = digest_of(&mut packet)
+            && let Some(digest) = place_for_digest(&mut packet)
         {
             *digest = payload.digest();
         }
@@ -49,7 +49,7 @@ impl Codec {
         emitted.map_err(|e| format!("sent what {:?} cannot say: {packet:?}: {e:?}", self.dialect))?;
         let decoder = if stream == Socket::Data { &mut self.data } else { &mut self.control };
         match decoder.step(&self.bytes) {
-            Ok(Step::Packet(mut found)) if found.consumed == self.bytes.len() => match digest_of(&mut found.packet) {
+            Ok(Step::Packet(found)) if found.consumed == self.bytes.len() => match digest_of(&found.packet) {
                 Some(digest) if self.integrity && *digest != payload.digest() => {
                     Err(format!("a data packet arrives without its digest: {packet:?}"))
                 }
@@ -60,8 +60,17 @@ impl Codec {
     }
 }
 
-/// The place for the digest of a data packet.
-fn digest_of(packet: &mut Packet) -> Option<&mut Digest> {
+/// The digest of a data packet's payload.
+pub(crate) fn digest_of(packet: &Packet) -> Option<&Digest> {
+    match packet {
+        Packet::Data(w) => Some(&w.digest),
+        Packet::DataReply(reply) | Packet::RsDataReply(reply) => Some(&reply.digest),
+        _ => None,
+    }
+}
+
+/// The place for it.
+fn place_for_digest(packet: &mut Packet) -> Option<&mut Digest> {
     match packet {
         Packet::Data(w) => Some(&mut w.digest),
         Packet::DataReply(reply) | Packet::RsDataReply(reply) => Some(&mut reply.digest),

@@ -27,6 +27,8 @@ pub struct Drawn {
     pub always_asbp: bool,
     /// `data-integrity-alg` is set, on both nodes.
     pub integrity: bool,
+    /// The network damages one in so many payloads that have a digest; 0: none.
+    pub damage: u64,
 }
 
 /// What may be unlike on the two nodes.
@@ -103,6 +105,7 @@ impl Drawn {
             ),
             always_asbp: rng.chance(1, 4),
             integrity: false,
+            damage: 0,
         };
         if rng.chance(1, 4) && !setup.extras.two_primaries {
             setup.protocol = Protocol::A;

@@ -19,7 +19,7 @@ impl Cluster {
         stream: Socket,
         volume: VolumeNr,
         packet: Packet,
-        payload: Payload,
+        mut payload: Payload,
     ) -> Result<(), String> {
         let Wish::Connected(number) = self.net.wishes[n] else { return Ok(()) };
         self.packets += u64::from(!matches!(packet, Packet::Ping | Packet::PingAck));
@@ -34,6 +34,7 @@ impl Cluster {
         }
         let which = usize::from(stream == Socket::Control);
         let (volume, packet) = self.encoded(n, stream, volume, packet, &payload)?;
+        self.damage_now_and_then(&packet, &mut payload);
         self.enqueue(number, n, which, Item::Packet(volume, packet, payload));
         Ok(())
     }
@@ -90,8 +91,10 @@ impl Cluster {
             _ if open == End::Closed => {}
             Item::Packet(volume, packet, payload) => {
                 let socket = if which == 0 { Socket::Data } else { Socket::Control };
-                self.nodes[to].inbox.push_back(Input::Packet(number, socket, volume, packet, payload));
-                self.wake(to);
+                if !self.is_refused(number, to, &packet, &payload) {
+                    self.nodes[to].inbox.push_back(Input::Packet(number, socket, volume, packet, payload));
+                    self.wake(to);
+                }
             }
             Item::End => {
                 stream.ended = true;

@@ -276,7 +276,9 @@ impl Cluster {
             DiskOp::ReadNew { sector, len, detect_zeroes } => Work::ReadNew(place(sector, len)?, detect_zeroes),
             DiskOp::Write { sector, data, fua } => {
                 place(sector, units::ByteLen(data.len()))?;
-                Work::Write(sector, node.buffers.content(&data)?, fua)
+                let content = node.buffers.content(&data)?;
+                self.check_undamaged(n, &content)?;
+                Work::Write(sector, content, fua)
             }
             DiskOp::Discard { sector, len, zeroes } => self.discarded(n, place(sector, len)?, zeroes),
             DiskOp::WriteZeroes { sector, len, fua, .. } => Work::Zero(place(sector, len)?, fua),

@@ -132,6 +132,7 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         }
         ["bandwidth", n] => setup.drawn.bandwidth = number(n)?,
         ["al-updates", "no"] => setup.drawn.nodes.iter_mut().for_each(|node| node.al_updates = false),
+        ["integrity"] => setup.drawn.integrity = true,
         ["write-through"] => setup.write_through = true,
         ["unequal"] => setup.same_content = false,
         ["before-resync-target", ref ends @ ..] => setup.before_target = handler_ends(ends)?,
@@ -229,6 +230,7 @@ impl Cluster {
     fn perform(&mut self, words: &[&str]) -> Result<(), String> {
         match *words {
             ["al-updates", n, yes] => self.change_options(node(n)?, |options| options.al_updates = yes == "yes"),
+            ["damage", n] => self.setup.drawn.damage = number(n)?,
             ["cut"] => self.net.cut = [true; 2],
             ["heal"] => (0..2).for_each(|n| self.heal(n)),
             ["reset"] => self.reset_links(),

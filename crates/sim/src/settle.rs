@@ -54,6 +54,7 @@ impl Cluster {
     /// Faults end.
     fn mend_all(&mut self) {
         self.end_handlers();
+        self.setup.drawn.damage = 0;
         for n in 0..2 {
             self.heal(n);
             for volume in &mut self.nodes[n].volumes {

@@ -19,6 +19,8 @@ const LATENCIES: u64 = 6;
 const SEEDS: u64 = 2000;
 /// Of those with options drawn.
 const DRAWN: std::ops::Range<u64> = 1_000_000..1_000_400;
+/// Of those whose network damages payload, and whose Primaries write to the same places.
+const UNLIKE: std::ops::Range<u64> = 3_000_000..3_000_100;
 
 /// A run, by which a mutant may be noticed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +56,7 @@ impl Trials {
             .chain((0..self.saved.len()).map(Trial::Saved))
             .chain((1..=SEEDS).map(Trial::Seed))
             .chain(DRAWN.map(Trial::Seed))
+            .chain(UNLIKE.map(Trial::Seed))
     }
 
     fn run(&self, trial: Trial, mutant: Option<Mutant>) -> Outcome {

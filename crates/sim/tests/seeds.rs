@@ -95,8 +95,9 @@ fn fresh_seeds_pass() {
     assert!(failed.is_empty(), "{} of {FRESH} seeds fail: {failed:#?}", failed.len());
 }
 
-/// Clocks, rot, handlers, two Primaries, and all of them: their seeds begin here (`src/extras.rs`).
-const EXTRAS: [u64; 5] = [100_010, 110_010, 120_010, 130_010, 140_010];
+/// Clocks, rot, handlers, two Primaries, and all of them (`src/extras.rs`), and damaged payload (`src/unlike.rs`): their
+/// seeds begin here.
+const EXTRAS: [u64; 6] = [100_010, 110_010, 120_010, 130_010, 140_010, 3_000_010];
 
 #[test]
 fn faults_with_seeds_of_their_own_pass() {
@@ -108,7 +109,7 @@ fn faults_with_seeds_of_their_own_pass() {
 
 #[test]
 fn the_same_seed_is_the_same_run() {
-    for seed in [3, 17, 64, 101, 100_011, 110_011, 120_011, 130_011] {
+    for seed in [3, 17, 64, 101, 100_011, 110_011, 120_011, 130_011, 3_000_011] {
         let first = run_seed(seed, Options::default());
         let second = run_seed(seed, Options { trace: true, ..Options::default() });
         assert_eq!(
