@@ -7,6 +7,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::housekeeping::is_routine;
 use crate::mutant::{Mutant, mutant};
 use crate::resync::{Answer, Want};
+use crate::rows::hit;
 use units::{NodeId, VolumeNr};
 use wire::{BlockAck, BlockId, DagtagRequest, Packet, Socket, VerifyReply, VerifyResult, VerifyResultId};
 
@@ -77,6 +78,9 @@ impl Resource {
         if unasked {
             let text = format!("{}, which the configuration rules out", name(&packet));
             return self.protocol_error(i, "unknown-answer", text);
+        }
+        if matches!(packet, Packet::Superseded(_)) {
+            hit("conflicts", || "lost: superseded".to_owned());
         }
         match packet {
             Packet::RecvAck(a) | Packet::WriteAck(a) | Packet::Superseded(a) => self.write_acked(i, d, &a, false),

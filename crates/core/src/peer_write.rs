@@ -11,6 +11,7 @@ use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::request::{Local, Request, Write};
 use crate::resource::Op;
+use crate::rows::hit;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockId, DiskState, DpFlags, Packet, Socket};
 
@@ -247,9 +248,17 @@ impl Resource {
             // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
             let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededEarly);
             let lacks_number = both && self.lacks_number_before(i, d, seq);
-            return lacks_number || range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
+            let unwritten = range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
+            if both && (lacks_number || unwritten) {
+                hit("conflicts", || (if unwritten { "waits: own disk" } else { "waits: number" }).to_owned());
+            }
+            return lacks_number || unwritten;
         }
-        range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some())
+        let unsettled = range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some());
+        if unsettled {
+            hit("conflicts", || "waits: own writes".to_owned());
+        }
+        unsettled
     }
 
     /// The other Primary's next write waits until ours to the same blocks are settled here. Ours that have not begun
@@ -263,7 +272,11 @@ impl Resource {
             let theirs = next.and_then(|next| change_of(&next.packet)?.0);
             theirs.is_some_and(|r| r.overlaps(range))
         };
-        self.connections.values().any(waits) && !mutant(Mutant::RepeatedFirst)
+        let follows = self.connections.values().any(waits) && !mutant(Mutant::RepeatedFirst);
+        if follows {
+            hit("conflicts", || "waits: the other's".to_owned());
+        }
+        follows
     }
 
     /// Own writes to this range that have begun and are not complete.
@@ -282,6 +295,7 @@ impl Resource {
         &self,
         i: NodeId,
         d: VolumeNr,
+        action: PeerAction,
         range: SectorRange,
         flags: DpFlags,
     ) -> Option<fn(BlockAck) -> Packet> {
@@ -294,7 +308,29 @@ impl Resource {
         let durable = flags.contains(DpFlags::FUA) && !mutant(Mutant::DurableSuperseded);
         let refused = |w: &Write| matches!(w.local, Local::Failed(_)) && !mutant(Mutant::RefusedSupersedes);
         let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable) && !refused(w));
+        self.note_conflict(d, action, range, contained);
         Some(if contained { Packet::Superseded } else { Packet::RetryWrite })
+    }
+
+    /// Counts what was decided, and why.
+    fn note_conflict(&self, d: VolumeNr, action: PeerAction, range: SectorRange, superseded: bool) {
+        let verdict = if superseded { "superseded" } else { "repeat" };
+        hit("conflicts", || {
+            let kind = format!("{action:?}");
+            format!("{verdict} {}", kind.split(' ').next().unwrap_or_default())
+        });
+        if superseded {
+            return;
+        }
+        hit("conflicts", || {
+            let refused = |w: &Write| matches!(w.local, Local::Failed(_));
+            let why = match self.own_writes(d, range).filter(|w| w.range.contains(range)).map(refused).min() {
+                None => "in part",
+                Some(false) => "durable",
+                Some(true) => "refused",
+            };
+            format!("repeat: {why}")
+        });
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -343,7 +379,7 @@ impl Resource {
         let told = self.may_complete(i, flags);
         let epoch = self.join_epoch(i, told);
         self.connections[i].peer_devices[d].received_bytes += range.len().0;
-        if let Some(answer) = self.lost_conflict(i, d, range, flags) {
+        if let Some(answer) = self.lost_conflict(i, d, action, range, flags) {
             self.release(data);
             self.send_ack(i, d, answer, range, block_id);
             return self.leave_epoch(i, epoch, told);

@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::request::{Local, Request, Write, WriteKind};
+use crate::rows::hit;
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
     BarrierAck, BarrierNr, BlockAck, BlockData, BlockId, BlockRange, DpFlags, Features, Packet, Socket, WriteRange,
@@ -318,6 +319,7 @@ impl Resource {
             Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.pending.contains(i) => {
                 w.repeat = true;
                 w.ok.insert(i);
+                hit("conflicts", || "lost: repeated".to_owned());
                 self.no_longer_pending(i, d, key);
                 self.try_finish(key);
             }

@@ -11,6 +11,7 @@ use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
 use crate::resource::Op;
+use crate::rows::hit;
 use std::collections::VecDeque;
 use units::{Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
@@ -506,6 +507,7 @@ impl Resource {
         if !write.again || mutant(Mutant::RepetitionForgotten) {
             return;
         }
+        hit("conflicts", || "lost: given up".to_owned());
         let d = write.device;
         for i in self.connections.ids() {
             if self.mark_out_of_sync(i, d, write.range) > 0 {

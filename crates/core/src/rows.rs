@@ -63,6 +63,29 @@ pub const TABLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("promotion", &["Request", "FencePeer", "WaitThenRequest", "Done", "Failed"]),
+    // Two Primaries that write to the same place (`docs/spec/data-path-and-resync.md` 3): what the node that decides
+    // makes of the other one's write, why it is to be repeated, what waits, and what becomes of who loses.
+    (
+        "conflicts",
+        &[
+            "superseded Write",
+            "superseded Discard",
+            "superseded Zeroes",
+            "repeat Write",
+            "repeat Discard",
+            "repeat Zeroes",
+            "repeat: in part",
+            "repeat: durable",
+            "repeat: refused",
+            "waits: own disk",
+            "waits: number",
+            "waits: own writes",
+            "waits: the other's",
+            "lost: superseded",
+            "lost: repeated",
+            "lost: given up",
+        ],
+    ),
     ("attach", &["log Keep", "log Discard", "log Apply", "bitmap Load", "bitmap SetAll", "refused"]),
 ];
 

@@ -1,5 +1,6 @@
 //! Payload that the network damages: with `data-integrity-alg` a receiver must find it (`docs/spec/wire-protocol.md`
-//! 10.1). TCP's checksum lets about one damaged segment in 65,536 through, and some adapters damage what they have checked.
+//! 10.1). TCP's checksum lets about one damaged segment in 65,536 through, and some adapters damage what they have
+//! checked.
 //!
 //! Nothing else is touched: headers, and payload without a digest, are what nobody promises to check.
 //!

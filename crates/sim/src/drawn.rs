@@ -29,6 +29,8 @@ pub struct Drawn {
     pub integrity: bool,
     /// The network damages one in so many payloads that have a digest; 0: none.
     pub damage: u64,
+    /// By node: what an operation of its disk, and a packet that it sends, may take longer than `latency` says.
+    pub slower: [(Duration, Duration); 2],
 }
 
 /// What may be unlike on the two nodes.
@@ -106,6 +108,7 @@ impl Drawn {
             always_asbp: rng.chance(1, 4),
             integrity: false,
             damage: 0,
+            slower: Default::default(),
         };
         if rng.chance(1, 4) && !setup.extras.two_primaries {
             setup.protocol = Protocol::A;

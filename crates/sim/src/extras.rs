@@ -4,6 +4,7 @@
 
 use crate::plan::{Setup, Step, node_id, volume_nr};
 use crate::ranges::sectors;
+use crate::unlike::UNLIKE;
 use units::{Duration, Instant, Rng, Sector, SectorRange};
 use urbd_core::{Command, Fencing, Protocol};
 
@@ -44,6 +45,12 @@ impl Extras {
             ROT..HANDLERS => Extras { rot: true, ..none },
             HANDLERS..TWO_PRIMARIES => Extras { handlers: true, slow_resyncs: seed >= HANDLERS + SLOW_RESYNCS, ..none },
             TWO_PRIMARIES..ALL => Extras { two_primaries: true, ..none },
+            UNLIKE.. => {
+                let mut rng = Rng::new(seed ^ 0x616c_6c21);
+                let two_primaries = rng.chance(3, 4);
+                let mut some = || rng.chance(1, 8);
+                Extras { clocks: some(), rot: some(), handlers: some(), two_primaries, ..none }
+            }
             ALL.. => {
                 let mut rng = Rng::new(seed ^ 0x616c_6c21);
                 let mut half = || rng.chance(1, 2);

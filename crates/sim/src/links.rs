@@ -40,7 +40,7 @@ impl Cluster {
     }
 
     fn enqueue(&mut self, number: u64, from: usize, which: usize, item: Item) {
-        let delay = self.delay(self.setup.latency.1);
+        let delay = self.delay(Duration(self.setup.latency.1.0 + self.setup.drawn.slower[from].1.0));
         let (now, bandwidth) = (self.now, self.setup.drawn.bandwidth);
         let Some(connection) = self.net.get(number) else { return };
         let stream = &mut connection.streams[from][which];

@@ -229,6 +229,7 @@ impl Plan {
         let Drawing { mut setup, mut steps, .. } = drawing;
         steps.sort_by_key(|(at, _)| *at);
         add_extras(seed, &mut setup, &mut steps);
+        crate::unlike::add_meetings(seed, &setup, &mut steps);
         add_adjusts(seed, &setup, &mut steps);
         let number = |(number, (at, step))| Planned { number, at, step };
         let steps = steps.into_iter().enumerate().map(number).collect();

@@ -353,7 +353,8 @@ impl Cluster {
         self.serial += 1;
         let serial = self.serial;
         self.nodes[n].flights.insert(serial, Flight { volume, op, work, changes, written, orphan: false, marks });
-        self.after(self.setup.latency.0, Event::Disk(n, serial));
+        let most = Duration(self.setup.latency.0.0 + self.setup.drawn.slower[n].0.0);
+        self.after(most, Event::Disk(n, serial));
     }
 
     pub(crate) fn disk_done(&mut self, n: usize, serial: u64) {

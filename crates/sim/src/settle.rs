@@ -77,6 +77,7 @@ impl Cluster {
             return;
         }
         self.setup.drawn.bandwidth = 0;
+        self.setup.drawn.slower = plain.slower;
         // `retry-connect` waits for ever for a person who decides.
         self.setup.drawn.rr_conflict = plain.rr_conflict;
         for n in 0..2 {

@@ -95,8 +95,8 @@ fn fresh_seeds_pass() {
     assert!(failed.is_empty(), "{} of {FRESH} seeds fail: {failed:#?}", failed.len());
 }
 
-/// Clocks, rot, handlers, two Primaries, and all of them (`src/extras.rs`), and damaged payload (`src/unlike.rs`): their
-/// seeds begin here.
+/// Clocks, rot, handlers, two Primaries, and all of them (`src/extras.rs`), and damaged payload (`src/unlike.rs`):
+/// their seeds begin here.
 const EXTRAS: [u64; 6] = [100_010, 110_010, 120_010, 130_010, 140_010, 3_000_010];
 
 #[test]
