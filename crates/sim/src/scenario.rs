@@ -216,10 +216,12 @@ impl Cluster {
             [n, "obeys"] => return self.expect_result(node(n)?, true),
             [n, "refuses"] => return self.expect_result(node(n)?, false),
             [n, "waits"] => return self.expect_waiting(node(n)?, true),
+            ["at", "most", packets, "packets"] => return self.expect_packets(number(packets)?),
             [n, "has", "nothing", "waiting"] => return self.expect_waiting(node(n)?, false),
             _ => {
                 // What is said and answered from here on is about this step.
                 self.notices = Some(Vec::new());
+                self.packets = 0;
                 self.perform(&words)?;
             }
         }
@@ -368,6 +370,10 @@ impl Cluster {
     fn expect_waiting(&self, n: usize, some: bool) -> Result<(), String> {
         let waiting = self.nodes[n].requests.len();
         if (waiting > 0) == some { Ok(()) } else { Err(format!("{waiting} requests wait")) }
+    }
+
+    fn expect_packets(&self, most: u64) -> Result<(), String> {
+        if self.packets <= most { Ok(()) } else { Err(format!("{} were sent", self.packets)) }
     }
 
     fn expect_result(&self, n: usize, good: bool) -> Result<(), String> {
