@@ -101,7 +101,11 @@ pub(crate) struct Write {
 pub(crate) enum After {
     Nothing,
     /// The other Primary's overlapping write, which may be on its way: so many of its writes on this connection.
-    Writes { peer: NodeId, session: u64, count: u32 },
+    Writes {
+        peer: NodeId,
+        session: u64,
+        count: u32,
+    },
 }
 
 #[derive(Debug)]
