@@ -4,6 +4,7 @@
 
 use crate::cluster::Cluster;
 use urbd_core::Command;
+use wire::Role;
 
 /// The nodes have parted, or one refuses the other's data, and say so: a person chooses whose are lost.
 const A_PERSON_CHOOSES: [&str; 21] = [
@@ -89,10 +90,13 @@ impl Cluster {
         self.reasons.refused = [None; 2];
     }
 
-    /// Who says that it has to give way, and is Primary.
+    /// Who says that it has to give way, and is Primary. With several volumes both may have said so, each of another
+    /// one (`docs/spec/connection-and-state.md` 6.3 decides for each by itself), and one may have done it.
     pub(crate) fn has_to_give_way(&self) -> Option<usize> {
         let says = |n: &usize| matches!(self.reasons.refused[*n], Some("primary-would-be-target" | "cannot-demote"));
-        (0..2).find(says)
+        let is_primary =
+            |n: &usize| self.nodes[*n].volumes.iter().filter_map(|v| v.word).any(|w| w.role == Role::Primary);
+        (0..2).filter(says).find(is_primary)
     }
 
     /// Has the operator a recorded reason to help in this way?
