@@ -345,7 +345,8 @@ impl Resource {
         let (disk, first) = (self.state.disk(d), !self.state.replicates(i, d));
         let occasion = self.occasion_to_compare(i, d, theirs.disk, their_replication);
         let mut replication = self.state.replication(i, d).max(Replication::Established);
-        if their_replication == Replication::Ahead {
+        // While a disk is attached here that is a word of before: who has no disk is not run ahead of.
+        if their_replication == Replication::Ahead && (disk != DiskState::Negotiating || mutant(Mutant::BehindEarly)) {
             replication = Replication::Behind;
         }
         let mut change = Change::from(Set::PeerRole(i, d, theirs.role));
