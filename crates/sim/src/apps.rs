@@ -334,6 +334,11 @@ impl Cluster {
             }
             let volume = &mut self.nodes[n].volumes[v];
             let targets = (ConnState::WFBitMapT..=ConnState::PausedSyncT).contains(&word.conn);
+            if was_good && word.role == Role::Primary && targets && volume.gave_in && works_on_the_peers_copy(&word) {
+                // `rr-conflict violently`: its data change under its users.
+                self.sees_the_peers_copy(n, v);
+            }
+            let volume = &mut self.nodes[n].volumes[v];
             if was_good && word.disk == DiskState::Inconsistent && !targets && word.pdsk == DiskState::UpToDate {
                 // `on-io-error pass_on` beside a good copy: that one counts from now on.
                 volume.worthless = true;

@@ -32,6 +32,7 @@ pub(crate) fn chooses_a_victim(reason: &str) -> bool {
         "remote-lost",
         "secondary-lost",
         "discard-my-data",
+        "primary-overwritten",
     ];
     reasons.contains(&reason)
 }
