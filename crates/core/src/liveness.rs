@@ -414,7 +414,7 @@ impl Resource {
         let oldest = self.connections[i].log.iter().find(|s| {
             matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.pending.contains(i))
         });
-        oldest.map(|s| s.at).into_iter().chain(self.repeats_since(i)).min()
+        oldest.map(|s| s.at)
     }
 
     /// What is looked after at the end of a turn, and goes on by time.

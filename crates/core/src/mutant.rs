@@ -180,7 +180,6 @@ mutants! {
     TargetBitmapLate "target-bitmap-late" Cluster "a target's bitmap is on its disk before a block is confirmed (data 7.5)";
     FinishesInLaterGeneration "finishes-in-later-generation" Cluster "a target gets the generation that it has copied (state 7.4)";
     AckOvertakesState "ack-overtakes-state" Cluster "what a target has confirmed tells nothing of words before (data 0.3)";
-    RepeatedAtOnce "repeated-at-once" Cluster "what is repeated waits until what it gave way to has come (data 3.2)";
     FrozenInTheWay "frozen-in-the-way" Cluster "nothing gives way to a write that is frozen, and sent when it thaws (data 3.2)";
     RepeatedFirst "repeated-first" Cluster "what is repeated follows the write that it gave way to (data 3.2)";
     RestartInOneEpoch "restart-in-one-epoch" Cluster "a write that begins again is in a later epoch (data 1.9)";

@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
-use crate::request::{After, Local, Request, Write};
+use crate::request::{Local, Request, Write};
 use crate::resource::Op;
 use crate::rows::hit;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
@@ -279,29 +279,6 @@ impl Resource {
         follows
     }
 
-    /// Is something still to come before a write that is done again? What it gave way to (P_RETRY_WRITE) may be on
-    /// its way, behind much else. Until that has come the peer would answer the same, as often as it is asked.
-    pub(crate) fn is_ahead(&self, d: VolumeNr, after: After) -> bool {
-        let After::Writes { peer, session, count } = after else { return false };
-        let c = self.connections.get(peer).filter(|c| c.session == session);
-        let pd = c.and_then(|c| c.peer_devices.get(d));
-        let ahead = pd.is_some_and(|pd| (count.wrapping_sub(pd.peer_writes) as i32) > 0);
-        if ahead {
-            hit("conflicts", || "waits: what it gave way to".to_owned());
-        }
-        ahead && !mutant(Mutant::RepeatedAtOnce)
-    }
-
-    /// Since when does the first write wait for what the peer says to come first?
-    pub(crate) fn repeats_since(&self, i: NodeId) -> Option<Instant> {
-        let devices = self.devices.iter().filter(|_| self.connections[i].cfg.two_primaries);
-        let waits = |d: VolumeNr, w: &Write| match w.again {
-            Some(after @ After::Writes { peer, .. }) => peer == i && self.is_ahead(d, after),
-            Some(After::Nothing) | None => false,
-        };
-        devices.flat_map(|(d, dev)| dev.blocked.iter().filter(move |w| waits(d, w)).map(|w| w.admitted)).min()
-    }
-
     /// Own writes to this range that have begun and are not complete.
     fn own_writes(&self, d: VolumeNr, range: SectorRange) -> impl Iterator<Item = (u64, &Write)> {
         let some = self.devices[d].writing.overlapping(range).next().map(|_| self.requests.iter());
@@ -404,8 +381,6 @@ impl Resource {
         }
         flags = flags | self.unsaid_flags(i);
         self.saw_seq(i, d, seq);
-        let writes = &mut self.connections[i].peer_devices[d].peer_writes;
-        *writes = writes.wrapping_add(1);
         let told = self.may_complete(i, flags);
         let epoch = self.join_epoch(i, told);
         self.connections[i].peer_devices[d].received_bytes += range.len().0;

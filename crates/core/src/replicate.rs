@@ -9,7 +9,7 @@ use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
-use crate::request::{After, Local, Request, Write, WriteKind};
+use crate::request::{Local, Request, Write, WriteKind};
 use crate::rows::hit;
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
@@ -315,13 +315,9 @@ impl Resource {
     /// P_RETRY_WRITE: with two Primaries the peer's write overlaps ours and comes first; ours is done again after it.
     pub(crate) fn write_to_repeat(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
         let key = ack.block_id.0;
-        let c = &self.connections[i];
-        // Of the numbers up to this answer's all that were not an answer's were a write's.
-        let count = ack.seq.wrapping_sub(c.peer_devices[d].peer_answers);
-        let after = After::Writes { peer: i, session: c.session, count };
         match self.requests.get_mut(key) {
             Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.pending.contains(i) => {
-                w.repeat = Some(after);
+                w.repeat = true;
                 w.ok.insert(i);
                 hit("conflicts", || "lost: repeated".to_owned());
                 self.no_longer_pending(i, d, key);
@@ -483,7 +479,7 @@ impl Resource {
     pub(crate) fn restart_frozen(&mut self, i: NodeId) {
         for key in std::mem::take(&mut self.connections[i].frozen) {
             let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
-            w.repeat = (!w.completed).then_some(After::Nothing);
+            w.repeat |= !w.completed;
             self.lost_on_peer(i, key);
         }
     }

@@ -88,24 +88,12 @@ pub(crate) struct Write {
     pub(crate) by_barrier: NodeMask,
     /// Bitmaps were exchanged since it was sent, and had it: what these peers say of it later does not matter.
     pub(crate) accounted: NodeMask,
-    /// It is being done again, after this: some disk may have it from before.
-    pub(crate) again: Option<After>,
-    /// When it is settled here it starts again, after this (spec 3.2).
-    pub(crate) repeat: Option<After>,
+    /// It is being done again: some disk may have it from before.
+    pub(crate) again: bool,
+    /// The peer's overlapping write comes first: when this one is settled here it starts again (spec 3.2).
+    pub(crate) repeat: bool,
     /// Frozen: completion waits for the end of a suspension.
     pub(crate) held: bool,
-}
-
-/// What comes before a write that is done again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum After {
-    Nothing,
-    /// The other Primary's overlapping write, which may be on its way: so many of its writes on this connection.
-    Writes {
-        peer: NodeId,
-        session: u64,
-        count: u32,
-    },
 }
 
 #[derive(Debug)]
@@ -361,10 +349,10 @@ impl Resource {
             sole: false,
             completed: false,
             superseded: false,
-            again: None,
+            again: false,
             by_barrier: NodeMask::default(),
             accounted: NodeMask::default(),
-            repeat: None,
+            repeat: false,
             held: false,
         }
     }
@@ -390,12 +378,11 @@ impl Resource {
 
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
     pub(crate) fn admit(&mut self, d: VolumeNr, mut write: Write) {
-        let dev = &self.devices[d];
+        let dev = &mut self.devices[d];
         let own = dev.writing.overlapping(write.range).next().is_some() && !mutant(Mutant::OverlapWrites);
         let resync = dev.resyncing.overlapping(write.range).next().is_some() && !mutant(Mutant::WriteIntoResync);
         if own
             || resync
-            || write.again.is_some_and(|after| self.is_ahead(d, after))
             || dev.peer_writing.overlapping(write.range).next().is_some()
             || self.follows_waiting(d, write.range)
         {
@@ -517,7 +504,7 @@ impl Resource {
     /// A write that the peer has asked to repeat is not done again: its blocks may be on this disk alone, and are to be
     /// copied.
     fn give_up_repetition(&mut self, write: &Write) {
-        if write.again.is_none() || mutant(Mutant::RepetitionForgotten) {
+        if !write.again || mutant(Mutant::RepetitionForgotten) {
             return;
         }
         hit("conflicts", || "lost: given up".to_owned());
@@ -594,7 +581,7 @@ impl Resource {
             if w.held && !resuming {
                 return;
             }
-            let (d, alone, repeat) = (w.device, w.ok.is_empty(), w.repeat.is_some());
+            let (d, alone, repeat) = (w.device, w.ok.is_empty(), w.repeat);
             let lacked = matches!(w.local, Local::Failed(_));
             let undecided = alone && self.generation_undecided(d);
             if (alone || lacked) && self.devices[d].generation_in_flight() || undecided {
@@ -639,13 +626,13 @@ impl Resource {
         let d = w.device;
         let (kind, fua, range, data, came, epoch) = (w.kind, w.fua, w.range, w.data.clone(), w.came, w.epoch);
         let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
-        let after = w.repeat.take().unwrap_or(After::Nothing);
+        w.repeat = false;
         w.completed = true;
         let (start, interval) = (w.range.start, w.interval);
         self.devices[d].writing.remove(start, interval);
         self.devices[d].recheck = true;
         let mut again = self.new_write(d, kind, fua, range, data, owners);
-        (again.came, again.again) = (came, Some(after));
+        (again.came, again.again) = (came, true);
         self.devices[d].blocked.push_back(again);
         // The peer may write what is of one epoch in any order, and it may end here, with an error.
         if epoch == self.epoch && !mutant(Mutant::RestartInOneEpoch) {

@@ -81,7 +81,6 @@ pub const TABLES: &[(&str, &[&str])] = &[
             "waits: number",
             "waits: own writes",
             "waits: the other's",
-            "waits: what it gave way to",
             "lost: superseded",
             "lost: repeated",
             "lost: given up",

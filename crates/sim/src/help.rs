@@ -31,12 +31,14 @@ const A_PERSON_CHOOSES: [&str; 21] = [
     "both-discard-my-data",
 ];
 
-/// Nothing but new metadata, or a larger disk, helps. What was missed of a resync's end is made good from protocol 91
-/// on: before, the nodes part with that reason.
-const NEW_METADATA: [&str; 5] = [
+/// Nothing but new metadata, or a larger disk, helps. What was missed of a resync's beginning or end is made good from
+/// protocol 91 on: before, the nodes part with that reason.
+const NEW_METADATA: [&str; 7] = [
     "unrelated-data",
     "peer-disk-too-small",
     "requires-newer-peer",
+    "sync-source-missed-start",
+    "sync-target-missed-start",
     "sync-source-peer-missed-finish",
     "sync-target-missed-finish",
 ];
