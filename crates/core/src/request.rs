@@ -512,6 +512,7 @@ impl Resource {
         for i in self.connections.ids() {
             if self.mark_out_of_sync(i, d, write.range) > 0 {
                 self.connections[i].peer_devices[d].repair_at = Some(self.now);
+                self.calm = false;
             }
         }
     }
