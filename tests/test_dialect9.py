@@ -1,6 +1,8 @@
 """Two urbd nodes that speak DRBD 9's dialect with each other (`protocol-version-max 124`)."""
 
 import os
+import threading
+import time
 
 import pytest
 
@@ -10,6 +12,9 @@ from test_three_nodes import MESH, refused, same, text, together, towards
 from test_two_nodes import Load, verify
 
 SIZE = 32 * MIB
+
+# Handlers, in the order in which they are called.
+SPLIT_BRAIN = ["initial-split-brain", "split-brain"]
 
 
 def two(cluster, version=124, **options):
@@ -126,6 +131,7 @@ def test_a_resync_is_interrupted_and_goes_on(cluster):
     b.wait(repl="SyncTarget")
     a.urbd("disconnect", "r0")
     b.wait(conn="Connecting")
+    assert "the peer disconnected" in b.log()
     assert b.state()["disk"] == "Inconsistent"
     a.urbd("connect", "r0")
     b.wait(repl="SyncTarget")
@@ -149,10 +155,98 @@ def test_a_verify_finds_what_differs(cluster):
     a.urbd("verify", "r0")
     a.wait(repl="Established")
     eventually("the difference is known", lambda: "8 KiB" in a.log(), 20)
-    assert "`invalidate` on the node with the worse copy replaces all of it" in a.log()
-    b.urbd("invalidate", "r0")
+    assert "`invalidate --reset-bitmap=no` on the node with the worse copy replaces them" in a.log()
+    b.urbd("invalidate", "--reset-bitmap=no", "r0")
+    eventually("it is copied", lambda: "resync done: 8 KiB" in b.log(), 20)
     in_sync(a, b)
     same(a, b)
+
+
+def test_what_is_marked_of_the_peer_is_replaced(cluster):
+    a, b = two(cluster, net=C.FAST_NET + " verify-alg crc32c;")
+    for turn, name in enumerate(("r0", "r0:b/0")):
+        with open(b.disk_file(), "r+b") as disk:
+            disk.seek((turn + 1) * MIB)
+            disk.write(os.urandom(4096 << turn))
+        a.urbd("verify", "r0")
+        eventually("the difference is known", lambda turn=turn: f"{4 << turn} KiB differ" in a.log(), 20)
+        a.urbd("invalidate-remote", "--reset-bitmap=no", name)
+        done = f"resync done: {4 << turn} KiB"
+        eventually("it is copied", lambda done=done: done in b.log(), 20)
+        in_sync(a, b)
+        same(a, b)
+
+
+def test_what_is_marked_alone_needs_the_dialect(cluster):
+    a, b = two(cluster, 118)
+    for verb in "invalidate", "invalidate-remote":
+        with pytest.raises(Failed, match="ended with 10") as refusal:
+            a.urbd(verb, "--reset-bitmap=no", "r0")
+        assert "needs protocol version 120" in str(refusal.value)
+        with pytest.raises(Failed, match="neither yes nor no"):
+            a.urbd(verb, "--reset-bitmap=maybe", "r0")
+    in_sync(a, b)
+
+
+@pytest.mark.parametrize("version", [118, 124])
+@pytest.mark.parametrize("detaches", ["secondary", "primary"])
+def test_a_disk_is_taken_out_and_put_back(cluster, detaches, version):
+    """A Primary writes all the time; without an own disk it reads from the peer and writes there."""
+    a, b = two(cluster, version)
+    a.urbd("primary", "r0")
+    load = Load(a, seed=1, seconds=100, first=0, sectors=8 * MIB // 512)
+    load.wait_writes(50)
+    here, there = (a, b) if detaches == "primary" else (b, a)
+    for _ in range(2):
+        here.urbd("detach", "r0")
+        here.wait(disk="Diskless")
+        there.wait(peer_disk="Diskless")
+        load.wait_writes(50)
+        here.urbd("attach", "r0")
+        in_sync(a, b)
+        load.wait_writes(50)
+    verify(a, load.interrupt())
+    a.urbd("secondary", "r0")
+    same(a, b)
+
+
+def test_nothing_is_copied_when_nothing_was_written(cluster):
+    a, b = two(cluster)
+    for n in (a, b):
+        n.urbd("detach", "r0")
+        n.wait(disk="Diskless")
+        n.urbd("attach", "r0")
+        in_sync(a, b)
+    for n in (a, b):
+        assert "resync done" not in n.log()
+    same(a, b)
+
+
+@pytest.mark.parametrize("dies", ["primary", "secondary"])
+def test_an_attach_is_interrupted(cluster, dies):
+    """A node is killed while the Secondary attaches; nothing that was acknowledged is lost."""
+    a, b = two(cluster)
+    journals = []
+    for turn in range(3):
+        a.urbd("primary", "r0")
+        load = Load(a, seed=turn, seconds=100, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
+        load.wait_writes(50)
+        b.urbd("detach", "r0")
+        a.wait(peer_disk="Diskless")
+        load.wait_writes(50)
+        attach = threading.Thread(target=b.call, args=("attach", "r0"))
+        attach.start()
+        time.sleep(0.02 * turn)
+        dead = a if dies == "primary" else b
+        dead.kill()
+        journals.append(load.interrupt())
+        attach.join()
+        dead.start()
+        in_sync(a, b)
+        if dies == "primary":
+            a.urbd("primary", "r0")
+        verify(a, *journals)
+        same(a, b)
 
 
 def test_a_fresh_cluster_begins_by_force(cluster):
@@ -173,7 +267,9 @@ def test_a_fresh_cluster_begins_by_force(cluster):
 
 
 def test_a_split_brain_is_left_to_people(cluster):
-    a, b = two(cluster)
+    called = os.path.join(cluster.dir, "called")
+    handlers = " ".join(f'{h} "echo {h} >> {called}-$DRBD_PEER_NODE_ID";' for h in SPLIT_BRAIN)
+    a, b = two(cluster, handlers=handlers)
     a.urbd("disconnect", "r0")
     b.urbd("disconnect", "r0")
     for turn, n in enumerate((a, b)):
@@ -185,7 +281,9 @@ def test_a_split_brain_is_left_to_people(cluster):
         n.urbd("connect", "r0")
     for n in (a, b):
         n.wait(conn="StandAlone")
-    assert any("split brain: since the nodes parted" in n.log() for n in (a, b))
+    for peer, n in enumerate((b, a)):
+        assert "split brain: since the nodes parted" in n.log()
+        eventually("the handlers were called", lambda: open(f"{called}-{peer}").read().split() == SPLIT_BRAIN, 20)
     b.urbd("connect", "--discard-my-data", "r0")
     a.urbd("connect", "r0")
     in_sync(a, b)

@@ -52,7 +52,7 @@ DRBDSETUP = {
     "detach": "a diskless node is made by `disk none`", "connect": "a dry run is `--dry-run`",
     "resize": "the activity log keeps its size; the peer says itself how large it is",
     "peer-device-options": "every peer has a bitmap", "new-current-uuid": "`invalidate-remote` makes a full resync",
-    "invalidate": "one peer only; always a full resync", "invalidate-remote": "always a full resync",
+    "invalidate": "one peer only",
     "events2": "old values are not printed", "forget-peer": "two nodes only", "rename-resource": "not supported",
 }
 DRBDMETA = {

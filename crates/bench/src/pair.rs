@@ -200,7 +200,7 @@ impl Pair {
         while !matches!(events.next(Some(ANSWER)).map_err(failed)?, Event::Ready) {}
         let mut operator = connect()?;
         let start = Instant::now();
-        operator.command(control::Command::Invalidate { volume: None }).map_err(failed)?;
+        operator.command(control::Command::Invalidate { volume: None, keep_bitmap: false }).map_err(failed)?;
         for synced in [false, true] {
             let there = |event| matches!(event, Event::Status(status) if is_synced(&status, false) == synced);
             while !there(events.next(Some(PATIENCE)).map_err(failed)?) {}

@@ -104,17 +104,23 @@ pub enum Command {
         /// Fails all application I/O first.
         force: bool,
     },
-    /// Our data is to be replaced completely.
+    /// Our data is to be replaced.
     Invalidate {
         /// Which volume.
         volume: Option<u16>,
+        /// Only what is marked as different.
+        #[serde(default)]
+        keep_bitmap: bool,
     },
-    /// The peer's data is to be replaced completely.
+    /// The peer's data is to be replaced.
     InvalidateRemote {
         /// Which peer.
         peer: Option<String>,
         /// Which volume.
         volume: Option<u16>,
+        /// Only what is marked as different.
+        #[serde(default)]
+        keep_bitmap: bool,
     },
     /// Pauses the resync from our side.
     PauseSync {

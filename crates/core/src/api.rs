@@ -562,6 +562,18 @@ pub enum Command {
         /// Whose.
         peer: NodeId,
     },
+    /// Of our data what is marked as different is worthless: copy that from the peer, in 9's dialect.
+    InvalidateMarked {
+        /// Which.
+        volume: VolumeNr,
+    },
+    /// The same of the peer's data.
+    InvalidateRemoteMarked {
+        /// Which.
+        volume: VolumeNr,
+        /// Whose.
+        peer: NodeId,
+    },
     /// Pause resync.
     PauseSync {
         /// Which.

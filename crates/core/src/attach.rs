@@ -6,7 +6,8 @@ use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, S
 use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, MetadataFlags, Refusal};
-use crate::decide::{Reason, io_error};
+use crate::decide::{Reason, StateChangeResult, io_error};
+use crate::connection::Connection;
 use crate::device::{Backing, Flushing};
 use crate::metadata::MdWriter;
 use crate::mutant::{Mutant, mutant};
@@ -14,7 +15,7 @@ use crate::request::Request;
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, ByteLen, NodeId, NodeMask, SectorRange, VolumeNr};
+use units::{BitSet, ByteLen, Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Where an attach is.
@@ -52,7 +53,13 @@ enum Step {
     /// All is in order, but the volume is shaking hands and has told the peer that there is no disk yet: what that
     /// ends in must be known, as from then on the disk is negotiated.
     Handshake,
+    /// 9's dialect: the peers are asked whether the disk may come into use. With a time: they are asked again then, as
+    /// something else was under way.
+    Consent(Option<Instant>),
 }
+
+/// So long is waited for another transaction.
+const SOON: Duration = Duration::from_millis(50);
 
 /// Bytes of the bitmap area that are read at a time.
 const BITMAP_PIECE: u64 = 1 << 20;
@@ -128,7 +135,7 @@ impl Resource {
         };
         let Some(attaching) = &mut self.devices[d].attaching else { return };
         match std::mem::replace(&mut attaching.step, Step::Opening) {
-            Step::Opening | Step::Handshake => {}
+            Step::Opening | Step::Handshake | Step::Consent(_) => {}
             Step::Superblock { at } => self.superblock_read(d, at, &bytes),
             Step::Log { layout, md } => {
                 let area = BitmapArea::new(md.geometry, md.effective_size);
@@ -450,34 +457,99 @@ impl Resource {
         }
     }
 
-    /// Once a turn: an attach that waits for the end of a handshake goes on.
+    /// Once a turn: an attach that waits for the end of a handshake, or of another transaction, goes on.
     pub(crate) fn pump_attach(&mut self, d: VolumeNr) {
-        if matches!(self.devices[d].attaching, Some(Attaching { step: Step::Handshake, .. })) {
-            self.attach_settled(d);
+        match self.devices[d].attaching {
+            Some(Attaching { step: Step::Handshake, .. }) => self.attach_settled(d),
+            Some(Attaching { step: Step::Consent(Some(at)), .. }) if at <= self.now => self.attach_settled(d),
+            _ => {}
         }
+    }
+
+    /// When peers are asked again.
+    pub(crate) fn attach_timer(&self) -> Option<Instant> {
+        let again = |dev: &crate::device::Device| match dev.attaching {
+            Some(Attaching { step: Step::Consent(again), .. }) => again,
+            _ => None,
+        };
+        self.devices.values().filter_map(again).min()
+    }
+
+    /// Are the peers being asked whether this disk may come into use?
+    pub(crate) fn asks_to_attach(&self, d: VolumeNr) -> bool {
+        matches!(self.devices[d].attaching, Some(Attaching { step: Step::Consent(None), .. }))
+    }
+
+    /// All have agreed.
+    pub(crate) fn attach_agreed(&mut self, d: VolumeNr) {
+        if self.asks_to_attach(d) && self.fits_into_use(d) {
+            self.take_into_use(d);
+        }
+    }
+
+    /// `refused`: a peer does not want it; else something else was under way, or a peer is gone.
+    pub(crate) fn attach_not_agreed(&mut self, d: VolumeNr, refused: bool) {
+        if !self.asks_to_attach(d) {
+            return;
+        }
+        if refused {
+            let text = "the peer refuses that this disk comes into use; its log says why".to_owned();
+            return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
+        }
+        let soon = self.now + SOON;
+        self.step_of_attach(d, Step::Consent(Some(soon)));
+    }
+
+    fn step_of_attach(&mut self, d: VolumeNr, step: Step) {
+        self.devices[d].attaching.as_mut().expect("attaching").step = step;
     }
 
     fn attach_settled(&mut self, d: VolumeNr) {
         if self.connected().any(|(i, _)| !self.state.replicates(i, d)) {
-            self.devices[d].attaching.as_mut().expect("attaching").step = Step::Handshake;
+            return self.step_of_attach(d, Step::Handshake);
+        }
+        if !self.fits_into_use(d) {
             return;
         }
+        if !self.attach_needs_consent(d) {
+            return self.take_into_use(d);
+        }
+        let soon = self.now + SOON;
+        let asked = self.ask_to_attach(d);
+        self.step_of_attach(d, Step::Consent(Some(soon).filter(|_| !asked)));
+    }
+
+    /// Is there a peer that says what this disk is worth? In 9's dialect one without a disk does not.
+    fn negotiates(&self, d: VolumeNr) -> bool {
+        let of_84 = |(i, c): (NodeId, &Connection)| c.nine().is_none() && self.state.replicates(i, d);
+        self.connected().any(of_84) || self.attach_needs_consent(d)
+    }
+
+    /// If not, the attach has failed.
+    fn fits_into_use(&mut self, d: VolumeNr) -> bool {
         let (capacity, size) = (self.capacity(d), self.devices[d].size);
         let used = self.state.is_primary() || self.in_use(d);
         let replicating = self.state.replicates_anywhere(d);
         if capacity < size && (used || replicating) {
             let (has, needs) = (capacity.0 / 2, size.0 / 2);
             let text = format!("the disk holds {has} KiB, but the device has {needs} KiB: use a larger disk");
-            return self.attach_failed(d, 111, text);
+            self.attach_failed(d, 111, text);
+            return false;
         }
         // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
         let outrun = self.disk_lags_behind_users(d) && !mutant(Mutant::JudgedBeforeSettled);
-        if !replicating && outrun && self.state.is_primary() {
-            return self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
+        if !self.negotiates(d) && outrun && self.state.is_primary() {
+            self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
+            return false;
         }
         if outrun && self.devices[d].outrun && self.devices[d].attach_state > DiskState::Outdated {
             self.devices[d].attach_state = DiskState::Outdated;
         }
+        true
+    }
+
+    fn take_into_use(&mut self, d: VolumeNr) {
+        let replicating = self.state.replicates_anywhere(d);
         let Some(attaching) = self.devices[d].attaching.take() else { return };
         self.devices[d].attached_at = self.now;
         self.md_in_use(d);
@@ -486,10 +558,11 @@ impl Resource {
         let size = if self.devices[d].size.0 != 0 && replicating { self.devices[d].size.min(size) } else { size };
         // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
         self.adopt_size(d, size, true);
+        let negotiates = self.negotiates(d);
         let dev = &self.devices[d];
         let connected = self.state.replicates_anywhere(d);
-        let state = if connected { DiskState::Negotiating } else { dev.attach_state };
-        if connected {
+        let state = if negotiates { DiskState::Negotiating } else { dev.attach_state };
+        if negotiates {
             self.connections.values_mut().for_each(|c| c.peer_devices[d].uuids_stale = true);
         }
         let mut change = Change::from(Set::Disk(d, state));
@@ -501,11 +574,12 @@ impl Resource {
             self.devices[d].attaching = Some(Attaching { command: attaching.command, ..attaching });
             return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code}"));
         }
-        if connected {
-            self.connections.ids().for_each(|i| self.send_sizes(i, d));
-            self.tell_uuids(d, wire::UuidFlags::NONE);
-            self.tell_state(d);
-        }
+        // In 9's dialect the change itself brings that with it.
+        let told = |(_, c): &(NodeId, &Connection)| connected && c.nine().is_none();
+        let of_84: Vec<_> = self.connections.iter().filter(told).map(|(i, _)| i).collect();
+        of_84.iter().for_each(|i| self.send_sizes(*i, d));
+        of_84.iter().for_each(|i| self.send_uuids(*i, d, wire::UuidFlags::NONE));
+        of_84.iter().for_each(|i| self.send_state(*i, d));
         self.devices[d].recheck = true;
         self.end(attaching.command, Ok(()));
     }

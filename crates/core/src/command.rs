@@ -69,6 +69,7 @@ enum Waiting {
     Invalidate {
         volume: VolumeNr,
         remote: Option<NodeId>,
+        copied: Copied,
         step: GiveUp,
     },
     /// Until requests on their way have ended.
@@ -121,6 +122,14 @@ enum GiveUp {
     Sent,
 }
 
+/// What a command replaces of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Copied {
+    All,
+    /// What is marked as different.
+    Marked,
+}
+
 /// What goes on waiting, or the result.
 type Progress = (Option<Waiting>, Option<Result<(), CommandError>>);
 
@@ -128,7 +137,7 @@ impl Waiting {
     /// Does it give up the volume's own copy, which no write must rely on any more?
     fn gives_up(&self, d: VolumeNr) -> bool {
         match *self {
-            Waiting::Detach { volume, step } | Waiting::Invalidate { volume, step, remote: None } => {
+            Waiting::Detach { volume, step } | Waiting::Invalidate { volume, step, remote: None, .. } => {
                 volume == d && step != GiveUp::Wish
             }
             _ => false,
@@ -182,9 +191,19 @@ impl Resource {
                 self.wait_for(id, Waiting::Demote { force, asked: false });
                 Ok(())
             }
-            Command::Invalidate { volume: v } => volume(self, v).map(|d| self.invalidate(id, d, None)),
+            Command::Invalidate { volume: v } => volume(self, v).map(|d| self.invalidate(id, d, None, Copied::All)),
             Command::InvalidateRemote { volume: v, peer: p } => {
-                peer(self, p).and_then(|i| Ok((i, volume(self, v)?))).map(|(i, d)| self.invalidate(id, d, Some(i)))
+                peer(self, p).and_then(|i| Ok((i, volume(self, v)?))).map(|(i, d)| {
+                    self.invalidate(id, d, Some(i), Copied::All);
+                })
+            }
+            Command::InvalidateMarked { volume: v } => {
+                volume(self, v).map(|d| self.invalidate(id, d, None, Copied::Marked))
+            }
+            Command::InvalidateRemoteMarked { volume: v, peer: p } => {
+                peer(self, p).and_then(|i| Ok((i, volume(self, v)?))).map(|(i, d)| {
+                    self.invalidate(id, d, Some(i), Copied::Marked);
+                })
             }
             Command::PauseSync { volume: v } => volume(self, v).map(|d| self.pause(id, d, true)),
             Command::ResumeSync { volume: v } => volume(self, v).map(|d| self.pause(id, d, false)),
@@ -250,7 +269,9 @@ impl Resource {
                 Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
                 Waiting::Reconnect { peer, step, sent } => (self.step_reconnect(id, peer, step, sent), None),
                 Waiting::Detach { volume, step } => self.step_detach(id, volume, step),
-                Waiting::Invalidate { volume, remote, step } => self.step_invalidate(id, volume, remote, step),
+                Waiting::Invalidate { volume, remote, copied, step } => {
+                    self.step_invalidate(id, volume, (remote, copied), step)
+                }
                 Waiting::Verify { peer, volume, sent } => self.step_verify(id, peer, volume, sent),
                 Waiting::Suspend { volume } => self.step_suspend(volume),
                 Waiting::Down { force, leave } => self.step_down(id, force, leave),

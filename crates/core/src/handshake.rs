@@ -296,7 +296,7 @@ impl Resource {
 
     /// The peer says that it has a disk. Why is that none for the users here? Its generations may have come while the
     /// own disk was still there, and did not matter to them.
-    fn why_peers_disk_is_refused(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Option<Reason> {
+    pub(crate) fn why_peers_disk_is_refused(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Option<Reason> {
         let uuids =
             self.connections[i].peer_devices[d].uuids.as_ref().filter(|_| theirs.disk >= DiskState::Negotiating);
         let (verdict, reason) = self.judge_uuids(i, d, uuids?);

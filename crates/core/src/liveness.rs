@@ -31,6 +31,10 @@ impl Resource {
                         both nodes";
             return self.refuse(i, "authentication-refused", text);
         }
+        if lost == Lost::BrokenPipe && self.has_agreed_to_part(i) {
+            // That all have agreed comes on the one stream, and may come after the end of the other.
+            return self.peer_has_parted(i);
+        }
         self.drop_link(i, lost, "link-lost", text.to_owned());
     }
 
@@ -461,6 +465,7 @@ impl Resource {
         }
         at(self.barriers_due);
         at(self.transaction_timer());
+        at(self.attach_timer());
         at(self.positions_timer());
         if !self.calm || self.doubts_calm {
             let others = self.timers_of_others();

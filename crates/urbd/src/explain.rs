@@ -62,8 +62,14 @@ const VERBS: &[(&str, &str)] = &[
         "Everything on the disk that is not a file system it knows is overwritten at its end, where the metadata is put; a file system must leave room for it. It asks before it writes over metadata or data.",
     ),
     ("wipe-md", "Without its metadata the disk is no replica any more. The data stays."),
-    ("invalidate", "All of the volume is fetched from the peer. Until then the data here must not be used."),
-    ("invalidate-remote", "All of the volume is sent to the peer."),
+    (
+        "invalidate",
+        "All of the volume is fetched from the peer. Until then the data here must not be used. With --reset-bitmap=no only what is marked as different, as after a verify, which a peer can do that speaks DRBD 9's dialect from protocol version 120 on.",
+    ),
+    (
+        "invalidate-remote",
+        "All of the volume is sent to the peer. With --reset-bitmap=no only what is marked as different, as with invalidate.",
+    ),
     (
         "verify",
         "Differences are counted and marked; disconnect and connect copies them, or --repair does. It returns when the verify has begun; with --wait when it has ended, with progress on standard error.",

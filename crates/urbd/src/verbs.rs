@@ -143,6 +143,8 @@ const fn hidden(verb: Verb) -> Verb {
 
 const FORCE: Opt = flag("force", "Do it although it may lose data; answers questions with yes");
 const DISCARD: Opt = flag("discard-my-data", "In a split brain, this node's changes are thrown away");
+const RESET_BITMAP: Opt =
+    value("reset-bitmap", "yes|no", "no: only what is marked as different is replaced (DRBD 9's dialect); default: yes");
 const NODE_ID: Opt = value("node-id", "N", "Node id of the peer (v09 metadata)");
 const FORMAT: Opt = value("format", "v08|v09", "Metadata format; default: v08 for two hosts, v09 for more");
 const WAITING: &[Opt] = &[
@@ -293,12 +295,18 @@ pub(crate) static SECTIONS: &[Section] = &[
         title: "Synchronise, verify, resize",
         verbs: &[
             each("verify", PeerDevice, "Compare the data of both nodes", VERIFY, commands::verify),
-            each("invalidate", Volume, "Throw this node's data away and fetch the peer's", &[], commands::invalidate),
+            each(
+                "invalidate",
+                Volume,
+                "Throw this node's data away and fetch the peer's",
+                &[RESET_BITMAP],
+                commands::invalidate,
+            ),
             each(
                 "invalidate-remote",
                 PeerDevice,
                 "Throw the peer's data away and send ours",
-                &[],
+                &[RESET_BITMAP],
                 commands::invalidate_remote,
             ),
             each("pause-sync", PeerDevice, "Pause a resync", &[], commands::pause_sync),

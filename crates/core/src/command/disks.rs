@@ -1,6 +1,6 @@
 //! Detach, invalidate, generations and size on command (`docs/spec/connection-and-state.md` 11.4, 12).
 
-use super::{GiveUp, Waiting};
+use super::{Copied, GiveUp, Waiting};
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState};
 use crate::connection::Connection;
@@ -13,6 +13,9 @@ use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
+
+/// From this version on bitmaps are exchanged by command.
+const KEEPS_BITMAP: u32 = 120;
 
 impl Resource {
     pub(super) fn detach(&mut self, id: u64, d: VolumeNr, force: bool) {
@@ -91,18 +94,32 @@ impl Resource {
         Ok(())
     }
 
-    pub(super) fn invalidate(&mut self, id: u64, d: VolumeNr, remote: Option<NodeId>) {
-        self.wait_for(id, Waiting::Invalidate { volume: d, remote, step: GiveUp::Wish });
+    pub(super) fn invalidate(&mut self, id: u64, d: VolumeNr, remote: Option<NodeId>, copied: Copied) {
+        self.wait_for(id, Waiting::Invalidate { volume: d, remote, copied, step: GiveUp::Wish });
+    }
+
+    /// What is marked can be copied without a new handshake in 9's dialect only.
+    fn copies_marked(&self, partner: Option<NodeId>) -> Result<(), CommandError> {
+        let Some(i) = partner.filter(|i| self.state.is_connected(*i)) else {
+            let text = "with --reset-bitmap=no this needs a connection to the peer: connect first";
+            return Err(failure(Code::NeedConnection.code(), text));
+        };
+        if self.connections[i].version() < KEEPS_BITMAP {
+            let text = "this peer can only replace all of a volume: --reset-bitmap=no needs protocol version 120, of DRBD \
+                        9's dialect; without it all is copied, and after a verify `disconnect` and `connect` copy what differs";
+            return Err(failure(175, text));
+        }
+        Ok(())
     }
 
     pub(super) fn step_invalidate(
         &mut self,
         id: u64,
         d: VolumeNr,
-        remote: Option<NodeId>,
+        (remote, copied): (Option<NodeId>, Copied),
         step: GiveUp,
     ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
-        let at = |step| (Some(Waiting::Invalidate { volume: d, remote, step }), None);
+        let at = |step| (Some(Waiting::Invalidate { volume: d, remote, copied, step }), None);
         if step == GiveUp::Sent {
             return at(step);
         }
@@ -110,6 +127,11 @@ impl Resource {
             return (None, Some(Err(refusal)));
         }
         let partner = remote.or_else(|| self.partner(d));
+        if copied == Copied::Marked
+            && let Err(refusal) = self.copies_marked(partner)
+        {
+            return (None, Some(Err(refusal)));
+        }
         let alone = self.connections.ids().all(|i| self.state.connection(i) == ConnectionState::StandAlone);
         if alone && remote.is_some() == self.state.is_primary() {
             partner.into_iter().for_each(|i| self.mark_all(i, d));
@@ -120,7 +142,12 @@ impl Resource {
         let Some(i) = partner else {
             return (None, Some(Err(self.refusal(d, Code::NeedConnection))));
         };
-        let starting = if remote.is_some() { Replication::StartingSyncS } else { Replication::StartingSyncT };
+        let starting = match (copied, remote) {
+            (Copied::All, Some(_)) => Replication::StartingSyncS,
+            (Copied::All, None) => Replication::StartingSyncT,
+            (Copied::Marked, Some(_)) => Replication::WFBitMapS,
+            (Copied::Marked, None) => Replication::WFBitMapT,
+        };
         let change = Change::from(Set::Replication(i, d, starting));
         if remote.is_none() && self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(d) {
             return at(GiveUp::Draining);

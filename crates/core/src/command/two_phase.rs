@@ -54,10 +54,19 @@ enum Answer {
 
 #[derive(Debug)]
 enum Part {
-    /// This node began it, for a command, or to connect.
-    Initiator { command: Option<u64>, stage: Stage },
+    /// This node began it.
+    Initiator { origin: Origin, stage: Stage },
     /// These nodes have asked this one; the flag: it has answered.
     Participant { parents: NodeMask, answered: bool },
+}
+
+/// What this node has begun it for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    Connect,
+    Command(u64),
+    /// A disk is to come into use.
+    Attach(VolumeNr),
 }
 
 #[derive(Debug)]
@@ -96,14 +105,14 @@ impl TwoPhase {
     /// The command that waits for it.
     pub(crate) fn command(&self) -> Option<u64> {
         match self.part {
-            Part::Initiator { command, .. } => command,
-            Part::Participant { .. } => None,
+            Part::Initiator { origin: Origin::Command(id), .. } => Some(id),
+            _ => None,
         }
     }
 
     pub(crate) fn set_command(&mut self, id: u64) {
-        if let Part::Initiator { command, .. } = &mut self.part {
-            *command = Some(id);
+        if let Part::Initiator { origin: Origin::Command(command), .. } = &mut self.part {
+            *command = id;
         }
     }
 
@@ -169,7 +178,7 @@ impl Resource {
     /// Begins a transaction. False: another one is under way.
     pub(super) fn begin_two_phase(
         &mut self,
-        command: Option<u64>,
+        origin: Origin,
         target: Option<NodeId>,
         asked: StateChange,
         volume: VolumeNr,
@@ -204,7 +213,7 @@ impl Resource {
             volume,
             asked,
             change,
-            part: Part::Initiator { command, stage },
+            part: Part::Initiator { origin, stage },
             connects: target.filter(|_| asked.conn == Some(ConnState::WFReportParams)),
             waits_for: asks,
             answer: Answer::Yes,
@@ -275,7 +284,7 @@ impl Resource {
             role: Some(self.state.role),
             ..StateChange::default()
         };
-        if !self.begin_two_phase(None, Some(i), asked, VolumeNr::NONE, change) {
+        if !self.begin_two_phase(Origin::Connect, Some(i), asked, VolumeNr::NONE, change) {
             self.connect_later(i, SOON);
         }
     }
@@ -312,7 +321,20 @@ impl Resource {
             two.masks.primary = union(two.masks.primary, vote.primary_nodes.nodes());
             two.masks.weak |= vote.weak_nodes().0;
         }
+        self.wait_for_reasons(i, answer);
         self.transaction_went_on();
+    }
+
+    /// Who does not want to be connected says so on the one stream, and what this node can tell by why on the other.
+    fn wait_for_reasons(&mut self, i: NodeId, answer: Answer) {
+        let until = self.now + self.connections[i].cfg.ping_timeout;
+        if let Some(two) = self.two_phase_mut()
+            && answer == Answer::No
+            && two.is_ours()
+            && two.connects == Some(i)
+        {
+            two.until = two.until.min(until);
+        }
     }
 
     /// The handshake that a transaction is about has come further.
@@ -331,13 +353,14 @@ impl Resource {
         };
         let all = two.waits_for.is_empty();
         let refused = two.answer == Answer::No;
+        let over = self.now >= two.until;
         match &two.part {
             Part::Initiator { stage: Stage::Pinging(_), .. } => {}
             Part::Initiator { .. } if two.answer == Answer::Retry => {
                 self.give_up_transaction(Code::ConcurrentStateChange)
             }
             Part::Initiator { .. } => match verdict {
-                Verdict::Open if !refused => {}
+                Verdict::Open if !refused || !over => {}
                 Verdict::Retry(_) => self.give_up_transaction(Code::InTransientState),
                 Verdict::Disconnect(_) => self.give_up_transaction(Code::NotSupported),
                 _ if refused => self.give_up_transaction(Code::FailedByPeer),
@@ -362,9 +385,11 @@ impl Resource {
     fn commit_transaction(&mut self) {
         let Some(two) = self.two_phase() else { return };
         // Nothing else was agreed to meanwhile, but a disk or a peer may be lost.
-        let judged = match two.connects {
-            Some(_) => Ok(()),
-            None => self.would_be(&two.change, Kind::Wish).map(drop),
+        let judged = match &two.part {
+            Part::Initiator { origin: Origin::Connect, .. } => Ok(()),
+            Part::Initiator { origin: Origin::Attach(d), .. } if self.asks_to_attach(*d) => Ok(()),
+            Part::Initiator { origin: Origin::Attach(_), .. } => Err(Refusal { code: Code::IsDiskless, volume: None }),
+            _ => self.would_be(&two.change, Kind::Wish).map(drop),
         };
         if let Err(refusal) = judged
             && refusal.code != Code::NothingToDo
@@ -397,15 +422,15 @@ impl Resource {
 
     /// All have agreed to what this node has asked for.
     fn carry_out_own(&mut self, two: &TwoPhase) {
-        let Part::Initiator { command, .. } = two.part else { return };
-        match (two.head.target, command) {
-            (Some(i), None) if two.connects == Some(i) => self.carry_out_attempt(i),
-            (target, Some(id)) => {
+        let Part::Initiator { origin, .. } = two.part else { return };
+        match origin {
+            Origin::Connect => two.connects.into_iter().for_each(|i| self.carry_out_attempt(i)),
+            Origin::Attach(d) => self.attach_agreed(d),
+            Origin::Command(id) => {
                 let outcome = self.commit_for_command(id, two);
-                let i = target.or_else(|| self.connections.ids().next());
+                let i = two.head.target.or_else(|| self.connections.ids().next());
                 i.into_iter().for_each(|i| self.answered(i, id, outcome));
             }
-            _ => self.happened(two.change.clone()),
         }
     }
 
@@ -428,20 +453,20 @@ impl Resource {
     /// It comes to nothing: those who were asked are told.
     fn give_up_transaction(&mut self, code: Code) {
         let Some(two) = self.take_two_phase() else { return };
-        let Part::Initiator { command, .. } = two.part else { return };
+        let Part::Initiator { origin, .. } = two.part else { return };
         let all = union(self.neighbours9(), two.head.target.map_or_else(NodeMask::default, NodeMask::of));
         let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
         let abort = Decision::abort(wire::Transaction { nodes_to_reach, ..two.head });
         for i in all {
             self.send_as(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
         }
-        match (two.head.target, command) {
-            (Some(i), None) => self.connect_failed(i, code),
-            (target, Some(id)) => {
-                let i = target.or_else(|| self.connections.ids().next());
+        match origin {
+            Origin::Connect => two.connects.into_iter().for_each(|i| self.connect_failed(i, code)),
+            Origin::Attach(d) => self.attach_not_agreed(d, two.answer == Answer::No),
+            Origin::Command(id) => {
+                let i = two.head.target.or_else(|| self.connections.ids().next());
                 i.into_iter().for_each(|i| self.answered(i, id, Err(Refusal { code, volume: None })));
             }
-            (None, None) => {}
         }
     }
 
@@ -497,8 +522,10 @@ impl Resource {
         if self.transaction_timer().is_none_or(|until| self.now < until) {
             return;
         }
-        if self.two_phase().is_some_and(TwoPhase::is_ours) {
-            return self.give_up_transaction(Code::ConcurrentStateChange);
+        if let Some(two) = self.two_phase().filter(|two| two.is_ours()) {
+            let refused = two.answer == Answer::No;
+            let code = if refused { Code::FailedByPeer } else { Code::ConcurrentStateChange };
+            return self.give_up_transaction(code);
         }
         let connects = self.take_two_phase().and_then(|two| two.connects);
         connects.into_iter().for_each(|i| self.forget_attempt(i));
@@ -531,7 +558,20 @@ impl Resource {
     /// False: another transaction is under way.
     pub(super) fn ask_in_two_phases(&mut self, command: u64, change: Change) -> bool {
         let (target, asked, volume) = asked_of_all(&change);
-        self.begin_two_phase(Some(command), target, asked, volume, change)
+        self.begin_two_phase(Origin::Command(command), target, asked, volume, change)
+    }
+
+    /// Does taking this disk into use concern peers? One that has none does not take part in what becomes of it.
+    pub(crate) fn attach_needs_consent(&self, d: VolumeNr) -> bool {
+        let concerned = |i: NodeId| self.state.replicates(i, d) && self.state.peer_disk(i, d) > DiskState::Diskless;
+        self.connected().any(|(i, c)| c.nine().is_some() && concerned(i))
+    }
+
+    /// Asks all whether a disk may come into use. False: another transaction is under way.
+    pub(crate) fn ask_to_attach(&mut self, d: VolumeNr) -> bool {
+        let change = Change::from(Set::Disk(d, DiskState::Negotiating));
+        let asked = StateChange { disk: Some(DiskState::Negotiating), ..StateChange::default() };
+        self.begin_two_phase(Origin::Attach(d), None, asked, d, change)
     }
 }
 

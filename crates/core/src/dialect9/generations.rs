@@ -202,11 +202,17 @@ impl Resource {
         if behind {
             return;
         }
+        let fresh = packet.current.with_primary_bit(false);
+        if self.state.disk(d) < DiskState::Inconsistent {
+            // A disk that is being given up gets none of the writes that follow.
+            self.devices[d].exposed = fresh;
+            return;
+        }
         let configured = self.configured_disks(d);
         let (day0_shared, dagtag) = (NodeMask::default(), self.own_position());
         let rotation = Rotation { configured: &configured, day0_shared, dagtag };
         let rotate = Some(rotation).filter(|_| self.state.disk(d) == DiskState::UpToDate);
-        let (own, fresh) = (self.cfg.node, packet.current.with_primary_bit(false));
+        let own = self.cfg.node;
         let Some(b) = &mut self.devices[d].backing else { return };
         b.md.receive_new_current(own, fresh, packet.nodes.nodes(), rotate);
         self.devices[d].exposed = fresh;

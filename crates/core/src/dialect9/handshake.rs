@@ -244,6 +244,7 @@ impl Resource {
         let begins = self.begins_by(strategy, reason, [own, other]);
         if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
             self.note_split_brain(i, d, other.uuids.dirty_bits);
+            self.handler(Handler::SplitBrain.name(), Some(d), Some(i));
         }
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
     }
@@ -266,9 +267,18 @@ impl Resource {
                     change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
                 }
                 change.push(Set::Replication(i, d, replication));
+                if self.state.disk(d) == DiskState::Negotiating && replication != Replication::WFBitMapT {
+                    change.push(Set::Disk(d, own.disk));
+                }
             }
             // Who attaches decides what that means.
             Err(Verdict::Disconnect(_)) if theirs.disk == DiskState::Negotiating => {}
+            Err(Verdict::Disconnect(reason)) if self.state.disk(d) == DiskState::Negotiating => {
+                let text = format!("this disk cannot be used beside the peer's: {reason}");
+                self.note(Severity::Error, Some(d), Some(i), "attach-refused", text);
+                self.happened(Set::Disk(d, DiskState::Failed));
+                return false;
+            }
             Err(Verdict::Disconnect(reason)) => {
                 self.give_up(i, reason.name(), reason.to_string());
                 return false;
@@ -293,9 +303,14 @@ impl Resource {
             was_primary: told.uuids.bitmap(peer).unwrap_or_default().0 & 1 != 0,
             changes: told.uuids.dirty_bits,
         };
+        let parted = matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect);
+        // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
+        let attaches = |disk: DiskState, role: Role| disk == DiskState::Negotiating && role == Role::Primary;
+        let own_attaches = attaches(self.state.disk(d), own.role);
+        let old = parted && (own_attaches || attaches(self.state.peer_disk(i, d), other.role));
         let c = &self.connections[i];
         let (strategy, reason) = direction9::wanted(&direction9::Input {
-            found: found.strategy,
+            found: if old { Strategy::SplitBrainDisconnect } else { found.strategy },
             rule: found.rule,
             protocol: c.version(),
             me: side(own, i),
@@ -304,7 +319,7 @@ impl Resource {
             always_asbp: c.cfg.always_asbp,
             resolve_conflicts: c.resolve_conflicts(),
         });
-        if matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
+        if parted {
             self.handler(Handler::InitialSplitBrain.name(), Some(d), Some(i));
         }
         if strategy != found.strategy {

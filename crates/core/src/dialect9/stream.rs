@@ -20,6 +20,9 @@ impl Resource {
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
         let said = std::mem::replace(&mut self.connections[i].peer_devices[d].says, replication);
         let own = self.state.replication(i, d);
+        if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
+            return self.give_up(i, reason.name(), reason.to_string());
+        }
         if replication > Replication::PausedSyncT {
             let reason = Reason::ResyncUnspoken;
             return self.give_up(i, reason.name(), reason.to_string());
@@ -34,6 +37,12 @@ impl Resource {
         change.push(Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp));
         if theirs.disk != DiskState::Negotiating {
             change.push(Set::PeerDisk(i, d, theirs.disk));
+        }
+        if self.state.disk(d) == DiskState::Negotiating && theirs.disk < DiskState::Negotiating {
+            // There is no second disk to compare with any more.
+            let stale = self.state.is_primary() && self.disk_lags_behind_users(d);
+            let worth = if stale { DiskState::Failed } else { self.devices[d].attach_state };
+            change.push(Set::Disk(d, worth));
         }
         if self.compares_anew(i, d, theirs) {
             return self.resync_considered(i, d, theirs, change);

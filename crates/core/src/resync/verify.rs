@@ -413,9 +413,10 @@ impl Resource {
         let mut text = format!("online verify done: {} KiB differ, {} KiB skipped", v.found * 4, v.skipped * 4);
         if v.found > 0 && !v.repair {
             // In 9's dialect a connect forgets what is marked where nobody has written since (`reconnected`, 5.8).
-            text.push_str(match self.connections[i].nine() {
-                None => "; `disconnect` and `connect` copy them from the better side",
-                Some(_) => "; `invalidate` on the node with the worse copy replaces all of it",
+            text.push_str(match self.connections[i].version() {
+                120.. => "; `invalidate --reset-bitmap=no` on the node with the worse copy replaces them",
+                118.. => "; `invalidate` on the node with the worse copy replaces all of it",
+                _ => "; `disconnect` and `connect` copy them from the better side",
             });
         }
         self.note(severity, Some(d), Some(i), "verify-done", text);

@@ -330,12 +330,16 @@ fn an_invalidated_disk_is_copied_when_the_pause_is_over() {
     }
 }
 
-/// Node 1 gives up what a verify has marked. There is no command for that here.
+/// Node 1 gives up what a verify has marked.
 #[test]
 fn only_what_is_marked_is_invalidated() {
-    let mut replay = verified(conversation("42"), |c| c.verify = Some("sha1".to_owned()), 0);
-    replay.play();
-    assert_eq!(replay.node.state(), "Connected Primary/Secondary Connected UpToDate/UpToDate");
+    for node in [0, 1] {
+        let mut replay = verified(conversation("42"), |c| c.verify = Some("sha1".to_owned()), node);
+        replay.play();
+        let states = ["Primary/Secondary", "Secondary/Primary"];
+        let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
+        assert_eq!(replay.node.state(), state);
+    }
 }
 
 /// No generation tells of what a verify found when nobody wrote since: it is forgotten.
@@ -371,13 +375,34 @@ fn a_disk_comes_back_to_a_connected_node() {
     let mut said = conversation("19");
     let begin = said[0].at;
     said.retain(|said| said.at.since(begin) < Duration::from_millis(300));
-    let start = |said: &[Said], node| disk(said, node, true, Sector(256));
-    let equal = |pair: &mut node::Together| {
-        pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
-        pair.command(0, Command::Primary { force: false });
-    };
-    let mut replay = Replay::of_joined(said, 0, start, |_| {}, equal);
-    replay.follow();
-    replay.write_alone();
-    replay.play();
+    // Node 1 tells the generation that it has: the one that the Primary's slot counts from.
+    let slot = |s: &Said| if let Packet::Uuids110(u) = &s.packet { u.bitmap(NodeId::new(1)?) } else { None };
+    let current = said.iter().find_map(slot).expect("a slot");
+    for node in [0, 1] {
+        let start = |said: &[Said], of: NodeId| {
+            let mut starts = disk(said, of, node == 0, Sector(256));
+            if node == 1 {
+                starts[0].1.uuids.current = current;
+            }
+            starts
+        };
+        let equal = |pair: &mut node::Together| {
+            if node == 0 {
+                pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+            }
+            pair.command(0, Command::Primary { force: false });
+        };
+        let mut replay = Replay::of_joined(said.clone(), node, start, |_| {}, equal);
+        replay.follow();
+        if node == 0 {
+            replay.write_alone();
+        } else {
+            let told = |s: &Said| if let Packet::RsDagtagReq(r) = &s.packet { Some(r.dagtag) } else { None };
+            replay.hear_position_at(said.iter().find_map(told).expect("a request"));
+        }
+        replay.play();
+        let states = ["Primary/Secondary", "Secondary/Primary"];
+        let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
+        assert_eq!(replay.node.state(), state);
+    }
 }

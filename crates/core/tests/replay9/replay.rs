@@ -280,6 +280,7 @@ impl Replay {
                             Command::Verify { volume, start: None, stop: None, repair: false }
                         }
                         (_, Some(ConnState::StartingSyncT)) => Command::Invalidate { volume },
+                        (_, Some(ConnState::WFBitMapT)) => Command::InvalidateMarked { volume },
                         (_, Some(ConnState::StartingSyncS)) => Command::InvalidateRemote { volume, peer },
                         (None, None) if p.change.disk == Some(wire::DiskState::Detaching) => {
                             Command::Detach { volume, force: false }
@@ -351,6 +352,11 @@ impl Replay {
     pub(crate) fn hear_position_of_verify(&mut self) {
         let told = |s: &Said| if let Packet::OvDagtagReq(r) = &s.packet { Some(r.dagtag) } else { None };
         let at = self.said.iter().find_map(told).expect("a verify");
+        self.hear_position_at(at);
+    }
+
+    /// The peer has said this before the recording.
+    pub(crate) fn hear_position_at(&mut self, at: wire::Dagtag) {
         self.node.hear(self.now, Socket::Data, VolumeNr::NONE, Packet::Dagtag(at));
     }
 

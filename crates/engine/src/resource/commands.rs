@@ -471,11 +471,17 @@ impl Runner {
             }
             Asked::Primary { force } => vec![Command::Primary { force }],
             Asked::Secondary { force } => vec![Command::Secondary { force }],
-            Asked::Invalidate { volume } => self.each_volume(volume, |volume| Command::Invalidate { volume })?,
-            Asked::InvalidateRemote { peer, volume } => {
+            Asked::Invalidate { volume, keep_bitmap } => self.each_volume(volume, |volume| match keep_bitmap {
+                false => Command::Invalidate { volume },
+                true => Command::InvalidateMarked { volume },
+            })?,
+            Asked::InvalidateRemote { peer, volume, keep_bitmap } => {
                 let mut all = Vec::new();
                 for peer in self.peers(peer)? {
-                    all.extend(self.each_volume(volume, |volume| Command::InvalidateRemote { volume, peer })?);
+                    all.extend(self.each_volume(volume, |volume| match keep_bitmap {
+                        false => Command::InvalidateRemote { volume, peer },
+                        true => Command::InvalidateRemoteMarked { volume, peer },
+                    })?);
                 }
                 all
             }

@@ -225,7 +225,7 @@ const ROUNDS: [(&str, Round); 7] = [
     ("a resync that is over", |lab| {
         // They have lied: the second one's data are others.
         *lab = Lab::with(lab.kind, lab.mutant, lab.options, [5, 6]);
-        lab.nodes[1].command(Command::Invalidate { volume: None });
+        lab.nodes[1].command(Command::Invalidate { volume: None, keep_bitmap: false });
         lab.wait("the last block is copied", || lab.disks.all()[lab.data(1)].now[lab.capacity - 1] == 5, String::new);
         lab.wait("the target calls itself UpToDate for good", || lab.is_good(1), String::new);
         lab.crash();

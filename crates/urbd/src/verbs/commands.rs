@@ -88,14 +88,31 @@ pub(crate) fn detach(call: &Call, target: &Target) -> Result<u8, Problem> {
 
 /// On a resource that does not run, the metadata is changed instead.
 pub(crate) fn invalidate(call: &Call, target: &Target) -> Result<u8, Problem> {
+    let keep_bitmap = keeps_bitmap(call)?;
     if !call.context.is_running(&target.name.resource) {
+        if keep_bitmap {
+            let resource = &target.name.resource;
+            return Err(Problem::new(exit::FAILURE, format!("{target}: --reset-bitmap=no needs a connection to the peer"))
+                .hint(format!("urbd up {resource}; without the option all of it is replaced")));
+        }
         return metadata::invalidate(call, target);
     }
-    send(call, target, Command::Invalidate { volume: target.name.volume })
+    send(call, target, Command::Invalidate { volume: target.name.volume, keep_bitmap })
+}
+
+/// Is only what is marked as different to be replaced?
+fn keeps_bitmap(call: &Call) -> Result<bool, Problem> {
+    match call.value("reset-bitmap") {
+        None | Some("yes") => Ok(false),
+        Some("no") => Ok(true),
+        Some(other) => Err(Problem::usage(format!("--reset-bitmap: '{other}' is neither yes nor no"))),
+    }
 }
 
 pub(crate) fn invalidate_remote(call: &Call, target: &Target) -> Result<u8, Problem> {
-    send(call, target, Command::InvalidateRemote { peer: target.peer(), volume: target.name.volume })
+    let keep_bitmap = keeps_bitmap(call)?;
+    let (peer, volume) = (target.peer(), target.name.volume);
+    send(call, target, Command::InvalidateRemote { peer, volume, keep_bitmap })
 }
 
 pub(crate) fn pause_sync(call: &Call, target: &Target) -> Result<u8, Problem> {

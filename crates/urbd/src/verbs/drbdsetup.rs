@@ -218,6 +218,8 @@ mod tests {
             ("get-gi r0 1 0", "urbd get-gi r0:1/0"),
             ("dstate 10", "urbd dstate minor-10"),
             ("detach /dev/drbd/10 --force", "urbd detach minor-10 --force"),
+            ("invalidate 10 --reset-bitmap=no", "urbd invalidate minor-10 --reset-bitmap=no"),
+            ("invalidate-remote r0 1 0 --reset-bitmap=no", "urbd invalidate-remote r0:1/0 --reset-bitmap=no"),
             (
                 "disk-options 10 --set-defaults --al-extents=6007",
                 "urbd disk-options minor-10 --set-defaults --al-extents=6007",

@@ -185,8 +185,20 @@ impl Resource {
             self.happened(two.change.clone());
         }
         if two.is_disconnect() && two.head.target == Some(self.cfg.node) {
-            let text = "the peer disconnected".to_owned();
-            self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
+            self.peer_has_parted(i);
         }
+    }
+
+    /// The peer wants to disconnect, and nothing else, and this node has said yes.
+    pub(crate) fn has_agreed_to_part(&self, i: NodeId) -> bool {
+        let asked = |two: &TwoPhase| two.is_disconnect() && two.head.target == Some(self.cfg.node);
+        let Some(two) = self.two_phase().filter(|two| asked(two)) else { return false };
+        let alone = two.asked.disk.is_none() && two.asked.pdsk.is_none();
+        alone && two.answer == Answer::Yes && matches!(&two.part, Part::Participant { parents, answered: true } if parents.contains(i))
+    }
+
+    pub(crate) fn peer_has_parted(&mut self, i: NodeId) {
+        let text = "the peer disconnected".to_owned();
+        self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
     }
 }
