@@ -3,11 +3,11 @@
 
 use crate::Resource;
 use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
+use crate::connection::Connection;
 use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, MetadataFlags, Refusal};
 use crate::decide::{Reason, StateChangeResult, io_error};
-use crate::connection::Connection;
 use crate::device::{Backing, Flushing};
 use crate::metadata::MdWriter;
 use crate::mutant::{Mutant, mutant};

@@ -143,8 +143,11 @@ const fn hidden(verb: Verb) -> Verb {
 
 const FORCE: Opt = flag("force", "Do it although it may lose data; answers questions with yes");
 const DISCARD: Opt = flag("discard-my-data", "In a split brain, this node's changes are thrown away");
-const RESET_BITMAP: Opt =
-    value("reset-bitmap", "yes|no", "no: only what is marked as different is replaced (DRBD 9's dialect); default: yes");
+const RESET_BITMAP: Opt = value(
+    "reset-bitmap",
+    "yes|no",
+    "no: only what is marked as different is replaced (DRBD 9's dialect); default: yes",
+);
 const NODE_ID: Opt = value("node-id", "N", "Node id of the peer (v09 metadata)");
 const FORMAT: Opt = value("format", "v08|v09", "Metadata format; default: v08 for two hosts, v09 for more");
 const WAITING: &[Opt] = &[

@@ -5,6 +5,7 @@ mod bind;
 #[path = "../../../wire/tests/capture/mod.rs"]
 mod capture;
 mod copying;
+mod crossing;
 mod hostile;
 mod node;
 mod recording;

@@ -92,8 +92,11 @@ pub(crate) fn invalidate(call: &Call, target: &Target) -> Result<u8, Problem> {
     if !call.context.is_running(&target.name.resource) {
         if keep_bitmap {
             let resource = &target.name.resource;
-            return Err(Problem::new(exit::FAILURE, format!("{target}: --reset-bitmap=no needs a connection to the peer"))
-                .hint(format!("urbd up {resource}; without the option all of it is replaced")));
+            return Err(Problem::new(
+                exit::FAILURE,
+                format!("{target}: --reset-bitmap=no needs a connection to the peer"),
+            )
+            .hint(format!("urbd up {resource}; without the option all of it is replaced")));
         }
         return metadata::invalidate(call, target);
     }

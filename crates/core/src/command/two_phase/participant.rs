@@ -194,7 +194,9 @@ impl Resource {
         let asked = |two: &TwoPhase| two.is_disconnect() && two.head.target == Some(self.cfg.node);
         let Some(two) = self.two_phase().filter(|two| asked(two)) else { return false };
         let alone = two.asked.disk.is_none() && two.asked.pdsk.is_none();
-        alone && two.answer == Answer::Yes && matches!(&two.part, Part::Participant { parents, answered: true } if parents.contains(i))
+        alone
+            && two.answer == Answer::Yes
+            && matches!(&two.part, Part::Participant { parents, answered: true } if parents.contains(i))
     }
 
     pub(crate) fn peer_has_parted(&mut self, i: NodeId) {
