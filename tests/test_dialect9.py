@@ -162,6 +162,22 @@ def test_a_verify_finds_what_differs(cluster):
     same(a, b)
 
 
+@pytest.mark.parametrize("asks", ["primary", "secondary"])
+def test_a_verify_repairs(cluster, asks):
+    """What the Primary has counts, whoever asks."""
+    a, b = two(cluster, net=C.FAST_NET + " verify-alg crc32c;")
+    a.urbd("primary", "r0")
+    a.write(0, os.urandom(4 * MIB))
+    a.flush()
+    with open(b.disk_file(), "r+b") as disk:
+        disk.seek(MIB)
+        disk.write(os.urandom(8192))
+    (a if asks == "primary" else b).urbd("verify", "--repair", "r0")
+    eventually("it is copied", lambda: "resync done: 8 KiB" in b.log(), 20)
+    in_sync(a, b)
+    same(a, b)
+
+
 def test_what_is_marked_of_the_peer_is_replaced(cluster):
     a, b = two(cluster, net=C.FAST_NET + " verify-alg crc32c;")
     for turn, name in enumerate(("r0", "r0:b/0")):

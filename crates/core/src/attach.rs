@@ -1,13 +1,15 @@
 //! Taking a disk into service and letting go of it (`docs/spec/connection-and-state.md` 11.3, 11.4,
 //! `docs/spec/on-disk-format.md` 1.10, 2.9, 3.9, 3.10).
 
+mod consent;
+
 use crate::Resource;
 use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
 use crate::connection::Connection;
 use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, MetadataFlags, Refusal};
-use crate::decide::{Reason, StateChangeResult, io_error};
+use crate::decide::{Reason, io_error};
 use crate::device::{Backing, Flushing};
 use crate::metadata::MdWriter;
 use crate::mutant::{Mutant, mutant};
@@ -15,7 +17,7 @@ use crate::request::Request;
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, ByteLen, Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
+use units::{BitSet, ByteLen, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Where an attach is.
@@ -57,9 +59,6 @@ enum Step {
     /// something else was under way.
     Consent(Option<Instant>),
 }
-
-/// So long is waited for another transaction.
-const SOON: Duration = Duration::from_millis(50);
 
 /// Bytes of the bitmap area that are read at a time.
 const BITMAP_PIECE: u64 = 1 << 20;
@@ -466,40 +465,6 @@ impl Resource {
         }
     }
 
-    /// When peers are asked again.
-    pub(crate) fn attach_timer(&self) -> Option<Instant> {
-        let again = |dev: &crate::device::Device| match dev.attaching {
-            Some(Attaching { step: Step::Consent(again), .. }) => again,
-            _ => None,
-        };
-        self.devices.values().filter_map(again).min()
-    }
-
-    /// Are the peers being asked whether this disk may come into use?
-    pub(crate) fn asks_to_attach(&self, d: VolumeNr) -> bool {
-        matches!(self.devices[d].attaching, Some(Attaching { step: Step::Consent(None), .. }))
-    }
-
-    /// All have agreed.
-    pub(crate) fn attach_agreed(&mut self, d: VolumeNr) {
-        if self.asks_to_attach(d) && self.fits_into_use(d) {
-            self.take_into_use(d);
-        }
-    }
-
-    /// `refused`: a peer does not want it; else something else was under way, or a peer is gone.
-    pub(crate) fn attach_not_agreed(&mut self, d: VolumeNr, refused: bool) {
-        if !self.asks_to_attach(d) {
-            return;
-        }
-        if refused {
-            let text = "the peer refuses that this disk comes into use; its log says why".to_owned();
-            return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
-        }
-        let soon = self.now + SOON;
-        self.step_of_attach(d, Step::Consent(Some(soon)));
-    }
-
     fn step_of_attach(&mut self, d: VolumeNr, step: Step) {
         self.devices[d].attaching.as_mut().expect("attaching").step = step;
     }
@@ -514,15 +479,7 @@ impl Resource {
         if !self.attach_needs_consent(d) {
             return self.take_into_use(d);
         }
-        let soon = self.now + SOON;
-        let asked = self.ask_to_attach(d);
-        self.step_of_attach(d, Step::Consent(Some(soon).filter(|_| !asked)));
-    }
-
-    /// Is there a peer that says what this disk is worth? In 9's dialect one without a disk does not.
-    fn negotiates(&self, d: VolumeNr) -> bool {
-        let of_84 = |(i, c): (NodeId, &Connection)| c.nine().is_none() && self.state.replicates(i, d);
-        self.connected().any(of_84) || self.attach_needs_consent(d)
+        self.seek_consent(d);
     }
 
     /// If not, the attach has failed.

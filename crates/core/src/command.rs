@@ -4,7 +4,7 @@
 mod again;
 mod agreement;
 mod connections;
-mod disks;
+pub(crate) mod disks;
 mod roles;
 mod transaction;
 mod two_phase;

@@ -19,7 +19,10 @@ impl Resource {
         let Some(c) = self.connections.get(i) else { return };
         let pd = &c.peer_devices[d];
         let replicating = matches!(self.state.replication(i, d), Replication::Established | Replication::SyncSource);
+        // In 9's dialect no node runs ahead as yet: it blocks instead.
+        let unspoken = c.cfg.on_congestion == OnCongestion::PullAhead && c.nine().is_some();
         if c.cfg.on_congestion == OnCongestion::Block
+            || unspoken
             || c.cfg.protocol != Protocol::A
             || !replicating
             || c.version() < 96

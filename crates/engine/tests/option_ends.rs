@@ -36,7 +36,7 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("shared-secret", "as cram-hmac-alg"),
     ("data-integrity-alg", "the engine computes it; tests/test_two_nodes.py has it"),
     ("status-group", "who may look at the status; tests/test_mistakes.py has it"),
-    ("protocol-version-max", "118 on: a dialect without a resync as yet; tests/test_dialect9.py has it"),
+    ("protocol-version-max", "118 on: needs metadata of format v09; tests/test_dialect9.py has it"),
     ("_name", "a name"),
     ("resync-after", "names another volume; the simulator has it"),
 ];

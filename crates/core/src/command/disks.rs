@@ -15,7 +15,9 @@ use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
 
 /// From this version on bitmaps are exchanged by command.
-const KEEPS_BITMAP: u32 = 120;
+pub(crate) const KEEPS_BITMAP: u32 = 120;
+/// What copies marked blocks by itself has ids of its own, from here down by volume; nobody is told of their end.
+const UNATTENDED: u64 = u64::MAX - 1024;
 
 impl Resource {
     pub(super) fn detach(&mut self, id: u64, d: VolumeNr, force: bool) {
@@ -96,6 +98,11 @@ impl Resource {
 
     pub(super) fn invalidate(&mut self, id: u64, d: VolumeNr, remote: Option<NodeId>, copied: Copied) {
         self.wait_for(id, Waiting::Invalidate { volume: d, remote, copied, step: GiveUp::Wish });
+    }
+
+    /// As `invalidate --reset-bitmap=no`, or `invalidate-remote`, but nobody waits for it.
+    pub(crate) fn copy_marked(&mut self, d: VolumeNr, remote: Option<NodeId>) {
+        self.invalidate(UNATTENDED - u64::from(d.0), d, remote, Copied::Marked);
     }
 
     /// What is marked can be copied without a new handshake in 9's dialect only.

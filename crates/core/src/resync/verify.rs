@@ -10,6 +10,7 @@ use super::source::pieces;
 use super::{Resync, Step};
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState, DiskOp, IoError, Segments, Severity};
+use crate::command::disks::KEEPS_BITMAP;
 use crate::decide::change::Set;
 use crate::decide::rules::View;
 use crate::decide::state::Replication;
@@ -414,7 +415,7 @@ impl Resource {
         if v.found > 0 && !v.repair {
             // In 9's dialect a connect forgets what is marked where nobody has written since (`reconnected`, 5.8).
             text.push_str(match self.connections[i].version() {
-                120.. => "; `invalidate --reset-bitmap=no` on the node with the worse copy replaces them",
+                KEEPS_BITMAP.. => "; `invalidate --reset-bitmap=no` on the node with the worse copy replaces them",
                 118.. => "; `invalidate` on the node with the worse copy replaces all of it",
                 _ => "; `disconnect` and `connect` copy them from the better side",
             });
@@ -447,6 +448,9 @@ impl Resource {
         }
         // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
         let peer_role = self.state.pair(i, d).role;
+        if self.connections[i].nine().is_some() {
+            return self.repair9(i, d, peer_role);
+        }
         if peer_role == Role::Primary || self.connections[i].version() < 96 {
             let left = self.bits_left(i, d);
             if left == std::mem::replace(&mut self.connections[i].peer_devices[d].repair_tried, left) {
@@ -477,6 +481,21 @@ impl Resource {
         self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
         self.connections[i].peer_devices[d].differences_found = false;
         self.run_ahead(i, d);
+    }
+
+    /// In 9's dialect bitmaps can be exchanged at any time.
+    fn repair9(&mut self, i: NodeId, d: VolumeNr, peer_role: Role) {
+        self.connections[i].peer_devices[d].differences_found = false;
+        if self.connections[i].version() < KEEPS_BITMAP {
+            let text = format!(
+                "{} KiB are marked as different, and below protocol version {KEEPS_BITMAP} only all of the volume can be \
+                 copied: `invalidate` on the node with the worse copy",
+                self.bits_left(i, d) * 4
+            );
+            return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
+        }
+        self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
+        self.copy_marked(d, Some(i).filter(|_| peer_role != Role::Primary));
     }
 
     /// Tells the peer of every block that is marked here: it may know of none of them.

@@ -1,0 +1,60 @@
+//! 9's dialect: whether a disk may come into use is agreed on with all that have one
+//! (`docs/spec/connection-and-state.md` 11.2, step 15).
+
+use super::{Attaching, Step};
+use crate::Resource;
+use crate::connection::Connection;
+use crate::decide::StateChangeResult;
+use units::{Duration, Instant, NodeId, VolumeNr};
+
+/// So long is waited for another transaction.
+const SOON: Duration = Duration::from_millis(50);
+
+impl Resource {
+    /// Is there a peer that says what this disk is worth? In 9's dialect one without a disk does not.
+    pub(super) fn negotiates(&self, d: VolumeNr) -> bool {
+        let of_84 = |(i, c): (NodeId, &Connection)| c.nine().is_none() && self.state.replicates(i, d);
+        self.connected().any(of_84) || self.attach_needs_consent(d)
+    }
+
+    /// Asks the peers, or does so when another transaction may be over.
+    pub(super) fn seek_consent(&mut self, d: VolumeNr) {
+        let soon = self.now + SOON;
+        let asked = self.ask_to_attach(d);
+        self.step_of_attach(d, Step::Consent(Some(soon).filter(|_| !asked)));
+    }
+
+    /// When peers are asked again.
+    pub(crate) fn attach_timer(&self) -> Option<Instant> {
+        let again = |dev: &crate::device::Device| match dev.attaching {
+            Some(Attaching { step: Step::Consent(again), .. }) => again,
+            _ => None,
+        };
+        self.devices.values().filter_map(again).min()
+    }
+
+    /// Are the peers being asked whether this disk may come into use?
+    pub(crate) fn asks_to_attach(&self, d: VolumeNr) -> bool {
+        matches!(self.devices[d].attaching, Some(Attaching { step: Step::Consent(None), .. }))
+    }
+
+    /// All have agreed.
+    pub(crate) fn attach_agreed(&mut self, d: VolumeNr) {
+        if self.asks_to_attach(d) && self.fits_into_use(d) {
+            self.take_into_use(d);
+        }
+    }
+
+    /// `refused`: a peer does not want it; else something else was under way, or a peer is gone.
+    pub(crate) fn attach_not_agreed(&mut self, d: VolumeNr, refused: bool) {
+        if !self.asks_to_attach(d) {
+            return;
+        }
+        if refused {
+            let text = "the peer refuses that this disk comes into use; its log says why".to_owned();
+            return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
+        }
+        let soon = self.now + SOON;
+        self.step_of_attach(d, Step::Consent(Some(soon)));
+    }
+}
