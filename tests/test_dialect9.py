@@ -193,8 +193,9 @@ def test_what_is_marked_of_the_peer_is_replaced(cluster):
         same(a, b)
 
 
-def test_what_is_marked_alone_needs_the_dialect(cluster):
-    a, b = two(cluster, 118)
+@pytest.mark.parametrize("version", [101, 118])
+def test_what_is_marked_alone_needs_the_dialect(cluster, version):
+    a, b = two(cluster, version)
     for verb in "invalidate", "invalidate-remote":
         with pytest.raises(Failed, match="ended with 10") as refusal:
             a.urbd(verb, "--reset-bitmap=no", "r0")
