@@ -1,5 +1,4 @@
 //! What goes into a [`Resource`](crate::Resource) and what comes out of it.
-//!
 //! Nothing here carries payload: callers name it by [`BufRef`]. The crate's head has the order of calls.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
@@ -562,18 +561,8 @@ pub enum Command {
         /// Whose.
         peer: NodeId,
     },
-    /// Of our data what is marked as different is worthless: copy that from the peer, in 9's dialect.
-    InvalidateMarked {
-        /// Which.
-        volume: VolumeNr,
-    },
-    /// The same of the peer's data.
-    InvalidateRemoteMarked {
-        /// Which.
-        volume: VolumeNr,
-        /// Whose.
-        peer: NodeId,
-    },
+    /// Only what is marked as different is worthless, here or at this peer (9's dialect).
+    InvalidateMarked(VolumeNr, Option<NodeId>),
     /// Pause resync.
     PauseSync {
         /// Which.

@@ -197,12 +197,10 @@ impl Resource {
                     self.invalidate(id, d, Some(i), Copied::All);
                 })
             }
-            Command::InvalidateMarked { volume: v } => {
-                volume(self, v).map(|d| self.invalidate(id, d, None, Copied::Marked))
-            }
-            Command::InvalidateRemoteMarked { volume: v, peer: p } => {
-                peer(self, p).and_then(|i| Ok((i, volume(self, v)?))).map(|(i, d)| {
-                    self.invalidate(id, d, Some(i), Copied::Marked);
+            Command::InvalidateMarked(v, p) => {
+                let remote = p.map(|p| peer(self, p)).transpose();
+                remote.and_then(|i| Ok((i, volume(self, v)?))).map(|(i, d)| {
+                    self.invalidate(id, d, i, Copied::Marked);
                 })
             }
             Command::PauseSync { volume: v } => volume(self, v).map(|d| self.pause(id, d, true)),

@@ -280,7 +280,7 @@ impl Replay {
                             Command::Verify { volume, start: None, stop: None, repair: false }
                         }
                         (_, Some(ConnState::StartingSyncT)) => Command::Invalidate { volume },
-                        (_, Some(ConnState::WFBitMapT)) => Command::InvalidateMarked { volume },
+                        (_, Some(ConnState::WFBitMapT)) => Command::InvalidateMarked(volume, None),
                         (_, Some(ConnState::StartingSyncS)) => Command::InvalidateRemote { volume, peer },
                         (None, None) if p.change.disk == Some(wire::DiskState::Detaching) => {
                             Command::Detach { volume, force: false }

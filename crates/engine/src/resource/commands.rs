@@ -473,14 +473,14 @@ impl Runner {
             Asked::Secondary { force } => vec![Command::Secondary { force }],
             Asked::Invalidate { volume, keep_bitmap } => self.each_volume(volume, |volume| match keep_bitmap {
                 false => Command::Invalidate { volume },
-                true => Command::InvalidateMarked { volume },
+                true => Command::InvalidateMarked(volume, None),
             })?,
             Asked::InvalidateRemote { peer, volume, keep_bitmap } => {
                 let mut all = Vec::new();
                 for peer in self.peers(peer)? {
                     all.extend(self.each_volume(volume, |volume| match keep_bitmap {
                         false => Command::InvalidateRemote { volume, peer },
-                        true => Command::InvalidateRemoteMarked { volume, peer },
+                        true => Command::InvalidateMarked(volume, Some(peer)),
                     })?);
                 }
                 all
