@@ -310,4 +310,6 @@ def main(argv):
 
 
 if __name__ == "__main__":
+    # Who ends it so leaves nothing behind, either.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main(sys.argv[1:]))

@@ -266,7 +266,8 @@ def test_noisy_line(pair):
             n.start()
         for n in (a, b):
             n.wait(conn="Connected", timeout=60)
-        a.urbd("primary", "--force", "r0")
+        # The connection may be lost once more, in the middle of that.
+        eventually("a is Primary", lambda: a.call("primary", "--force", "r0").rc == 0, 20)
         pair.wait_synced()
         load = Load(a, seconds=60, sectors=8192)
         noise.on = True

@@ -21,7 +21,7 @@ CONFIG = """resource r0 {
 }
 """
 # Each line is on the disk before the next; the number of the last one is what was acknowledged.
-WRITER = "n=0; while [ ! -e /data/stop ]; do n=$((n+1)); echo $n >>/data/lines; sync /data/lines || exit 1; echo $n >/run/written; done"
+WRITER = "n=0; while [ ! -e /data/stop ]; do n=$((n+1)); echo $n >>/data/lines; sync /data/lines || exit 1; echo $n >/run/written.new; mv /run/written.new /run/written; done"
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_a_life_of_the_package(host):
     assert before != after and after != "0"
     assert "(deleted)" not in m.run("readlink", f"/proc/{after}/exe")
     upto = int(m.run("cat", "/run/written"))
-    C.eventually("the writer writes on", lambda: int(m.run("cat", "/run/written") or 0) > upto + 10)
+    C.eventually("the writer writes on", lambda: int(m.run("cat", "/run/written")) > upto + 10)
     m.run("touch", "/data/stop")
     C.eventually("the writer has ended", lambda: m.call("systemctl", "is-active", "writer").stdout.strip() == "inactive")
     written = int(m.run("cat", "/run/written"))
