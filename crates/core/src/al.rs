@@ -6,6 +6,7 @@ mod streams;
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::mutant::{Mutant, mutant};
+use crate::repetition::Repetition;
 use crate::request::{EXTENT_SECTORS, Request, Write, extents};
 use crate::resource::Op;
 use meta::ExtentRange;
@@ -152,6 +153,9 @@ impl Resource {
 
     /// Retries the refused, then starts the next transaction if one is due. Called once a turn and after each commit.
     pub(crate) fn pump_al(&mut self, d: VolumeNr) {
+        if self.devices[d].al_queue.is_starved() {
+            self.repetitions_leave_al(d);
+        }
         if std::mem::take(&mut self.devices[d].recheck_al) {
             for job in std::mem::take(&mut self.devices[d].al_queue.refused) {
                 self.take_al_for(d, job);
@@ -244,6 +248,7 @@ impl Resource {
             }
         }
         self.peer_writes.values_mut().filter(|w| w.device == d).for_each(|w| w.al_held = false);
+        self.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
         let queue = std::mem::take(&mut self.devices[d].al_queue);
         for job in queue.taken.into_iter().map(|(_, job)| job).chain(queue.refused) {
             self.al_granted(job, false);
@@ -261,6 +266,7 @@ impl Resource {
         for w in self.peer_writes.values_mut().filter(|w| w.device == d) {
             w.al_held = false;
         }
+        self.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
     }
 
     /// Does any write wait for the activity log?

@@ -7,6 +7,8 @@ use crate::dialect9::FirstWrite;
 use crate::latency::Latencies;
 use crate::merging::{Merging, Waiting};
 use crate::metadata::MdWriter;
+use crate::repetition::Repetition;
+use crate::slab::Slab;
 use std::collections::VecDeque;
 use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
@@ -60,6 +62,8 @@ pub(crate) struct Device {
     pub(crate) merging: Merging,
     /// Writes that wait for an overlapping one.
     pub(crate) blocked: VecDeque<crate::request::Write>,
+    /// Where the copies may differ until a write has been done again.
+    pub(crate) repetitions: Slab<Repetition>,
     /// Ranges of application writes from admission to completion; the value is the request's key.
     pub(crate) writing: IntervalSet<()>,
     /// Ranges of peer writes between their arrival and the end of their disk write.
@@ -174,6 +178,7 @@ impl Device {
             parts_waiting: Vec::new(),
             merging: Merging::default(),
             blocked: VecDeque::new(),
+            repetitions: Slab::default(),
             writing: IntervalSet::new(),
             peer_writing: IntervalSet::new(),
             resyncing: IntervalSet::new(),

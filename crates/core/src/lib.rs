@@ -97,6 +97,7 @@ mod peer_epochs;
 mod peer_read;
 mod peer_write;
 mod read;
+mod repetition;
 mod replicate;
 mod request;
 mod resource;

@@ -357,6 +357,7 @@ impl Resource {
         self.devices[d].has_flag(DeviceFlags::AL_DISABLED)
             && (self.saves_marks(d)
                 || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.al_held))
+                || self.devices[d].repetitions.iter().any(|(_, r)| !r.al_held())
                 || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.al_held))
     }
 

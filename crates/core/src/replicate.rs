@@ -413,6 +413,7 @@ impl Resource {
     pub(crate) fn requests_lost_peer(&mut self, i: NodeId) {
         let frozen = self.state.is_frozen();
         let waits_for_peer = self.connections[i].cfg.protocol != Protocol::A;
+        self.devices.ids().for_each(|d| self.mark_repetitions(i, d));
         let log = std::mem::take(&mut self.connections[i].log);
         self.connections[i].barriers.clear();
         self.connections[i].sent_in_epoch = 0;

@@ -11,7 +11,6 @@ use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
 use crate::resource::Op;
-use crate::rows::hit;
 use std::collections::VecDeque;
 use units::{Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
@@ -88,8 +87,8 @@ pub(crate) struct Write {
     pub(crate) by_barrier: NodeMask,
     /// Bitmaps were exchanged since it was sent, and had it: what these peers say of it later does not matter.
     pub(crate) accounted: NodeMask,
-    /// It is being done again: some disk may have it from before.
-    pub(crate) again: bool,
+    /// It is being done again, as this one of its device: some disk may have it from before.
+    pub(crate) again: Option<u64>,
     /// The peer's overlapping write comes first: when this one is settled here it starts again (spec 3.2).
     pub(crate) repeat: bool,
     /// Frozen: completion waits for the end of a suspension.
@@ -275,8 +274,8 @@ impl Resource {
         for part in std::mem::take(&mut self.devices[d].parts_waiting) {
             self.end_owner(d, part.owner, Err(IoError::NotPrimary));
         }
-        for write in std::mem::take(&mut self.devices[d].blocked) {
-            self.give_up_repetition(&write);
+        for mut write in std::mem::take(&mut self.devices[d].blocked) {
+            self.give_up_repetition(&mut write);
             for owner in write.owners.into_iter() {
                 self.end_owner(d, owner, Err(IoError::NotPrimary));
             }
@@ -349,7 +348,7 @@ impl Resource {
             sole: false,
             completed: false,
             superseded: false,
-            again: false,
+            again: None,
             by_barrier: NodeMask::default(),
             accounted: NodeMask::default(),
             repeat: false,
@@ -494,26 +493,10 @@ impl Resource {
 
     fn fail_write(&mut self, mut write: Write, error: IoError) {
         let d = write.device;
-        self.give_up_repetition(&write);
+        self.give_up_repetition(&mut write);
         self.leave(&mut write);
         for owner in write.owners.into_iter() {
             self.end_owner(d, owner, Err(error));
-        }
-    }
-
-    /// A write that the peer has asked to repeat is not done again: its blocks may be on this disk alone, and are to be
-    /// copied.
-    fn give_up_repetition(&mut self, write: &Write) {
-        if !write.again || mutant(Mutant::RepetitionForgotten) {
-            return;
-        }
-        hit("conflicts", || "lost: given up".to_owned());
-        let d = write.device;
-        for i in self.connections.ids() {
-            if self.mark_out_of_sync(i, d, write.range) > 0 {
-                self.connections[i].peer_devices[d].repair_at = Some(self.now);
-                self.calm = false;
-            }
         }
     }
 
@@ -621,27 +604,6 @@ impl Resource {
         }
     }
 
-    /// A write that lost against a concurrent one of the peer: from the top, behind that one.
-    fn start_again(&mut self, key: u64) {
-        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let d = w.device;
-        let (kind, fua, range, data, came, epoch) = (w.kind, w.fua, w.range, w.data.clone(), w.came, w.epoch);
-        let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
-        w.repeat = false;
-        w.completed = true;
-        let (start, interval) = (w.range.start, w.interval);
-        self.devices[d].writing.remove(start, interval);
-        self.devices[d].recheck = true;
-        let mut again = self.new_write(d, kind, fua, range, data, owners);
-        (again.came, again.again) = (came, true);
-        self.devices[d].blocked.push_back(again);
-        // The peer may write what is of one epoch in any order, and it may end here, with an error.
-        if epoch == self.epoch && !mutant(Mutant::RestartInOneEpoch) {
-            self.close_epoch();
-        }
-        self.try_finish(key);
-    }
-
     fn complete_write(&mut self, key: u64) {
         let (epoch, current) = {
             let Some(Request::Write(w)) = self.requests.get(key) else { return };
@@ -671,7 +633,7 @@ impl Resource {
         let equal_on = if w.local == Local::Ok { w.ok.and(w.sis) } else { NodeMask::default() };
         let range = w.range;
         let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
-        let data = std::mem::take(&mut w.data);
+        let (data, again) = (std::mem::take(&mut w.data), w.again.take());
         let (start, interval, began, len) = (w.range.start, w.interval, w.started, w.range.len());
         let took = self.now.since(w.came);
         self.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
@@ -683,6 +645,7 @@ impl Resource {
         }
         self.devices[d].writing.remove(start, interval);
         self.devices[d].recheck = true;
+        self.end_repetition(d, again);
         match owners {
             Owners::One(owner) => self.end_owner(d, owner, result),
             Owners::Many(mut all) => {

@@ -84,6 +84,7 @@ pub const TABLES: &[(&str, &[&str])] = &[
             "lost: superseded",
             "lost: repeated",
             "lost: given up",
+            "lost: marked",
         ],
     ),
     ("attach", &["log Keep", "log Discard", "log Apply", "bitmap Load", "bitmap SetAll", "refused"]),

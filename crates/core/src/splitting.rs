@@ -34,6 +34,7 @@ impl Resource {
 
     /// Cuts a write that a peer cannot be told at once.
     pub(crate) fn split_write(&mut self, d: VolumeNr, mut write: Write, limit: u64) {
+        self.give_up_repetition(&mut write);
         let mut pieces = VecDeque::new();
         let step = limit / 512;
         let mut at = write.range.start.0;

@@ -265,6 +265,7 @@ impl Resource {
         }
         if new.disk < DiskState::Inconsistent && (old.disk >= DiskState::Inconsistent || rises) {
             self.expose_peers(d);
+            self.connections.ids().for_each(|i| self.mark_repetitions(i, d));
         }
     }
 

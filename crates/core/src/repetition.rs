@@ -1,0 +1,109 @@
+//! A write that is done again, as it gave way to one of the other Primary, or was frozen
+//! (`docs/spec/data-path-and-resync.md` 1.13, 3.2): until it has been, the copies may differ in its blocks.
+
+use crate::Resource;
+use crate::mutant::{Mutant, mutant};
+use crate::request::{Owners, Request, Write};
+use crate::rows::hit;
+use units::{NodeId, SectorRange, VolumeNr};
+
+/// Blocks that one copy may have of a write that is done again, and another one may lack. From its first end to that of
+/// its repetition it keeps the activity-log extents, so that a crash leaves them marked. When the link or the disk goes
+/// the blocks are marked: the repetition may come to nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Repetition {
+    range: SectorRange,
+    al_held: bool,
+}
+
+impl Repetition {
+    /// Is it in the activity log?
+    pub(crate) fn al_held(&self) -> bool {
+        self.al_held
+    }
+
+    /// The disk is gone, and its log with it.
+    pub(crate) fn forget_al(&mut self) {
+        self.al_held = false;
+    }
+}
+
+impl Resource {
+    /// A write that is done once more: from the top, behind that which it gave way to.
+    pub(crate) fn start_again(&mut self, key: u64) {
+        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
+        let d = w.device;
+        let (kind, fua, range, data, came, epoch) = (w.kind, w.fua, w.range, w.data.clone(), w.came, w.epoch);
+        let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
+        w.repeat = false;
+        w.completed = true;
+        let (start, interval) = (w.range.start, w.interval);
+        let repetition = match w.again.take() {
+            Some(repetition) => repetition,
+            None => {
+                let al_held = std::mem::take(&mut w.al_held);
+                self.devices[d].repetitions.insert(Repetition { range, al_held })
+            }
+        };
+        self.devices[d].writing.remove(start, interval);
+        self.devices[d].recheck = true;
+        let mut again = self.new_write(d, kind, fua, range, data, owners);
+        (again.came, again.again) = (came, Some(repetition));
+        self.devices[d].blocked.push_back(again);
+        // The peer may write what is of one epoch in any order, and it may end here, with an error.
+        if epoch == self.epoch && !mutant(Mutant::RestartInOneEpoch) {
+            self.close_epoch();
+        }
+        self.try_finish(key);
+    }
+
+    /// A write is over. If it was done again it is known now which copies have it.
+    pub(crate) fn end_repetition(&mut self, d: VolumeNr, repetition: Option<u64>) {
+        let ended = repetition.and_then(|key| self.devices[d].repetitions.remove(key));
+        if let Some(Repetition { range, al_held: true }) = ended {
+            self.release_al(d, range);
+        }
+    }
+
+    /// A write that the peer has asked to repeat is not done again: its blocks may be on this disk alone, and are to be
+    /// copied.
+    pub(crate) fn give_up_repetition(&mut self, write: &mut Write) {
+        let Some(repetition) = write.again.take() else { return };
+        let d = write.device;
+        if !mutant(Mutant::RepetitionForgotten) {
+            hit("conflicts", || "lost: given up".to_owned());
+            for i in self.connections.ids() {
+                self.copy_by_resync(i, d, write.range);
+            }
+        }
+        self.end_repetition(d, Some(repetition));
+    }
+
+    fn copy_by_resync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        if self.mark_out_of_sync(i, d, range) > 0 {
+            self.connections[i].peer_devices[d].repair_at = Some(self.now);
+            self.calm = false;
+        }
+    }
+
+    /// The link goes, or the disk: what is to be done again may never be.
+    pub(crate) fn mark_repetitions(&mut self, i: NodeId, d: VolumeNr) {
+        let ranges: Vec<SectorRange> = self.devices[d].repetitions.iter().map(|(_, r)| r.range).collect();
+        for range in ranges.into_iter().filter(|_| !mutant(Mutant::RepetitionUnmarked)) {
+            hit("conflicts", || "lost: marked".to_owned());
+            self.mark_out_of_sync(i, d, range);
+        }
+    }
+
+    /// Others need room in the activity log, perhaps those that what is done again waits for.
+    pub(crate) fn repetitions_leave_al(&mut self, d: VolumeNr) {
+        let held = |r: &mut Repetition| std::mem::take(&mut r.al_held).then_some(r.range);
+        let ranges: Vec<SectorRange> = self.devices[d].repetitions.values_mut().filter_map(held).collect();
+        for range in ranges {
+            for i in self.connections.ids() {
+                self.copy_by_resync(i, d, range);
+            }
+            self.release_al(d, range);
+        }
+    }
+}
