@@ -163,6 +163,8 @@ impl Cluster {
             let volume = &mut self.nodes[1 - n].volumes[v];
             volume.view.confirmed(&written, now, now, reading);
             volume.view.includes[n] = count;
+            // It may be in its cache only, until a flush of its own.
+            volume.unflushed.push((now, written.range, 1 - n));
         }
         for holder in holders {
             self.nodes[holder].volumes[v].unflushed.push((now, written.range, n));
