@@ -18,12 +18,12 @@ pub(crate) struct Codec {
 
 impl Codec {
     pub(crate) fn new(dialect: Dialect, integrity: bool) -> Codec {
-        let mut data = StreamDecoder::data(ConnectionFeatures::OFFER);
         let agreed = ConnectionFeatures {
             protocol_max: dialect.version.number(),
             features: dialect.features,
             ..ConnectionFeatures::OFFER
         };
+        let mut data = StreamDecoder::data(agreed);
         let mut bytes = Vec::new();
         let sent = Packet::ConnectionFeatures(agreed).emit(VolumeNr(0), &Dialect::HANDSHAKE, &mut bytes);
         sent.expect("features can always be sent");

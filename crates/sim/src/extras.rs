@@ -2,6 +2,7 @@
 //!
 //! What they add to a plan is drawn from a random source of their own: nothing that older seeds draw changes.
 
+use crate::nine::NINE;
 use crate::plan::{Setup, Step, node_id, volume_nr};
 use crate::ranges::sectors;
 use crate::unlike::UNLIKE;
@@ -45,6 +46,11 @@ impl Extras {
             ROT..HANDLERS => Extras { rot: true, ..none },
             HANDLERS..TWO_PRIMARIES => Extras { handlers: true, slow_resyncs: seed >= HANDLERS + SLOW_RESYNCS, ..none },
             TWO_PRIMARIES..ALL => Extras { two_primaries: true, ..none },
+            NINE.. => {
+                let mut rng = Rng::new(seed ^ 0x616c_6c21);
+                let mut some = || rng.chance(1, 8);
+                Extras { clocks: some(), rot: some(), handlers: some(), ..none }
+            }
             UNLIKE.. => {
                 let mut rng = Rng::new(seed ^ 0x616c_6c21);
                 let two_primaries = rng.chance(3, 4);

@@ -45,6 +45,7 @@ mod links;
 mod metadata;
 mod net;
 mod options;
+mod nine;
 mod oracle;
 mod payload;
 mod plan;

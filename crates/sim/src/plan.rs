@@ -218,6 +218,7 @@ impl Plan {
         Drawn::draw(seed, &mut setup);
         crate::further::draw(seed, &mut setup);
         crate::unlike::draw(seed, &mut setup);
+        crate::nine::draw(seed, &mut setup);
         let mut drawing = Drawing { mix: Mix::draw(&mut rng), wide, rng, setup, steps: Vec::new(), now: Instant(0) };
         drawing.prologue();
         let long = seed >= LONG && !drawing.setup.extras.any();

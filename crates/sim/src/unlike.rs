@@ -7,6 +7,7 @@
 //! Each is drawn from a random source of its own: what another one draws stays as it is.
 
 use crate::disk::DiskFaults;
+use crate::nine::NINE;
 use crate::plan::{Setup, Step, node_id, volume_nr};
 use crate::ranges::sectors;
 use units::{Duration, Instant, Rng, SectorRange};
@@ -33,7 +34,7 @@ const SLOWER: [Duration; 6] = [
 
 /// Makes the cluster of this seed have what it draws.
 pub(crate) fn draw(seed: u64, setup: &mut Setup) {
-    if seed < UNLIKE {
+    if !(UNLIKE..NINE).contains(&seed) {
         return;
     }
     damage(&mut source(seed, *b"bits"), setup);
@@ -69,7 +70,7 @@ fn unlike(rng: &mut Rng, setup: &mut Setup) {
 
 /// Chapters in which both nodes are Primary and write to the same places: one before all faults, some behind them.
 pub(crate) fn add_meetings(seed: u64, setup: &Setup, steps: &mut Vec<(Instant, Step)>) {
-    if seed < UNLIKE || !setup.extras.two_primaries {
+    if !(UNLIKE..NINE).contains(&seed) || !setup.extras.two_primaries {
         return;
     }
     let began = Instant(2_400_000_000);
