@@ -336,13 +336,10 @@ impl Resource {
         reason: Reason,
         [own, other]: [Told<'_>; 2],
     ) -> Result<Replication, Verdict> {
-        let primary = own.role == Role::Primary || other.role == Role::Primary;
         let dirty = own.uuids.dirty_bits.max(other.uuids.dirty_bits) > 0;
         let overwrites = own.role == Role::Primary && own.disk >= DiskState::Consistent && dirty;
         match strategy {
             Strategy::NoSync => Ok(Replication::Established),
-            // Without a Primary neither of them lacks anything that anybody has seen.
-            Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if !primary => Ok(Replication::Established),
             Strategy::Retry => Err(Verdict::Retry(reason)),
             other => match begins(other) {
                 Some(Replication::WFBitMapT) if overwrites => Err(Verdict::Disconnect(Reason::PrimaryWouldBeTarget)),
