@@ -120,6 +120,10 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["after-sb-2pri", word] => setup.after_split_brain.two = policy(word)?,
         ["two-primaries"] => setup.extras.two_primaries = true,
         ["older-protocol", n] => setup.versions[1] = u32::try_from(number(n)?).map_err(|e| e.to_string())?,
+        ["dialect", n] => {
+            setup.versions = [u32::try_from(number(n)?).map_err(|e| e.to_string())?; 2];
+            setup.volumes.iter_mut().for_each(|volume| volume.slots = [1; 2]);
+        }
         ["fencing"] => setup.fencing = Fencing::ResourceAndStonith,
         ["fence-exit", n] => {
             setup.fencing = Fencing::ResourceAndStonith;

@@ -11,6 +11,7 @@ use crate::decide::uuid9::{self, Direction, Strategy};
 use crate::decide::{DiskState, Handler, Reason, direction9, handshake84};
 use crate::dialect9;
 use crate::members::Volumes;
+use crate::mutant::{Mutant, mutant};
 use units::{NodeId, VolumeNr};
 use wire::{Features, Packet, Role, Socket, StateWord, UuidFlags, Uuids110};
 
@@ -340,6 +341,9 @@ impl Resource {
         let overwrites = own.role == Role::Primary && own.disk >= DiskState::Consistent && dirty;
         match strategy {
             Strategy::NoSync => Ok(Replication::Established),
+            Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if mutant(Mutant::CrashUncopied) => {
+                Ok(Replication::Established)
+            }
             Strategy::Retry => Err(Verdict::Retry(reason)),
             other => match begins(other) {
                 Some(Replication::WFBitMapT) if overwrites => Err(Verdict::Disconnect(Reason::PrimaryWouldBeTarget)),
