@@ -60,6 +60,7 @@ fn after_split_brain(input: &Input) -> (Strategy, Reason) {
         (Loser::Peer, true) => Strategy::SourceUseBitmap,
         (Loser::Peer, false) => Strategy::SourceSetBitmap,
     };
+    let mut undecided = input.rule;
     if by_bitmap || input.always_asbp {
         // A Primary that would have to be demoted first is left to people.
         let resolution = split_brain::resolve(&split_brain::Input {
@@ -73,15 +74,27 @@ fn after_split_brain(input: &Input) -> (Strategy, Reason) {
             resolve_conflicts: input.resolve_conflicts,
             demotable: false,
         });
-        if let Some(loser) = resolution.loser {
-            return (towards(loser), resolution.reason);
+        match resolution.loser {
+            Some(loser) if worse_disk_wins(input, loser) => undecided = Reason::OutdatedWouldWin,
+            Some(loser) => return (towards(loser), resolution.reason),
+            None => {}
         }
     }
     match (input.me.discard_my_data, input.peer.discard_my_data) {
         (true, false) => (towards(Loser::Me), Reason::DiscardMyData),
         (false, true) => (towards(Loser::Peer), Reason::DiscardMyData),
-        _ => (Strategy::SplitBrainDisconnect, input.rule),
+        _ => (Strategy::SplitBrainDisconnect, undecided),
     }
+}
+
+/// A policy knows who changed more, or was Primary first, not what a disk is worth. One that is known to lack something
+/// does not overwrite a better one, unless a person says so; a kernel's does.
+fn worse_disk_wins(input: &Input, loser: Loser) -> bool {
+    let (winner, loser) = match loser {
+        Loser::Me => (input.peer.disk, input.me.disk),
+        Loser::Peer => (input.me.disk, input.peer.disk),
+    };
+    winner <= DiskState::Outdated && winner < loser
 }
 
 /// Only one side was to discard its data, and it is not the one that would lose it.

@@ -47,6 +47,25 @@ fn it_goes_back_to_older_data_unless_that_is_none() {
     assert_eq!(wanted(&target).0, Strategy::SourceSetBitmap);
 }
 
+/// No policy has a disk that lacks something overwrite a better one; a person may.
+#[test]
+fn no_policy_chooses_the_worse_disk() {
+    let policies = Policies { none: AfterSplitBrain::DiscardZeroChanges, ..INPUT.policies };
+    let unchanged = Side { changes: 0, ..SIDE };
+    let good = Input { me: unchanged, policies, ..INPUT };
+    assert_eq!(wanted(&good).0, Strategy::TargetUseBitmap);
+    for disk in [DiskState::Inconsistent, DiskState::Outdated] {
+        let worse = Side { disk, ..SIDE };
+        let chosen = wanted(&Input { peer: worse, ..good });
+        assert_eq!(chosen, (Strategy::SplitBrainDisconnect, Reason::OutdatedWouldWin));
+        let told = Input { me: Side { discard_my_data: true, ..unchanged }, peer: worse, ..good };
+        assert_eq!(wanted(&told).0, Strategy::TargetUseBitmap);
+        // As good as the other one: it may.
+        let both = Input { me: Side { disk, ..unchanged }, peer: worse, ..good };
+        assert_eq!(wanted(&both).0, Strategy::TargetUseBitmap);
+    }
+}
+
 fn sides() -> impl Iterator<Item = Side> {
     let flags = [false, true];
     let all = flags.into_iter().flat_map(move |primary| flags.map(|discard| (primary, discard)));
