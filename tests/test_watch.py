@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 
@@ -50,7 +51,8 @@ def pair():
 @contextlib.contextmanager
 def terminal(node, command, columns=80, lines=24, **env):
     """A tmux server of its own with that command; gives a function that runs tmux commands."""
-    socket_path = os.path.join(node.dir, "tmux")
+    # One that is just ending takes its socket away.
+    socket_path = tempfile.mktemp(prefix="tmux-", dir=node.dir)
 
     def tmux(*args):
         return subprocess.run(["tmux", "-S", socket_path, "-f", "/dev/null", *args], env=node.env(TERM="screen-256color", **env),
