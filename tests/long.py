@@ -31,7 +31,7 @@ import kernel_peer  # noqa: E402
 from kernel_peer import Lab  # noqa: E402
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes  # noqa: E402
 from test_handover import Application, kill, restart  # noqa: E402
-from test_kernel_peer import configure_for_a_proxy, through_a_proxy  # noqa: E402
+from test_kernel_peer import adjust_for_a_proxy, through_a_proxy  # noqa: E402
 from test_postgres import Database  # noqa: E402
 
 kernel_peer.END_WITH_US = True
@@ -190,10 +190,8 @@ def target_in_use(_, version, rounds):
             f.write(os.urandom(16384))
         with through_a_proxy(lab, "--max", version) as c:
             u, k = c.nodes
-            configure_for_a_proxy(c, fast=False, net=FAST_NET + " csums-alg md5; ko-count 2;",
-                                  disk="c-plan-ahead 0; resync-rate 8M;")
-            for n in (u, k):
-                n.verb("adjust", "r0")
+            adjust_for_a_proxy(c, fast=False, net=FAST_NET + " csums-alg md5; ko-count 2;",
+                               disk="c-plan-ahead 0; resync-rate 8M;")
             u.verb("primary", "--force", "r0")
             c.wait_synced()
             u.verb("secondary", "r0")

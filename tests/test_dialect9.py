@@ -8,6 +8,7 @@ import pytest
 
 import cluster as C
 from cluster import MIB, Failed, eventually
+from test_resync import corrupt
 from test_three_nodes import MESH, refused, same, text, together, towards
 from test_two_nodes import Load, verify
 
@@ -146,19 +147,22 @@ def test_a_resync_is_interrupted_and_goes_on(cluster):
     a.flush()
     for n in (a, b):
         n.urbd("peer-device-options", "--resync-rate=200M", "r0")
-    for n in (a, b):
-        n.wait(repl="Established", disk="UpToDate", peer_disk="UpToDate")
+    in_sync(a, b)
     same(a, b)
 
 
-def test_a_verify_finds_what_differs(cluster):
+def differing(cluster):
+    """The first one is Primary; 8 KiB of what it has written are something else on the other one's disk."""
     a, b = two(cluster, net=C.FAST_NET + " verify-alg crc32c;")
     a.urbd("primary", "r0")
     a.write(0, os.urandom(4 * MIB))
     a.flush()
-    with open(b.disk_file(), "r+b") as disk:
-        disk.seek(MIB)
-        disk.write(os.urandom(8192))
+    corrupt(b, MIB, length=8192)
+    return a, b
+
+
+def test_a_verify_finds_what_differs(cluster):
+    a, b = differing(cluster)
     a.urbd("verify", "r0")
     a.wait(repl="Established")
     eventually("the difference is known", lambda: "8 KiB" in a.log(), 20)
@@ -172,13 +176,7 @@ def test_a_verify_finds_what_differs(cluster):
 @pytest.mark.parametrize("asks", ["primary", "secondary"])
 def test_a_verify_repairs(cluster, asks):
     """What the Primary has counts, whoever asks."""
-    a, b = two(cluster, net=C.FAST_NET + " verify-alg crc32c;")
-    a.urbd("primary", "r0")
-    a.write(0, os.urandom(4 * MIB))
-    a.flush()
-    with open(b.disk_file(), "r+b") as disk:
-        disk.seek(MIB)
-        disk.write(os.urandom(8192))
+    a, b = differing(cluster)
     (a if asks == "primary" else b).urbd("verify", "--repair", "r0")
     eventually("it is copied", lambda: "resync done: 8 KiB" in b.log(), 20)
     in_sync(a, b)
@@ -188,9 +186,7 @@ def test_a_verify_repairs(cluster, asks):
 def test_what_is_marked_of_the_peer_is_replaced(cluster):
     a, b = two(cluster, net=C.FAST_NET + " verify-alg crc32c;")
     for turn, name in enumerate(("r0", "r0:b/0")):
-        with open(b.disk_file(), "r+b") as disk:
-            disk.seek((turn + 1) * MIB)
-            disk.write(os.urandom(4096 << turn))
+        corrupt(b, (turn + 1) * MIB, length=4096 << turn)
         a.urbd("verify", "r0")
         eventually("the difference is known", lambda turn=turn: f"{4 << turn} KiB differ" in a.log(), 20)
         a.urbd("invalidate-remote", "--reset-bitmap=no", name)
@@ -277,16 +273,14 @@ def test_a_fresh_cluster_begins_by_force(cluster):
     """As the manual says it: `primary --force` on fresh disks copies all of it."""
     a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)
     cluster.configure(extra="urbd { protocol-version-max 124; }")
-    with open(a.disk_file(), "r+b") as disk:
-        disk.write(os.urandom(MIB))
+    corrupt(a, 0, length=MIB)
     for n in (a, b):
         n.urbd("create-md", "--force", "--format=v09", "--max-peers=1", "r0")
         n.start()
     for n in (a, b):
         n.wait(conn="Connected")
     a.urbd("primary", "--force", "r0")
-    for n in (a, b):
-        n.wait(repl="Established", disk="UpToDate", peer_disk="UpToDate")
+    in_sync(a, b)
     same(a, b)
 
 

@@ -299,6 +299,12 @@ def configure_for_a_proxy(c, **config):
         n.put_res("r0", text.replace(other.ip, HOST_IP))
 
 
+def adjust_for_a_proxy(c, **config):
+    configure_for_a_proxy(c, **config)
+    for n in c.nodes:
+        n.verb("adjust", "r0")
+
+
 @contextlib.contextmanager
 def through_a_proxy(lab, *options):
     """A cluster of "u" and "k", up to their start, whose packets all pass tests/kernel-peer/dialect_proxy.py."""
@@ -436,9 +442,7 @@ def test_target_detaches_where_its_resync_ends(kernel_lab, tmp_path, target):
     resync before it detaches; urbd begins one as source, and as target ends no resync that would take it over."""
     with through_a_proxy(kernel_lab, "--max", "101", "--hold", str(tmp_path)) as c:
         t, s = roles(c, target)
-        configure_for_a_proxy(c, fast=False, net="ping-int 60; ping-timeout 250; timeout 100;", disk=C.FAST_DISK)
-        for n in (t, s):
-            n.verb("adjust", "r0")
+        adjust_for_a_proxy(c, fast=False, net="ping-int 60; ping-timeout 250; timeout 100;", disk=C.FAST_DISK)
         s.verb("primary", "--force", "r0")
         c.wait_synced()
         s.verb("pause-sync", "r0")

@@ -534,9 +534,11 @@ impl Resource {
         // In 9's dialect the change itself brings that with it.
         let told = |(_, c): &(NodeId, &Connection)| connected && c.nine().is_none();
         let of_84: Vec<_> = self.connections.iter().filter(told).map(|(i, _)| i).collect();
-        of_84.iter().for_each(|i| self.send_sizes(*i, d));
-        of_84.iter().for_each(|i| self.send_uuids(*i, d, wire::UuidFlags::NONE));
-        of_84.iter().for_each(|i| self.send_state(*i, d));
+        for i in of_84 {
+            self.send_sizes(i, d);
+            self.send_uuids(i, d, wire::UuidFlags::NONE);
+            self.send_state(i, d);
+        }
         self.devices[d].recheck = true;
         self.end(attaching.command, Ok(()));
     }

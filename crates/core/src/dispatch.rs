@@ -84,9 +84,7 @@ impl Resource {
         }
         match packet {
             Packet::RecvAck(a) | Packet::WriteAck(a) | Packet::Superseded(a) => self.write_acked(i, d, &a, false),
-            Packet::RsWriteAck(a) if is_resync(&a) || self.connections[i].version() >= 122 => {
-                self.resync_acked(i, d, &a, true)
-            }
+            Packet::RsWriteAck(a) if is_resync(&a) || self.names_requests(i) => self.resync_acked(i, d, &a, true),
             Packet::RsWriteAck(a) => self.write_acked(i, d, &a, true),
             Packet::RsNegAck(a) => self.resync_acked(i, d, &a, false),
             Packet::WriteAckInSync(a) => self.write_acked(i, d, &a, true),

@@ -547,7 +547,7 @@ impl Resource {
         let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pair.disk >= DiskState::Inconsistent;
         if pair.replication.is_working() && may_clear {
             self.clear_out_of_sync(i, d, w.range);
-            let named = self.connections[i].version() >= 122;
+            let named = self.names_requests(i);
             self.send_ack(i, d, if named { Packet::WriteAckInSync } else { Packet::RsWriteAck }, w.range, w.block_id);
         } else {
             self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);

@@ -2,7 +2,7 @@
 //! seeds draw stays as it is. The ends of each option's documented range (`docs/spec/config-and-cli.md` 2) are as
 //! likely as what lies between them.
 
-use crate::plan::{Setup, Step, node_id};
+use crate::plan::{Setup, Step, node_id, pick};
 use units::{Duration, Instant, Rng};
 use urbd_core::{
     Command, ConnectionConfig, Counters, DiskConfig, OnCongestion, Protocol, ResourceConfig, ResyncConfig,
@@ -232,8 +232,4 @@ pub(crate) fn add_adjusts(seed: u64, setup: &Setup, steps: &mut Vec<(Instant, St
         steps.push((at, Step::Command(n, Command::ChangeOptions(Box::new(config)))));
     }
     steps.sort_by_key(|(at, _)| *at);
-}
-
-fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
-    &choices[rng.below(choices.len() as u64) as usize]
 }

@@ -3,7 +3,7 @@
 //!
 //! Each is drawn from a random source of its own: what another one draws stays as it is.
 
-use crate::plan::Setup;
+use crate::plan::{Setup, pick};
 use units::Rng;
 use urbd_core::Counters;
 
@@ -21,7 +21,8 @@ pub(crate) fn draw(seed: u64, setup: &mut Setup) {
     counters(&mut source(seed, *b"wrap"), setup);
 }
 
-fn source(seed: u64, of: [u8; 4]) -> Rng {
+/// What is drawn for one thing only.
+pub(crate) fn source(seed: u64, of: [u8; 4]) -> Rng {
     Rng::new(seed ^ u64::from(u32::from_be_bytes(of)))
 }
 
@@ -58,8 +59,4 @@ fn counters(rng: &mut Rng, setup: &mut Setup) {
         // The activity log is emptied at each attach: few plans fill many rounds of a ring.
         node.counters = Counters { epoch, sequence, log_rounds: *pick(rng, &[0, 1, 1, 2]) };
     }
-}
-
-fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
-    &choices[rng.below(choices.len() as u64) as usize]
 }

@@ -3,8 +3,8 @@
 //!
 //! Each is drawn from a random source of its own: what another one draws stays as it is.
 
-use crate::plan::Setup;
-use units::Rng;
+use crate::further::source;
+use crate::plan::{Setup, pick};
 use wire::Version;
 
 /// The first seed of the range.
@@ -18,13 +18,13 @@ pub(crate) fn draw(seed: u64, setup: &mut Setup) {
     if seed < NINE {
         return;
     }
-    let mut rng = Rng::new(seed ^ u64::from(u32::from_be_bytes(*b"nine")));
+    let mut rng = source(seed, *b"nine");
     let newest = Version::MAX.number();
     setup.versions = [0, 1].map(|_| newest - rng.below(u64::from(newest - OLDEST + 1)) as u32);
     if rng.chance(1, 16) {
         setup.versions[rng.below(2) as usize] = 101;
     }
     // The dialect needs a slot for each node.
-    let slots = [0, 1].map(|_| [1, 2, 7, 31][rng.below(4) as usize]);
+    let slots = [0, 1].map(|_| *pick(&mut rng, &[1, 2, 7, 31]));
     setup.volumes.iter_mut().for_each(|volume| volume.slots = slots);
 }

@@ -393,24 +393,9 @@ impl Drawing {
     /// Everything is mended, and one node serves its applications.
     fn calm(&mut self) {
         let primary = self.node();
-        for node in 0..2 {
-            self.push(Step::Resume(node));
-            self.push(Step::Heal(node));
-            for volume in 0..self.setup.volumes.len() {
-                self.push(Step::Disk { node, volume, faults: DiskFaults::default() });
-            }
-            self.push(Step::Start(node));
-        }
+        all_faults_end(self.setup.volumes.len()).into_iter().for_each(|step| self.push(step));
         self.now = self.now + Duration::from_secs(1);
-        for node in 0..2 {
-            for volume in (0..self.setup.volumes.len()).map(volume_nr) {
-                self.push(Step::Command(node, Command::Attach { volume }));
-                self.push(Step::Command(node, Command::ResumeIo { volume }));
-            }
-            let peer = node_id(1 - node);
-            let connect = Command::Connect { peer, discard_my_data: false, tentative: false };
-            self.push(Step::Command(node, connect));
-        }
+        all_comes_back(self.setup.volumes.len()).into_iter().for_each(|step| self.push(step));
         self.now = self.now + Duration::from_secs(2);
         self.push(Step::Command(primary, Command::Primary { force: false }));
         self.push(Step::Open(primary, true));
@@ -613,6 +598,28 @@ pub(crate) fn node_id(index: usize) -> NodeId {
     NodeId::new(index as u8).expect("few nodes")
 }
 
+/// Machines, links and disks are good again, and both nodes run.
+pub(crate) fn all_faults_end(volumes: usize) -> Vec<Step> {
+    let good = |node, volume| Step::Disk { node, volume, faults: DiskFaults::default() };
+    let of = |node| {
+        let disks = (0..volumes).map(move |volume| good(node, volume));
+        [Step::Resume(node), Step::Heal(node)].into_iter().chain(disks).chain([Step::Start(node)])
+    };
+    (0..2).flat_map(of).collect()
+}
+
+/// What an operator does then.
+pub(crate) fn all_comes_back(volumes: usize) -> Vec<Step> {
+    let of = |node: usize| {
+        let peer = node_id(1 - node);
+        let disks = (0..volumes).map(volume_nr);
+        let disks = disks.flat_map(|volume| [Command::Attach { volume }, Command::ResumeIo { volume }]);
+        let connect = Command::Connect { peer, discard_my_data: false, tentative: false };
+        disks.chain([connect]).map(move |command| Step::Command(node, command))
+    };
+    (0..2).flat_map(of).collect()
+}
+
 /// The number of the volume with this index.
 pub(crate) fn volume_nr(index: usize) -> VolumeNr {
     VolumeNr(index as u16)
@@ -623,6 +630,7 @@ pub(crate) fn bytes(sectors: u64) -> ByteLen {
     Sector(sectors).to_bytes()
 }
 
-fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
+/// One of these.
+pub(crate) fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
     &choices[rng.below(choices.len() as u64) as usize]
 }

@@ -7,8 +7,9 @@
 //! Each is drawn from a random source of its own: what another one draws stays as it is.
 
 use crate::disk::DiskFaults;
+use crate::further::source;
 use crate::nine::NINE;
-use crate::plan::{Setup, Step, node_id, volume_nr};
+use crate::plan::{Setup, Step, all_comes_back, all_faults_end, pick, volume_nr};
 use crate::ranges::sectors;
 use units::{Duration, Instant, Rng, SectorRange};
 use urbd_core::{Command, RequestKind};
@@ -41,10 +42,6 @@ pub(crate) fn draw(seed: u64, setup: &mut Setup) {
     if setup.extras.two_primaries {
         unlike(&mut source(seed, *b"slow"), setup);
     }
-}
-
-fn source(seed: u64, of: [u8; 4]) -> Rng {
-    Rng::new(seed ^ u64::from(u32::from_be_bytes(of)))
 }
 
 /// `data-integrity-alg`, and a network that makes it needed.
@@ -111,23 +108,10 @@ impl Adding<'_> {
 
     /// All faults end.
     fn mend(&mut self) {
-        for node in 0..2 {
-            self.push(Step::Resume(node));
-            self.push(Step::Heal(node));
-            for volume in 0..self.setup.volumes.len() {
-                self.push(Step::Disk { node, volume, faults: DiskFaults::default() });
-            }
-            self.push(Step::Start(node));
-        }
+        let volumes = self.setup.volumes.len();
+        all_faults_end(volumes).into_iter().for_each(|step| self.push(step));
         self.wait(Duration::from_secs(1));
-        for node in 0..2 {
-            for volume in (0..self.setup.volumes.len()).map(volume_nr) {
-                self.push(Step::Command(node, Command::Attach { volume }));
-                self.push(Step::Command(node, Command::ResumeIo { volume }));
-            }
-            let peer = node_id(1 - node);
-            self.push(Step::Command(node, Command::Connect { peer, discard_my_data: false, tentative: false }));
-        }
+        all_comes_back(volumes).into_iter().for_each(|step| self.push(step));
         self.wait(Duration::from_secs(5));
     }
 
@@ -239,8 +223,4 @@ impl Adding<'_> {
         ends.into_iter().for_each(|end| self.push(end));
         self.at = at;
     }
-}
-
-fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
-    &choices[rng.below(choices.len() as u64) as usize]
 }

@@ -19,9 +19,15 @@ impl Resource {
 
     /// Asks the peers, or does so when another transaction may be over.
     pub(super) fn seek_consent(&mut self, d: VolumeNr) {
+        match self.ask_to_attach(d) {
+            true => self.step_of_attach(d, Step::Consent(None)),
+            false => self.ask_again_soon(d),
+        }
+    }
+
+    fn ask_again_soon(&mut self, d: VolumeNr) {
         let soon = self.now + SOON;
-        let asked = self.ask_to_attach(d);
-        self.step_of_attach(d, Step::Consent(Some(soon).filter(|_| !asked)));
+        self.step_of_attach(d, Step::Consent(Some(soon)));
     }
 
     /// When peers are asked again.
@@ -54,7 +60,6 @@ impl Resource {
             let text = "the peer refuses that this disk comes into use; its log says why".to_owned();
             return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
         }
-        let soon = self.now + SOON;
-        self.step_of_attach(d, Step::Consent(Some(soon)));
+        self.ask_again_soon(d);
     }
 }

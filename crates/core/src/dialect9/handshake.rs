@@ -395,21 +395,16 @@ impl Resource {
     fn forget_equal_bits(&mut self, i: NodeId, d: VolumeNr, part: &Part, outcome: Outcome) {
         let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
-        let owner = self.slot_owner(i, d);
         let slot = self.slot(i, d);
         let Some(b) = &mut self.devices[d].backing else { return };
         if !good || outcome.replication != Replication::Established {
             return;
         }
-        let past = std::mem::take(&mut b.md.peers[owner].bitmap_uuid);
-        b.md.push_history(past, None);
         if let Some(slot) = slot.filter(|slot| b.bitmaps[*slot].count() > 0) {
             b.fill(slot, false);
             self.write_bitmap(d);
         }
-        if !past.is_none() {
-            self.generation_changed(d);
-        }
+        self.retire_slot(i, d);
     }
 }
 

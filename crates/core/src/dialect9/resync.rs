@@ -48,9 +48,14 @@ impl Resource {
         self.connections[i].nine().is_some()
     }
 
+    /// Do requests of a resync have names, and their answers packets of their own?
+    pub(crate) fn names_requests(&self, i: NodeId) -> bool {
+        self.connections[i].version() >= NAMES
+    }
+
     /// What a request is called in packets, if its answers are to name it.
     pub(crate) fn name_of_request(&self, i: NodeId, name: u64) -> BlockId {
-        if self.connections[i].version() >= NAMES { BlockId(name) } else { BlockId::SYNCER }
+        if self.names_requests(i) { BlockId(name) } else { BlockId::SYNCER }
     }
 
     /// The target asks for a block; `digest`: unless it has this one.
@@ -102,7 +107,7 @@ impl Resource {
         let (sector, size) = (range.start, range.len());
         let seq = self.connections[i].peer_devices[d].next_seq();
         let (name, outcome) = by;
-        if self.connections[i].version() < NAMES {
+        if !self.names_requests(i) {
             return Packet::OvResult(VerifyResult { sector, size, seq, outcome });
         }
         let block = BlockAck { sector, block_id: BlockId(name), size, seq };
@@ -378,13 +383,19 @@ impl Resource {
 
     /// Both have the same generation: what this node's slot counts from is of the past (7.5).
     pub(crate) fn retire_slot_if_equal(&mut self, i: NodeId, d: VolumeNr, theirs: Generation) {
+        if self.devices[d].backing.as_ref().is_some_and(|b| b.md.current.same(theirs)) {
+            self.retire_slot(i, d);
+        }
+    }
+
+    /// What this node's slot counts from, if from anything, is of the past.
+    pub(super) fn retire_slot(&mut self, i: NodeId, d: VolumeNr) {
         let owner = self.slot_owner(i, d);
         let Some(b) = &mut self.devices[d].backing else { return };
-        if !b.md.current.same(theirs) || b.md.peers[owner].bitmap_uuid.is_none() {
-            return;
-        }
         let past = std::mem::take(&mut b.md.peers[owner].bitmap_uuid);
-        b.md.push_history(past, None);
-        self.generation_changed(d);
+        if !past.is_none() {
+            b.md.push_history(past, None);
+            self.generation_changed(d);
+        }
     }
 }

@@ -211,7 +211,7 @@ impl Resource {
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.in_flight = rs.in_flight.saturating_sub(ask.block.size.0);
                 let BlockRequest { sector, size, block_id } = ask.block;
-                let packet = if self.connections[i].version() >= 122 {
+                let packet = if self.names_requests(i) {
                     Packet::RsDeallocatedId(BlockAck { sector, block_id, size, seq: 0 })
                 } else {
                     Packet::RsDeallocated(BlockRange { sector, size })

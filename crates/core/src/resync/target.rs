@@ -289,7 +289,7 @@ impl Resource {
             }
             Err(e) => {
                 self.block_failed(i, d, range);
-                let named = self.connections[i].version() >= 122;
+                let named = self.names_requests(i);
                 self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
                 self.data_error(d, "resync write", range, e);
             }
