@@ -376,10 +376,10 @@ class UrbdNode(Node):
     def create_md(self, res="r0"):
         self.verb("create-md", "--force", res)
 
-    def start(self, res="r0", timeout=20.0):
+    def start(self, res="r0", timeout=20.0, under=()):
         """`urbd run RES` in the foreground of a process that the test owns; returns when it answers."""
         log = open(os.path.join(self.dir, f"{res}.log"), "ab")
-        argv = self.prefix() + self.cluster.wrap([URBD, "run", res])
+        argv = self.prefix() + self.cluster.wrap([*under, URBD, "run", res])
         p = subprocess.Popen(argv, env=self.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                              start_new_session=True, preexec_fn=end_with_us)
         log.close()

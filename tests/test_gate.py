@@ -540,9 +540,11 @@ def test_a_secondary_is_looked_at_while_io_is_suspended(cluster):
     for n in (a, b):
         n.urbd("suspend-io", "r0")
     for n in (a, b):
-        for argv in (["lsblk", "-f", n.door()], ["blkid", "-p", n.device()], ["dd", f"if={n.side_door()}", "iflag=direct",
-                     "bs=4k", "count=1", "of=/dev/null", "status=none"]):
+        for argv in (["lsblk", "-f", n.door()], ["blkid", "-p", n.device()]):
             assert n.run(argv, timeout=20, stdout=subprocess.DEVNULL).returncode == 0, argv
+        # After its last user the device is made anew: who opens it by its number just then meets one that ends.
+        look = ["dd", f"if={n.side_door()}", "iflag=direct", "bs=4k", "count=1", "of=/dev/null", "status=none"]
+        eventually("the side door is open again", lambda: n.run(look, timeout=20).returncode == 0, 20)
     for n in (a, b):
         n.urbd("resume-io", "r0")
     # A Primary whose I/O hangs, and its peer.
@@ -551,6 +553,21 @@ def test_a_secondary_is_looked_at_while_io_is_suspended(cluster):
         assert b.run(["lsblk", b.door()], timeout=20, stdout=subprocess.DEVNULL).returncode == 0
         assert b.run(["blkid", "-p", b.device()], timeout=20, stderr=subprocess.DEVNULL).returncode == 2
         a.urbd("resume-io", "r0")
+
+
+def test_without_the_right_to_pass_over_permissions(cluster):
+    """As in the unit's sandbox: the device is there, and there again, in each role and as often as roles change."""
+    a = cluster.node("a", size=SIZE)
+    cluster.node("b", size=SIZE)
+    cluster.configure()
+    a.create_md()
+    rights = "-dac_override,-dac_read_search"
+    a.start(under=["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"])
+    for _ in range(10):
+        a.urbd("primary", "--force", "r0")
+        a.run(["dd", "if=/dev/urandom", f"of={a.device()}", "bs=4k", "count=1", "oflag=direct"], check=True, capture_output=True)
+        a.urbd("secondary", "r0")
+    assert "Permission denied" not in a.log()
 
 
 def test_names_of_drbd(cluster):

@@ -299,9 +299,14 @@ impl Session {
         self.index(message).map(|index| &self.exports[index])
     }
 
+    /// May the file not be opened for writing? A device stands on it whatever the role, and is told with each request.
+    fn forbids_writes(&self, export: &Export) -> bool {
+        export.read_only && self.doors.is_none()
+    }
+
     fn attr(&self, index: usize) -> Attr {
         let export = &self.exports[index];
-        let permissions = if export.read_only { 0o400 } else { 0o600 };
+        let permissions = if self.forbids_writes(export) { 0o400 } else { 0o600 };
         Attr {
             node: node(export),
             size: export.size,
@@ -383,8 +388,7 @@ impl Session {
 
     fn open(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
         let wants_write = message.u32(0)? as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        // A device stands on the file whatever the role, and is told with each request.
-        if self.export(message)?.read_only && wants_write && self.doors.is_none() {
+        if wants_write && self.forbids_writes(self.export(message)?) {
             return Err(Errno::EROFS);
         }
         body.u64(&[0]).u32(&[OPEN_FLAGS, 0]);
