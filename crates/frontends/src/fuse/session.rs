@@ -388,7 +388,8 @@ impl Session {
 
     fn open(&self, message: &Message<'_>, body: &mut Body<'_>) -> Result<(), Errno> {
         let wants_write = message.u32(0)? as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        if wants_write && self.forbids_writes(self.export(message)?) {
+        let export = self.export(message)?;
+        if wants_write && self.forbids_writes(export) {
             return Err(Errno::EROFS);
         }
         body.u64(&[0]).u32(&[OPEN_FLAGS, 0]);
