@@ -95,7 +95,7 @@ impl Resource {
             _ => false,
         });
         assert_eq!(dev.local_pending as usize, local.count(), "volume {d}: disk operations");
-        assert!(dev.upper_pending > 0 || dev.repetitions.len() == 0, "volume {d}: nothing is there to be done again");
+        assert!(dev.upper_pending > 0 || dev.repetitions.is_empty(), "volume {d}: nothing is there to be done again");
         let meta = of(|op| match op {
             Op::AlBlock(d) | Op::BitmapPage(d, _) | Op::Superblock(d) | Op::Attach(d) | Op::LogReset(d) => Some(*d),
             _ => None,

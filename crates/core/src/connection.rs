@@ -143,6 +143,10 @@ pub(crate) struct PeerDevice {
     pub(crate) seq: u32,
     /// The highest sequence number seen from the peer.
     pub(crate) peer_seq: u32,
+    /// The number that the peer's last answer would have if it had sent nothing but answers.
+    pub(crate) peer_answers: u32,
+    /// The peer's writes that were taken up, or answered at once; wraps around.
+    pub(crate) peer_writes: u32,
     pub(crate) receiving_bitmap: Option<wire::BitmapReceiver>,
     pub(crate) early_sync_uuid: Option<units::Generation>,
     /// The peer's bitmap came before we knew of the resync that it belongs to: its bits are in ours.
@@ -328,6 +332,8 @@ impl PeerDevice {
             peer_capacity: Sector(0),
             seq: sequence,
             peer_seq: sequence,
+            peer_answers: sequence,
+            peer_writes: 0,
             receiving_bitmap: None,
             early_sync_uuid: None,
             early_bitmap: false,

@@ -66,6 +66,8 @@ impl Resource {
             other => other.block_ack().map(|ack| ack.seq),
         };
         if let Some(seq) = seq {
+            let answers = &mut self.connections[i].peer_devices[d].peer_answers;
+            *answers = answers.wrapping_add(1);
             self.saw_seq(i, d, seq);
         }
         let cfg = &self.connections[i].cfg;

@@ -418,7 +418,7 @@ impl Resource {
         let oldest = self.connections[i].log.iter().find(|s| {
             matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.pending.contains(i))
         });
-        oldest.map(|s| s.at)
+        oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
     }
 
     /// What is looked after at the end of a turn, and goes on by time.

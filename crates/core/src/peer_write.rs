@@ -381,6 +381,7 @@ impl Resource {
         }
         flags = flags | self.unsaid_flags(i);
         self.saw_seq(i, d, seq);
+        self.count_peer_write(i, d);
         let told = self.may_complete(i, flags);
         let epoch = self.join_epoch(i, told);
         self.connections[i].peer_devices[d].received_bytes += range.len().0;

@@ -5,7 +5,7 @@ use crate::Resource;
 use crate::mutant::{Mutant, mutant};
 use crate::request::{Owners, Request, Write};
 use crate::rows::hit;
-use units::{NodeId, SectorRange, VolumeNr};
+use units::{Instant, NodeId, SectorRange, VolumeNr};
 
 /// Blocks that one copy may have of a write that is done again, and another one may lack. From its first end to that of
 /// its repetition it keeps the activity-log extents, so that a crash leaves them marked. When the link or the disk goes
@@ -14,6 +14,19 @@ use units::{NodeId, SectorRange, VolumeNr};
 pub(crate) struct Repetition {
     range: SectorRange,
     al_held: bool,
+    behind: Behind,
+}
+
+/// What a write that is done again is behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Behind {
+    Nothing,
+    /// The other Primary's overlapping write, which may still be on its way: one of so many that this peer has sent
+    /// since the link came up.
+    Writes {
+        peer: NodeId,
+        count: u32,
+    },
 }
 
 impl Repetition {
@@ -35,14 +48,17 @@ impl Resource {
         let d = w.device;
         let (kind, fua, range, data, came, epoch) = (w.kind, w.fua, w.range, w.data.clone(), w.came, w.epoch);
         let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
-        w.repeat = false;
+        let behind = w.repeat.take().unwrap_or(Behind::Nothing);
         w.completed = true;
         let (start, interval) = (w.range.start, w.interval);
         let repetition = match w.again.take() {
-            Some(repetition) => repetition,
+            Some(repetition) => {
+                self.devices[d].repetitions.get_mut(repetition).into_iter().for_each(|r| r.behind = behind);
+                repetition
+            }
             None => {
                 let al_held = std::mem::take(&mut w.al_held);
-                self.devices[d].repetitions.insert(Repetition { range, al_held })
+                self.devices[d].repetitions.insert(Repetition { range, al_held, behind })
             }
         };
         self.devices[d].writing.remove(start, interval);
@@ -57,10 +73,48 @@ impl Resource {
         self.try_finish(key);
     }
 
+    /// The peer's write that its answer `seq` (P_RETRY_WRITE) is about: of its numbers up to this one, all that were no
+    /// answer's were a write's.
+    pub(crate) fn writes_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> Behind {
+        Behind::Writes { peer: i, count: seq.wrapping_sub(self.connections[i].peer_devices[d].peer_answers) }
+    }
+
+    /// A write of the peer has come.
+    pub(crate) fn count_peer_write(&mut self, i: NodeId, d: VolumeNr) {
+        let writes = &mut self.connections[i].peer_devices[d].peer_writes;
+        *writes = writes.wrapping_add(1);
+        self.devices[d].recheck |= !self.devices[d].repetitions.is_empty();
+    }
+
+    /// Is something still to come before a write that is done again? What it gave way to may be on its way, behind much
+    /// else. Until that has come the peer would answer the same, as often as it is asked.
+    pub(crate) fn is_to_come(&self, d: VolumeNr, write: &Write) -> bool {
+        let Some(Behind::Writes { peer, count }) = self.is_behind(d, write) else { return false };
+        let pd = self.connections.get(peer).and_then(|c| c.peer_devices.get(d));
+        let to_come = pd.is_some_and(|pd| (count.wrapping_sub(pd.peer_writes) as i32) > 0);
+        if to_come {
+            hit("conflicts", || "waits: what it gave way to".to_owned());
+        }
+        to_come && !mutant(Mutant::RepeatedAtOnce)
+    }
+
+    fn is_behind(&self, d: VolumeNr, write: &Write) -> Option<Behind> {
+        write.again.and_then(|key| self.devices[d].repetitions.get(key)).map(|repetition| repetition.behind)
+    }
+
+    /// Since when does a write wait for what this peer says to come first?
+    pub(crate) fn repetitions_since(&self, i: NodeId) -> Option<Instant> {
+        let devices = self.devices.iter().filter(|_| self.connections[i].cfg.two_primaries);
+        let waits = |d: VolumeNr, w: &Write| {
+            matches!(self.is_behind(d, w), Some(Behind::Writes { peer, .. }) if peer == i) && self.is_to_come(d, w)
+        };
+        devices.flat_map(|(d, dev)| dev.blocked.iter().filter(move |w| waits(d, w)).map(|w| w.admitted)).min()
+    }
+
     /// A write is over. If it was done again it is known now which copies have it.
     pub(crate) fn end_repetition(&mut self, d: VolumeNr, repetition: Option<u64>) {
         let ended = repetition.and_then(|key| self.devices[d].repetitions.remove(key));
-        if let Some(Repetition { range, al_held: true }) = ended {
+        if let Some(Repetition { range, al_held: true, .. }) = ended {
             self.release_al(d, range);
         }
     }
@@ -86,13 +140,24 @@ impl Resource {
         }
     }
 
-    /// The link goes, or the disk: what is to be done again may never be.
+    /// The link goes, or the own disk: what is to be done again may never be.
     pub(crate) fn mark_repetitions(&mut self, i: NodeId, d: VolumeNr) {
         let ranges: Vec<SectorRange> = self.devices[d].repetitions.iter().map(|(_, r)| r.range).collect();
         for range in ranges.into_iter().filter(|_| !mutant(Mutant::RepetitionUnmarked)) {
             hit("conflicts", || "lost: marked".to_owned());
             self.mark_out_of_sync(i, d, range);
         }
+    }
+
+    /// The link goes, and nothing more comes by it.
+    pub(crate) fn repetitions_lost_peer(&mut self, i: NodeId, d: VolumeNr) {
+        self.mark_repetitions(i, d);
+        for repetition in self.devices[d].repetitions.values_mut() {
+            if matches!(repetition.behind, Behind::Writes { peer, .. } if peer == i) {
+                repetition.behind = Behind::Nothing;
+            }
+        }
+        self.devices[d].recheck |= !self.devices[d].repetitions.is_empty();
     }
 
     /// Others need room in the activity log, perhaps those that what is done again waits for.

@@ -9,6 +9,7 @@ use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
+use crate::repetition::Behind;
 use crate::request::{Local, Request, Write, WriteKind};
 use crate::rows::hit;
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};
@@ -315,9 +316,10 @@ impl Resource {
     /// P_RETRY_WRITE: with two Primaries the peer's write overlaps ours and comes first; ours is done again after it.
     pub(crate) fn write_to_repeat(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
         let key = ack.block_id.0;
+        let behind = self.writes_before(i, d, ack.seq);
         match self.requests.get_mut(key) {
             Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.pending.contains(i) => {
-                w.repeat = true;
+                w.repeat = Some(behind);
                 w.ok.insert(i);
                 hit("conflicts", || "lost: repeated".to_owned());
                 self.no_longer_pending(i, d, key);
@@ -413,7 +415,7 @@ impl Resource {
     pub(crate) fn requests_lost_peer(&mut self, i: NodeId) {
         let frozen = self.state.is_frozen();
         let waits_for_peer = self.connections[i].cfg.protocol != Protocol::A;
-        self.devices.ids().for_each(|d| self.mark_repetitions(i, d));
+        self.devices.ids().for_each(|d| self.repetitions_lost_peer(i, d));
         let log = std::mem::take(&mut self.connections[i].log);
         self.connections[i].barriers.clear();
         self.connections[i].sent_in_epoch = 0;
@@ -480,7 +482,7 @@ impl Resource {
     pub(crate) fn restart_frozen(&mut self, i: NodeId) {
         for key in std::mem::take(&mut self.connections[i].frozen) {
             let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
-            w.repeat |= !w.completed;
+            w.repeat = (!w.completed).then_some(Behind::Nothing);
             self.lost_on_peer(i, key);
         }
     }

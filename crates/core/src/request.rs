@@ -10,6 +10,7 @@ use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
+use crate::repetition::Behind;
 use crate::resource::Op;
 use std::collections::VecDeque;
 use units::{Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
@@ -89,8 +90,8 @@ pub(crate) struct Write {
     pub(crate) accounted: NodeMask,
     /// It is being done again, as this one of its device: some disk may have it from before.
     pub(crate) again: Option<u64>,
-    /// The peer's overlapping write comes first: when this one is settled here it starts again (spec 3.2).
-    pub(crate) repeat: bool,
+    /// When it is settled here it starts again, behind this (spec 3.2).
+    pub(crate) repeat: Option<Behind>,
     /// Frozen: completion waits for the end of a suspension.
     pub(crate) held: bool,
 }
@@ -170,7 +171,7 @@ pub(crate) const EXTENT_SECTORS: u64 = 1 << 13;
 impl Resource {
     /// Also one that waits for the activity log or for another one.
     pub(crate) fn requests_under_way(&self) -> bool {
-        self.requests.len() > 0 || self.devices.values().any(|d| d.upper_pending > 0)
+        !self.requests.is_empty() || self.devices.values().any(|d| d.upper_pending > 0)
     }
 
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
@@ -351,7 +352,7 @@ impl Resource {
             again: None,
             by_barrier: NodeMask::default(),
             accounted: NodeMask::default(),
-            repeat: false,
+            repeat: None,
             held: false,
         }
     }
@@ -377,11 +378,12 @@ impl Resource {
 
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
     pub(crate) fn admit(&mut self, d: VolumeNr, mut write: Write) {
-        let dev = &mut self.devices[d];
+        let dev = &self.devices[d];
         let own = dev.writing.overlapping(write.range).next().is_some() && !mutant(Mutant::OverlapWrites);
         let resync = dev.resyncing.overlapping(write.range).next().is_some() && !mutant(Mutant::WriteIntoResync);
         if own
             || resync
+            || self.is_to_come(d, &write)
             || dev.peer_writing.overlapping(write.range).next().is_some()
             || self.follows_waiting(d, write.range)
         {
@@ -565,7 +567,7 @@ impl Resource {
             if w.held && !resuming {
                 return;
             }
-            let (d, alone, repeat) = (w.device, w.ok.is_empty(), w.repeat);
+            let (d, alone, repeat) = (w.device, w.ok.is_empty(), w.repeat.is_some());
             let lacked = matches!(w.local, Local::Failed(_));
             let undecided = alone && self.generation_undecided(d);
             if (alone || lacked) && self.devices[d].generation_in_flight() || undecided {

@@ -68,6 +68,10 @@ impl<T> Slab<T> {
         self.places.iter_mut().filter_map(|p| p.value.as_mut())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
     fn index(&self, key: u64) -> Option<usize> {
         let index = usize::try_from((key & 0xffff_ffff).checked_sub(1)?).ok()?;
         let place = self.places.get(index)?;

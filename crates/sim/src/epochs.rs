@@ -7,8 +7,9 @@ use crate::net::Wish;
 use crate::oracle::{Moment, Written};
 use crate::payload::{ContentId, Payload, ZEROES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use units::SectorRange;
-use wire::{ConnState, DiskState, Packet};
+use wire::{BlockAck, BlockId, ConnState, DiskState, Packet};
 
 /// The epochs of one node's present connection, as its data stream shows them.
 #[derive(Clone, Debug, Default)]
@@ -17,14 +18,26 @@ pub(crate) struct Epochs {
     /// Barriers sent, and answered.
     sent: u64,
     confirmed: u64,
-    /// Writes that no barrier acknowledgement has confirmed: epoch, volume, place.
-    open: VecDeque<(u64, usize, SectorRange)>,
+    /// Writes that no barrier acknowledgement has confirmed.
+    open: VecDeque<Open>,
     /// When the first write of the present epoch was completed to its application.
     completed: Option<Moment>,
     /// Writes that were completed to their applications and that no barrier acknowledgement has confirmed.
     early: Vec<Early>,
     /// Volumes whose writes the peer is only told of: its copy is none to go by, whatever part of a write it has.
     ahead: BTreeSet<usize>,
+}
+
+/// A write that is sent, and not confirmed.
+#[derive(Clone, Debug)]
+struct Open {
+    epoch: u64,
+    volume: usize,
+    range: SectorRange,
+    /// By which the peer names it in its answer.
+    block_id: BlockId,
+    /// Empty where nobody asks.
+    content: Payload,
 }
 
 /// A write that is complete, and not confirmed.
@@ -41,8 +54,8 @@ pub(crate) struct Early {
 /// Writes of the peer that have reached a disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrived {
-    /// By the content's name: how many sectors, and the disk's mark when the last of them came; 0 = durable at once.
-    writes: BTreeMap<ContentId, (u64, u64)>,
+    /// By the content: which of its sectors, and the disk's mark when the last of them came; 0 = durable at once.
+    writes: BTreeMap<ContentId, (Vec<Range<u64>>, u64)>,
     /// What is covered by a flush.
     flushed: u64,
     /// The disk failed or was let go of in this turn, perhaps for one that is being attached: what is missing on it is
@@ -58,7 +71,7 @@ impl Arrived {
     pub(crate) fn note_written(&mut self, content: &Payload, mark: u64) {
         for piece in content.0.iter().filter(|piece| piece.id != ZEROES) {
             let (sectors, last) = self.writes.entry(piece.id).or_default();
-            *sectors += piece.sectors;
+            join(sectors, piece.origin..piece.origin + piece.sectors);
             *last = mark.max(*last);
         }
         if self.writes.len() > 2 * Self::MOST {
@@ -80,14 +93,29 @@ impl Arrived {
 
     /// Is all of it on the disk, or in its cache? Of zeroes that is not known.
     pub(crate) fn is_whole(&self, write: &Written) -> bool {
-        let whole = write.range.end.0 - write.range.start.0;
-        self.writes.get(&write.content).is_some_and(|(sectors, _)| *sectors >= whole)
+        self.writes.get(&write.content).is_some_and(|(sectors, _)| covers(sectors, write.range))
     }
 
     fn is_stable(&self, write: &Written) -> bool {
-        let whole = write.range.end.0 - write.range.start.0;
-        self.writes.get(&write.content).is_some_and(|(sectors, mark)| *sectors >= whole && *mark <= self.flushed)
+        let stable = |mark: &u64| *mark <= self.flushed;
+        self.writes.get(&write.content).is_some_and(|(sectors, mark)| covers(sectors, write.range) && stable(mark))
     }
+}
+
+/// Adds a range to those that do not touch each other.
+fn join(ranges: &mut Vec<Range<u64>>, mut new: Range<u64>) {
+    ranges.retain(|r| {
+        let touches = r.start <= new.end && new.start <= r.end;
+        if touches {
+            new = r.start.min(new.start)..r.end.max(new.end);
+        }
+        !touches
+    });
+    ranges.push(new);
+}
+
+fn covers(ranges: &[Range<u64>], range: SectorRange) -> bool {
+    ranges.iter().any(|r| r.start <= range.start.0 && range.end.0 <= r.end)
 }
 
 impl Epochs {
@@ -132,7 +160,7 @@ impl Epochs {
     /// The oldest epoch is confirmed: which of its writes were complete before.
     fn confirm(&mut self) -> Vec<Early> {
         let epoch = self.confirmed;
-        self.open.retain(|(e, ..)| *e != epoch);
+        self.open.retain(|open| open.epoch != epoch);
         let (confirmed, rest) = std::mem::take(&mut self.early).into_iter().partition(|early| early.epoch <= epoch);
         self.early = rest;
         self.confirmed += 1;
@@ -148,8 +176,15 @@ impl Epochs {
 
 impl Cluster {
     /// A node hands a packet to its data stream.
-    pub(crate) fn note_sent(&mut self, n: usize, v: usize, packet: &Packet, connection: u64) -> Result<(), String> {
-        let range = match packet {
+    pub(crate) fn note_sent(
+        &mut self,
+        n: usize,
+        v: usize,
+        packet: &Packet,
+        payload: &Payload,
+        connection: u64,
+    ) -> Result<(), String> {
+        let (range, block_id) = match packet {
             Packet::Barrier(_) => {
                 let epochs = self.nodes[n].epochs.sent(connection);
                 epochs.sent += 1;
@@ -168,16 +203,17 @@ impl Cluster {
             }
             Packet::SyncUuid(sync) => return self.check_sync_generation(n, v, *sync),
             Packet::Superseded(ack) => {
-                self.note_superseded(n, v, SectorRange::new(ack.sector, ack.size));
+                self.note_superseded(n, v, ack);
                 return Ok(());
             }
-            Packet::Data(w) => SectorRange::new(w.sector, w.size),
-            Packet::Trim(w) | Packet::Zeroes(w) => SectorRange::new(w.sector, w.size),
-            _ => None,
+            Packet::Data(w) => (SectorRange::new(w.sector, w.size), w.block_id),
+            Packet::Trim(w) | Packet::Zeroes(w) => (SectorRange::new(w.sector, w.size), w.block_id),
+            _ => return Ok(()),
         };
         let Some(range) = range.filter(|r| !r.is_empty()) else { return Ok(()) };
+        let content = if self.setup.extras.two_primaries { payload.clone() } else { Payload::default() };
         let epochs = self.nodes[n].epochs.sent(connection);
-        epochs.open.push_back((epochs.sent, v, range));
+        epochs.open.push_back(Open { epoch: epochs.sent, volume: v, range, block_id, content });
         let Some(completed) = epochs.completed else { return Ok(()) };
         let later = |r: &crate::cluster::Request| {
             r.volume == v && crate::apps::is_write(r.kind) && r.written.range.overlaps(range) && r.sent.is_none()
@@ -190,19 +226,15 @@ impl Cluster {
 
     /// A node tells the other Primary that it need not write this: what it has there itself counts as the later write,
     /// and stands for both when that is durable.
-    fn note_superseded(&mut self, n: usize, v: usize, range: Option<SectorRange>) {
-        let Some(range) = range else { return };
-        let theirs = |r: &&crate::cluster::Request| {
-            r.volume == v && r.sent.is_some() && crate::apps::is_write(r.kind) && r.written.range.overlaps(range)
-        };
-        let theirs: Vec<Written> = self.nodes[1 - n].requests.values().filter(theirs).map(|r| r.written).collect();
+    fn note_superseded(&mut self, n: usize, v: usize, ack: &BlockAck) {
+        let Some(range) = SectorRange::new(ack.sector, ack.size) else { return };
+        let theirs = self.nodes[1 - n].epochs.open.iter().rev();
+        let theirs = theirs.filter(|open| (open.volume, open.block_id, open.range) == (v, ack.block_id, range));
+        let Some(content) = theirs.map(|open| open.content.clone()).next() else { return };
         let Volume { data, arrived, .. } = &mut self.nodes[n].volumes[v];
         let durable = Payload::read(data.data(), range) == Payload::read(data.durable(), range);
         let mark = if durable { 0 } else { data.mark() };
-        for write in theirs.into_iter().filter(|w| w.content != ZEROES) {
-            let (start, end) = (write.range.start.max(range.start), write.range.end.min(range.end));
-            arrived.note_written(&Payload::of_write(write.content, SectorRange { start, end }), mark);
-        }
+        arrived.note_written(&content, mark);
     }
 
     /// A node learns what its peer says on the control stream.
@@ -243,8 +275,8 @@ impl Cluster {
         if !node.wish_is(&self.net.wishes[n]) {
             return Vec::new();
         }
-        let open = node.epochs.open.iter().filter(|(_, volume, r)| *volume == v && r.overlaps(range));
-        open.map(|(.., r)| *r).collect()
+        let open = node.epochs.open.iter().filter(|open| open.volume == v && open.range.overlaps(range));
+        open.map(|open| open.range).collect()
     }
 }
 

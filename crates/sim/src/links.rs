@@ -28,7 +28,7 @@ impl Cluster {
             Packet::Trim(w) | Packet::Zeroes(w) => units::SectorRange::new(w.sector, w.size),
             _ => None,
         };
-        self.note_sent(n, usize::from(volume.0), &packet, number)?;
+        self.note_sent(n, usize::from(volume.0), &packet, &payload, number)?;
         if let Some(range) = range {
             self.mirrored(n, usize::from(volume.0), range, &payload, number);
         }
