@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
 
-.PHONY: help build install deb static demo test test-rust test-python long bench bench-resync sim fuzz nemesis newcomer doc packages
+.PHONY: help build install deb static demo test test-rust test-python long bench bench-resync sim fuzz nemesis newcomer doc packages wrong-rules
 
 help:
 	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
@@ -67,6 +67,10 @@ test-rust:
 
 test-python:
 	tests/run python $(ARGS)
+
+# Which run notices each wrong version of a rule; `make test` tries that run first.
+wrong-rules:
+	WRITE_NOTICED=$(abspath crates/sim/tests/noticed.txt) $(CARGO) test --locked --profile sim -p urbd-sim --features "mutants rows" --test mutants
 
 packages:
 	tests/install test

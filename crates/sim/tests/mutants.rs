@@ -22,6 +22,9 @@ const DRAWN: std::ops::Range<u64> = 1_000_000..1_000_400;
 /// Of those whose network damages payload, and whose Primaries write to the same places.
 const UNLIKE: std::ops::Range<u64> = 3_000_000..3_000_100;
 
+/// By which run each was noticed when all were last tried (`make wrong-rules` writes it anew): tried first.
+const NOTICED: &str = include_str!("noticed.txt");
+
 /// A run, by which a mutant may be noticed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Trial {
@@ -35,6 +38,7 @@ enum Trial {
 
 /// How a mutant was noticed.
 struct Caught {
+    /// The name of the run.
     by: String,
     runs: usize,
     events: u64,
@@ -87,9 +91,16 @@ impl Trials {
         }
     }
 
-    fn hunt(&self, mutant: Mutant) -> Option<Caught> {
+    /// The runs by which these mutants were noticed last.
+    fn noticed(&self) -> BTreeMap<&'static str, Trial> {
+        let named: BTreeMap<String, Trial> = self.all().map(|trial| (self.name(trial), trial)).collect();
+        let lines = NOTICED.lines().filter_map(|line| line.split_once(": "));
+        lines.filter_map(|(mutant, run)| Some((mutant, *named.get(run)?))).collect()
+    }
+
+    fn hunt(&self, mutant: Mutant, first: Option<Trial>) -> Option<Caught> {
         let mut events = 0;
-        for (n, trial) in self.all().enumerate() {
+        for (n, trial) in first.into_iter().chain(self.all()).enumerate() {
             let outcome = self.run(trial, Some(mutant));
             events += outcome.events;
             if let Some(text) = outcome.failure.filter(|_| self.passes(trial)) {
@@ -107,18 +118,21 @@ fn every_wrong_rule_is_caught() {
     let scenarios = parse_scenarios(include_str!("../scenarios.txt"));
     let saved = Plan::parse_all(include_str!("../seeds.txt")).expect("seeds.rs reads it, too");
     let trials = Trials { scenarios, saved, passes: Mutex::default() };
+    let anew = std::env::var_os("WRITE_NOTICED");
+    let noticed = if anew.is_some() { BTreeMap::new() } else { trials.noticed() };
     let (next, found) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let hunter = || {
         while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let caught = trials.hunt(*mutant);
+            let caught = trials.hunt(*mutant, noticed.get(mutant.name()).copied());
             found.lock().expect("no hunter dies holding it").insert(mutant.name(), (mutant.rule(), caught));
         }
     };
     thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(hunter))));
-    let mut survivors = Vec::new();
+    let (mut survivors, mut by_what) = (Vec::new(), String::new());
     for (name, (rule, caught)) in found.into_inner().expect("no hunter died") {
         match caught {
             Some(Caught { by, runs, events, text }) => {
+                by_what += &format!("{name}: {by}\n");
                 let (by, text): (String, String) = (by.chars().take(40).collect(), text.chars().take(70).collect());
                 println!("{name:26} {by:40} run {runs:3} {events:8} events  {}", text.replace('\n', " "));
             }
@@ -126,6 +140,9 @@ fn every_wrong_rule_is_caught() {
         }
     }
     let _ = std::panic::take_hook();
+    if let Some(path) = anew {
+        std::fs::write(path, by_what).expect("the list can be written");
+    }
     assert!(survivors.is_empty(), "nothing has noticed: {survivors:#?}");
 }
 
