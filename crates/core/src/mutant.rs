@@ -184,7 +184,6 @@ mutants! {
     AckOvertakesState "ack-overtakes-state" Cluster "what a target has confirmed tells nothing of words before (data 0.3)";
     FrozenInTheWay "frozen-in-the-way" Cluster "nothing gives way to a write that is frozen, and sent when it thaws (data 3.2)";
     RepeatedAtOnce "repeated-at-once" Cluster "what is repeated waits for what it gave way to (data 3.2)";
-    RepeatedFirst "repeated-first" Cluster "what is repeated follows the write that it gave way to (data 3.2)";
     RestartInOneEpoch "restart-in-one-epoch" Cluster "a write that begins again is in a later epoch (data 1.9)";
     LatePeerOutdated "late-peer-outdated" Cluster "a peer that is connected says itself what its disk is (state 8.2)";
     ForcedAfterResync "forced-after-resync" Cluster "a disk that has become good is not forced (state 8.2)";

@@ -262,7 +262,7 @@ impl Resource {
     }
 
     /// The other Primary's next write waits until ours to the same blocks are settled here. Ours that have not begun
-    /// follow it: those that are repeated (P_RETRY_WRITE) would keep it waiting, and be repeated, for ever.
+    /// follow it: else it would wait for as long as there is something to write here.
     pub(crate) fn follows_waiting(&self, d: VolumeNr, range: SectorRange) -> bool {
         let waits = |c: &Connection| {
             if !c.cfg.two_primaries || c.resolve_conflicts() {
@@ -272,7 +272,7 @@ impl Resource {
             let theirs = next.and_then(|next| change_of(&next.packet)?.0);
             theirs.is_some_and(|r| r.overlaps(range))
         };
-        let follows = self.connections.values().any(waits) && !mutant(Mutant::RepeatedFirst);
+        let follows = self.connections.values().any(waits);
         if follows {
             hit("conflicts", || "waits: the other's".to_owned());
         }
