@@ -66,6 +66,14 @@ pub(crate) struct Net {
 }
 
 impl Net {
+    /// What is on its way behind a narrow place has passed it.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        let streams = self.connections.iter_mut().flat_map(|connection| connection.streams.iter_mut().flatten());
+        for (at, _) in streams.flat_map(|stream| stream.items.iter_mut()) {
+            *at = (*at).min(now);
+        }
+    }
+
     pub(crate) fn get(&mut self, number: u64) -> Option<&mut Connection> {
         self.connections.iter_mut().find(|c| c.number == number)
     }

@@ -70,13 +70,14 @@ impl Cluster {
         }
     }
 
-    /// Resyncs may take all there is from now on: what a slow one does has been seen.
+    /// Resyncs and the network may take all there is from now on: what slow ones do has been seen.
     fn haste(&mut self) {
         let plain = crate::drawn::Drawn::default();
         if self.setup.drawn == plain {
             return;
         }
         self.setup.drawn.bandwidth = 0;
+        self.net.hurry(self.now);
         self.setup.drawn.slower = plain.slower;
         // `retry-connect` waits for ever for a person who decides.
         self.setup.drawn.rr_conflict = plain.rr_conflict;
