@@ -202,7 +202,7 @@ impl Resource {
         if let Verdict::Disconnect(reason) = attempt.verdict
             && let Some(nine) = self.connections[i].nine_mut()
         {
-            nine.refused = Some(reason.to_string());
+            nine.refused = Some(reason);
         }
         self.handshake_went_on(i);
     }
