@@ -33,6 +33,8 @@ impl Resource {
         match self.connections[i].nine() {
             Some(_) if self.state.replicates(i, d) => return self.send_uuids110(i, d, extra),
             Some(_) => return,
+            // Which packet says it is not known yet; the handshake will.
+            None if self.connections[i].dialect().is_none() => return,
             None => {}
         }
         let dev = &self.devices[d];

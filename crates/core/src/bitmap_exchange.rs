@@ -267,6 +267,7 @@ impl Resource {
     }
 
     pub(crate) fn report_end(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
+        self.connections[i].peer_devices[d].write_failed &= failed > 0;
         let rs = &self.connections[i].peer_devices[d].resync;
         let seconds = rs.started.map_or(0.0, |t| self.now.since(t).as_secs_f64());
         let kib = rs.total * 4;

@@ -162,7 +162,8 @@ impl Waiting {
 
 impl Resource {
     pub(crate) fn end(&mut self, id: Option<u64>, result: Result<(), CommandError>) {
-        if let Some(id) = id.filter(|id| self.promoted_again(*id, &result)) {
+        let attended = id.filter(|id| !disks::is_unattended(*id));
+        if let Some(id) = attended.filter(|id| self.promoted_again(*id, &result)) {
             self.emit(Effect::CommandDone { id, result });
         }
     }

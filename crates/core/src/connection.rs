@@ -174,6 +174,8 @@ pub(crate) struct PeerDevice {
     pub(crate) verify_from: u64,
     /// Marked blocks, as the peer was told last: both nodes decide about a split brain by the same numbers.
     pub(crate) changes_told: u64,
+    /// A write has failed here that the peer may have, and no resync has ended since.
+    pub(crate) write_failed: bool,
     /// A verify found differences that no resync has repaired yet.
     pub(crate) differences_found: bool,
     /// Blocks that were marked when the node connected anew to have them copied; 0 once a resync has begun since.
@@ -349,6 +351,7 @@ impl PeerDevice {
             refused_writes: false,
             verify_from: 0,
             changes_told: 0,
+            write_failed: false,
             differences_found: false,
             repair_tried: 0,
             repair_at: None,

@@ -171,6 +171,7 @@ impl Resource {
             pd.resync = keep.resync;
             pd.before_resync = keep.before_resync;
             pd.verify_from = keep.verify_from;
+            pd.write_failed = keep.write_failed;
             pd.differences_found = keep.differences_found;
             pd.repair_tried = keep.repair_tried;
         }

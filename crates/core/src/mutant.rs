@@ -101,6 +101,7 @@ mutants! {
     UnloggedUnsaid "unlogged-unsaid" Cluster "no write without the activity log before the superblock says that it is not kept (on-disk 3.11)";
     AheadTellsOnce "ahead-tells-once" Cluster "before a resync without bitmaps the target is told of every marked block (data 6.5)";
     CrashUncopied "crash-uncopied" Cluster "in 9's dialect what a crashed Primary had is copied when both come back (state 5.8, A13)";
+    FailedWriteForgotten "failed-write-forgotten" Cluster "in 9's dialect a connect copies what a failed write has marked (state 2.7, row 2)";
     BehindEarly "behind-early" Cluster "a disk that is being attached is behind nobody (data 6.5)";
     AheadInOneGeneration "ahead-in-one-generation" Cluster "a Primary that runs ahead starts a generation (data 6.5)";
     CorrectedTooEarly "corrected-too-early" Decision "who attaches is told what was compared (state 5.7, rules 34, 35)";

@@ -631,6 +631,9 @@ impl Resource {
             Local::Ok | Local::None | Local::Pending => Err(IoError::Io),
         };
         let elsewhere = result.is_ok() && w.local != Local::Ok;
+        if result.is_err() {
+            self.connections.values_mut().for_each(|c| c.peer_devices[d].write_failed = true);
+        }
         // Later a newer write may have marked these blocks again.
         let equal_on = if w.local == Local::Ok { w.ok.and(w.sis) } else { NodeMask::default() };
         let range = w.range;

@@ -299,7 +299,7 @@ impl Cluster {
                 // It may be demoted, or connected again, in this very turn.
                 volume.alone |= volume.word.is_some_and(|w| w.role == Role::Primary);
             }
-            reason if text.starts_with("generations compared ") => volume.gave_in |= chooses_a_victim(reason),
+            reason if chooses_a_victim(reason) => volume.gave_in = true,
             "was-inconsistent" => volume.came_inconsistent = true,
             "state-change" if text.contains("disk( UpToDate -> Failed )") => volume.arrived.closed = true,
             // The process may die in this very turn, or lose its connection.

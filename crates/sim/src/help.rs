@@ -65,6 +65,10 @@ pub(crate) enum Help {
     DemoteOne,
     /// The nodes connect anew.
     Renew,
+    /// A Primary without a disk, which 9's dialect does not let in, is demoted: then its disk is taken into use again.
+    DemoteDiskless,
+    /// One of two Primaries that are not to be, and do not connect, is demoted.
+    PartPrimaries,
     /// A node whose disk the peer does not accept is disconnected.
     Leave,
 }
@@ -112,6 +116,8 @@ impl Cluster {
             Help::DeclareGood => self.reasons.by_hand || passed_on || any(&["just-created-both"]),
             Help::Renew => passed_on || self.only_marks_are_left(),
             Help::Leave => any(&A_PERSON_CHOOSES) || self.reasons.by_hand,
+            Help::DemoteDiskless => any(&["diskless-unspoken"]),
+            Help::PartPrimaries => any(&["two-primaries"]),
             Help::DemoteOne => self.setup.extras.two_primaries,
         }
     }

@@ -191,8 +191,11 @@ impl Cluster {
             if round >= 20 && round % 8 == 4 && self.may_help(Help::NewMetadata) {
                 return self.create_metadata(victim);
             }
-            if discard {
+            if discard || (round >= 4 && self.may_help(Help::PartPrimaries)) {
                 self.give_up_primaries(victim);
+            }
+            if round >= 4 && self.may_help(Help::DemoteDiskless) {
+                self.demote_diskless();
             }
             for n in 0..2 {
                 if alone(self, n) {
@@ -236,6 +239,17 @@ impl Cluster {
             self.command(n, Command::Secondary { force: true });
         }
         self.run_until(self.now + Duration::from_secs(1));
+    }
+
+    /// A disk that lacks what its Primary's users have seen is not taken into use beside them, nor is its node let in.
+    fn demote_diskless(&mut self) {
+        let diskless = |w: &StateWord| w.role == Role::Primary && w.disk < DiskState::Inconsistent;
+        for n in 0..2 {
+            if self.nodes[n].volumes.iter().filter_map(|v| v.word).any(|w| diskless(&w)) {
+                self.want_open(n, false);
+                self.command(n, Command::Secondary { force: true });
+            }
+        }
     }
 
     /// A disk that the peer does not accept can be attached when nobody is asked.

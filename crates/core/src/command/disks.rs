@@ -19,6 +19,11 @@ pub(crate) const KEEPS_BITMAP: u32 = 120;
 /// What copies marked blocks by itself has ids of its own, from here down by volume; nobody is told of their end.
 const UNATTENDED: u64 = u64::MAX - 1024;
 
+/// Is this the id of what copies marked blocks by itself?
+pub(super) fn is_unattended(id: u64) -> bool {
+    (UNATTENDED - u64::from(u16::MAX)..=UNATTENDED).contains(&id)
+}
+
 impl Resource {
     pub(super) fn detach(&mut self, id: u64, d: VolumeNr, force: bool) {
         if self.devices[d].backing.is_none() {
@@ -103,6 +108,11 @@ impl Resource {
     /// As `invalidate --reset-bitmap=no`, or `invalidate-remote`, but nobody waits for it.
     pub(crate) fn copy_marked(&mut self, d: VolumeNr, remote: Option<NodeId>) {
         self.invalidate(UNATTENDED - u64::from(d.0), d, remote, Copied::Marked);
+    }
+
+    /// As `invalidate`, or `invalidate-remote`, but nobody waits for it.
+    pub(crate) fn copy_all(&mut self, d: VolumeNr, remote: Option<NodeId>) {
+        self.invalidate(UNATTENDED - u64::from(d.0), d, remote, Copied::All);
     }
 
     /// What is marked can be copied without a new handshake in 9's dialect only.

@@ -4,6 +4,7 @@
 use super::split_brain::{self, Loser, Policies};
 use super::uuid9::{Direction, Strategy};
 use super::{DiskState, Reason};
+use wire::AfterSplitBrain;
 
 /// One side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +46,31 @@ pub struct Input {
 #[must_use]
 pub fn wanted(input: &Input) -> (Strategy, Reason) {
     match input.found {
+        found if worthless_source(input, found) => (against(found), Reason::DiskStateDecides),
         Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect => after_split_brain(input),
         Strategy::NoSync => (input.found, input.rule),
         found if input.protocol >= 121 => reverted(input, found),
         found => (found, input.rule),
+    }
+}
+
+/// Would an Inconsistent disk, however new its generation, overwrite the good one of a Primary? That was promoted by
+/// force, as no copy was good, and there may have been no slot by which to begin a generation.
+fn worthless_source(input: &Input, found: Strategy) -> bool {
+    let (source, target) = match found.direction() {
+        Some(Direction::Source) => (input.me, input.peer),
+        Some(Direction::Target) => (input.peer, input.me),
+        None => return false,
+    };
+    source.disk == DiskState::Inconsistent && target.disk == DiskState::UpToDate && target.primary
+}
+
+/// All of it is copied the other way.
+fn against(found: Strategy) -> Strategy {
+    match found.direction() {
+        Some(Direction::Source) => Strategy::TargetSetBitmap,
+        Some(Direction::Target) => Strategy::SourceSetBitmap,
+        None => found,
     }
 }
 
@@ -76,6 +98,7 @@ fn after_split_brain(input: &Input) -> (Strategy, Reason) {
         });
         match resolution.loser {
             Some(loser) if worse_disk_wins(input, loser) => undecided = Reason::OutdatedWouldWin,
+            Some(Loser::Peer) if peer_cannot_demote(input) => undecided = Reason::CannotDemote,
             Some(loser) => return (towards(loser), resolution.reason),
             None => {}
         }
@@ -85,6 +108,15 @@ fn after_split_brain(input: &Input) -> (Strategy, Reason) {
         (false, true) => (towards(Loser::Peer), Reason::DiscardMyData),
         _ => (Strategy::SplitBrainDisconnect, undecided),
     }
+}
+
+/// A Primary that is to be demoted first leaves it to people (`call-pri-lost-after-sb`), and the data that one of them
+/// wants discarded is: both nodes must come to that.
+fn peer_cannot_demote(input: &Input) -> bool {
+    let Policies { one, two, .. } = input.policies;
+    let policy = if input.me.primary { two } else { one };
+    let told = input.me.discard_my_data != input.peer.discard_my_data;
+    input.peer.primary && policy == AfterSplitBrain::CallPriLost && told
 }
 
 /// A policy knows who changed more, or was Primary first, not what a disk is worth. One that is known to lack something

@@ -555,8 +555,12 @@ impl Judge<'_> {
         if wished && ends_handshake && !mutant(Mutant::WishConnects) {
             return Err(Code::NeedConnection);
         }
+        // A state may be as bad as the one before, as that of a target of an Outdated source is in 9's dialect: that
+        // lets nobody become Primary.
+        let rises = new.role == Role::Primary && old.role != Role::Primary && !mutant(Mutant::PrimaryWithoutData);
         match self.valid() {
             Err(code) if earlier.valid() != Err(code) => Err(code),
+            Err(_) if rises && lacks_data(self.state, self.volume) => Err(Code::NoUpToDateDisk),
             _ => self.soft(old, new),
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::api::{RequestKind, Severity};
+use crate::command::disks::KEEPS_BITMAP;
 use crate::connection::Connection;
 use crate::decide::Role;
 use crate::decide::state::{PairState, State};
@@ -130,20 +131,23 @@ impl Resource {
         true
     }
 
-    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2).
-    /// Then it is compared again who has what.
+    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2),
+    /// unless all slots count from an older one already. In any case it is compared again who has what.
     pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
         self.devices[d].first_write = FirstWrite::Nothing;
         let mut bad = NodeMask::default();
         let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
         self.state.pairs(d).filter(inconsistent).for_each(|(i, _)| bad.insert(i));
-        if !self.begin_generation9(d, bad) {
-            return;
-        }
+        self.begin_generation9(d, bad);
         for i in self.connections.ids() {
             if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
                 self.send_forced_uuids(i, d);
-                self.connections[i].peer_devices[d].consider_resync = true;
+                match self.state.peer_disk(i, d) {
+                    // It says nothing of its own accord.
+                    DiskState::Outdated if self.connections[i].version() < KEEPS_BITMAP => self.copy_all(d, Some(i)),
+                    DiskState::Outdated => self.copy_marked(d, Some(i)),
+                    _ => self.connections[i].peer_devices[d].consider_resync = true,
+                }
             }
         }
     }

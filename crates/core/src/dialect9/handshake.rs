@@ -69,7 +69,10 @@ enum Preparation {
 impl Preparation {
     fn of(strategy: Strategy) -> Preparation {
         match strategy {
-            Strategy::SourceSetBitmap | Strategy::TargetSetBitmap => Preparation::Set,
+            // What another node lacks is not known to be what the peer lacks: all of it is copied.
+            Strategy::SourceSetBitmap | Strategy::SourceCopyOtherBitmap(_) | Strategy::TargetSetBitmap => {
+                Preparation::Set
+            }
             Strategy::TargetClearBitmap => Preparation::Clear,
             _ => Preparation::AsIs,
         }
@@ -78,13 +81,10 @@ impl Preparation {
 
 /// The state in which a resync begins that this node knows how to prepare.
 fn begins(strategy: Strategy) -> Option<Replication> {
-    match strategy {
-        Strategy::SourceCopyOtherBitmap(_) => None,
-        other => other.direction().map(|direction| match direction {
-            Direction::Source => Replication::WFBitMapS,
-            Direction::Target => Replication::WFBitMapT,
-        }),
-    }
+    strategy.direction().map(|direction| match direction {
+        Direction::Source => Replication::WFBitMapS,
+        Direction::Target => Replication::WFBitMapT,
+    })
 }
 
 /// May the nodes be connected, as far as is known?
@@ -202,7 +202,7 @@ impl Resource {
         if let Verdict::Disconnect(reason) = attempt.verdict
             && let Some(nine) = self.connections[i].nine_mut()
         {
-            nine.refused = Some(reason.to_string());
+            nine.refused = Some(reason);
         }
         self.handshake_went_on(i);
     }
@@ -224,6 +224,10 @@ impl Resource {
         let own = Told { uuids: &sent, disk, role: self.state.role };
         let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
         let Begins { replication, bitmap } = self.compare9(i, d, [own, other])?;
+        let both = [own.role, other.role] == [Role::Primary; 2];
+        if both && !self.connections[i].cfg.two_primaries && !mutant(Mutant::TwoPrimaries) {
+            return Err(Verdict::Disconnect(Reason::TwoPrimariesMeet));
+        }
         Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
     }
 
@@ -338,12 +342,19 @@ impl Resource {
         [own, other]: [Told<'_>; 2],
     ) -> Result<Replication, Verdict> {
         let dirty = own.uuids.dirty_bits.max(other.uuids.dirty_bits) > 0;
-        let overwrites = own.role == Role::Primary && own.disk >= DiskState::Consistent && dirty;
+        let primary = [own.role, other.role].map(|role| role == Role::Primary);
+        let overwrites = primary[0] && own.disk >= DiskState::Consistent && dirty;
         match strategy {
             Strategy::NoSync => Ok(Replication::Established),
             Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if mutant(Mutant::CrashUncopied) => {
                 Ok(Replication::Established)
             }
+            // Whose users go on with the one copy has more than who crashed (5.6).
+            Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if primary != [false; 2] => Ok(match primary {
+                [true, true] => Replication::Established,
+                [true, false] => Replication::WFBitMapS,
+                _ => Replication::WFBitMapT,
+            }),
             Strategy::Retry => Err(Verdict::Retry(reason)),
             other => match begins(other) {
                 Some(Replication::WFBitMapT) if overwrites => Err(Verdict::Disconnect(Reason::PrimaryWouldBeTarget)),
@@ -391,11 +402,13 @@ impl Resource {
         }
     }
 
-    /// Two good copies of one generation: no bitmap is needed (2.7, row 2).
+    /// Two good copies of one generation: no bitmap is needed (2.7, row 2). What a write that failed has marked stays:
+    /// the peer may have it, and `consider_repair` has it copied; a kernel forgets that, too.
     fn forget_equal_bits(&mut self, i: NodeId, d: VolumeNr, part: &Part, outcome: Outcome) {
         let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
-        let slot = self.slot(i, d);
+        let keeps = self.connections[i].peer_devices[d].write_failed && !mutant(Mutant::FailedWriteForgotten);
+        let slot = self.slot(i, d).filter(|_| !keeps);
         let Some(b) = &mut self.devices[d].backing else { return };
         if !good || outcome.replication != Replication::Established {
             return;
@@ -410,9 +423,5 @@ impl Resource {
 
 /// Why the nodes stay apart.
 fn reason_against(strategy: Strategy, rule: Reason) -> Reason {
-    match strategy.direction() {
-        Some(Direction::Source | Direction::Target) => Reason::ResyncUnspoken,
-        None if strategy == Strategy::Unrelated => Reason::UnrelatedData,
-        None => rule,
-    }
+    if strategy == Strategy::Unrelated { Reason::UnrelatedData } else { rule }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Nine {
     /// When the next such transaction begins, if the last one came to nothing.
     pub(crate) again: Option<Instant>,
     /// Why the nodes must not be connected, when this node is the one to say so.
-    pub(crate) refused: Option<String>,
+    pub(crate) refused: Option<crate::decide::Reason>,
     /// The position in this node's stream of writes that the peer knows.
     pub(crate) position_told: Option<u64>,
     /// The peer's.
@@ -165,8 +165,11 @@ impl Resource {
     /// come so far.
     pub(crate) fn peer_refuses(&mut self, i: NodeId) {
         let own = self.connections[i].nine_mut().and_then(|nine| nine.refused.take());
-        let text = own.unwrap_or_else(|| "the peer's comparison says that the nodes must not be connected".to_owned());
-        self.note(Severity::Error, None, Some(i), "handshake-refused", format!("{text}; not connecting any more"));
+        let (name, text) = match own {
+            Some(reason) => (reason.name(), reason.to_string()),
+            None => ("handshake-refused", "the peer's comparison says that the nodes must not be connected".to_owned()),
+        };
+        self.note(Severity::Error, None, Some(i), name, format!("{text}; not connecting any more"));
         self.stand_alone(i);
     }
 }

@@ -486,7 +486,14 @@ impl Resource {
     /// In 9's dialect bitmaps can be exchanged at any time.
     fn repair9(&mut self, i: NodeId, d: VolumeNr, peer_role: Role) {
         self.connections[i].peer_devices[d].differences_found = false;
-        if self.connections[i].version() < KEEPS_BITMAP {
+        let remote = Some(i).filter(|_| peer_role != Role::Primary);
+        let old = self.connections[i].version() < KEEPS_BITMAP;
+        if old && self.connections[i].peer_devices[d].write_failed {
+            let text = "a write failed that the peer may have: copying all of the volume";
+            self.note(Severity::Warning, Some(d), Some(i), "write-repair", text);
+            return self.copy_all(d, remote);
+        }
+        if old {
             let text = format!(
                 "{} KiB are marked as different, and below protocol version {KEEPS_BITMAP} only all of the volume can be \
                  copied: `invalidate` on the node with the worse copy",
@@ -495,7 +502,7 @@ impl Resource {
             return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
         }
         self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
-        self.copy_marked(d, Some(i).filter(|_| peer_role != Role::Primary));
+        self.copy_marked(d, remote);
     }
 
     /// Tells the peer of every block that is marked here: it may know of none of them.

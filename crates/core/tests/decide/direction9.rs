@@ -66,6 +66,39 @@ fn no_policy_chooses_the_worse_disk() {
     }
 }
 
+/// The Primary that would lose is left to people, and these have chosen: both nodes come to the same.
+#[test]
+fn a_person_chooses_where_a_primary_would_have_to_be_demoted() {
+    let policies = Policies {
+        none: AfterSplitBrain::DiscardLeastChanges,
+        one: AfterSplitBrain::CallPriLost,
+        two: AfterSplitBrain::CallPriLost,
+    };
+    let primary = Side { primary: true, ..SIDE };
+    let at_primary = Input { me: primary, peer: DISCARDS, policies, ..INPUT };
+    assert_eq!(wanted(&at_primary), (Strategy::SourceUseBitmap, Reason::DiscardMyData));
+    let at_other = Input { me: DISCARDS, peer: primary, policies, resolve_conflicts: false, ..INPUT };
+    assert_eq!(wanted(&at_other), (Strategy::TargetUseBitmap, Reason::DiscardMyData));
+    let nobody = Input { me: SIDE, ..at_other };
+    assert_eq!(wanted(&nobody), (Strategy::SourceUseBitmap, Reason::TieBroken));
+}
+
+/// A Primary by force beside a disk that is worthless, though of a newer generation.
+#[test]
+fn no_inconsistent_disk_overwrites_a_good_primary() {
+    let bad = Side { disk: DiskState::Inconsistent, ..SIDE };
+    let forced = Side { primary: true, ..SIDE };
+    let source = Input { found: Strategy::SourceUseBitmap, rule: Reason::BitmapSelf, me: bad, peer: forced, ..INPUT };
+    assert_eq!(wanted(&source), (Strategy::TargetSetBitmap, Reason::DiskStateDecides));
+    let target = Input { found: Strategy::TargetUseBitmap, rule: Reason::BitmapPeer, me: forced, peer: bad, ..INPUT };
+    assert_eq!(wanted(&target), (Strategy::SourceSetBitmap, Reason::DiskStateDecides));
+    assert_eq!(wanted(&Input { me: SIDE, ..target }).0, Strategy::TargetUseBitmap);
+    let worse = Side { disk: DiskState::Outdated, ..forced };
+    assert_eq!(wanted(&Input { me: worse, ..target }).0, Strategy::TargetUseBitmap);
+    let better = Side { disk: DiskState::Outdated, ..SIDE };
+    assert_eq!(wanted(&Input { peer: better, ..target }).0, Strategy::TargetUseBitmap);
+}
+
 fn sides() -> impl Iterator<Item = Side> {
     let flags = [false, true];
     let all = flags.into_iter().flat_map(move |primary| flags.map(|discard| (primary, discard)));

@@ -282,6 +282,10 @@ fn settle(pair: &mut Pair, delayed: &mut Delayed, rng: &mut Rng) {
         turns += 1;
         assert!(turns < 5000 && pair.now.since(start) < Duration::from_secs(120), "{:?}", last_notes(pair));
         let states = connections(pair);
+        if states == [StandAlone; 2] && roles(pair) == [wire::Role::Primary; 2] {
+            // Both were promoted while they did not see each other: a person chooses.
+            pair.command(1, Command::Secondary { force: false });
+        }
         for node in [0, 1] {
             if states[node] == StandAlone {
                 connect(pair, node);
