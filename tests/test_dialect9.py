@@ -9,7 +9,7 @@ import pytest
 import cluster as C
 from cluster import MIB, Failed, eventually
 from test_resync import corrupt
-from test_three_nodes import MESH, refused, same, text, together, towards
+from test_three_nodes import same
 from test_two_nodes import Load, verify
 
 SIZE = 32 * MIB
@@ -305,27 +305,4 @@ def test_a_split_brain_is_left_to_people(cluster):
     b.urbd("connect", "--discard-my-data", "r0")
     a.urbd("connect", "r0")
     in_sync(a, b)
-    same(a, b)
-
-
-def test_the_second_peer_is_refused_by_name(cluster):
-    """Three nodes in a mesh: one peer at a time, as in the old dialect."""
-    nodes = [cluster.node(name, size=SIZE) for name in "abc"]
-    config = text(nodes, f"{MESH} urbd {{ protocol-version-max 124; }}")
-    for n in nodes:
-        n.put_res("r0", config)
-        n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
-    a, b, c = nodes
-    a.start()
-    b.start()
-    eventually("a and b are connected", lambda: towards(a, b)["conn"] == "Connected", 20)
-    a.urbd("new-current-uuid", "--clear-bitmap", "r0/0")
-    together(a, b)
-    c.start()
-    refused(a, c)
-    refused(b, c)
-    assert "in DRBD 9's dialect urbd speaks with one peer as yet" in a.log()
-    a.urbd("primary", "r0")
-    a.write(0, os.urandom(MIB))
-    a.flush()
     same(a, b)

@@ -155,6 +155,7 @@ impl Resource {
     pub(crate) fn pump_al(&mut self, d: VolumeNr) {
         if self.devices[d].al_queue.is_starved() {
             self.repetitions_leave_al(d);
+            self.unsettled_leave_log(d);
         }
         if std::mem::take(&mut self.devices[d].recheck_al) {
             for job in std::mem::take(&mut self.devices[d].al_queue.refused) {
@@ -249,6 +250,7 @@ impl Resource {
         }
         self.peer_writes.values_mut().filter(|w| w.device == d).for_each(|w| w.al_held = false);
         self.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
+        self.unsettled_forget_log(d);
         let queue = std::mem::take(&mut self.devices[d].al_queue);
         for job in queue.taken.into_iter().map(|(_, job)| job).chain(queue.refused) {
             self.al_granted(job, false);
@@ -267,6 +269,7 @@ impl Resource {
             w.al_held = false;
         }
         self.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
+        self.unsettled_forget_log(d);
     }
 
     /// Does any write wait for the activity log?

@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, MetadataFlags, Refusal};
-use crate::decide::{Reason, io_error};
+use crate::decide::{Reason, StateChangeResult, io_error};
 use crate::device::{Backing, Flushing};
 use crate::metadata::MdWriter;
 use crate::mutant::{Mutant, mutant};
@@ -293,7 +293,9 @@ impl Resource {
         if attach.activity_log == AlAction::Discard && bitmaps.len() > 1 {
             // The peer knows what it sent to this Secondary before that crashed. Nobody else does.
             let hot = if input.al_disabled { None } else { self.hot_extents(d, &layout, &md, log) };
-            let was_here = |p: &&meta::PeerRecord| p.flags.contains(PeerFlags::CONNECTED);
+            // Of several peers each knows only what came from itself.
+            let several = self.in_mesh9();
+            let was_here = |p: &&meta::PeerRecord| p.flags.contains(PeerFlags::CONNECTED) && !several;
             let peers: Vec<usize> = md.peers.iter().filter(was_here).filter_map(|p| p.slot.map(usize::from)).collect();
             let strangers = bitmaps.iter_mut().enumerate().filter(|(slot, _)| !peers.contains(slot));
             mark_hot(strangers.map(|(_, bits)| bits), hot.as_ref(), &area);
@@ -476,6 +478,13 @@ impl Resource {
         if !self.fits_into_use(d) {
             return;
         }
+        if self.in_mesh9() && self.attach_needs_consent(d) {
+            if self.state.is_primary() {
+                let text = "a Primary among several peers takes no disk into use: make it Secondary first".to_owned();
+                return self.attach_failed(d, StateChangeResult::NotSupported.code(), text);
+            }
+            self.leave_for_attach(d);
+        }
         if !self.attach_needs_consent(d) {
             return self.take_into_use(d);
         }
@@ -644,6 +653,7 @@ impl Resource {
 
     /// Writes that the peer has not confirmed count as different: the log that covered them is about to be emptied.
     fn account_for_unconfirmed(&mut self, d: VolumeNr) {
+        self.mark_all_unsettled(d);
         let open: Vec<SectorRange> = self
             .requests
             .iter()

@@ -3,7 +3,7 @@
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
 use crate::decide::state::Replication;
-use crate::dialect9::Nine;
+use crate::dialect9::{AllUnsettled, Nine};
 use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
 use crate::peer_epochs::PeerEpoch;
@@ -59,6 +59,11 @@ pub(crate) struct Connection {
     /// Flushes of the oldest epoch that are still running.
     pub(crate) epoch_flushes: u32,
     pub(crate) epoch_flushing: bool,
+
+    /// Writes of the peer of which it has not said who has them (9).
+    pub(crate) unsettled: AllUnsettled,
+    /// The position of the last one that this node has (9). Over all sessions.
+    pub(crate) heard_at: Option<u64>,
 
     // Liveness (spec 10).
     pub(crate) last_heard: Instant,
@@ -137,6 +142,8 @@ pub(crate) struct PeerDevice {
     pub(crate) says: Replication,
     /// This volume was Established with the peer, and that was lost or ended (9's RECONNECT).
     pub(crate) was_established: bool,
+    /// Marked is, among others, what a Primary wrote that was lost before it had said who has it (9).
+    pub(crate) lost_writes: bool,
     /// The peer's capacity, remembered over connections; 0 = it never had a disk.
     pub(crate) peer_capacity: Sector,
     /// Next sequence number is this plus one (`docs/spec/wire-protocol.md` 3.3).
@@ -239,6 +246,8 @@ impl Connection {
             next_epoch_id: 0,
             epoch_flushes: 0,
             epoch_flushing: false,
+            unsettled: AllUnsettled::new(),
+            heard_at: None,
             last_heard: Instant(0),
             ping_sent: None,
             pings_out: 0,
@@ -331,6 +340,7 @@ impl PeerDevice {
             uuids110: None,
             says: Replication::Off,
             was_established: false,
+            lost_writes: false,
             peer_capacity: Sector(0),
             seq: sequence,
             peer_seq: sequence,

@@ -54,6 +54,7 @@ impl Resource {
             Packet::ConnStChgReply(result) => return self.peer_answered_change(i, *result),
             Packet::TwopcYes(_) | Packet::TwopcNo(_) | Packet::TwopcRetry(_) => return self.vote_received(i, &packet),
             Packet::PeerAck(ack) => return self.peer_has_told(i, ack),
+            Packet::FlushForward(asked) => return self.flush_forwarded(i, asked),
             Packet::DelayProbe(_) => return,
             _ => {}
         }
@@ -123,7 +124,7 @@ impl Resource {
             Packet::State(theirs) if volume == VolumeNr::NONE => return self.role_received(i, theirs),
             Packet::DelayProbe(_) => return,
             Packet::Dagtag(at) => return self.position_heard(i, *at),
-            Packet::PeerDagtag(_) => return,
+            Packet::PeerDagtag(named) => return self.lost_primary_named(i, named),
             Packet::FlushRequests(sequence) => return self.flush_asked(i, *sequence),
             Packet::FlushRequestsAck(answer) => return self.flush_answered(i, answer),
             _ => {}
@@ -147,15 +148,15 @@ impl Resource {
         };
         match packet {
             Packet::Data(w) => {
-                self.peer_wrote(i, w.size);
+                self.peer_wrote(i, d, w.range().expect("the decoder checks ranges"));
                 self.peer_data(i, d, &w, payload);
             }
             Packet::Trim(w) => {
-                self.peer_wrote(i, w.size);
+                self.peer_wrote(i, d, w.range().expect("the decoder checks ranges"));
                 self.peer_trim(i, d, &w);
             }
             Packet::Zeroes(w) => {
-                self.peer_wrote(i, w.size);
+                self.peer_wrote(i, d, w.range().expect("the decoder checks ranges"));
                 self.peer_zeroes(i, d, &w);
             }
             Packet::DataRequest(r) => self.peer_read(i, d, r),

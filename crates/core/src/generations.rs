@@ -24,7 +24,8 @@ impl Resource {
             return;
         }
         let view = self.view(d);
-        let together = view.is_together() && view.peer_disk >= DiskState::Inconsistent;
+        let all = !self.in_mesh9() || self.all_together(d);
+        let together = view.is_together() && view.peer_disk >= DiskState::Inconsistent && all;
         let parts = view.replication == Replication::WFBitMapS && !mutant(Mutant::FencedSourceInOneGeneration);
         if (together && !parts) || view.disk != DiskState::UpToDate {
             self.devices[d].new_generation_pending = false;
@@ -113,6 +114,10 @@ impl Resource {
         if !written || !self.state.replicates_anywhere(d) || !self.knows_strangers(d) {
             return;
         }
+        // In 9's dialect the Primary begins one, of which all hear that are there.
+        if self.in_mesh9() && self.connected().any(|(_, c)| c.nine().is_some()) {
+            return;
+        }
         let Some(b) = &self.devices[d].backing else { return };
         let current = b.md.current;
         if is_fresh(current) || b.md.version() == meta::Version::V08 {
@@ -140,6 +145,9 @@ impl Resource {
 
     pub(crate) fn create_pending_generation(&mut self, d: VolumeNr) {
         if !self.generation_undecided(d) && std::mem::take(&mut self.devices[d].new_generation_pending) {
+            if self.in_mesh9() {
+                return self.begin_among_peers9(d);
+            }
             self.new_generation(d);
             // A peer may be behind, and will catch up with this generation.
             let told: Vec<_> = self.connections.ids().filter(|i| self.state.replicates(*i, d)).collect();

@@ -93,17 +93,14 @@ impl Resource {
     }
 
     /// The peer has proved who it is. Is it refused as there is another one already? DRBD 8.4 takes a resource for one
-    /// of two nodes (`docs/spec/connection-and-state.md` 4.2), and in 9's dialect this node speaks with one peer. Who
-    /// came first stays. As long as nothing was agreed with that one it may yet fail, so this one comes again.
+    /// of two nodes (`docs/spec/connection-and-state.md` 4.2): beside a peer that speaks its dialect there is no other.
+    /// Who came first stays. As long as nothing was agreed with that one it may yet fail, so this one comes again.
     pub(crate) fn refuse_beside_other(&mut self, i: NodeId) -> bool {
-        let Some((other, _)) = self.connected().find(|(other, _)| *other != i) else { return false };
+        let others = self.connections.ids().filter(|other| *other != i && self.state.is_connected(*other));
+        let refused = { others }.find_map(|other| Some((other, self.why_not_beside(i, other)?)));
+        let Some((other, why)) = refused else { return self.waits_for_own_resync(i) };
         let met = self.devices.ids().any(|d| self.state.replication(other, d) != Replication::Off);
         let name = |i: NodeId| &self.connections[i].cfg.peer_name;
-        let of_84 = [i, other].into_iter().find(|i| self.connections[*i].nine().is_none());
-        let why = match of_84 {
-            Some(old) => format!("{} speaks DRBD 8.4's protocol, which knows one peer", name(old)),
-            None => "in DRBD 9's dialect urbd speaks with one peer as yet".to_owned(),
-        };
         let (name, other) = (name(i), name(other));
         if met {
             let text = format!(
@@ -115,6 +112,35 @@ impl Resource {
             self.begin_anew(i, Lost::NetworkFailure, "another-came-first", text, (RETRY, false));
         }
         true
+    }
+
+    /// Why two peers cannot be connected at the same time, if so.
+    fn why_not_beside(&self, i: NodeId, other: NodeId) -> Option<String> {
+        let both = [i, other].map(|i| &self.connections[i]);
+        if let Some(old) = both.into_iter().find(|c| c.nine().is_none()) {
+            return Some(format!("{} speaks DRBD 8.4's protocol, which knows one peer", old.cfg.peer_name));
+        }
+        let two = both.iter().any(|c| c.cfg.two_primaries);
+        two.then(|| "with allow-two-primaries urbd speaks with one peer as yet".to_owned())
+    }
+
+    /// A node that is brought up to date by one peer connects with no other one before that has ended: it would be the
+    /// target of both, and what it has got from the one says nothing about what it lacks of the other.
+    fn waits_for_own_resync(&mut self, i: NodeId) -> bool {
+        let Some(source) = self.source_of_target(i) else { return false };
+        let name = |i: NodeId| &self.connections[i].cfg.peer_name;
+        let text = format!("{} is let in later: this node is brought up to date by {}", name(i), name(source));
+        self.begin_anew(i, Lost::NetworkFailure, "resync-comes-first", text, (RETRY, false));
+        true
+    }
+
+    /// The peer, other than this one, that brings a volume of this node up to date, or is about to.
+    pub(crate) fn source_of_target(&self, i: NodeId) -> Option<NodeId> {
+        let receives = |r: Replication| {
+            r.is_target() || matches!(r, Replication::WFBitMapT | Replication::StartingSyncT | Replication::WFSyncUUID)
+        };
+        let mut others = self.connections.ids().filter(|other| *other != i);
+        others.find(|other| self.devices.ids().any(|d| receives(self.state.replication(*other, d))))
     }
 
     /// The wait of a refused connection is over: something has changed that may make the next try succeed.
@@ -193,6 +219,7 @@ impl Resource {
             self.write_bitmap(d);
         }
         self.drop_peer_work(i);
+        self.note_lost_writes(i);
         self.requests_lost_peer(i);
         self.close_epoch();
         if self.connections.values().all(|c| c.sent_in_epoch == 0) {

@@ -38,6 +38,8 @@ pub(crate) struct PeerWrite {
     pub(crate) block_id: BlockId,
     pub(crate) flags: DpFlags,
     pub(crate) interval: u64,
+    /// In the peer's stream of writes (9).
+    pub(crate) position: Option<u64>,
     pub(crate) al_held: bool,
     /// On stable storage when the disk has it.
     pub(crate) durable: bool,
@@ -417,6 +419,7 @@ impl Resource {
             block_id,
             flags,
             interval,
+            position: self.connections[i].heard_at.filter(|_| self.in_mesh9()),
             al_held: false,
             durable,
             came: self.connections[i].packet_came,
@@ -456,13 +459,14 @@ impl Resource {
         self.connections[i].peer_devices[d].unacked += 1;
         self.connections[i].working += write.data.len() + PACKET_COST;
         let key = self.peer_writes.insert(write);
+        let in_mesh = self.in_mesh9() && self.connections[i].nine().is_some() && !range.is_empty();
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
         let keeps_bitmap =
             self.state.peer_disk(i, d) < DiskState::Inconsistent && !mutant(Mutant::DisklessWithoutBitmap);
         if keeps_bitmap && !range.is_empty() {
             self.mark_out_of_sync(i, d, range);
             self.take_al_for_peer(d, key, range);
-        } else if self.knows_strangers(d) && !range.is_empty() {
+        } else if (self.knows_strangers(d) || in_mesh) && !range.is_empty() {
             self.take_al_for_peer(d, key, range);
         } else {
             self.peer_write_granted(key, false);
@@ -521,7 +525,7 @@ impl Resource {
             }
             self.final_ack(i, d, &w, result.is_ok());
         }
-        if w.al_held {
+        if w.al_held && !(here && self.keeps_in_log(i, w.position)) {
             self.release_al(d, w.range);
         }
         if here {

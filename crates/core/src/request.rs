@@ -427,7 +427,7 @@ impl Resource {
         }
         let (local, (data_to, notice_to)) = (self.usable(d), self.routes(d));
         let good = self.state.disk(d) == DiskState::UpToDate;
-        let any_good = good || self.state.good_peers(d).next().is_some();
+        let any_good = (good || self.state.good_peers(d).next().is_some()) && !self.lacks_own_copy9(d);
         // The device may have shrunk while the write waited: what lies behind it is metadata.
         if !self.devices[d].holds(write.range) || !any_good || (!local && data_to.is_empty()) {
             return self.fail_write(write, IoError::Io);
@@ -569,8 +569,10 @@ impl Resource {
             }
             let (d, alone, repeat) = (w.device, w.ok.is_empty(), w.repeat.is_some());
             let lacked = matches!(w.local, Local::Failed(_));
+            // Or a peer was lost that may lack it, and has the generation that the others have, too.
+            let missing = !w.sent.without(w.ok).is_empty();
             let undecided = alone && self.generation_undecided(d);
-            if (alone || lacked) && self.devices[d].generation_in_flight() || undecided {
+            if (alone || lacked || missing) && self.devices[d].generation_in_flight() || undecided {
                 // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
                 // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
                 return;

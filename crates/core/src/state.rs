@@ -53,8 +53,10 @@ impl Resource {
 
     /// The peer that a command without a peer's name is about: one that the volume replicates to, else the first one.
     pub(crate) fn partner(&self, d: VolumeNr) -> Option<NodeId> {
+        let replicates = |i: &NodeId| self.state.replicates(*i, d);
+        let writes = |i: &NodeId| replicates(i) && self.state.pair(*i, d).role == Role::Primary;
         let mut ids = self.connections.ids();
-        ids.find(|i| self.state.replicates(*i, d)).or_else(|| self.connections.ids().next())
+        ids.find(writes).or_else(|| self.connections.ids().find(replicates)).or_else(|| self.connections.ids().next())
     }
 
     /// The volume towards its partner, or alone.
@@ -317,7 +319,10 @@ impl Resource {
             }
             (E::RestartLocalIo, _) => self.connections.ids().for_each(|i| self.restart_frozen(i)),
             (E::LiftNoData, _) => self.lift(Lifted::NoData),
+            (E::DropPendingGeneration, _) if self.in_mesh9() && !self.all_together(d) => {}
             (E::DropPendingGeneration, _) => self.devices[d].new_generation_pending = false,
+            // Of several peers the Primary alone begins generations.
+            (E::NewGeneration | E::GenerationWithFirstWrite, _) if self.in_mesh9() && !self.state.is_primary() => {}
             (E::CreatePendingGeneration, _) => {
                 self.create_pending_generation(d);
                 if !mutant(Mutant::GenerationsOneByOne) {
@@ -326,6 +331,7 @@ impl Resource {
             }
             (E::MarkGenerationPending, _) => self.devices[d].new_generation_pending = true,
             (E::NewGeneration, Some(i)) if self.generation_can_wait(i, d) => {}
+            (E::NewGeneration, _) if self.in_mesh9() => self.begin_among_peers9(d),
             (E::NewGeneration, _) => {
                 self.new_generation(d);
                 let nine: Vec<_> = self.connected().filter(|(_, c)| c.nine().is_some()).map(|(i, _)| i).collect();

@@ -29,6 +29,19 @@ impl Resource {
         if self.devices.values().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
             return at(Stage::Ask);
         }
+        let bad = |disk: DiskState| disk <= DiskState::Outdated && !promotion.forces(disk);
+        let lacks = |d: &VolumeNr| self.lacks_own_copy9(*d) && bad(self.state.disk(*d));
+        if let Some(d) = self.devices.ids().find(lacks) {
+            let refusal = Refusal { code: Code::NoUpToDateDisk, volume: Some(d) };
+            return self.promotion_result(promotion, Err(refusal));
+        }
+        if self.is_target9() {
+            let refusal = Refusal { code: Code::ResyncRunning, volume: None };
+            return self.promotion_result(promotion, Err(refusal));
+        }
+        if self.reconciles() {
+            return at(Stage::Later(self.now + Duration::from_millis(100)));
+        }
         let change = self.rise(&promotion);
         let forced = self.forced_volumes(&promotion);
         match self.agree(id, &change) {

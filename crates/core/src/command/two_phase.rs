@@ -7,7 +7,7 @@ mod participant;
 
 use super::transaction::Transaction;
 use crate::Resource;
-use crate::api::{ConnectionState, Effect, Segments};
+use crate::api::{ConnectionState, Effect, Segments, Severity};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
@@ -56,8 +56,8 @@ enum Answer {
 enum Part {
     /// This node began it.
     Initiator { origin: Origin, stage: Stage },
-    /// These nodes have asked this one; the flag: it has answered.
-    Participant { parents: NodeMask, answered: bool },
+    /// These nodes have asked this one, and this is what it has answered.
+    Participant { parents: NodeMask, answered: Option<Answer> },
 }
 
 /// What this node has begun it for.
@@ -278,6 +278,10 @@ impl Resource {
 
     /// The node with the lower id connects the two.
     pub(crate) fn begin_connect(&mut self, i: NodeId) {
+        // Another one may have been connected since this one has shown who it is.
+        if self.refuse_beside_other(i) {
+            return;
+        }
         let change = Change::from(Set::Connection(i, ConnectionState::Connected));
         let asked = StateChange {
             conn: Some(ConnState::WFReportParams),
@@ -287,6 +291,12 @@ impl Resource {
         if !self.begin_two_phase(Origin::Connect, Some(i), asked, VolumeNr::NONE, change) {
             self.connect_later(i, SOON);
         }
+    }
+
+    /// Among several nodes those that came in each other's way shall not do so again.
+    fn connect_soon(&mut self, i: NodeId) {
+        let turns = if self.connections.members().len() > 1 { self.rng.next_u64() % 5 } else { 0 };
+        self.connect_later(i, Duration(SOON.0 * (1 + turns)));
     }
 
     fn connect_later(&mut self, i: NodeId, wait: Duration) {
@@ -367,7 +377,8 @@ impl Resource {
                 _ if all => self.commit_transaction(),
                 _ => {}
             },
-            Part::Participant { answered: true, .. } => {}
+            Part::Participant { answered: Some(_), .. } => {}
+            Part::Participant { .. } if two.answer == Answer::Retry => self.answer_transaction(Answer::Retry),
             Part::Participant { .. } => {
                 let answer = match verdict {
                     Verdict::Open => return,
@@ -396,6 +407,9 @@ impl Resource {
         {
             return self.give_up_transaction(refusal.code);
         }
+        if self.makes_second_primary() {
+            return self.give_up_transaction(Code::TwoPrimaries);
+        }
         let Some(two) = self.take_two_phase() else { return };
         let mut masks = two.masks;
         if !two.is_disconnect() || !masks.reachable.and(masks.target_reachable).is_empty() {
@@ -417,6 +431,33 @@ impl Resource {
         }
         if !before {
             self.carry_out_own(&two);
+        }
+        if two.connects.is_some() || two.is_disconnect() {
+            self.outdate_beside(decision.primary_nodes.nodes());
+        }
+    }
+
+    /// Would there be two Primaries within reach of each other (3.2.4)? The pair's own rules see only who is connected.
+    fn makes_second_primary(&self) -> bool {
+        let Some(two) = self.two_phase() else { return false };
+        let concerned = two.connects.is_some() || two.asked.role == Some(Role::Primary);
+        let allowed = self.connections.values().any(|c| c.cfg.two_primaries);
+        concerned && !allowed && self.connections.members().len() > 1 && two.masks.primary.len() > 1
+    }
+
+    /// Some node is Primary that this one does not reach, and others do (3.2.6): this copy does not get what is
+    /// written.
+    pub(crate) fn outdate_beside(&mut self, primaries: NodeMask) {
+        let reached = with(mask(self.connected().map(|(i, _)| i)), self.cfg.node);
+        if primaries.without(reached).is_empty() || self.neighbours9().is_empty() {
+            return;
+        }
+        for d in self.devices.ids() {
+            if matches!(self.state.disk(d), DiskState::Consistent | DiskState::UpToDate) {
+                let text = "a node is Primary that this one does not reach: this disk is outdated";
+                self.note(Severity::Warning, Some(d), None, "primary-out-of-reach", text);
+                self.happened(Set::Disk(d, DiskState::Outdated));
+            }
         }
     }
 
@@ -482,8 +523,8 @@ impl Resource {
                 self.send_connection(i, Socket::Data, Packet::Disconnect);
                 self.give_up(i, reason.name(), reason.to_string());
             }
-            (_, Code::ConcurrentStateChange) => self.connect_later(i, SOON),
             (Verdict::Retry(_), _) => self.connect_later(i, LATER),
+            (_, Code::ConcurrentStateChange) => self.connect_soon(i),
             (_, Code::FailedByPeer) if self.connections[i].cfg.rr_conflict == crate::RrConflict::RetryConnect => {
                 self.connect_later(i, LATER);
             }
@@ -501,13 +542,20 @@ impl Resource {
         match &mut two.part {
             Part::Initiator { .. } if two.waits_for.contains(i) || target => {
                 two.waits_for.remove(i);
-                self.give_up_transaction(Code::FailedByPeer);
+                // As long as others are there it is worth another try.
+                let tries_again = !target && !self.neighbours9().is_empty();
+                self.give_up_transaction(if tries_again { Code::ConcurrentStateChange } else { Code::FailedByPeer });
             }
             Part::Initiator { .. } => {}
             Part::Participant { parents, .. } => {
                 parents.remove(i);
                 if parents.is_empty() {
-                    self.take_two_phase();
+                    return self.abandon_theirs();
+                }
+                if two.waits_for.contains(i) {
+                    two.waits_for.remove(i);
+                    two.answer = Answer::Retry;
+                    self.transaction_went_on();
                 }
             }
         }
@@ -546,6 +594,10 @@ impl Resource {
     /// "In a transient state" while another transaction is under way; what this dialect does not do yet is refused.
     pub(super) fn agree_in_two_phases(&mut self, id: u64, change: &Change) -> Result<bool, Refusal> {
         let asks = |set| matches!(set, Set::Role(_) | Set::Disk(_, DiskState::Failed) | Set::Replication(..));
+        let copies = |set| if let Set::Replication(i, _, r) = set { self.may_copy(i, r) } else { true };
+        if !change.sets().all(copies) {
+            return Err(Refusal { code: Code::NotSupported, volume: None });
+        }
         if !change.sets().any(asks) {
             return self.change(change.clone(), Kind::Wish).map(|()| true);
         }

@@ -104,6 +104,8 @@ reasons! {
 
     // Sizes (5.3, 12.6).
     PeerDiskTooSmall "peer-disk-too-small" "the peer's disk is smaller than this node's data";
+    SourceDependsOnPrimary "source-depends-on-primary" "the source lacks what a Primary beside it is writing: the Primary comes first";
+    SourceOfAnother "source-of-another" "this node brings another one up to date, which comes first";
     HandshakeChanged "initial-handshake-changed" "this node's generations changed during the handshake";
     ResyncUnspoken "resync-unspoken" "a resync is needed, which urbd does not do yet in DRBD 9's dialect";
     DisklessUnspoken "diskless-unspoken" "a volume without a disk, which urbd does not do yet in DRBD 9's dialect";

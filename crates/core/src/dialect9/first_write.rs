@@ -131,6 +131,14 @@ impl Resource {
         true
     }
 
+    /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others
+    /// have, too.
+    pub(crate) fn begin_among_peers9(&mut self, d: VolumeNr) {
+        if self.begin_generation9(d, NodeMask::default()) {
+            self.devices[d].first_write = FirstWrite::Telling;
+        }
+    }
+
     /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2),
     /// unless all slots count from an older one already. In any case it is compared again who has what.
     pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {

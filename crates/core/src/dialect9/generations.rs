@@ -4,7 +4,7 @@
 use crate::Resource;
 use crate::api::Segments;
 use crate::decide::change::{Change, Set};
-use crate::decide::state::{PairState, State};
+use crate::decide::state::{PairState, Replication, State};
 use meta::generations::{PeerDisk, Rotation};
 use meta::{DeviceFlags, PeerFlags};
 use units::{Generation, NodeId, NodeMask, VolumeNr};
@@ -112,15 +112,29 @@ impl Resource {
     /// The own data depends on a Primary from now on, or does no more: the peers are told, before anything else of that
     /// change.
     pub(crate) fn tell_stability(&mut self, old: &State) {
-        if primaries_seen(old) == primaries_seen(&self.state) {
+        let seen = [old, &self.state].map(primaries_seen);
+        if seen[0] == seen[1] {
             return;
         }
         for i in self.connections.ids() {
             for d in self.devices.ids() {
                 if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
                     self.send_uuids110(i, d, UuidFlags::NONE);
+                    // Who was that Primary knows.
+                    if seen[1].is_empty() && !seen[0].contains(i) && self.state.disk(d) >= DiskState::Outdated {
+                        self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
+                    }
                 }
             }
+        }
+    }
+
+    /// A peer's data depends on no Primary any more, nor does this node's: it is told that they may be compared.
+    fn answer_stability(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+        let at_rest = self.state.replication(i, d) == Replication::Established;
+        let stable = primaries_seen(&self.state).is_empty() && self.state.disk(d) >= DiskState::Inconsistent;
+        if packet.flags.contains(UuidFlags::GOT_STABLE) && at_rest && stable {
+            self.send_uuids110(i, d, UuidFlags::RESYNC);
         }
     }
 
@@ -136,6 +150,10 @@ impl Resource {
         if !self.state.replicates(i, d) {
             return;
         }
+        if self.source_changed(i, d, &packet) {
+            return;
+        }
+        self.note_moved_on(i, d, &packet);
         self.retire_slot_if_equal(i, d, packet.current);
         let fresh = self.uuids(i, d).current.same(Generation::JUST_CREATED);
         if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
@@ -146,6 +164,7 @@ impl Resource {
         if packet.flags.contains(UuidFlags::NEW_DATAGEN) {
             self.generation_begun_by(i, d, &packet);
         }
+        self.answer_stability(i, d, &packet);
     }
 
     /// Nodes that a peer lists exist.
@@ -196,9 +215,10 @@ impl Resource {
 
     /// A Primary begins a generation: this copy has part in it, unless it is a target or behind (7.3).
     fn generation_begun_by(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
-        let behind = self.state.pairs(d).any(|(_, pair)| {
-            pair.replication.is_target() || pair.replication == crate::decide::state::Replication::Behind
-        });
+        let behind = self
+            .state
+            .pairs(d)
+            .any(|(_, pair)| pair.replication.is_target() || pair.replication == Replication::Behind);
         if behind {
             return;
         }

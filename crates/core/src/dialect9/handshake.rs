@@ -10,16 +10,19 @@ use crate::decide::state::Replication;
 use crate::decide::uuid9::{self, Direction, Strategy};
 use crate::decide::{DiskState, Handler, Reason, direction9, handshake84};
 use crate::dialect9;
+use crate::dialect9::mesh::LostPrimary;
 use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
 use units::{NodeId, VolumeNr};
-use wire::{Features, Packet, Role, Socket, StateWord, UuidFlags, Uuids110};
+use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
 
 /// What one transaction that is to connect the nodes has brought. Nothing of it outlives the transaction.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     volumes: Volumes<Part>,
     verdict: Verdict,
+    /// The lost Primaries that this node and the peer have named.
+    lost: [Option<LostPrimary>; 2],
 }
 
 /// One volume's part in it.
@@ -106,8 +109,12 @@ impl Resource {
         let volumes = self.devices.map(|_| Part::default());
         let verdict = if volumes.is_empty() { Verdict::Connect } else { Verdict::Open };
         if let Some(nine) = self.connections[i].nine_mut() {
-            nine.attempt = Some(Attempt { volumes, verdict });
+            nine.attempt = Some(Attempt { volumes, verdict, lost: [None; 2] });
             nine.refused = None;
+        }
+        let lost = self.tell_lost_primary(i);
+        if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
+            attempt.lost[0] = lost;
         }
         for d in self.devices.ids() {
             self.connections[i].peer_devices[d].sizes = None;
@@ -152,6 +159,13 @@ impl Resource {
 
     pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
         self.part(i, d, |part| part.uuids = Some(packet));
+    }
+
+    /// P_PEER_DAGTAG: the last write that the peer has of a node that it has lost.
+    pub(crate) fn lost_primary_named(&mut self, i: NodeId, named: &PeerDagtag) {
+        if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
+            attempt.lost[1] = Some(LostPrimary { node: named.node, at: named.dagtag.0 });
+        }
     }
 
     /// A node without a disk says its generation.
@@ -243,15 +257,68 @@ impl Resource {
             early: c.cfg.protocol != Protocol::C,
             resolve_conflicts: c.resolve_conflicts(),
         });
+        let found = match found.strategy {
+            _ if self.ended_beside_primary(found, [own, other]) => {
+                uuid9::Comparison { strategy: Strategy::NoSync, ..found }
+            }
+            Strategy::NoSync if self.in_mesh9() => self.reconciled(i, [own, other]).unwrap_or(found),
+            _ => found,
+        };
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
         self.note(Severity::Info, Some(d), Some(i), found.rule.name(), text);
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
         let begins = self.begins_by(strategy, reason, [own, other]);
+        let direction = strategy.direction().filter(|_| begins.is_ok());
+        if let Some(reason) = direction.and_then(|way| self.why_no_resync(i, way == Direction::Source, b)) {
+            return Err(Verdict::Retry(reason));
+        }
         if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
             self.note_split_brain(i, d, other.uuids.dirty_bits);
             self.handler(Handler::SplitBrain.name(), Some(d), Some(i));
         }
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
+    }
+
+    /// One was brought up to date by a Primary that both are connected to: the other one does not know of that, and
+    /// what it has marked is of the past.
+    fn ended_beside_primary(&self, found: uuid9::Comparison, sides: [Told<'_>; 2]) -> bool {
+        let missed = matches!(found.rule, Reason::SourceMissedFinish | Reason::TargetPeerMissedFinish);
+        let good = |told: &Told<'_>| told.disk == DiskState::UpToDate && !told.uuids.flags.contains(UuidFlags::STABLE);
+        let [mine, theirs] = sides.map(|told| told.uuids.nodes.nodes());
+        self.in_mesh9() && missed && sides.iter().all(good) && !mine.and(theirs).is_empty()
+    }
+
+    /// Two good copies of one generation: do they differ in what a Primary wrote that both have lost (5.8.1, step 4)?
+    /// Both come to the same conclusion, by what they have told each other. With protocol C any will do, as each has
+    /// all that was completed; but not against one that is Primary by now.
+    fn reconciled(&self, i: NodeId, [own, other]: [Told<'_>; 2]) -> Option<uuid9::Comparison> {
+        let sides = [own, other];
+        let flagged = |told: &Told<'_>, flag| told.uuids.flags.contains(flag);
+        let fits = |told: &Told<'_>| {
+            let settled = flagged(told, UuidFlags::STABLE) && !flagged(told, UuidFlags::CRASHED_PRIMARY);
+            settled && told.disk == DiskState::UpToDate
+        };
+        let primary = sides.map(|told| told.role == Role::Primary);
+        let marked = sides.map(|told| told.uuids.dirty_bits > 0);
+        if self.state.is_connected(i) || !sides.iter().all(fits) || marked == [false; 2] || primary == [true; 2] {
+            return None;
+        }
+        let attempt = self.connections[i].nine()?.attempt.as_ref()?;
+        let by_position = match attempt.lost {
+            [Some(mine), Some(theirs)] if mine.node == theirs.node && mine.at != theirs.at => Some(mine.at > theirs.at),
+            [Some(_), None] => Some(true),
+            [None, Some(_)] => Some(false),
+            _ => None,
+        };
+        let (rule, source) = match (marked, by_position) {
+            _ if primary != [false; 2] => (Reason::ReconcileBitmap, primary[0]),
+            ([true, false], _) => (Reason::ReconcileBitmap, true),
+            ([false, true], _) => (Reason::ReconcileBitmap, false),
+            (_, Some(source)) => (Reason::ReconcileDagtag, source),
+            (_, None) => (Reason::ReconcileBitmap, self.cfg.node < i),
+        };
+        let strategy = if source { Strategy::SourceUseBitmap } else { Strategy::TargetUseBitmap };
+        Some(uuid9::Comparison { rule, strategy })
     }
 
     /// A connected peer's state, when the generations are to be compared anew: what it comes to is added to `change`.
@@ -367,7 +434,10 @@ impl Resource {
     /// Is this node's word from the beginning of the attempt no more what it would say (5.5)?
     fn has_changed_since(&self, i: NodeId, d: VolumeNr, sent: &Uuids110) -> bool {
         let Some(now) = self.uuids110(i, d, UuidFlags::NONE) else { return true };
-        let of = |u: &Uuids110| (u.current, u.bitmap(i), u.flags.0 & !UuidFlags::INCONSISTENT.0, u.dirty_bits);
+        // What a Primary writes meanwhile is its own to tell of.
+        let writes = self.in_mesh9() && !sent.flags.contains(UuidFlags::STABLE);
+        let bits = |u: &Uuids110| if writes { 0 } else { u.dirty_bits };
+        let of = |u: &Uuids110| (u.current, u.bitmap(i), u.flags.0 & !UuidFlags::INCONSISTENT.0, bits(u));
         of(&now) != of(sent)
     }
 
@@ -380,7 +450,7 @@ impl Resource {
             self.forget_equal_bits(i, d, part, outcome);
             self.prepare_bitmap(i, d, outcome.bitmap);
             change.push(Set::PeerRole(i, d, outcome.role));
-            change.push(Set::PeerDisk(i, d, outcome.disk));
+            change.push(Set::PeerDisk(i, d, self.disk_when_connected(d, part, outcome)));
             change.push(Set::PausedByPeer(i, d, outcome.paused));
             change.push(Set::Replication(i, d, outcome.replication));
         }
@@ -391,6 +461,19 @@ impl Resource {
         if let Err(refusal) = self.change(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
             self.protocol_error(i, "handshake-refused", text);
+        }
+    }
+
+    /// A copy that was behind only by hearsay is good with this change (C13). Among several peers this is known at
+    /// once: a write that follows must reach it.
+    fn disk_when_connected(&self, d: VolumeNr, part: &Part, outcome: Outcome) -> DiskState {
+        let (Some((sent, DiskState::UpToDate)), Some(theirs)) = (&part.sent, &part.uuids) else { return outcome.disk };
+        let hearsay = matches!(outcome.disk, DiskState::Outdated | DiskState::Consistent);
+        let equal = outcome.replication == Replication::Established && sent.current.same(theirs.current);
+        if self.in_mesh9() && hearsay && equal && self.state.disk(d) == DiskState::UpToDate {
+            DiskState::UpToDate
+        } else {
+            outcome.disk
         }
     }
 
@@ -407,16 +490,17 @@ impl Resource {
     fn forget_equal_bits(&mut self, i: NodeId, d: VolumeNr, part: &Part, outcome: Outcome) {
         let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
-        let keeps = self.connections[i].peer_devices[d].write_failed && !mutant(Mutant::FailedWriteForgotten);
-        let slot = self.slot(i, d).filter(|_| !keeps);
+        let failed = self.connections[i].peer_devices[d].write_failed && !mutant(Mutant::FailedWriteForgotten);
+        let (slot, unreconciled) = (self.slot(i, d).filter(|_| !failed), self.keeps_bits(i, d));
         let Some(b) = &mut self.devices[d].backing else { return };
-        if !good || outcome.replication != Replication::Established {
+        if !good || outcome.replication != Replication::Established || unreconciled {
             return;
         }
         if let Some(slot) = slot.filter(|slot| b.bitmaps[*slot].count() > 0) {
             b.fill(slot, false);
             self.write_bitmap(d);
         }
+        self.mark_unlogged(i);
         self.retire_slot(i, d);
     }
 }

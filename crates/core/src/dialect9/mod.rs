@@ -7,12 +7,14 @@
 mod first_write;
 mod generations;
 mod handshake;
+mod mesh;
 mod positions;
 mod resync;
 mod stream;
 
 pub(crate) use first_write::FirstWrite;
 pub(crate) use handshake::{Attempt, Verdict};
+pub(crate) use mesh::AllUnsettled;
 pub(crate) use positions::Positions;
 pub(crate) use resync::LastPass;
 
@@ -78,6 +80,7 @@ impl Resource {
         }
         self.follow_role(old);
         self.follow_resync9(old);
+        self.follow_equal_copies(old);
         self.tell_stability(old);
         self.tell_end_of_resync(old);
         self.tell_positions(old);

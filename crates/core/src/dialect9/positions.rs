@@ -8,8 +8,9 @@ use crate::api::ConnectionState;
 use crate::decide::routing::{ToPeer, write};
 use crate::decide::rules::View;
 use crate::decide::state::State;
+use crate::dialect9::mesh::{InLog, Unsettled};
 use std::collections::VecDeque;
-use units::{ByteLen, Duration, Instant, NodeId, NodeMask};
+use units::{ByteLen, Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{Dagtag, DiskState, Packet, PeerAck, Socket};
 
 /// `peer-ack-delay`: who has the newest writes is said after so much time without a further one.
@@ -56,8 +57,6 @@ pub(crate) struct Heard {
     at: u64,
     /// The peer has said where its writes begin.
     begun: bool,
-    /// Positions of those that the peer has not said who has them.
-    untold: VecDeque<u64>,
 }
 
 impl Heard {
@@ -188,16 +187,19 @@ impl Resource {
     pub(crate) fn position_heard(&mut self, i: NodeId, at: Dagtag) {
         if let Some(nine) = self.connections[i].nine_mut() {
             (nine.heard.at, nine.heard.begun) = (at.0, true);
+            self.connections[i].heard_at = Some(at.0);
         }
     }
 
     /// A write of a peer.
-    pub(crate) fn peer_wrote(&mut self, i: NodeId, len: ByteLen) {
+    pub(crate) fn peer_wrote(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let Some(nine) = self.connections[i].nine_mut() else { return };
-        nine.heard.at = nine.heard.at.wrapping_add(len.0 / 512);
+        nine.heard.at = nine.heard.at.wrapping_add(range.len().0 / 512);
         let at = nine.heard.at;
-        nine.heard.untold.push_back(at);
-        if nine.heard.untold.len() > MOST_UNTOLD {
+        let c = &mut self.connections[i];
+        c.heard_at = Some(at);
+        c.unsettled.push_back(Unsettled { at, volume: d, range, log: InLog::OfWrite });
+        if c.unsettled.len() > MOST_UNTOLD {
             let text = "the peer does not say which nodes have its writes".to_owned();
             self.protocol_error(i, "no-peer-acks", text);
         }
@@ -205,9 +207,17 @@ impl Resource {
 
     /// P_PEER_ACK: who has the peer's writes up to one that this node got.
     pub(crate) fn peer_has_told(&mut self, i: NodeId, ack: &PeerAck) {
-        let Some(nine) = self.connections[i].nine_mut() else { return };
-        match nine.heard.untold.iter().position(|at| *at == ack.dagtag.0) {
-            Some(n) => drop(nine.heard.untold.drain(..=n)),
+        if self.connections[i].nine().is_none() {
+            return;
+        }
+        let unsettled = &mut self.connections[i].unsettled;
+        match unsettled.iter().position(|write| write.at == ack.dagtag.0) {
+            Some(n) => {
+                let told: Vec<_> = unsettled.drain(..=n).collect();
+                if !told.is_empty() && self.connections.members().len() > 1 {
+                    self.settle(i, &told, ack.nodes.nodes());
+                }
+            }
             None => {
                 let text = format!("the peer says who has a write that it has not sent (position {})", ack.dagtag.0);
                 self.drop_link(i, ConnectionState::NetworkFailure, "unknown-position", text);

@@ -265,6 +265,21 @@ impl Resource {
         }
         let answer = FlushAnswer { sequence: asked.sequence, node: self.cfg.node };
         self.send_connection(i, Socket::Data, Packet::FlushRequestsAck(answer));
+        // Who has them says so, too, behind what it was told of them.
+        let forwarded = FlushAnswer { sequence: asked.sequence, node: i };
+        let others =
+            self.connections.ids().filter(|other| *other != i && self.connections[*other].version() >= FLUSHES);
+        for other in others.collect::<Vec<_>>() {
+            self.send_connection(other, Socket::Control, Packet::FlushForward(forwarded));
+        }
+    }
+
+    /// P_FLUSH_FORWARD: what a Primary said of its writes was heard here; the target that has asked is told.
+    pub(crate) fn flush_forwarded(&mut self, i: NodeId, asked: &FlushAnswer) {
+        let answer = FlushAnswer { sequence: asked.sequence, node: i };
+        if self.connections.get(asked.node).is_some_and(|c| c.nine().is_some()) {
+            self.send_connection(asked.node, Socket::Data, Packet::FlushRequestsAck(answer));
+        }
     }
 
     /// A block of a resync is on the target's disk.
@@ -317,6 +332,7 @@ impl Resource {
         self.tell_in_sync(i, d, rest);
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
+            self.connections[i].peer_devices[d].lost_writes = false;
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.state.peer_disk(i, d)));
         } else {
@@ -346,6 +362,7 @@ impl Resource {
         let (own, position) = (self.cfg.node, self.own_position());
         let Some(told) = self.connections[i].peer_devices[d].uuids110.clone() else { return };
         let at_start = self.connections[i].peer_devices[d].resync.own_current;
+        let same = NodeMask(NodeMask::of(i).0 | self.nodes_with(d, told.current).0);
         let Some(b) = &mut self.devices[d].backing else { return };
         let mut source =
             SourceGenerations { current: told.current, bitmaps: Default::default(), history: b.md.history };
@@ -355,7 +372,7 @@ impl Resource {
         for (node, counted) in told.tracked.into_iter().zip(&told.bitmaps) {
             source.bitmaps[node.index()] = *counted;
         }
-        b.md.finish_as_target(own, &source, NodeMask::of(i), at_start, self.state.is_primary(), position);
+        b.md.finish_as_target(own, &source, same, at_start, self.state.is_primary(), position);
         self.devices[d].exposed = told.current;
         self.generation_changed(d);
         self.status_changed = true;
@@ -369,6 +386,7 @@ impl Resource {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
             return self.drop_link(i, crate::api::ConnectionState::NetworkFailure, "resync-incomplete", text);
         }
+        self.connections[i].peer_devices[d].lost_writes &= left > 0;
         self.report_end(i, d, failed);
         let change: Change = [
             Set::Replication(i, d, Replication::Established),

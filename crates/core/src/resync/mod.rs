@@ -439,6 +439,9 @@ impl Resource {
         if let Some(block) = self.block_mut(i, d, id) {
             block.on_disk = Some(now);
         }
+        if write && let Some(range) = action.changes().filter(|_| self.connections[i].nine().is_some()) {
+            self.mark_for_others(i, d, range);
+        }
         let op = if write {
             Op::ResyncWrite { connection: i, device: d, key: id }
         } else {

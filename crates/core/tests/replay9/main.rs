@@ -7,6 +7,7 @@ mod capture;
 mod copying;
 mod crossing;
 mod hostile;
+mod mesh;
 mod node;
 mod recording;
 mod replay;
@@ -108,7 +109,7 @@ fn another_secret_is_none() {
 fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr, Start)> {
     let told = |s: &Said| if let Packet::Uuids110(u) = &s.packet { Some(u.current.base()) } else { None };
     let current = said.iter().find_map(told).unwrap_or(Generation(0x1234_5678_9abc_def0));
-    let peer = NodeId::new(1 - node.index() as u8).unwrap();
+    let peer = NodeId::new(if node.index() == 0 { 1 } else { 0 }).unwrap();
     let uuids = Uuids110 {
         current: if fresh { Generation::JUST_CREATED } else { current },
         dirty_bits: if fresh { size.0 / 8 } else { 0 },
@@ -118,9 +119,10 @@ fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr
         bitmaps: vec![Generation::NONE; if fresh { 1 } else { 2 }],
         history: Vec::new(),
     };
+    let slots = replay::peers_of(said, node).len().max(1) as u32;
     vec![(
         VOLUME,
-        Start { slots: 1, size, uuids, marked: None, good: !fresh, discard: true, resync: resync_options(said, node) },
+        Start { slots, size, uuids, marked: None, good: !fresh, discard: true, resync: resync_options(said, node) },
     )]
 }
 
@@ -405,5 +407,43 @@ fn a_disk_comes_back_to_a_connected_node() {
         let states = ["Primary/Secondary", "Secondary/Primary"];
         let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
         assert_eq!(replay.node.state(), state);
+    }
+}
+
+/// Three nodes with fresh disks come up, and each connects with each.
+#[test]
+fn three_nodes_with_fresh_disks_connect() {
+    for node in [0, 1, 2] {
+        let mut replay = Replay::whole(conversation("07"), node, |_| {});
+        replay.links_up();
+        replay.play();
+        for place in [0, 1] {
+            assert_eq!(replay.node.state_towards(place), FRESH, "node {node}");
+        }
+    }
+}
+
+/// Node 0 of three is Primary and writes; then it is demoted.
+#[test]
+fn three_nodes_hear_who_has_what() {
+    for node in [0, 1, 2] {
+        let mut replay = Replay::joined(
+            "08",
+            node,
+            |said, node| disk(said, node, true, SMALL),
+            |_| {},
+            |nodes| {
+                nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+                nodes.command(0, Command::Primary { force: false });
+            },
+        );
+        replay.follow();
+        if node != 0 {
+            replay.hear_position();
+        }
+        replay.play();
+        for place in [0, 1] {
+            assert_eq!(replay.node.state_towards(place), SECONDARIES, "node {node}");
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{
-    BlockRequest, BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkUp, MetaDone, MetaOp,
-    OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, ResyncConfig, Segments, VolumeConfig,
+    BlockRequest, BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkDown, LinkUp, MetaDone,
+    MetaOp, OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, ResyncConfig, Segments, VolumeConfig,
 };
 use wire::{Packet, Socket, UuidFlags, Uuids110};
 
@@ -19,6 +19,7 @@ const DISK: Duration = Duration(30_000);
 /// What a node sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
+    pub(crate) peer: NodeId,
     pub(crate) stream: Socket,
     pub(crate) volume: VolumeNr,
     pub(crate) packet: Packet,
@@ -46,6 +47,8 @@ struct Disk {
 
 pub(crate) struct Node {
     pub(crate) core: Resource,
+    pub(crate) id: NodeId,
+    /// The first one, which is the only one of most nodes.
     pub(crate) peer: NodeId,
     disks: Vec<(VolumeNr, Disk)>,
     pub(crate) sent: VecDeque<Sent>,
@@ -64,19 +67,18 @@ pub(crate) struct Node {
 }
 
 impl Disk {
-    fn new(node: NodeId, start: &Start) -> Disk {
+    fn new(node: NodeId, peers: &[NodeId], start: &Start) -> Disk {
         let al = meta::AlShape::DEFAULT;
         let geometry = meta::Geometry::new(start.slots, 4096, al).unwrap();
         let layout = meta::Layout::new(meta::MetaDisk::FlexExternal, geometry, META_DEVICE).unwrap();
         let mut sb = meta::Superblock::fresh(meta::Version::V09, &layout);
-        let peer = 1 - node.index();
         sb.node_id = Some(node);
-        sb.peers[peer].slot = Some(0);
+        (0..).zip(peers).for_each(|(slot, peer)| sb.peers[peer.index()].slot = Some(slot));
         sb.current = start.uuids.current;
         sb.effective_size = start.size;
         for (n, generation) in start.uuids.tracked.into_iter().zip(&start.uuids.bitmaps) {
             sb.peers[n.index()].bitmap_uuid = *generation;
-            sb.peers[n.index()].flags.put(meta::PeerFlags::NODE_EXISTS, n.index() != peer);
+            sb.peers[n.index()].flags.put(meta::PeerFlags::NODE_EXISTS, !peers.contains(&n));
         }
         for (slot, generation) in sb.history.iter_mut().zip(&start.uuids.history) {
             *slot = *generation;
@@ -126,11 +128,25 @@ impl Node {
         now: Instant,
         change: impl Fn(&mut ConnectionConfig),
     ) -> Node {
-        let peer = NodeId::new(1 - node.index() as u8).unwrap();
+        Node::among(&[NodeId::new(1 - node.index() as u8).unwrap()], node, starts, now, change)
+    }
+
+    /// The same with these peers.
+    pub(crate) fn among(
+        peers: &[NodeId],
+        node: NodeId,
+        starts: &[(VolumeNr, Start)],
+        now: Instant,
+        change: impl Fn(&mut ConnectionConfig),
+    ) -> Node {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let mut connection = ConnectionConfig::new(peer, "other", (address(7788), address(7789)));
-        connection.max_version = wire::Version::MAX.number();
-        change(&mut connection);
+        let connection = |peer: &NodeId| {
+            let port = 7788 + 2 * peer.index() as u16;
+            let mut connection = ConnectionConfig::new(*peer, "other", (address(port), address(port + 1)));
+            connection.max_version = wire::Version::MAX.number();
+            change(&mut connection);
+            connection
+        };
         let disk = |start: &Start| {
             let resync = start.resync.clone();
             DiskConfig { meta: meta::MetaDisk::FlexExternal, resync, ..DiskConfig::default() }
@@ -146,13 +162,14 @@ impl Node {
                 .iter()
                 .map(|(volume, start)| VolumeConfig { volume: *volume, disk: Some(disk(start)) })
                 .collect(),
-            connections: vec![connection],
+            connections: peers.iter().map(connection).collect(),
         };
-        let disks = starts.iter().map(|(volume, start)| (*volume, Disk::new(node, start))).collect();
+        let disks = starts.iter().map(|(volume, start)| (*volume, Disk::new(node, peers, start))).collect();
         let core = Resource::new(cfg, 2 * node.index() as u64 + 8);
         let mut out = Node {
             core,
-            peer,
+            id: node,
+            peer: peers[0],
             disks,
             sent: VecDeque::new(),
             notes: Vec::new(),
@@ -168,7 +185,9 @@ impl Node {
         }
         let discard_my_data = starts.iter().any(|(_, s)| s.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA));
         let tentative = false;
-        out.core.on_command(now, 99, Command::Connect { peer, discard_my_data, tentative });
+        for peer in peers.iter().copied() {
+            out.core.on_command(now, 99, Command::Connect { peer, discard_my_data, tentative });
+        }
         out.turn(now);
         out
     }
@@ -179,17 +198,25 @@ impl Node {
     }
 
     pub(crate) fn link_up(&mut self, now: Instant, link: LinkUp) {
+        self.link_up_to(now, self.peer, link);
+    }
+
+    pub(crate) fn link_up_to(&mut self, now: Instant, peer: NodeId, link: LinkUp) {
         self.link_wanted = None;
-        self.core.on_link_up(now, self.peer, link);
+        self.core.on_link_up(now, peer, link);
         self.turn(now);
     }
 
     pub(crate) fn hear(&mut self, now: Instant, stream: Socket, volume: VolumeNr, packet: Packet) {
+        self.hear_from(self.peer, now, stream, volume, packet);
+    }
+
+    pub(crate) fn hear_from(&mut self, peer: NodeId, now: Instant, stream: Socket, volume: VolumeNr, packet: Packet) {
         let payload = match packet.payload_len() as u32 {
             0 => Segments::None,
             len => Segments::One(BufRef { id: 1, offset: 0, len }),
         };
-        self.core.on_packet(now, self.peer, stream, volume, packet, payload);
+        self.core.on_packet(now, peer, stream, volume, packet, payload);
         self.turn(now);
     }
 
@@ -249,7 +276,9 @@ impl Node {
     /// True: the core was told something.
     fn carry_out(&mut self, now: Instant, effect: Effect) -> bool {
         match effect {
-            Effect::Send { stream, volume, packet, .. } => self.sent.push_back(Sent { stream, volume, packet }),
+            Effect::Send { peer, stream, volume, packet, .. } => {
+                self.sent.push_back(Sent { peer, stream, volume, packet });
+            }
             Effect::OpenDisk { volume } => {
                 let disk = self.disk(volume);
                 let opened = OpenedDisk {
@@ -319,8 +348,13 @@ impl Node {
 
     /// Says what it was found to be, for messages.
     pub(crate) fn state(&self) -> String {
+        self.state_towards(0)
+    }
+
+    /// The same towards the peer in this place.
+    pub(crate) fn state_towards(&self, place: usize) -> String {
         let snapshot = self.core.snapshot();
-        let connection = &snapshot.connections[0];
+        let connection = &snapshot.connections[place];
         let pair = &connection.peer_devices[0];
         let disk = snapshot.devices[0].disk;
         format!(
@@ -330,26 +364,127 @@ impl Node {
     }
 }
 
-/// Two cores that talk to each other at once.
+/// Cores that talk to each other at once.
 pub(crate) struct Together {
-    nodes: [Node; 2],
+    nodes: Vec<Node>,
     now: Instant,
+    /// What the one says to the other one is lost.
+    lost: Vec<[usize; 2]>,
 }
 
 impl Together {
-    /// Connected.
+    /// Two, connected.
     pub(crate) fn new(
         now: Instant,
         start: impl Fn(NodeId) -> Vec<(VolumeNr, Start)>,
         change: &impl Fn(&mut ConnectionConfig),
     ) -> Together {
-        let nodes = [0, 1].map(|n| NodeId::new(n).unwrap());
-        let mut out = Together { nodes: nodes.map(|n| Node::new(n, &start(n), now, change)), now };
-        for (n, node) in out.nodes.iter_mut().enumerate() {
-            node.link_up(now, LinkUp { resolve_conflicts: n == 1, challenge: [n as u8; 64] });
+        Together::of(2, now, start, change)
+    }
+
+    /// So many, each connected with each.
+    pub(crate) fn of(
+        count: u8,
+        now: Instant,
+        start: impl Fn(NodeId) -> Vec<(VolumeNr, Start)>,
+        change: &impl Fn(&mut ConnectionConfig),
+    ) -> Together {
+        let ids: Vec<_> = (0..count).filter_map(NodeId::new).collect();
+        let others = |n: NodeId| ids.iter().copied().filter(|other| *other != n).collect::<Vec<_>>();
+        let nodes = ids.iter().map(|n| Node::among(&others(*n), *n, &start(*n), now, change)).collect();
+        let mut out = Together { nodes, now, lost: Vec::new() };
+        for (low, high) in ids.iter().flat_map(|low| ids.iter().map(move |high| (*low, *high))) {
+            if low < high {
+                out.join(low.index(), high.index());
+            }
         }
-        out.talk();
         out
+    }
+
+    /// The link between two of them comes up.
+    pub(crate) fn join(&mut self, low: usize, high: usize) {
+        self.lost.retain(|pair| *pair != [low, high]);
+        let (a, b) = (self.nodes[low].id, self.nodes[high].id);
+        let link = |n: NodeId, resolve_conflicts| LinkUp { resolve_conflicts, challenge: [n.index() as u8; 64] };
+        self.nodes[low].link_up_to(self.now, b, link(a, false));
+        self.nodes[high].link_up_to(self.now, a, link(b, true));
+        self.talk();
+    }
+
+    /// The link between two of them goes.
+    pub(crate) fn cut(&mut self, one: usize, other: usize) {
+        for [n, m] in [[one, other], [other, one]] {
+            let peer = self.nodes[m].id;
+            self.nodes[n].core.on_link_down(self.now, peer, LinkDown::Closed);
+            self.nodes[n].turn(self.now);
+            self.nodes[n].sent.retain(|sent| sent.peer != peer);
+        }
+        self.talk();
+    }
+
+    /// Nothing that the one says comes to the other one any more.
+    pub(crate) fn lose(&mut self, from: usize, to: usize) {
+        self.lost.push([from, to]);
+    }
+
+    /// Commands may fail from now on.
+    pub(crate) fn forgive(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.forgive = true);
+    }
+
+    pub(crate) fn act(&mut self, node: usize, act: impl FnOnce(&mut Node, Instant)) {
+        self.now = self.now + Duration::from_millis(1);
+        act(&mut self.nodes[node], self.now);
+        self.nodes[node].turn(self.now);
+        self.talk();
+    }
+
+    /// So many milliseconds pass.
+    pub(crate) fn pass(&mut self, millis: u64) {
+        for _ in 0..millis {
+            self.now = self.now + Duration::from_millis(1);
+            let now = self.now;
+            self.nodes.iter_mut().for_each(|node| node.pass(now));
+            self.talk();
+        }
+    }
+
+    pub(crate) fn role(&self, node: usize) -> wire::Role {
+        self.nodes[node].core.snapshot().role
+    }
+
+    pub(crate) fn disk(&self, node: usize) -> wire::DiskState {
+        self.nodes[node].core.snapshot().devices[0].disk
+    }
+
+    pub(crate) fn is_connected(&self, node: usize, peer: usize) -> bool {
+        let snapshot = self.nodes[node].core.snapshot();
+        let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[peer].id);
+        towards.expect("a peer").state == urbd_core::ConnectionState::Connected
+    }
+
+    /// Has the node said why it did something, in these words?
+    pub(crate) fn said(&self, node: usize, note: &str) -> bool {
+        self.nodes[node].notes.iter().any(|said| said.starts_with(note))
+    }
+
+    /// What it has said, for messages.
+    pub(crate) fn notes(&self, node: usize) -> String {
+        format!("{:#?}", self.nodes[node].notes)
+    }
+
+    /// What is marked anywhere.
+    pub(crate) fn marked(&self) -> u64 {
+        [[0, 1], [0, 2], [1, 2]].iter().map(|[one, other]| self.marked_between(*one, *other)).sum()
+    }
+
+    pub(crate) fn marked_between(&self, one: usize, other: usize) -> u64 {
+        let of = |n: usize, m: usize| {
+            let snapshot = self.nodes[n].core.snapshot();
+            let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[m].id).expect("a peer");
+            towards.peer_devices[0].out_of_sync.0
+        };
+        of(one, other) + of(other, one)
     }
 
     pub(crate) fn command(&mut self, node: usize, command: Command) {
@@ -359,25 +494,29 @@ impl Together {
         self.talk();
     }
 
-    /// What both say is heard, until nobody says anything more.
+    /// What all say is heard, until nobody says anything more.
     fn talk(&mut self) {
         loop {
-            let [a, b] = &mut self.nodes;
-            let (from_a, from_b) = (std::mem::take(&mut a.sent), std::mem::take(&mut b.sent));
-            if from_a.is_empty() && from_b.is_empty() {
+            let take = |node: &mut Node| (node.id, std::mem::take(&mut node.sent));
+            let said: Vec<_> = self.nodes.iter_mut().map(take).collect();
+            if said.iter().all(|(_, said)| said.is_empty()) {
                 return;
             }
             self.now = self.now + DISK;
-            a.pass(self.now);
-            b.pass(self.now);
-            from_a.into_iter().for_each(|s| b.hear(self.now, s.stream, s.volume, s.packet));
-            from_b.into_iter().for_each(|s| a.hear(self.now, s.stream, s.volume, s.packet));
+            self.nodes.iter_mut().for_each(|node| node.pass(self.now));
+            for (from, said) in said {
+                for Sent { peer, stream, volume, packet } in said {
+                    if self.lost.contains(&[from.index(), peer.index()]) {
+                        continue;
+                    }
+                    self.nodes[peer.index()].hear_from(from, self.now, stream, volume, packet);
+                }
+            }
         }
     }
 
     /// One of them goes on alone.
-    pub(crate) fn leave(self, node: u8) -> Node {
-        let [a, b] = self.nodes;
-        if node == 0 { a } else { b }
+    pub(crate) fn leave(mut self, node: u8) -> Node {
+        self.nodes.remove(usize::from(node))
     }
 }

@@ -1,4 +1,4 @@
-//! What two nodes said to each other in a recording of `vectors/wire9/`, packet by packet, in the order of their times.
+//! What nodes said to each other in a recording of `vectors/wire9/`, packet by packet, in the order of their times.
 
 use crate::capture::{Connection, Flow, connections_joined, recordings_in};
 use std::net::Ipv4Addr;
@@ -17,12 +17,13 @@ pub(crate) struct Said {
     /// When its last byte passed the bridge between the nodes.
     pub(crate) at: Instant,
     pub(crate) from: NodeId,
+    pub(crate) to: NodeId,
     pub(crate) stream: Socket,
     pub(crate) volume: VolumeNr,
     pub(crate) packet: Packet,
 }
 
-/// Everything that the nodes 0 and 1 say in the recording whose name begins with `number`.
+/// Everything that the nodes say in the recording whose name begins with `number`.
 pub(crate) fn conversation(number: &str) -> Vec<Said> {
     let of_number = |name: &str| name.starts_with(&format!("{number}-"));
     let named = |p: &std::path::PathBuf| of_number(&p.file_name().unwrap().to_string_lossy());
@@ -94,7 +95,7 @@ fn flow(flow: &Flow, stream: Socket, skip: usize, integrity: &str) -> Option<Vec
         at += found.consumed + found.payload_len as usize;
         let time = flow.times.iter().find(|(bytes, _)| *bytes >= at)?.1;
         let (volume, packet) = (found.volume, found.packet);
-        out.push(Said { at: Instant(time), from: node(flow.from), stream, volume, packet });
+        out.push(Said { at: Instant(time), from: node(flow.from), to: node(flow.to), stream, volume, packet });
     }
     debug_assert!(introduced || stream == Socket::Control);
     Some(out)

@@ -17,12 +17,13 @@ pub(crate) struct Replay {
     said: VecDeque<Said>,
     pub(crate) node: Node,
     bound: Bound,
-    /// What the recorded node says on each stream and has not been said by the core.
-    expected: [VecDeque<Said>; 5],
+    /// What the recorded node says on each stream and has not been said by the core; that to the second peer behind
+    /// that to the first.
+    expected: [VecDeque<Said>; 2 * LANES],
     /// The first one that is marked when it begins.
     marked: Option<Sector>,
     /// What the core has said last, of each kind.
-    last: Vec<(VolumeNr, Packet)>,
+    last: Vec<(NodeId, VolumeNr, Packet)>,
     /// As the target of a resync.
     copying: Copying,
     pub(crate) now: Instant,
@@ -34,6 +35,9 @@ pub(crate) struct Replay {
 }
 
 type Act = Box<dyn FnOnce(&mut Node, Instant)>;
+
+/// So many are there towards a peer.
+const LANES: usize = 5;
 
 /// What is said in order. A ping comes on the other stream than most that is answered, and where a stream of writes is
 /// that has not begun, or a bitmap, may be said before or after a state.
@@ -55,7 +59,7 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
     let state = own.find_map(|p| if let Packet::State(s) = p { Some(*s) } else { None }).expect("P_STATE");
     let vacant = |s: &Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.unallocated().is_some());
     Start {
-        slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { 1 },
+        slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { peers_of(said, node).len() as u32 },
         size: sizes.current_size,
         uuids: (**uuids).clone(),
         marked: marked(said, node, volume, sizes.current_size, uuids.dirty_bits)
@@ -64,6 +68,14 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
         resync: resync_options(said, node),
         discard: sizes.limits.is_some_and(|l| l.discard_enabled),
     }
+}
+
+/// Those to which a node says something.
+pub(crate) fn peers_of(said: &[Said], node: NodeId) -> Vec<NodeId> {
+    let mut peers: Vec<_> = said.iter().filter(|s| s.from == node).map(|s| s.to).collect();
+    peers.sort();
+    peers.dedup();
+    peers
 }
 
 /// The options that a node was configured with.
@@ -169,7 +181,7 @@ impl Replay {
             starts = crate::disk(&said, own, true, Sector(512));
         }
         let begin = Instant(said[0].at.0 - 10_000_000);
-        let node = Node::new(own, &starts, begin, change);
+        let node = Node::among(&peers_of(&said, own), own, &starts, begin, change);
         let marked = starts[0].1.marked.as_ref().and_then(|runs| runs.first());
         Replay { marked: marked.map(|(first, _)| Sector(first * 8)), ..Replay::of(said, node, begin) }
     }
@@ -195,7 +207,8 @@ impl Replay {
         prologue: impl Fn(&mut Together),
     ) -> Replay {
         let begin = Instant(said[0].at.0 - 2_000_000_000);
-        let mut pair = Together::new(begin, |node| start(&said, node), &change);
+        let nodes = said.iter().map(|s| s.from).max().expect("somebody says something").index() as u8 + 1;
+        let mut pair = Together::of(nodes, begin, |node| start(&said, node), &change);
         prologue(&mut pair);
         let mut own = pair.leave(node);
         own.sent.clear();
@@ -211,14 +224,15 @@ impl Replay {
     }
 
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
-        let own = NodeId::new(1 - node.peer.index() as u8).unwrap();
-        let (mut ours, theirs): (Vec<_>, Vec<_>) = said.into_iter().partition(|s| s.from == own);
+        let own = node.id;
+        let (mut ours, theirs): (Vec<_>, Vec<_>) =
+            said.into_iter().filter(|s| s.from == own || s.to == own).partition(|s| s.from == own);
         let mut node = node;
         node.contents = Contents::of(&ours, &theirs);
         let copying = Copying::of(&mut ours, &theirs, own);
-        let mut expected = [const { VecDeque::new() }; 5];
+        let mut expected = [const { VecDeque::new() }; 2 * LANES];
         for said in without_hints(ours) {
-            expected[lane(said.stream, &said.packet)].push_back(said);
+            expected[behind(&node, said.to) + lane(said.stream, &said.packet)].push_back(said);
         }
         Replay {
             said: theirs.into(),
@@ -241,9 +255,25 @@ impl Replay {
         self.compare();
     }
 
+    /// Links come up as in the recording: just before one of both ends says what it speaks.
+    pub(crate) fn links_up(&mut self) {
+        let own = self.node.id;
+        let begins = |s: &&Said| matches!(s.packet, Packet::ConnectionFeatures(_));
+        let both = self.expected.iter().flatten().chain(&self.said).filter(begins);
+        let mut all: Vec<_> = both.map(|s| (if s.from == own { s.to } else { s.from }, s.at)).collect();
+        all.sort();
+        for ends in all.chunks(2) {
+            let (peer, at) = ends[0];
+            let link = LinkUp { resolve_conflicts: own > peer, challenge: [own.index() as u8; 64] };
+            let up: Act = Box::new(move |node, now| node.link_up_to(now, peer, link));
+            self.script.push_back((Instant(at.0 - ON_ITS_WAY), up));
+        }
+        self.script.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
     /// With what the recorded nodes have hashed: the challenge, and who answers it. `same`: the peer has our secret.
     pub(crate) fn link_up_with_secret(&mut self, resolve_conflicts: bool, same: bool) {
-        let (own, peer) = (NodeId::new(1 - self.node.peer.index() as u8).unwrap(), self.node.peer);
+        let (own, peer) = (self.node.id, self.node.peer);
         let ours: Vec<_> = self.expected[0].iter().map(|s| s.packet.clone()).collect();
         let theirs: Vec<_> = self.said.iter().map(|s| s.packet.clone()).collect();
         let bytes = |all: &[Packet], answer: bool| {
@@ -268,7 +298,8 @@ impl Replay {
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
         let mut paused = false;
-        for said in self.expected.iter().flatten().cloned().collect::<Vec<_>>() {
+        // What is said to all is said to the first one, too.
+        for said in self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>() {
             let command = |c: Command| -> Act { Box::new(move |node, now| node.command(now, c)) };
             match &said.packet {
                 Packet::TwopcPrepare(p) => {
@@ -332,7 +363,7 @@ impl Replay {
 
     /// Blocks that are written while no peer gets them: what the first bitmap says, just before a generation begins.
     pub(crate) fn write_alone(&mut self) {
-        let own = NodeId::new(1 - self.node.peer.index() as u8).unwrap();
+        let own = self.node.id;
         let all: Vec<Said> = self.expected.iter().flatten().cloned().collect();
         let begins = |s: &&Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::NEW_DATAGEN));
         let Some(told) = all.iter().find(begins) else { return };
@@ -386,7 +417,7 @@ impl Replay {
             self.now = said.at + self.ahead;
             self.node.pass(self.now);
             self.compare();
-            self.wait_for_question(&said.packet);
+            self.wait_for_question(said.from, &said.packet);
             let answers = self.copying.is_answer(&said.packet);
             self.answer();
             if answers {
@@ -394,7 +425,7 @@ impl Replay {
             }
             self.bound.learn(&said.packet);
             let packet = self.bound.translate(&said.packet);
-            self.node.hear(self.now, said.stream, said.volume, packet);
+            self.node.hear_from(said.from, self.now, said.stream, said.volume, packet);
             self.compare();
         }
         let end = self.script.back().map_or(self.now, |(at, _)| self.now.max(*at)) + Duration::from_millis(1);
@@ -409,14 +440,15 @@ impl Replay {
     }
 
     /// The core says that an epoch is over in its own time: the answer does not come before.
-    fn wait_for_question(&mut self, answer: &Packet) {
+    fn wait_for_question(&mut self, peer: NodeId, answer: &Packet) {
         let question = match answer {
             Packet::BarrierAck(ack) => Packet::Barrier(ack.barrier),
             Packet::FlushRequestsAck(answer) => Packet::FlushRequests(answer.sequence),
             _ => return,
         };
         let patience = self.now + Duration::from_secs(60);
-        while self.expected[0].iter().any(|said| said.packet == question) {
+        let lane = behind(&self.node, peer);
+        while self.expected[lane].iter().any(|said| said.packet == question) {
             assert!(self.now < patience, "{question:?} does not come: {:#?}", self.node.notes);
             let then = self.node.next().expect("the barrier comes by itself").max(self.now);
             self.ahead = self.ahead + then.since(self.now);
@@ -467,13 +499,16 @@ impl Replay {
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
-            if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.volume, &sent.packet) {
+            if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.peer, sent.volume, &sent.packet) {
                 continue;
             }
             if self.copying.takes(&sent.packet) {
                 continue;
             }
-            let lane = &mut self.expected[lane(sent.stream, &sent.packet)];
+            let lane = &mut self.expected[behind(&self.node, sent.peer) + lane(sent.stream, &sent.packet)];
+            if answers_stability(&sent.packet) && !lane.iter().any(|said| answers_stability(&said.packet)) {
+                continue;
+            }
             // The recorded node may have asked more often whether the peer is there.
             while sent.packet != Packet::Ping && lane.front().is_some_and(|said| said.packet == Packet::Ping) {
                 lane.pop_front();
@@ -508,6 +543,17 @@ impl Replay {
     }
 }
 
+/// Where the lanes towards a peer begin.
+fn behind(node: &Node, peer: NodeId) -> usize {
+    if peer == node.peer { 0 } else { LANES }
+}
+
+/// Of two that cease to depend on a Primary at the same time that one answers the other which comes to it first. In the
+/// recording that may have been the other one.
+fn answers_stability(packet: &Packet) -> bool {
+    matches!(packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::RESYNC))
+}
+
 /// Says nothing that changes anything: P_UNPLUG_REMOTE, and P_DELAY_PROBE.
 fn is_hint(packet: &Packet) -> bool {
     matches!(packet, Packet::UnplugRemote | Packet::DelayProbe(_))
@@ -515,16 +561,21 @@ fn is_hint(packet: &Packet) -> bool {
 
 fn without_hints(said: Vec<Said>) -> impl Iterator<Item = Said> {
     let mut last = Vec::new();
-    said.into_iter().filter(move |s| !says_the_same_again(&mut last, s.volume, &s.packet) && !is_hint(&s.packet))
+    said.into_iter().filter(move |s| !says_the_same_again(&mut last, s.to, s.volume, &s.packet) && !is_hint(&s.packet))
 }
 
 /// A kernel that comes to depend on a Primary says so twice, and a change of one volume may make it say once more what
 /// the others' states are. The core does so at other times.
-fn says_the_same_again(last: &mut Vec<(VolumeNr, Packet)>, volume: VolumeNr, packet: &Packet) -> bool {
-    let again = last.contains(&(volume, packet.clone()));
+fn says_the_same_again(
+    last: &mut Vec<(NodeId, VolumeNr, Packet)>,
+    to: NodeId,
+    volume: VolumeNr,
+    packet: &Packet,
+) -> bool {
+    let again = last.contains(&(to, volume, packet.clone()));
     let kind = std::mem::discriminant(packet);
-    last.retain(|(of, packet)| *of != volume || std::mem::discriminant(packet) != kind);
-    last.push((volume, packet.clone()));
+    last.retain(|(whom, of, packet)| *whom != to || *of != volume || std::mem::discriminant(packet) != kind);
+    last.push((to, volume, packet.clone()));
     again && matches!(packet, Packet::Uuids110(_) | Packet::State(_))
 }
 

@@ -9,7 +9,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
 use units::{NodeId, NodeMask, VolumeNr};
-use wire::{ConnState, Decision, DiskState, Packet, Prepare, Socket, StateChange, Vote, WireMask};
+use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, Vote, WireMask};
 
 impl Resource {
     /// P_TWOPC_PREPARE (3.2.5).
@@ -19,14 +19,15 @@ impl Resource {
             None => {}
             Some(Transaction::TwoPhase(two)) if two.is(head.tid, head.initiator) => {
                 // Over a redundant path.
-                if let Part::Participant { parents, answered } = &mut two.part {
-                    parents.insert(i);
-                    two.waits_for.remove(i);
-                    if *answered {
-                        self.answer_transaction(Answer::Yes);
-                    }
-                }
-                return;
+                let Part::Participant { parents, answered } = &mut two.part else { return };
+                parents.insert(i);
+                let (answered, masks) = (*answered, two.masks);
+                // It would not ask if it did not agree itself.
+                two.waits_for.remove(i);
+                return match answered {
+                    Some(answer) => self.vote(i, volume, &head, answer, masks),
+                    None => self.transaction_went_on(),
+                };
             }
             Some(Transaction::TwoPhase(two)) if two.is_ours() && head.initiator < self.cfg.node => {
                 self.give_up_transaction(Code::ConcurrentStateChange);
@@ -39,6 +40,10 @@ impl Resource {
     fn accept_prepare(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
         let (head, own) = (prepare.transaction, self.cfg.node);
         let concerned = head.initiator == i && head.target.is_none_or(|target| target == own);
+        let meets = prepare.change.conn == Some(ConnState::WFReportParams) && concerned;
+        if meets && self.refuse_beside_other(i) {
+            return;
+        }
         let change = concerned.then(|| self.change_of_peer(i, volume, &prepare.change));
         let mut masks = Masks { reachable: with(self.neighbours9(), own), ..Masks::default() };
         let connects = prepare.change.conn == Some(ConnState::WFReportParams);
@@ -52,6 +57,8 @@ impl Resource {
             masks.weak = if self.has_data_access() { complement(masks.reachable) } else { 0 };
         }
         let answer = match &change {
+            None if self.is_beside_rising(&prepare.change) => Answer::No,
+            _ if self.must_be_brought_up_first(head.initiator, &prepare.change) => Answer::Retry,
             None => Answer::Yes,
             Some(None) => Answer::No,
             Some(Some(_)) if connects => Answer::Yes,
@@ -75,7 +82,7 @@ impl Resource {
             volume,
             asked: prepare.change,
             change: change.flatten().unwrap_or_default(),
-            part: Part::Participant { parents: NodeMask::of(i), answered: false },
+            part: Part::Participant { parents: NodeMask::of(i), answered: None },
             connects: meets,
             waits_for: children,
             answer,
@@ -88,6 +95,19 @@ impl Resource {
         }
         meets.into_iter().for_each(|i| self.send_attempt(i));
         self.transaction_went_on();
+    }
+
+    /// Is a node to be Primary, while another one brings this one up to date, or this one differs from its peers?
+    fn must_be_brought_up_first(&self, initiator: NodeId, asked: &StateChange) -> bool {
+        let rises = asked.role == Some(Role::Primary) && asked.conn.is_none();
+        let target = self.in_mesh9() && self.source_of_target(initiator).is_some();
+        rises && (target || self.reconciles())
+    }
+
+    /// Does a node that is not connected to this one, which is Primary, want to be that as well?
+    fn is_beside_rising(&self, asked: &StateChange) -> bool {
+        let allowed = self.connections.values().any(|c| c.cfg.two_primaries);
+        asked.role == Some(Role::Primary) && asked.conn.is_none() && self.state.is_primary() && !allowed
     }
 
     /// What a peer wants, in this node's view. `None`: that is not understood, or not up to it.
@@ -129,14 +149,15 @@ impl Resource {
             _ => return None,
         };
         let d = self.devices.ids().find(|d| *d == volume)?;
-        self.state.replicates(i, d).then(|| Set::Replication(i, d, own).into())
+        let may = self.state.replicates(i, d) && self.may_copy(i, own);
+        may.then(|| Set::Replication(i, d, own).into())
     }
 
     pub(super) fn answer_transaction(&mut self, answer: Answer) {
         let Some(two) = self.two_phase_mut() else { return };
         let (head, volume, masks) = (two.head, two.volume, two.masks);
         let Part::Participant { parents, answered } = &mut two.part else { return };
-        *answered = true;
+        *answered = Some(answer);
         for i in *parents {
             self.vote(i, volume, &head, answer, masks);
         }
@@ -162,6 +183,10 @@ impl Resource {
         let Some(two) = self.take_two_phase() else { return };
         if commit {
             self.carry_out_theirs(i, &two);
+            let affected = head.initiator == i && head.target.is_none_or(|target| target == self.cfg.node);
+            if affected || !head.primary_incapable {
+                self.outdate_beside(decision.primary_nodes.nodes());
+            }
         } else {
             two.connects.into_iter().for_each(|i| self.forget_attempt(i));
         }
@@ -173,6 +198,16 @@ impl Resource {
         let packet = if commit { Packet::TwopcCommit } else { Packet::TwopcAbort };
         for node in left {
             self.send_as(node, Socket::Data, volume, packet(Box::new(forwarded)));
+        }
+    }
+
+    /// Nobody is left who could tell what becomes of it: those that this node has asked are told that it is off.
+    pub(super) fn abandon_theirs(&mut self) {
+        let Some(two) = self.take_two_phase() else { return };
+        two.connects.into_iter().for_each(|i| self.forget_attempt(i));
+        let abort = Decision::abort(wire::Transaction { nodes_to_reach: WireMask(u64::MAX), ..two.head });
+        for i in self.neighbours9() {
+            self.send_as(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
         }
     }
 
@@ -196,7 +231,7 @@ impl Resource {
         let alone = two.asked.disk.is_none() && two.asked.pdsk.is_none();
         alone
             && two.answer == Answer::Yes
-            && matches!(&two.part, Part::Participant { parents, answered: true } if parents.contains(i))
+            && matches!(&two.part, Part::Participant { parents, answered: Some(Answer::Yes) } if parents.contains(i))
     }
 
     pub(crate) fn peer_has_parted(&mut self, i: NodeId) {

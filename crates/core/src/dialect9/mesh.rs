@@ -1,0 +1,374 @@
+//! Three nodes or more: what one of them must know of two others (`docs/spec/data-path-and-resync.md` 2.8, 2.10,
+//! `docs/spec/connection-and-state.md` 7.7).
+//!
+//! Narrower than the reference, where that is safer and simpler: a node is the target of one peer at a time, and only
+//! of one that is Primary or sees none (`docs/compatibility.md`).
+
+use crate::Resource;
+use crate::api::{ConnectionState, Segments, Severity};
+use crate::connection::Connection;
+use crate::decide::state::{Replication, State};
+use crate::decide::{DiskState, Reason, Role};
+use std::collections::VecDeque;
+use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
+use wire::{BlockRange, Dagtag, Features, Packet, PeerDagtag, Socket, UuidFlags, Uuids110};
+
+/// A write of a peer, of which it has not said who has it. Until then the activity log keeps its extents: after a crash
+/// it counts as missing on all other nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unsettled {
+    pub(crate) at: u64,
+    pub(crate) volume: VolumeNr,
+    pub(crate) range: SectorRange,
+    pub(crate) log: InLog,
+}
+
+/// Who sees to it that it is known after a crash.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum InLog {
+    /// The write, as it is not on the disk yet, or nobody: no log is kept.
+    OfWrite,
+    /// It holds the extents itself.
+    Held,
+    /// It has left the log to others that were in need, and is marked instead.
+    Left,
+}
+
+/// Those of one peer, in the order in which they came.
+pub(crate) type AllUnsettled = VecDeque<Unsettled>;
+
+/// The last write of a lost Primary that a node has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LostPrimary {
+    pub(crate) node: NodeId,
+    pub(crate) at: u64,
+}
+
+impl Resource {
+    /// Are there several peers, of which some speak 9's dialect, or would, and none 8.4's? Beside one that does there
+    /// is no other.
+    pub(crate) fn in_mesh9(&self) -> bool {
+        let of_84 = |c: &Connection| c.dialect().is_some_and(|d| !d.version.is_9());
+        let several = self.connections.members().len() > 1;
+        several && self.has_peers_of_9() && !self.connections.values().any(of_84)
+    }
+
+    /// Nodes that are Primary, as far as this one sees; perhaps itself.
+    fn primaries_in_sight(&self) -> NodeMask {
+        let mut all = NodeMask::default();
+        let connected = self.connections.ids().filter(|i| self.state.is_connected(*i));
+        connected.filter(|i| self.state.peers[*i].role() == Role::Primary).for_each(|i| all.insert(i));
+        if self.state.is_primary() {
+            all.insert(self.cfg.node);
+        }
+        all
+    }
+
+    // -- what a Primary's writes say of the others -------------------------------------------------------------------
+
+    /// A write of a peer is on the disk, or was refused: true if its extents are kept until the peer has said who has
+    /// it.
+    pub(crate) fn keeps_in_log(&mut self, i: NodeId, at: Option<u64>) -> bool {
+        let unsettled = self.connections[i].unsettled.iter_mut().rev().find(|write| Some(write.at) == at);
+        match unsettled.filter(|write| write.log == InLog::OfWrite) {
+            Some(write) => {
+                write.log = InLog::Held;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Others are in need of the activity log.
+    pub(crate) fn unsettled_leave_log(&mut self, d: VolumeNr) {
+        for i in self.connections.ids() {
+            let held = |write: &&mut Unsettled| write.volume == d && write.log == InLog::Held;
+            let mut left = Vec::new();
+            for write in self.connections[i].unsettled.iter_mut().filter(held) {
+                write.log = InLog::Left;
+                left.push(write.range);
+            }
+            for range in left {
+                self.mark_for_others(i, d, range);
+                self.release_al(d, range);
+            }
+        }
+    }
+
+    /// The disk's log is gone.
+    pub(crate) fn unsettled_forget_log(&mut self, d: VolumeNr) {
+        let all = self.connections.values_mut().flat_map(|c| c.unsettled.iter_mut());
+        all.filter(|write| write.volume == d).for_each(|write| write.log = InLog::OfWrite);
+    }
+
+    /// The disk's log is about to be emptied: what is not settled is marked.
+    pub(crate) fn mark_all_unsettled(&mut self, d: VolumeNr) {
+        for i in self.connections.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
+            let open: Vec<_> =
+                self.connections[i].unsettled.iter().filter(|w| w.volume == d).map(|w| w.range).collect();
+            open.into_iter().for_each(|range| self.mark_for_others(i, d, range));
+        }
+    }
+
+    /// Something of another peer changes this disk, which the others may lack.
+    pub(crate) fn mark_for_others(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        for other in self.connections.ids().filter(|other| *other != i) {
+            self.mark_out_of_sync(other, d, range);
+        }
+    }
+
+    /// The peer has said who has some of its writes.
+    pub(super) fn settle(&mut self, i: NodeId, told: &[Unsettled], has: NodeMask) {
+        for write in told {
+            for other in self.connections.ids().filter(|other| *other != i) {
+                if has.contains(other) && has.contains(self.cfg.node) {
+                    self.clear_out_of_sync(other, write.volume, write.range);
+                } else if !has.contains(other) {
+                    self.mark_out_of_sync(other, write.volume, write.range);
+                    self.tell_target(other, write);
+                }
+            }
+            if write.log == InLog::Held {
+                self.release_al(write.volume, write.range);
+            }
+        }
+        self.connections.ids().filter(|other| *other != i).for_each(|other| self.mark_unlogged(other));
+    }
+
+    /// What is not settled and not in the log stays marked, whatever was said of other writes to the same blocks.
+    pub(super) fn mark_unlogged(&mut self, other: NodeId) {
+        let of_others = self.connections.iter().filter(|(i, _)| *i != other);
+        let all = of_others.flat_map(|(_, c)| c.unsettled.iter().copied());
+        for write in all.filter(|write| write.log == InLog::Left).collect::<Vec<_>>() {
+            self.mark_out_of_sync(other, write.volume, write.range);
+        }
+    }
+
+    /// A node that is brought up to date from here lacks a write of a third one.
+    fn tell_target(&mut self, other: NodeId, write: &Unsettled) {
+        let replication = self.state.replication(other, write.volume);
+        if (replication.is_source() || replication == Replication::WFBitMapS)
+            && self.connections[other].nine().is_some()
+        {
+            let notice = BlockRange { sector: write.range.start, size: write.range.len() };
+            self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice), Segments::None);
+        }
+    }
+
+    // -- equal copies ------------------------------------------------------------------------------------------------
+
+    /// A resync has ended elsewhere: two good copies of one generation, both of which get what is written, are equal.
+    pub(crate) fn follow_equal_copies(&mut self, old: &State) {
+        if !self.in_mesh9() {
+            return;
+        }
+        for d in self.devices.ids() {
+            for i in self.connections.ids() {
+                let good = |s: &State| s.disk(d).min(s.peer_disk(i, d)) == DiskState::UpToDate;
+                let bad = |disk| matches!(disk, DiskState::Inconsistent | DiskState::Outdated);
+                let was_bad = bad(old.disk(d)) || bad(old.peer_disk(i, d));
+                let at_rest = self.state.replication(i, d) == Replication::Established
+                    && old.replication(i, d) == Replication::Established;
+                if at_rest && good(&self.state) && was_bad && self.has_this_generation(i, d) {
+                    self.count_as_equal(i, d);
+                }
+            }
+        }
+    }
+
+    fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
+        let theirs = self.connections[i].peer_devices[d].uuids110.as_ref().map(|u| u.current);
+        self.devices[d].backing.as_ref().zip(theirs).is_some_and(|(b, theirs)| b.md.current.same(theirs))
+    }
+
+    fn count_as_equal(&mut self, i: NodeId, d: VolumeNr) {
+        let slot = self.slot(i, d);
+        if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot) {
+            b.fill(slot, false);
+            self.write_bitmap(d);
+        }
+        self.connections[i].peer_devices[d].lost_writes = false;
+        self.retire_slot(i, d);
+        self.mark_unlogged(i);
+    }
+
+    /// Which connected peers have the generation that a resync brought.
+    pub(super) fn nodes_with(&self, d: VolumeNr, current: Generation) -> NodeMask {
+        let mut nodes = NodeMask::default();
+        for (i, c) in self.connections.iter() {
+            let theirs = c.peer_devices[d].uuids110.as_ref().map(|u| u.current);
+            if self.state.replicates(i, d) && theirs.is_some_and(|theirs| theirs.same(current)) {
+                nodes.insert(i);
+            }
+        }
+        nodes
+    }
+
+    /// The bits of a pair that becomes equal by its generations are kept where a lost Primary's writes are among them.
+    pub(super) fn keeps_bits(&self, i: NodeId, d: VolumeNr) -> bool {
+        self.connections[i].peer_devices[d].lost_writes
+    }
+
+    // -- who may bring whom up to date -------------------------------------------------------------------------------
+
+    /// Must no resync between this node and a peer begin? A source that depends on a Primary lacks what is on its way
+    /// to it; that Primary itself knows.
+    pub(super) fn why_no_resync(&self, i: NodeId, source: bool, theirs: &Uuids110) -> Option<Reason> {
+        if !self.in_mesh9() {
+            return None;
+        }
+        let gives = |other: NodeId, d: VolumeNr| {
+            let replication = self.state.replication(other, d);
+            replication.is_source() || replication == Replication::WFBitMapS
+        };
+        let mut others = self.connections.ids().filter(|other| *other != i);
+        if !source && others.any(|other| self.devices.ids().any(|d| gives(other, d))) {
+            return Some(Reason::SourceOfAnother);
+        }
+        let sight = self.primaries_in_sight();
+        let told = if theirs.flags.contains(UuidFlags::STABLE) { NodeMask::default() } else { theirs.nodes.nodes() };
+        let seen = if source {
+            sight.without(NodeMask::of(self.cfg.node))
+        } else {
+            NodeMask(sight.without(NodeMask::of(i)).0 | told.0)
+        };
+        (!seen.is_empty()).then_some(Reason::SourceDependsOnPrimary)
+    }
+
+    /// May a resync or verify by command begin between this node and a peer? The Primary must be one of both, and the
+    /// source; and the target none of another one.
+    pub(crate) fn may_copy(&self, i: NodeId, replication: Replication) -> bool {
+        if !self.in_mesh9() {
+            return true;
+        }
+        let own = self.cfg.node;
+        let sources = match replication {
+            Replication::StartingSyncS | Replication::WFBitMapS => NodeMask::of(own),
+            Replication::StartingSyncT | Replication::WFBitMapT => NodeMask::of(i),
+            _ => NodeMask(NodeMask::of(own).0 | NodeMask::of(i).0),
+        };
+        self.primaries_in_sight().without(sources).is_empty() && self.source_of_target(i).is_none()
+    }
+
+    /// The source of a running resync depends on a Primary from now on: it is given up.
+    pub(super) fn source_changed(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) -> bool {
+        let replication = self.state.replication(i, d);
+        let receives = replication.is_target() || replication == Replication::WFBitMapT;
+        let others = packet.nodes.nodes().without(NodeMask::of(self.cfg.node));
+        if !receives || packet.flags.contains(UuidFlags::STABLE) || others.is_empty() || !self.in_mesh9() {
+            return false;
+        }
+        let text = "the source depends on a Primary by now: connecting again".to_owned();
+        self.drop_link(i, ConnectionState::NetworkFailure, "source-depends", text);
+        true
+    }
+
+    /// A peer has part in a generation that a Primary has begun, which this node does not reach.
+    pub(super) fn note_moved_on(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+        let at_rest = self.state.replication(i, d) == Replication::Established;
+        let depends = !packet.flags.contains(UuidFlags::STABLE) && !packet.flags.contains(UuidFlags::INCONSISTENT);
+        if self.in_mesh9() && at_rest && depends && !self.has_this_generation(i, d) {
+            self.outdate_beside(packet.nodes.nodes());
+        }
+    }
+
+    /// Is a resync going on here that a promotion would come in the way of: a node that is brought up to date must have
+    /// all that is written, and from whom it gets that too.
+    pub(crate) fn is_target9(&self) -> bool {
+        self.in_mesh9() && self.source_of_target(self.cfg.node).is_some()
+    }
+
+    // -- a lost Primary ----------------------------------------------------------------------------------------------
+
+    /// A link has gone: what its peer wrote, and did not say who has it, may be here alone.
+    pub(crate) fn note_lost_writes(&mut self, i: NodeId) {
+        let left: Vec<_> = std::mem::take(&mut self.connections[i].unsettled).into();
+        for other in self.connections.ids().filter(|other| *other != i) {
+            for write in &left {
+                self.mark_out_of_sync(other, write.volume, write.range);
+                self.connections[other].peer_devices[write.volume].lost_writes = true;
+            }
+        }
+        for write in left.iter().filter(|write| write.log == InLog::Held) {
+            self.release_al(write.volume, write.range);
+        }
+    }
+
+    /// Do the two differ in what a lost Primary wrote, and does nobody write by now?
+    pub(crate) fn is_unreconciled(&self, i: NodeId, d: VolumeNr) -> bool {
+        let pd = &self.connections[i].peer_devices[d];
+        let told = pd.uuids110.as_ref().is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
+        let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == DiskState::UpToDate;
+        pd.lost_writes
+            && told
+            && good
+            && self.state.replication(i, d) == Replication::Established
+            && self.primaries_in_sight().is_empty()
+            && self.bits_left(i, d) > 0
+    }
+
+    /// Once a turn: two that differ in what a lost Primary wrote connect anew, and compare.
+    pub(crate) fn reconcile(&mut self) {
+        if !self.in_mesh9() {
+            return;
+        }
+        for i in self.connections.ids() {
+            if self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
+                let text = "a Primary was lost, and its last writes are not on both nodes: connecting anew".to_owned();
+                self.drop_link(i, ConnectionState::NetworkFailure, "reconcile", text);
+            }
+        }
+    }
+
+    /// Does this node differ from a connected one in what a lost Primary wrote?
+    pub(crate) fn reconciles(&self) -> bool {
+        let pair = |i: NodeId| self.devices.ids().any(|d| self.is_unreconciled(i, d));
+        self.in_mesh9() && self.connections.ids().any(pair)
+    }
+
+    /// The peer, other than this one, that was lost: if it is exactly one of which writes were heard (7.7).
+    pub(super) fn lost_primary(&self, i: NodeId) -> Option<LostPrimary> {
+        let away = |(other, _): &(NodeId, _)| *other != i && !self.state.is_connected(*other);
+        let mut lost = self
+            .connections
+            .iter()
+            .filter(away)
+            .filter_map(|(node, c)| Some(LostPrimary { node, at: c.heard_at.filter(|at| *at > 0)? }));
+        let first = lost.next()?;
+        lost.next().is_none().then_some(first)
+    }
+
+    /// Names it in a handshake.
+    pub(super) fn tell_lost_primary(&mut self, i: NodeId) -> Option<LostPrimary> {
+        let able = self.in_mesh9() && self.connections[i].has(Features::RECONCILE_RECONNECT);
+        let lost = self.lost_primary(i).filter(|_| able)?;
+        let packet = PeerDagtag { dagtag: Dagtag(lost.at), node: lost.node };
+        self.send_connection(i, Socket::Data, Packet::PeerDagtag(packet));
+        Some(lost)
+    }
+
+    // -- a Primary's generations -------------------------------------------------------------------------------------
+
+    /// Are all peers there that have, or may have, data?
+    pub(crate) fn all_together(&self, d: VolumeNr) -> bool {
+        let there = |(i, pair): (NodeId, &crate::decide::state::PairState)| {
+            self.slot(i, d).is_none()
+                || pair.replication >= Replication::Established && pair.disk >= DiskState::Inconsistent
+        };
+        self.state.pairs(d).all(there)
+    }
+
+    /// A node without a disk does not write beside several copies: who has what of that nobody would know.
+    pub(crate) fn lacks_own_copy9(&self, d: VolumeNr) -> bool {
+        self.in_mesh9() && (!self.usable(d) || self.state.disk(d) != DiskState::UpToDate)
+    }
+
+    /// A disk comes into use while several are connected: they compare at the next handshake, as it is there by then.
+    pub(crate) fn leave_for_attach(&mut self, d: VolumeNr) {
+        for i in self.connections.ids().filter(|i| self.state.is_connected(*i)).collect::<Vec<_>>() {
+            self.note(Severity::Info, Some(d), Some(i), "attach-reconnects", "connecting anew with the disk");
+            let text = "a disk comes into use: connecting anew".to_owned();
+            self.drop_link(i, ConnectionState::NetworkFailure, "attach-reconnects", text);
+        }
+    }
+}

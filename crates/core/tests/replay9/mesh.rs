@@ -1,0 +1,79 @@
+//! Three cores that talk to each other: what no recording of kernels shows, as urbd is narrower there.
+
+use crate::node::{Start, Together};
+use crate::{VOLUME, disk};
+use units::{Instant, NodeId, Sector, VolumeNr};
+use urbd_core::{Command, RequestKind};
+use wire::{DiskState, Role};
+
+fn fresh(node: NodeId) -> Vec<(VolumeNr, Start)> {
+    let mut starts = disk(&[], node, true, Sector(8192));
+    starts[0].1.slots = 2;
+    starts
+}
+
+/// All have the same, node 0 is Primary.
+fn three() -> Together {
+    let mut nodes = Together::of(3, Instant(1_000_000_000), fresh, &|_| {});
+    nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+    nodes.command(0, Command::Primary { force: false });
+    nodes
+}
+
+fn write(nodes: &mut Together, at: u64) {
+    nodes.act(0, |node, now| node.write(now, VOLUME, RequestKind::Write { fua: false }, Sector(at), 4096));
+}
+
+#[test]
+fn a_primary_is_asked_that_is_out_of_reach() {
+    let mut nodes = three();
+    write(&mut nodes, 0);
+    nodes.forgive();
+    nodes.cut(0, 2);
+    nodes.command(2, Command::Primary { force: false });
+    nodes.pass(200);
+    assert_eq!(nodes.role(2), Role::Secondary);
+    // Nor when the Primary goes on without it, which it hears from the third one.
+    write(&mut nodes, 8);
+    nodes.pass(200);
+    assert_eq!([0, 1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate, DiskState::UpToDate, DiskState::Outdated]);
+    nodes.command(2, Command::Primary { force: false });
+    nodes.pass(200);
+    assert_eq!(nodes.role(2), Role::Secondary);
+    // It is brought up to date by the Primary, and the third one knows.
+    nodes.join(0, 2);
+    nodes.pass(500);
+    assert_eq!([0, 1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 3]);
+    assert_eq!(nodes.marked(), 0);
+}
+
+/// Node 2 does not get the last write of the Primary, which is lost; node 1 has it.
+#[test]
+fn what_a_lost_primary_wrote_last_comes_to_both() {
+    for resumes in [false, true] {
+        let mut nodes = three();
+        write(&mut nodes, 0);
+        nodes.pass(500);
+        assert_eq!(nodes.marked(), 0);
+        nodes.lose(0, 2);
+        write(&mut nodes, 16);
+        nodes.forgive();
+        nodes.cut(0, 1);
+        nodes.cut(0, 2);
+        nodes.pass(20);
+        assert!(nodes.said(1, "reconcile: "), "node 1 knows that it may be the only one");
+        assert!(!nodes.is_connected(1, 2));
+        nodes.cut(1, 2);
+        if resumes {
+            // Who writes meanwhile is the source.
+            nodes.command(1, Command::Primary { force: false });
+            assert_eq!(nodes.role(1), Role::Primary);
+        }
+        nodes.join(1, 2);
+        nodes.pass(500);
+        assert!(nodes.said(2, "resync-done: resync done: 4 KiB"), "node 2 gets it: {}", nodes.notes(2));
+        assert!(nodes.is_connected(1, 2));
+        assert_eq!([1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 2]);
+        assert_eq!(nodes.marked_between(1, 2), 0);
+    }
+}

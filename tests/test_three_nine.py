@@ -1,0 +1,197 @@
+"""Three urbd nodes that speak DRBD 9's dialect: all are connected, one is Primary."""
+
+import os
+
+import pytest
+
+from cluster import MIB, Failed, eventually
+from test_three_nodes import MESH, same, text, together, towards
+from test_two_nodes import Load, verify
+
+SIZE = 32 * MIB
+OPTIONS = "urbd { protocol-version-max 124; }"
+
+
+def prepared(cluster, protocol="C"):
+    """Fresh metadata, not started."""
+    nodes = [cluster.node(name, size=SIZE) for name in "abc"]
+    config = text(nodes, f"{MESH} {OPTIONS}").replace("protocol C;", f"protocol {protocol};")
+    for n in nodes:
+        n.put_res("r0", config)
+        n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+    return nodes
+
+
+def all_together(*nodes, timeout=30):
+    for n in nodes:
+        for other in nodes:
+            if n is not other:
+                together(n, other, timeout)
+
+
+def marked(node, other):
+    c = next(c for c in node.status()["connections"] if c["name"] == other.name)
+    return c["peer_devices"][0]["out-of-sync"]
+
+
+def equal(*nodes):
+    """All copies are the same, and all of them know."""
+    all_together(*nodes)
+    same(*nodes)
+    for n in nodes:
+        for other in nodes:
+            if n is not other:
+                eventually(f"{n.name} knows that {other.name} is the same", lambda: marked(n, other) == 0, 20)
+
+
+def started(cluster, **options):
+    """All UpToDate, nobody Primary."""
+    nodes = prepared(cluster, **options)
+    for n in nodes:
+        n.start()
+    for n in nodes:
+        for other in nodes:
+            if n is not other:
+                eventually("connected", lambda: towards(n, other)["conn"] == "Connected", 30)
+    nodes[0].urbd("new-current-uuid", "--clear-bitmap", "r0/0")
+    all_together(*nodes)
+    return nodes
+
+
+@pytest.mark.parametrize("protocol", "ABC")
+def test_each_in_turn_writes(cluster, protocol):
+    nodes = started(cluster, protocol=protocol)
+    journals = []
+    for turn, here in enumerate(nodes):
+        here.urbd("primary", "r0")
+        load = Load(here, seed=turn, seconds=100, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
+        load.wait_writes(100)
+        journals.append(load.interrupt())
+        verify(here, *journals)
+        for other in nodes:
+            if other is not here:
+                assert "Primary" in other.urbd("role", "r0").out or other.status()["role"] == "Secondary"
+                with pytest.raises(Failed):
+                    other.urbd("primary", "r0")
+        here.urbd("secondary", "r0")
+        equal(*nodes)
+
+
+def test_a_fresh_cluster_begins_by_force(cluster):
+    """Both others are brought up to date by the one."""
+    a, b, c = prepared(cluster)
+    with open(a.disk_file(), "r+b") as f:
+        f.write(os.urandom(MIB))
+    for n in (a, b, c):
+        n.start()
+    for n, other in ((a, b), (a, c), (b, c)):
+        eventually("connected", lambda: towards(n, other)["conn"] == "Connected", 30)
+    a.urbd("primary", "--force", "r0")
+    load = Load(a, seconds=100)
+    load.wait_writes(200)
+    journal = load.interrupt()
+    equal(a, b, c)
+    verify(a, journal)
+    # Of both peers `status` says what they are.
+    said = " ".join(a.urbd("status", "r0").out.split())
+    assert "b role:Secondary" in said and "c role:Secondary" in said and said.count("peer-disk:UpToDate") == 2, said
+
+
+def test_a_secondary_dies_and_is_brought_up_to_date(cluster):
+    """The other two go on, and it gets no more than what it lacks."""
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    journals = []
+    for turn, (gone, stays) in enumerate([(c, b), (b, c), (c, b)]):
+        load = Load(a, seed=turn, seconds=100, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
+        load.wait_writes(100)
+        gone.kill()
+        load.wait_writes(200)
+        assert towards(a, stays)["conn"] == "Connected"
+        gone.start()
+        load.wait_writes(200)
+        together(a, gone)
+        load.wait_writes(100)
+        journals.append(load.interrupt())
+        verify(a, *journals)
+        all_together(a, b, c)
+        same(a, b, c)
+    # What two Secondaries have marked of each other as they lost the Primary is settled when nobody writes.
+    a.urbd("secondary", "r0")
+    equal(a, b, c)
+    c.urbd("primary", "r0")
+    verify(c, *journals)
+
+
+@pytest.mark.parametrize("protocol", "AC")
+def test_the_primary_dies_and_another_goes_on(cluster, protocol):
+    """The two that are left become the same, and one of them is promoted. Who died comes back as a target."""
+    nodes = started(cluster, protocol=protocol)
+    journals = []
+    for turn in range(3):
+        here, there, third = nodes[turn], nodes[(turn + 1) % 3], nodes[(turn + 2) % 3]
+        here.urbd("primary", "r0")
+        load = Load(here, seed=turn, seconds=100, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
+        load.wait_writes(300)
+        here.kill()
+        journal = load.interrupt()
+        if protocol == "C":
+            journals.append(journal)
+        for n in (there, third):
+            eventually("it is gone", lambda: towards(n, here)["conn"] != "Connected", 20)
+        there.urbd("primary", "r0")
+        verify(there, *journals)
+        equal(there, third)
+        there.write(30 * MIB + turn * 4096, os.urandom(4096))
+        there.flush()
+        here.start()
+        equal(*nodes)
+        verify(there, *journals)
+        there.urbd("secondary", "r0")
+
+
+def test_one_leaves_and_comes_back(cluster):
+    """Who leaves a Primary that others go on with is outdated."""
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    a.write(0, os.urandom(MIB))
+    a.flush()
+    b.urbd("disconnect", "r0:a")
+    eventually("b is outdated", lambda: b.state()["disk"] == "Outdated", 20)
+    a.write(MIB, os.urandom(MIB))
+    a.flush()
+    same(a, c)
+    with pytest.raises(Failed):
+        b.urbd("primary", "r0")
+    b.urbd("connect", "r0:a")
+    equal(a, b, c)
+    assert "resync done: 1024 KiB" in b.log(), b.log()[-3000:]
+
+
+def test_a_disk_is_taken_out_and_put_back(cluster):
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    a.write(0, os.urandom(MIB))
+    b.urbd("detach", "r0/0")
+    a.write(4 * MIB, os.urandom(2 * MIB))
+    a.flush()
+    same(a, c)
+    b.urbd("attach", "r0/0")
+    equal(a, b, c)
+
+
+def test_all_die_and_come_back(cluster):
+    """Nobody knows what the others have; those that come back agree, whoever comes first."""
+    nodes = started(cluster)
+    a, b, c = nodes
+    a.urbd("primary", "r0")
+    load = Load(a, seconds=100)
+    load.wait_writes(300)
+    for n in (b, a, c):
+        n.kill()
+    journal = load.interrupt()
+    for n in (c, b, a):
+        n.start()
+    equal(*nodes)
+    b.urbd("primary", "r0")
+    verify(b, journal)
