@@ -471,6 +471,8 @@ impl Resource {
         w.done.insert(i);
         w.held = false;
         let (d, range, accounted) = (w.device, w.range, w.accounted.contains(i));
+        // Where no generation begins for it, as I/O was frozen, nothing but the marks tells of it.
+        self.connections[i].peer_devices[d].write_failed |= w.completed;
         if !accounted && !mutant(Mutant::ForgetInFlight) {
             self.mark_out_of_sync(i, d, range);
         }
