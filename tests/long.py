@@ -211,7 +211,7 @@ def target_round(c, k, guest):
     try:
         k.verb("invalidate", "r0")
         k.wait(repl="SyncTarget", timeout=20)
-        c.wait_synced(timeout=60)
+        c.wait_synced(timeout=240)  # the kernel slows down to c-min-rate while applications write
         time.sleep(1)
     finally:
         with open(stop, "w"):
