@@ -146,13 +146,16 @@ impl Resource {
 
     /// A node that is brought up to date from here lacks a write of a third one.
     fn tell_target(&mut self, other: NodeId, write: &Unsettled) {
-        let replication = self.state.replication(other, write.volume);
-        if (replication.is_source() || replication == Replication::WFBitMapS)
-            && self.connections[other].nine().is_some()
-        {
+        if self.is_source_of(other, write.volume) && self.connections[other].nine().is_some() {
             let notice = BlockRange { sector: write.range.start, size: write.range.len() };
             self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice), Segments::None);
         }
+    }
+
+    /// Is a peer brought up to date from here, or about to be?
+    fn is_source_of(&self, other: NodeId, d: VolumeNr) -> bool {
+        let replication = self.state.replication(other, d);
+        replication.is_source() || replication == Replication::WFBitMapS
     }
 
     // -- equal copies ------------------------------------------------------------------------------------------------
@@ -217,12 +220,8 @@ impl Resource {
         if !self.in_mesh9() {
             return None;
         }
-        let gives = |other: NodeId, d: VolumeNr| {
-            let replication = self.state.replication(other, d);
-            replication.is_source() || replication == Replication::WFBitMapS
-        };
         let mut others = self.connections.ids().filter(|other| *other != i);
-        if !source && others.any(|other| self.devices.ids().any(|d| gives(other, d))) {
+        if !source && others.any(|other| self.devices.ids().any(|d| self.is_source_of(other, d))) {
             return Some(Reason::SourceOfAnother);
         }
         let sight = self.primaries_in_sight();
