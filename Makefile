@@ -7,6 +7,7 @@ export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
 
 help:
 	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
+	@echo 'make demo NODES=3   three replicas: kill one, another goes on, the dead one comes back with an empty disk'
 	@echo 'make test    install what is missing (Debian packages by name), then run every test'
 	@echo 'make build   optimised program: target/release/urbd'
 	@echo 'make install build, then install the program, its service unit and shell completion; DESTDIR=/somewhere'
@@ -57,7 +58,7 @@ static:
 demo:
 	tests/install demo
 	$(CARGO) build --release --locked -p urbd
-	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd demo/run
+	URBD_BIN=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/urbd demo/$(if $(filter 3,$(NODES)),three,run)
 
 test:
 	tests/run all

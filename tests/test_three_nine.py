@@ -193,3 +193,25 @@ def test_all_die_and_come_back(cluster):
     equal(*nodes)
     b.urbd("primary", "r0")
     verify(b, journal)
+
+
+def test_a_dead_primary_comes_back_with_an_empty_disk(cluster):
+    """`make demo NODES=3`: another one has taken over, and writes while the empty disk is filled."""
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    load = Load(a, seconds=100, sectors=8 * MIB // 512)
+    load.wait_writes(200)
+    a.kill()
+    journals = [load.interrupt()]
+    eventually("b takes over", lambda: b.call("primary", "r0").rc == 0, 20)
+    load = Load(b, seed=1, seconds=100, first=16 * MIB // 512, sectors=8 * MIB // 512)
+    load.wait_writes(200)
+    os.truncate(a.disk_file(), 0)
+    os.truncate(a.disk_file(), SIZE)
+    a.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+    a.start()
+    all_together(a, b, c)
+    load.wait_writes(200)
+    journals.append(load.interrupt())
+    verify(b, *journals)
+    equal(a, b, c)

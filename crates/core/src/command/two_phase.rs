@@ -288,9 +288,14 @@ impl Resource {
             role: Some(self.state.role),
             ..StateChange::default()
         };
-        if !self.begin_two_phase(Origin::Connect, Some(i), asked, VolumeNr::NONE, change) {
+        if self.opens_disks() || !self.begin_two_phase(Origin::Connect, Some(i), asked, VolumeNr::NONE, change) {
             self.connect_later(i, SOON);
         }
+    }
+
+    /// Is some disk about to be there? What would be said of it now is about to be wrong.
+    fn opens_disks(&self) -> bool {
+        self.devices.ids().any(|d| self.is_opening(d))
     }
 
     /// Among several nodes those that came in each other's way shall not do so again.

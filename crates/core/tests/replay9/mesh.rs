@@ -1,6 +1,6 @@
 //! Three cores that talk to each other: what no recording of kernels shows, as urbd is narrower there.
 
-use crate::node::{Start, Together};
+use crate::node::{Node, Start, Together};
 use crate::{VOLUME, disk};
 use units::{Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
@@ -75,5 +75,35 @@ fn what_a_lost_primary_wrote_last_comes_to_both() {
         assert!(nodes.is_connected(1, 2));
         assert_eq!([1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 2]);
         assert_eq!(nodes.marked_between(1, 2), 0);
+    }
+}
+
+/// A node is without a disk for the moment in which it opens it, and shakes hands when that is over: as initiator, and
+/// as the one that is asked.
+#[test]
+fn a_disk_that_is_being_opened_is_waited_for() {
+    for node in [0, 1] {
+        let mut nodes = three();
+        nodes.command(0, Command::Secondary { force: false });
+        nodes.forgive();
+        [0, 1, 2]
+            .into_iter()
+            .filter(|other| *other != node)
+            .for_each(|other| nodes.cut(node.min(other), node.max(other)));
+        nodes.command(node, Command::Detach { volume: VOLUME, force: false });
+        nodes.pass(100);
+        nodes.act(node, |n, now| {
+            n.opening = Some(Vec::new());
+            n.command(now, Command::Attach { volume: VOLUME });
+        });
+        assert_eq!(nodes.disk(node), DiskState::Attaching);
+        let others = [0, 1, 2].into_iter().filter(|other| *other != node).collect::<Vec<_>>();
+        others.iter().for_each(|other| nodes.join(node.min(*other), node.max(*other)));
+        nodes.pass(1000);
+        assert!(others.iter().all(|other| !nodes.is_connected(node, *other)));
+        nodes.act(node, Node::open_all);
+        nodes.pass(1000);
+        assert!(others.iter().all(|other| nodes.is_connected(node, *other)), "{}", nodes.notes(node));
+        assert_eq!([0, 1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 3]);
     }
 }

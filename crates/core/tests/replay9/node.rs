@@ -56,6 +56,8 @@ pub(crate) struct Node {
     tag: u64,
     /// Commands may fail, and digests are unknown.
     pub(crate) forgive: bool,
+    /// Disks take their time to open: those that are being opened.
+    pub(crate) opening: Option<Vec<VolumeNr>>,
     /// Since when a link is sought.
     link_wanted: Option<Instant>,
     /// What the disks do, and until when.
@@ -175,6 +177,7 @@ impl Node {
             notes: Vec::new(),
             tag: 0,
             forgive: false,
+            opening: None,
             link_wanted: None,
             working: VecDeque::new(),
             hashes: Vec::new(),
@@ -273,6 +276,26 @@ impl Node {
         &mut self.disks.iter_mut().find(|(nr, _)| *nr == volume).expect("a volume of the recording").1
     }
 
+    fn opened(&mut self, now: Instant, volume: VolumeNr) {
+        let disk = self.disk(volume);
+        let opened = OpenedDisk {
+            backing: disk.size.to_bytes(),
+            meta_device: META_DEVICE,
+            can_discard: disk.discard,
+            discard_zeroes: true,
+            write_through: false,
+            block_size: 512,
+        };
+        self.core.on_disk_opened(now, volume, Ok(opened));
+    }
+
+    /// The disks that took their time are open.
+    pub(crate) fn open_all(&mut self, now: Instant) {
+        for volume in self.opening.take().into_iter().flatten() {
+            self.opened(now, volume);
+        }
+    }
+
     /// True: the core was told something.
     fn carry_out(&mut self, now: Instant, effect: Effect) -> bool {
         match effect {
@@ -280,17 +303,11 @@ impl Node {
                 self.sent.push_back(Sent { peer, stream, volume, packet });
             }
             Effect::OpenDisk { volume } => {
-                let disk = self.disk(volume);
-                let opened = OpenedDisk {
-                    backing: disk.size.to_bytes(),
-                    meta_device: META_DEVICE,
-                    can_discard: disk.discard,
-                    discard_zeroes: true,
-                    write_through: false,
-                    block_size: 512,
-                };
-                self.core.on_disk_opened(now, volume, Ok(opened));
-                return true;
+                let waits = self.opening.as_mut().map(|opening| opening.push(volume)).is_some();
+                if !waits {
+                    self.opened(now, volume);
+                }
+                return !waits;
             }
             Effect::Disk { op, action, .. } => {
                 let data = match action {

@@ -61,6 +61,7 @@ impl Resource {
             _ if self.must_be_brought_up_first(head.initiator, &prepare.change) => Answer::Retry,
             None => Answer::Yes,
             Some(None) => Answer::No,
+            Some(Some(_)) if connects && self.opens_disks() => Answer::Retry,
             Some(Some(_)) if connects => Answer::Yes,
             Some(Some(change)) => match self.would_be(change, Kind::WishIgnoringOutdate) {
                 Ok(_) | Err(Refusal { code: Code::NothingToDo, .. }) => Answer::Yes,
