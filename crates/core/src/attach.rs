@@ -80,13 +80,6 @@ impl Resource {
         self.emit(Effect::OpenDisk { volume });
     }
 
-    /// Is the disk being opened, or its metadata read? A node that shakes hands in 9's dialect meanwhile would be
-    /// without a disk.
-    pub(crate) fn is_opening(&self, d: VolumeNr) -> bool {
-        let step = self.devices[d].attaching.as_ref().map(|attaching| &attaching.step);
-        step.is_some_and(|step| !matches!(step, Step::Handshake | Step::Consent(_)))
-    }
-
     pub(crate) fn attach_failed(&mut self, d: VolumeNr, code: i32, text: String) {
         let Some(attaching) = self.devices[d].attaching.take() else { return };
         // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The

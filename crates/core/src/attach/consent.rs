@@ -11,6 +11,13 @@ use units::{Duration, Instant, NodeId, VolumeNr};
 const SOON: Duration = Duration::from_millis(50);
 
 impl Resource {
+    /// Is the disk being opened, or its metadata read? A node that shakes hands in 9's dialect meanwhile would be
+    /// without a disk.
+    pub(crate) fn is_opening(&self, d: VolumeNr) -> bool {
+        let step = self.devices[d].attaching.as_ref().map(|attaching| &attaching.step);
+        step.is_some_and(|step| !matches!(step, Step::Handshake | Step::Consent(_)))
+    }
+
     /// Is there a peer that says what this disk is worth? In 9's dialect one without a disk does not.
     pub(super) fn negotiates(&self, d: VolumeNr) -> bool {
         let of_84 = |(i, c): (NodeId, &Connection)| c.nine().is_none() && self.state.replicates(i, d);
