@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
 
-.PHONY: help build install deb static demo test test-rust test-python long bench bench-resync sim fuzz nemesis newcomer doc packages wrong-rules
+.PHONY: help build install deb static demo test test-rust test-python long bench bench-resync sim fuzz nemesis guests newcomer doc packages wrong-rules
 
 help:
 	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
@@ -19,6 +19,7 @@ help:
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
 	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes under a checked load; ROUNDS=n SEED=s'
 	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts, postgres or targets; ROUNDS=n'
+	@echo 'make guests  what takes udev, device mapper or an old kernel, in a QEMU guest; SUITE=trixie, ROUNDS=n'
 	@echo 'make newcomer   what README.md tells a newcomer, on two empty Debian roots, timed; SUITE=trixie'
 	@echo 'make doc     reference documentation: target/doc'
 	@echo 'test parts:  make test-rust; make test-python [ARGS="-k failover"]'
@@ -103,6 +104,12 @@ long:
 	tests/install test
 	$(CARGO) build --locked -p urbd
 	/usr/bin/python3 tests/long.py --part $(or $(PART),kills) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
+
+guests:
+	tests/install test
+	tests/install guests
+	$(CARGO) build --locked -p urbd
+	/usr/bin/python3 -m pytest -q -rA --tb=short tests/guests.py $(ARGS)
 
 newcomer:
 	tests/install test

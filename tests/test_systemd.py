@@ -108,6 +108,7 @@ def test_two_machines(pair):
     # Fail over and back.
     a.run("urbd", "secondary", "r0")
     C.eventually("a Secondary has its device", lambda: a.call("lsblk", device).returncode == 0)
+    assert a.run("stat", "-c", "%a", "/dev/urbd").strip() == "755", "all users find its name"
     assert "Permission denied" not in a.run("journalctl", "-u", "urbd@r0", "--no-pager")
     b.run("urbd", "primary", "r0")
     b.run("mkdir", "-p", "/data")

@@ -155,7 +155,7 @@ impl FuseServer {
         let resource = &local.name;
         let volumes = || local.volumes.iter().map(|v| v.nr);
         let export = |v: VolumeNr| Export::new(u32::from(v.0), format!("{resource}/{}", v.0), 0).read_only();
-        let secret = secret(&links, resource);
+        let secret = links.secret(resource);
         let session = Session::new(volumes().map(export).collect(), sys::user_and_group()).with_doors(secret);
         FuseServer {
             pool,
@@ -477,15 +477,6 @@ fn names(local: &LocalResource) -> Vec<Names> {
         disk: volume.backing.as_ref().map(|backing| backing.path.clone()),
     };
     local.volumes.iter().map(of).collect()
-}
-
-/// Makes the names of files those of this node, on a machine with several: a loop device tells what it stands on.
-fn secret(links: &DeviceLinks, resource: &str) -> String {
-    // Always the same one, as the next process has to know them: FNV-1a.
-    let place = links.doors(resource).unwrap_or_default();
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = place.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, mix);
-    format!("{resource}-{hash:016x}")
 }
 
 /// The mounted directory; taken out of the tree when this is dropped.

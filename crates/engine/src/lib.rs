@@ -44,6 +44,6 @@ pub use frontends::{Errno, Kind, Request};
 #[cfg(feature = "mutants")]
 pub use mutant::{Mutant, choose_mutant};
 pub use notify::tell_service_manager;
-pub use resource::{Error, Options, clear_leftovers, device_name, prepare_run_dir, run, run_with};
+pub use resource::{Error, Options, clear_leftovers, device_name, device_of_file, prepare_run_dir, run, run_with};
 pub use setup::resource_config;
 pub use sys::keep_descriptors_from_children;

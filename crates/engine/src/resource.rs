@@ -158,6 +158,13 @@ pub fn device_name(run_dir: &Path, resource: &str, volume: VolumeNr) -> io::Resu
     DeviceLinks::from_env(run_dir, false).path(resource, u32::from(volume.0))
 }
 
+/// The resource and volume whose block device stands on this file, as the kernel tells it of a loop device, if that is
+/// one of a process of `run_dir`.
+pub fn device_of_file<'a>(run_dir: &Path, file: &'a str) -> Option<(&'a str, VolumeNr)> {
+    let (resource, volume) = DeviceLinks::from_env(run_dir, false).of_file(file)?;
+    Some((resource, VolumeNr(volume)))
+}
+
 fn nbd_path(run_dir: &Path, resource: &str, volume: VolumeNr) -> PathBuf {
     run_dir.join(format!("{resource}-{volume}.nbd"))
 }

@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 /// Names the base directory if it is not [`DEFAULT_BASE`]; DRBD's names are then in there as well.
@@ -67,6 +68,25 @@ impl DeviceLinks {
     /// A volume's door. Fails as [`DeviceLinks::doors`].
     pub fn door(&self, resource: &str, volume: u32) -> io::Result<PathBuf> {
         Ok(self.doors(resource)?.join(volume.to_string()))
+    }
+
+    /// Makes the names of files those of this node, on a machine with several: a loop device tells what it stands on.
+    /// Always the same one, as the next process has to know them.
+    pub fn secret(&self, resource: &str) -> String {
+        let place = self.doors(resource).unwrap_or_default();
+        // FNV-1a.
+        let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = place.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, mix);
+        format!("{resource}-{hash:016x}")
+    }
+
+    /// Resource and volume of the file of this node on which a loop device stands, by the path that the kernel tells:
+    /// that of the file, or, for one that another process has opened, `/` and its name.
+    pub fn of_file<'a>(&self, path: &'a str) -> Option<(&'a str, u16)> {
+        let (_, file) = path.rsplit_once('/')?;
+        let (volume, secret) = file.strip_prefix('.')?.split_once('-')?;
+        let (resource, _) = secret.rsplit_once('-')?;
+        (self.secret(resource) == secret).then_some((resource, volume.parse().ok()?))
     }
 
     /// The link that is there in any case, whether it exists or not. Fails as [`DeviceLinks::doors`].
@@ -158,12 +178,26 @@ fn one_component(resource: &str) -> io::Result<()> {
 
 fn replace(link: &Path, door: &Path) -> io::Result<()> {
     let directory = link.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory)?;
+    create_for_all(directory)?;
     let name = link.file_name().unwrap_or_default().to_string_lossy();
     let new = directory.join(format!(".{name}.{}", std::process::id()));
     absent_is_fine(fs::remove_file(&new))?;
     std::os::unix::fs::symlink(door, &new)?;
     fs::rename(&new, link).inspect_err(|_| drop(fs::remove_file(&new)))
+}
+
+/// The directory, and those above it that are not there: all users may look up names in them, whatever this process's
+/// umask is, as in any directory of devices. Who may open the device is for the device to say.
+fn create_for_all(directory: &Path) -> io::Result<()> {
+    let missing: Vec<_> = directory.ancestors().take_while(|above| !above.exists()).collect();
+    for directory in missing.into_iter().rev() {
+        match fs::create_dir(directory) {
+            Ok(()) => fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// Removes a link that leads to `door`, and the directories between it and `base` that are empty then.
@@ -231,6 +265,18 @@ mod tests {
         links.remove("r0", 1).unwrap();
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
         links.remove("r0", 1).unwrap();
+    }
+
+    #[test]
+    fn a_loop_device_tells_whose_it_is() {
+        let links = DeviceLinks::new(Path::new("/dev/urbd"), None, Path::new("/run/urbd"));
+        for folder in ["/run/urbd/a-b.dev", ""] {
+            assert_eq!(links.of_file(&format!("{folder}/.12-{}", links.secret("a-b"))), Some(("a-b", 12)));
+        }
+        let other = DeviceLinks::new(Path::new("/dev/urbd"), None, Path::new("/srv/other"));
+        for path in ["/.0-r0-0123456789abcdef", "/srv/image", "/.0-", "", &format!("/.0-{}", other.secret("r0"))] {
+            assert_eq!(links.of_file(path), None, "{path}");
+        }
     }
 
     #[test]

@@ -107,8 +107,16 @@ fn has_open(pid: u32, device: (u32, u32), door: &Path) -> bool {
     files.map(|entry| entry.path()).any(|link| {
         // First by its text: to follow the link is to ask about what may be anywhere.
         let likely = fs::read_link(&link).is_ok_and(|to| to.starts_with("/dev") || to.file_name() == door.file_name());
-        likely && device_of(&link) == Some(device)
+        likely && device_of(&link) == Some(device) && !is_for_its_path_alone(pid, &link)
     })
+}
+
+/// Was it opened with `O_PATH`, as the keeper's name tag of the device? That is no use of it.
+fn is_for_its_path_alone(pid: u32, link: &Path) -> bool {
+    let number = link.file_name().unwrap_or_default();
+    let info = fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(number)).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags.and_then(|octal| i32::from_str_radix(octal.trim(), 8).ok()).is_some_and(|flags| flags & libc::O_PATH != 0)
 }
 
 /// Devices on top: of the device mapper and the like, and loop devices.
@@ -128,7 +136,7 @@ mod tests {
 
     #[test]
     fn who_has_a_device_open_is_found() {
-        // Any block device will do; opening for its path alone is no use, but shows in the same place.
+        // Any block device will do.
         let Some(node) = fs::read_dir("/dev").unwrap().flatten().find(|e| e.file_name() == "loop0") else {
             return println!("skipped: loop: needs /dev/loop0");
         };
@@ -138,7 +146,10 @@ mod tests {
         let me = |user: &User| matches!(user, User::Process { pid, .. } if *pid == std::process::id());
         assert!(!own().iter().any(me));
         use std::os::unix::fs::OpenOptionsExt;
-        let open = fs::File::options().read(true).custom_flags(libc::O_PATH).open(node.path()).unwrap();
+        let tag = fs::File::options().read(true).custom_flags(libc::O_PATH).open(node.path()).unwrap();
+        assert!(!own().iter().any(me));
+        drop(tag);
+        let open = fs::File::open(node.path()).unwrap();
         let found = own();
         assert!(found.iter().any(me), "{found:?}");
         drop(open);

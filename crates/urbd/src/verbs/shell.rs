@@ -28,7 +28,8 @@ pub(crate) fn udev(call: &Call, target: &Target) -> Result<u8, Problem> {
 
 /// `URBD_NAMES=…`: the absolute names of the device that is made of a file of ours; nothing for another file.
 pub(crate) fn udev_names(call: &Call) -> Result<u8, Problem> {
-    let Some((resource, volume)) = call.value("backing-file").and_then(of_file) else { return Ok(0) };
+    let file = call.value("backing-file").and_then(|file| engine::device_of_file(&call.context.run_dir, file));
+    let Some((resource, volume)) = file else { return Ok(0) };
     let target = Target::find(call.context, &format!("{resource}/{volume}"), Takes::Volume)?;
     for volume in target.volumes() {
         let mut names =
@@ -40,14 +41,6 @@ pub(crate) fn udev_names(call: &Call) -> Result<u8, Problem> {
         println!("URBD_NAMES={}", names.join(" "));
     }
     Ok(0)
-}
-
-/// Resource and volume of `RUN_DIR/RES.dev/.VOL-…`.
-fn of_file(path: &str) -> Option<(&str, u16)> {
-    let (folder, file) = path.rsplit_once('/')?;
-    let (_, folder) = folder.rsplit_once('/')?;
-    let volume = file.strip_prefix('.')?.split('-').next()?;
-    Some((folder.strip_suffix(".dev")?, volume.parse().ok()?))
 }
 
 /// All names on one line.
