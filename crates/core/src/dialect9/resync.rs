@@ -381,7 +381,7 @@ impl Resource {
     /// The source hears from the target that it is done.
     pub(crate) fn target_is_done(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let failed = self.bits_failed(i, d);
-        let left = self.bits_left(i, d);
+        let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
         if theirs.disk == DiskState::UpToDate && left > 0 {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
             return self.drop_link(i, crate::api::ConnectionState::NetworkFailure, "resync-incomplete", text);

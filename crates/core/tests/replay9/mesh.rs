@@ -14,7 +14,11 @@ fn fresh(node: NodeId) -> Vec<(VolumeNr, Start)> {
 
 /// All have the same, node 0 is Primary.
 fn three() -> Together {
-    let mut nodes = Together::of(3, Instant(1_000_000_000), fresh, &|_| {});
+    three_that_speak(124)
+}
+
+fn three_that_speak(version: u32) -> Together {
+    let mut nodes = Together::of(3, Instant(1_000_000_000), fresh, &|c| c.max_version = version);
     nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
     nodes.command(0, Command::Primary { force: false });
     nodes
@@ -76,4 +80,25 @@ fn what_a_lost_primary_wrote_last_comes_to_both() {
         assert_eq!([1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 2]);
         assert_eq!(nodes.marked_between(1, 2), 0);
     }
+}
+
+/// The target has a write that the third node has not confirmed: it is marked at the source as long as it is not
+/// complete, and the resync is over all the same. From 123 on the target asks before who has what.
+#[test]
+fn a_resync_ends_beside_a_write_that_waits_for_a_third_node() {
+    let mut nodes = three_that_speak(122);
+    write(&mut nodes, 0);
+    nodes.pass(500);
+    nodes.forgive();
+    nodes.cut(0, 2);
+    write(&mut nodes, 8);
+    nodes.command(2, Command::PauseSync { volume: VOLUME });
+    nodes.join(0, 2);
+    nodes.lose(1, 0);
+    write(&mut nodes, 8);
+    nodes.command(2, Command::ResumeSync { volume: VOLUME });
+    nodes.pass(300);
+    assert!(nodes.said(2, "resync-done"), "{}", nodes.notes(2));
+    assert!(nodes.is_connected(0, 2), "{}", nodes.notes(0));
+    assert!(!nodes.said(0, "resync-incomplete"), "{}", nodes.notes(0));
 }
