@@ -481,6 +481,9 @@ impl Resource {
         self.connections[i].peer_devices[d].write_failed |= w.completed;
         if !accounted && !mutant(Mutant::ForgetInFlight) {
             self.mark_out_of_sync(i, d, range);
+            if let Some(Request::Write(w)) = self.requests.get_mut(key) {
+                w.marked.insert(i);
+            }
         }
         self.try_finish(key);
     }

@@ -29,10 +29,21 @@ pub(crate) enum LastPass {
     /// Peers only mark what is written meanwhile, and blocks are left, or were just now.
     #[default]
     Ahead,
-    /// A Primary was asked to say of all its writes who has them, with this number.
-    Flushing(u64),
+    /// A Primary was asked to say of all its writes who has them.
+    Flushing(Flushing),
     /// What is written is sent. When nothing is left now the resync is over.
     Begun,
+}
+
+/// What a target waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flushing {
+    /// What it has asked with.
+    sequence: u64,
+    primary: NodeId,
+    /// Nodes that have not said yet that they were told: the Primary itself, and those with a good copy, which else would
+    /// mark what this one has by then.
+    waits: NodeMask,
 }
 
 /// A peer has asked which nodes have this node's writes.
@@ -41,6 +52,8 @@ pub(crate) struct FlushAsked {
     sequence: u64,
     /// Up to this position.
     pub(super) up_to: u64,
+    /// Nodes that have not been told all of that.
+    untold: NodeMask,
 }
 
 impl Resource {
@@ -211,9 +224,27 @@ impl Resource {
         }
         match self.connections[i].peer_devices[d].resync.last_pass {
             LastPass::Begun => true,
-            LastPass::Flushing(_) => false,
+            LastPass::Flushing(asked) => {
+                let over = self.good_witnesses(asked.primary).and(asked.waits).is_empty();
+                if over {
+                    self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun;
+                }
+                over
+            }
             LastPass::Ahead => self.begin_last_pass(i, d),
         }
+    }
+
+    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy.
+    fn good_witnesses(&self, primary: NodeId) -> NodeMask {
+        let mut out = NodeMask::default();
+        let good = |i| self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
+        if answers(primary) {
+            out.insert(primary);
+            self.connections.ids().filter(|i| answers(*i) && good(*i)).for_each(|i| out.insert(i));
+        }
+        out
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
@@ -221,23 +252,29 @@ impl Resource {
             self.send(i, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
         }
         let flushes = self.connections[i].version() >= FLUSHES && self.state.peers[i].role() == Role::Primary;
+        let waits = self.good_witnesses(i);
         let Some(nine) = self.connections[i].nine_mut().filter(|_| flushes) else {
             self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun;
             return true;
         };
         nine.flushes += 1;
         let sequence = nine.flushes;
-        self.connections[i].peer_devices[d].resync.last_pass = LastPass::Flushing(sequence);
+        let asked = Flushing { sequence, primary: i, waits };
+        self.connections[i].peer_devices[d].resync.last_pass = LastPass::Flushing(asked);
         self.send_connection(i, Socket::Data, Packet::FlushRequests(sequence));
         false
     }
 
-    /// P_FLUSH_REQUESTS_ACK: a Primary has said of all its writes who has them.
+    /// P_FLUSH_REQUESTS_ACK: a node has been told who has a Primary's writes, and has passed on what it must.
     pub(crate) fn flush_answered(&mut self, i: NodeId, answer: &FlushAnswer) {
+        if !self.connections.members().contains(answer.node) {
+            return;
+        }
         for d in self.devices.ids() {
-            let last = &mut self.connections[i].peer_devices[d].resync.last_pass;
-            if matches!(last, LastPass::Flushing(asked) if *asked <= answer.sequence) && answer.node == i {
-                *last = LastPass::Begun;
+            if let LastPass::Flushing(asked) = &mut self.connections[answer.node].peer_devices[d].resync.last_pass
+                && asked.sequence <= answer.sequence
+            {
+                asked.waits.remove(i);
             }
         }
         self.calm = false;
@@ -246,31 +283,35 @@ impl Resource {
     /// P_FLUSH_REQUESTS.
     pub(crate) fn flush_asked(&mut self, i: NodeId, sequence: u64) {
         let up_to = self.own_position();
+        let able = |other: &NodeId| self.state.is_connected(*other) && self.connections[*other].version() >= FLUSHES;
+        let mut untold = NodeMask::of(i);
+        self.connections.ids().filter(able).for_each(|other| untold.insert(other));
         if let Some(nine) = self.connections[i].nine_mut() {
-            nine.flush_asked = Some(FlushAsked { sequence, up_to });
+            nine.flush_asked = Some(FlushAsked { sequence, up_to, untold });
         }
-        self.say_who_has_what();
         self.answer_flush(i);
     }
 
-    /// Answers, once it is said of all writes up to then who has them.
+    /// Answers, once it is said of all writes up to then who has them; and each of the others is told when it was told
+    /// that, so that it says so, too, behind what it was told.
     pub(crate) fn answer_flush(&mut self, i: NodeId) {
         let Some(asked) = self.connections[i].nine().and_then(|nine| nine.flush_asked) else { return };
-        if self.is_untold(i, asked.up_to) {
+        let told = asked.untold.into_iter().filter(|n| !self.is_untold(*n, asked.up_to)).collect::<Vec<_>>();
+        if told.is_empty() {
             return;
         }
         self.say_who_has_what();
-        if let Some(nine) = self.connections[i].nine_mut() {
-            nine.flush_asked = None;
-        }
-        let answer = FlushAnswer { sequence: asked.sequence, node: self.cfg.node };
-        self.send_connection(i, Socket::Data, Packet::FlushRequestsAck(answer));
-        // Who has them says so, too, behind what it was told of them.
-        let forwarded = FlushAnswer { sequence: asked.sequence, node: i };
-        let others =
-            self.connections.ids().filter(|other| *other != i && self.connections[*other].version() >= FLUSHES);
-        for other in others.collect::<Vec<_>>() {
-            self.send_connection(other, Socket::Control, Packet::FlushForward(forwarded));
+        for n in told {
+            if let Some(asked) = self.connections[i].nine_mut().and_then(|nine| nine.flush_asked.as_mut()) {
+                asked.untold.remove(n);
+            }
+            if n == i {
+                let answer = FlushAnswer { sequence: asked.sequence, node: self.cfg.node };
+                self.send_connection(i, Socket::Data, Packet::FlushRequestsAck(answer));
+            } else if self.state.is_connected(n) {
+                let forwarded = FlushAnswer { sequence: asked.sequence, node: i };
+                self.send_connection(n, Socket::Control, Packet::FlushForward(forwarded));
+            }
         }
     }
 

@@ -102,3 +102,30 @@ fn a_resync_ends_beside_a_write_that_waits_for_a_third_node() {
     assert!(nodes.is_connected(0, 2), "{}", nodes.notes(0));
     assert!(!nodes.said(0, "resync-incomplete"), "{}", nodes.notes(0));
 }
+
+/// Node 1 loses the Primary before that has said who has the last write; the third node has it. It is the target of a
+/// resync while the third node has not confirmed all that it gets, and that ends only when that is settled.
+#[test]
+fn who_comes_back_to_a_primary_learns_that_the_third_node_has_all() {
+    for (writes, retired) in [(false, false), (true, false), (true, true)] {
+        let mut nodes = three();
+        write(&mut nodes, 0);
+        nodes.pass(500);
+        nodes.forgive();
+        write(&mut nodes, 16);
+        if retired {
+            // All have confirmed it.
+            nodes.pass(50);
+        }
+        nodes.cut(0, 1);
+        assert!(nodes.marked_between(1, 2) > 0, "nobody has said that node 2 has the write");
+        if writes {
+            write(&mut nodes, 24);
+        }
+        nodes.join(0, 1);
+        nodes.pass(500);
+        assert_eq!([0, 1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 3]);
+        assert_eq!(nodes.marked(), 0, "written meanwhile: {writes}");
+        assert!(!nodes.said(0, "resync-incomplete"), "{}", nodes.notes(0));
+    }
+}
