@@ -179,12 +179,12 @@ impl Resource {
         }
     }
 
-    fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
+    pub(super) fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
         let theirs = self.connections[i].peer_devices[d].uuids110.as_ref().map(|u| u.current);
         self.devices[d].backing.as_ref().zip(theirs).is_some_and(|(b, theirs)| b.md.current.same(theirs))
     }
 
-    fn count_as_equal(&mut self, i: NodeId, d: VolumeNr) {
+    pub(super) fn count_as_equal(&mut self, i: NodeId, d: VolumeNr) {
         let slot = self.slot(i, d);
         if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot) {
             b.fill(slot, false);

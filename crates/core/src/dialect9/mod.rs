@@ -7,6 +7,7 @@
 mod first_write;
 mod generations;
 mod handshake;
+mod in_sync;
 mod mesh;
 mod positions;
 mod resync;

@@ -9,14 +9,11 @@ use crate::decide::change::{Change, Set};
 use crate::decide::state::{Replication, State};
 use crate::resync::Want;
 use meta::generations::SourceGenerations;
-use units::{Generation, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
+use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
-    BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, PeersInSync, Role,
-    Socket, StateWord, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
+    BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, Role, Socket,
+    StateWord, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
 };
-
-/// Who is in sync is said of so much at a time.
-const EXTENT: u64 = (4 << 20) / 512;
 
 /// From this version on a request has a name of its own.
 const NAMES: u32 = 122;
@@ -57,7 +54,7 @@ pub(crate) struct FlushAsked {
 }
 
 impl Resource {
-    fn speaks9(&self, i: NodeId) -> bool {
+    pub(super) fn speaks9(&self, i: NodeId) -> bool {
         self.connections[i].nine().is_some()
     }
 
@@ -323,54 +320,10 @@ impl Resource {
         }
     }
 
-    /// A block of a resync is on the target's disk.
-    pub(crate) fn note_in_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        if !self.speaks9(i) {
-            return;
-        }
-        let at = range.start.0 / EXTENT;
-        let untold = &mut self.connections[i].peer_devices[d].resync.untold;
-        untold.insert(at);
-        let past: Vec<_> = untold.range(..at).copied().collect();
-        untold.retain(|extent| *extent >= at);
-        self.tell_in_sync(i, d, past);
-    }
-
-    fn tell_in_sync(&mut self, i: NodeId, d: VolumeNr, extents: impl IntoIterator<Item = u64>) {
-        let size = self.devices[d].size;
-        for at in extents {
-            let range = SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(size) };
-            self.tell_peer_in_sync(i, d, range, NodeMask::of(i));
-        }
-    }
-
-    fn tell_peer_in_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, nodes: NodeMask) {
-        if range.start < range.end && self.is_in_sync(i, d, range) {
-            let packet = PeersInSync { sector: range.start, nodes: nodes.into(), size: range.len() };
-            self.send(i, Socket::Control, d, Packet::PeersInSync(packet), Segments::None);
-        }
-    }
-
-    fn is_in_sync(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
-        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return false };
-        let touched = b.area().touched(range);
-        b.bitmaps[slot].next_set(touched.start).is_none_or(|bit| bit >= touched.end)
-    }
-
-    /// P_PEERS_IN_SYNC: a source passes it on to the nodes of which it says the same.
-    pub(crate) fn peers_in_sync(&mut self, i: NodeId, d: VolumeNr, told: &PeersInSync) {
-        let size = self.devices[d].size;
-        let end = Sector(told.sector.0.saturating_add(told.size.0 / 512)).min(size);
-        let range = SectorRange { start: told.sector.min(end), end };
-        if self.state.replication(i, d).is_source() {
-            self.tell_peer_in_sync(i, d, range, NodeMask::of(i));
-        }
-    }
-
     /// All blocks are here.
     pub(crate) fn resync_finished_as_target9(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
         let rest: Vec<_> = std::mem::take(&mut self.connections[i].peer_devices[d].resync.untold).into_iter().collect();
-        self.tell_in_sync(i, d, rest);
+        self.copied_up_to(i, d, rest);
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
             self.connections[i].peer_devices[d].lost_writes = false;
@@ -440,21 +393,53 @@ impl Resource {
         self.happened(change);
     }
 
-    /// Both have the same generation: what this node's slot counts from is of the past (7.5).
+    /// Both have the same generation: what this node's slot counts from is of the past (7.5). The others hear of it.
     pub(crate) fn retire_slot_if_equal(&mut self, i: NodeId, d: VolumeNr, theirs: Generation) {
-        if self.devices[d].backing.as_ref().is_some_and(|b| b.md.current.same(theirs)) {
-            self.retire_slot(i, d);
+        let equal = self.devices[d].backing.as_ref().is_some_and(|b| b.md.current.same(theirs));
+        if equal && self.retire_slot(i, d) {
+            self.pass_on_generations(i, d);
         }
     }
 
-    /// What this node's slot counts from, if from anything, is of the past.
-    pub(super) fn retire_slot(&mut self, i: NodeId, d: VolumeNr) {
+    /// What was learned from one peer is told to the others.
+    fn pass_on_generations(&mut self, i: NodeId, d: VolumeNr) {
+        let others = self.connections.ids().filter(|n| *n != i && self.speaks9(*n) && self.state.replicates(*n, d));
+        for n in others.collect::<Vec<_>>() {
+            self.send_uuids(n, d, wire::UuidFlags::NONE);
+        }
+    }
+
+    /// A peer of the same generation says that another node lacks nothing of it: it was brought up to date elsewhere
+    /// (7.5). A Primary knows itself who has its writes.
+    pub(super) fn note_brought_up_elsewhere(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+        let receives = self.state.pairs(d).any(|(_, pair)| pair.replication.is_target());
+        if self.state.is_primary() || receives || !self.has_this_generation(i, d) {
+            return;
+        }
+        let lacks_nothing = |n: &NodeId| packet.bitmap(*n).is_some_and(|g| g.is_none());
+        let mut retired = false;
+        for n in self.connections.ids().filter(|n| *n != i).filter(lacks_nothing).collect::<Vec<_>>() {
+            let owner = self.slot_owner(n, d);
+            let counts = self.devices[d].backing.as_ref().is_some_and(|b| !b.md.peers[owner].bitmap_uuid.is_none());
+            if counts && self.state.replication(n, d) <= Replication::Established {
+                self.count_as_equal(n, d);
+                retired = true;
+            }
+        }
+        if retired {
+            self.pass_on_generations(i, d);
+        }
+    }
+
+    /// What this node's slot counts from is of the past. False: it counts from nothing.
+    pub(super) fn retire_slot(&mut self, i: NodeId, d: VolumeNr) -> bool {
         let owner = self.slot_owner(i, d);
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(b) = &mut self.devices[d].backing else { return false };
         let past = std::mem::take(&mut b.md.peers[owner].bitmap_uuid);
         if !past.is_none() {
             b.md.push_history(past, None);
             self.generation_changed(d);
         }
+        !past.is_none()
     }
 }

@@ -37,12 +37,14 @@ pub(crate) struct Replay {
 type Act = Box<dyn FnOnce(&mut Node, Instant)>;
 
 /// So many are there towards a peer.
-const LANES: usize = 5;
+const LANES: usize = 6;
 
 /// What is said in order. A ping comes on the other stream than most that is answered, and where a stream of writes is
-/// that has not begun, or a bitmap, may be said before or after a state.
-fn lane(stream: Socket, packet: &Packet) -> usize {
+/// that has not begun, or a bitmap, may be said before or after a state. Who passes a decision on says what follows from
+/// it here before or after that.
+fn lane(own: NodeId, stream: Socket, packet: &Packet) -> usize {
     match (stream, packet) {
+        (_, Packet::TwopcCommit(d) | Packet::TwopcAbort(d)) if d.transaction.initiator != own => 5,
         (Socket::Control, Packet::PingAck) => 2,
         (Socket::Data, Packet::Dagtag(_)) => 3,
         (Socket::Data, Packet::Bitmap(_) | Packet::CompressedBitmap(_)) => 4,
@@ -59,7 +61,7 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
     let state = own.find_map(|p| if let Packet::State(s) = p { Some(*s) } else { None }).expect("P_STATE");
     let vacant = |s: &Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.unallocated().is_some());
     Start {
-        slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { peers_of(said, node).len() as u32 },
+        slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { others_of(said, node).len() as u32 },
         size: sizes.current_size,
         uuids: (**uuids).clone(),
         marked: marked(said, node, volume, sizes.current_size, uuids.dirty_bits)
@@ -76,6 +78,17 @@ pub(crate) fn peers_of(said: &[Said], node: NodeId) -> Vec<NodeId> {
     peers.sort();
     peers.dedup();
     peers
+}
+
+/// All others of a recording: those first to which it says something, as what is said to all is said to the first.
+pub(crate) fn others_of(said: &[Said], node: NodeId) -> Vec<NodeId> {
+    let mut others = peers_of(said, node);
+    let mut all: Vec<_> = said.iter().flat_map(|s| [s.from, s.to]).filter(|n| *n != node).collect();
+    all.sort();
+    all.dedup();
+    all.retain(|n| !others.contains(n));
+    others.append(&mut all);
+    others
 }
 
 /// The options that a node was configured with.
@@ -181,7 +194,7 @@ impl Replay {
             starts = crate::disk(&said, own, true, Sector(512));
         }
         let begin = Instant(said[0].at.0 - 10_000_000);
-        let node = Node::among(&peers_of(&said, own), own, &starts, begin, change);
+        let node = Node::among(&others_of(&said, own), own, &starts, begin, change);
         let marked = starts[0].1.marked.as_ref().and_then(|runs| runs.first());
         Replay { marked: marked.map(|(first, _)| Sector(first * 8)), ..Replay::of(said, node, begin) }
     }
@@ -225,14 +238,16 @@ impl Replay {
 
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
         let own = node.id;
+        let first = others_of(&said, own)[0];
         let (mut ours, theirs): (Vec<_>, Vec<_>) =
             said.into_iter().filter(|s| s.from == own || s.to == own).partition(|s| s.from == own);
         let mut node = node;
+        node.peer = first;
         node.contents = Contents::of(&ours, &theirs);
         let copying = Copying::of(&mut ours, &theirs, own);
         let mut expected = [const { VecDeque::new() }; 2 * LANES];
         for said in without_hints(ours) {
-            expected[behind(&node, said.to) + lane(said.stream, &said.packet)].push_back(said);
+            expected[behind(&node, said.to) + lane(own, said.stream, &said.packet)].push_back(said);
         }
         Replay {
             said: theirs.into(),
@@ -306,7 +321,9 @@ impl Replay {
                     let peer = self.node.peer;
                     let volume = said.volume;
                     let wish = match (p.change.role, p.change.conn) {
-                        (_, Some(ConnState::Disconnecting)) => Command::Disconnect { peer, force: false },
+                        (_, Some(ConnState::Disconnecting)) => {
+                            Command::Disconnect { peer: p.transaction.target.unwrap_or(peer), force: false }
+                        }
                         (_, Some(ConnState::VerifyS)) => {
                             Command::Verify { volume, start: None, stop: None, repair: false }
                         }
@@ -326,7 +343,9 @@ impl Replay {
                         // That it connects goes without saying.
                         _ => continue,
                     };
-                    self.script.push_back((Instant(said.at.0 - 600_000), command(wish)));
+                    let begins = self.asked_before(said.at).filter(|_| matches!(wish, Command::Primary { .. }));
+                    let then = begins.map_or(said.at.0 - 600_000, |asked| asked.0 - ON_ITS_WAY);
+                    self.script.push_back((Instant(then), command(wish)));
                 }
                 Packet::Uuids110(u) if u.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) => {
                     let wish = Command::NewCurrentUuid { volume: said.volume, clear_bitmap: true };
@@ -346,11 +365,8 @@ impl Replay {
                 packet => {
                     let Some((kind, sector, len)) = request(packet) else { continue };
                     // Before the first one the node asks whether the peer is there.
-                    let mut pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < said.at);
-                    let just_now = |at: &Instant| said.at.since(*at) < Duration::from_millis(20);
-                    let asked = pings.next_back().map(|s| s.at).filter(just_now);
                     let first = written.insert(said.volume);
-                    let asked = asked.filter(|_| first);
+                    let asked = self.asked_before(said.at).filter(|_| first);
                     let then = Instant(asked.unwrap_or(said.at).0 - ON_ITS_WAY);
                     let volume = said.volume;
                     let write: Act = Box::new(move |node, now| node.write(now, volume, kind, sector, len));
@@ -359,6 +375,12 @@ impl Replay {
             }
         }
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
+    /// When the first peer was asked whether it is there, just before that time.
+    fn asked_before(&self, then: Instant) -> Option<Instant> {
+        let mut pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < then);
+        pings.next_back().map(|s| s.at).filter(|at| then.since(*at) < Duration::from_millis(20))
     }
 
     /// Blocks that are written while no peer gets them: what the first bitmap says, just before a generation begins.
@@ -505,7 +527,8 @@ impl Replay {
             if self.copying.takes(&sent.packet) {
                 continue;
             }
-            let lane = &mut self.expected[behind(&self.node, sent.peer) + lane(sent.stream, &sent.packet)];
+            let lane =
+                &mut self.expected[behind(&self.node, sent.peer) + lane(self.node.id, sent.stream, &sent.packet)];
             if answers_stability(&sent.packet) && !lane.iter().any(|said| answers_stability(&said.packet)) {
                 continue;
             }
