@@ -163,6 +163,9 @@ impl Resource {
 
     /// P_PEER_DAGTAG: the last write that the peer has of a node that it has lost.
     pub(crate) fn lost_primary_named(&mut self, i: NodeId, named: &PeerDagtag) {
+        if self.state.is_connected(i) {
+            return self.survivor_speaks(i, LostPrimary { node: named.node, at: named.dagtag.0 });
+        }
         if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
             attempt.lost[1] = Some(LostPrimary { node: named.node, at: named.dagtag.0 });
         }

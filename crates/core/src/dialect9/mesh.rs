@@ -53,6 +53,11 @@ impl Resource {
         several && self.has_peers_of_9() && !self.connections.values().any(of_84)
     }
 
+    /// Is a node Primary, as far as this one sees?
+    pub(super) fn sees_primary(&self) -> bool {
+        !self.primaries_in_sight().is_empty()
+    }
+
     /// Nodes that are Primary, as far as this one sees; perhaps itself.
     fn primaries_in_sight(&self) -> NodeMask {
         let mut all = NodeMask::default();
@@ -312,7 +317,7 @@ impl Resource {
             return;
         }
         for i in self.connections.ids() {
-            if self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
+            if !self.awaits_survivor(i) && self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
                 let text = "a Primary was lost, and its last writes are not on both nodes: connecting anew".to_owned();
                 self.drop_link(i, ConnectionState::NetworkFailure, "reconcile", text);
             }

@@ -327,6 +327,7 @@ impl Resource {
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
             self.connections[i].peer_devices[d].lost_writes = false;
+            self.has_survivors_writes(i);
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.state.peer_disk(i, d)));
         } else {

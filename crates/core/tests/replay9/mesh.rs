@@ -51,9 +51,51 @@ fn a_primary_is_asked_that_is_out_of_reach() {
     assert_eq!(nodes.marked(), 0);
 }
 
-/// Node 2 does not get the last write of the Primary, which is lost; node 1 has it.
+/// Node 2 does not get the last write of the Primary, which is lost; node 1 has it. They tell each other.
 #[test]
 fn what_a_lost_primary_wrote_last_comes_to_both() {
+    for [first, second] in [[1, 2], [2, 1]] {
+        let mut nodes = three();
+        write(&mut nodes, 0);
+        nodes.pass(500);
+        nodes.lose(0, 2);
+        write(&mut nodes, 16);
+        nodes.forgive();
+        nodes.cut(0, first);
+        nodes.pass(5);
+        nodes.cut(0, second);
+        nodes.pass(500);
+        assert!(nodes.said(2, "resync-done: resync done: 4 KiB"), "node 2 gets it: {}", nodes.notes(2));
+        assert!(!nodes.said(1, "reconcile: "), "without connecting anew: {}", nodes.notes(1));
+        assert_eq!([1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 2]);
+        assert_eq!(nodes.marked_between(1, 2), 0);
+        // Who has as much by now is no target again.
+        nodes.cut(1, 2);
+        nodes.join(1, 2);
+        nodes.pass(500);
+        assert!(nodes.is_connected(1, 2));
+        assert_eq!(nodes.marked_between(1, 2), 0);
+    }
+}
+
+/// Both have all that the Primary wrote, and it had not said so.
+#[test]
+fn survivors_that_have_the_same_know_that() {
+    let mut nodes = three();
+    write(&mut nodes, 0);
+    nodes.forgive();
+    nodes.cut(0, 1);
+    nodes.cut(0, 2);
+    nodes.pass(20);
+    assert_eq!(nodes.marked_between(1, 2), 0, "{}", nodes.notes(1));
+    assert!(nodes.is_connected(1, 2));
+    nodes.command(2, Command::Primary { force: false });
+    assert_eq!(nodes.role(2), Role::Primary);
+}
+
+/// The same, of two that are not connected when it is lost.
+#[test]
+fn what_a_lost_primary_wrote_last_comes_to_both_when_they_connect() {
     for resumes in [false, true] {
         let mut nodes = three();
         write(&mut nodes, 0);
@@ -62,12 +104,10 @@ fn what_a_lost_primary_wrote_last_comes_to_both() {
         nodes.lose(0, 2);
         write(&mut nodes, 16);
         nodes.forgive();
+        nodes.cut(1, 2);
         nodes.cut(0, 1);
         nodes.cut(0, 2);
         nodes.pass(20);
-        assert!(nodes.said(1, "reconcile: "), "node 1 knows that it may be the only one");
-        assert!(!nodes.is_connected(1, 2));
-        nodes.cut(1, 2);
         if resumes {
             // Who writes meanwhile is the source.
             nodes.command(1, Command::Primary { force: false });
