@@ -64,7 +64,7 @@ pub(crate) struct Connection {
     pub(crate) unsettled: AllUnsettled,
     /// The position of the last one that this node has (9). Over all sessions.
     pub(crate) heard_at: Option<u64>,
-    /// It was Primary when the link went that is not cleaned up yet (9).
+    /// It was Primary when the link went, and the others have not been told (9).
     pub(crate) was_primary: bool,
     /// What the two have told each other of a Primary that both may have lost (9).
     pub(crate) survivor: Survivor,

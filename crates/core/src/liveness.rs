@@ -221,7 +221,7 @@ impl Resource {
         self.drop_peer_work(i);
         self.note_lost_writes(i);
         self.requests_lost_peer(i);
-        self.tell_survivors(i);
+        self.forget_survivor(i);
         self.close_epoch();
         if self.connections.values().all(|c| c.sent_in_epoch == 0) {
             self.barriers_due = None;

@@ -35,13 +35,23 @@ impl Resource {
         }
     }
 
-    /// A link is cleaned up: if its peer was Primary, the others are told how much of it this node has.
-    pub(crate) fn tell_survivors(&mut self, lost: NodeId) {
-        self.connections[lost].survivor = Survivor::default();
-        let told = std::mem::take(&mut self.connections[lost].was_primary);
-        if !told || !self.in_mesh9() {
-            return;
+    /// A link is cleaned up: what its peer has said of another one is of the past.
+    pub(crate) fn forget_survivor(&mut self, i: NodeId) {
+        self.connections[i].survivor = Survivor::default();
+    }
+
+    /// Once a turn: of Primaries that were lost the others are told how much of it this node has, after they have heard
+    /// what became of its disk.
+    pub(crate) fn tell_of_lost_primaries(&mut self) {
+        for lost in self.connections.ids() {
+            let due = std::mem::take(&mut self.connections[lost].was_primary) && !self.state.is_connected(lost);
+            if due && self.in_mesh9() {
+                self.tell_survivors(lost);
+            }
         }
+    }
+
+    fn tell_survivors(&mut self, lost: NodeId) {
         let at = self.connections[lost].heard_at.unwrap_or(0);
         let others: Vec<_> = self.connections.ids().filter(|i| *i != lost && self.state.is_connected(*i)).collect();
         for i in others {

@@ -17,7 +17,7 @@ use recording::{Said, conversation};
 use replay::{Replay, resync_options, until_parted};
 use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, Protocol};
-use wire::{Packet, UuidFlags, Uuids110, WireMask};
+use wire::{Dagtag, Packet, Socket, UuidFlags, Uuids110, WireMask};
 
 const VOLUME: VolumeNr = VolumeNr(0);
 
@@ -491,5 +491,61 @@ fn a_chain_passes_on_what_is_agreed_on_and_written() {
         replay.play();
         let disks = replay.node.core.snapshot();
         assert_eq!(disks.devices[0].disk, wire::DiskState::UpToDate, "node {node}");
+    }
+}
+
+/// Node 0, Primary, disconnects one after the other.
+#[test]
+fn who_loses_a_primary_says_how_much_of_it_it_has() {
+    for node in [0, 1, 2] {
+        let primary = |nodes: &mut node::Together| {
+            nodes.forgive();
+            nodes.command(0, Command::Primary { force: false });
+        };
+        let mut replay = Replay::of_joined(between("67", 8_000, 12_500), node, equal_three, |_| {}, primary);
+        replay.follow();
+        if node != 0 {
+            replay.node.hear_from(
+                NodeId::new(0).unwrap(),
+                replay.now,
+                Socket::Data,
+                VolumeNr::NONE,
+                Packet::Dagtag(Dagtag(32)),
+            );
+        }
+        replay.play();
+    }
+}
+
+/// Two are promoted at the same time, again and again.
+#[test]
+fn promotions_collide() {
+    for node in [0, 1, 2] {
+        let nothing = |nodes: &mut node::Together| nodes.forgive();
+        let mut replay = Replay::of_joined(between("54", 2_500, 13_900), node, equal_three, |_| {}, nothing);
+        replay.follow();
+        replay.play();
+        for place in [0, 1] {
+            assert_eq!(replay.node.state_towards(place), SECONDARIES, "node {node}");
+        }
+    }
+}
+
+/// Node 0 is Primary and writes, discards and zeroes, until node 2 leaves.
+#[test]
+fn discards_of_three() {
+    for node in [0, 1, 2] {
+        let fresh = |said: &[Said], node| disk(said, node, true, Sector(1024));
+        let primary = |nodes: &mut node::Together| {
+            nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+            nodes.command(0, Command::Primary { force: false });
+        };
+        let mut replay = Replay::of_joined(between("68", 2_500, 6_400), node, fresh, |_| {}, primary);
+        replay.write_from_the_start();
+        replay.follow();
+        if node != 0 {
+            replay.hear_position();
+        }
+        replay.play();
     }
 }

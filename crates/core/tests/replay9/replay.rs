@@ -37,14 +37,16 @@ pub(crate) struct Replay {
 type Act = Box<dyn FnOnce(&mut Node, Instant)>;
 
 /// So many are there towards a peer.
-const LANES: usize = 6;
+const LANES: usize = 7;
 
 /// What is said in order. A ping comes on the other stream than most that is answered, and where a stream of writes is
 /// that has not begun, or a bitmap, may be said before or after a state. Who passes a decision on says what follows from
-/// it here before or after that.
+/// it here before or after that. And when no Primary is there any more, the offer to compare comes before or after what
+/// else has changed.
 fn lane(own: NodeId, stream: Socket, packet: &Packet) -> usize {
     match (stream, packet) {
         (_, Packet::TwopcCommit(d) | Packet::TwopcAbort(d)) if d.transaction.initiator != own => 5,
+        (_, packet) if offers_comparison(packet) => 6,
         (Socket::Control, Packet::PingAck) => 2,
         (Socket::Data, Packet::Dagtag(_)) => 3,
         (Socket::Data, Packet::Bitmap(_) | Packet::CompressedBitmap(_)) => 4,
@@ -313,8 +315,15 @@ impl Replay {
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
         let mut paused = false;
-        // What is said to all is said to the first one, too.
-        for said in self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>() {
+        // What is said to all is said to the first one, too; some is said to the second one only.
+        let first = self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>();
+        let (mut asked, own) = (BTreeSet::new(), self.node.id);
+        let mut asks = |said: &Said| match &said.packet {
+            Packet::TwopcPrepare(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
+            _ => said.to == self.node.peer,
+        };
+        let all = first.iter().chain(self.expected[LANES..].iter().flatten());
+        for said in all.filter(|said| asks(said)).cloned().collect::<Vec<_>>() {
             let command = |c: Command| -> Act { Box::new(move |node, now| node.command(now, c)) };
             match &said.packet {
                 Packet::TwopcPrepare(p) => {
@@ -367,7 +376,7 @@ impl Replay {
                     // Before the first one the node asks whether the peer is there.
                     let first = written.insert(said.volume);
                     let asked = self.asked_before(said.at).filter(|_| first);
-                    let then = Instant(asked.unwrap_or(said.at).0 - ON_ITS_WAY);
+                    let then = Instant(asked.unwrap_or(self.first_sent(&said)).0 - ON_ITS_WAY);
                     let volume = said.volume;
                     let write: Act = Box::new(move |node, now| node.write(now, volume, kind, sector, len));
                     self.script.push_back((then, write));
@@ -377,10 +386,23 @@ impl Replay {
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
+    /// The recorded node has not written anything before.
+    pub(crate) fn write_from_the_start(&mut self) {
+        self.bound.write_from_the_start();
+    }
+
+    /// When what is sent to both peers was sent to one.
+    fn first_sent(&self, said: &Said) -> Instant {
+        let same = |s: &&Said| request(&s.packet) == request(&said.packet);
+        let near = |s: &&Said| s.at.since(said.at).max(said.at.since(s.at)) < Duration::from_millis(20);
+        let other = self.expected[LANES..].iter().flatten().find(|s| same(s) && near(s));
+        other.map_or(said.at, |other| other.at.min(said.at))
+    }
+
     /// When the first peer was asked whether it is there, just before that time.
     fn asked_before(&self, then: Instant) -> Option<Instant> {
         let mut pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < then);
-        pings.next_back().map(|s| s.at).filter(|at| then.since(*at) < Duration::from_millis(20))
+        pings.next_back().map(|s| s.at).filter(|at| then.since(*at) < Duration::from_millis(30))
     }
 
     /// Blocks that are written while no peer gets them: what the first bitmap says, just before a generation begins.
@@ -456,7 +478,7 @@ impl Replay {
         self.node.pass(self.now);
         self.compare();
         self.copying.assert_over();
-        let left = self.expected.iter().flatten().filter(|s| s.packet != Packet::Ping);
+        let left = self.expected.iter().flatten().filter(|s| s.packet != Packet::Ping && !answers_stability(&s.packet));
         let left: Vec<_> = left.map(|s| &s.packet).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
     }
@@ -529,11 +551,23 @@ impl Replay {
             }
             let lane =
                 &mut self.expected[behind(&self.node, sent.peer) + lane(self.node.id, sent.stream, &sent.packet)];
-            if answers_stability(&sent.packet) && !lane.iter().any(|said| answers_stability(&said.packet)) {
+            if answers_stability(&sent.packet) && !lane.front().is_some_and(|said| answers_stability(&said.packet)) {
                 continue;
+            }
+            if !answers_stability(&sent.packet) && lane.front().is_some_and(|said| answers_stability(&said.packet)) {
+                lane.pop_front();
             }
             // The recorded node may have asked more often whether the peer is there.
             while sent.packet != Packet::Ping && lane.front().is_some_and(|said| said.packet == Packet::Ping) {
+                lane.pop_front();
+            }
+            // Or told at two times who has what.
+            while let (Packet::PeerAck(ours), Some(Packet::PeerAck(theirs))) =
+                (&sent.packet, lane.front().map(|s| &s.packet))
+            {
+                if !self.bound.is_before(theirs, ours) {
+                    break;
+                }
                 lane.pop_front();
             }
             // Or later. And a disk answers requests in any order.
@@ -575,6 +609,11 @@ fn behind(node: &Node, peer: NodeId) -> usize {
 /// recording that may have been the other one.
 fn answers_stability(packet: &Packet) -> bool {
     matches!(packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::RESYNC))
+}
+
+/// "The own data depends on no Primary any more, and may be compared."
+fn offers_comparison(packet: &Packet) -> bool {
+    matches!(packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::GOT_STABLE))
 }
 
 /// Says nothing that changes anything: P_UNPLUG_REMOTE, and P_DELAY_PROBE.
