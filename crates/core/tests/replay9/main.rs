@@ -549,3 +549,35 @@ fn discards_of_three() {
         replay.play();
     }
 }
+
+/// Node 0, Primary, is gone, and neither of the others knew what the other one had: they connect, and who has less gets
+/// the rest.
+#[test]
+fn survivors_that_connect_compare_what_they_have() {
+    for node in [1, 2] {
+        let primary = |nodes: &mut node::Together| {
+            nodes.forgive();
+            nodes.command(0, Command::Primary { force: false });
+            nodes.cut(1, 2);
+        };
+        let small = |said: &[Said], node| {
+            let mut starts = equal_three(said, node);
+            starts[0].1.size = SMALL;
+            starts
+        };
+        let change = |c: &mut ConnectionConfig| c.protocol = Protocol::A;
+        let mut said = conversation("27");
+        let rises =
+            |s: &Said| matches!(&s.packet, Packet::TwopcPrepare(p) if p.change.role == Some(wire::Role::Primary));
+        said.truncate(said.iter().position(rises).expect("node 2 is promoted at last"));
+        // The link to node 1 was cut behind where this was seen.
+        let (begin, ids) = (said[0].at, [0, 1].map(|n| NodeId::new(n).unwrap()));
+        said.retain(|s| [s.from, s.to] != ids || s.at.since(begin) < Duration::from_millis(342));
+        let mut replay = Replay::of_joined(said, node, small, change, primary);
+        replay.hear_position();
+        replay.lose(0, Duration::from_millis(1_000));
+        replay.links_up();
+        replay.play();
+        assert_eq!(replay.node.core.snapshot().devices[0].disk, wire::DiskState::UpToDate, "node {node}");
+    }
+}

@@ -288,6 +288,13 @@ impl Replay {
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
+    /// The link to a peer is lost so long after the recording begins.
+    pub(crate) fn lose(&mut self, peer: u8, after: Duration) {
+        let (peer, at) = (NodeId::new(peer).unwrap(), self.said[0].at + after);
+        let lose: Act = Box::new(move |node, now| node.core.on_link_down(now, peer, urbd_core::LinkDown::Closed));
+        self.script.push_back((at, lose));
+    }
+
     /// With what the recorded nodes have hashed: the challenge, and who answers it. `same`: the peer has our secret.
     pub(crate) fn link_up_with_secret(&mut self, resolve_conflicts: bool, same: bool) {
         let (own, peer) = (self.node.id, self.node.peer);
@@ -437,21 +444,22 @@ impl Replay {
 
     /// The peer has said before the recording where its stream of writes is.
     pub(crate) fn hear_position(&mut self) {
-        let sizes = self.said.iter().filter_map(|s| request(&s.packet).map(|(_, _, len)| u64::from(len) / 512));
+        let writer = self.said.iter().find(|s| request(&s.packet).is_some()).expect("there is a write").from;
+        let of_writer = || self.said.iter().filter(|s| s.from == writer);
+        let sizes = of_writer().filter_map(|s| request(&s.packet).map(|(_, _, len)| u64::from(len) / 512));
         let tags: Vec<u64> = sizes
             .scan(0, |at, n| {
                 *at += n;
                 Some(*at)
             })
             .collect();
-        let acks: Vec<u64> = self
-            .said
-            .iter()
+        let acks: Vec<u64> = of_writer()
             .filter_map(|s| if let Packet::PeerAck(a) = &s.packet { Some(a.dagtag.0) } else { None })
             .collect();
         let fits = |start: &u64| acks.iter().all(|ack| tags.contains(&(ack - start)));
         let start = tags.iter().filter_map(|tag| acks[0].checked_sub(*tag)).find(fits).expect("acks are of writes");
-        self.node.hear(self.now, Socket::Data, VolumeNr::NONE, Packet::Dagtag(wire::Dagtag(start)));
+        let begins = Packet::Dagtag(wire::Dagtag(start));
+        self.node.hear_from(writer, self.now, Socket::Data, VolumeNr::NONE, begins);
     }
 
     /// Until the end.
@@ -508,7 +516,7 @@ impl Replay {
         while self.copying.answers_now() {
             let Some(packet) = self.copying.next_answer() else { break };
             let stream = if matches!(packet, Packet::RsIsInSync(_)) { Socket::Control } else { Socket::Data };
-            self.node.hear(self.now, stream, VolumeNr(0), packet);
+            self.node.hear_from(self.copying.source(), self.now, stream, VolumeNr(0), packet);
             self.compare();
         }
     }
