@@ -129,8 +129,8 @@ impl Resource {
         }
     }
 
-    /// A peer's data depends on no Primary any more, nor does this node's: it is told that they may be compared, and both
-    /// do so (5.4, step 11).
+    /// A peer's data depends on no Primary any more, nor does this node's: it is told that they may be compared, and
+    /// both do so (5.4, step 11).
     fn answer_stability(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
         let at_rest = self.state.replication(i, d) == Replication::Established;
         let stable = primaries_seen(&self.state).is_empty() && self.state.disk(d) >= DiskState::Inconsistent;

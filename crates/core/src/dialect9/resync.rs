@@ -38,8 +38,8 @@ pub(crate) struct Flushing {
     /// What it has asked with.
     sequence: u64,
     primary: NodeId,
-    /// Nodes that have not said yet that they were told: the Primary itself, and those with a good copy, which else would
-    /// mark what this one has by then.
+    /// Nodes that have not said yet that they were told: the Primary itself, and those with a good copy, which else
+    /// would mark what this one has by then.
     waits: NodeMask,
 }
 

@@ -1,5 +1,5 @@
-//! What is left of a Primary's writes when it is lost: its peers tell each other the last one that each has, and who has
-//! more is the source of the other one (`docs/spec/connection-and-state.md` 4.7 step 11, 7.7).
+//! What is left of a Primary's writes when it is lost: its peers tell each other the last one that each has, and who
+//! has more is the source of the other one (`docs/spec/connection-and-state.md` 4.7 step 11, 7.7).
 
 use crate::Resource;
 use crate::api::{Segments, Severity};
@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What two nodes that may both have lost a Primary have told each other of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Survivor {
+    /// This node's word.
+    told: Option<LostPrimary>,
     /// The peer's word.
     named: Option<LostPrimary>,
     /// Its word is awaited until then.
@@ -63,7 +65,8 @@ impl Resource {
             if !volumes.is_empty() {
                 let packet = PeerDagtag { dagtag: Dagtag(at), node: lost };
                 self.send_connection(i, Socket::Data, Packet::PeerDagtag(packet));
-                self.connections[i].survivor.until = Some(self.now + PATIENCE);
+                let survivor = &mut self.connections[i].survivor;
+                (survivor.told, survivor.until) = (Some(LostPrimary { node: lost, at }), Some(self.now + PATIENCE));
                 self.compare_survivors(i);
             }
         }
@@ -88,10 +91,11 @@ impl Resource {
         }
     }
 
-    /// Both nodes have lost a Primary, and the peer has said how much of it it has.
+    /// Both nodes have lost a Primary, and have told each other how much of it they have: both come to the same
+    /// conclusion. Of one that only the other node has lost nothing follows.
     fn compare_survivors(&mut self, i: NodeId) {
-        let Some(named) = self.connections[i].survivor.named else { return };
-        if self.state.is_connected(named.node) {
+        let Survivor { told: Some(mine), named: Some(named), .. } = self.connections[i].survivor else { return };
+        if mine.node != named.node || self.state.is_connected(named.node) {
             return;
         }
         self.connections[i].survivor = Survivor::default();
@@ -102,10 +106,9 @@ impl Resource {
         if !self.in_mesh9() || !self.devices.ids().all(idle) || self.sees_primary() {
             return;
         }
-        let mine = self.connections[named.node].heard_at.unwrap_or(0);
         for d in self.devices.ids() {
             if self.has_this_generation(i, d) {
-                self.compare_last_writes(i, d, mine, named);
+                self.compare_last_writes(i, d, mine.at, named);
             } else {
                 self.compare_when_stable(i, d);
             }

@@ -169,3 +169,22 @@ fn who_comes_back_to_a_primary_learns_that_the_third_node_has_all() {
         assert!(!nodes.said(0, "resync-incomplete"), "{}", nodes.notes(0));
     }
 }
+
+/// Node 1 loses the Primary, node 2 has never seen it: nothing follows from what node 1 says, and both go on.
+#[test]
+fn who_has_not_lost_it_is_told_of_a_lost_primary() {
+    let mut nodes = three();
+    write(&mut nodes, 0);
+    nodes.pass(500);
+    nodes.forgive();
+    nodes.cut(0, 2);
+    write(&mut nodes, 8);
+    nodes.pass(200);
+    nodes.cut(1, 2);
+    nodes.join(1, 2);
+    nodes.pass(50);
+    nodes.cut(0, 1);
+    nodes.pass(3000);
+    nodes.command(1, Command::Primary { force: false });
+    assert_eq!(nodes.role(1), Role::Primary, "{}", nodes.notes(1));
+}

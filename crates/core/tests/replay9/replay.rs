@@ -40,9 +40,9 @@ type Act = Box<dyn FnOnce(&mut Node, Instant)>;
 const LANES: usize = 7;
 
 /// What is said in order. A ping comes on the other stream than most that is answered, and where a stream of writes is
-/// that has not begun, or a bitmap, may be said before or after a state. Who passes a decision on says what follows from
-/// it here before or after that. And when no Primary is there any more, the offer to compare comes before or after what
-/// else has changed.
+/// that has not begun, or a bitmap, may be said before or after a state. Who passes a decision on says what follows
+/// from it here before or after that. And when no Primary is there any more, the offer to compare comes before or after
+/// what else has changed.
 fn lane(own: NodeId, stream: Socket, packet: &Packet) -> usize {
     match (stream, packet) {
         (_, Packet::TwopcCommit(d) | Packet::TwopcAbort(d)) if d.transaction.initiator != own => 5,
