@@ -3,7 +3,7 @@
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
 use crate::decide::state::Replication;
-use crate::dialect9::{AllUnsettled, Nine};
+use crate::dialect9::{AllUnsettled, Nine, Survivor};
 use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
 use crate::peer_epochs::PeerEpoch;
@@ -64,6 +64,10 @@ pub(crate) struct Connection {
     pub(crate) unsettled: AllUnsettled,
     /// The position of the last one that this node has (9). Over all sessions.
     pub(crate) heard_at: Option<u64>,
+    /// It was Primary when the link went, and the others have not been told (9).
+    pub(crate) was_primary: bool,
+    /// What the two have told each other of a Primary that both may have lost (9).
+    pub(crate) survivor: Survivor,
 
     // Liveness (spec 10).
     pub(crate) last_heard: Instant,
@@ -248,6 +252,8 @@ impl Connection {
             epoch_flushing: false,
             unsettled: AllUnsettled::new(),
             heard_at: None,
+            was_primary: false,
+            survivor: Survivor::default(),
             last_heard: Instant(0),
             ping_sent: None,
             pings_out: 0,

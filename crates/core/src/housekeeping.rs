@@ -49,6 +49,7 @@ impl Resource {
 
     fn look_after_each(&mut self) {
         self.follow_dependencies();
+        self.tell_of_lost_primaries();
         self.reconcile();
         for i in self.connections.ids() {
             self.leave_ahead(i);

@@ -221,6 +221,7 @@ impl Resource {
         self.drop_peer_work(i);
         self.note_lost_writes(i);
         self.requests_lost_peer(i);
+        self.forget_survivor(i);
         self.close_epoch();
         if self.connections.values().all(|c| c.sent_in_epoch == 0) {
             self.barriers_due = None;
@@ -331,6 +332,7 @@ impl Resource {
         }
         self.check_transaction();
         self.check_positions();
+        self.check_survivors();
     }
 
     fn check_link(&mut self, i: NodeId) {
@@ -494,6 +496,7 @@ impl Resource {
         at(self.transaction_timer());
         at(self.attach_timer());
         at(self.positions_timer());
+        at(self.survivors_timer());
         if !self.calm || self.doubts_calm {
             let others = self.timers_of_others();
             debug_assert!(!self.calm || others.is_none(), "a calm resource waits for {others:?}");

@@ -178,13 +178,19 @@ impl Resource {
         self.try_finish(key);
     }
 
-    /// Marked blocks that the target of the resync has confirmed to have: the own disk is not done yet with the writes.
+    /// Marked blocks that the target of the resync has confirmed to have: the own disk is not done yet with the writes,
+    /// or another peer is not.
     pub(crate) fn bits_confirmed(&self, i: NodeId, d: VolumeNr) -> u64 {
         let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return 0 };
         let began = self.connections[i].peer_devices[d].resync.started;
         let confirmed = |w: &&Write| {
             let now = w.sis.contains(i) && began.is_some_and(|began| w.started >= began);
-            w.device == d && w.local == Local::Pending && now
+            let open = match w.local {
+                Local::Pending => true,
+                Local::Ok => !w.completed && !w.pending.without(NodeMask::of(i)).is_empty(),
+                Local::None | Local::Failed(_) => false,
+            };
+            w.device == d && open && now
         };
         let writes = self.requests.iter().filter_map(|(_, r)| if let Request::Write(w) = r { Some(w) } else { None });
         let bits = |w: &Write| b.bitmaps[slot].count_range(w.range.start.0.div_ceil(8), w.range.end.0 / 8);
@@ -475,6 +481,9 @@ impl Resource {
         self.connections[i].peer_devices[d].write_failed |= w.completed;
         if !accounted && !mutant(Mutant::ForgetInFlight) {
             self.mark_out_of_sync(i, d, range);
+            if let Some(Request::Write(w)) = self.requests.get_mut(key) {
+                w.marked.insert(i);
+            }
         }
         self.try_finish(key);
     }

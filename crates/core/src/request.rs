@@ -88,6 +88,8 @@ pub(crate) struct Write {
     pub(crate) by_barrier: NodeMask,
     /// Bitmaps were exchanged since it was sent, and had it: what these peers say of it later does not matter.
     pub(crate) accounted: NodeMask,
+    /// These did not get it, or were lost, and their bits said so at once: a resync may have copied it since.
+    pub(crate) marked: NodeMask,
     /// It is being done again, as this one of its device: some disk may have it from before.
     pub(crate) again: Option<u64>,
     /// When it is settled here it starts again, behind this (spec 3.2).
@@ -352,6 +354,7 @@ impl Resource {
             again: None,
             by_barrier: NodeMask::default(),
             accounted: NodeMask::default(),
+            marked: NodeMask::default(),
             repeat: None,
             held: false,
         }
@@ -447,6 +450,7 @@ impl Resource {
         if !data_to.is_empty() {
             self.epoch_writes += 1;
         }
+        write.marked = self.connections.members().without(data_to);
         let (range, sole, fua, kind) = (write.range, write.sole, write.fua, write.kind);
         self.supersede_unconfirmed(d, range, data_to);
         let key = self.requests.insert(Request::Write(write));
@@ -669,9 +673,11 @@ impl Resource {
     fn retire_write(&mut self, key: u64) {
         let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
         let d = w.device;
+        // Among several a write may be complete, and copied to who did not get it, long before all have confirmed it.
+        let marked = if self.in_mesh9() { w.marked } else { NodeMask::default() };
         for i in self.connections.ids() {
             let forgotten = mutant(Mutant::ForgetInFlight);
-            if (!w.ok.contains(i) || w.local != Local::Ok) && !forgotten {
+            if (!w.ok.contains(i) && !marked.contains(i) || w.local != Local::Ok) && !forgotten {
                 self.mark_out_of_sync(i, d, w.range);
             }
         }

@@ -86,7 +86,7 @@ impl Resource {
             hear.insert(self.cfg.node);
         }
         for (i, pair) in self.state.pairs(d) {
-            let good = pair.disk > DiskState::Failed && pair.disk != DiskState::DUnknown;
+            let good = self.state.is_connected(i) && pair.disk > DiskState::Failed && pair.disk != DiskState::DUnknown;
             if good && pair.disk != DiskState::Outdated {
                 hear.insert(i);
             }
@@ -129,12 +129,19 @@ impl Resource {
         }
     }
 
-    /// A peer's data depends on no Primary any more, nor does this node's: it is told that they may be compared.
+    /// A peer's data depends on no Primary any more, nor does this node's: it is told that they may be compared, and
+    /// both do so (5.4, step 11).
     fn answer_stability(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
         let at_rest = self.state.replication(i, d) == Replication::Established;
         let stable = primaries_seen(&self.state).is_empty() && self.state.disk(d) >= DiskState::Inconsistent;
-        if packet.flags.contains(UuidFlags::GOT_STABLE) && at_rest && stable {
+        if !at_rest || !stable {
+            return;
+        }
+        if packet.flags.contains(UuidFlags::GOT_STABLE) {
             self.send_uuids110(i, d, UuidFlags::RESYNC);
+            self.compare_when_stable(i, d);
+        } else if packet.flags.contains(UuidFlags::RESYNC) {
+            self.compare_when_stable(i, d);
         }
     }
 
@@ -155,6 +162,7 @@ impl Resource {
         }
         self.note_moved_on(i, d, &packet);
         self.retire_slot_if_equal(i, d, packet.current);
+        self.note_brought_up_elsewhere(i, d, &packet);
         let fresh = self.uuids(i, d).current.same(Generation::JUST_CREATED);
         if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
             let reason = crate::decide::Reason::SkipInitialSync;

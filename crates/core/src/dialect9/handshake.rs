@@ -163,6 +163,9 @@ impl Resource {
 
     /// P_PEER_DAGTAG: the last write that the peer has of a node that it has lost.
     pub(crate) fn lost_primary_named(&mut self, i: NodeId, named: &PeerDagtag) {
+        if self.state.is_connected(i) {
+            return self.survivor_speaks(i, LostPrimary { node: named.node, at: named.dagtag.0 });
+        }
         if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
             attempt.lost[1] = Some(LostPrimary { node: named.node, at: named.dagtag.0 });
         }
@@ -358,6 +361,28 @@ impl Resource {
             Err(_) => {}
         }
         true
+    }
+
+    /// Two connected nodes of which no Primary can have written more to the one than to the other any more: their
+    /// generations are compared anew (5.9).
+    pub(super) fn compare_when_stable(&mut self, i: NodeId, d: VolumeNr) {
+        let Some(uuids) = self.connections[i].peer_devices[d].uuids110.clone() else { return };
+        let Some(sent) = self.uuids110(i, d, UuidFlags::NONE) else { return };
+        let (disk, peer_disk) = (self.state.disk(d), self.state.peer_disk(i, d));
+        if !self.in_mesh9() || disk.min(peer_disk) < DiskState::Inconsistent || sent.current.same(uuids.current) {
+            return;
+        }
+        let own = Told { uuids: &sent, disk, role: self.state.role };
+        let other = Told { uuids: &uuids, disk: peer_disk, role: self.state.peers[i].role() };
+        let Ok(Begins { replication, bitmap }) = self.compare9(i, d, [own, other]) else { return };
+        if replication == Replication::Established {
+            return;
+        }
+        self.prepare_bitmap(i, d, bitmap);
+        if let Err(refusal) = self.change(Set::Replication(i, d, replication), Kind::Fact) {
+            let text = format!("a resync cannot begin: {}", refusal.code);
+            self.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);
+        }
     }
 
     /// What people want of it: after a split brain, and of a node that is to discard its data.

@@ -53,6 +53,11 @@ impl Resource {
         several && self.has_peers_of_9() && !self.connections.values().any(of_84)
     }
 
+    /// Is a node Primary, as far as this one sees?
+    pub(super) fn sees_primary(&self) -> bool {
+        !self.primaries_in_sight().is_empty()
+    }
+
     /// Nodes that are Primary, as far as this one sees; perhaps itself.
     fn primaries_in_sight(&self) -> NodeMask {
         let mut all = NodeMask::default();
@@ -179,12 +184,12 @@ impl Resource {
         }
     }
 
-    fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
+    pub(super) fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
         let theirs = self.connections[i].peer_devices[d].uuids110.as_ref().map(|u| u.current);
         self.devices[d].backing.as_ref().zip(theirs).is_some_and(|(b, theirs)| b.md.current.same(theirs))
     }
 
-    fn count_as_equal(&mut self, i: NodeId, d: VolumeNr) {
+    pub(super) fn count_as_equal(&mut self, i: NodeId, d: VolumeNr) {
         let slot = self.slot(i, d);
         if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot) {
             b.fill(slot, false);
@@ -312,7 +317,7 @@ impl Resource {
             return;
         }
         for i in self.connections.ids() {
-            if self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
+            if !self.awaits_survivor(i) && self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
                 let text = "a Primary was lost, and its last writes are not on both nodes: connecting anew".to_owned();
                 self.drop_link(i, ConnectionState::NetworkFailure, "reconcile", text);
             }

@@ -7,16 +7,19 @@
 mod first_write;
 mod generations;
 mod handshake;
+mod in_sync;
 mod mesh;
 mod positions;
 mod resync;
 mod stream;
+mod survivors;
 
 pub(crate) use first_write::FirstWrite;
 pub(crate) use handshake::{Attempt, Verdict};
 pub(crate) use mesh::AllUnsettled;
 pub(crate) use positions::Positions;
 pub(crate) use resync::LastPass;
+pub(crate) use survivors::Survivor;
 
 use positions::Heard;
 use resync::FlushAsked;
@@ -78,6 +81,7 @@ impl Resource {
                 self.connections[i].peer_devices[d].was_established |= lost;
             }
         }
+        self.note_lost_primaries(old);
         self.follow_role(old);
         self.follow_resync9(old);
         self.follow_equal_copies(old);

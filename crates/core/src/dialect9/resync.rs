@@ -9,14 +9,11 @@ use crate::decide::change::{Change, Set};
 use crate::decide::state::{Replication, State};
 use crate::resync::Want;
 use meta::generations::SourceGenerations;
-use units::{Generation, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
+use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
-    BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, PeersInSync, Role,
-    Socket, StateWord, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
+    BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, Role, Socket,
+    StateWord, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
 };
-
-/// Who is in sync is said of so much at a time.
-const EXTENT: u64 = (4 << 20) / 512;
 
 /// From this version on a request has a name of its own.
 const NAMES: u32 = 122;
@@ -29,10 +26,21 @@ pub(crate) enum LastPass {
     /// Peers only mark what is written meanwhile, and blocks are left, or were just now.
     #[default]
     Ahead,
-    /// A Primary was asked to say of all its writes who has them, with this number.
-    Flushing(u64),
+    /// A Primary was asked to say of all its writes who has them.
+    Flushing(Flushing),
     /// What is written is sent. When nothing is left now the resync is over.
     Begun,
+}
+
+/// What a target waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flushing {
+    /// What it has asked with.
+    sequence: u64,
+    primary: NodeId,
+    /// Nodes that have not said yet that they were told: the Primary itself, and those with a good copy, which else
+    /// would mark what this one has by then.
+    waits: NodeMask,
 }
 
 /// A peer has asked which nodes have this node's writes.
@@ -41,10 +49,12 @@ pub(crate) struct FlushAsked {
     sequence: u64,
     /// Up to this position.
     pub(super) up_to: u64,
+    /// Nodes that have not been told all of that.
+    untold: NodeMask,
 }
 
 impl Resource {
-    fn speaks9(&self, i: NodeId) -> bool {
+    pub(super) fn speaks9(&self, i: NodeId) -> bool {
         self.connections[i].nine().is_some()
     }
 
@@ -211,9 +221,27 @@ impl Resource {
         }
         match self.connections[i].peer_devices[d].resync.last_pass {
             LastPass::Begun => true,
-            LastPass::Flushing(_) => false,
+            LastPass::Flushing(asked) => {
+                let over = self.good_witnesses(asked.primary).and(asked.waits).is_empty();
+                if over {
+                    self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun;
+                }
+                over
+            }
             LastPass::Ahead => self.begin_last_pass(i, d),
         }
+    }
+
+    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy.
+    fn good_witnesses(&self, primary: NodeId) -> NodeMask {
+        let mut out = NodeMask::default();
+        let good = |i| self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
+        if answers(primary) {
+            out.insert(primary);
+            self.connections.ids().filter(|i| answers(*i) && good(*i)).for_each(|i| out.insert(i));
+        }
+        out
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
@@ -221,23 +249,29 @@ impl Resource {
             self.send(i, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
         }
         let flushes = self.connections[i].version() >= FLUSHES && self.state.peers[i].role() == Role::Primary;
+        let waits = self.good_witnesses(i);
         let Some(nine) = self.connections[i].nine_mut().filter(|_| flushes) else {
             self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun;
             return true;
         };
         nine.flushes += 1;
         let sequence = nine.flushes;
-        self.connections[i].peer_devices[d].resync.last_pass = LastPass::Flushing(sequence);
+        let asked = Flushing { sequence, primary: i, waits };
+        self.connections[i].peer_devices[d].resync.last_pass = LastPass::Flushing(asked);
         self.send_connection(i, Socket::Data, Packet::FlushRequests(sequence));
         false
     }
 
-    /// P_FLUSH_REQUESTS_ACK: a Primary has said of all its writes who has them.
+    /// P_FLUSH_REQUESTS_ACK: a node has been told who has a Primary's writes, and has passed on what it must.
     pub(crate) fn flush_answered(&mut self, i: NodeId, answer: &FlushAnswer) {
+        if !self.connections.members().contains(answer.node) {
+            return;
+        }
         for d in self.devices.ids() {
-            let last = &mut self.connections[i].peer_devices[d].resync.last_pass;
-            if matches!(last, LastPass::Flushing(asked) if *asked <= answer.sequence) && answer.node == i {
-                *last = LastPass::Begun;
+            if let LastPass::Flushing(asked) = &mut self.connections[answer.node].peer_devices[d].resync.last_pass
+                && asked.sequence <= answer.sequence
+            {
+                asked.waits.remove(i);
             }
         }
         self.calm = false;
@@ -246,31 +280,35 @@ impl Resource {
     /// P_FLUSH_REQUESTS.
     pub(crate) fn flush_asked(&mut self, i: NodeId, sequence: u64) {
         let up_to = self.own_position();
+        let able = |other: &NodeId| self.state.is_connected(*other) && self.connections[*other].version() >= FLUSHES;
+        let mut untold = NodeMask::of(i);
+        self.connections.ids().filter(able).for_each(|other| untold.insert(other));
         if let Some(nine) = self.connections[i].nine_mut() {
-            nine.flush_asked = Some(FlushAsked { sequence, up_to });
+            nine.flush_asked = Some(FlushAsked { sequence, up_to, untold });
         }
-        self.say_who_has_what();
         self.answer_flush(i);
     }
 
-    /// Answers, once it is said of all writes up to then who has them.
+    /// Answers, once it is said of all writes up to then who has them; and each of the others is told when it was told
+    /// that, so that it says so, too, behind what it was told.
     pub(crate) fn answer_flush(&mut self, i: NodeId) {
         let Some(asked) = self.connections[i].nine().and_then(|nine| nine.flush_asked) else { return };
-        if self.is_untold(i, asked.up_to) {
+        let told = asked.untold.into_iter().filter(|n| !self.is_untold(*n, asked.up_to)).collect::<Vec<_>>();
+        if told.is_empty() {
             return;
         }
         self.say_who_has_what();
-        if let Some(nine) = self.connections[i].nine_mut() {
-            nine.flush_asked = None;
-        }
-        let answer = FlushAnswer { sequence: asked.sequence, node: self.cfg.node };
-        self.send_connection(i, Socket::Data, Packet::FlushRequestsAck(answer));
-        // Who has them says so, too, behind what it was told of them.
-        let forwarded = FlushAnswer { sequence: asked.sequence, node: i };
-        let others =
-            self.connections.ids().filter(|other| *other != i && self.connections[*other].version() >= FLUSHES);
-        for other in others.collect::<Vec<_>>() {
-            self.send_connection(other, Socket::Control, Packet::FlushForward(forwarded));
+        for n in told {
+            if let Some(asked) = self.connections[i].nine_mut().and_then(|nine| nine.flush_asked.as_mut()) {
+                asked.untold.remove(n);
+            }
+            if n == i {
+                let answer = FlushAnswer { sequence: asked.sequence, node: self.cfg.node };
+                self.send_connection(i, Socket::Data, Packet::FlushRequestsAck(answer));
+            } else if self.state.is_connected(n) {
+                let forwarded = FlushAnswer { sequence: asked.sequence, node: i };
+                self.send_connection(n, Socket::Control, Packet::FlushForward(forwarded));
+            }
         }
     }
 
@@ -282,57 +320,14 @@ impl Resource {
         }
     }
 
-    /// A block of a resync is on the target's disk.
-    pub(crate) fn note_in_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        if !self.speaks9(i) {
-            return;
-        }
-        let at = range.start.0 / EXTENT;
-        let untold = &mut self.connections[i].peer_devices[d].resync.untold;
-        untold.insert(at);
-        let past: Vec<_> = untold.range(..at).copied().collect();
-        untold.retain(|extent| *extent >= at);
-        self.tell_in_sync(i, d, past);
-    }
-
-    fn tell_in_sync(&mut self, i: NodeId, d: VolumeNr, extents: impl IntoIterator<Item = u64>) {
-        let size = self.devices[d].size;
-        for at in extents {
-            let range = SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(size) };
-            self.tell_peer_in_sync(i, d, range, NodeMask::of(i));
-        }
-    }
-
-    fn tell_peer_in_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, nodes: NodeMask) {
-        if range.start < range.end && self.is_in_sync(i, d, range) {
-            let packet = PeersInSync { sector: range.start, nodes: nodes.into(), size: range.len() };
-            self.send(i, Socket::Control, d, Packet::PeersInSync(packet), Segments::None);
-        }
-    }
-
-    fn is_in_sync(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
-        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return false };
-        let touched = b.area().touched(range);
-        b.bitmaps[slot].next_set(touched.start).is_none_or(|bit| bit >= touched.end)
-    }
-
-    /// P_PEERS_IN_SYNC: a source passes it on to the nodes of which it says the same.
-    pub(crate) fn peers_in_sync(&mut self, i: NodeId, d: VolumeNr, told: &PeersInSync) {
-        let size = self.devices[d].size;
-        let end = Sector(told.sector.0.saturating_add(told.size.0 / 512)).min(size);
-        let range = SectorRange { start: told.sector.min(end), end };
-        if self.state.replication(i, d).is_source() {
-            self.tell_peer_in_sync(i, d, range, NodeMask::of(i));
-        }
-    }
-
     /// All blocks are here.
     pub(crate) fn resync_finished_as_target9(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
         let rest: Vec<_> = std::mem::take(&mut self.connections[i].peer_devices[d].resync.untold).into_iter().collect();
-        self.tell_in_sync(i, d, rest);
+        self.copied_up_to(i, d, rest);
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
             self.connections[i].peer_devices[d].lost_writes = false;
+            self.has_survivors_writes(i);
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.state.peer_disk(i, d)));
         } else {
@@ -381,7 +376,7 @@ impl Resource {
     /// The source hears from the target that it is done.
     pub(crate) fn target_is_done(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let failed = self.bits_failed(i, d);
-        let left = self.bits_left(i, d);
+        let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
         if theirs.disk == DiskState::UpToDate && left > 0 {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
             return self.drop_link(i, crate::api::ConnectionState::NetworkFailure, "resync-incomplete", text);
@@ -399,21 +394,53 @@ impl Resource {
         self.happened(change);
     }
 
-    /// Both have the same generation: what this node's slot counts from is of the past (7.5).
+    /// Both have the same generation: what this node's slot counts from is of the past (7.5). The others hear of it.
     pub(crate) fn retire_slot_if_equal(&mut self, i: NodeId, d: VolumeNr, theirs: Generation) {
-        if self.devices[d].backing.as_ref().is_some_and(|b| b.md.current.same(theirs)) {
-            self.retire_slot(i, d);
+        let equal = self.devices[d].backing.as_ref().is_some_and(|b| b.md.current.same(theirs));
+        if equal && self.retire_slot(i, d) {
+            self.pass_on_generations(i, d);
         }
     }
 
-    /// What this node's slot counts from, if from anything, is of the past.
-    pub(super) fn retire_slot(&mut self, i: NodeId, d: VolumeNr) {
+    /// What was learned from one peer is told to the others.
+    fn pass_on_generations(&mut self, i: NodeId, d: VolumeNr) {
+        let others = self.connections.ids().filter(|n| *n != i && self.speaks9(*n) && self.state.replicates(*n, d));
+        for n in others.collect::<Vec<_>>() {
+            self.send_uuids(n, d, wire::UuidFlags::NONE);
+        }
+    }
+
+    /// A peer of the same generation says that another node lacks nothing of it: it was brought up to date elsewhere
+    /// (7.5). A Primary knows itself who has its writes.
+    pub(super) fn note_brought_up_elsewhere(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+        let receives = self.state.pairs(d).any(|(_, pair)| pair.replication.is_target());
+        if self.state.is_primary() || receives || !self.has_this_generation(i, d) {
+            return;
+        }
+        let lacks_nothing = |n: &NodeId| packet.bitmap(*n).is_some_and(|g| g.is_none());
+        let mut retired = false;
+        for n in self.connections.ids().filter(|n| *n != i).filter(lacks_nothing).collect::<Vec<_>>() {
+            let owner = self.slot_owner(n, d);
+            let counts = self.devices[d].backing.as_ref().is_some_and(|b| !b.md.peers[owner].bitmap_uuid.is_none());
+            if counts && self.state.replication(n, d) <= Replication::Established {
+                self.count_as_equal(n, d);
+                retired = true;
+            }
+        }
+        if retired {
+            self.pass_on_generations(i, d);
+        }
+    }
+
+    /// What this node's slot counts from is of the past. False: it counts from nothing.
+    pub(super) fn retire_slot(&mut self, i: NodeId, d: VolumeNr) -> bool {
         let owner = self.slot_owner(i, d);
-        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(b) = &mut self.devices[d].backing else { return false };
         let past = std::mem::take(&mut b.md.peers[owner].bitmap_uuid);
         if !past.is_none() {
             b.md.push_history(past, None);
             self.generation_changed(d);
         }
+        !past.is_none()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use units::Generation;
-use wire::{BarrierNr, BlockAck, BlockId, CurrentUuid, Dagtag, Packet, Uuids110};
+use wire::{BarrierNr, BlockAck, BlockId, CurrentUuid, Dagtag, Packet, PeerAck, Uuids110};
 
 /// Values of the recording, and what the core has in their place.
 #[derive(Default, Debug)]
@@ -113,6 +113,17 @@ impl Bound {
             _ => {}
         }
         packet
+    }
+
+    /// The positions of the recorded node are those of the core.
+    pub(crate) fn write_from_the_start(&mut self) {
+        self.positions = Some(0);
+    }
+
+    /// Does the recorded node say of fewer writes that the same nodes have them?
+    pub(crate) fn is_before(&self, theirs: &PeerAck, ours: &PeerAck) -> bool {
+        let theirs_at = self.positions.map(|offset| theirs.dagtag.0.wrapping_add(offset));
+        theirs.nodes == ours.nodes && theirs_at.is_some_and(|at| at < ours.dagtag.0)
     }
 
     fn number(&self, seq: u32) -> u32 {

@@ -84,6 +84,8 @@ pub(crate) struct Copying {
     outcomes: BTreeMap<u64, VerifyOutcome>,
     /// The core's node, and what is to be added to its positions.
     own: u32,
+    /// Who answers.
+    source: Option<NodeId>,
     positions: Option<u64>,
 }
 
@@ -116,6 +118,7 @@ impl Copying {
         let mut copying = Copying { own: own.index() as u32, ..Copying::default() };
         ours.retain(|said| match request(&said.packet) {
             Some(r) => {
+                copying.source.get_or_insert(said.to);
                 let wanted = (discriminant(&said.packet), r.node, r.dagtag);
                 let all = blocks(r.block.sector, r.block.size);
                 all.for_each(|block| copying.wanted.entry(block).or_default().push_back(wanted));
@@ -161,6 +164,10 @@ impl Copying {
             return Some(Packet::RsDeallocatedId(ack));
         }
         Some(Packet::RsDataReply(BlockData { sector, block_id, digest: Digest::EMPTY, size }))
+    }
+
+    pub(crate) fn source(&self) -> NodeId {
+        self.source.expect("somebody was asked")
     }
 
     pub(crate) fn answers_now(&self) -> bool {

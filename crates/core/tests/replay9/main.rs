@@ -17,7 +17,7 @@ use recording::{Said, conversation};
 use replay::{Replay, resync_options, until_parted};
 use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, Protocol};
-use wire::{Packet, UuidFlags, Uuids110, WireMask};
+use wire::{Dagtag, Packet, Socket, UuidFlags, Uuids110, WireMask};
 
 const VOLUME: VolumeNr = VolumeNr(0);
 
@@ -119,7 +119,7 @@ fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr
         bitmaps: vec![Generation::NONE; if fresh { 1 } else { 2 }],
         history: Vec::new(),
     };
-    let slots = replay::peers_of(said, node).len().max(1) as u32;
+    let slots = replay::others_of(said, node).len().max(1) as u32;
     vec![(
         VOLUME,
         Start { slots, size, uuids, marked: None, good: !fresh, discard: true, resync: resync_options(said, node) },
@@ -445,5 +445,139 @@ fn three_nodes_hear_who_has_what() {
         for place in [0, 1] {
             assert_eq!(replay.node.state_towards(place), SECONDARIES, "node {node}");
         }
+    }
+}
+
+/// A part of a conversation, in milliseconds.
+fn between(number: &str, from: u64, to: u64) -> Vec<Said> {
+    let mut said = conversation(number);
+    let begin = said[0].at;
+    let at = |said: &Said| said.at.since(begin);
+    said.retain(|said| (Duration::from_millis(from)..Duration::from_millis(to)).contains(&at(said)));
+    said
+}
+
+/// Of which transaction it is.
+fn transaction(packet: &Packet) -> Option<u32> {
+    match packet {
+        Packet::TwopcPrepare(p) => Some(p.transaction.tid),
+        Packet::TwopcCommit(d) | Packet::TwopcAbort(d) => Some(d.transaction.tid),
+        Packet::TwopcYes(v) | Packet::TwopcNo(v) | Packet::TwopcRetry(v) => Some(v.tid),
+        _ => None,
+    }
+}
+
+/// Disks of three nodes that have the same data.
+fn equal_three(said: &[Said], node: NodeId) -> Vec<(VolumeNr, Start)> {
+    let mut starts = disk(said, node, false, Sector(1024));
+    (starts[0].1.uuids.tracked, starts[0].1.uuids.bitmaps) = (NodeMask(7), vec![Generation::NONE; 3]);
+    starts
+}
+
+/// Nodes 0 and 2 do not reach each other. All are promoted, one after the other, and write; what an end of the chain
+/// lacks comes to it when nobody is Primary.
+#[test]
+fn a_chain_passes_on_what_is_agreed_on_and_written() {
+    for node in [0, 1, 2] {
+        let chain = |nodes: &mut node::Together| {
+            nodes.forgive();
+            nodes.cut(0, 2);
+        };
+        let mut said = between("52", 2_500, 17_000);
+        // Node 2 asks whether it may be Primary although its copy is outdated, which the core does not.
+        said.retain(|said| node != 2 || transaction(&said.packet) != Some(3_342_041_926));
+        let mut replay = Replay::of_joined(said, node, equal_three, |_| {}, chain);
+        replay.follow();
+        replay.play();
+        let disks = replay.node.core.snapshot();
+        assert_eq!(disks.devices[0].disk, wire::DiskState::UpToDate, "node {node}");
+    }
+}
+
+/// Node 0, Primary, disconnects one after the other.
+#[test]
+fn who_loses_a_primary_says_how_much_of_it_it_has() {
+    for node in [0, 1, 2] {
+        let primary = |nodes: &mut node::Together| {
+            nodes.forgive();
+            nodes.command(0, Command::Primary { force: false });
+        };
+        let mut replay = Replay::of_joined(between("67", 8_000, 12_500), node, equal_three, |_| {}, primary);
+        replay.follow();
+        if node != 0 {
+            replay.node.hear_from(
+                NodeId::new(0).unwrap(),
+                replay.now,
+                Socket::Data,
+                VolumeNr::NONE,
+                Packet::Dagtag(Dagtag(32)),
+            );
+        }
+        replay.play();
+    }
+}
+
+/// Two are promoted at the same time, again and again.
+#[test]
+fn promotions_collide() {
+    for node in [0, 1, 2] {
+        let nothing = |nodes: &mut node::Together| nodes.forgive();
+        let mut replay = Replay::of_joined(between("54", 2_500, 13_900), node, equal_three, |_| {}, nothing);
+        replay.follow();
+        replay.play();
+        for place in [0, 1] {
+            assert_eq!(replay.node.state_towards(place), SECONDARIES, "node {node}");
+        }
+    }
+}
+
+/// Node 0 is Primary and writes, discards and zeroes, until node 2 leaves.
+#[test]
+fn discards_of_three() {
+    for node in [0, 1, 2] {
+        let fresh = |said: &[Said], node| disk(said, node, true, Sector(1024));
+        let primary = |nodes: &mut node::Together| {
+            nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+            nodes.command(0, Command::Primary { force: false });
+        };
+        let mut replay = Replay::of_joined(between("68", 2_500, 6_400), node, fresh, |_| {}, primary);
+        replay.write_from_the_start();
+        replay.follow();
+        if node != 0 {
+            replay.hear_position();
+        }
+        replay.play();
+    }
+}
+
+/// Node 0, Primary, is gone, and neither of the others knew what the other one had: they connect, and who has less gets
+/// the rest.
+#[test]
+fn survivors_that_connect_compare_what_they_have() {
+    for node in [1, 2] {
+        let primary = |nodes: &mut node::Together| {
+            nodes.forgive();
+            nodes.command(0, Command::Primary { force: false });
+            nodes.cut(1, 2);
+        };
+        let small = |said: &[Said], node| {
+            let mut starts = equal_three(said, node);
+            starts[0].1.size = SMALL;
+            starts
+        };
+        let change = |c: &mut ConnectionConfig| c.protocol = Protocol::A;
+        let mut said = conversation("27");
+        let rises =
+            |s: &Said| matches!(&s.packet, Packet::TwopcPrepare(p) if p.change.role == Some(wire::Role::Primary));
+        said.truncate(said.iter().position(rises).expect("node 2 is promoted at last"));
+        // The link to node 1 was cut behind where this was seen.
+        let (begin, ids) = (said[0].at, [0, 1].map(|n| NodeId::new(n).unwrap()));
+        said.retain(|s| [s.from, s.to] != ids || s.at.since(begin) < Duration::from_millis(342));
+        let mut replay = Replay::of_joined(said, node, small, change, primary);
+        replay.hear_position();
+        replay.lose(0, Duration::from_millis(1_000));
+        replay.links_up();
+        replay.play();
+        assert_eq!(replay.node.core.snapshot().devices[0].disk, wire::DiskState::UpToDate, "node {node}");
     }
 }

@@ -14,7 +14,11 @@ fn fresh(node: NodeId) -> Vec<(VolumeNr, Start)> {
 
 /// All have the same, node 0 is Primary.
 fn three() -> Together {
-    let mut nodes = Together::of(3, Instant(1_000_000_000), fresh, &|_| {});
+    three_that_speak(124)
+}
+
+fn three_that_speak(version: u32) -> Together {
+    let mut nodes = Together::of(3, Instant(1_000_000_000), fresh, &|c| c.max_version = version);
     nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
     nodes.command(0, Command::Primary { force: false });
     nodes
@@ -47,9 +51,51 @@ fn a_primary_is_asked_that_is_out_of_reach() {
     assert_eq!(nodes.marked(), 0);
 }
 
-/// Node 2 does not get the last write of the Primary, which is lost; node 1 has it.
+/// Node 2 does not get the last write of the Primary, which is lost; node 1 has it. They tell each other.
 #[test]
 fn what_a_lost_primary_wrote_last_comes_to_both() {
+    for [first, second] in [[1, 2], [2, 1]] {
+        let mut nodes = three();
+        write(&mut nodes, 0);
+        nodes.pass(500);
+        nodes.lose(0, 2);
+        write(&mut nodes, 16);
+        nodes.forgive();
+        nodes.cut(0, first);
+        nodes.pass(5);
+        nodes.cut(0, second);
+        nodes.pass(500);
+        assert!(nodes.said(2, "resync-done: resync done: 4 KiB"), "node 2 gets it: {}", nodes.notes(2));
+        assert!(!nodes.said(1, "reconcile: "), "without connecting anew: {}", nodes.notes(1));
+        assert_eq!([1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 2]);
+        assert_eq!(nodes.marked_between(1, 2), 0);
+        // Who has as much by now is no target again.
+        nodes.cut(1, 2);
+        nodes.join(1, 2);
+        nodes.pass(500);
+        assert!(nodes.is_connected(1, 2));
+        assert_eq!(nodes.marked_between(1, 2), 0);
+    }
+}
+
+/// Both have all that the Primary wrote, and it had not said so.
+#[test]
+fn survivors_that_have_the_same_know_that() {
+    let mut nodes = three();
+    write(&mut nodes, 0);
+    nodes.forgive();
+    nodes.cut(0, 1);
+    nodes.cut(0, 2);
+    nodes.pass(20);
+    assert_eq!(nodes.marked_between(1, 2), 0, "{}", nodes.notes(1));
+    assert!(nodes.is_connected(1, 2));
+    nodes.command(2, Command::Primary { force: false });
+    assert_eq!(nodes.role(2), Role::Primary);
+}
+
+/// The same, of two that are not connected when it is lost.
+#[test]
+fn what_a_lost_primary_wrote_last_comes_to_both_when_they_connect() {
     for resumes in [false, true] {
         let mut nodes = three();
         write(&mut nodes, 0);
@@ -58,12 +104,10 @@ fn what_a_lost_primary_wrote_last_comes_to_both() {
         nodes.lose(0, 2);
         write(&mut nodes, 16);
         nodes.forgive();
+        nodes.cut(1, 2);
         nodes.cut(0, 1);
         nodes.cut(0, 2);
         nodes.pass(20);
-        assert!(nodes.said(1, "reconcile: "), "node 1 knows that it may be the only one");
-        assert!(!nodes.is_connected(1, 2));
-        nodes.cut(1, 2);
         if resumes {
             // Who writes meanwhile is the source.
             nodes.command(1, Command::Primary { force: false });
@@ -106,4 +150,71 @@ fn a_disk_that_is_being_opened_is_waited_for() {
         assert!(others.iter().all(|other| nodes.is_connected(node, *other)), "{}", nodes.notes(node));
         assert_eq!([0, 1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 3]);
     }
+}
+
+/// The target has a write that the third node has not confirmed: it is marked at the source as long as it is not
+/// complete, and the resync is over all the same. From 123 on the target asks before who has what.
+#[test]
+fn a_resync_ends_beside_a_write_that_waits_for_a_third_node() {
+    let mut nodes = three_that_speak(122);
+    write(&mut nodes, 0);
+    nodes.pass(500);
+    nodes.forgive();
+    nodes.cut(0, 2);
+    write(&mut nodes, 8);
+    nodes.command(2, Command::PauseSync { volume: VOLUME });
+    nodes.join(0, 2);
+    nodes.lose(1, 0);
+    write(&mut nodes, 8);
+    nodes.command(2, Command::ResumeSync { volume: VOLUME });
+    nodes.pass(300);
+    assert!(nodes.said(2, "resync-done"), "{}", nodes.notes(2));
+    assert!(nodes.is_connected(0, 2), "{}", nodes.notes(0));
+    assert!(!nodes.said(0, "resync-incomplete"), "{}", nodes.notes(0));
+}
+
+/// Node 1 loses the Primary before that has said who has the last write; the third node has it. It is the target of a
+/// resync while the third node has not confirmed all that it gets, and that ends only when that is settled.
+#[test]
+fn who_comes_back_to_a_primary_learns_that_the_third_node_has_all() {
+    for (writes, retired) in [(false, false), (true, false), (true, true)] {
+        let mut nodes = three();
+        write(&mut nodes, 0);
+        nodes.pass(500);
+        nodes.forgive();
+        write(&mut nodes, 16);
+        if retired {
+            // All have confirmed it.
+            nodes.pass(50);
+        }
+        nodes.cut(0, 1);
+        assert!(nodes.marked_between(1, 2) > 0, "nobody has said that node 2 has the write");
+        if writes {
+            write(&mut nodes, 24);
+        }
+        nodes.join(0, 1);
+        nodes.pass(500);
+        assert_eq!([0, 1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 3]);
+        assert_eq!(nodes.marked(), 0, "written meanwhile: {writes}");
+        assert!(!nodes.said(0, "resync-incomplete"), "{}", nodes.notes(0));
+    }
+}
+
+/// Node 1 loses the Primary, node 2 has never seen it: nothing follows from what node 1 says, and both go on.
+#[test]
+fn who_has_not_lost_it_is_told_of_a_lost_primary() {
+    let mut nodes = three();
+    write(&mut nodes, 0);
+    nodes.pass(500);
+    nodes.forgive();
+    nodes.cut(0, 2);
+    write(&mut nodes, 8);
+    nodes.pass(200);
+    nodes.cut(1, 2);
+    nodes.join(1, 2);
+    nodes.pass(50);
+    nodes.cut(0, 1);
+    nodes.pass(3000);
+    nodes.command(1, Command::Primary { force: false });
+    assert_eq!(nodes.role(1), Role::Primary, "{}", nodes.notes(1));
 }

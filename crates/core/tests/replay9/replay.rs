@@ -37,12 +37,16 @@ pub(crate) struct Replay {
 type Act = Box<dyn FnOnce(&mut Node, Instant)>;
 
 /// So many are there towards a peer.
-const LANES: usize = 5;
+const LANES: usize = 7;
 
 /// What is said in order. A ping comes on the other stream than most that is answered, and where a stream of writes is
-/// that has not begun, or a bitmap, may be said before or after a state.
-fn lane(stream: Socket, packet: &Packet) -> usize {
+/// that has not begun, or a bitmap, may be said before or after a state. Who passes a decision on says what follows
+/// from it here before or after that. And when no Primary is there any more, the offer to compare comes before or after
+/// what else has changed.
+fn lane(own: NodeId, stream: Socket, packet: &Packet) -> usize {
     match (stream, packet) {
+        (_, Packet::TwopcCommit(d) | Packet::TwopcAbort(d)) if d.transaction.initiator != own => 5,
+        (_, packet) if offers_comparison(packet) => 6,
         (Socket::Control, Packet::PingAck) => 2,
         (Socket::Data, Packet::Dagtag(_)) => 3,
         (Socket::Data, Packet::Bitmap(_) | Packet::CompressedBitmap(_)) => 4,
@@ -59,7 +63,7 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
     let state = own.find_map(|p| if let Packet::State(s) = p { Some(*s) } else { None }).expect("P_STATE");
     let vacant = |s: &Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.unallocated().is_some());
     Start {
-        slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { peers_of(said, node).len() as u32 },
+        slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { others_of(said, node).len() as u32 },
         size: sizes.current_size,
         uuids: (**uuids).clone(),
         marked: marked(said, node, volume, sizes.current_size, uuids.dirty_bits)
@@ -76,6 +80,17 @@ pub(crate) fn peers_of(said: &[Said], node: NodeId) -> Vec<NodeId> {
     peers.sort();
     peers.dedup();
     peers
+}
+
+/// All others of a recording: those first to which it says something, as what is said to all is said to the first.
+pub(crate) fn others_of(said: &[Said], node: NodeId) -> Vec<NodeId> {
+    let mut others = peers_of(said, node);
+    let mut all: Vec<_> = said.iter().flat_map(|s| [s.from, s.to]).filter(|n| *n != node).collect();
+    all.sort();
+    all.dedup();
+    all.retain(|n| !others.contains(n));
+    others.append(&mut all);
+    others
 }
 
 /// The options that a node was configured with.
@@ -181,7 +196,7 @@ impl Replay {
             starts = crate::disk(&said, own, true, Sector(512));
         }
         let begin = Instant(said[0].at.0 - 10_000_000);
-        let node = Node::among(&peers_of(&said, own), own, &starts, begin, change);
+        let node = Node::among(&others_of(&said, own), own, &starts, begin, change);
         let marked = starts[0].1.marked.as_ref().and_then(|runs| runs.first());
         Replay { marked: marked.map(|(first, _)| Sector(first * 8)), ..Replay::of(said, node, begin) }
     }
@@ -225,14 +240,16 @@ impl Replay {
 
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
         let own = node.id;
+        let first = others_of(&said, own)[0];
         let (mut ours, theirs): (Vec<_>, Vec<_>) =
             said.into_iter().filter(|s| s.from == own || s.to == own).partition(|s| s.from == own);
         let mut node = node;
+        node.peer = first;
         node.contents = Contents::of(&ours, &theirs);
         let copying = Copying::of(&mut ours, &theirs, own);
         let mut expected = [const { VecDeque::new() }; 2 * LANES];
         for said in without_hints(ours) {
-            expected[behind(&node, said.to) + lane(said.stream, &said.packet)].push_back(said);
+            expected[behind(&node, said.to) + lane(own, said.stream, &said.packet)].push_back(said);
         }
         Replay {
             said: theirs.into(),
@@ -271,6 +288,13 @@ impl Replay {
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
+    /// The link to a peer is lost so long after the recording begins.
+    pub(crate) fn lose(&mut self, peer: u8, after: Duration) {
+        let (peer, at) = (NodeId::new(peer).unwrap(), self.said[0].at + after);
+        let lose: Act = Box::new(move |node, now| node.core.on_link_down(now, peer, urbd_core::LinkDown::Closed));
+        self.script.push_back((at, lose));
+    }
+
     /// With what the recorded nodes have hashed: the challenge, and who answers it. `same`: the peer has our secret.
     pub(crate) fn link_up_with_secret(&mut self, resolve_conflicts: bool, same: bool) {
         let (own, peer) = (self.node.id, self.node.peer);
@@ -298,15 +322,24 @@ impl Replay {
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
         let mut paused = false;
-        // What is said to all is said to the first one, too.
-        for said in self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>() {
+        // What is said to all is said to the first one, too; some is said to the second one only.
+        let first = self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>();
+        let (mut asked, own) = (BTreeSet::new(), self.node.id);
+        let mut asks = |said: &Said| match &said.packet {
+            Packet::TwopcPrepare(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
+            _ => said.to == self.node.peer,
+        };
+        let all = first.iter().chain(self.expected[LANES..].iter().flatten());
+        for said in all.filter(|said| asks(said)).cloned().collect::<Vec<_>>() {
             let command = |c: Command| -> Act { Box::new(move |node, now| node.command(now, c)) };
             match &said.packet {
                 Packet::TwopcPrepare(p) => {
                     let peer = self.node.peer;
                     let volume = said.volume;
                     let wish = match (p.change.role, p.change.conn) {
-                        (_, Some(ConnState::Disconnecting)) => Command::Disconnect { peer, force: false },
+                        (_, Some(ConnState::Disconnecting)) => {
+                            Command::Disconnect { peer: p.transaction.target.unwrap_or(peer), force: false }
+                        }
                         (_, Some(ConnState::VerifyS)) => {
                             Command::Verify { volume, start: None, stop: None, repair: false }
                         }
@@ -326,7 +359,9 @@ impl Replay {
                         // That it connects goes without saying.
                         _ => continue,
                     };
-                    self.script.push_back((Instant(said.at.0 - 600_000), command(wish)));
+                    let begins = self.asked_before(said.at).filter(|_| matches!(wish, Command::Primary { .. }));
+                    let then = begins.map_or(said.at.0 - 600_000, |asked| asked.0 - ON_ITS_WAY);
+                    self.script.push_back((Instant(then), command(wish)));
                 }
                 Packet::Uuids110(u) if u.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) => {
                     let wish = Command::NewCurrentUuid { volume: said.volume, clear_bitmap: true };
@@ -346,12 +381,9 @@ impl Replay {
                 packet => {
                     let Some((kind, sector, len)) = request(packet) else { continue };
                     // Before the first one the node asks whether the peer is there.
-                    let mut pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < said.at);
-                    let just_now = |at: &Instant| said.at.since(*at) < Duration::from_millis(20);
-                    let asked = pings.next_back().map(|s| s.at).filter(just_now);
                     let first = written.insert(said.volume);
-                    let asked = asked.filter(|_| first);
-                    let then = Instant(asked.unwrap_or(said.at).0 - ON_ITS_WAY);
+                    let asked = self.asked_before(said.at).filter(|_| first);
+                    let then = Instant(asked.unwrap_or(self.first_sent(&said)).0 - ON_ITS_WAY);
                     let volume = said.volume;
                     let write: Act = Box::new(move |node, now| node.write(now, volume, kind, sector, len));
                     self.script.push_back((then, write));
@@ -359,6 +391,25 @@ impl Replay {
             }
         }
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
+    /// The recorded node has not written anything before.
+    pub(crate) fn write_from_the_start(&mut self) {
+        self.bound.write_from_the_start();
+    }
+
+    /// When what is sent to both peers was sent to one.
+    fn first_sent(&self, said: &Said) -> Instant {
+        let same = |s: &&Said| request(&s.packet) == request(&said.packet);
+        let near = |s: &&Said| s.at.since(said.at).max(said.at.since(s.at)) < Duration::from_millis(20);
+        let other = self.expected[LANES..].iter().flatten().find(|s| same(s) && near(s));
+        other.map_or(said.at, |other| other.at.min(said.at))
+    }
+
+    /// When the first peer was asked whether it is there, just before that time.
+    fn asked_before(&self, then: Instant) -> Option<Instant> {
+        let mut pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < then);
+        pings.next_back().map(|s| s.at).filter(|at| then.since(*at) < Duration::from_millis(30))
     }
 
     /// Blocks that are written while no peer gets them: what the first bitmap says, just before a generation begins.
@@ -393,21 +444,22 @@ impl Replay {
 
     /// The peer has said before the recording where its stream of writes is.
     pub(crate) fn hear_position(&mut self) {
-        let sizes = self.said.iter().filter_map(|s| request(&s.packet).map(|(_, _, len)| u64::from(len) / 512));
+        let writer = self.said.iter().find(|s| request(&s.packet).is_some()).expect("there is a write").from;
+        let of_writer = || self.said.iter().filter(|s| s.from == writer);
+        let sizes = of_writer().filter_map(|s| request(&s.packet).map(|(_, _, len)| u64::from(len) / 512));
         let tags: Vec<u64> = sizes
             .scan(0, |at, n| {
                 *at += n;
                 Some(*at)
             })
             .collect();
-        let acks: Vec<u64> = self
-            .said
-            .iter()
+        let acks: Vec<u64> = of_writer()
             .filter_map(|s| if let Packet::PeerAck(a) = &s.packet { Some(a.dagtag.0) } else { None })
             .collect();
         let fits = |start: &u64| acks.iter().all(|ack| tags.contains(&(ack - start)));
         let start = tags.iter().filter_map(|tag| acks[0].checked_sub(*tag)).find(fits).expect("acks are of writes");
-        self.node.hear(self.now, Socket::Data, VolumeNr::NONE, Packet::Dagtag(wire::Dagtag(start)));
+        let begins = Packet::Dagtag(wire::Dagtag(start));
+        self.node.hear_from(writer, self.now, Socket::Data, VolumeNr::NONE, begins);
     }
 
     /// Until the end.
@@ -434,7 +486,7 @@ impl Replay {
         self.node.pass(self.now);
         self.compare();
         self.copying.assert_over();
-        let left = self.expected.iter().flatten().filter(|s| s.packet != Packet::Ping);
+        let left = self.expected.iter().flatten().filter(|s| s.packet != Packet::Ping && !answers_stability(&s.packet));
         let left: Vec<_> = left.map(|s| &s.packet).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
     }
@@ -464,7 +516,7 @@ impl Replay {
         while self.copying.answers_now() {
             let Some(packet) = self.copying.next_answer() else { break };
             let stream = if matches!(packet, Packet::RsIsInSync(_)) { Socket::Control } else { Socket::Data };
-            self.node.hear(self.now, stream, VolumeNr(0), packet);
+            self.node.hear_from(self.copying.source(), self.now, stream, VolumeNr(0), packet);
             self.compare();
         }
     }
@@ -505,12 +557,25 @@ impl Replay {
             if self.copying.takes(&sent.packet) {
                 continue;
             }
-            let lane = &mut self.expected[behind(&self.node, sent.peer) + lane(sent.stream, &sent.packet)];
-            if answers_stability(&sent.packet) && !lane.iter().any(|said| answers_stability(&said.packet)) {
+            let lane =
+                &mut self.expected[behind(&self.node, sent.peer) + lane(self.node.id, sent.stream, &sent.packet)];
+            if answers_stability(&sent.packet) && !lane.front().is_some_and(|said| answers_stability(&said.packet)) {
                 continue;
+            }
+            if !answers_stability(&sent.packet) && lane.front().is_some_and(|said| answers_stability(&said.packet)) {
+                lane.pop_front();
             }
             // The recorded node may have asked more often whether the peer is there.
             while sent.packet != Packet::Ping && lane.front().is_some_and(|said| said.packet == Packet::Ping) {
+                lane.pop_front();
+            }
+            // Or told at two times who has what.
+            while let (Packet::PeerAck(ours), Some(Packet::PeerAck(theirs))) =
+                (&sent.packet, lane.front().map(|s| &s.packet))
+            {
+                if !self.bound.is_before(theirs, ours) {
+                    break;
+                }
                 lane.pop_front();
             }
             // Or later. And a disk answers requests in any order.
@@ -552,6 +617,11 @@ fn behind(node: &Node, peer: NodeId) -> usize {
 /// recording that may have been the other one.
 fn answers_stability(packet: &Packet) -> bool {
     matches!(packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::RESYNC))
+}
+
+/// "The own data depends on no Primary any more, and may be compared."
+fn offers_comparison(packet: &Packet) -> bool {
+    matches!(packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::GOT_STABLE))
 }
 
 /// Says nothing that changes anything: P_UNPLUG_REMOTE, and P_DELAY_PROBE.

@@ -1,0 +1,95 @@
+//! Who is in sync: what a target says of the blocks that it has, and what others conclude from that
+//! (`docs/spec/data-path-and-resync.md` 6.3, `docs/spec/wire-protocol.md` 13.3).
+//!
+//! P_PEERS_IN_SYNC says that all nodes that it lists, who gets it among them, have the same as its sender.
+
+use crate::Resource;
+use crate::api::Segments;
+use crate::decide::state::Replication;
+use crate::request::Request;
+use units::{NodeId, NodeMask, Sector, SectorRange, VolumeNr};
+use wire::{Packet, PeersInSync, Socket};
+
+/// It is said of so much at a time.
+const EXTENT: u64 = (4 << 20) / 512;
+
+impl Resource {
+    /// A block of a resync is on the target's disk.
+    pub(crate) fn note_in_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        if !self.speaks9(i) {
+            return;
+        }
+        let at = range.start.0 / EXTENT;
+        let untold = &mut self.connections[i].peer_devices[d].resync.untold;
+        untold.insert(at);
+        let past: Vec<_> = untold.range(..at).copied().collect();
+        untold.retain(|extent| *extent >= at);
+        self.copied_up_to(i, d, past);
+    }
+
+    /// All of these extents that a resync from this peer is about is copied.
+    pub(super) fn copied_up_to(&mut self, i: NodeId, d: VolumeNr, extents: impl IntoIterator<Item = u64>) {
+        let size = self.devices[d].size;
+        for at in extents {
+            let range = SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(size) };
+            if self.is_clean(i, d, range) {
+                self.tell_who_is_in_sync(d, range);
+            }
+        }
+    }
+
+    /// Tells all that have the same here as this node who they are.
+    fn tell_who_is_in_sync(&mut self, d: VolumeNr, range: SectorRange) {
+        if range.start >= range.end || self.is_written_to(d, range) {
+            return;
+        }
+        let mut nodes = NodeMask::default();
+        for i in self.connections.ids().filter(|i| self.speaks9(*i) && self.state.is_connected(*i)) {
+            let replication = self.state.replication(i, d);
+            let counts = replication == Replication::Established || replication.is_source() || replication.is_target();
+            if counts && self.is_clean(i, d, range) {
+                nodes.insert(i);
+            }
+        }
+        let packet = PeersInSync { sector: range.start, nodes: nodes.into(), size: range.len() };
+        for i in nodes {
+            self.send(i, Socket::Control, d, Packet::PeersInSync(packet), Segments::None);
+        }
+    }
+
+    /// Are no blocks of the range marked towards a peer?
+    fn is_clean(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
+        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return false };
+        let touched = b.area().touched(range);
+        b.bitmaps[slot].next_set(touched.start).is_none_or(|bit| bit >= touched.end)
+    }
+
+    /// Is a write to the range under way, or is it not known who has it?
+    fn is_written_to(&self, d: VolumeNr, range: SectorRange) -> bool {
+        let own = |r: &Request| matches!(r, Request::Write(w) if w.device == d && w.range.overlaps(range));
+        let mut open = self.connections.values().flat_map(|c| c.unsettled.iter());
+        self.requests.iter().any(|(_, r)| own(r))
+            || self.devices[d].peer_writing.overlapping(range).next().is_some()
+            || open.any(|write| write.volume == d && write.range.overlaps(range))
+    }
+
+    /// P_PEERS_IN_SYNC. Who learns something from it, or is the source of who says it, says the same of its own peers.
+    ///
+    /// What is being written here meanwhile may have been refused by a node after the peer has said this.
+    pub(crate) fn peers_in_sync(&mut self, i: NodeId, d: VolumeNr, told: &PeersInSync) {
+        let size = self.devices[d].size;
+        let end = Sector(told.sector.0.saturating_add(told.size.0 / 512)).min(size);
+        let range = SectorRange { start: told.sector.min(end), end };
+        if !self.state.replicates(i, d) || self.is_written_to(d, range) {
+            return;
+        }
+        let listed = told.nodes.nodes().and(self.connections.members());
+        let cleared: u64 = listed.into_iter().map(|n| self.clear_out_of_sync(n, d, range)).sum();
+        if cleared > 0 || self.state.replication(i, d).is_source() {
+            for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
+                let piece = SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(size) };
+                self.tell_who_is_in_sync(d, piece);
+            }
+        }
+    }
+}

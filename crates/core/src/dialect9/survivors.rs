@@ -1,0 +1,162 @@
+//! What is left of a Primary's writes when it is lost: its peers tell each other the last one that each has, and who
+//! has more is the source of the other one (`docs/spec/connection-and-state.md` 4.7 step 11, 7.7).
+
+use crate::Resource;
+use crate::api::{Segments, Severity};
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::Kind;
+use crate::decide::state::{Replication, State};
+use crate::decide::{DiskState, Role};
+use crate::dialect9::mesh::LostPrimary;
+use std::cmp::Ordering;
+use units::{Duration, Instant, NodeId, VolumeNr};
+use wire::{CurrentUuid, Dagtag, Packet, PeerDagtag, Socket};
+
+/// So long a node waits for the other one's word before they connect anew to compare.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What two nodes that may both have lost a Primary have told each other of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Survivor {
+    /// This node's word.
+    told: Option<LostPrimary>,
+    /// The peer's word.
+    named: Option<LostPrimary>,
+    /// Its word is awaited until then.
+    until: Option<Instant>,
+    /// When the resync that follows from it is over, this node has as much.
+    gets: Option<LostPrimary>,
+}
+
+impl Resource {
+    /// Which peers are lost with this change that were Primary.
+    pub(crate) fn note_lost_primaries(&mut self, old: &State) {
+        for i in self.connections.ids() {
+            let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
+            self.connections[i].was_primary |= primary && !self.state.is_connected(i);
+        }
+    }
+
+    /// A link is cleaned up: what its peer has said of another one is of the past.
+    pub(crate) fn forget_survivor(&mut self, i: NodeId) {
+        self.connections[i].survivor = Survivor::default();
+    }
+
+    /// Once a turn: of Primaries that were lost the others are told how much of it this node has, after they have heard
+    /// what became of its disk.
+    pub(crate) fn tell_of_lost_primaries(&mut self) {
+        for lost in self.connections.ids() {
+            let due = std::mem::take(&mut self.connections[lost].was_primary) && !self.state.is_connected(lost);
+            if due && self.in_mesh9() {
+                self.tell_survivors(lost);
+            }
+        }
+    }
+
+    fn tell_survivors(&mut self, lost: NodeId) {
+        let at = self.connections[lost].heard_at.unwrap_or(0);
+        let others: Vec<_> = self.connections.ids().filter(|i| *i != lost && self.state.is_connected(*i)).collect();
+        for i in others {
+            let both = |d| self.state.disk(d).min(self.state.peer_disk(i, d)) >= DiskState::Inconsistent;
+            let volumes: Vec<_> = self.devices.ids().filter(|d| self.state.replicates(i, *d) && both(*d)).collect();
+            for d in volumes.iter().copied() {
+                self.send_current_uuid(i, d);
+            }
+            if !volumes.is_empty() {
+                let packet = PeerDagtag { dagtag: Dagtag(at), node: lost };
+                self.send_connection(i, Socket::Data, Packet::PeerDagtag(packet));
+                let survivor = &mut self.connections[i].survivor;
+                (survivor.told, survivor.until) = (Some(LostPrimary { node: lost, at }), Some(self.now + PATIENCE));
+                self.compare_survivors(i);
+            }
+        }
+    }
+
+    fn send_current_uuid(&mut self, i: NodeId, d: VolumeNr) {
+        let weak_nodes = self.weak_nodes(d);
+        let Some(current) = self.devices[d].backing.as_ref().map(|b| b.md.current) else { return };
+        self.send(i, Socket::Data, d, Packet::CurrentUuid(CurrentUuid { current, weak_nodes }), Segments::None);
+    }
+
+    /// P_PEER_DAGTAG of a connected peer: the last write that it has of a node that it has lost.
+    pub(super) fn survivor_speaks(&mut self, i: NodeId, named: LostPrimary) {
+        self.connections[i].survivor.named = Some(named);
+        if named.node == i || !self.connections.members().contains(named.node) {
+            self.connections[i].survivor.named = None;
+        } else if self.state.is_connected(named.node) {
+            // Perhaps it is lost here, too, and this node does not know yet.
+            self.send_ping(named.node);
+        } else {
+            self.compare_survivors(i);
+        }
+    }
+
+    /// Both nodes have lost a Primary, and have told each other how much of it they have: both come to the same
+    /// conclusion. Of one that only the other node has lost nothing follows.
+    fn compare_survivors(&mut self, i: NodeId) {
+        let Survivor { told: Some(mine), named: Some(named), .. } = self.connections[i].survivor else { return };
+        if mine.node != named.node || self.state.is_connected(named.node) {
+            return;
+        }
+        self.connections[i].survivor = Survivor::default();
+        let idle = |d: VolumeNr| {
+            let good = self.state.disk(d).min(self.state.peer_disk(i, d)) >= DiskState::Consistent;
+            good && self.state.replication(i, d) == Replication::Established
+        };
+        if !self.in_mesh9() || !self.devices.ids().all(idle) || self.sees_primary() {
+            return;
+        }
+        for d in self.devices.ids() {
+            if self.has_this_generation(i, d) {
+                self.compare_last_writes(i, d, mine.at, named);
+            } else {
+                self.compare_when_stable(i, d);
+            }
+        }
+    }
+
+    /// Of one generation: by the last write.
+    fn compare_last_writes(&mut self, i: NodeId, d: VolumeNr, mine: u64, named: LostPrimary) {
+        let (replication, text) = match mine.cmp(&named.at) {
+            Ordering::Equal => {
+                return self.count_as_equal(i, d);
+            }
+            Ordering::Greater => (Replication::WFBitMapS, "this node has more of a lost Primary's writes"),
+            Ordering::Less => (Replication::WFBitMapT, "the peer has more of a lost Primary's writes"),
+        };
+        self.note(Severity::Info, Some(d), Some(i), "reconcile-lost-primary", text);
+        if replication == Replication::WFBitMapT {
+            self.connections[i].survivor.gets = Some(named);
+        }
+        if let Err(refusal) = self.change(Change::from(Set::Replication(i, d, replication)), Kind::Fact) {
+            let text = format!("a resync cannot begin: {}", refusal.code);
+            self.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);
+        }
+    }
+
+    /// A resync has ended well, and this node has what its source has.
+    pub(super) fn has_survivors_writes(&mut self, i: NodeId) {
+        if let Some(got) = self.connections[i].survivor.gets.take() {
+            self.connections[got.node].heard_at = Some(got.at);
+        }
+    }
+
+    /// Is the peer about to say how much it has of a lost Primary's writes?
+    pub(super) fn awaits_survivor(&self, i: NodeId) -> bool {
+        self.connections[i].survivor.until.is_some()
+    }
+
+    /// When a node has waited long enough for such a word.
+    pub(crate) fn survivors_timer(&self) -> Option<Instant> {
+        self.connections.values().filter_map(|c| c.survivor.until).min()
+    }
+
+    pub(crate) fn check_survivors(&mut self) {
+        for i in self.connections.ids() {
+            if self.connections[i].survivor.until.is_some_and(|at| self.now >= at) {
+                self.connections[i].survivor.until = None;
+                self.calm = false;
+            }
+        }
+    }
+}
