@@ -77,7 +77,7 @@ impl Setup {
     fn plain(seed: u64) -> Setup {
         let slow = Duration(20_000 << (seed % 8));
         Setup {
-            volumes: vec![VolumeSetup { sectors: [16 * 2048; 2], external: false, log: (1, 8), slots: [0; 2] }],
+            volumes: vec![VolumeSetup { sectors: vec![16 * 2048; 2], external: false, log: (1, 8), slots: vec![0; 2] }],
             protocol: Protocol::C,
             on_no_data: OnNoData::IoError,
             on_io_error: OnIoError::Detach,
@@ -92,9 +92,9 @@ impl Setup {
             digests: false,
             same_content: true,
             write_through: false,
-            versions: [101; 2],
+            versions: vec![101; 2],
             extras: crate::extras::Extras::default(),
-            drawn: crate::drawn::Drawn::default(),
+            drawn: crate::drawn::Drawn::plain(2),
             latency: (slow, Duration(slow.0 * 2), Duration(10_000)),
         }
     }
@@ -108,11 +108,11 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["on-no-data", "suspend-io"] => setup.on_no_data = OnNoData::SuspendIo,
         ["on-io-error", "pass_on"] => setup.on_io_error = OnIoError::PassOn,
         ["disk-timeout", n] => setup.disk_timeout = Duration::from_secs(number(n)?),
-        ["mib", n] => setup.volumes[0].sectors = [number(n)? * 2048; 2],
-        ["mib", a, b] => setup.volumes[0].sectors = [number(a)? * 2048, number(b)? * 2048],
+        ["mib", n] => setup.volumes[0].sectors.fill(number(n)? * 2048),
+        ["mib", a, b] => setup.volumes[0].sectors = vec![number(a)? * 2048, number(b)? * 2048],
         // The steps are about the first one, unless `volume N` says another.
         ["volumes", n] => {
-            setup.volumes = vec![setup.volumes[0]; usize::try_from(number(n)?).map_err(|e| e.to_string())?]
+            setup.volumes = vec![setup.volumes[0].clone(); usize::try_from(number(n)?).map_err(|e| e.to_string())?]
         }
         ["after-sb-0pri", word] => setup.after_split_brain.none = policy(word)?,
         ["after-sb-1pri", word] => setup.after_split_brain.one = policy(word)?,
@@ -121,8 +121,9 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["two-primaries"] => setup.extras.two_primaries = true,
         ["older-protocol", n] => setup.versions[1] = u32::try_from(number(n)?).map_err(|e| e.to_string())?,
         ["dialect", n] => {
-            setup.versions = [u32::try_from(number(n)?).map_err(|e| e.to_string())?; 2];
-            setup.volumes.iter_mut().for_each(|volume| volume.slots = [1; 2]);
+            setup.versions.fill(u32::try_from(number(n)?).map_err(|e| e.to_string())?);
+            let peers = setup.nodes() as u32 - 1;
+            setup.volumes.iter_mut().for_each(|volume| volume.slots.fill(peers));
         }
         ["fencing"] => setup.fencing = Fencing::ResourceAndStonith,
         ["fence-exit", n] => {
@@ -187,7 +188,7 @@ fn stream_number(word: &str) -> Result<usize, String> {
 impl Cluster {
     /// Both nodes run and are connected; without `fresh` both hold the same, and A's applications may open its device.
     fn come_up(&mut self, fresh: bool) {
-        (0..2).for_each(|n| self.start(n));
+        (0..self.nodes.len()).for_each(|n| self.start(n));
         self.run_until(self.now + STEP);
         if !fresh {
             for v in 0..self.setup.volumes.len() {
@@ -237,10 +238,10 @@ impl Cluster {
         match *words {
             ["al-updates", n, yes] => self.change_options(node(n)?, |options| options.al_updates = yes == "yes"),
             ["damage", n] => self.setup.drawn.damage = number(n)?,
-            ["cut"] => self.net.cut = [true; 2],
-            ["heal"] => (0..2).for_each(|n| self.heal(n)),
-            ["reset"] => self.reset_links(),
-            ["connect"] => (0..2).for_each(|n| self.connect(n, false)),
+            ["cut"] => (0..self.nodes.len()).for_each(|n| self.step(Step::Cut(n))),
+            ["heal"] => (0..self.nodes.len()).for_each(|n| self.heal(n)),
+            ["reset"] => self.reset_links(|_| true),
+            ["connect"] => (0..self.nodes.len()).for_each(|n| self.connect(n, false)),
             [verb, n] => self.act(verb, node(n)?)?,
             ["write-part", n, block] => {
                 let start = number(block)? * 8;
@@ -279,7 +280,7 @@ impl Cluster {
             "power-loss" => self.die(n, true),
             "pause" => self.step(Step::Pause(n)),
             "resume" => self.step(Step::Resume(n)),
-            "cut" => self.net.cut[n] = true,
+            "cut" => self.step(Step::Cut(n)),
             "open" => self.want_open(n, true),
             "close" => self.want_open(n, false),
             "create-md" => self.create_metadata(n),
@@ -311,7 +312,9 @@ impl Cluster {
     }
 
     fn connect(&mut self, n: usize, discard_my_data: bool) {
-        self.command(n, Command::Connect { peer: node_id(1 - n), discard_my_data, tentative: false });
+        for peer in self.peers(n) {
+            self.command(n, Command::Connect { peer: node_id(peer), discard_my_data, tentative: false });
+        }
     }
 
     fn request(&mut self, n: usize, kind: RequestKind, block: u64, blocks: u64) {
