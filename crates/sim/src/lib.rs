@@ -42,6 +42,7 @@ mod handlers;
 mod help;
 mod ledger;
 mod links;
+mod many;
 mod metadata;
 mod net;
 mod nine;

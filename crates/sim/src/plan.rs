@@ -213,6 +213,9 @@ impl Plan {
     /// The plan of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
+        if seed >= crate::many::MANY {
+            return crate::many::draw(seed);
+        }
         let mut rng = Rng::new(seed ^ 0x7572_6264);
         let mut setup = Setup::draw(&mut rng);
         let wide = seed >= WIDE;
