@@ -112,6 +112,7 @@ impl Cluster {
         if zeroes && too_old && error == IoError::NotSupported {
             return Ok(());
         }
+        let is_write = crate::apps::is_write(request.kind);
         let flushed = request.kind == RequestKind::Flush || is_durable(request.kind);
         let reasons = [
             own.none,
@@ -122,8 +123,10 @@ impl Cluster {
             own.no_own.max(own.erred).min(peers),
             if flushed { own.unflushed.max(own.no_own) } else { 0 },
             // It was sent to the copy that was good then, and the other one has become good as that was lost.
-            if crate::apps::is_write(request.kind) { own.no_own.min(own.no_peers) } else { 0 },
+            if is_write { own.no_own.min(own.no_peers) } else { 0 },
             if zeroes { own.undiscarded } else { 0 },
+            // Among several peers a Primary that has no disk reads theirs, and does not write (`docs/compatibility.md`).
+            if self.nodes.len() > 2 && is_write { own.no_own } else { 0 },
         ];
         if reasons.iter().any(|at| *at >= came) {
             return Ok(());

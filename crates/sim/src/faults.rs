@@ -233,10 +233,11 @@ impl Cluster {
         // Of two Primaries the other one may have no good copy, and this was the only one: like those of any disk that
         // loses its power, what users of both have not made durable by a flush may be gone for both.
         for (v, range, content) in left_behind {
-            let other = &mut self.nodes[1 - n].volumes[v];
-            let without = other.word.is_some_and(|w| w.role == Role::Primary && w.disk < DiskState::UpToDate);
-            if without && self.setup.extras.two_primaries {
-                other.view.may_hold(range, content, now);
+            for peer in self.peers(n).filter(|_| self.setup.extras.two_primaries) {
+                let other = &mut self.nodes[peer].volumes[v];
+                if other.word.is_some_and(|w| w.role == Role::Primary && w.disk < DiskState::UpToDate) {
+                    other.view.may_hold(range, content, now);
+                }
             }
         }
     }
