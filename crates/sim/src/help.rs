@@ -115,6 +115,22 @@ impl Cluster {
         (0..self.nodes.len()).filter(says).find(is_primary)
     }
 
+    /// Does this node say that it has to give way to that peer, and is Primary?
+    pub(crate) fn gives_way_to(&self, n: usize, peer: usize) -> bool {
+        let is_primary = self.nodes[n].volumes.iter().filter_map(|v| v.word).any(|w| w.role == Role::Primary);
+        is_primary && matches!(self.reasons.refused[n][peer], Some("primary-would-be-target" | "cannot-demote"))
+    }
+
+    /// Why these two do not connect: is there a reason to choose whose data are lost, and one for new metadata?
+    pub(crate) fn reasons_between(&self, a: usize, b: usize) -> (bool, bool) {
+        let any = |of: &[&str]| {
+            [(a, b), (b, a)]
+                .iter()
+                .any(|(n, peer)| self.reasons.refused[*n][*peer].is_some_and(|reason| of.contains(&reason)))
+        };
+        (any(&A_PERSON_CHOOSES), any(&NEW_METADATA))
+    }
+
     /// Has the operator a recorded reason to help in this way?
     pub(crate) fn may_help(&self, help: Help) -> bool {
         let any = |of: &[&str]| self.reasons.refused.iter().flatten().flatten().any(|reason| of.contains(reason));

@@ -54,6 +54,7 @@ mod process;
 mod promises;
 mod ranges;
 mod restless;
+mod reunion;
 mod saved;
 mod scenario;
 mod settle;

@@ -184,7 +184,9 @@ impl Cluster {
             self.want_open(1, false);
             self.command(1, Command::Secondary { force: true });
         }
-        if !self.all_alone().is_empty() {
+        if self.nodes.len() > 2 {
+            self.reunite(round);
+        } else if !self.all_alone().is_empty() {
             // The first attempts are plain: maybe only the words were missing. Then one side is chosen to give in.
             let victim = self.has_to_give_way().unwrap_or_else(|| self.worse_node());
             let discard = round >= 4 && self.may_help(Help::Discard);
@@ -241,7 +243,7 @@ impl Cluster {
     }
 
     /// A disk that lacks what its Primary's users have seen is not taken into use beside them, nor is its node let in.
-    fn demote_diskless(&mut self) {
+    pub(crate) fn demote_diskless(&mut self) {
         let diskless = |w: &StateWord| w.role == Role::Primary && w.disk < DiskState::Inconsistent;
         for n in 0..self.nodes.len() {
             if self.nodes[n].volumes.iter().filter_map(|v| v.word).any(|w| diskless(&w)) {
@@ -321,14 +323,14 @@ impl Cluster {
         pairs.filter(|(n, peer)| word(*n, *peer).is_some_and(|w| w.conn == ConnState::StandAlone)).collect()
     }
 
-    fn score(&self, n: usize) -> u32 {
+    pub(crate) fn score(&self, n: usize) -> u32 {
         let words = self.nodes[n].volumes.iter().filter_map(|v| v.word);
         let score = |w: StateWord| (w.disk as u32) * 2 + u32::from(w.role == Role::Primary);
         words.map(score).sum()
     }
 
     /// The node whose data shall live on.
-    fn better_node(&self) -> usize {
+    pub(crate) fn better_node(&self) -> usize {
         let first = |n: &usize| (self.score(*n), std::cmp::Reverse(*n));
         (0..self.nodes.len()).max_by_key(first).expect("some nodes")
     }
