@@ -506,12 +506,17 @@ impl Cluster {
         let source = self.peers_view(n, peer, v);
         let on_the_way: Vec<Written> = self.nodes[peer].epochs[n].early(v).copied().collect();
         let source_volume = &self.nodes[peer].volumes[v];
+        let parted_from = source_volume.alone.clone();
         // Or it served a Primary that had lost its disk, which was promoted with that later, and alone.
         let two_primaries = self.setup.extras.two_primaries;
         let alone = source_volume.alone[n] || (source_volume.served && self.nodes[n].volumes[v].alone[peer]);
         let under_way = self.under_way(n, v);
         let now = self.tick();
+        let nodes = self.nodes.len();
         let volume = &mut self.nodes[n].volumes[v];
+        // Whom the source went on without, this copy went on without, too.
+        let without = volume.alone.iter_mut().zip(parted_from).enumerate();
+        without.filter(|(of, _)| nodes > 2 && *of != n).for_each(|(_, (mine, theirs))| *mine |= theirs);
         volume.came_inconsistent = false;
         let whole = crate::ranges::sectors(0, volume.size);
         let content = Payload::read(volume.data.data(), whole);
@@ -528,7 +533,15 @@ impl Cluster {
         // has promised that it has all of it, and otherwise both have gone their own way, and the nodes know that.
         let asynchronous = self.setup.protocol != Protocol::C;
         let parted = asynchronous || two_primaries || volume.gave_in;
-        let excused = (alone && parted) || volume.worthless;
+        let given_up = &mut self.given_up[v];
+        let lacking = (0..given_up.len()).filter(|by| volume.view.includes[*by] > source.includes[*by]);
+        let lacking: Vec<usize> = lacking.collect();
+        // Or the same writes were lost where a victim was chosen, and this copy had them from there.
+        let before = nodes > 2 && lacking.iter().all(|by| volume.view.includes[*by] <= given_up[*by]);
+        let excused = (alone && parted) || volume.worthless || before;
+        if excused {
+            lacking.iter().for_each(|by| given_up[*by] = given_up[*by].max(volume.view.includes[*by]));
+        }
         let text = format!(
             "volume {v}: a resync made node {n} lose acknowledged writes: it had {:?}, the source, node {peer}, {:?}, which was \
              Primary alone: {alone}; a victim was chosen: {}",

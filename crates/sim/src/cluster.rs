@@ -48,6 +48,9 @@ pub(crate) struct Cluster {
     pub(crate) serial: u64,
     /// By node: writes acknowledged there, of all volumes.
     pub(crate) acknowledged: Vec<u64>,
+    /// By volume and node: so many of the writes that were acknowledged there count for nothing, as a person, a policy or
+    /// the protocol has let a copy without them win.
+    pub(crate) given_up: Vec<Vec<u64>>,
     /// Who alone may be promoted, as cluster managers keep it for handlers that fence.
     pub(crate) only: Option<usize>,
     pub(crate) handlers: crate::handlers::Running,
@@ -258,6 +261,7 @@ impl Cluster {
             moment: 2,
             serial: 0,
             acknowledged: vec![0; nodes.len()],
+            given_up: vec![vec![0; nodes.len()]; setup.volumes.len()],
             only: None,
             handlers: crate::handlers::Running::default(),
             verified: false,

@@ -37,6 +37,10 @@ impl Cluster {
                 }
             }
         }
+        if round >= PLAIN && self.only_marks_are_left() {
+            // What Secondaries have marked of each other as they lost a Primary is copied when nobody writes.
+            (0..self.nodes.len()).for_each(|n| self.step_down(n));
+        }
         if round >= PLAIN && self.may_help(Help::DemoteDiskless) {
             self.demote_diskless();
         }
