@@ -392,6 +392,11 @@ impl Cluster {
 
     /// What a node says towards a peer is other than after its last turn.
     fn observe_towards(&mut self, n: usize, peer: usize, v: usize, old: Option<&StateWord>, word: &StateWord) {
+        if self.nodes.len() > 2
+            && let Err(text) = self.check_one_primary(n, peer, word)
+        {
+            self.fail(text);
+        }
         self.trace.mix((word.conn as u64) << 16 | (word.disk as u64) << 8 | word.pdsk as u64);
         let was_good = old.is_some_and(|w| w.disk == DiskState::UpToDate);
         let volume = &mut self.nodes[n].volumes[v];

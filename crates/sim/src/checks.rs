@@ -119,12 +119,55 @@ impl Cluster {
                     self.fail(format!("volume {v}: {text}"));
                 }
             }
+            if self.nodes.len() > 2
+                && let Err(text) = self.compare_pairs(v)
+            {
+                self.fail(format!("volume {v}: {text}"));
+            }
             if self.is_settled(v)
                 && let Err(text) = self.compare_copies(v)
             {
                 self.fail(format!("volume {v}: {text}"));
             }
         }
+    }
+
+    /// Nothing is under way anywhere: each two nodes that are connected, count as UpToDate and have nothing marked hold
+    /// the same, whatever they are to the others.
+    fn compare_pairs(&self, v: usize) -> Result<(), String> {
+        let idle = |n: &Node| n.inbox.is_empty() && n.flights.is_empty() && n.requests.is_empty() && !n.paused;
+        if !self.net.is_quiet() || self.net.is_cut() || !self.nodes.iter().all(idle) {
+            return Ok(());
+        }
+        self.pairs().filter(|pair| self.count_as_equal(*pair, v)).try_for_each(|pair| {
+            let size = pair.map(|n| self.nodes[n].volumes[v].size).into_iter().min().unwrap_or_default();
+            self.compare_two(pair, v, sectors(0, size))
+        })
+    }
+
+    /// Are these two connected and UpToDate, in one generation, with nothing marked of each other?
+    fn count_as_equal(&self, [a, b]: [usize; 2], v: usize) -> bool {
+        let good =
+            |w: StateWord| w.conn == C::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate;
+        let generation = |n: usize| self.nodes[n].core.as_ref().and_then(|core| core.generations(volume_nr(v)));
+        let same = generation(a).zip(generation(b)).is_some_and(|(mine, theirs)| mine[0].same(theirs[0]));
+        let clean = |(n, peer): (usize, usize)| {
+            let volume = &self.nodes[n].volumes[v];
+            let whole = sectors(0, volume.size);
+            let marked = |core: &urbd_core::Resource| core.known_different(volume_nr(v), node_id(peer), whole);
+            volume.towards[peer].is_some_and(good) && self.nodes[n].core.as_ref().is_some_and(|core| marked(core) == 0)
+        };
+        same && clean((a, b)) && clean((b, a))
+    }
+
+    /// Two Primaries that are connected to each other, as both say, or one of them of both, are never right without
+    /// `allow-two-primaries`.
+    pub(crate) fn check_one_primary(&self, n: usize, peer: usize, word: &StateWord) -> Result<(), String> {
+        let two = word.conn >= C::Connected && word.role == Role::Primary && word.peer == Role::Primary;
+        if two && !self.setup.extras.two_primaries {
+            return Err(format!("node {n} is Primary, and connected to node {peer}, which is, too: {word:?}"));
+        }
+        Ok(())
     }
 
     fn compare_copies(&mut self, v: usize) -> Result<(), String> {

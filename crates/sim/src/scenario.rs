@@ -1,9 +1,9 @@
-//! Named scenarios: a script of steps and expectations for two nodes, A and B. `scenarios.txt` has them and says what
+//! Named scenarios: a script of steps and expectations for two nodes, A and B, or up to five. `scenarios.txt` has them and says what
 //! its words mean.
 
 use crate::cluster::Cluster;
 use crate::disk::DiskFaults;
-use crate::plan::{Plan, Setup, Step, VolumeSetup, node_id, volume_nr};
+use crate::plan::{Plan, Setup, Step, VolumeSetup, node_id, plain_connect, volume_nr};
 use crate::ranges::sectors;
 use crate::{Options, Outcome};
 use units::Duration;
@@ -100,9 +100,23 @@ impl Setup {
     }
 }
 
+impl Setup {
+    /// So many nodes, all like the first one.
+    fn have_nodes(&mut self, nodes: usize) {
+        self.versions = vec![self.versions[0]; nodes];
+        self.drawn = crate::drawn::Drawn::plain(nodes);
+        for volume in &mut self.volumes {
+            volume.sectors = vec![volume.sectors[0]; nodes];
+            volume.slots = vec![volume.slots[0]; nodes];
+        }
+    }
+}
+
 fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
     let words: Vec<&str> = line.split_whitespace().skip(1).collect();
     match *words.as_slice() {
+        // The first setting of all that are about nodes.
+        ["nodes", n] => setup.have_nodes(usize::try_from(number(n)?).map_err(|e| e.to_string())?),
         ["protocol", "A"] => setup.protocol = Protocol::A,
         ["protocol", "B"] => setup.protocol = Protocol::B,
         ["on-no-data", "suspend-io"] => setup.on_no_data = OnNoData::SuspendIo,
@@ -173,7 +187,10 @@ fn node(word: &str) -> Result<usize, String> {
     match word {
         "A" => Ok(0),
         "B" => Ok(1),
-        _ => Err(format!("{word} is neither A nor B")),
+        "C" => Ok(2),
+        "D" => Ok(3),
+        "E" => Ok(4),
+        _ => Err(format!("{word} is no node")),
     }
 }
 
@@ -216,6 +233,7 @@ impl Cluster {
                 return Ok(());
             }
             ["wait", n] => self.run_until(self.now + Duration::from_secs(number(n)?)),
+            [n, "to", peer, "is", ref states @ ..] => return self.expect_towards(node(n)?, node(peer)?, states),
             [n, "is", ref states @ ..] => return self.expect_state(node(n)?, states),
             [n, "says", ..] | [n, "never", "says", ..] => return self.expect_words(node(n)?, line),
             [n, "obeys"] => return self.expect_result(node(n)?, true),
@@ -236,6 +254,24 @@ impl Cluster {
 
     fn perform(&mut self, words: &[&str]) -> Result<(), String> {
         match *words {
+            ["cut-link", a, b] => {
+                let [a, b] = [node(a)?, node(b)?];
+                self.step(Step::CutLink(a, b));
+                self.step(Step::CutLink(b, a));
+            }
+            ["heal-link", a, b] => {
+                let [a, b] = [node(a)?, node(b)?];
+                self.step(Step::HealLink(a, b));
+                self.step(Step::HealLink(b, a));
+            }
+            ["disconnect", n, peer] => {
+                let peer = node_id(node(peer)?);
+                self.command(node(n)?, Command::Disconnect { peer, force: false });
+            }
+            ["connect", n, peer] => {
+                let peer = node(peer)?;
+                self.command(node(n)?, plain_connect(peer));
+            }
             ["al-updates", n, yes] => self.change_options(node(n)?, |options| options.al_updates = yes == "yes"),
             ["damage", n] => self.setup.drawn.damage = number(n)?,
             ["cut"] => (0..self.nodes.len()).for_each(|n| self.step(Step::Cut(n))),
@@ -362,6 +398,11 @@ impl Cluster {
             true => Ok(()),
             false => Err(format!("not {state}")),
         })
+    }
+
+    fn expect_towards(&self, n: usize, peer: usize, states: &[&str]) -> Result<(), String> {
+        let word = self.nodes[n].volumes[self.steps_about].towards[peer].ok_or("it is down")?;
+        states.iter().try_for_each(|state| if fits(&word, state) { Ok(()) } else { Err(format!("not {state}")) })
     }
 
     fn expect_words(&self, n: usize, line: &str) -> Result<(), String> {
