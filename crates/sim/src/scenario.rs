@@ -448,7 +448,8 @@ impl Cluster {
 
 /// The administrator's command of this name; with an exclamation mark it is forced.
 fn command(verb: &str, n: usize, v: usize) -> Option<Command> {
-    let (volume, peer) = (volume_nr(v), node_id(1 - n));
+    // Of several the first other one, unless the step names another.
+    let (volume, peer) = (volume_nr(v), node_id(usize::from(n == 0)));
     let (name, force) = verb.strip_suffix('!').map_or((verb, false), |name| (name, true));
     Some(match name {
         "primary" => Command::Primary { force },
