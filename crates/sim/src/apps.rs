@@ -506,6 +506,14 @@ impl Cluster {
         }
     }
 
+    /// Does a third node have all that a target had, and was the source Primary without that one? These two have gone
+    /// their own ways, which they will see when they meet; until then nothing is lost.
+    fn is_safe_elsewhere(&self, target: usize, source: usize, v: usize) -> bool {
+        let volume = |n: usize| &self.nodes[n].volumes[v];
+        let thirds = self.peers(target).filter(|n| *n != source && volume(source).alone[*n]);
+        thirds.into_iter().any(|n| volume(n).view.includes_all_of(&volume(target).view))
+    }
+
     /// A resync is complete: the target is as good as its source, this peer.
     fn resynced(&mut self, n: usize, peer: usize, v: usize, was_secondary: bool) {
         let source = self.peers_view(n, peer, v);
@@ -518,6 +526,7 @@ impl Cluster {
         let under_way = self.under_way(n, v);
         let now = self.tick();
         let nodes = self.nodes.len();
+        let elsewhere = self.is_safe_elsewhere(n, peer, v);
         let volume = &mut self.nodes[n].volumes[v];
         // Whom the source went on without, this copy went on without, too.
         let without = volume.alone.iter_mut().zip(parted_from).enumerate();
@@ -543,8 +552,9 @@ impl Cluster {
         let lacking: Vec<usize> = lacking.collect();
         // Or the same writes were lost where a victim was chosen, and this copy had them from there.
         let before = nodes > 2 && lacking.iter().all(|by| volume.view.includes[*by] <= given_up[*by]);
-        let excused = (alone && parted) || volume.worthless || before;
-        if excused {
+        let chosen = (alone && parted) || volume.worthless || before;
+        let excused = chosen || elsewhere;
+        if chosen {
             lacking.iter().for_each(|by| given_up[*by] = given_up[*by].max(volume.view.includes[*by]));
         }
         let text = format!(

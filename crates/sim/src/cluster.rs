@@ -48,8 +48,8 @@ pub(crate) struct Cluster {
     pub(crate) serial: u64,
     /// By node: writes acknowledged there, of all volumes.
     pub(crate) acknowledged: Vec<u64>,
-    /// By volume and node: so many of the writes that were acknowledged there count for nothing, as a person, a policy or
-    /// the protocol has let a copy without them win.
+    /// By volume and node: so many of the writes that were acknowledged there count for nothing, as a person, a policy
+    /// or the protocol has let a copy without them win.
     pub(crate) given_up: Vec<Vec<u64>>,
     /// Who alone may be promoted, as cluster managers keep it for handlers that fence.
     pub(crate) only: Option<usize>,

@@ -125,7 +125,7 @@ impl Cluster {
             // It was sent to the copy that was good then, and the other one has become good as that was lost.
             if is_write { own.no_own.min(own.no_peers) } else { 0 },
             if zeroes { own.undiscarded } else { 0 },
-            // Among several peers a Primary that has no disk reads theirs, and does not write (`docs/compatibility.md`).
+            // Among several peers a Primary without a disk reads theirs, and does not write (`docs/compatibility.md`).
             if self.nodes.len() > 2 && is_write { own.no_own } else { 0 },
         ];
         if reasons.iter().any(|at| *at >= came) {

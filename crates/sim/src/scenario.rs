@@ -1,5 +1,5 @@
-//! Named scenarios: a script of steps and expectations for two nodes, A and B, or up to five. `scenarios.txt` has them and says what
-//! its words mean.
+//! Named scenarios: a script of steps and expectations for two nodes, A and B, or up to five. `scenarios.txt` has them
+//! and says what its words mean.
 
 use crate::cluster::Cluster;
 use crate::disk::DiskFaults;
