@@ -28,6 +28,13 @@ impl Resource {
         self.device_index(volume).map(|d| dialect84::word(&self.state, self.partner(d), d))
     }
 
+    /// A volume's state towards this peer, as one word of 8.4. `None` if there is no such volume or peer.
+    #[must_use]
+    pub fn state_word_towards(&self, volume: VolumeNr, peer: NodeId) -> Option<StateWord> {
+        let (d, i) = (self.device_index(volume)?, self.connection_index(peer)?);
+        Some(dialect84::word(&self.state, Some(i), d))
+    }
+
     /// A volume's generations: current, bitmap, history. `None` if there is no such volume, or no disk.
     #[must_use]
     pub fn generations(&self, volume: VolumeNr) -> Option<[Generation; 4]> {

@@ -4,10 +4,10 @@ use crate::cluster::{Cluster, Input, Request};
 use crate::net::{End, Wish};
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{ContentId, Owner, Payload, Piece, ZEROES};
-use crate::plan::{bytes, volume_nr};
+use crate::plan::{bytes, node_id, volume_nr};
 use crate::promises::{Received, chooses_a_victim};
 use units::{ByteLen, Duration, Sector, SectorRange};
-use urbd_core::{Access, BlockRequest, IoError, Openers, Protocol, RequestKind, Resource};
+use urbd_core::{Access, BlockRequest, IoError, Notice, Openers, Protocol, RequestKind, Resource};
 use wire::{ConnState, DiskState, Role, StateWord};
 
 /// Requests that an application has in flight at most.
@@ -25,7 +25,7 @@ impl Cluster {
             let room = node.requests.len() < MOST_REQUESTS;
             node.core.is_some() && volume.open && volume.writable && room && range.end.0 <= volume.size
         };
-        let Some(n) = [preferred, 1 - preferred].into_iter().find(fits) else { return };
+        let Some(n) = std::iter::once(preferred).chain(self.peers(preferred)).find(fits) else { return };
         if range.is_empty() {
             return;
         }
@@ -55,7 +55,8 @@ impl Cluster {
         };
         let core = self.nodes[n].core.as_ref().expect("it fits");
         let role = core.state_word(volume_nr(v)).expect("the volume exists").role;
-        self.nodes[n].requests.insert(tag, Request { volume: v, kind, written, data, sent: None, role });
+        let sent = vec![None; self.nodes.len()];
+        self.nodes[n].requests.insert(tag, Request { volume: v, kind, written, data, sent, role });
         self.nodes[n].inbox.push_back(Input::Request(request));
         self.wake(n);
     }
@@ -64,27 +65,34 @@ impl Cluster {
         self.nodes[n].volumes[v].view.may_get(w);
         if self.setup.extras.two_primaries {
             // A Primary without a disk reads the other one's: also what is not sent to it.
-            self.nodes[1 - n].volumes[v].view.may_get(w);
+            self.peers(n).for_each(|peer| self.nodes[peer].volumes[v].view.may_get(w));
         }
     }
 
-    /// Writes to this range go out to the peer: those whose data the packet has.
-    pub(crate) fn mirrored(&mut self, n: usize, v: usize, range: SectorRange, data: &Payload, connection: u64) {
+    /// Writes to this range go out to a peer: those whose data the packet has.
+    pub(crate) fn mirrored(
+        &mut self,
+        (n, peer): (usize, usize),
+        v: usize,
+        range: SectorRange,
+        data: &Payload,
+        connection: u64,
+    ) {
         let mut sent = Vec::new();
-        let epoch = self.nodes[n].epochs.present();
+        let epoch = self.nodes[n].epochs[peer].present();
         for request in self.nodes[n].requests.values_mut() {
             // A longer one to the same place may be there in part, and wait for what never went to the peer.
             let inside = |piece: &Piece| piece.id == request.written.content;
             let meant = (data.0.is_empty() && request.written.content == ZEROES) || data.0.iter().any(inside);
             if request.volume == v && is_write(request.kind) && request.written.range.overlaps(range) && meant {
                 // A later packet for the same place may be another request's.
-                let first = request.sent.filter(|(before, _)| *before == connection);
-                request.sent = first.or(Some((connection, epoch)));
+                let first = request.sent[peer].filter(|(before, _)| *before == connection);
+                request.sent[peer] = first.or(Some((connection, epoch)));
                 sent.push(request.written);
             }
         }
         for written in sent {
-            self.nodes[1 - n].volumes[v].view.may_get(&written);
+            self.nodes[peer].volumes[v].view.may_get(&written);
         }
     }
 
@@ -102,8 +110,9 @@ impl Cluster {
         let content = self.nodes[n].buffers.content(&request.data)?;
         self.nodes[n].buffers.release(&request.data, Owner::Application)?;
         let word = core.state_word(volume_nr(v)).expect("the volume exists");
+        let words: Vec<_> = self.words(n, v, core).collect();
         if let Err(error) = result {
-            self.check_reason(n, &request, &word, error)?;
+            self.check_reason(n, &request, &words, error)?;
         }
         match request.kind {
             RequestKind::Read => {
@@ -116,9 +125,9 @@ impl Cluster {
                 }
                 Ok(())
             }
-            RequestKind::Flush if result.is_ok() => self.flushed(n, v, &word, &request),
+            RequestKind::Flush if result.is_ok() => self.flushed(n, v, &words, &request),
             RequestKind::Flush => Ok(()),
-            _ => self.write_ended(n, v, &word, &request, result),
+            _ => self.write_ended(n, v, &words, &request, result),
         }
     }
 
@@ -126,7 +135,7 @@ impl Cluster {
         &mut self,
         n: usize,
         v: usize,
-        word: &StateWord,
+        words: &[(usize, StateWord)],
         request: &Request,
         result: Result<(), IoError>,
     ) -> Result<(), String> {
@@ -139,8 +148,10 @@ impl Cluster {
             self.acknowledged[n] += 1;
         }
         let count = self.acknowledged[n];
-        if let Some(sent) = request.sent {
-            self.nodes[n].epochs.note_completed(sent, now, acknowledged.then_some((v, written, count)));
+        for (epochs, sent) in self.nodes[n].epochs.iter_mut().zip(&request.sent) {
+            if let Some(sent) = *sent {
+                epochs.note_completed(sent, now, acknowledged.then_some((v, written, count)));
+            }
         }
         let volume = &mut self.nodes[n].volumes[v];
         volume.view.ended(&written, acknowledged, now, reading);
@@ -149,22 +160,25 @@ impl Cluster {
         }
         volume.view.includes[n] = count;
         let mut holders = Vec::new();
-        if word.disk == DiskState::UpToDate {
+        if words.first().is_some_and(|(_, word)| word.disk == DiskState::UpToDate) {
             holders.push(n);
         }
-        if self.is_mirrored(n, word, request) {
-            // A flush of ours that is under way asks what the peer held when it began.
-            let reading = self.oldest_read(1 - n, now).min(reading);
-            let volume = &mut self.nodes[1 - n].volumes[v];
-            volume.view.ended(&written, true, now, reading);
-            volume.view.includes[n] = count;
-            holders.push(1 - n);
-        } else if self.was_written_by_who_is_gone(n, request) {
-            let volume = &mut self.nodes[1 - n].volumes[v];
-            volume.view.confirmed(&written, now, now, reading);
-            volume.view.includes[n] = count;
-            // It may be in its cache only, until a flush of its own.
-            volume.unflushed.push((now, written.range, 1 - n));
+        for (peer, word) in words {
+            let peer = *peer;
+            if self.is_mirrored(n, peer, word, request) {
+                // A flush of ours that is under way asks what the peer held when it began.
+                let reading = self.oldest_read(peer, now).min(reading);
+                let volume = &mut self.nodes[peer].volumes[v];
+                volume.view.ended(&written, true, now, reading);
+                volume.view.includes[n] = count;
+                holders.push(peer);
+            } else if self.was_written_by_who_is_gone(n, peer, request) {
+                let volume = &mut self.nodes[peer].volumes[v];
+                volume.view.confirmed(&written, now, now, reading);
+                volume.view.includes[n] = count;
+                // It may be in its cache only, until a flush of its own.
+                volume.unflushed.push((now, written.range, peer));
+            }
         }
         for holder in holders {
             self.nodes[holder].volumes[v].unflushed.push((now, written.range, n));
@@ -177,17 +191,29 @@ impl Cluster {
         Ok(())
     }
 
-    /// Does the peer certainly have a write that is complete here? With protocol A that is not known yet.
-    fn is_mirrored(&mut self, n: usize, word: &StateWord, request: &Request) -> bool {
-        let by = |number| request.sent.is_some_and(|(sent, _)| sent == number);
-        let connected = matches!(self.net.wishes[n], Wish::Connected(number) if by(number));
-        connected && self.setup.protocol != Protocol::A && self.peer_is_equal(n, request.volume, word)
+    /// Does this peer certainly have a write that is complete here? With protocol A that is not known yet.
+    fn is_mirrored(&mut self, n: usize, peer: usize, word: &StateWord, request: &Request) -> bool {
+        let by = |number| request.sent[peer].is_some_and(|(sent, _)| sent == number);
+        let connected = matches!(self.net.wishes[n][peer], Wish::Connected(number) if by(number));
+        connected && self.setup.protocol != Protocol::A && self.peer_is_equal(n, peer, request.volume, word)
     }
 
-    /// Is the other end of this node's connection up?
-    pub(crate) fn peer_listens(&mut self, n: usize) -> bool {
-        let Wish::Connected(number) = self.net.wishes[n] else { return false };
-        self.net.get(number).is_some_and(|c| c.ends[1 - n] == End::Up)
+    /// What a node says of a volume towards each of its peers.
+    pub(crate) fn words(
+        &self,
+        n: usize,
+        v: usize,
+        core: &Resource,
+    ) -> impl Iterator<Item = (usize, StateWord)> + use<> {
+        let word = |peer| core.state_word_towards(volume_nr(v), node_id(peer)).expect("volume and peer exist");
+        let words: Vec<_> = self.peers(n).map(|peer| (peer, word(peer))).collect();
+        words.into_iter()
+    }
+
+    /// Is the other end of this node's connection to a peer up?
+    pub(crate) fn peer_listens(&mut self, n: usize, peer: usize) -> bool {
+        let Wish::Connected(number) = self.net.wishes[n][peer] else { return false };
+        self.net.get(number).is_some_and(|c| c.ends[c.side(peer)] == End::Up)
     }
 
     /// This node's disk must hold what was acknowledged.
@@ -212,17 +238,14 @@ impl Cluster {
     }
 
     /// A flush is complete: all that was acknowledged before it was asked for is durable on the good disks.
-    fn flushed(&mut self, n: usize, v: usize, word: &StateWord, request: &Request) -> Result<(), String> {
+    fn flushed(&mut self, n: usize, v: usize, words: &[(usize, StateWord)], request: &Request) -> Result<(), String> {
         let began = request.written.issued;
-        let peer_good = self.peer_listens(n)
-            && word.conn >= ConnState::Connected
-            && word.pdsk == DiskState::UpToDate
-            && self.nodes[1 - n].volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate);
-        let own_good = word.disk == DiskState::UpToDate;
+        let own_good = words.first().is_some_and(|(_, word)| word.disk == DiskState::UpToDate);
         // With protocols A and B a flush waits for the peer only where that has the good copy.
         let promised = self.setup.protocol == Protocol::C || !own_good;
-        let good = [(n, own_good), (1 - n, peer_good && promised)];
-        for (holder, _) in good.into_iter().filter(|(_, good)| *good) {
+        let mut good: Vec<usize> = own_good.then_some(n).into_iter().collect();
+        good.extend(words.iter().filter(|(p, word)| promised && self.peer_is_equal(n, *p, v, word)).map(|(p, _)| *p));
+        for holder in good {
             let volume = &mut self.nodes[holder].volumes[v];
             let unflushed = std::mem::take(&mut volume.unflushed);
             // The other node's own writes, from when it was Primary, are in its activity log for as long as it may lose
@@ -242,12 +265,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes of the applications that have not ended and that this node's copy may get: its own, and what the other
-    /// node has sent.
+    /// Writes of the applications that have not ended and that this node's copy may get: its own, and what the others
+    /// have sent.
     pub(crate) fn under_way(&self, n: usize, v: usize) -> Vec<Written> {
         let own = self.nodes[n].requests.values();
-        let sent = self.nodes[1 - n].requests.values().filter(|r| r.sent.is_some());
-        own.chain(sent).filter(|r| r.volume == v && is_write(r.kind)).map(|r| r.written).collect()
+        let theirs = self.peers(n).flat_map(|peer| self.nodes[peer].requests.values());
+        own.chain(theirs.filter(|r| r.sent[n].is_some()))
+            .filter(|r| r.volume == v && is_write(r.kind))
+            .map(|r| r.written)
+            .collect()
     }
 
     pub(crate) fn oldest_read(&self, n: usize, now: Moment) -> Moment {
@@ -284,29 +310,37 @@ impl Cluster {
     // -- what the nodes' states mean for the oracle -------------------------------------------------------------------
 
     /// What happens within a turn and is not seen after it.
-    pub(crate) fn noticed(&mut self, n: usize, v: usize, reason: &str, text: &str) {
+    pub(crate) fn noticed(&mut self, n: usize, v: usize, notice: &Notice) {
+        let (reason, text) = (notice.reason, notice.text.as_str());
+        let about = notice.peer.map(|peer| peer.index());
+        let peers = self.peers(n).filter(|peer| about.is_none_or(|about| about == *peer));
         let volume = &mut self.nodes[n].volumes[v];
         if reason == "state-change" {
-            volume.reach.note_change(text, self.moment);
+            volume.reach.note_change(about, text, self.moment);
         }
-        let target = volume.word.is_some_and(|w| matches!(w.conn, ConnState::SyncTarget | ConnState::PausedSyncT));
+        let is_target = |w: &StateWord| matches!(w.conn, ConnState::SyncTarget | ConnState::PausedSyncT);
+        let source = peers.clone().find(|peer| volume.towards[*peer].as_ref().is_some_and(is_target));
         match reason {
-            "resync-done" if target && text.ends_with(", 0 KiB failed") => volume.synced = true,
+            "resync-done" if source.is_some() && text.ends_with(", 0 KiB failed") => volume.synced = source,
             "new-generation" => {
                 volume.generation_began = true;
                 // A Secondary begins one for its peer only, which may have been promoted in this very turn.
                 volume.served |= volume.word.is_some_and(|w| w.role == Role::Secondary);
                 // It may be demoted, or connected again, in this very turn.
-                volume.alone |= volume.word.is_some_and(|w| w.role == Role::Primary);
+                let primary = volume.word.is_some_and(|w| w.role == Role::Primary);
+                peers.for_each(|peer| volume.alone[peer] |= primary);
             }
             reason if chooses_a_victim(reason) => volume.gave_in = true,
             "was-inconsistent" => volume.came_inconsistent = true,
             "state-change" if text.contains("disk( UpToDate -> Failed )") => volume.arrived.closed = true,
             // The process may die in this very turn, or lose its connection.
             "state-change" if text.starts_with("role( Secondary -> Primary )") => {
-                volume.alone |= volume.word.is_some_and(|w| w.conn < ConnState::Connected);
-                if volume.word.is_some_and(|w| works_on_the_peers_copy(&w)) {
-                    self.sees_the_peers_copy(n, v);
+                for (alone, word) in volume.alone.iter_mut().zip(&volume.towards) {
+                    *alone |= word.is_some_and(|w| w.conn < ConnState::Connected);
+                }
+                if let Some(peer) = volume.towards.iter().position(|w| w.as_ref().is_some_and(works_on_the_peers_copy))
+                {
+                    self.sees_the_peers_copy(n, peer, v);
                 }
             }
             _ => {}
@@ -316,61 +350,79 @@ impl Cluster {
     /// Looks at a process after its turn.
     pub(crate) fn observe(&mut self, n: usize, core: &Resource) {
         for v in 0..self.nodes[n].volumes.len() {
-            let word = core.state_word(volume_nr(v)).expect("the volume exists");
-            let old = self.nodes[n].volumes[v].word.replace(word);
-            self.nodes[n].volumes[v].arrived.closed = false;
-            self.nodes[n].volumes[v].reach.note_word(&word, self.moment);
-            if old == Some(word) {
+            let words: Vec<_> = self.words(n, v, core).collect();
+            let volume = &mut self.nodes[n].volumes[v];
+            volume.arrived.closed = false;
+            volume.reach.note_words(words.iter().copied(), self.moment);
+            let old = std::mem::replace(&mut volume.word, words.first().map(|(_, word)| *word));
+            let before: Vec<_> = words.iter().map(|(p, word)| volume.towards[*p].replace(*word)).collect();
+            if words.iter().zip(&before).all(|((_, word), old)| *old == Some(*word)) {
                 continue;
             }
-            self.trace.mix((word.conn as u64) << 16 | (word.disk as u64) << 8 | word.pdsk as u64);
+            for ((peer, word), old) in words.iter().zip(&before).filter(|((_, word), old)| **old != Some(*word)) {
+                self.observe_towards(n, *peer, v, old.as_ref(), word);
+            }
+            let word = words[0].1;
             let good = |w: &StateWord| w.disk == DiskState::UpToDate;
             let was_good = old.as_ref().is_some_and(good);
-            let alone =
-                word.role == Role::Primary && (word.conn < ConnState::Connected || word.pdsk < DiskState::Inconsistent);
             let volume = &mut self.nodes[n].volumes[v];
-            volume.alone |= alone;
-            let promoted = word.role == Role::Primary && old.is_none_or(|w| w.role == Role::Secondary);
-            if promoted && works_on_the_peers_copy(&word) {
-                self.sees_the_peers_copy(n, v);
-            }
-            let volume = &mut self.nodes[n].volumes[v];
-            let targets = (ConnState::WFBitMapT..=ConnState::PausedSyncT).contains(&word.conn);
-            if was_good && word.role == Role::Primary && targets && volume.gave_in && works_on_the_peers_copy(&word) {
-                // `rr-conflict violently`: its data change under its users.
-                self.sees_the_peers_copy(n, v);
-            }
-            let volume = &mut self.nodes[n].volumes[v];
-            if was_good && word.disk == DiskState::Inconsistent && !targets && word.pdsk == DiskState::UpToDate {
-                // `on-io-error pass_on` beside a good copy: that one counts from now on.
-                volume.worthless = true;
-            }
             if was_good && !good(&word) {
-                volume.left_at.get_or_insert(volume.view.includes);
+                let includes = volume.view.includes.clone();
+                volume.left_at.get_or_insert(includes);
             }
-            let volume = &mut self.nodes[n].volumes[v];
             let synced = std::mem::take(&mut volume.synced);
-            if !was_good && synced {
+            if let Some(source) = synced.filter(|_| !was_good) {
                 let secondary = old.is_none_or(|w| w.role == Role::Secondary);
-                self.resynced(n, v, secondary);
+                self.resynced(n, source, v, secondary);
                 let volume = &mut self.nodes[n].volumes[v];
                 if !good(&word) {
                     // And gone again in the same turn.
-                    volume.left_at = Some(volume.view.includes);
+                    volume.left_at = Some(volume.view.includes.clone());
                 }
             } else if !was_good && good(&word) {
                 self.became_good(n, v, old.as_ref(), &word);
             }
-            if equals(&word) && !old.is_some_and(|w| equals(&w)) {
-                self.met_as_equals(n, v);
+            for ((peer, word), old) in words.iter().zip(&before) {
+                if equals(word) && !old.is_some_and(|w| equals(&w)) {
+                    self.met_as_equals(n, *peer, v);
+                }
             }
         }
     }
 
-    /// Both copies are good, and the nodes are connected. What the peer's was acknowledged to have, this one has, too,
+    /// What a node says towards a peer is other than after its last turn.
+    fn observe_towards(&mut self, n: usize, peer: usize, v: usize, old: Option<&StateWord>, word: &StateWord) {
+        if self.nodes.len() > 2
+            && let Err(text) = self.check_one_primary(n, peer, word)
+        {
+            self.fail(text);
+        }
+        self.trace.mix((word.conn as u64) << 16 | (word.disk as u64) << 8 | word.pdsk as u64);
+        let was_good = old.is_some_and(|w| w.disk == DiskState::UpToDate);
+        let volume = &mut self.nodes[n].volumes[v];
+        volume.alone[peer] |=
+            word.role == Role::Primary && (word.conn < ConnState::Connected || word.pdsk < DiskState::Inconsistent);
+        let promoted = word.role == Role::Primary && old.is_none_or(|w| w.role == Role::Secondary);
+        if promoted && works_on_the_peers_copy(word) {
+            self.sees_the_peers_copy(n, peer, v);
+        }
+        let volume = &mut self.nodes[n].volumes[v];
+        let targets = (ConnState::WFBitMapT..=ConnState::PausedSyncT).contains(&word.conn);
+        if was_good && word.role == Role::Primary && targets && volume.gave_in && works_on_the_peers_copy(word) {
+            // `rr-conflict violently`: its data change under its users.
+            self.sees_the_peers_copy(n, peer, v);
+        }
+        let volume = &mut self.nodes[n].volumes[v];
+        if was_good && word.disk == DiskState::Inconsistent && !targets && word.pdsk == DiskState::UpToDate {
+            // `on-io-error pass_on` beside a good copy: that one counts from now on.
+            volume.worthless = true;
+        }
+    }
+
+    /// Both copies are good, and the nodes are connected. What that peer's was acknowledged to have, this one has, too,
     /// if it looks so: an acknowledgement may have been on its way when a link was lost.
-    fn met_as_equals(&mut self, n: usize, v: usize) {
-        let peers = self.peers_view(n, v);
+    fn met_as_equals(&mut self, n: usize, peer: usize, v: usize) {
+        let peers = self.peers_view(n, peer, v);
         if self.nodes[n].volumes[v].view.includes_all_of(&peers) {
             return;
         }
@@ -387,8 +439,9 @@ impl Cluster {
     fn became_good(&mut self, n: usize, v: usize, old: Option<&StateWord>, word: &StateWord) {
         let came = std::mem::take(&mut self.nodes[n].volumes[v].came_inconsistent);
         // A promotion by force: the operator wants what an older disk holds.
-        let forced =
-            self.nodes[n].volumes[v].declared && word.role == Role::Primary && word.conn < ConnState::Connected;
+        let declared = &self.nodes[n].volumes[v];
+        let alone = declared.towards.iter().flatten().all(|w| w.conn < ConnState::Connected);
+        let forced = declared.declared && word.role == Role::Primary && alone;
         let older = |w: &StateWord| w.disk == DiskState::Inconsistent || (forced && w.disk == DiskState::Outdated);
         if came || old.is_some_and(older) {
             return self.declared_good(n, v);
@@ -417,50 +470,67 @@ impl Cluster {
         under_way.iter().for_each(|w| volume.view.still_under_way(w, now));
         volume.left_at = None;
         // The other copy was the better one, so the operator has split them: who gives in is the policies' choice.
-        let other = &mut self.nodes[1 - n].volumes[v];
-        (other.worthless, other.alone) = (true, true);
+        for peer in self.peers(n) {
+            let other = &mut self.nodes[peer].volumes[v];
+            (other.worthless, other.alone[n]) = (true, true);
+        }
     }
 
-    /// A Primary without good data of its own works on its peer's.
-    fn sees_the_peers_copy(&mut self, n: usize, v: usize) {
-        let source = self.peers_view(n, v);
+    /// A Primary without good data of its own works on this peer's.
+    fn sees_the_peers_copy(&mut self, n: usize, peer: usize, v: usize) {
+        let source = self.peers_view(n, peer, v);
         let under_way = self.under_way(n, v);
         let volume = &mut self.nodes[n].volumes[v];
-        volume.left_at.get_or_insert(volume.view.includes);
+        let includes = volume.view.includes.clone();
+        volume.left_at.get_or_insert(includes);
         volume.view.adopt(source, volume.size, under_way.into_iter());
     }
 
-    /// This node has lost a connection: what it does from now on the other end does not get by it.
-    pub(crate) fn parted(&mut self, n: usize, number: u64) {
+    /// This node has lost a connection to a peer: what it does from now on the other end does not get by it.
+    pub(crate) fn parted(&mut self, n: usize, peer: usize, number: u64) {
         for volume in &mut self.nodes[n].volumes {
-            volume.parted = Some((number, volume.view.clone()));
+            volume.parted[peer] = Some((number, volume.view.clone()));
         }
     }
 
     /// What the peer's copy was as this node's connection, or its last one, shows it.
-    fn peers_view(&self, n: usize, v: usize) -> View {
-        let peer = &self.nodes[1 - n].volumes[v];
-        let mine = match self.net.wishes[n] {
+    fn peers_view(&self, n: usize, peer: usize, v: usize) -> View {
+        let theirs = &self.nodes[peer].volumes[v];
+        let mine = match self.net.wishes[n][peer] {
             Wish::Connected(number) => Some(number),
-            _ => self.nodes[n].volumes[v].parted.as_ref().map(|(number, _)| *number),
+            _ => self.nodes[n].volumes[v].parted[peer].as_ref().map(|(number, _)| *number),
         };
-        match &peer.parted {
+        match &theirs.parted[n] {
             Some((number, view)) if mine == Some(*number) => view.clone(),
-            _ => peer.view.clone(),
+            _ => theirs.view.clone(),
         }
     }
 
-    /// A resync is complete: the target is as good as the source.
-    fn resynced(&mut self, n: usize, v: usize, was_secondary: bool) {
-        let source = self.peers_view(n, v);
-        let on_the_way: Vec<Written> = self.nodes[1 - n].epochs.early(v).copied().collect();
-        let source_volume = &self.nodes[1 - n].volumes[v];
+    /// Does a third node have all that a target had, and was the source Primary without that one? These two have gone
+    /// their own ways, which they will see when they meet; until then nothing is lost.
+    fn is_safe_elsewhere(&self, target: usize, source: usize, v: usize) -> bool {
+        let volume = |n: usize| &self.nodes[n].volumes[v];
+        let thirds = self.peers(target).filter(|n| *n != source && volume(source).alone[*n]);
+        thirds.into_iter().any(|n| volume(n).view.includes_all_of(&volume(target).view))
+    }
+
+    /// A resync is complete: the target is as good as its source, this peer.
+    fn resynced(&mut self, n: usize, peer: usize, v: usize, was_secondary: bool) {
+        let source = self.peers_view(n, peer, v);
+        let on_the_way: Vec<Written> = self.nodes[peer].epochs[n].early(v).copied().collect();
+        let source_volume = &self.nodes[peer].volumes[v];
+        let parted_from = source_volume.alone.clone();
         // Or it served a Primary that had lost its disk, which was promoted with that later, and alone.
         let two_primaries = self.setup.extras.two_primaries;
-        let alone = source_volume.alone || (source_volume.served && self.nodes[n].volumes[v].alone);
+        let alone = source_volume.alone[n] || (source_volume.served && self.nodes[n].volumes[v].alone[peer]);
         let under_way = self.under_way(n, v);
         let now = self.tick();
+        let nodes = self.nodes.len();
+        let elsewhere = self.is_safe_elsewhere(n, peer, v);
         let volume = &mut self.nodes[n].volumes[v];
+        // Whom the source went on without, this copy went on without, too.
+        let without = volume.alone.iter_mut().zip(parted_from).enumerate();
+        without.filter(|(of, _)| nodes > 2 && *of != n).for_each(|(_, (mine, theirs))| *mine |= theirs);
         volume.came_inconsistent = false;
         let whole = crate::ranges::sectors(0, volume.size);
         let content = Payload::read(volume.data.data(), whole);
@@ -469,7 +539,7 @@ impl Cluster {
         let fewer = !counted && volume.view.allows(whole, &content, now).is_err();
         let lost = fewer && volume.view.allows_but(&volume.doubtful, whole, &content, now).is_err();
         if !counted && !fewer {
-            for (mine, theirs) in volume.view.includes.iter_mut().zip(source.includes) {
+            for (mine, theirs) in volume.view.includes.iter_mut().zip(source.includes.iter().copied()) {
                 *mine = theirs.max(*mine);
             }
         }
@@ -477,9 +547,18 @@ impl Cluster {
         // has promised that it has all of it, and otherwise both have gone their own way, and the nodes know that.
         let asynchronous = self.setup.protocol != Protocol::C;
         let parted = asynchronous || two_primaries || volume.gave_in;
-        let excused = (alone && parted) || volume.worthless;
+        let given_up = &mut self.given_up[v];
+        let lacking = (0..given_up.len()).filter(|by| volume.view.includes[*by] > source.includes[*by]);
+        let lacking: Vec<usize> = lacking.collect();
+        // Or the same writes were lost where a victim was chosen, and this copy had them from there.
+        let before = nodes > 2 && lacking.iter().all(|by| volume.view.includes[*by] <= given_up[*by]);
+        let chosen = (alone && parted) || volume.worthless || before;
+        let excused = chosen || elsewhere;
+        if chosen {
+            lacking.iter().for_each(|by| given_up[*by] = given_up[*by].max(volume.view.includes[*by]));
+        }
         let text = format!(
-            "volume {v}: a resync made node {n} lose acknowledged writes: it had {:?}, the source {:?}, which was \
+            "volume {v}: a resync made node {n} lose acknowledged writes: it had {:?}, the source, node {peer}, {:?}, which was \
              Primary alone: {alone}; a victim was chosen: {}",
             volume.view.includes, source.includes, volume.gave_in
         );

@@ -29,7 +29,8 @@ impl Cluster {
             let (now, durable) = (disk(v.data.data()), disk(v.data.durable()));
             format!("{now:?} durable {durable:?} includes {:?} view {}", v.view.includes, v.view.describe(range))
         };
-        let line = format!("= n0 {} = n1 {}", node(&self.nodes[0]), node(&self.nodes[1]));
+        let all = self.nodes.iter().enumerate().map(|(n, of)| format!("= n{n} {}", node(of)));
+        let line = all.collect::<Vec<_>>().join(" ");
         if line != watch.seen {
             watch.seen.clone_from(&line);
             self.trace.note(self.now, || line);
@@ -61,27 +62,34 @@ impl Cluster {
         }
     }
 
-    /// Is the volume mirrored and idle?
+    /// All pairs of nodes, the lower one first.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = [usize; 2]> + use<> {
+        let nodes = self.nodes.len();
+        (0..nodes).flat_map(move |a| (a + 1..nodes).map(move |b| [a, b]))
+    }
+
+    /// Is the volume mirrored everywhere, and idle?
     pub(crate) fn is_settled(&self, v: usize) -> bool {
         let fine =
-            |w: &StateWord| w.conn == C::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate;
-        self.nodes.iter().all(|node| {
+            |w: StateWord| w.conn == C::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate;
+        let mirrored = |n: usize| self.peers(n).all(|peer| self.nodes[n].volumes[v].towards[peer].is_some_and(fine));
+        self.nodes.iter().enumerate().all(|(n, node)| {
             let idle = !node.requests.values().any(|r| is_write(r.kind)) && node.inbox.is_empty();
             // Also a flush counts: what has arrived may wait for it.
-            idle && node.flights.is_empty() && node.core.is_some() && node.volumes[v].word.as_ref().is_some_and(fine)
+            idle && node.flights.is_empty() && node.core.is_some() && mirrored(n)
         }) && self.net.is_quiet()
     }
 
     /// Two nodes that are connected, run, and have heard all that the other says, see each other as they are: one
     /// Primary at most, mirrored states, and each knows the other's role and disk (S6, S9 and B.4 of
     /// `docs/spec/connection-and-state.md` B).
-    fn check_mirrored(&self, v: usize) -> Result<(), String> {
+    fn check_mirrored(&self, [m, n]: [usize; 2], v: usize) -> Result<(), String> {
         let idle = |n: &Node| n.inbox.is_empty() && n.flights.is_empty() && !n.paused;
-        let awake = self.nodes.iter().all(|n| n.core.is_some() && idle(n));
-        let words = [0, 1].map(|n| self.nodes[n].volumes[v].word);
+        let awake = self.nodes.iter().all(idle) && [m, n].iter().all(|n| self.nodes[*n].core.is_some());
+        let words = [(m, n), (n, m)].map(|(n, peer)| self.nodes[n].volumes[v].towards[peer]);
         let [Some(a), Some(b)] = words else { return Ok(()) };
         let together = a.conn >= C::Connected && b.conn >= C::Connected;
-        if !awake || !together || !self.net.is_quiet() || self.net.cut != [false; 2] {
+        if !awake || !together || !self.net.is_quiet() || self.net.is_cut() {
             return Ok(());
         }
         // What is not there, not yet or not any more, is one to the peer.
@@ -96,7 +104,9 @@ impl Cluster {
         let pairs = [(&a, &b), (&b, &a)];
         let seen = pairs.iter().all(|(me, other)| me.peer == other.role && disk(me.pdsk) == disk(other.disk));
         if two || !seen || !mirrored(a.conn, b.conn) {
-            return Err(format!("connected and quiet, but they do not see each other as they are: {a:?} and {b:?}"));
+            return Err(format!(
+                "nodes {m} and {n} are connected and quiet, but they do not see each other as they are: {a:?} and {b:?}"
+            ));
         }
         Ok(())
     }
@@ -104,7 +114,14 @@ impl Cluster {
     /// Volumes that are mirrored, idle and clean hold the same everywhere, and what applications wrote.
     pub(crate) fn check_settled(&mut self) {
         for v in 0..self.setup.volumes.len() {
-            if let Err(text) = self.check_mirrored(v) {
+            for pair in self.pairs() {
+                if let Err(text) = self.check_mirrored(pair, v) {
+                    self.fail(format!("volume {v}: {text}"));
+                }
+            }
+            if self.nodes.len() > 2
+                && let Err(text) = self.compare_pairs(v)
+            {
                 self.fail(format!("volume {v}: {text}"));
             }
             if self.is_settled(v)
@@ -115,12 +132,51 @@ impl Cluster {
         }
     }
 
+    /// Nothing is under way anywhere: each two nodes that are connected, count as UpToDate and have nothing marked hold
+    /// the same, whatever they are to the others.
+    fn compare_pairs(&self, v: usize) -> Result<(), String> {
+        let idle = |n: &Node| n.inbox.is_empty() && n.flights.is_empty() && n.requests.is_empty() && !n.paused;
+        if !self.net.is_quiet() || self.net.is_cut() || !self.nodes.iter().all(idle) {
+            return Ok(());
+        }
+        self.pairs().filter(|pair| self.count_as_equal(*pair, v)).try_for_each(|pair| {
+            let size = pair.map(|n| self.nodes[n].volumes[v].size).into_iter().min().unwrap_or_default();
+            self.compare_two(pair, v, sectors(0, size))
+        })
+    }
+
+    /// Are these two connected and UpToDate, in one generation, with nothing marked of each other?
+    fn count_as_equal(&self, [a, b]: [usize; 2], v: usize) -> bool {
+        let good =
+            |w: StateWord| w.conn == C::Connected && w.disk == DiskState::UpToDate && w.pdsk == DiskState::UpToDate;
+        let generation = |n: usize| self.nodes[n].core.as_ref().and_then(|core| core.generations(volume_nr(v)));
+        let same = generation(a).zip(generation(b)).is_some_and(|(mine, theirs)| mine[0].same(theirs[0]));
+        let clean = |(n, peer): (usize, usize)| {
+            let volume = &self.nodes[n].volumes[v];
+            let whole = sectors(0, volume.size);
+            let marked = |core: &urbd_core::Resource| core.known_different(volume_nr(v), node_id(peer), whole);
+            volume.towards[peer].is_some_and(good) && self.nodes[n].core.as_ref().is_some_and(|core| marked(core) == 0)
+        };
+        same && clean((a, b)) && clean((b, a))
+    }
+
+    /// Two Primaries that are connected to each other, as both say, or one of them of both, are never right without
+    /// `allow-two-primaries`.
+    pub(crate) fn check_one_primary(&self, n: usize, peer: usize, word: &StateWord) -> Result<(), String> {
+        let two = word.conn >= C::Connected && word.role == Role::Primary && word.peer == Role::Primary;
+        if two && !self.setup.extras.two_primaries {
+            return Err(format!("node {n} is Primary, and connected to node {peer}, which is, too: {word:?}"));
+        }
+        Ok(())
+    }
+
     fn compare_copies(&mut self, v: usize) -> Result<(), String> {
-        let size = self.nodes.iter().map(|n| n.volumes[v].size).min().expect("two nodes");
+        let size = self.nodes.iter().map(|n| n.volumes[v].size).min().expect("several nodes");
         let whole = sectors(0, size);
-        for n in 0..2 {
+        for n in 0..self.nodes.len() {
             let core = self.nodes[n].core.as_ref().expect("settled");
-            if core.known_different(volume_nr(v), node_id(1 - n), whole) > 0 {
+            let differ = |peer| core.known_different(volume_nr(v), node_id(peer), whole) > 0;
+            if self.peers(n).any(differ) {
                 return Ok(());
             }
         }
@@ -130,7 +186,10 @@ impl Cluster {
         }
         let changed = if rotten { Changed::All } else { self.changed_since_compared(v, size) };
         let now = self.tick();
-        let fuller = usize::from(!self.nodes[0].volumes[v].view.includes_all_of(&self.nodes[1].volumes[v].view));
+        let view = |n: usize| &self.nodes[n].volumes[v].view;
+        let fullest = |n: &usize| self.peers(*n).all(|peer| view(*n).includes_all_of(view(peer)));
+        let last = self.nodes.len() - 1;
+        let fuller = (0..last).find(fullest).unwrap_or(last);
         let inside = |part: &SectorRange| SectorRange { start: part.start, end: part.end.min(whole.end) };
         let mut parts: Vec<SectorRange> = match &changed {
             Changed::All => vec![whole],
@@ -140,12 +199,12 @@ impl Cluster {
         parts.iter().try_for_each(|part| self.compare_part(v, *part))?;
         // Who gave in after a split brain is judged where the resync ends.
         let allowed = self.allowed_by(fuller, v, &parts, now);
-        allowed.map_err(|e| format!("both copies lost a write: {e}"))?;
+        allowed.map_err(|e| format!("all copies lost a write: {e}"))?;
         let view = &self.nodes[fuller].volumes[v].view;
-        let (includes, len) = (view.includes, view.len());
+        let (includes, len) = (view.includes.clone(), view.len());
         for node in &mut self.nodes {
             let Volume { view, data, compared, .. } = &mut node.volumes[v];
-            view.includes = includes;
+            view.includes.clone_from(&includes);
             match &changed {
                 Changed::All => view.rebase_with(len, data.data()),
                 Changed::Parts(parts) => parts.iter().for_each(|part| view.rebase_part(*part, data.data())),
@@ -153,7 +212,8 @@ impl Cluster {
             view.take_changed();
             *compared = size;
             let volume = &mut node.volumes[v];
-            (volume.alone, volume.worthless, volume.left_at) = (false, false, None);
+            volume.alone.fill(false);
+            (volume.worthless, volume.left_at) = (false, None);
             volume.served = false;
             volume.received.clear();
             volume.gave_in = false;
@@ -175,7 +235,7 @@ impl Cluster {
         let size = self.nodes.iter().map(|n| n.volumes[v].size).min().expect("two nodes");
         let copy = |n: usize| Payload::read(self.nodes[n].volumes[v].data.data(), sectors(0, size));
         for range in differences(&copy(0), &copy(1), Sector(0)) {
-            for n in 0..2 {
+            for n in 0..self.nodes.len() {
                 let known = |core: &urbd_core::Resource| core.known_different(volume_nr(v), node_id(1 - n), range);
                 if self.nodes[n].core.as_ref().is_some_and(|core| known(core) == 0) {
                     self.fail(format!(
@@ -200,14 +260,21 @@ impl Cluster {
         changed
     }
 
-    /// Are both copies the same here?
+    /// Are all copies the same here?
     fn compare_part(&self, v: usize, part: SectorRange) -> Result<(), String> {
-        let copy = |n: usize| Payload::read(self.nodes[n].volumes[v].data.data(), part);
-        let (a, b) = (copy(0), copy(1));
+        (1..self.nodes.len()).try_for_each(|n| self.compare_two([0, n], v, part))
+    }
+
+    /// Are these two?
+    fn compare_two(&self, nodes: [usize; 2], v: usize, part: SectorRange) -> Result<(), String> {
+        let [a, b] = nodes.map(|n| Payload::read(self.nodes[n].volumes[v].data.data(), part));
         let Some(range) = first_difference(&a, &b, part.start) else { return Ok(()) };
         let part = |p: &Payload| p.slice(range.start.0 - part.start.0, range.end.0 - range.start.0);
         let (a, b) = (part(&a), part(&b));
-        Err(format!("both copies are UpToDate and clean, but differ in {range:?}: {a:?} and {b:?}"))
+        Err(format!(
+            "the copies of nodes {} and {} are UpToDate and clean, but differ in {range:?}: {a:?} and {b:?}",
+            nodes[0], nodes[1]
+        ))
     }
 
     /// Do these parts hold what this node's view expects of them?
@@ -219,7 +286,7 @@ impl Cluster {
 
     /// After everything has ended nothing may be left over.
     pub(crate) fn check_leftovers(&mut self) {
-        for n in 0..2 {
+        for n in 0..self.nodes.len() {
             let node = &self.nodes[n];
             let (buffers, requests) = (node.buffers.count(Owner::Core), node.requests.len());
             if node.flights.is_empty() && node.inbox.is_empty() && buffers > 0 {

@@ -10,12 +10,12 @@ use crate::metadata::Known;
 use crate::net::Net;
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{Buffers, Payload};
-use crate::plan::{Plan, Setup, Step, VolumeSetup, bytes, node_id, volume_nr};
+use crate::plan::{Plan, Setup, Step, VolumeSetup, bytes, node_id, others, volume_nr};
 use crate::restless::Restless;
 use crate::trace::Trace;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use units::{ByteLen, Duration, Instant, NodeId, Rng, SectorRange, VolumeNr};
+use units::{ByteLen, Duration, Instant, Rng, SectorRange, VolumeNr};
 use urbd_core::{
     BlockRequest, Command, CommandError, ConnectionConfig, DiskConfig, DiskDone, LinkDown, LinkUp, MetaDone, OpId,
     OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, Segments, VolumeConfig,
@@ -47,7 +47,10 @@ pub(crate) struct Cluster {
     pub(crate) moment: Moment,
     pub(crate) serial: u64,
     /// By node: writes acknowledged there, of all volumes.
-    pub(crate) acknowledged: [u64; 2],
+    pub(crate) acknowledged: Vec<u64>,
+    /// By volume and node: so many of the writes that were acknowledged there count for nothing, as a person, a policy
+    /// or the protocol has let a copy without them win.
+    pub(crate) given_up: Vec<Vec<u64>>,
     /// Who alone may be promoted, as cluster managers keep it for handlers that fence.
     pub(crate) only: Option<usize>,
     pub(crate) handlers: crate::handlers::Running,
@@ -79,8 +82,8 @@ pub(crate) enum Event {
     Fence(usize, u32, u64, Answer),
     /// A stream delivers its next item: connection, from, data or control.
     Stream(u64, usize, usize),
-    /// Both nodes want to be connected.
-    Meet,
+    /// Both nodes of a pair, the lower one first, want to be connected.
+    Meet([usize; 2]),
     /// One end learns that it is connected.
     Established(u64, usize),
     /// One stream has ended some time ago: the link is down.
@@ -90,10 +93,10 @@ pub(crate) enum Event {
 /// What a process learns.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// Links are told apart by the number of the connection.
-    LinkUp(u64, LinkUp),
-    LinkDown(u64, LinkDown),
-    Packet(u64, Socket, VolumeNr, Packet, Payload),
+    /// From which peer; and links are told apart by the number of the connection.
+    LinkUp(usize, u64, LinkUp),
+    LinkDown(usize, u64, LinkDown),
+    Packet(usize, u64, Socket, VolumeNr, Packet, Payload),
     Disk(DiskDone),
     Meta(MetaDone),
     Opened(VolumeNr, OpenedDisk),
@@ -121,9 +124,10 @@ pub(crate) struct Node {
     /// Commands that have not ended.
     pub(crate) commands: BTreeMap<u64, Command>,
     pub(crate) dies_after: Option<(u32, bool)>,
-    /// Of the present link, once its dialect is agreed.
-    pub(crate) codec: Option<Codec>,
-    pub(crate) epochs: Epochs,
+    /// By peer: of the present link, once its dialect is agreed.
+    pub(crate) codecs: Vec<Option<Codec>>,
+    /// By peer.
+    pub(crate) epochs: Vec<Epochs>,
     /// How the last command ended.
     pub(crate) last_result: Option<Result<(), CommandError>>,
     /// The applications want their devices open.
@@ -140,13 +144,16 @@ pub(crate) struct Volume {
     pub(crate) known: Known,
     pub(crate) view: View,
     pub(crate) arrived: crate::epochs::Arrived,
-    /// What it was when this node last lost a connection, and which one.
-    pub(crate) parted: Option<(u64, View)>,
+    /// By peer: what it was when this node last lost a connection to that, and which one.
+    pub(crate) parted: Vec<Option<(u64, View)>>,
+    /// The node's role and disk; what it says of a peer is in `towards`.
     pub(crate) word: Option<StateWord>,
+    /// By peer.
+    pub(crate) towards: Vec<Option<StateWord>>,
     /// The disk is not what the view says: it was given up while the node went on, including so much.
-    pub(crate) left_at: Option<[u64; 2]>,
-    /// The node was Primary without its peer's disk since both were last equal.
-    pub(crate) alone: bool,
+    pub(crate) left_at: Option<Vec<u64>>,
+    /// By peer: the node was Primary without its disk since both were last equal.
+    pub(crate) alone: Vec<bool>,
     /// The core said that a new generation began, which is not on the disk yet.
     pub(crate) generation_began: bool,
     /// It began a generation, as its Primary had lost its disk, since the copies were last compared.
@@ -160,9 +167,9 @@ pub(crate) struct Volume {
     pub(crate) doubtful: Vec<SectorRange>,
     /// These have changed by themselves.
     pub(crate) rotten: Vec<SectorRange>,
-    /// Since the last look at the process: a resync ended here as target with all blocks, and a disk without
+    /// Since the last look at the process: a resync from this peer ended here with all blocks, and a disk without
     /// consistent data was attached.
-    pub(crate) synced: bool,
+    pub(crate) synced: Option<usize>,
     pub(crate) came_inconsistent: bool,
     /// The volume's size when both copies were last found to be equal; 0: never.
     pub(crate) compared: u64,
@@ -229,8 +236,8 @@ pub(crate) struct Request {
     pub(crate) kind: RequestKind,
     pub(crate) written: Written,
     pub(crate) data: Segments,
-    /// The connection by which it was sent to the peer, and in which epoch.
-    pub(crate) sent: Option<(u64, u64)>,
+    /// By peer: the connection by which it was sent there, and in which epoch.
+    pub(crate) sent: Vec<Option<(u64, u64)>>,
     /// The node's role when it came.
     pub(crate) role: Role,
 }
@@ -238,12 +245,11 @@ pub(crate) struct Request {
 impl Cluster {
     pub(crate) fn new(plan: &Plan, trace: Trace) -> Cluster {
         let setup = plan.setup.clone();
-        let nodes = (0..2).map(|n| Node::new(&setup, n)).collect();
+        let nodes: Vec<Node> = (0..setup.nodes()).map(|n| Node::new(&setup, n)).collect();
         let mut cluster = Cluster {
             now: Instant(0),
             rng: Rng::new(plan.seed ^ (plan.luck << 40)),
-            nodes,
-            net: Net::default(),
+            net: Net::new(nodes.len()),
             trace,
             failure: None,
             events: 0,
@@ -254,7 +260,8 @@ impl Cluster {
             watch: None,
             moment: 2,
             serial: 0,
-            acknowledged: [0; 2],
+            acknowledged: vec![0; nodes.len()],
+            given_up: vec![vec![0; nodes.len()]; setup.volumes.len()],
             only: None,
             handlers: crate::handlers::Running::default(),
             verified: false,
@@ -263,7 +270,8 @@ impl Cluster {
             free: Vec::new(),
             next_event: 0,
             restless: Restless::default(),
-            reasons: crate::help::Reasons::default(),
+            reasons: crate::help::Reasons::new(nodes.len()),
+            nodes,
             setup,
         };
         for planned in &plan.steps {
@@ -342,7 +350,7 @@ impl Cluster {
             }
             Event::Stream(number, from, which) => self.deliver(number, from, which),
             Event::Fence(n, life, id, answer) => self.fence(n, life, id, answer),
-            Event::Meet => self.meet(),
+            Event::Meet(nodes) => self.meet(nodes),
             Event::Established(number, n) => self.established(number, n),
             Event::LastWords(number, n) => self.link_ended(number, n),
         }
@@ -370,6 +378,11 @@ impl Cluster {
         self.failure.get_or_insert(text);
     }
 
+    /// All nodes but this one.
+    pub(crate) fn peers(&self, n: usize) -> impl Iterator<Item = usize> + Clone + use<> {
+        others(n, self.nodes.len())
+    }
+
     pub(crate) fn tick(&mut self) -> Moment {
         self.moment += 2;
         self.moment
@@ -394,8 +407,8 @@ impl Node {
             requests: BTreeMap::new(),
             commands: BTreeMap::new(),
             dies_after: None,
-            codec: None,
-            epochs: Epochs::default(),
+            codecs: vec![None; setup.nodes()],
+            epochs: vec![Epochs::default(); setup.nodes()],
             last_result: None,
             wants_open: false,
             taken_out: Vec::new(),
@@ -405,7 +418,7 @@ impl Node {
 
 impl Volume {
     pub(crate) fn new(setup: &VolumeSetup, n: usize, same: bool) -> Volume {
-        let sectors = setup.sectors[n];
+        let (sectors, nodes) = (setup.sectors[n], setup.sectors.len());
         let garbage = if same { 1 } else { 1 + n as u32 };
         let layout = setup.layout(n);
         let steps = setup.create_md(n);
@@ -421,18 +434,19 @@ impl Volume {
             meta,
             known: Known::default(),
             arrived: crate::epochs::Arrived::default(),
-            view: View::new(sectors, garbage),
-            parted: None,
+            view: View::new(sectors, garbage, nodes),
+            parted: vec![None; nodes],
             word: None,
+            towards: vec![None; nodes],
             left_at: None,
-            alone: false,
+            alone: vec![false; nodes],
             generation_began: false,
             served: false,
             worthless: false,
             declared: false,
             doubtful: Vec::new(),
             rotten: Vec::new(),
-            synced: false,
+            synced: None,
             came_inconsistent: false,
             compared: 0,
             size: 0,
@@ -442,7 +456,7 @@ impl Volume {
             unflushed: Vec::new(),
             received: Vec::new(),
             gave_in: false,
-            reach: crate::errors::Reach::default(),
+            reach: crate::errors::Reach::new(nodes),
         }
     }
 
@@ -517,13 +531,13 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         before_resync_target: !setup.before_target.is_empty() || setup.extras.slow_resyncs,
         before_resync_source: !setup.before_source.is_empty() || setup.extras.slow_resyncs,
         volumes,
-        connections: vec![connection(setup, n, node_id(1 - n))],
+        connections: others(n, setup.nodes()).map(|peer| connection(setup, n, peer)).collect(),
     }
 }
 
-fn connection(setup: &Setup, n: usize, peer: NodeId) -> ConnectionConfig {
+fn connection(setup: &Setup, n: usize, peer: usize) -> ConnectionConfig {
     let address = "127.0.0.1:7789".parse().expect("an address");
-    let mut c = ConnectionConfig::new(peer, "peer", (address, address));
+    let mut c = ConnectionConfig::new(node_id(peer), "peer", (address, address));
     c.protocol = setup.protocol;
     c.max_epoch_size = setup.max_epoch_size;
     c.ko_count = setup.ko_count;
@@ -531,7 +545,7 @@ fn connection(setup: &Setup, n: usize, peer: NodeId) -> ConnectionConfig {
     c.csums = setup.digests.then(|| "sha1".to_owned());
     c.verify = setup.digests.then(|| "sha1".to_owned());
     c.after_sb = setup.after_split_brain;
-    if n == 1 {
+    if n > peer {
         // Who loses is the same node in both configurations.
         c.after_sb.none = match c.after_sb.none {
             AfterSplitBrain::DiscardLocal => AfterSplitBrain::DiscardRemote,

@@ -82,13 +82,13 @@ impl Cluster {
     /// What becomes of a packet of this node on the wire.
     pub(crate) fn encoded(
         &mut self,
-        n: usize,
+        (n, peer): (usize, usize),
         stream: Socket,
         volume: VolumeNr,
         packet: Packet,
         payload: &Payload,
     ) -> Result<(VolumeNr, Packet), String> {
-        match (&packet, &mut self.nodes[n].codec) {
+        match (&packet, &mut self.nodes[n].codecs[peer]) {
             (Packet::ConnectionFeatures(_), _) => Ok((volume, packet)),
             (_, Some(codec)) => codec.pass(stream, volume, packet, payload),
             (_, None) => Err(format!("sent before the dialect was agreed: {packet:?}")),

@@ -65,12 +65,13 @@ impl Cluster {
         }
         *self.reached.entry(FOUND).or_default() += 1;
         let Some(connection) = self.net.get(number) else { return true };
-        if connection.ends[to] != End::Up || self.net.wishes[to] != Wish::Connected(number) {
+        let (side, from) = (connection.side(to), connection.other(to));
+        if connection.ends[side] != End::Up || self.net.wishes[to][from] != Wish::Connected(number) {
             return true;
         }
-        self.net.get(number).expect("just seen").ends[to] = End::Closed;
+        self.net.get(number).expect("just seen").ends[side] = End::Closed;
         self.end_streams(number, to);
-        self.nodes[to].inbox.push_back(Input::LinkDown(number, LinkDown::Violation));
+        self.nodes[to].inbox.push_back(Input::LinkDown(from, number, LinkDown::Violation));
         self.wake(to);
         true
     }

@@ -13,10 +13,10 @@ use urbd_core::{
 pub(crate) const DRAWN: u64 = 1_000_000;
 
 /// What is drawn for a cluster.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Drawn {
     /// By node: most options need not be alike.
-    pub nodes: [NodeOptions; 2],
+    pub nodes: Vec<NodeOptions>,
     /// Bytes per second of each stream of the network; 0 = no limit.
     pub bandwidth: u64,
     /// `on-congestion`, for both nodes.
@@ -30,10 +30,10 @@ pub struct Drawn {
     /// The network damages one in so many payloads that have a digest; 0: none.
     pub damage: u64,
     /// By node: what an operation of its disk, and a packet that it sends, may take longer than `latency` says.
-    pub slower: [(Duration, Duration); 2],
+    pub slower: Vec<(Duration, Duration)>,
 }
 
-/// What may be unlike on the two nodes.
+/// What may be unlike on the nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeOptions {
     /// `al-extents`.
@@ -91,6 +91,20 @@ impl Default for NodeOptions {
 }
 
 impl Drawn {
+    /// Everything as it is by default.
+    pub(crate) fn plain(nodes: usize) -> Drawn {
+        Drawn {
+            nodes: vec![NodeOptions::default(); nodes],
+            bandwidth: 0,
+            on_congestion: OnCongestion::default(),
+            rr_conflict: RrConflict::default(),
+            always_asbp: false,
+            integrity: false,
+            damage: 0,
+            slower: vec![(Duration(0), Duration(0)); nodes],
+        }
+    }
+
     /// Draws what this seed's cluster has, and makes the rest of it suit.
     pub(crate) fn draw(seed: u64, setup: &mut Setup) {
         if seed < DRAWN {
@@ -98,7 +112,7 @@ impl Drawn {
         }
         let mut rng = Rng::new(seed ^ 0x6f70_7469);
         let mut drawn = Drawn {
-            nodes: [NodeOptions::draw(&mut rng, setup), NodeOptions::draw(&mut rng, setup)],
+            nodes: setup.versions.iter().map(|_| NodeOptions::draw(&mut rng, setup)).collect(),
             bandwidth: *pick(&mut rng, &[0, 0, 100_000, 2_000_000, 50_000_000]),
             on_congestion: OnCongestion::Block,
             rr_conflict: *pick(
@@ -106,9 +120,7 @@ impl Drawn {
                 &[RrConflict::Disconnect, RrConflict::Violently, RrConflict::CallPriLost, RrConflict::RetryConnect],
             ),
             always_asbp: rng.chance(1, 4),
-            integrity: false,
-            damage: 0,
-            slower: Default::default(),
+            ..setup.drawn.clone()
         };
         if rng.chance(1, 4) && !setup.extras.two_primaries {
             setup.protocol = Protocol::A;
@@ -118,7 +130,7 @@ impl Drawn {
         for volume in &mut setup.volumes {
             if rng.chance(1, 3) {
                 // Devices whose sizes are no multiple of 4 KiB.
-                volume.sectors = volume.sectors.map(|sectors| sectors + rng.below(8));
+                volume.sectors.iter_mut().for_each(|sectors| *sectors += rng.below(8));
             }
             volume.log = *pick(&mut rng, &[(1, 8), (1, 8), (4, 4), (2, 32), (8, 16)]);
         }
@@ -217,7 +229,7 @@ pub(crate) fn add_adjusts(seed: u64, setup: &Setup, steps: &mut Vec<(Instant, St
     let began = Instant(2_400_000_000);
     let span = steps.last().map_or(began, |(at, _)| (*at).max(began)).since(began).0.max(1_000_000);
     for _ in 0..rng.below(4) {
-        let (at, n) = (began + Duration(rng.below(span)), rng.below(2) as usize);
+        let (at, n) = (began + Duration(rng.below(span)), rng.below(setup.nodes() as u64) as usize);
         let mut other = setup.clone();
         let before = setup.drawn.nodes[n].clone();
         let now = NodeOptions::draw(&mut rng, setup);

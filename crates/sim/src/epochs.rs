@@ -178,7 +178,7 @@ impl Cluster {
     /// A node hands a packet to its data stream.
     pub(crate) fn note_sent(
         &mut self,
-        n: usize,
+        (n, peer): (usize, usize),
         v: usize,
         packet: &Packet,
         payload: &Payload,
@@ -186,13 +186,13 @@ impl Cluster {
     ) -> Result<(), String> {
         let (range, block_id) = match packet {
             Packet::Barrier(_) => {
-                let epochs = self.nodes[n].epochs.sent(connection);
+                let epochs = self.nodes[n].epochs[peer].sent(connection);
                 epochs.sent += 1;
                 epochs.completed = None;
                 return Ok(());
             }
             Packet::State(word) => {
-                let epochs = self.nodes[n].epochs.sent(connection);
+                let epochs = self.nodes[n].epochs[peer].sent(connection);
                 if word.conn == ConnState::Ahead {
                     epochs.ahead.insert(v);
                     epochs.early.retain(|early| early.volume != v);
@@ -201,9 +201,9 @@ impl Cluster {
                 }
                 return Ok(());
             }
-            Packet::SyncUuid(sync) => return self.check_sync_generation(n, v, *sync),
+            Packet::SyncUuid(sync) => return self.check_sync_generation((n, peer), v, *sync),
             Packet::Superseded(ack) => {
-                self.note_superseded(n, v, ack);
+                self.note_superseded((n, peer), v, ack);
                 return Ok(());
             }
             Packet::Data(w) => (SectorRange::new(w.sector, w.size), w.block_id),
@@ -212,11 +212,11 @@ impl Cluster {
         };
         let Some(range) = range.filter(|r| !r.is_empty()) else { return Ok(()) };
         let content = if self.setup.extras.two_primaries { payload.clone() } else { Payload::default() };
-        let epochs = self.nodes[n].epochs.sent(connection);
+        let epochs = self.nodes[n].epochs[peer].sent(connection);
         epochs.open.push_back(Open { epoch: epochs.sent, volume: v, range, block_id, content });
         let Some(completed) = epochs.completed else { return Ok(()) };
         let later = |r: &crate::cluster::Request| {
-            r.volume == v && crate::apps::is_write(r.kind) && r.written.range.overlaps(range) && r.sent.is_none()
+            r.volume == v && crate::apps::is_write(r.kind) && r.written.range.overlaps(range) && r.sent[peer].is_none()
         };
         match self.nodes[n].requests.values().find(|r| later(r) && r.written.issued > completed) {
             Some(r) => Err(format!("{:?} is in the epoch of a write that was completed before it", r.written)),
@@ -226,9 +226,9 @@ impl Cluster {
 
     /// A node tells the other Primary that it need not write this: what it has there itself counts as the later write,
     /// and stands for both when that is durable.
-    fn note_superseded(&mut self, n: usize, v: usize, ack: &BlockAck) {
+    fn note_superseded(&mut self, (n, peer): (usize, usize), v: usize, ack: &BlockAck) {
         let Some(range) = SectorRange::new(ack.sector, ack.size) else { return };
-        let theirs = self.nodes[1 - n].epochs.open.iter().rev();
+        let theirs = self.nodes[peer].epochs[n].open.iter().rev();
         let theirs = theirs.filter(|open| (open.volume, open.block_id, open.range) == (v, ack.block_id, range));
         let Some(content) = theirs.map(|open| open.content.clone()).next() else { return };
         let Volume { data, arrived, .. } = &mut self.nodes[n].volumes[v];
@@ -238,18 +238,22 @@ impl Cluster {
     }
 
     /// A node learns what its peer says on the control stream.
-    pub(crate) fn note_heard(&mut self, n: usize, packet: &Packet) {
+    pub(crate) fn note_heard(&mut self, n: usize, peer: usize, packet: &Packet) {
         if matches!(packet, Packet::BarrierAck(_)) {
-            let confirmed = self.nodes[n].epochs.confirm();
-            self.keep_promises(n, &confirmed);
+            let confirmed = self.nodes[n].epochs[peer].confirm();
+            self.keep_promises(n, peer, &confirmed);
         }
     }
 
     /// A node writes what its peer has sent: all that applications knew to be complete when they asked for this must
     /// be on stable storage here, or a loss of power could leave this without that (2.6).
     pub(crate) fn check_order(&self, n: usize, content: &Payload) -> Result<(), String> {
-        let epochs = &self.nodes[1 - n].epochs;
-        if epochs.early.is_empty() || self.net.wishes[n] != Wish::Connected(epochs.connection) {
+        self.peers(n).try_for_each(|peer| self.check_order_of(n, peer, content))
+    }
+
+    fn check_order_of(&self, n: usize, peer: usize, content: &Payload) -> Result<(), String> {
+        let epochs = &self.nodes[peer].epochs[n];
+        if epochs.early.is_empty() || self.net.wishes[n][peer] != Wish::Connected(epochs.connection) {
             return Ok(());
         }
         let newest = content.0.iter().map(|piece| piece.id).max().unwrap_or_default();
@@ -269,19 +273,13 @@ impl Cluster {
         }
     }
 
-    /// Writes to a range that the peer of a node's present connection has not confirmed.
-    pub(crate) fn unconfirmed(&self, n: usize, v: usize, range: SectorRange) -> Vec<SectorRange> {
-        let node = &self.nodes[n];
-        if !node.wish_is(&self.net.wishes[n]) {
+    /// Writes to a range that this peer has not confirmed on a node's present connection to it.
+    pub(crate) fn unconfirmed(&self, n: usize, peer: usize, v: usize, range: SectorRange) -> Vec<SectorRange> {
+        let epochs = &self.nodes[n].epochs[peer];
+        if self.net.wishes[n][peer] != Wish::Connected(epochs.connection) {
             return Vec::new();
         }
-        let open = node.epochs.open.iter().filter(|open| open.volume == v && open.range.overlaps(range));
+        let open = epochs.open.iter().filter(|open| open.volume == v && open.range.overlaps(range));
         open.map(|open| open.range).collect()
-    }
-}
-
-impl crate::cluster::Node {
-    fn wish_is(&self, wish: &Wish) -> bool {
-        *wish == Wish::Connected(self.epochs.connection)
     }
 }

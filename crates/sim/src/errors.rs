@@ -11,18 +11,18 @@ use wire::{ConnState, DiskState, Role, StateWord};
 const DISCARDS: u32 = 95;
 
 /// When something last was a reason for errors of a volume's requests on a node; 0: never.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Reach {
-    /// What the node last said of its role, its disk, the connection and the peer's disk.
+    /// What the node last said of its role, its disk, and by peer, of the connection and the peer's disk.
     primary: bool,
     own: bool,
-    connected: bool,
-    peers: bool,
-    /// Neither copy was good.
+    connected: Vec<bool>,
+    peers: Vec<bool>,
+    /// No copy was good.
     none: Moment,
     /// This node's copy was not good.
     no_own: Moment,
-    /// The peer's was not, or not in reach.
+    /// No peer's was, or was in reach.
     no_peers: Moment,
     /// This node's disk has failed an operation.
     erred: Moment,
@@ -35,25 +35,34 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// The node is in this state now.
-    pub(crate) fn note_word(&mut self, word: &StateWord, now: Moment) {
-        self.primary = word.role == Role::Primary;
-        self.own = word.disk == DiskState::UpToDate;
-        self.connected = word.conn >= ConnState::Connected;
-        self.peers = word.pdsk == DiskState::UpToDate;
+    pub(crate) fn new(nodes: usize) -> Reach {
+        Reach { connected: vec![false; nodes], peers: vec![false; nodes], ..Reach::default() }
+    }
+
+    /// The node is in this state now, and towards each of these peers.
+    pub(crate) fn note_words(&mut self, words: impl Iterator<Item = (usize, StateWord)>, now: Moment) {
+        for (peer, word) in words {
+            self.primary = word.role == Role::Primary;
+            self.own = word.disk == DiskState::UpToDate;
+            self.connected[peer] = word.conn >= ConnState::Connected;
+            self.peers[peer] = word.pdsk == DiskState::UpToDate;
+        }
         self.note(now);
     }
 
-    /// The node says that its state changes, perhaps for a part of a turn.
-    pub(crate) fn note_change(&mut self, text: &str, now: Moment) {
+    /// The node says that its state changes, perhaps for a part of a turn: its own, or towards this peer.
+    pub(crate) fn note_change(&mut self, peer: Option<usize>, text: &str, now: Moment) {
         let to = |what: &str| text.split_once(what)?.1.split_once(" )")?.0.rsplit(' ').next();
         self.primary = to("role( ").map_or(self.primary, |role| role == "Primary");
         self.own = to("disk( ").map_or(self.own, |disk| disk == "UpToDate");
-        self.peers = to("pdsk( ").map_or(self.peers, |disk| disk == "UpToDate");
         let lower = ["StandAlone", "Disconnecting", "Unconnected", "Timeout", "BrokenPipe", "NetworkFailure"];
         let lower = |conn: &str| lower.contains(&conn) || conn.starts_with("Protocol") || conn.starts_with("WFConn");
         let lower = |conn: &str| lower(conn) || ["TearDown", "WFReportParams"].contains(&conn);
-        self.connected = to("conn( ").map_or(self.connected, |conn| !lower(conn));
+        let (pdsk, conn) = (to("pdsk( ").map(|disk| disk == "UpToDate"), to("conn( ").map(|conn| !lower(conn)));
+        for of in (0..self.peers.len()).filter(|of| peer.is_none_or(|peer| peer == *of)) {
+            self.peers[of] = pdsk.unwrap_or(self.peers[of]);
+            self.connected[of] = conn.unwrap_or(self.connected[of]);
+        }
         self.note(now);
     }
 
@@ -64,7 +73,7 @@ impl Reach {
                 *last = now;
             }
         };
-        let peers = self.connected && self.peers;
+        let peers = self.connected.iter().zip(&self.peers).any(|(connected, good)| *connected && *good);
         note(&mut self.none, !self.own && !peers);
         note(&mut self.no_own, !self.own);
         note(&mut self.no_peers, !peers);
@@ -89,18 +98,21 @@ impl Cluster {
         &mut self,
         n: usize,
         request: &Request,
-        word: &StateWord,
+        words: &[(usize, StateWord)],
         error: IoError,
     ) -> Result<(), String> {
         let (v, came) = (request.volume, request.written.issued);
-        self.nodes[n].volumes[v].reach.note_word(word, self.moment);
-        let (own, peers) = (&self.nodes[n].volumes[v].reach, &self.nodes[1 - n].volumes[v].reach);
+        self.nodes[n].volumes[v].reach.note_words(words.iter().copied(), self.moment);
+        let own = &self.nodes[n].volumes[v].reach;
+        let reaches = self.peers(n).map(|peer| &self.nodes[peer].volumes[v].reach);
+        let peers = reaches.map(|reach| reach.no_own.max(reach.erred)).min().unwrap_or_default();
         let zeroes = matches!(request.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
         // An older peer cannot be told of them: whoever asks writes zeroes instead.
         let too_old = self.setup.versions.iter().any(|version| *version < DISCARDS);
         if zeroes && too_old && error == IoError::NotSupported {
             return Ok(());
         }
+        let is_write = crate::apps::is_write(request.kind);
         let flushed = request.kind == RequestKind::Flush || is_durable(request.kind);
         let reasons = [
             own.none,
@@ -108,17 +120,19 @@ impl Cluster {
             // A disk that fails an operation may stay in service (`on-io-error pass_on`), and a refusal may overtake
             // the peer's word that it has given up its disk.
             own.erred.min(own.no_peers),
-            own.no_own.max(own.erred).min(peers.no_own.max(peers.erred)),
+            own.no_own.max(own.erred).min(peers),
             if flushed { own.unflushed.max(own.no_own) } else { 0 },
             // It was sent to the copy that was good then, and the other one has become good as that was lost.
-            if crate::apps::is_write(request.kind) { own.no_own.min(own.no_peers) } else { 0 },
+            if is_write { own.no_own.min(own.no_peers) } else { 0 },
             if zeroes { own.undiscarded } else { 0 },
+            // Among several peers a Primary without a disk reads theirs, and does not write (`docs/compatibility.md`).
+            if self.nodes.len() > 2 && is_write { own.no_own } else { 0 },
         ];
         if reasons.iter().any(|at| *at >= came) {
             return Ok(());
         }
         Err(format!(
-            "{:?} of volume {v} failed ({error:?}) although a good copy was in reach all the time: {word:?}",
+            "{:?} of volume {v} failed ({error:?}) although a good copy was in reach all the time: {words:?}",
             request.kind
         ))
     }

@@ -86,9 +86,9 @@ impl Setup {
         if self.extras.rot {
             self.digests = true;
             // Older ones cannot verify.
-            self.versions = self.versions.map(|version| version.max(89));
+            self.versions.iter_mut().for_each(|version| *version = (*version).max(89));
             for volume in &mut self.volumes {
-                volume.sectors = volume.sectors.map(|sectors| sectors.min(LARGEST_VERIFIED));
+                volume.sectors.iter_mut().for_each(|sectors| *sectors = (*sectors).min(LARGEST_VERIFIED));
             }
         }
     }
@@ -164,7 +164,7 @@ impl Adding<'_> {
         for _ in 0..1 + self.rng.below(8) {
             let (at, node) = (self.some_time(), self.node());
             let volume = self.rng.below(self.setup.volumes.len() as u64) as usize;
-            let size = self.setup.volumes[volume].sectors.into_iter().min().expect("two nodes");
+            let size = self.setup.volumes[volume].smallest();
             let len = [1, 8, 64][self.rng.below(3) as usize];
             let spread = if self.rng.chance(1, 2) { 64 } else { size - len };
             let start = self.rng.below(spread);

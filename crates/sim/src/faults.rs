@@ -2,9 +2,9 @@
 
 use crate::apps::FIRST_WRITE;
 use crate::cluster::{Cluster, Event, Input, Work, configuration};
-use crate::net::{End, Wish};
+use crate::net::{Connection, End, Wish, pair};
 use crate::payload::{Buffers, ContentId};
-use crate::plan::{Step, node_id, volume_nr};
+use crate::plan::{Step, plain_connect, volume_nr};
 use units::{Duration, SectorRange};
 use urbd_core::{Command, Resource};
 use wire::{ConnState, DiskState, Role};
@@ -35,14 +35,18 @@ impl Cluster {
                 self.wake(n);
             }
             Step::Rot { node, volume, range } => self.rot(node, volume, range),
-            Step::Cut(n) => self.net.cut[n] = true,
+            Step::Cut(n) => self.peers(n).for_each(|to| self.net.cut[n][to] = true),
             Step::Heal(n) => self.heal(n),
+            Step::CutLink(from, to) => self.net.cut[from][to] = true,
+            Step::HealLink(from, to) => self.heal_link(from, to),
             Step::Stall(n, which) => {
-                for c in &mut self.net.connections {
-                    c.streams[n][which].stalled = true;
+                for c in self.net.connections.iter_mut().filter(|c| c.nodes.contains(&n)) {
+                    let side = c.side(n);
+                    c.streams[side][which].stalled = true;
                 }
             }
-            Step::Reset => self.reset_links(),
+            Step::Reset => self.reset_links(|_| true),
+            Step::ResetLink(a, b) => self.reset_links(|c| c.joins(pair(a, b))),
             Step::Disk { node, volume, faults } => self.nodes[node].volumes[volume].data.faults = faults,
             Step::Open(n, open) => self.want_open(n, open),
             Step::Io { volume, kind, range, node } => self.io(volume, kind, range, node),
@@ -59,10 +63,12 @@ impl Cluster {
         match &command {
             Command::Invalidate { volume } => {
                 self.nodes[n].volumes[usize::from(volume.0)].worthless = true;
-                self.nodes[1 - n].volumes[usize::from(volume.0)].declared = true;
+                for peer in self.peers(n) {
+                    self.nodes[peer].volumes[usize::from(volume.0)].declared = true;
+                }
             }
-            Command::InvalidateRemote { volume, .. } => {
-                self.nodes[1 - n].volumes[usize::from(volume.0)].worthless = true;
+            Command::InvalidateRemote { volume, peer } => {
+                self.nodes[peer.index()].volumes[usize::from(volume.0)].worthless = true;
                 self.nodes[n].volumes[usize::from(volume.0)].declared = true;
             }
             Command::NewCurrentUuid { volume, clear_bitmap: true } => {
@@ -88,7 +94,9 @@ impl Cluster {
         if let Command::NewCurrentUuid { volume, clear_bitmap } = command {
             // On a StandAlone node: this copy is of a generation of its own, and the split brain is the operator's.
             let volume = &mut self.nodes[n].volumes[usize::from(volume.0)];
-            volume.alone |= !clear_bitmap || volume.word.is_some_and(|w| w.conn < ConnState::Connected);
+            for (alone, word) in volume.alone.iter_mut().zip(&volume.towards) {
+                *alone |= !clear_bitmap || word.is_some_and(|w| w.conn < ConnState::Connected);
+            }
         }
     }
 
@@ -98,7 +106,8 @@ impl Cluster {
             return;
         }
         // The peer may still hold a connection to the dead machine: its packets are answered with a reset now.
-        let stale = self.net.connections.iter().filter(|c| c.ends[n] == End::Closed && c.ends[1 - n] != End::Closed);
+        let half = |c: &&Connection| c.ends[c.side(n)] == End::Closed && c.ends[1 - c.side(n)] != End::Closed;
+        let stale = self.net.connections.iter().filter(|c| c.nodes.contains(&n)).filter(half);
         let stale: Vec<u64> = stale.map(|c| c.number).collect();
         for number in stale {
             self.end_streams(number, n);
@@ -113,8 +122,9 @@ impl Cluster {
         for v in 0..self.nodes[n].volumes.len() {
             self.command(n, Command::Attach { volume: volume_nr(v) });
         }
-        let peer = node_id(1 - n);
-        self.command(n, Command::Connect { peer, discard_my_data: false, tentative: false });
+        for peer in self.peers(n) {
+            self.command(n, plain_connect(peer));
+        }
     }
 
     /// The process dies, or the whole machine.
@@ -148,8 +158,10 @@ impl Cluster {
             self.doubt_what_only_it_had(n);
         }
         // What it had sent its peer is not what its disk will show.
-        if self.net.wishes[n] != Wish::Nothing {
-            self.close_link(n, !power);
+        for peer in self.peers(n) {
+            if self.net.wishes[n][peer] != Wish::Nothing {
+                self.close_link(n, peer, !power);
+            }
         }
         for volume in &mut self.nodes[n].volumes {
             if let Some(includes) = volume.left_at.take() {
@@ -159,6 +171,7 @@ impl Cluster {
                 volume.view.includes = includes;
             }
             volume.word = None;
+            volume.towards.fill(None);
             volume.generation_began = false;
             (volume.size, volume.writable, volume.open, volume.opening) = (0, false, false, false);
         }
@@ -167,7 +180,8 @@ impl Cluster {
     /// Of two Primaries that both crash in one generation either may be the source. If this one outlived its peer, but
     /// not until its new generation was on its disk, what no flush has covered may be on the wrong disk alone.
     fn doubt_what_only_it_had(&mut self, n: usize) {
-        let deaf = matches!(self.net.wishes[n], Wish::Connected(_)) && !self.peer_listens(n);
+        let deaf =
+            self.peers(n).any(|p| matches!(self.net.wishes[n][p], Wish::Connected(_)) && !self.peer_listens(n, p));
         for volume in &mut self.nodes[n].volumes {
             let primary = volume.word.is_some_and(|w| w.role == Role::Primary);
             if primary && (deaf || volume.generation_began) {
@@ -219,10 +233,11 @@ impl Cluster {
         // Of two Primaries the other one may have no good copy, and this was the only one: like those of any disk that
         // loses its power, what users of both have not made durable by a flush may be gone for both.
         for (v, range, content) in left_behind {
-            let other = &mut self.nodes[1 - n].volumes[v];
-            let without = other.word.is_some_and(|w| w.role == Role::Primary && w.disk < DiskState::UpToDate);
-            if without && self.setup.extras.two_primaries {
-                other.view.may_hold(range, content, now);
+            for peer in self.peers(n).filter(|_| self.setup.extras.two_primaries) {
+                let other = &mut self.nodes[peer].volumes[v];
+                if other.word.is_some_and(|w| w.role == Role::Primary && w.disk < DiskState::UpToDate) {
+                    other.view.may_hold(range, content, now);
+                }
             }
         }
     }
@@ -254,8 +269,10 @@ impl Cluster {
         }
         if std::mem::take(&mut self.nodes[n].paused) {
             self.wake(n);
-            self.seek(self.now);
-            self.after(Duration::from_millis(1), Event::Meet);
+            for peer in self.peers(n) {
+                self.seek(pair(n, peer), self.now);
+                self.after(Duration::from_millis(1), Event::Meet(pair(n, peer)));
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn source(seed: u64, of: [u8; 4]) -> Rng {
 /// v09 metadata, on one node or both, with room for one peer or for many.
 fn metadata(rng: &mut Rng, setup: &mut Setup) {
     let slots = [0, 1].map(|_| if rng.chance(1, 2) { *pick(rng, &[1, 2, 7, 31]) } else { 0 });
-    setup.volumes.iter_mut().for_each(|volume| volume.slots = slots);
+    setup.volumes.iter_mut().for_each(|volume| volume.slots = slots.to_vec());
 }
 
 /// What becomes of discarded sectors, if they can be discarded at all.
@@ -44,7 +44,7 @@ fn discards(rng: &mut Rng, setup: &mut Setup) {
 fn integrity(rng: &mut Rng, setup: &mut Setup) {
     setup.drawn.integrity = rng.chance(1, 3);
     if setup.drawn.integrity {
-        setup.versions = setup.versions.map(|version| version.max(87));
+        setup.versions.iter_mut().for_each(|version| *version = (*version).max(87));
     }
 }
 

@@ -44,10 +44,10 @@ const NEW_METADATA: [&str; 7] = [
 ];
 
 /// What is known of why the nodes do not come together by themselves.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reasons {
-    /// By node: why it gave up its connection last.
-    refused: [Option<&'static str>; 2],
+    /// `[node][peer]`: why it gave up its connection last.
+    refused: Vec<Vec<Option<&'static str>>>,
     /// An operator has declared a copy old, or good, or has given one up.
     by_hand: bool,
 }
@@ -73,10 +73,19 @@ pub(crate) enum Help {
     Leave,
 }
 
+impl Reasons {
+    pub(crate) fn new(nodes: usize) -> Reasons {
+        Reasons { refused: vec![vec![None; nodes]; nodes], by_hand: false }
+    }
+}
+
 impl Cluster {
-    /// A node has given up its connection, or the disk that it attaches, for this reason; or there are no data.
-    pub(crate) fn note_refusal(&mut self, n: usize, reason: &'static str) {
-        self.reasons.refused[n] = Some(reason);
+    /// A node has given up its connection to a peer, or the disk that it attaches, for this reason; or there are no
+    /// data.
+    pub(crate) fn note_refusal(&mut self, n: usize, peer: Option<usize>, reason: &'static str) {
+        for of in self.peers(n).filter(|of| peer.is_none_or(|peer| peer == *of)) {
+            self.reasons.refused[n][of] = Some(reason);
+        }
     }
 
     /// An operator's command: does it make copies count otherwise than they would?
@@ -93,21 +102,38 @@ impl Cluster {
 
     /// From here on only what is refused now is a reason: what the plan did before may have been resolved.
     pub(crate) fn forget_refusals(&mut self) {
-        self.reasons.refused = [None; 2];
+        self.reasons.refused.iter_mut().for_each(|of| of.fill(None));
     }
 
     /// Who says that it has to give way, and is Primary. With several volumes both may have said so, each of another
     /// one (`docs/spec/connection-and-state.md` 6.3 decides for each by itself), and one may have done it.
     pub(crate) fn has_to_give_way(&self) -> Option<usize> {
-        let says = |n: &usize| matches!(self.reasons.refused[*n], Some("primary-would-be-target" | "cannot-demote"));
+        let gives_way = |reason: &Option<_>| matches!(reason, Some("primary-would-be-target" | "cannot-demote"));
+        let says = |n: &usize| self.reasons.refused[*n].iter().any(gives_way);
         let is_primary =
             |n: &usize| self.nodes[*n].volumes.iter().filter_map(|v| v.word).any(|w| w.role == Role::Primary);
-        (0..2).filter(says).find(is_primary)
+        (0..self.nodes.len()).filter(says).find(is_primary)
+    }
+
+    /// Does this node say that it has to give way to that peer, and is Primary?
+    pub(crate) fn gives_way_to(&self, n: usize, peer: usize) -> bool {
+        let is_primary = self.nodes[n].volumes.iter().filter_map(|v| v.word).any(|w| w.role == Role::Primary);
+        is_primary && matches!(self.reasons.refused[n][peer], Some("primary-would-be-target" | "cannot-demote"))
+    }
+
+    /// Why these two do not connect: is there a reason to choose whose data are lost, and one for new metadata?
+    pub(crate) fn reasons_between(&self, a: usize, b: usize) -> (bool, bool) {
+        let any = |of: &[&str]| {
+            [(a, b), (b, a)]
+                .iter()
+                .any(|(n, peer)| self.reasons.refused[*n][*peer].is_some_and(|reason| of.contains(&reason)))
+        };
+        (any(&A_PERSON_CHOOSES), any(&NEW_METADATA))
     }
 
     /// Has the operator a recorded reason to help in this way?
     pub(crate) fn may_help(&self, help: Help) -> bool {
-        let any = |of: &[&str]| self.reasons.refused.iter().flatten().any(|reason| of.contains(reason));
+        let any = |of: &[&str]| self.reasons.refused.iter().flatten().flatten().any(|reason| of.contains(reason));
         // Such a disk stays as it is, and nothing is copied to it, until the nodes connect anew.
         let passed_on = self.reached.contains_key("error-passed-on");
         match help {

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Volume};
 use crate::disk::Disk;
-use crate::plan::{node_id, volume_nr};
+use crate::plan::{node_id, others, volume_nr};
 use crate::ranges::sectors;
 use meta::activity_log::replay::replay;
 
@@ -84,8 +84,13 @@ impl Cluster {
 
     /// The target of a resync is told its generation: a source that crashes must still know it
     /// (`docs/spec/connection-and-state.md` 7.4).
-    pub(crate) fn check_sync_generation(&mut self, n: usize, v: usize, sync: Generation) -> Result<(), String> {
-        let stored = peer_record(&*self.superblock(n, v)?, n).bitmap_uuid;
+    pub(crate) fn check_sync_generation(
+        &mut self,
+        (n, peer): (usize, usize),
+        v: usize,
+        sync: Generation,
+    ) -> Result<(), String> {
+        let stored = peer_record(&*self.superblock(n, v)?, peer).bitmap_uuid;
         if stored.same(sync) { Ok(()) } else { Err(format!("P_SYNC_UUID {sync}, but the disk says {stored}")) }
     }
 
@@ -120,23 +125,31 @@ impl Cluster {
         ring[from as usize..from as usize + bytes.len()].copy_from_slice(bytes);
         let after = replay(&ring, shape, format, 67).map(|r| r.hot).unwrap_or_default();
         let forgotten: BTreeSet<u32> = before.difference(&after).copied().collect();
-        forgotten.into_iter().try_for_each(|extent| self.check_forgotten(n, v, core, extent))
+        let peers = self.peers(n);
+        let mut all = forgotten.into_iter().flat_map(|extent| peers.clone().map(move |peer| (extent, peer)));
+        all.try_for_each(|(extent, peer)| self.check_forgotten((n, peer), v, core, extent))
     }
 
-    fn check_forgotten(&mut self, n: usize, v: usize, core: &Resource, extent: u32) -> Result<(), String> {
+    fn check_forgotten(
+        &mut self,
+        (n, peer): (usize, usize),
+        v: usize,
+        core: &Resource,
+        extent: u32,
+    ) -> Result<(), String> {
         let start = u64::from(extent) * EXTENT;
         let range = sectors(start, start + EXTENT);
         // What was sent while there was no disk here is not on the one that is being attached.
         let attaching = core.state_word(volume_nr(v)).is_some_and(|w| w.disk == DiskState::Attaching);
-        let unconfirmed = if attaching { Vec::new() } else { self.unconfirmed(n, v, range) };
+        let unconfirmed = if attaching { Vec::new() } else { self.unconfirmed(n, peer, v, range) };
         let size = self.superblock(n, v)?.effective_size;
         let known = self.nodes[n].volumes[v].size;
         if known != 0 && known != size.0 {
             // It is just being resized.
             return Ok(());
         }
-        let in_memory = core.known_different(volume_nr(v), node_id(1 - n), sectors(start, range.end.0.min(size.0)));
-        let (area, bits) = self.bitmap_on_disk(n, v, extent)?;
+        let in_memory = core.known_different(volume_nr(v), node_id(peer), sectors(start, range.end.0.min(size.0)));
+        let (area, bits) = self.bitmap_on_disk((n, peer), v, extent)?;
         let on_disk = area.extent_bits(extent).filter(|bit| bits.contains(*bit)).count() as u64;
         if on_disk < in_memory {
             return Err(format!(
@@ -150,8 +163,13 @@ impl Cluster {
         }
     }
 
-    /// What the bitmap on the disk says of an extent.
-    fn bitmap_on_disk(&mut self, n: usize, v: usize, extent: u32) -> Result<(BitmapArea, BitSet), String> {
+    /// What the bitmap on the disk that is about this peer says of an extent.
+    fn bitmap_on_disk(
+        &mut self,
+        (n, peer): (usize, usize),
+        v: usize,
+        extent: u32,
+    ) -> Result<(BitmapArea, BitSet), String> {
         let superblock = self.superblock(n, v)?;
         let layout = self.setup.volumes[v].layout(n);
         let area = BitmapArea::new(superblock.geometry, superblock.effective_size);
@@ -163,43 +181,44 @@ impl Cluster {
             let bytes = disk.read_meta(at, BLOCK_LEN as u64).expect("the bitmap is in the metadata");
             area.load(page, bytes.first_chunk().expect("a page"), &mut slots);
         }
-        let slot = peer_record(&superblock, n).slot.map_or(0, usize::from);
+        let slot = peer_record(&superblock, peer).slot.map_or(0, usize::from);
         Ok((area, slots.swap_remove(slot)))
     }
 
-    /// All is well and quiet: both disks say so (S2 and S12 of `docs/spec/connection-and-state.md` B.1).
+    /// All is well and quiet: all disks say so (S2 and S12 of `docs/spec/connection-and-state.md` B.1).
     pub(crate) fn check_settled_metadata(&mut self) {
         for v in 0..self.setup.volumes.len() {
-            let judged = (0..2).map(|n| self.superblock(n, v)).collect::<Result<Vec<_>, _>>().and_then(|s| agree(&s));
+            let nodes = 0..self.nodes.len();
+            let judged = nodes.map(|n| self.superblock(n, v)).collect::<Result<Vec<_>, _>>().and_then(|s| agree(&s));
             if let Err(text) = judged {
-                self.fail(format!("volume {v} is UpToDate on both nodes and idle, but {text}"));
+                self.fail(format!("volume {v} is UpToDate on all nodes and idle, but {text}"));
             }
         }
     }
 }
 
-/// What the superblock of a node says of the other one.
-fn peer_record(superblock: &Superblock, n: usize) -> &PeerRecord {
+/// What the superblock of a node says of another one.
+fn peer_record(superblock: &Superblock, peer: usize) -> &PeerRecord {
     match superblock.version() {
         Version::V08 => superblock.v08_peer(),
-        Version::V09 => &superblock.peers[node_id(1 - n).index()],
+        Version::V09 => &superblock.peers[node_id(peer).index()],
     }
 }
 
-/// Is this what the metadata of two equal copies look like?
+/// Is this what the metadata of equal copies look like?
 fn agree(superblocks: &[Rc<Superblock>]) -> Result<(), String> {
     let generations: Vec<_> = superblocks.iter().map(|s| s.current).collect();
-    if !generations[0].same(generations[1]) {
-        return Err(format!("their generations are {} and {}", generations[0], generations[1]));
+    if let Some(other) = generations.iter().find(|g| !g.same(generations[0])) {
+        return Err(format!("their generations are {} and {other}", generations[0]));
     }
     for (n, s) in superblocks.iter().enumerate() {
         let good = DeviceFlags::CONSISTENT | DeviceFlags::WAS_UP_TO_DATE;
         if !s.flags.contains(good) || s.flags.contains(DeviceFlags::CRASHED_PRIMARY) {
             return Err(format!("a superblock has the flags {:?}", s.flags));
         }
-        let peer = peer_record(s, n);
-        if !peer.bitmap_uuid.is_none() {
-            return Err(format!("a bitmap counts from {}", peer.bitmap_uuid));
+        let counting = others(n, superblocks.len()).map(|peer| peer_record(s, peer).bitmap_uuid);
+        if let Some(from) = counting.into_iter().find(|uuid| !uuid.is_none()) {
+            return Err(format!("a bitmap counts from {from}"));
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! The network between two nodes: connections of two streams each, whose directions are delivered independently.
+//! The network between all nodes: connections of two streams each, whose directions are delivered independently.
 
 use crate::payload::Payload;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use units::{Instant, VolumeNr};
 use wire::Packet;
 
@@ -33,18 +33,21 @@ pub(crate) enum End {
     Closed,
 }
 
-/// A connection; there is at most one at a time that is not closed on both ends.
+/// A connection; each pair of nodes has at most one at a time that is not closed on both ends. What a node has of it is
+/// at the place that [`Connection::side`] names.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) number: u64,
+    /// Whose it is, the lower one first.
+    pub(crate) nodes: [usize; 2],
     pub(crate) ends: [End; 2],
     /// `[from][data = 0, control = 1]`.
     pub(crate) streams: [[Stream; 2]; 2],
-    /// Which end has the RESOLVE-CONFLICTS flag.
+    /// Which node has the RESOLVE-CONFLICTS flag.
     pub(crate) resolver: usize,
 }
 
-/// What one node wants of the other.
+/// What one node wants of another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Wish {
     #[default]
@@ -54,18 +57,55 @@ pub(crate) enum Wish {
 }
 
 /// The network.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Net {
     pub(crate) connections: Vec<Connection>,
-    pub(crate) wishes: [Wish; 2],
-    /// `[from]`: nothing arrives from this node.
-    pub(crate) cut: [bool; 2],
+    /// `[node][peer]`.
+    pub(crate) wishes: Vec<Vec<Wish>>,
+    /// `[from][to]`: nothing from this node arrives there.
+    pub(crate) cut: Vec<Vec<bool>>,
     pub(crate) last: u64,
-    /// An attempt to connect is under way.
-    pub(crate) opening: bool,
+    /// Pairs that attempt to connect, the lower one first.
+    pub(crate) opening: BTreeSet<[usize; 2]>,
+}
+
+/// Two nodes, the lower one first.
+pub(crate) fn pair(a: usize, b: usize) -> [usize; 2] {
+    [a.min(b), a.max(b)]
+}
+
+impl Connection {
+    /// Where in `ends` and `streams` this node's are.
+    pub(crate) fn side(&self, node: usize) -> usize {
+        usize::from(node == self.nodes[1])
+    }
+
+    /// The node at the other end.
+    pub(crate) fn other(&self, node: usize) -> usize {
+        self.nodes[1 - self.side(node)]
+    }
+
+    pub(crate) fn joins(&self, pair: [usize; 2]) -> bool {
+        self.nodes == pair
+    }
 }
 
 impl Net {
+    pub(crate) fn new(nodes: usize) -> Net {
+        Net {
+            connections: Vec::new(),
+            wishes: vec![vec![Wish::Nothing; nodes]; nodes],
+            cut: vec![vec![false; nodes]; nodes],
+            last: 0,
+            opening: BTreeSet::new(),
+        }
+    }
+
+    /// Is any direction cut?
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.iter().flatten().any(|cut| *cut)
+    }
+
     /// What is on its way behind a narrow place has passed it.
     pub(crate) fn hurry(&mut self, now: Instant) {
         let streams = self.connections.iter_mut().flat_map(|connection| connection.streams.iter_mut().flatten());
@@ -86,9 +126,9 @@ impl Net {
     /// Forgets connections that nobody has any more.
     pub(crate) fn forget_closed(&mut self) {
         self.connections.retain(|c| {
-            c.ends.iter().enumerate().any(|(node, end)| {
+            c.ends.iter().enumerate().any(|(side, end)| {
                 *end != End::Closed
-                    || c.streams[node].iter().any(|s| !s.items.is_empty()) && c.ends[1 - node] != End::Closed
+                    || c.streams[side].iter().any(|s| !s.items.is_empty()) && c.ends[1 - side] != End::Closed
             })
         });
     }

@@ -20,11 +20,11 @@ pub(crate) fn draw(seed: u64, setup: &mut Setup) {
     }
     let mut rng = source(seed, *b"nine");
     let newest = Version::MAX.number();
-    setup.versions = [0, 1].map(|_| newest - rng.below(u64::from(newest - OLDEST + 1)) as u32);
+    setup.versions.iter_mut().for_each(|version| *version = newest - rng.below(u64::from(newest - OLDEST + 1)) as u32);
     if rng.chance(1, 16) {
         setup.versions[rng.below(2) as usize] = 101;
     }
     // The dialect needs a slot for each node.
     let slots = [0, 1].map(|_| *pick(&mut rng, &[1, 2, 7, 31]));
-    setup.volumes.iter_mut().for_each(|volume| volume.slots = slots);
+    setup.volumes.iter_mut().for_each(|volume| volume.slots = slots.to_vec());
 }

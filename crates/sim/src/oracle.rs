@@ -39,7 +39,7 @@ enum Cell {
 pub(crate) struct View {
     cells: Ranges<Cell>,
     /// By node: how many of the writes that were acknowledged there are included.
-    pub(crate) includes: [u64; 2],
+    pub(crate) includes: Vec<u64>,
 }
 
 /// A write as the oracle wants to know it.
@@ -52,8 +52,8 @@ pub(crate) struct Written {
 }
 
 impl View {
-    pub(crate) fn new(len: u64, content: ContentId) -> View {
-        View { cells: Ranges::new(len, Cell::Settled(content)), includes: [0; 2] }
+    pub(crate) fn new(len: u64, content: ContentId, nodes: usize) -> View {
+        View { cells: Ranges::new(len, Cell::Settled(content)), includes: vec![0; nodes] }
     }
 
     /// The copy may get this write from now on.
@@ -257,7 +257,7 @@ impl View {
 
     /// Does this copy include all acknowledged writes that the other one does?
     pub(crate) fn includes_all_of(&self, other: &View) -> bool {
-        self.includes.iter().zip(other.includes).all(|(mine, theirs)| *mine >= theirs)
+        self.includes.iter().zip(&other.includes).all(|(mine, theirs)| mine >= theirs)
     }
 }
 
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn reads_return_the_last_or_a_concurrent_write() {
-        let mut v = View::new(64, 1);
+        let mut v = View::new(64, 1, 2);
         let (a, b) = (write(10, 1), write(11, 2));
         v.may_get(&a);
         v.may_get(&b);
@@ -324,7 +324,7 @@ mod tests {
     fn what_is_there_may_have_followed_a_write_that_ends_later() {
         let (long, before, after) = (write(10, 10), 8, 12);
         for (held, stays) in [(before, false), (after, true)] {
-            let mut v = View::new(64, held + FIRST_WRITE as u32);
+            let mut v = View::new(64, held + FIRST_WRITE as u32, 2);
             v.still_under_way(&long, 20);
             v.ended(&long, true, 30, 30);
             assert!(sees(&v, 10, 30));
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn durable_is_a_write_or_what_it_did_not_follow() {
-        let mut v = View::new(64, 1);
+        let mut v = View::new(64, 1, 2);
         let (before, durable, beside, after) = (write(10, 1), write(11, 3), write(12, 4), write(13, 6));
         for w in [&before, &durable, &beside, &after] {
             v.may_get(w);
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn content_of_elsewhere_is_found() {
-        let mut v = View::new(64, 1);
+        let mut v = View::new(64, 1, 2);
         v.may_get(&write(10, 1));
         assert!(v.allows(sectors(0, 4), &Payload::of_write(10, sectors(4, 8)), 1).is_err());
     }

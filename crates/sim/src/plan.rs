@@ -93,7 +93,7 @@ pub struct Setup {
     /// The disks have no volatile cache.
     pub write_through: bool,
     /// The newest protocol that each node speaks.
-    pub versions: [u32; 2],
+    pub versions: Vec<u32>,
     /// Faults that only ranges of seeds of their own have.
     pub extras: Extras,
     /// Options that only a range of seeds of its own has other than by default.
@@ -103,16 +103,16 @@ pub struct Setup {
 }
 
 /// A volume of the cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeSetup {
     /// Size of each node's backing device.
-    pub sectors: [u64; 2],
+    pub sectors: Vec<u64>,
     /// Is the metadata on a device of its own?
     pub external: bool,
     /// The ring of the activity log: stripes, and blocks of one.
     pub log: (u32, u32),
     /// Each node's bitmap slots in v09 metadata; 0: the metadata is v08, which has one.
-    pub slots: [u32; 2],
+    pub slots: Vec<u32>,
 }
 
 /// Something that happens to the cluster. Nodes are named by their index.
@@ -156,9 +156,15 @@ pub enum Step {
     Cut(usize),
     /// It does again.
     Heal(usize),
+    /// Nothing from the first node arrives at the second any more.
+    CutLink(usize, usize),
+    /// It does again.
+    HealLink(usize, usize),
+    /// The TCP connections between two nodes end.
+    ResetLink(usize, usize),
     /// One stream from this node stands still: 0 data, 1 control.
     Stall(usize, usize),
-    /// The TCP connections end.
+    /// All TCP connections end.
     Reset,
     /// A disk misbehaves, or does no longer.
     Disk {
@@ -207,6 +213,9 @@ impl Plan {
     /// The plan of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
+        if seed >= crate::many::MANY {
+            return crate::many::draw(seed);
+        }
         let mut rng = Rng::new(seed ^ 0x7572_6264);
         let mut setup = Setup::draw(&mut rng);
         let wide = seed >= WIDE;
@@ -238,12 +247,25 @@ impl Plan {
     }
 }
 
+impl VolumeSetup {
+    /// Sectors of the smallest backing device.
+    pub(crate) fn smallest(&self) -> u64 {
+        self.sectors.iter().copied().min().expect("several nodes")
+    }
+}
+
 impl Setup {
+    /// How many nodes there are.
+    pub(crate) fn nodes(&self) -> usize {
+        self.versions.len()
+    }
+
     fn draw(rng: &mut Rng) -> Setup {
         let volume = |rng: &mut Rng| {
             let mib = *pick(rng, &[1, 2, 4, 8, 8, 16, 40, 320]);
             let other = if rng.chance(1, 8) { mib + 1 } else { mib };
-            VolumeSetup { sectors: [mib * 2048, other * 2048], external: rng.chance(1, 3), log: (1, 8), slots: [0; 2] }
+            let sectors = vec![mib * 2048, other * 2048];
+            VolumeSetup { sectors, external: rng.chance(1, 3), log: (1, 8), slots: vec![0; 2] }
         };
         let volumes = (0..*pick(rng, &[1, 1, 1, 2, 3])).map(|_| volume(rng)).collect();
         let us = |rng: &mut Rng, choices: &[u64]| Duration(*pick(rng, choices) * 1000);
@@ -263,9 +285,9 @@ impl Setup {
             digests: rng.chance(1, 3),
             same_content: rng.chance(1, 2),
             write_through: rng.chance(1, 6),
-            versions: [101; 2],
+            versions: vec![101; 2],
             extras: Extras::default(),
-            drawn: Drawn::default(),
+            drawn: Drawn::plain(2),
             latency: (us(rng, &[20, 100, 1000, 20_000]), us(rng, &[20, 100, 1000, 30_000]), us(rng, &[0, 10, 200])),
         }
     }
@@ -393,9 +415,9 @@ impl Drawing {
     /// Everything is mended, and one node serves its applications.
     fn calm(&mut self) {
         let primary = self.node();
-        all_faults_end(self.setup.volumes.len()).into_iter().for_each(|step| self.push(step));
+        all_faults_end(&self.setup).into_iter().for_each(|step| self.push(step));
         self.now = self.now + Duration::from_secs(1);
-        all_comes_back(self.setup.volumes.len()).into_iter().for_each(|step| self.push(step));
+        all_comes_back(&self.setup).into_iter().for_each(|step| self.push(step));
         self.now = self.now + Duration::from_secs(2);
         self.push(Step::Command(primary, Command::Primary { force: false }));
         self.push(Step::Open(primary, true));
@@ -435,7 +457,7 @@ impl Drawing {
 
     fn io(&mut self) {
         let volume = self.volume();
-        let size = self.setup.volumes[volume].sectors.into_iter().min().expect("two nodes");
+        let size = self.setup.volumes[volume].smallest();
         // Some places are hot, so that requests meet.
         let (place, spread) = if self.rng.chance(1, 2) { (0, 64) } else { (0, size) };
         let len = match self.rng.below(8) {
@@ -598,26 +620,36 @@ pub(crate) fn node_id(index: usize) -> NodeId {
     NodeId::new(index as u8).expect("few nodes")
 }
 
-/// Machines, links and disks are good again, and both nodes run.
-pub(crate) fn all_faults_end(volumes: usize) -> Vec<Step> {
+/// All nodes but this one, of so many.
+pub(crate) fn others(n: usize, nodes: usize) -> impl Iterator<Item = usize> + Clone {
+    (0..nodes).filter(move |other| *other != n)
+}
+
+/// Machines, links and disks are good again, and all nodes run.
+pub(crate) fn all_faults_end(setup: &Setup) -> Vec<Step> {
+    let volumes = setup.volumes.len();
     let good = |node, volume| Step::Disk { node, volume, faults: DiskFaults::default() };
     let of = |node| {
         let disks = (0..volumes).map(move |volume| good(node, volume));
         [Step::Resume(node), Step::Heal(node)].into_iter().chain(disks).chain([Step::Start(node)])
     };
-    (0..2).flat_map(of).collect()
+    (0..setup.nodes()).flat_map(of).collect()
 }
 
 /// What an operator does then.
-pub(crate) fn all_comes_back(volumes: usize) -> Vec<Step> {
+pub(crate) fn all_comes_back(setup: &Setup) -> Vec<Step> {
     let of = |node: usize| {
-        let peer = node_id(1 - node);
-        let disks = (0..volumes).map(volume_nr);
+        let disks = (0..setup.volumes.len()).map(volume_nr);
         let disks = disks.flat_map(|volume| [Command::Attach { volume }, Command::ResumeIo { volume }]);
-        let connect = Command::Connect { peer, discard_my_data: false, tentative: false };
-        disks.chain([connect]).map(move |command| Step::Command(node, command))
+        let connect = others(node, setup.nodes()).map(plain_connect);
+        disks.chain(connect).map(move |command| Step::Command(node, command))
     };
-    (0..2).flat_map(of).collect()
+    (0..setup.nodes()).flat_map(of).collect()
+}
+
+/// The command to connect to the node with this index.
+pub(crate) fn plain_connect(peer: usize) -> Command {
+    Command::Connect { peer: node_id(peer), discard_my_data: false, tentative: false }
 }
 
 /// The number of the volume with this index.

@@ -3,6 +3,7 @@
 use crate::cluster::{Cluster, Event, Flight, Input, Work};
 use crate::net::Wish;
 use crate::payload::{ContentId, Owner, Payload};
+use crate::plan::node_id;
 use units::{Duration, SectorRange};
 use urbd_core::{
     DiskDone, DiskError, DiskOp, Effect, MetaDone, MetaOp, OpId, OpenedDisk, Resource, Segments, Severity,
@@ -73,29 +74,28 @@ impl Cluster {
 
     fn feed(&mut self, n: usize, core: &mut Resource, input: Input) -> bool {
         let now = self.clock(n);
-        let peer = crate::plan::node_id(1 - n);
         self.trace.note(self.now, || format!("n{n} <- {}", brief(&input)));
         match input {
-            Input::LinkUp(number, link) => {
-                if self.net.wishes[n] == Wish::Connected(number) {
-                    core.on_link_up(now, peer, link);
+            Input::LinkUp(peer, number, link) => {
+                if self.net.wishes[n][peer] == Wish::Connected(number) {
+                    core.on_link_up(now, node_id(peer), link);
                 }
             }
-            Input::LinkDown(number, why) => {
-                if self.net.wishes[n] == Wish::Connected(number) {
-                    self.net.wishes[n] = Wish::Nothing;
-                    self.parted(n, number);
-                    core.on_link_down(now, peer, why);
+            Input::LinkDown(peer, number, why) => {
+                if self.net.wishes[n][peer] == Wish::Connected(number) {
+                    self.net.wishes[n][peer] = Wish::Nothing;
+                    self.parted(n, peer, number);
+                    core.on_link_down(now, node_id(peer), why);
                 }
             }
-            Input::Packet(number, stream, volume, packet, payload) => {
-                if self.net.wishes[n] != Wish::Connected(number) {
+            Input::Packet(peer, number, stream, volume, packet, payload) => {
+                if self.net.wishes[n][peer] != Wish::Connected(number) {
                     return true;
                 }
                 let features = matches!(packet, Packet::ConnectionFeatures(_));
-                self.note_heard(n, &packet);
+                self.note_heard(n, peer, &packet);
                 let data = self.nodes[n].buffers.add(Owner::Core, payload);
-                core.on_packet(now, peer, stream, volume, packet, data);
+                core.on_packet(now, node_id(peer), stream, volume, packet, data);
                 if features {
                     core.on_turn_end(now);
                     return !matches!(self.carry_out(n, core), Round::Died);
@@ -162,18 +162,18 @@ impl Cluster {
         let (now, clock) = (self.now, self.clock(n));
         let node = &mut self.nodes[n];
         match effect {
-            Effect::Send { stream, volume, packet, payload, .. } => {
+            Effect::Send { peer, stream, volume, packet, payload } => {
                 let content = node.buffers.content(&payload)?;
                 self.note_progress(&packet, content.sectors());
-                self.send(n, stream, volume, packet, content)?;
+                self.send(n, peer.index(), stream, volume, packet, content)?;
             }
-            Effect::Connect { not_before, .. } => {
+            Effect::Connect { peer, not_before, .. } => {
                 let not_before = node.clock.when(not_before, now);
-                self.wish_to_connect(n, not_before);
+                self.wish_to_connect(n, peer.index(), not_before);
             }
-            Effect::CloseLink { .. } => self.close_link(n, true),
-            Effect::Dialect { dialect, integrity, .. } => {
-                node.codec = Some(crate::codec::Codec::new(dialect, integrity.is_some()));
+            Effect::CloseLink { peer, .. } => self.close_link(n, peer.index(), true),
+            Effect::Dialect { peer, dialect, integrity, .. } => {
+                node.codecs[peer.index()] = Some(crate::codec::Codec::new(dialect, integrity.is_some()));
             }
             Effect::StatusChanged => {}
             Effect::Hmac { peer, token, message, .. } => core.on_hmac(clock, peer, token, Some(message)),
@@ -225,10 +225,10 @@ impl Cluster {
                 let gave_up = notice.text.ends_with("; not connecting any more");
                 let refused = gave_up || notice.text.contains("; this node's disk is given up: ");
                 if refused || notice.reason == "just-created-both" {
-                    self.note_refusal(n, notice.reason);
+                    self.note_refusal(n, notice.peer.map(|peer| peer.index()), notice.reason);
                 }
                 if let Some(volume) = notice.volume {
-                    self.noticed(n, usize::from(volume.0), notice.reason, &notice.text);
+                    self.noticed(n, usize::from(volume.0), &notice);
                 }
             }
             Effect::Stopped => self.nodes[n].paused = false,
@@ -474,11 +474,11 @@ impl Work {
 /// A line about an input.
 fn brief(input: &Input) -> String {
     match input {
-        Input::Packet(_, stream, volume, packet, payload) if payload.0.is_empty() => {
-            format!("{stream:?} volume {volume} {packet:?}")
+        Input::Packet(from, _, stream, volume, packet, payload) if payload.0.is_empty() => {
+            format!("n{from} {stream:?} volume {volume} {packet:?}")
         }
-        Input::Packet(_, stream, volume, packet, payload) => {
-            format!("{stream:?} volume {volume} {packet:?} + {:?}", payload.0)
+        Input::Packet(from, _, stream, volume, packet, payload) => {
+            format!("n{from} {stream:?} volume {volume} {packet:?} + {:?}", payload.0)
         }
         Input::Meta(MetaDone { op, result }) => {
             format!("Meta {op:?} {:?}", result.as_ref().map(|b| b.len()))

@@ -39,40 +39,40 @@ pub(crate) fn chooses_a_victim(reason: &str) -> bool {
 
 impl Cluster {
     /// Does the peer, as this node's word says, have a good copy, and a process that goes on with this connection?
-    pub(crate) fn peer_is_equal(&mut self, n: usize, v: usize, word: &StateWord) -> bool {
-        self.peer_listens(n)
+    pub(crate) fn peer_is_equal(&mut self, n: usize, peer: usize, v: usize, word: &StateWord) -> bool {
+        self.peer_listens(n, peer)
             && word.conn >= ConnState::Connected
             && word.pdsk == DiskState::UpToDate
-            && self.nodes[1 - n].volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate)
+            && self.nodes[peer].volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate)
     }
 
-    /// The peer has written it and acknowledged that, and its process has died before this was heard.
-    pub(crate) fn was_written_by_who_is_gone(&mut self, n: usize, request: &Request) -> bool {
-        let sent = self.setup.protocol != Protocol::A && request.sent.is_some();
-        let volume = &self.nodes[1 - n].volumes[request.volume];
+    /// This peer has written it and acknowledged that, and its process has died before this was heard.
+    pub(crate) fn was_written_by_who_is_gone(&mut self, n: usize, peer: usize, request: &Request) -> bool {
+        let sent = self.setup.protocol != Protocol::A && request.sent[peer].is_some();
+        let volume = &self.nodes[peer].volumes[request.volume];
         let written = match request.written.content {
             // Nobody's in particular: what is there shows it.
             ZEROES => Payload::read(volume.data.data(), request.written.range).is_zeroes(),
             _ => volume.arrived.is_whole(&request.written),
         };
-        sent && written && !self.peer_listens(n)
+        sent && written && !self.peer_listens(n, peer)
     }
 
-    /// A barrier was answered: the peer has these writes. With protocol A nothing was known of them before.
-    pub(crate) fn keep_promises(&mut self, n: usize, confirmed: &[Early]) {
-        if self.setup.protocol != Protocol::A || !matches!(self.net.wishes[n], Wish::Connected(_)) {
+    /// A barrier was answered: this peer has these writes. With protocol A nothing was known of them before.
+    pub(crate) fn keep_promises(&mut self, n: usize, peer: usize, confirmed: &[Early]) {
+        if self.setup.protocol != Protocol::A || !matches!(self.net.wishes[n][peer], Wish::Connected(_)) {
             return;
         }
         for early in confirmed {
-            let (v, peer) = (early.volume, 1 - n);
+            let v = early.volume;
             // As it was at the end of the last turn.
-            let Some(word) = self.nodes[n].volumes[v].word else { continue };
-            if !self.peer_is_equal(n, v, &word) {
+            let Some(word) = self.nodes[n].volumes[v].towards[peer] else { continue };
+            if !self.peer_is_equal(n, peer, v, &word) {
                 continue;
             }
             let now = self.tick();
             let reading = self.oldest_read(peer, now);
-            let up_to = self.nodes[n].epochs.confirmed_up_to(v, early.count);
+            let up_to = self.nodes[n].epochs[peer].confirmed_up_to(v, early.count);
             let volume = &mut self.nodes[peer].volumes[v];
             volume.view.confirmed(&early.write, early.completed, now, reading);
             volume.view.includes[n] = volume.view.includes[n].max(up_to);

@@ -51,7 +51,7 @@ impl Cluster {
             return;
         }
         self.restless.moved += sectors.div_ceil(8);
-        let blocks: u64 = self.setup.volumes.iter().flat_map(|v| v.sectors).map(|sectors| sectors / 8).sum();
+        let blocks: u64 = self.setup.volumes.iter().flat_map(|v| &v.sectors).map(|sectors| sectors / 8).sum();
         if self.restless.moved <= PASSES * blocks {
             self.restless.events = 0;
         }
@@ -116,7 +116,7 @@ fn name(event: &Event) -> String {
         Event::Input(n, ..) => format!("inputs of node {n}"),
         Event::Fence(n, ..) => format!("fencing by node {n}"),
         Event::Stream(_, n, _) => format!("packets of node {n}"),
-        Event::Meet | Event::Established(..) | Event::LastWords(..) => "connections".to_owned(),
+        Event::Meet(_) | Event::Established(..) | Event::LastWords(..) => "connections".to_owned(),
     }
 }
 
@@ -132,15 +132,15 @@ mod tests {
         let mut cluster = Cluster::new(&Plan::draw(1), Trace::new(false));
         let (seq, outcome, size) = (1, wire::VerifyOutcome::InSync, units::ByteLen(1 << 20));
         let verified = Packet::OvResult(wire::VerifyResult { sector: units::Sector(0), size, seq, outcome });
-        let mib: u64 = cluster.setup.volumes.iter().flat_map(|v| v.sectors).map(|sectors| sectors / 2048).sum();
+        let mib: u64 = cluster.setup.volumes.iter().flat_map(|v| &v.sectors).map(|sectors| sectors / 2048).sum();
         for beat in 1..=PASSES * mib + 1 {
-            cluster.note_event(&Event::Meet);
+            cluster.note_event(&Event::Meet([0, 1]));
             cluster.note_progress(&Packet::Ping, 0);
             assert_eq!(cluster.restless.events, 1, "a ping moves nothing");
             cluster.note_progress(&verified, 0);
             assert_eq!(cluster.restless.events == 0, beat <= PASSES * mib, "after {beat} of {mib} MiB");
         }
-        (1..MOST).for_each(|_| cluster.note_event(&Event::Meet));
+        (1..MOST).for_each(|_| cluster.note_event(&Event::Meet([0, 1])));
         assert!(cluster.failure.is_some());
     }
 
@@ -148,9 +148,9 @@ mod tests {
     fn what_goes_round_is_told() {
         let mut cluster = Cluster::new(&Plan::draw(1), Trace::new(false));
         let timer = |n| Event::Timer(n, 0, Instant(0));
-        (1..MOST).for_each(|_| cluster.note_event(&Event::Meet));
+        (1..MOST).for_each(|_| cluster.note_event(&Event::Meet([0, 1])));
         cluster.note_wish();
-        (1..MOST - COUNTED).for_each(|_| cluster.note_event(&Event::Meet));
+        (1..MOST - COUNTED).for_each(|_| cluster.note_event(&Event::Meet([0, 1])));
         *cluster.reached.entry("link-lost").or_default() += 7;
         (0..COUNTED).for_each(|_| cluster.note_event(&timer(1)));
         assert_eq!(cluster.failure, None, "somebody wanted something");

@@ -1,9 +1,9 @@
-//! Named scenarios: a script of steps and expectations for two nodes, A and B. `scenarios.txt` has them and says what
-//! its words mean.
+//! Named scenarios: a script of steps and expectations for two nodes, A and B, or up to five. `scenarios.txt` has them
+//! and says what its words mean.
 
 use crate::cluster::Cluster;
 use crate::disk::DiskFaults;
-use crate::plan::{Plan, Setup, Step, VolumeSetup, node_id, volume_nr};
+use crate::plan::{Plan, Setup, Step, VolumeSetup, node_id, plain_connect, volume_nr};
 use crate::ranges::sectors;
 use crate::{Options, Outcome};
 use units::Duration;
@@ -77,7 +77,7 @@ impl Setup {
     fn plain(seed: u64) -> Setup {
         let slow = Duration(20_000 << (seed % 8));
         Setup {
-            volumes: vec![VolumeSetup { sectors: [16 * 2048; 2], external: false, log: (1, 8), slots: [0; 2] }],
+            volumes: vec![VolumeSetup { sectors: vec![16 * 2048; 2], external: false, log: (1, 8), slots: vec![0; 2] }],
             protocol: Protocol::C,
             on_no_data: OnNoData::IoError,
             on_io_error: OnIoError::Detach,
@@ -92,10 +92,22 @@ impl Setup {
             digests: false,
             same_content: true,
             write_through: false,
-            versions: [101; 2],
+            versions: vec![101; 2],
             extras: crate::extras::Extras::default(),
-            drawn: crate::drawn::Drawn::default(),
+            drawn: crate::drawn::Drawn::plain(2),
             latency: (slow, Duration(slow.0 * 2), Duration(10_000)),
+        }
+    }
+}
+
+impl Setup {
+    /// So many nodes, all like the first one.
+    fn have_nodes(&mut self, nodes: usize) {
+        self.versions = vec![self.versions[0]; nodes];
+        self.drawn = crate::drawn::Drawn::plain(nodes);
+        for volume in &mut self.volumes {
+            volume.sectors = vec![volume.sectors[0]; nodes];
+            volume.slots = vec![volume.slots[0]; nodes];
         }
     }
 }
@@ -103,16 +115,18 @@ impl Setup {
 fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
     let words: Vec<&str> = line.split_whitespace().skip(1).collect();
     match *words.as_slice() {
+        // The first setting of all that are about nodes.
+        ["nodes", n] => setup.have_nodes(usize::try_from(number(n)?).map_err(|e| e.to_string())?),
         ["protocol", "A"] => setup.protocol = Protocol::A,
         ["protocol", "B"] => setup.protocol = Protocol::B,
         ["on-no-data", "suspend-io"] => setup.on_no_data = OnNoData::SuspendIo,
         ["on-io-error", "pass_on"] => setup.on_io_error = OnIoError::PassOn,
         ["disk-timeout", n] => setup.disk_timeout = Duration::from_secs(number(n)?),
-        ["mib", n] => setup.volumes[0].sectors = [number(n)? * 2048; 2],
-        ["mib", a, b] => setup.volumes[0].sectors = [number(a)? * 2048, number(b)? * 2048],
+        ["mib", n] => setup.volumes[0].sectors.fill(number(n)? * 2048),
+        ["mib", a, b] => setup.volumes[0].sectors = vec![number(a)? * 2048, number(b)? * 2048],
         // The steps are about the first one, unless `volume N` says another.
         ["volumes", n] => {
-            setup.volumes = vec![setup.volumes[0]; usize::try_from(number(n)?).map_err(|e| e.to_string())?]
+            setup.volumes = vec![setup.volumes[0].clone(); usize::try_from(number(n)?).map_err(|e| e.to_string())?]
         }
         ["after-sb-0pri", word] => setup.after_split_brain.none = policy(word)?,
         ["after-sb-1pri", word] => setup.after_split_brain.one = policy(word)?,
@@ -121,8 +135,9 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["two-primaries"] => setup.extras.two_primaries = true,
         ["older-protocol", n] => setup.versions[1] = u32::try_from(number(n)?).map_err(|e| e.to_string())?,
         ["dialect", n] => {
-            setup.versions = [u32::try_from(number(n)?).map_err(|e| e.to_string())?; 2];
-            setup.volumes.iter_mut().for_each(|volume| volume.slots = [1; 2]);
+            setup.versions.fill(u32::try_from(number(n)?).map_err(|e| e.to_string())?);
+            let peers = setup.nodes() as u32 - 1;
+            setup.volumes.iter_mut().for_each(|volume| volume.slots.fill(peers));
         }
         ["fencing"] => setup.fencing = Fencing::ResourceAndStonith,
         ["fence-exit", n] => {
@@ -172,7 +187,10 @@ fn node(word: &str) -> Result<usize, String> {
     match word {
         "A" => Ok(0),
         "B" => Ok(1),
-        _ => Err(format!("{word} is neither A nor B")),
+        "C" => Ok(2),
+        "D" => Ok(3),
+        "E" => Ok(4),
+        _ => Err(format!("{word} is no node")),
     }
 }
 
@@ -187,7 +205,7 @@ fn stream_number(word: &str) -> Result<usize, String> {
 impl Cluster {
     /// Both nodes run and are connected; without `fresh` both hold the same, and A's applications may open its device.
     fn come_up(&mut self, fresh: bool) {
-        (0..2).for_each(|n| self.start(n));
+        (0..self.nodes.len()).for_each(|n| self.start(n));
         self.run_until(self.now + STEP);
         if !fresh {
             for v in 0..self.setup.volumes.len() {
@@ -215,6 +233,7 @@ impl Cluster {
                 return Ok(());
             }
             ["wait", n] => self.run_until(self.now + Duration::from_secs(number(n)?)),
+            [n, "to", peer, "is", ref states @ ..] => return self.expect_towards(node(n)?, node(peer)?, states),
             [n, "is", ref states @ ..] => return self.expect_state(node(n)?, states),
             [n, "says", ..] | [n, "never", "says", ..] => return self.expect_words(node(n)?, line),
             [n, "obeys"] => return self.expect_result(node(n)?, true),
@@ -235,12 +254,30 @@ impl Cluster {
 
     fn perform(&mut self, words: &[&str]) -> Result<(), String> {
         match *words {
+            ["cut-link", a, b] => {
+                let [a, b] = [node(a)?, node(b)?];
+                self.step(Step::CutLink(a, b));
+                self.step(Step::CutLink(b, a));
+            }
+            ["heal-link", a, b] => {
+                let [a, b] = [node(a)?, node(b)?];
+                self.step(Step::HealLink(a, b));
+                self.step(Step::HealLink(b, a));
+            }
+            ["disconnect", n, peer] => {
+                let peer = node_id(node(peer)?);
+                self.command(node(n)?, Command::Disconnect { peer, force: false });
+            }
+            ["connect", n, peer] => {
+                let peer = node(peer)?;
+                self.command(node(n)?, plain_connect(peer));
+            }
             ["al-updates", n, yes] => self.change_options(node(n)?, |options| options.al_updates = yes == "yes"),
             ["damage", n] => self.setup.drawn.damage = number(n)?,
-            ["cut"] => self.net.cut = [true; 2],
-            ["heal"] => (0..2).for_each(|n| self.heal(n)),
-            ["reset"] => self.reset_links(),
-            ["connect"] => (0..2).for_each(|n| self.connect(n, false)),
+            ["cut"] => (0..self.nodes.len()).for_each(|n| self.step(Step::Cut(n))),
+            ["heal"] => (0..self.nodes.len()).for_each(|n| self.heal(n)),
+            ["reset"] => self.reset_links(|_| true),
+            ["connect"] => (0..self.nodes.len()).for_each(|n| self.connect(n, false)),
             [verb, n] => self.act(verb, node(n)?)?,
             ["write-part", n, block] => {
                 let start = number(block)? * 8;
@@ -279,7 +316,7 @@ impl Cluster {
             "power-loss" => self.die(n, true),
             "pause" => self.step(Step::Pause(n)),
             "resume" => self.step(Step::Resume(n)),
-            "cut" => self.net.cut[n] = true,
+            "cut" => self.step(Step::Cut(n)),
             "open" => self.want_open(n, true),
             "close" => self.want_open(n, false),
             "create-md" => self.create_metadata(n),
@@ -311,7 +348,9 @@ impl Cluster {
     }
 
     fn connect(&mut self, n: usize, discard_my_data: bool) {
-        self.command(n, Command::Connect { peer: node_id(1 - n), discard_my_data, tentative: false });
+        for peer in self.peers(n) {
+            self.command(n, Command::Connect { peer: node_id(peer), discard_my_data, tentative: false });
+        }
     }
 
     fn request(&mut self, n: usize, kind: RequestKind, block: u64, blocks: u64) {
@@ -361,6 +400,11 @@ impl Cluster {
         })
     }
 
+    fn expect_towards(&self, n: usize, peer: usize, states: &[&str]) -> Result<(), String> {
+        let word = self.nodes[n].volumes[self.steps_about].towards[peer].ok_or("it is down")?;
+        states.iter().try_for_each(|state| if fits(&word, state) { Ok(()) } else { Err(format!("not {state}")) })
+    }
+
     fn expect_words(&self, n: usize, line: &str) -> Result<(), String> {
         let wanted = line.split_once(" says ").map_or("", |(_, text)| text);
         let never = line.contains(" never says ");
@@ -404,7 +448,8 @@ impl Cluster {
 
 /// The administrator's command of this name; with an exclamation mark it is forced.
 fn command(verb: &str, n: usize, v: usize) -> Option<Command> {
-    let (volume, peer) = (volume_nr(v), node_id(1 - n));
+    // Of several the first other one, unless the step names another.
+    let (volume, peer) = (volume_nr(v), node_id(usize::from(n == 0)));
     let (name, force) = verb.strip_suffix('!').map_or((verb, false), |name| (name, true));
     Some(match name {
         "primary" => Command::Primary { force },

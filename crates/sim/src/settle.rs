@@ -32,7 +32,7 @@ impl Cluster {
                 return;
             }
             let volumes = 0..self.setup.volumes.len();
-            let clean = |v: usize| (0..2).all(|n| self.unequal_blocks(n, v) == 0);
+            let clean = |v: usize| (0..self.nodes.len()).all(|n| self.unequal_blocks(n, v) == 0);
             let busy = self.nodes.iter().any(|n| !n.requests.is_empty() || !n.commands.is_empty());
             let busy = busy || self.handlers.any();
             if !busy && volumes.clone().all(|v| self.is_settled(v) && clean(v)) {
@@ -55,7 +55,7 @@ impl Cluster {
     fn mend_all(&mut self) {
         self.end_handlers();
         self.setup.drawn.damage = 0;
-        for n in 0..2 {
+        for n in 0..self.nodes.len() {
             self.heal(n);
             for volume in &mut self.nodes[n].volumes {
                 volume.data.faults = DiskFaults::default();
@@ -72,7 +72,7 @@ impl Cluster {
 
     /// Resyncs and the network may take all there is from now on: what slow ones do has been seen.
     fn haste(&mut self) {
-        let plain = crate::drawn::Drawn::default();
+        let plain = crate::drawn::Drawn::plain(self.nodes.len());
         if self.setup.drawn == plain {
             return;
         }
@@ -81,7 +81,7 @@ impl Cluster {
         self.setup.drawn.slower = plain.slower;
         // `retry-connect` waits for ever for a person who decides.
         self.setup.drawn.rr_conflict = plain.rr_conflict;
-        for n in 0..2 {
+        for n in 0..self.nodes.len() {
             self.setup.drawn.nodes[n].resync = plain.nodes[n].resync.clone();
             self.setup.drawn.nodes[n].times = plain.nodes[n].times;
             let config = crate::cluster::configuration(&self.setup, n);
@@ -98,7 +98,7 @@ impl Cluster {
             self.mend_all();
             self.operate(round);
             let primary = |c: &Cluster, n: usize| c.nodes[n].volumes[0].word.is_some_and(|w| w.role == Role::Primary);
-            let n = (0..2).find(|n| primary(self, *n)).unwrap_or_else(|| self.better_node());
+            let n = (0..self.nodes.len()).find(|n| primary(self, *n)).unwrap_or_else(|| self.better_node());
             self.command(n, Command::Primary { force: false });
             self.want_open(n, true);
             self.run_with_checks(self.now + ROUND);
@@ -112,7 +112,7 @@ impl Cluster {
     /// A write, or now and then a read or a flush, in a place that is often hot.
     fn plain_request(&mut self, n: usize) {
         let v = self.rng.below(self.setup.volumes.len() as u64) as usize;
-        let size = self.setup.volumes[v].sectors.into_iter().min().expect("two nodes");
+        let size = self.setup.volumes[v].smallest();
         let spread = if self.rng.chance(1, 2) { 64 } else { size };
         let start = self.rng.below(spread) / 8 * 8;
         let range = crate::ranges::sectors(start, (start + 8 * (1 + self.rng.below(8))).min(size));
@@ -165,14 +165,15 @@ impl Cluster {
 
     fn unequal_blocks(&self, n: usize, v: usize) -> u64 {
         let size = self.nodes[n].volumes[v].size;
-        let core = self.nodes[n].core.as_ref();
-        core.map_or(1, |c| c.known_different(volume_nr(v), node_id(1 - n), crate::ranges::sectors(0, size)))
+        let Some(core) = &self.nodes[n].core else { return 1 };
+        let differ = |peer| core.known_different(volume_nr(v), node_id(peer), crate::ranges::sectors(0, size));
+        self.peers(n).map(differ).sum()
     }
 
     /// What an operator would do now.
     fn operate(&mut self, round: u32) {
         self.end_handlers();
-        for n in 0..2 {
+        for n in 0..self.nodes.len() {
             self.start(n);
             for v in 0..self.setup.volumes.len() {
                 self.mend_volume(n, v);
@@ -183,10 +184,11 @@ impl Cluster {
             self.want_open(1, false);
             self.command(1, Command::Secondary { force: true });
         }
-        let alone = |c: &Cluster, n: usize| c.nodes[n].volumes[0].word.is_some_and(|w| w.conn == ConnState::StandAlone);
-        if (0..2).any(|n| alone(self, n)) {
+        if self.nodes.len() > 2 {
+            self.reunite(round);
+        } else if !self.all_alone().is_empty() {
             // The first attempts are plain: maybe only the words were missing. Then one side is chosen to give in.
-            let victim = self.has_to_give_way().unwrap_or(1 - self.better_node());
+            let victim = self.has_to_give_way().unwrap_or_else(|| self.worse_node());
             let discard = round >= 4 && self.may_help(Help::Discard);
             if round >= 20 && round % 8 == 4 && self.may_help(Help::NewMetadata) {
                 return self.create_metadata(victim);
@@ -197,11 +199,9 @@ impl Cluster {
             if round >= 4 && self.may_help(Help::DemoteDiskless) {
                 self.demote_diskless();
             }
-            for n in 0..2 {
-                if alone(self, n) {
-                    let discard_my_data = discard && n == victim;
-                    self.command(n, Command::Connect { peer: node_id(1 - n), discard_my_data, tentative: false });
-                }
+            for (n, peer) in self.all_alone() {
+                let discard_my_data = discard && n == victim;
+                self.command(n, Command::Connect { peer: node_id(peer), discard_my_data, tentative: false });
             }
         }
         if round >= 8 && round.is_multiple_of(8) && self.may_help(Help::DeclareGood) {
@@ -211,7 +211,7 @@ impl Cluster {
             self.leave_with_useless_disks();
         }
         if round % 16 == 13 && self.may_help(Help::Renew) {
-            self.reset_links();
+            self.reset_links(|_| true);
         }
     }
 
@@ -234,7 +234,8 @@ impl Cluster {
         let lacks_data = |w: &StateWord| w.role == Role::Primary && w.disk < DiskState::UpToDate;
         let words = |c: &Cluster, n: usize| c.nodes[n].volumes.iter().filter_map(|v| v.word).collect::<Vec<_>>();
         let lacking = |c: &Cluster, n: usize| words(c, n).iter().any(lacks_data);
-        for n in (0..2).filter(|n| *n == victim || lacking(self, *n)).collect::<Vec<_>>() {
+        let giving_up = |n: &usize| *n == victim || lacking(self, *n);
+        for n in (0..self.nodes.len()).filter(giving_up).collect::<Vec<_>>() {
             self.want_open(n, false);
             self.command(n, Command::Secondary { force: true });
         }
@@ -242,9 +243,9 @@ impl Cluster {
     }
 
     /// A disk that lacks what its Primary's users have seen is not taken into use beside them, nor is its node let in.
-    fn demote_diskless(&mut self) {
+    pub(crate) fn demote_diskless(&mut self) {
         let diskless = |w: &StateWord| w.role == Role::Primary && w.disk < DiskState::Inconsistent;
-        for n in 0..2 {
+        for n in 0..self.nodes.len() {
             if self.nodes[n].volumes.iter().filter_map(|v| v.word).any(|w| diskless(&w)) {
                 self.want_open(n, false);
                 self.command(n, Command::Secondary { force: true });
@@ -254,12 +255,14 @@ impl Cluster {
 
     /// A disk that the peer does not accept can be attached when nobody is asked.
     fn leave_with_useless_disks(&mut self) {
-        let victim = 1 - self.better_node();
+        let victim = self.worse_node();
         let useless = |w: &StateWord| w.disk <= DiskState::Negotiating && w.conn >= ConnState::Connected;
-        if self.nodes[victim].volumes.iter().any(|v| v.word.as_ref().is_some_and(useless)) {
+        if self.nodes[victim].volumes.iter().any(|v| v.towards.iter().flatten().any(useless)) {
             self.want_open(victim, false);
             self.command(victim, Command::Secondary { force: true });
-            self.command(victim, Command::Disconnect { peer: node_id(1 - victim), force: true });
+            for peer in self.peers(victim) {
+                self.command(victim, Command::Disconnect { peer: node_id(peer), force: true });
+            }
         }
     }
 
@@ -268,12 +271,14 @@ impl Cluster {
     pub(crate) fn create_metadata(&mut self, n: usize) {
         self.die(n, false);
         for v in 0..self.setup.volumes.len() {
+            let others = self.peers(n);
             let setup = &mut self.setup.volumes[v];
-            if setup.capacity(n) < setup.capacity(1 - n) {
+            let largest = others.max_by_key(|peer| (setup.capacity(*peer), std::cmp::Reverse(*peer))).expect("a peer");
+            if setup.capacity(n) < setup.capacity(largest) {
                 // Metadata for more peers take more of the device.
-                setup.sectors[n] = setup.sectors[n].max(setup.sectors[1 - n]);
-                setup.slots[n] = setup.slots[1 - n];
-                let setup = *setup;
+                setup.sectors[n] = setup.sectors[n].max(setup.sectors[largest]);
+                setup.slots[n] = setup.slots[largest];
+                let setup = setup.clone();
                 self.nodes[n].volumes[v] = Volume::new(&setup, n, self.setup.same_content);
                 self.nodes[n].volumes[v].worthless = true;
                 continue;
@@ -311,14 +316,29 @@ impl Cluster {
         }
     }
 
+    /// Nodes that have given up connecting, and to which peer.
+    fn all_alone(&self) -> Vec<(usize, usize)> {
+        let pairs = (0..self.nodes.len()).flat_map(|n| self.peers(n).map(move |peer| (n, peer)));
+        let word = |n: usize, peer: usize| self.nodes[n].volumes[0].towards[peer];
+        pairs.filter(|(n, peer)| word(*n, *peer).is_some_and(|w| w.conn == ConnState::StandAlone)).collect()
+    }
+
+    pub(crate) fn score(&self, n: usize) -> u32 {
+        let words = self.nodes[n].volumes.iter().filter_map(|v| v.word);
+        let score = |w: StateWord| (w.disk as u32) * 2 + u32::from(w.role == Role::Primary);
+        words.map(score).sum()
+    }
+
     /// The node whose data shall live on.
-    fn better_node(&self) -> usize {
-        let score = |n: usize| {
-            let words = self.nodes[n].volumes.iter().filter_map(|v| v.word);
-            let score = |w: StateWord| (w.disk as u32) * 2 + u32::from(w.role == Role::Primary);
-            words.map(score).sum::<u32>()
-        };
-        usize::from(score(1) > score(0))
+    pub(crate) fn better_node(&self) -> usize {
+        let first = |n: &usize| (self.score(*n), std::cmp::Reverse(*n));
+        (0..self.nodes.len()).max_by_key(first).expect("some nodes")
+    }
+
+    /// The one that gives in first.
+    fn worse_node(&self) -> usize {
+        let better = self.better_node();
+        self.peers(better).min_by_key(|n| self.score(*n)).expect("a peer")
     }
 
     /// No copy is good: the operator says which one counts.
@@ -339,9 +359,9 @@ impl Cluster {
         let mut text = String::new();
         for (n, node) in self.nodes.iter().enumerate() {
             for (v, volume) in node.volumes.iter().enumerate() {
-                let states = volume
-                    .word
-                    .map_or("down".to_owned(), |w| format!("{:?} {:?} {:?}/{:?}", w.role, w.conn, w.disk, w.pdsk));
+                let state = |w: &StateWord| format!("{:?} {:?} {:?}/{:?}", w.role, w.conn, w.disk, w.pdsk);
+                let states: Vec<_> = volume.towards.iter().flatten().map(state).collect();
+                let states = if states.is_empty() { "down".to_owned() } else { states.join(", ") };
                 let differ = self.unequal_blocks(n, v);
                 text += &format!("[node {n} volume {v}: {states}, {differ} blocks differ] ");
             }

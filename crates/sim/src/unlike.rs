@@ -48,7 +48,7 @@ pub(crate) fn draw(seed: u64, setup: &mut Setup) {
 fn damage(rng: &mut Rng, setup: &mut Setup) {
     if !setup.drawn.integrity && rng.chance(1, 2) {
         setup.drawn.integrity = true;
-        setup.versions = setup.versions.map(|version| version.max(87));
+        setup.versions.iter_mut().for_each(|version| *version = (*version).max(87));
     }
     if setup.drawn.integrity {
         setup.drawn.damage = *pick(rng, &[0, 30, 300, 3000]);
@@ -57,11 +57,11 @@ fn damage(rng: &mut Rng, setup: &mut Setup) {
 
 /// Two nodes of which one is slower here, the other one there.
 fn unlike(rng: &mut Rng, setup: &mut Setup) {
-    setup.drawn.slower = [0, 1].map(|_| (*pick(rng, &SLOWER), *pick(rng, &SLOWER)));
+    setup.drawn.slower.fill_with(|| (*pick(rng, &SLOWER), *pick(rng, &SLOWER)));
     // Older ones cannot have a write repeated, and do not have two Primaries here.
-    setup.versions = setup.versions.map(|version| version.max(100));
+    setup.versions.iter_mut().for_each(|version| *version = (*version).max(100));
     for volume in &mut setup.volumes {
-        volume.sectors = volume.sectors.map(|sectors| sectors.min(LARGEST));
+        volume.sectors.iter_mut().for_each(|sectors| *sectors = (*sectors).min(LARGEST));
     }
 }
 
@@ -108,10 +108,9 @@ impl Adding<'_> {
 
     /// All faults end.
     fn mend(&mut self) {
-        let volumes = self.setup.volumes.len();
-        all_faults_end(volumes).into_iter().for_each(|step| self.push(step));
+        all_faults_end(self.setup).into_iter().for_each(|step| self.push(step));
         self.wait(Duration::from_secs(1));
-        all_comes_back(volumes).into_iter().for_each(|step| self.push(step));
+        all_comes_back(self.setup).into_iter().for_each(|step| self.push(step));
         self.wait(Duration::from_secs(5));
     }
 
