@@ -179,7 +179,7 @@ impl Resource {
             Packet::Sizes(s) => self.sizes_received(i, d, &s),
             Packet::Uuids(u) => self.uuids_received(i, d, &u),
             Packet::Uuids110(u) => self.uuids110_received(i, d, *u),
-            Packet::CurrentUuid(_) => self.current_uuid_received(i, d),
+            Packet::CurrentUuid(u) => self.current_uuid_received(i, d, u),
             Packet::EnableReplicationNext(on) => {
                 self.connections[i].peer_devices[d].will_want_writes_when_bad = on;
             }

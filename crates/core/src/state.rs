@@ -25,6 +25,8 @@ pub(crate) enum Afterwards {
     EnterResync(NodeId, VolumeNr, Change),
     /// The disk is taken away by force: what it has not done counts as failed.
     AbortLocalIo(VolumeNr),
+    /// The users of this node see the peer's disk only.
+    BeginWithoutDisk(NodeId, VolumeNr),
 }
 
 /// A reason for frozen I/O that is over.
@@ -158,6 +160,7 @@ impl Resource {
             match next {
                 Afterwards::EnterResync(i, d, change) => self.enter_resync(i, d, change),
                 Afterwards::AbortLocalIo(d) => self.abort_local_io(d),
+                Afterwards::BeginWithoutDisk(i, d) => self.begin_without_disk9(i, d),
             }
         }
         Ok(())
@@ -323,6 +326,8 @@ impl Resource {
             (E::DropPendingGeneration, _) => self.devices[d].new_generation_pending = false,
             // Of several peers the Primary alone begins generations.
             (E::NewGeneration | E::GenerationWithFirstWrite, _) if self.in_mesh9() && !self.state.is_primary() => {}
+            // The Primary does, before it writes.
+            (E::NewGeneration | E::GenerationWithFirstWrite, Some(i)) if self.writer_of_9(i) => {}
             (E::CreatePendingGeneration, _) => {
                 self.create_pending_generation(d);
                 if !mutant(Mutant::GenerationsOneByOne) {
@@ -333,6 +338,11 @@ impl Resource {
             (E::NewGeneration, Some(i)) if self.generation_can_wait(i, d) => {}
             (E::NewGeneration, _) if self.in_mesh9() => self.begin_among_peers9(d),
             (E::NewGeneration, _) => {
+                if self.connected().any(|(_, c)| c.nine().is_some()) {
+                    // What is written belongs to the generation before.
+                    self.close_epoch();
+                    self.send_due_barriers();
+                }
                 self.new_generation(d);
                 let nine: Vec<_> = self.connected().filter(|(_, c)| c.nine().is_some()).map(|(i, _)| i).collect();
                 nine.into_iter().for_each(|i| self.send_uuids(i, d, UuidFlags::NEW_DATAGEN));

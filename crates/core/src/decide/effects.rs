@@ -310,7 +310,10 @@ impl About {
             // A target that has not begun, and whose source lost its disk, has become worse: nothing else would say so.
             let spoiled = old.disk != D::Inconsistent && new.disk == D::Inconsistent;
             let told = old.replication >= R::SyncSource || spoiled;
-            if new.replication == R::Established && old.disk < D::UpToDate && told && !disk_changed {
+            // In 9's dialect nor that a verify ended with the peer's disk.
+            let cut = self.protocol >= 110 && old.replication.is_verifying() && new.peer_disk < D::Inconsistent;
+            let told = (told && old.disk < D::UpToDate) || cut;
+            if new.replication == R::Established && told && !disk_changed {
                 self.out.push(Effect::SendState);
             }
             if has_disk {

@@ -558,7 +558,12 @@ impl Judge<'_> {
         // A state may be as bad as the one before, as that of a target of an Outdated source is in 9's dialect: that
         // lets nobody become Primary.
         let rises = new.role == Role::Primary && old.role != Role::Primary && !mutant(Mutant::PrimaryWithoutData);
+        // In 9's dialect a target stays connected to a source that went bad (`on-io-error pass_on`), and waits.
+        let nine = self.about_peer(|p| p.protocol).is_some_and(|version| version >= 110);
+        let source_went_bad = old.replication == R::SyncTarget && old.peer_disk == D::UpToDate;
+        let waits = nine && source_went_bad && new.replication == R::PausedSyncT && new.role == Role::Secondary;
         match self.valid() {
+            Err(Code::NoUpToDateDisk) if waits => self.soft(old, new),
             Err(code) if earlier.valid() != Err(code) => Err(code),
             Err(_) if rises && lacks_data(self.state, self.volume) => Err(Code::NoUpToDateDisk),
             _ => self.soft(old, new),

@@ -170,7 +170,7 @@ impl Resource {
             return self.accept_as_equal9(i, d, packet.current);
         }
         if packet.flags.contains(UuidFlags::NEW_DATAGEN) {
-            self.generation_begun_by(i, d, &packet);
+            self.generation_begun_by(i, d, packet.current, packet.nodes.nodes());
         }
         self.answer_stability(i, d, &packet);
     }
@@ -222,7 +222,7 @@ impl Resource {
     }
 
     /// A Primary begins a generation: this copy has part in it, unless it is a target or behind (7.3).
-    fn generation_begun_by(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+    pub(crate) fn generation_begun_by(&mut self, i: NodeId, d: VolumeNr, current: Generation, weak: NodeMask) {
         let behind = self
             .state
             .pairs(d)
@@ -230,7 +230,7 @@ impl Resource {
         if behind {
             return;
         }
-        let fresh = packet.current.with_primary_bit(false);
+        let fresh = current.with_primary_bit(false);
         if self.state.disk(d) < DiskState::Inconsistent {
             // A disk that is being given up gets none of the writes that follow.
             self.devices[d].exposed = fresh;
@@ -242,7 +242,7 @@ impl Resource {
         let rotate = Some(rotation).filter(|_| self.state.disk(d) == DiskState::UpToDate);
         let own = self.cfg.node;
         let Some(b) = &mut self.devices[d].backing else { return };
-        b.md.receive_new_current(own, fresh, packet.nodes.nodes(), rotate);
+        b.md.receive_new_current(own, fresh, weak, rotate);
         self.devices[d].exposed = fresh;
         self.generation_changed(d);
         self.status_changed = true;

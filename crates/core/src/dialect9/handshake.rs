@@ -171,11 +171,9 @@ impl Resource {
         }
     }
 
-    /// A node without a disk says its generation.
-    pub(crate) fn current_uuid_received(&mut self, i: NodeId, _: VolumeNr) {
-        if !self.state.is_connected(i) {
-            self.judge_attempt(i, Verdict::Disconnect(Reason::DisklessUnspoken));
-        }
+    /// A node without a disk shakes hands.
+    pub(crate) fn refuse_diskless9(&mut self, i: NodeId) {
+        self.judge_attempt(i, Verdict::Disconnect(Reason::DisklessUnspoken));
     }
 
     /// The sizes do not fit.

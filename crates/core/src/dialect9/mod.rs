@@ -4,6 +4,7 @@
 //! Owns [`Nine`]. The fork between the dialects is [`Spoken`](crate::connection::Spoken): what is common to both is
 //! in the rooms that it has always been in.
 
+mod diskless;
 mod first_write;
 mod generations;
 mod handshake;
@@ -85,6 +86,7 @@ impl Resource {
         self.follow_role(old);
         self.follow_resync9(old);
         self.follow_equal_copies(old);
+        self.follow_lost_disks(old);
         self.tell_stability(old);
         self.tell_end_of_resync(old);
         self.tell_positions(old);

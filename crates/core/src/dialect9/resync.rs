@@ -136,15 +136,24 @@ impl Resource {
         }
     }
 
-    /// A request that depends on a write. With two nodes that is one of this node, or came on the same stream before.
+    /// A request that depends on a write. With two nodes that is one of this node, or one of the peer, which may come
+    /// behind the request on the same stream.
     pub(crate) fn resync_requested9(&mut self, i: NodeId, d: VolumeNr, r: &DagtagRequest, want: Want) {
-        let own = self.cfg.node.index() as u32;
-        let heard = self.connections[i].nine().and_then(|nine| nine.heard.told()).unwrap_or(0);
-        let unseen = r.dagtag.0 != 0 && r.node != own && (r.node != i.index() as u32 || heard < r.dagtag.0);
-        match r.block.range().filter(|_| unseen) {
+        let (own, peer) = (self.cfg.node.index() as u32, i.index() as u32);
+        let told = self.connections[i].nine().is_some_and(|nine| nine.heard.told().is_some());
+        let never = r.dagtag.0 != 0 && r.node != own && (r.node != peer || !told);
+        match r.block.range().filter(|_| never) {
             Some(range) => self.send_ack(i, d, Packet::RsCancel, range, r.block.block_id),
-            None => self.resync_requested(i, d, r.block, want),
+            None => {
+                let after = if r.node == peer { r.dagtag.0 } else { 0 };
+                self.resync_requested_after(i, d, r.block, want, after);
+            }
         }
+    }
+
+    /// How far the peer's stream of writes has come here.
+    pub(crate) fn heard_up_to(&self, i: NodeId) -> u64 {
+        self.connections[i].nine().and_then(|nine| nine.heard.told()).unwrap_or(0)
     }
 
     // -- beginning ---------------------------------------------------------------------------------------------------

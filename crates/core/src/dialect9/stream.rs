@@ -34,7 +34,10 @@ impl Resource {
             return self.target_is_done(i, d, theirs);
         }
         let mut change = Change::from(Set::PeerRole(i, d, theirs.role));
-        change.push(Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp));
+        // Of a source that went bad nothing is copied, whether it says so or not (C8).
+        let was_good = own == Replication::SyncTarget && self.state.peer_disk(i, d) == DiskState::UpToDate;
+        let bad_source = was_good && theirs.disk == DiskState::Inconsistent;
+        change.push(Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp || bad_source));
         if theirs.disk != DiskState::Negotiating {
             change.push(Set::PeerDisk(i, d, theirs.disk));
         }

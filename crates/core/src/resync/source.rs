@@ -24,6 +24,8 @@ pub(crate) struct Ask {
     piece: u64,
     /// What the requests are called, piece by piece.
     names: Vec<BlockId>,
+    /// The peer's write that must be here before it is read: its position, or 0.
+    after: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,7 +65,19 @@ impl Resync {
 impl Resource {
     /// A resync request of the target, or a verify request.
     pub(crate) fn resync_requested(&mut self, i: NodeId, d: VolumeNr, block: BlockRequest, want: Want) {
-        let ask = Ask { block, want, piece: block.size.0, names: vec![block.block_id] };
+        self.resync_requested_after(i, d, block, want, 0);
+    }
+
+    /// The same, of what is there when this write of the peer is; 0 is now.
+    pub(crate) fn resync_requested_after(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        block: BlockRequest,
+        want: Want,
+        after: u64,
+    ) {
+        let ask = Ask { block, want, piece: block.size.0, names: vec![block.block_id], after };
         let range = ask.range();
         if !self.devices[d].holds(range) || range.len().0 > self.connections[i].max_answer() {
             let text = format!("resync request for {range} beyond the device or too long");
@@ -75,11 +89,18 @@ impl Resource {
         // acknowledgement clear what writes have marked since.
         let over = !early && !SENDING.contains(&repl) && ask.want != Want::Verify;
         let name = self.name_of_request(i, ask.block.block_id.0);
-        if (early || over) && self.connections[i].version() >= 96 {
+        let nine = self.connections[i].nine().is_some();
+        let least = if nine { DiskState::Outdated } else { DiskState::UpToDate };
+        let no_disk = self.state.disk(d) < least || self.state.disk(d) == DiskState::DUnknown;
+        // In 9's dialect a disk that is gone cannot be read, and a verify skips its blocks.
+        let cancels = match nine && no_disk && !early {
+            true => ask.want == Want::Verify,
+            false => (early || over) && self.connections[i].version() >= 96,
+        };
+        if cancels {
             return self.send_ack(i, d, Packet::RsCancel, range, name);
         }
-        let least = if self.connections[i].nine().is_some() { DiskState::Outdated } else { DiskState::UpToDate };
-        if over || self.state.disk(d) < least || self.state.disk(d) == DiskState::DUnknown {
+        if over || no_disk {
             return self.send_ack(i, d, Packet::NegRsDreply, range, name);
         }
         if ask.want == Want::Verify {
@@ -121,7 +142,8 @@ impl Resource {
                 rs.waiting.push_front(ask);
                 break;
             }
-            if self.occupied(d, range) && !mutant(Mutant::ResyncReadsUnderWrite) {
+            let comes_early = ask.after > self.heard_up_to(i);
+            if comes_early || (self.occupied(d, range) && !mutant(Mutant::ResyncReadsUnderWrite)) {
                 later.push(ask);
                 continue;
             }
@@ -140,7 +162,8 @@ impl Resource {
             let (all, last) = (ask.block.size.0 + next.block.size.0, next.block.size.0);
             let fits = next.want == Want::Verify && range.start == ask.range().end && all <= MAX_REQUEST;
             // A shorter one can only be the last: the pieces are told apart by their length.
-            if !fits || last > ask.piece || !ask.block.size.0.is_multiple_of(ask.piece) || self.occupied(d, range) {
+            let busy = self.occupied(d, range) || next.after > self.heard_up_to(i);
+            if !fits || last > ask.piece || !ask.block.size.0.is_multiple_of(ask.piece) || busy {
                 break;
             }
             ask.block.size.0 = all;

@@ -44,6 +44,9 @@ impl Bound {
                 self.blocks.insert(a.block_id, b.block_id);
                 self.numbers.entry(a.seq).or_insert(b.seq);
             }
+            (Packet::DataRequest(a), Packet::DataRequest(b)) => {
+                self.blocks.insert(a.block_id, b.block_id);
+            }
             (Packet::Dagtag(a), Packet::Dagtag(b)) => {
                 self.positions.get_or_insert(b.0.wrapping_sub(a.0));
             }
@@ -102,6 +105,8 @@ impl Bound {
             Packet::Trim(w) | Packet::Zeroes(w) => {
                 (w.block_id, w.seq) = (self.block(w.block_id), self.number(w.seq));
             }
+            Packet::DataRequest(r) => r.block_id = self.block(r.block_id),
+            Packet::DataReply(r) => r.block_id = self.block(r.block_id),
             Packet::Barrier(BarrierNr(n)) => *n = self.barriers.get(n).copied().unwrap_or(*n),
             Packet::BarrierAck(ack) => {
                 ack.barrier.0 = self.barriers.get(&ack.barrier.0).copied().unwrap_or(ack.barrier.0)

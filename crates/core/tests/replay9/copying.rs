@@ -63,6 +63,8 @@ enum Answer {
     Data,
     Equal,
     Zeroes,
+    Failed,
+    Cancelled,
 }
 
 /// What a request says besides where: which packet it is, and on which position it depends.
@@ -80,6 +82,11 @@ pub(crate) struct Copying {
     answered: Vec<(Sector, BlockId, ByteLen)>,
     /// The recorded source answers by now.
     answers: bool,
+    /// The copy was interrupted: a target that is faster asks for more, which nobody answers.
+    interrupted: bool,
+    /// The source answers what is recorded as answered by now, and nothing before.
+    in_time: bool,
+    refused: VecDeque<BlockRequest>,
     /// What came of comparing a block.
     outcomes: BTreeMap<u64, VerifyOutcome>,
     /// The core's node, and what is to be added to its positions.
@@ -108,6 +115,8 @@ fn answer(packet: &Packet) -> Option<(Sector, ByteLen, Answer)> {
         Packet::RsDataReply(r) => Some((r.sector, r.size, Answer::Data)),
         Packet::RsIsInSync(a) => Some((a.sector, a.size, Answer::Equal)),
         Packet::RsDeallocatedId(a) => Some((a.sector, a.size, Answer::Zeroes)),
+        Packet::NegRsDreply(a) => Some((a.sector, a.size, Answer::Failed)),
+        Packet::RsCancel(a) => Some((a.sector, a.size, Answer::Cancelled)),
         _ => None,
     }
 }
@@ -134,6 +143,7 @@ impl Copying {
             },
         });
         for (sector, len, answer) in theirs.iter().filter_map(|s| answer(&s.packet)) {
+            copying.interrupted |= matches!(answer, Answer::Failed | Answer::Cancelled);
             copying.recorded.extend(blocks(sector, len).map(|block| (block, answer.clone())));
         }
         copying
@@ -141,18 +151,42 @@ impl Copying {
 
     /// Is that an answer of the recorded source? Those are not heard.
     pub(crate) fn is_answer(&mut self, packet: &Packet) -> bool {
-        let answer = answer(packet).is_some();
-        self.answers |= answer;
-        answer
+        let Some((sector, len, answer)) = answer(packet) else { return false };
+        if self.in_time {
+            if answer == Answer::Failed {
+                // So are all others.
+                self.refused.extend(self.asked.drain(..));
+            } else {
+                self.recorded.extend(blocks(sector, len).map(|block| (block, answer.clone())));
+            }
+        }
+        self.answers = true;
+        true
     }
 
     pub(crate) fn next_answer(&mut self) -> Option<Packet> {
+        if let Some(BlockRequest { sector, block_id, size }) = self.refused.pop_front() {
+            return Some(Packet::NegRsDreply(BlockAck { sector, block_id, size, seq: 0 }));
+        }
         let BlockRequest { sector, block_id, size } = self.asked.pop_front().filter(|_| self.answers)?;
+        let known = |block| self.recorded.contains_key(&block);
+        if self.in_time && !blocks(sector, size).all(known) {
+            self.asked.push_front(BlockRequest { sector, block_id, size });
+            return None;
+        }
         let recorded: Vec<_> = blocks(sector, size).filter_map(|block| self.recorded.get(&block)).collect();
         let all = |answer: Answer| recorded.iter().all(|recorded| **recorded == answer);
         let ack = BlockAck { sector, block_id, size, seq: 0 };
         if all(Answer::Equal) {
             return Some(Packet::RsIsInSync(ack));
+        }
+        // What of it could be read is not said.
+        let any = |answer: Answer| recorded.iter().any(|recorded| **recorded == answer);
+        if any(Answer::Failed) {
+            return Some(Packet::NegRsDreply(ack));
+        }
+        if any(Answer::Cancelled) {
+            return Some(Packet::RsCancel(ack));
         }
         self.answered.push((sector, block_id, size));
         if let [Answer::Digest(digest)] = recorded[..] {
@@ -170,8 +204,13 @@ impl Copying {
         self.source.expect("somebody was asked")
     }
 
+    /// From now on the source answers as slowly as it was recorded.
+    pub(crate) fn answer_in_time(&mut self) {
+        (self.in_time, self.recorded) = (true, BTreeMap::new());
+    }
+
     pub(crate) fn answers_now(&self) -> bool {
-        self.answers && !self.asked.is_empty()
+        self.answers && !(self.asked.is_empty() && self.refused.is_empty())
     }
 
     /// Is that a request of the core, or a confirmation? It must be one that was recorded.
@@ -190,8 +229,15 @@ impl Copying {
     }
 
     fn asks(&mut self, kind: Discriminant<Packet>, r: &DagtagRequest) {
+        let never = |block: u64| !self.wanted.contains_key(&block);
+        if self.interrupted && blocks(r.block.sector, r.block.size).all(never) {
+            return;
+        }
         for block in blocks(r.block.sector, r.block.size) {
             let recorded = self.wanted.get_mut(&block).and_then(VecDeque::pop_front);
+            if recorded.is_none() && self.interrupted {
+                continue;
+            }
             let mut at = r.dagtag;
             if let Some((_, _, Dagtag(theirs))) = recorded.filter(|_| r.node == self.own) {
                 at.0 = at.0.wrapping_add(*self.positions.get_or_insert(theirs.wrapping_sub(at.0)));
@@ -209,7 +255,8 @@ impl Copying {
     pub(crate) fn assert_over(&self) {
         let left: Vec<_> = self.wanted.iter().filter(|(_, times)| !times.is_empty()).collect();
         assert!(left.is_empty(), "not asked for: {left:?}");
-        assert!(self.outcomes.is_empty(), "not compared: {:?}", self.outcomes);
-        assert!(self.answered.is_empty() && self.asked.is_empty(), "not confirmed: {self:?}");
+        assert!(self.outcomes.is_empty() || self.interrupted, "not compared: {:?}", self.outcomes);
+        let all = self.answered.is_empty() && self.asked.is_empty();
+        assert!(all || self.interrupted, "not confirmed: {self:?}");
     }
 }

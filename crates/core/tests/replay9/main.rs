@@ -6,6 +6,7 @@ mod bind;
 mod capture;
 mod copying;
 mod crossing;
+mod failing;
 mod hostile;
 mod mesh;
 mod node;
@@ -16,7 +17,7 @@ use node::Start;
 use recording::{Said, conversation};
 use replay::{Replay, resync_options, until_parted};
 use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, Protocol};
+use urbd_core::{Command, ConnectionConfig, OnIoError, Protocol};
 use wire::{Dagtag, Packet, Socket, UuidFlags, Uuids110, WireMask};
 
 const VOLUME: VolumeNr = VolumeNr(0);
@@ -122,7 +123,16 @@ fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr
     let slots = replay::others_of(said, node).len().max(1) as u32;
     vec![(
         VOLUME,
-        Start { slots, size, uuids, marked: None, good: !fresh, discard: true, resync: resync_options(said, node) },
+        Start {
+            slots,
+            size,
+            uuids,
+            marked: None,
+            good: !fresh,
+            discard: true,
+            resync: resync_options(said, node),
+            on_io_error: OnIoError::default(),
+        },
     )]
 }
 

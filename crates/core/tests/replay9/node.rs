@@ -3,10 +3,11 @@
 use crate::copying::Contents;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use units::{ByteLen, Duration, Instant, NodeId, Sector, VolumeNr};
+use units::{ByteLen, Duration, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use urbd_core::{
-    BlockRequest, BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskOp, Effect, LinkDown, LinkUp, MetaDone,
-    MetaOp, OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, ResyncConfig, Segments, VolumeConfig,
+    BlockRequest, BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskError, DiskOp, Effect, LinkDown, LinkUp,
+    MetaDone, MetaOp, OnIoError, OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, ResyncConfig, Segments,
+    VolumeConfig,
 };
 use wire::{Packet, Socket, UuidFlags, Uuids110};
 
@@ -37,6 +38,7 @@ pub(crate) struct Start {
     pub(crate) good: bool,
     pub(crate) discard: bool,
     pub(crate) resync: ResyncConfig,
+    pub(crate) on_io_error: OnIoError,
 }
 
 struct Disk {
@@ -66,6 +68,8 @@ pub(crate) struct Node {
     pub(crate) contents: Contents,
     /// Answers to challenges: what is hashed, and to what.
     pub(crate) hashes: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where reads and writes of its disks fail.
+    pub(crate) failing: Option<SectorRange>,
 }
 
 impl Disk {
@@ -122,6 +126,17 @@ impl Disk {
     }
 }
 
+/// Does it read or write there?
+fn touches(action: &DiskOp, failing: SectorRange) -> bool {
+    let (sector, len) = match action {
+        DiskOp::Read { sector, data } | DiskOp::Write { sector, data, .. } => (*sector, ByteLen(data.len())),
+        DiskOp::ReadNew { sector, len, .. } | DiskOp::Discard { sector, len, .. } => (*sector, *len),
+        DiskOp::WriteZeroes { sector, len, .. } => (*sector, *len),
+        DiskOp::Flush => return false,
+    };
+    sector.0 < failing.end.0 && failing.start.0 < sector.0 + len.0.div_ceil(512)
+}
+
 impl Node {
     /// A node of two, in DRBD 9's dialect, with these disks, attached and waiting for its peer.
     pub(crate) fn new(
@@ -150,8 +165,8 @@ impl Node {
             connection
         };
         let disk = |start: &Start| {
-            let resync = start.resync.clone();
-            DiskConfig { meta: meta::MetaDisk::FlexExternal, resync, ..DiskConfig::default() }
+            let (resync, on_io_error) = (start.resync.clone(), start.on_io_error);
+            DiskConfig { meta: meta::MetaDisk::FlexExternal, resync, on_io_error, ..DiskConfig::default() }
         };
         let cfg = ResourceConfig {
             name: "r0".to_owned(),
@@ -182,6 +197,7 @@ impl Node {
             working: VecDeque::new(),
             hashes: Vec::new(),
             contents: Contents::default(),
+            failing: None,
         };
         for (n, (volume, _)) in starts.iter().enumerate() {
             out.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
@@ -231,7 +247,7 @@ impl Node {
     pub(crate) fn write(&mut self, now: Instant, volume: VolumeNr, kind: RequestKind, sector: Sector, len: u32) {
         self.tag += 1;
         let data = match kind {
-            RequestKind::Write { .. } => Segments::One(BufRef { id: 2, offset: 0, len }),
+            RequestKind::Write { .. } | RequestKind::Read => Segments::One(BufRef { id: 2, offset: 0, len }),
             _ => Segments::None,
         };
         let len = ByteLen(len.into());
@@ -320,7 +336,9 @@ impl Node {
                     DiskOp::ReadNew { sector, len, detect_zeroes: true } => self.contents.is_zeroes(sector, len),
                     _ => false,
                 };
-                self.working.push_back((now + DISK, DiskDone { op, result: Ok(()), data, zeroes }));
+                let fails = self.failing.is_some_and(|failing| touches(&action, failing));
+                let result = if fails { Err(DiskError::Io) } else { Ok(()) };
+                self.working.push_back((now + DISK, DiskDone { op, result, data, zeroes }));
             }
             Effect::Digest { op, data: Segments::One(read), piece, .. } => {
                 let at = |n: u64| u64::from(read.id) + n * piece / 512;

@@ -6,7 +6,7 @@ use crate::node::{Node, Sent, Start, Together};
 use crate::recording::{Said, conversation};
 use std::collections::{BTreeSet, VecDeque};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, LinkUp, RequestKind, ResyncConfig};
+use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, OnIoError, RequestKind, ResyncConfig};
 use wire::{ConnState, DpFlags, Packet, QueueLimits, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
@@ -70,6 +70,7 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
             .filter(|runs| bits_in(runs) == uuids.dirty_bits),
         good: state.disk == wire::DiskState::UpToDate,
         resync: resync_options(said, node),
+        on_io_error: OnIoError::default(),
         discard: sizes.limits.is_some_and(|l| l.discard_enabled),
     }
 }
@@ -171,6 +172,23 @@ pub(crate) fn until_parted(mut said: Vec<Said>) -> Vec<Said> {
     said
 }
 
+/// What is said from each connect on.
+pub(crate) fn conversations(number: &str) -> Vec<Vec<Said>> {
+    let mut all: Vec<Vec<Said>> = Vec::new();
+    let mut begun = 0;
+    for said in conversation(number) {
+        // Both say that first.
+        if matches!(said.packet, Packet::ConnectionFeatures(_)) {
+            begun += 1;
+            if begun % 2 == 1 {
+                all.push(Vec::new());
+            }
+        }
+        all.last_mut().expect("it begins with a connect").push(said);
+    }
+    all
+}
+
 impl Replay {
     /// A recording that begins with the connect.
     pub(crate) fn connect(number: &str, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
@@ -186,6 +204,16 @@ impl Replay {
     }
 
     pub(crate) fn whole(said: Vec<Said>, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
+        Replay::with_disks(said, node, change, |_| {})
+    }
+
+    /// The same with disks that are in part other ones.
+    pub(crate) fn with_disks(
+        said: Vec<Said>,
+        node: u8,
+        change: impl Fn(&mut ConnectionConfig),
+        disks: impl Fn(&mut Start),
+    ) -> Replay {
         let own = NodeId::new(node).unwrap();
         let mut volumes: Vec<VolumeNr> =
             said.iter().filter_map(|s| matches!(s.packet, Packet::Sizes(_)).then_some(s.volume)).collect();
@@ -195,6 +223,7 @@ impl Replay {
         if starts.is_empty() {
             starts = crate::disk(&said, own, true, Sector(512));
         }
+        starts.iter_mut().for_each(|(_, start)| disks(start));
         let begin = Instant(said[0].at.0 - 10_000_000);
         let node = Node::among(&others_of(&said, own), own, &starts, begin, change);
         let marked = starts[0].1.marked.as_ref().and_then(|runs| runs.first());
@@ -239,20 +268,10 @@ impl Replay {
     }
 
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
-        let own = node.id;
-        let first = others_of(&said, own)[0];
-        let (mut ours, theirs): (Vec<_>, Vec<_>) =
-            said.into_iter().filter(|s| s.from == own || s.to == own).partition(|s| s.from == own);
         let mut node = node;
-        node.peer = first;
-        node.contents = Contents::of(&ours, &theirs);
-        let copying = Copying::of(&mut ours, &theirs, own);
-        let mut expected = [const { VecDeque::new() }; 2 * LANES];
-        for said in without_hints(ours) {
-            expected[behind(&node, said.to) + lane(own, said.stream, &said.packet)].push_back(said);
-        }
+        let (said, copying, expected) = roles(said, &mut node);
         Replay {
-            said: theirs.into(),
+            said,
             node,
             bound: Bound::default(),
             expected,
@@ -266,10 +285,31 @@ impl Replay {
         }
     }
 
+    /// They have parted, and connect again: what they say then is `said`.
+    pub(crate) fn again(&mut self, said: Vec<Said>) {
+        let peer = self.node.peer;
+        self.now = Instant(said[0].at.0 - 10_000_000) + self.ahead;
+        self.node.pass(self.now);
+        self.node.core.on_link_down(self.now, peer, LinkDown::Closed);
+        self.node.turn(self.now);
+        if !self.node.wants_link(self.now + Duration::from_secs(60)) {
+            self.node.command(self.now, Command::Connect { peer, discard_my_data: false, tentative: false });
+            self.node.turn(self.now);
+        }
+        self.compare();
+        self.last.clear();
+        (self.said, self.copying, self.expected) = roles(said, &mut self.node);
+    }
+
     /// Who has accepted the control stream resolves conflicts.
     pub(crate) fn link_up(&mut self, resolve_conflicts: bool) {
         self.node.link_up(self.now, LinkUp { resolve_conflicts, challenge: [7; 64] });
         self.compare();
+    }
+
+    /// The recorded source answers in its own time.
+    pub(crate) fn answer_in_time(&mut self) {
+        self.copying.answer_in_time();
     }
 
     /// Links come up as in the recording: just before one of both ends says what it speaks.
@@ -321,7 +361,7 @@ impl Replay {
     /// The core is told to do what the recorded node was told to, as its packets show.
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
-        let mut paused = false;
+        let (mut paused, mut detaches) = (false, false);
         // What is said to all is said to the first one, too; some is said to the second one only.
         let first = self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>();
         let (mut asked, own) = (BTreeSet::new(), self.node.id);
@@ -336,6 +376,7 @@ impl Replay {
                 Packet::TwopcPrepare(p) => {
                     let peer = self.node.peer;
                     let volume = said.volume;
+                    detaches |= p.change.disk == Some(wire::DiskState::Detaching);
                     let wish = match (p.change.role, p.change.conn) {
                         (_, Some(ConnState::Disconnecting)) => {
                             Command::Disconnect { peer: p.transaction.target.unwrap_or(peer), force: false }
@@ -371,6 +412,12 @@ impl Replay {
                     paused = word.user_isp;
                     let volume = said.volume;
                     let wish = if paused { Command::PauseSync { volume } } else { Command::ResumeSync { volume } };
+                    self.script.push_back((Instant(said.at.0 - ON_ITS_WAY), command(wish)));
+                }
+                // By force, without asking anybody.
+                Packet::State(word) if word.disk == wire::DiskState::Detaching && !detaches => {
+                    detaches = true;
+                    let wish = Command::Detach { volume: said.volume, force: true };
                     self.script.push_back((Instant(said.at.0 - ON_ITS_WAY), command(wish)));
                 }
                 Packet::PeerAck(_) => {
@@ -515,7 +562,8 @@ impl Replay {
     fn answer(&mut self) {
         while self.copying.answers_now() {
             let Some(packet) = self.copying.next_answer() else { break };
-            let stream = if matches!(packet, Packet::RsIsInSync(_)) { Socket::Control } else { Socket::Data };
+            let told = matches!(packet, Packet::RsIsInSync(_) | Packet::NegRsDreply(_) | Packet::RsCancel(_));
+            let stream = if told { Socket::Control } else { Socket::Data };
             self.node.hear_from(self.copying.source(), self.now, stream, VolumeNr(0), packet);
             self.compare();
         }
@@ -588,6 +636,9 @@ impl Replay {
                 _ => true,
             };
             let next = lane.iter().position(fits);
+            if sent.packet == Packet::Ping && next.is_none() {
+                continue;
+            }
             let Some(said) = next.and_then(|n| lane.remove(n)) else {
                 panic!("not recorded: {sent:?}\n{:#?}", self.node.notes);
             };
@@ -606,6 +657,21 @@ impl Replay {
             assert_eq!(ours.volume, said.volume, "{recorded:?}");
         }
     }
+}
+
+/// What the others say, what the node asks a source for, and what it says else.
+fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDeque<Said>; 2 * LANES]) {
+    let own = node.id;
+    node.peer = others_of(&said, own)[0];
+    let (mut ours, theirs): (Vec<_>, Vec<_>) =
+        said.into_iter().filter(|s| s.from == own || s.to == own).partition(|s| s.from == own);
+    node.contents = Contents::of(&ours, &theirs);
+    let copying = Copying::of(&mut ours, &theirs, own);
+    let mut expected = [const { VecDeque::new() }; 2 * LANES];
+    for said in without_hints(ours) {
+        expected[behind(node, said.to) + lane(own, said.stream, &said.packet)].push_back(said);
+    }
+    (theirs.into(), copying, expected)
 }
 
 /// Where the lanes towards a peer begin.
@@ -683,6 +749,7 @@ fn tolerated(recorded: Packet, mut ours: Sent) -> (Packet, Sent) {
 /// What an application must have asked for when this is sent.
 fn request(packet: &Packet) -> Option<(RequestKind, Sector, u32)> {
     match packet {
+        Packet::DataRequest(r) => Some((RequestKind::Read, r.sector, r.size.0 as u32)),
         Packet::Data(w) => Some((RequestKind::Write { fua: false }, w.sector, w.size.0 as u32)),
         Packet::Trim(w) => Some((RequestKind::Discard, w.sector, w.size.0 as u32)),
         Packet::Zeroes(w) => {

@@ -1,0 +1,80 @@
+//! A Primary without a good disk, connected to a node with one: nothing that it writes may be taken for part of the
+//! generation that its own disk has (`docs/spec/connection-and-state.md` 7.8). Of two nodes only, and not of one that
+//! connects without a disk.
+
+use crate::Resource;
+use crate::api::{Segments, Severity};
+use crate::decide::state::State;
+use crate::state::Afterwards;
+use units::{Generation, NodeId, VolumeNr};
+use wire::{CurrentUuid, DiskState, Packet, Role, Socket, WireMask};
+
+/// Do the users of this node see the peer's copy only?
+fn lives_on_peer(state: &State, i: NodeId, d: VolumeNr) -> bool {
+    let good = state.peer_disk(i, d) == DiskState::UpToDate && state.replicates(i, d);
+    good && state.is_primary() && state.disk(d) < DiskState::Inconsistent
+}
+
+impl Resource {
+    /// Is the peer a Primary that speaks 9's dialect, beside this node, which is none?
+    pub(crate) fn writer_of_9(&self, i: NodeId) -> bool {
+        let primary = self.state.is_connected(i) && self.state.peers[i].role() == Role::Primary;
+        primary && !self.state.is_primary() && self.connections[i].nine().is_some()
+    }
+
+    /// A Primary has no disk any more, or a peer has one again: a generation begins that the own disk has no part in.
+    pub(crate) fn follow_lost_disks(&mut self, old: &State) {
+        for i in self.connections.ids() {
+            for d in self.devices.ids() {
+                let begins = lives_on_peer(&self.state, i, d) && !lives_on_peer(old, i, d);
+                if begins && !self.in_mesh9() && self.connections[i].nine().is_some() {
+                    self.afterwards.push_back(Afterwards::BeginWithoutDisk(i, d));
+                }
+            }
+        }
+    }
+
+    /// The peer is told of the generation before any write that belongs to it, and makes it durable.
+    pub(crate) fn begin_without_disk9(&mut self, i: NodeId, d: VolumeNr) {
+        if !lives_on_peer(&self.state, i, d) {
+            return;
+        }
+        let current = self.draw_generation().with_primary_bit(true);
+        self.close_epoch();
+        let dev = &mut self.devices[d];
+        dev.exposed = current;
+        let pair = &mut self.connections[i].peer_devices[d];
+        pair.uuids.iter_mut().for_each(|theirs| theirs.current = current);
+        pair.uuids110.iter_mut().for_each(|theirs| theirs.current = current);
+        let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(d) };
+        self.send(i, Socket::Data, d, Packet::CurrentUuid(packet), Segments::None);
+        self.status_changed = true;
+        let text = format!("new data generation {current}, of the peer's disk");
+        self.note(Severity::Info, Some(d), Some(i), "new-generation", text);
+    }
+
+    /// P_CURRENT_UUID: within a handshake it is said by a node without a disk; later a Primary begins with it a
+    /// generation of this disk (7.3).
+    pub(crate) fn current_uuid_received(&mut self, i: NodeId, d: VolumeNr, packet: CurrentUuid) {
+        if !self.state.is_connected(i) {
+            return self.refuse_diskless9(i);
+        }
+        let primary = self.state.peers[i].role() == Role::Primary;
+        if !primary || self.in_mesh9() || !self.state.replicates(i, d) || self.state.disk(d) != DiskState::UpToDate {
+            return;
+        }
+        let CurrentUuid { current, weak_nodes: WireMask(weak) } = packet;
+        if current.is_none() || current.same(Generation::JUST_CREATED) {
+            return;
+        }
+        let pair = &mut self.connections[i].peer_devices[d];
+        pair.uuids.iter_mut().for_each(|theirs| theirs.current = current);
+        pair.uuids110.iter_mut().for_each(|theirs| theirs.current = current);
+        if self.uuids(i, d).current == current {
+            return;
+        }
+        let mut weak = WireMask(weak).nodes();
+        weak.insert(i);
+        self.generation_begun_by(i, d, current, weak);
+    }
+}

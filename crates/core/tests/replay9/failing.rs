@@ -1,0 +1,185 @@
+//! Disks that fail, or go, while a copy or a verify is under way.
+
+use crate::node::Together;
+use crate::recording::{Said, conversation};
+use crate::replay::{Replay, conversations};
+use crate::{SMALL, VOLUME, disk};
+use units::{Duration, Sector, SectorRange};
+use urbd_core::{Command, OnIoError, RequestKind};
+use wire::{ConnState, DpFlags, Packet};
+
+const EVERYWHERE: SectorRange = SectorRange { start: Sector(0), end: Sector(1 << 20) };
+
+/// Node 0 is Primary, with equal data.
+fn writes(pair: &mut Together) {
+    pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+    pair.command(0, Command::Primary { force: false });
+}
+
+/// Node 1 is brought up to date by node 0, which cannot read some blocks and says so (`on-io-error pass_on`). What is
+/// left of it is not copied at the next connect: in the recording neither disk is good by then. That of the core is
+/// what it was, as it is the only one: it does not say otherwise, and its second connect is not that of the recording.
+#[test]
+fn what_the_source_cannot_read_stays_marked() {
+    for node in [0, 1] {
+        let [first, mut second, mut third] = <[_; 3]>::try_from(conversations("48")).expect("three");
+        if node == 0 {
+            second.retain(|s| !matches!(&s.packet, Packet::State(word) if word.conn == ConnState::PausedSyncS));
+        }
+        let mut replay = Replay::with_disks(first, node, |_| {}, |start| start.on_io_error = OnIoError::PassOn);
+        replay.follow();
+        replay.link_up(node == 1);
+        replay.play();
+        if node == 1 {
+            replay.node.command(replay.now, Command::Invalidate { volume: VOLUME });
+        } else {
+            replay.node.failing = Some(SectorRange { start: Sector(128), end: Sector(192) });
+        }
+        replay.again(second);
+        replay.follow();
+        replay.link_up(node == 1);
+        replay.play();
+        if node == 1 {
+            // The core had asked for half as much again with what could not be read.
+            let own = third.iter_mut().filter(|s| s.from.index() == 1);
+            own.for_each(|s| {
+                if let Packet::Uuids110(uuids) = &mut s.packet {
+                    uuids.dirty_bits += 16;
+                }
+            });
+            replay.again(third);
+            replay.link_up(true);
+            replay.play();
+        }
+        let states = [
+            "StandAlone Secondary/Unknown StandAlone UpToDate/Inconsistent",
+            "Connected Secondary/Secondary Connected Inconsistent/Inconsistent",
+        ];
+        assert_eq!(replay.node.state(), states[usize::from(node)]);
+    }
+}
+
+/// Node 1 gives its copy up and is brought up to date by node 0, which lets go of its disk, by force, while it is asked
+/// for more. How it comes back is not compared: which of the bits that were cleared are so on its disk depends
+/// on when a node writes them.
+#[test]
+fn a_source_lets_go_of_its_disk() {
+    for node in [0, 1] {
+        let mut said = conversation("50");
+        let attaches = |s: &Said| matches!(&s.packet, Packet::TwopcPrepare(p) if p.change.disk.is_some());
+        let at = said.iter().position(attaches).expect("an attach");
+        said.truncate(at);
+        let mut replay = Replay::whole(said, node, |_| {});
+        replay.answer_in_time();
+        replay.follow();
+        replay.link_up(node == 1);
+        replay.play();
+        let ends = [
+            "Connected Secondary/Secondary Connected Diskless/Inconsistent",
+            "Connected Secondary/Secondary Connected Inconsistent/Diskless",
+        ];
+        assert_eq!(replay.node.state(), ends[usize::from(node)]);
+    }
+}
+
+/// Node 0 is Primary and has the disks compared; node 1 lets go of its disk by force, and says of what it is asked for
+/// then that it is skipped.
+#[test]
+fn a_verify_ends_with_the_peers_disk() {
+    for node in [0, 1] {
+        let mut said = conversation("74");
+        // Long after that they ask each other whether they are there.
+        let begin = said[0].at;
+        said.retain(|s| s.at.since(begin) < Duration::from_secs(15));
+        let mut replay = Replay::whole(said, node, crate::with_crc);
+        replay.follow();
+        replay.link_up(node == 1);
+        replay.play();
+        let ends = [
+            "Connected Primary/Secondary Connected UpToDate/Diskless",
+            "Connected Secondary/Primary Connected Diskless/UpToDate",
+        ];
+        assert_eq!(replay.node.state(), ends[usize::from(node)]);
+    }
+}
+
+/// Node 0 is Primary, has the disks compared, and writes to the same blocks meanwhile. It is not replaced: which of its
+/// writes wait for a block that is compared depends on its clock.
+#[test]
+fn what_is_compared_is_written_to() {
+    let mut said = conversation("75");
+    // A kernel needs a moment to see that a verify is over, and says of what is written meanwhile that it is in sync.
+    let over = said.iter().rfind(|s| matches!(s.packet, Packet::OvResultId(_))).expect("a verify").at;
+    let own = said.iter_mut().filter(|s| s.from.index() == 1 && s.at > over);
+    own.for_each(|s| {
+        if let Packet::WriteAckInSync(ack) = s.packet {
+            s.packet = Packet::WriteAck(ack);
+        }
+    });
+    let mut replay = Replay::whole(said, 1, crate::with_crc);
+    replay.follow();
+    replay.link_up(true);
+    replay.play();
+    assert_eq!(replay.node.state(), "Connected Secondary/Primary Connected UpToDate/UpToDate");
+}
+
+/// Node 0 is Primary and writes; node 1 cannot write it, and lets go of its disk.
+#[test]
+fn the_peers_disk_fails() {
+    for node in [0, 1] {
+        let mut replay = Replay::joined("28", node, |said, node| disk(said, node, true, SMALL), |_| {}, writes);
+        if node == 1 {
+            replay.node.failing = Some(EVERYWHERE);
+        }
+        replay.follow();
+        replay.play();
+        let ends = [
+            "Connected Primary/Secondary Connected UpToDate/Diskless",
+            "Connected Secondary/Primary Connected Diskless/UpToDate",
+        ];
+        assert_eq!(replay.node.state(), ends[usize::from(node)]);
+    }
+}
+
+/// Node 0 is Primary, cannot read its disk, and lets go of it; it goes on with that of node 1.
+#[test]
+fn the_primarys_disk_fails() {
+    for node in [0, 1] {
+        let mut said = conversation("29");
+        // The core begins the generation as soon as the disk has failed, and asks then for what it could not read. What
+        // only the peer has must be durable there.
+        let begins = said.iter().position(|s| matches!(s.packet, Packet::CurrentUuid(_))).expect("P_CURRENT_UUID");
+        if node == 0 {
+            let mut begins = said.remove(begins);
+            begins.at = said[0].at;
+            said.insert(1, begins);
+            said.iter_mut().for_each(|s| {
+                if let Packet::Data(write) = &mut s.packet {
+                    write.flags = write.flags | DpFlags::FUA;
+                }
+            });
+        }
+        let before = |pair: &mut Together| {
+            writes(pair);
+            for sector in [0, 8, 16] {
+                let write = RequestKind::Write { fua: false };
+                pair.act(0, |node, now| node.write(now, VOLUME, write, Sector(sector), 4096));
+            }
+            pair.act(0, |node, now| node.close(now, VOLUME));
+            pair.pass(500);
+        };
+        let mut replay = Replay::of_joined(said, node, |said, node| disk(said, node, true, SMALL), |_| {}, before);
+        if node == 0 {
+            replay.node.failing = Some(EVERYWHERE);
+        } else {
+            replay.hear_position();
+        }
+        replay.follow();
+        replay.play();
+        let ends = [
+            "Connected Primary/Secondary Connected Diskless/UpToDate",
+            "Connected Secondary/Primary Connected UpToDate/Diskless",
+        ];
+        assert_eq!(replay.node.state(), ends[usize::from(node)]);
+    }
+}
