@@ -2,7 +2,7 @@
 //! has more is the source of the other one (`docs/spec/connection-and-state.md` 4.7 step 11, 7.7).
 
 use crate::Resource;
-use crate::api::{Segments, Severity};
+use crate::api::{ConnectionState, Segments, Severity};
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::Kind;
 use crate::decide::state::{Replication, State};
@@ -22,7 +22,7 @@ pub(crate) struct Survivor {
     told: Option<LostPrimary>,
     /// The peer's word.
     named: Option<LostPrimary>,
-    /// Its word is awaited until then.
+    /// Its word is awaited until then, or what follows from both.
     until: Option<Instant>,
     /// When the resync that follows from it is over, this node has as much.
     gets: Option<LostPrimary>,
@@ -125,6 +125,7 @@ impl Resource {
             Ordering::Less => (Replication::WFBitMapT, "the peer has more of a lost Primary's writes"),
         };
         self.note(Severity::Info, Some(d), Some(i), "reconcile-lost-primary", text);
+        self.connections[i].survivor.until = Some(self.now + PATIENCE);
         if replication == Replication::WFBitMapT {
             self.connections[i].survivor.gets = Some(named);
         }
@@ -151,11 +152,18 @@ impl Resource {
         self.connections.values().filter_map(|c| c.survivor.until).min()
     }
 
+    /// Who has waited in vain compares in a handshake.
     pub(crate) fn check_survivors(&mut self) {
         for i in self.connections.ids() {
-            if self.connections[i].survivor.until.is_some_and(|at| self.now >= at) {
-                self.connections[i].survivor.until = None;
-                self.calm = false;
+            if self.connections[i].survivor.until.is_none_or(|at| self.now < at) {
+                continue;
+            }
+            self.connections[i].survivor.until = None;
+            self.calm = false;
+            let waits = |d| matches!(self.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
+            if self.devices.ids().any(waits) {
+                let text = "the peer does not compare what it has of a lost Primary: connecting anew".to_owned();
+                self.drop_link(i, ConnectionState::NetworkFailure, "reconcile-unanswered", text);
             }
         }
     }

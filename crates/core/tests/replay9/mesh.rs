@@ -218,3 +218,33 @@ fn who_has_not_lost_it_is_told_of_a_lost_primary() {
     nodes.command(1, Command::Primary { force: false });
     assert_eq!(nodes.role(1), Role::Primary, "{}", nodes.notes(1));
 }
+
+/// What node 1 says is lost when both have concluded who has more: they do not wait for ever.
+#[test]
+fn survivors_that_do_not_hear_each_other_connect_anew() {
+    let mut nodes = three();
+    write(&mut nodes, 0);
+    nodes.pass(500);
+    nodes.lose(0, 2);
+    write(&mut nodes, 16);
+    nodes.forgive();
+    nodes.cut(0, 1);
+    nodes.pass(5);
+    nodes.lose(1, 2);
+    nodes.cut(0, 2);
+    nodes.pass(1_000);
+    assert!(nodes.said(1, "reconcile-lost-primary: this node has more"), "{}", nodes.notes(1));
+    assert!(nodes.is_connected(1, 2));
+    nodes.pass(2_000);
+    assert!(nodes.said(1, "reconcile-unanswered"), "{}", nodes.notes(1));
+    assert!(!nodes.is_connected(1, 2));
+    nodes.join(1, 2);
+    nodes.pass(500);
+    // Node 2 was outdated: that they differ is seen when both are good.
+    assert!(nodes.said(1, "reconcile: "), "{}", nodes.notes(1));
+    nodes.cut(1, 2);
+    nodes.join(1, 2);
+    nodes.pass(500);
+    assert!(nodes.said(2, "resync-done: resync done: 4 KiB"), "node 2 gets it: {}", nodes.notes(2));
+    assert_eq!(nodes.marked_between(1, 2), 0);
+}
