@@ -527,6 +527,9 @@ impl Resource {
         let negotiates = self.negotiates(d);
         let dev = &self.devices[d];
         let connected = self.state.replicates_anywhere(d);
+        // In 9's dialect the change itself brings that with it. Who is just connecting hears of it in the handshake.
+        let told = |(i, c): &(NodeId, &Connection)| self.state.replicates(*i, d) && c.nine().is_none();
+        let of_84: Vec<_> = self.connections.iter().filter(told).map(|(i, _)| i).collect();
         let state = if negotiates { DiskState::Negotiating } else { dev.attach_state };
         if negotiates {
             self.connections.values_mut().for_each(|c| c.peer_devices[d].uuids_stale = true);
@@ -540,9 +543,6 @@ impl Resource {
             self.devices[d].attaching = Some(Attaching { command: attaching.command, ..attaching });
             return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code}"));
         }
-        // In 9's dialect the change itself brings that with it.
-        let told = |(_, c): &(NodeId, &Connection)| connected && c.nine().is_none();
-        let of_84: Vec<_> = self.connections.iter().filter(told).map(|(i, _)| i).collect();
         for i in of_84 {
             self.send_sizes(i, d);
             self.send_uuids(i, d, wire::UuidFlags::NONE);

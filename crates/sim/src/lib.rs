@@ -16,7 +16,8 @@
 //! anything true, late, or never (120,000); two Primaries (130,000); any mixture of these (140,000);
 //! and options that users may set, from one end of their ranges to the other, on a network that has a bandwidth
 //! (`drawn.rs`, 1,000,000), and more of them (`further.rs`, 2,000,000); payload that is
-//! damaged on its way, and two Primaries that are unlike and write to the same places (`unlike.rs`, 3,000,000).
+//! damaged on its way, and two Primaries that are unlike and write to the same places (`unlike.rs`, 3,000,000);
+//! DRBD 9's dialect (`nine.rs`, 4,000,000), and more than two nodes that speak it (`many.rs`, 5,000,000).
 //!
 //! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
 //! the write that they come from.

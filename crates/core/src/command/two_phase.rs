@@ -146,9 +146,10 @@ impl Resource {
         mask(self.connected().filter(|(_, c)| c.nine().is_some()).map(|(i, _)| i))
     }
 
-    /// Are changes made in two phases?
+    /// Are changes made in two phases? Also while a transaction is under way that connects to the first neighbour: who
+    /// has said yes to it has told what this node is, and is not to be anything else before it is decided.
     pub(super) fn changes_in_two_phases(&self) -> bool {
-        !self.neighbours9().is_empty()
+        !self.neighbours9().is_empty() || self.two_phase().is_some()
     }
 
     fn two_phase(&self) -> Option<&TwoPhase> {
