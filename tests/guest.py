@@ -160,7 +160,7 @@ class Guest:
         assert status == 0, f"{script}: {status}\n{printed}"
         return printed
 
-    def reboot(self, timeout=300):
+    def reboot(self, timeout=600):
         """As an administrator does; the port tells when it is up again."""
         self.port.sendall(base64.b64encode(b"systemctl reboot") + b"\n")
         until = time.monotonic() + timeout
