@@ -284,24 +284,19 @@ impl Resource {
     /// what it has marked is of the past.
     fn ended_beside_primary(&self, found: uuid9::Comparison, sides: [Told<'_>; 2]) -> bool {
         let missed = matches!(found.rule, Reason::SourceMissedFinish | Reason::TargetPeerMissedFinish);
-        let good = |told: &Told<'_>| told.disk == DiskState::UpToDate && !told.uuids.flags.contains(UuidFlags::STABLE);
-        let [mine, theirs] = sides.map(|told| told.uuids.nodes.nodes());
-        self.in_mesh9() && missed && sides.iter().all(good) && !mine.and(theirs).is_empty()
+        self.in_mesh9() && missed && in_step(sides)
     }
 
-    /// Two good copies of one generation: do they differ in what a Primary wrote that both have lost (5.8.1, step 4)?
-    /// Both come to the same conclusion, by what they have told each other. With protocol C any will do, as each has
-    /// all that was completed; but not against one that is Primary by now.
+    /// Two copies of one generation, of which one at least has marked something for the other one: who is the source
+    /// of that (5.8.1, step 4)? Both come to the same conclusion, by what they have told each other. With protocol C any
+    /// will do, as each has all that was completed; but not against one that is Primary by now, or good where the other
+    /// one is not. Both have what a Primary has that both see.
     fn reconciled(&self, i: NodeId, [own, other]: [Told<'_>; 2]) -> Option<uuid9::Comparison> {
         let sides = [own, other];
-        let flagged = |told: &Told<'_>, flag| told.uuids.flags.contains(flag);
-        let fits = |told: &Told<'_>| {
-            let settled = flagged(told, UuidFlags::STABLE) && !flagged(told, UuidFlags::CRASHED_PRIMARY);
-            settled && told.disk == DiskState::UpToDate
-        };
         let primary = sides.map(|told| told.role == Role::Primary);
         let marked = sides.map(|told| told.uuids.dirty_bits > 0);
-        if self.state.is_connected(i) || !sides.iter().all(fits) || marked == [false; 2] || primary == [true; 2] {
+        let good = own.disk.min(other.disk) >= DiskState::Outdated && own.uuids.current.same(other.uuids.current);
+        if self.state.is_connected(i) || !good || marked == [false; 2] || primary == [true; 2] || in_step(sides) {
             return None;
         }
         let attempt = self.connections[i].nine()?.attempt.as_ref()?;
@@ -313,6 +308,7 @@ impl Resource {
         };
         let (rule, source) = match (marked, by_position) {
             _ if primary != [false; 2] => (Reason::ReconcileBitmap, primary[0]),
+            _ if own.disk != other.disk => (Reason::ReconcileBitmap, own.disk > other.disk),
             ([true, false], _) => (Reason::ReconcileBitmap, true),
             ([false, true], _) => (Reason::ReconcileBitmap, false),
             (_, Some(source)) => (Reason::ReconcileDagtag, source),
@@ -526,6 +522,13 @@ impl Resource {
         self.mark_unlogged(i);
         self.retire_slot(i, d);
     }
+}
+
+/// Two good copies that both get what one Primary writes.
+fn in_step(sides: [Told<'_>; 2]) -> bool {
+    let good = |told: &Told<'_>| told.disk == DiskState::UpToDate && !told.uuids.flags.contains(UuidFlags::STABLE);
+    let [mine, theirs] = sides.map(|told| told.uuids.nodes.nodes());
+    sides.iter().all(good) && !mine.and(theirs).is_empty()
 }
 
 /// Why the nodes stay apart.

@@ -165,7 +165,8 @@ impl Resource {
 
     // -- equal copies ------------------------------------------------------------------------------------------------
 
-    /// A resync has ended elsewhere: two good copies of one generation, both of which get what is written, are equal.
+    /// A resync has ended elsewhere: two good copies of one generation, both of which get what one Primary writes, are
+    /// equal. Of two that do not, one may have got what the other one lacks: they connect anew, and compare.
     pub(crate) fn follow_equal_copies(&mut self, old: &State) {
         if !self.in_mesh9() {
             return;
@@ -178,10 +179,22 @@ impl Resource {
                 let at_rest = self.state.replication(i, d) == Replication::Established
                     && old.replication(i, d) == Replication::Established;
                 if at_rest && good(&self.state) && was_bad && self.has_this_generation(i, d) {
-                    self.count_as_equal(i, d);
+                    if self.share_primary(i, d) {
+                        self.count_as_equal(i, d);
+                    } else {
+                        self.connections[i].peer_devices[d].lost_writes = true;
+                    }
                 }
             }
         }
+    }
+
+    /// Is there a Primary whose writes both get, or is one of them that?
+    fn share_primary(&self, i: NodeId, d: VolumeNr) -> bool {
+        let sight = self.primaries_in_sight();
+        let told = self.connections[i].peer_devices[d].uuids110.as_ref();
+        let seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map_or(NodeMask::default(), |u| u.nodes.nodes());
+        self.state.is_primary() || sight.contains(i) || !sight.and(seen).is_empty()
     }
 
     pub(super) fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
