@@ -506,11 +506,13 @@ impl Cluster {
         }
     }
 
-    /// Does a third node have all that a target had, and was the source Primary without that one? These two have gone
-    /// their own ways, which they will see when they meet; until then nothing is lost.
+    /// Does a third node have all that a target had, and was the source Primary without that one, or that one without
+    /// both? Then they have gone their own ways, which they will see when they meet; until then nothing is lost. What a
+    /// Primary completed when it had given both up need not be on either, and may be on one of them by chance.
     fn is_safe_elsewhere(&self, target: usize, source: usize, v: usize) -> bool {
         let volume = |n: usize| &self.nodes[n].volumes[v];
-        let thirds = self.peers(target).filter(|n| *n != source && volume(source).alone[*n]);
+        let parted = |n: usize| volume(source).alone[n] || (volume(n).alone[source] && volume(n).alone[target]);
+        let thirds = self.peers(target).filter(|n| *n != source && parted(*n));
         thirds.into_iter().any(|n| volume(n).view.includes_all_of(&volume(target).view))
     }
 

@@ -3,6 +3,7 @@
 use crate::cluster::Cluster;
 use crate::help::Help;
 use crate::plan::node_id;
+use std::collections::BTreeSet;
 use units::Duration;
 use urbd_core::Command;
 use wire::{ConnState, Role};
@@ -17,15 +18,15 @@ impl Cluster {
     /// All pairs that have given up try again; if they have said why, the one that gives in discards its data.
     pub(crate) fn reunite(&mut self, round: u32) {
         let best = self.better_node();
+        if round >= ANEW && round % EVERY == PLAIN && self.renew_strangers(best) {
+            return;
+        }
         for [a, b] in self.pairs() {
             if !self.is_alone(a, b) && !self.is_alone(b, a) {
                 continue;
             }
             let victim = self.victim_of(best, a, b);
             let (choice, anew) = self.reasons_between(a, b);
-            if round >= ANEW && round % EVERY == PLAIN && anew {
-                return self.create_metadata(victim);
-            }
             let discard = round >= PLAIN && (choice || anew);
             if discard || (round >= PLAIN && self.may_help(Help::PartPrimaries)) {
                 self.step_down(victim);
@@ -44,6 +45,19 @@ impl Cluster {
         if round >= PLAIN && self.may_help(Help::DemoteDiskless) {
             self.demote_diskless();
         }
+    }
+
+    /// All nodes that have nothing in common with a pair's other one, and give in, get new metadata: at once, as one that
+    /// is brought up to date by another such would be as strange as before.
+    fn renew_strangers(&mut self, best: usize) -> bool {
+        let mut strangers = BTreeSet::new();
+        for [a, b] in self.pairs() {
+            if (self.is_alone(a, b) || self.is_alone(b, a)) && self.reasons_between(a, b).1 {
+                strangers.insert(self.victim_of(best, a, b));
+            }
+        }
+        strangers.iter().for_each(|n| self.create_metadata(*n));
+        !strangers.is_empty()
     }
 
     /// Has this node given up connecting to that peer?

@@ -269,8 +269,13 @@ impl Resource {
         self.note(Severity::Info, Some(d), Some(i), found.rule.name(), text);
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
         let begins = self.begins_by(strategy, reason, [own, other]);
-        let direction = strategy.direction().filter(|_| begins.is_ok());
-        if let Some(reason) = direction.and_then(|way| self.why_no_resync(i, way == Direction::Source, b)) {
+        // What begins, not what was found: a Primary is the source of who crashed as one.
+        let source = match begins {
+            Ok(Replication::WFBitMapS) => Some(true),
+            Ok(Replication::WFBitMapT) => Some(false),
+            _ => None,
+        };
+        if let Some(reason) = source.and_then(|source| self.why_no_resync(i, source, b)) {
             return Err(Verdict::Retry(reason));
         }
         if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
