@@ -5,7 +5,7 @@ use crate::net::{End, Wish};
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{ContentId, Owner, Payload, Piece, ZEROES};
 use crate::plan::{bytes, node_id, volume_nr};
-use crate::promises::{Received, chooses_a_victim};
+use crate::promises::{Received, chooses_a_victim, is_outlived};
 use units::{ByteLen, Duration, Sector, SectorRange};
 use urbd_core::{Access, BlockRequest, IoError, Notice, Openers, Protocol, RequestKind, Resource};
 use wire::{ConnState, DiskState, Role, StateWord};
@@ -331,6 +331,7 @@ impl Cluster {
                 peers.for_each(|peer| volume.alone[peer] |= primary);
             }
             reason if chooses_a_victim(reason) => volume.gave_in = true,
+            reason if is_outlived(reason, text).is_some() => volume.outlived = is_outlived(reason, text) == Some(true),
             "was-inconsistent" => volume.came_inconsistent = true,
             "state-change" if text.contains("disk( UpToDate -> Failed )") => volume.arrived.closed = true,
             // The process may die in this very turn, or lose its connection.
@@ -554,7 +555,8 @@ impl Cluster {
         let lacking: Vec<usize> = lacking.collect();
         // Or the same writes were lost where a victim was chosen, and this copy had them from there.
         let before = nodes > 2 && lacking.iter().all(|by| volume.view.includes[*by] <= given_up[*by]);
-        let chosen = (alone && parted) || volume.worthless || before;
+        let outlived = asynchronous && volume.outlived;
+        let chosen = (alone && parted) || outlived || volume.worthless || before;
         let excused = chosen || elsewhere;
         if chosen {
             lacking.iter().for_each(|by| given_up[*by] = given_up[*by].max(volume.view.includes[*by]));
@@ -569,7 +571,7 @@ impl Cluster {
         volume.unflushed.clear();
         volume.doubtful.clear();
         volume.received.clear();
-        volume.gave_in = false;
+        (volume.gave_in, volume.outlived) = (false, false);
         // A Primary's applications have seen through its view all along.
         if fewer || (counted && was_secondary) {
             let grown = crate::ranges::sectors(source.len().min(volume.size), volume.size);

@@ -217,6 +217,7 @@ impl Cluster {
             volume.served = false;
             volume.received.clear();
             volume.gave_in = false;
+            volume.outlived = false;
             volume.doubtful.clear();
         }
         Ok(())

@@ -185,6 +185,8 @@ pub(crate) struct Volume {
     pub(crate) received: Vec<crate::promises::Received>,
     /// After a split brain somebody, or a policy, has chosen whose writes are lost, and no resync has ended since.
     pub(crate) gave_in: bool,
+    /// It had crashed as Primary, and the node that survived that is the source (`promises::is_outlived`).
+    pub(crate) outlived: bool,
     /// Why requests may fail.
     pub(crate) reach: crate::errors::Reach,
 }
@@ -456,6 +458,7 @@ impl Volume {
             unflushed: Vec::new(),
             received: Vec::new(),
             gave_in: false,
+            outlived: false,
             reach: crate::errors::Reach::new(nodes),
         }
     }

@@ -37,6 +37,15 @@ pub(crate) fn chooses_a_victim(reason: &str) -> bool {
     reasons.contains(&reason)
 }
 
+/// Does a notice say that this node crashed as Primary, and that the peer, which has lost only the link, is the source?
+/// Before protocol 121 9's dialect decides so with protocols A and B, too (`docs/spec/connection-and-state.md` 5.8, rows
+/// A10 and A11): what was completed need not be there. `None` if it says nothing of that, or only which disk is bad.
+pub(crate) fn is_outlived(reason: &str, text: &str) -> Option<bool> {
+    let compared = text.starts_with("generations compared: ") && reason != "disk-state-decides";
+    let survived = matches!(reason, "reconnected" | "lost-quorum") && text.ends_with(": target-if-both-failed");
+    compared.then_some(survived)
+}
+
 impl Cluster {
     /// Does the peer, as this node's word says, have a good copy, and a process that goes on with this connection?
     pub(crate) fn peer_is_equal(&mut self, n: usize, peer: usize, v: usize, word: &StateWord) -> bool {
