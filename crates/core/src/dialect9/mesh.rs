@@ -178,12 +178,11 @@ impl Resource {
                 let was_bad = bad(old.disk(d)) || bad(old.peer_disk(i, d));
                 let at_rest = self.state.replication(i, d) == Replication::Established
                     && old.replication(i, d) == Replication::Established;
-                if at_rest && good(&self.state) && was_bad && self.has_this_generation(i, d) {
-                    if self.share_primary(i, d) {
-                        self.count_as_equal(i, d);
-                    } else {
-                        self.connections[i].peer_devices[d].lost_writes = true;
-                    }
+                let together = at_rest && good(&self.state) && was_bad;
+                match (self.share_primary(i, d), self.has_this_generation(i, d)) {
+                    (true, true) if together => self.count_as_equal(i, d),
+                    (false, _) if together => self.connections[i].peer_devices[d].lost_writes = true,
+                    _ => {}
                 }
             }
         }
@@ -321,7 +320,7 @@ impl Resource {
             && good
             && self.state.replication(i, d) == Replication::Established
             && self.primaries_in_sight().is_empty()
-            && self.bits_left(i, d) > 0
+            && (self.bits_left(i, d) > 0 || !self.has_this_generation(i, d))
     }
 
     /// Once a turn: two that differ in what a lost Primary wrote connect anew, and compare.
