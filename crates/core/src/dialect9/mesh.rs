@@ -178,11 +178,12 @@ impl Resource {
                 let was_bad = bad(old.disk(d)) || bad(old.peer_disk(i, d));
                 let at_rest = self.state.replication(i, d) == Replication::Established
                     && old.replication(i, d) == Replication::Established;
-                let together = at_rest && good(&self.state) && was_bad;
-                match (self.share_primary(i, d), self.has_this_generation(i, d)) {
-                    (true, true) if together => self.count_as_equal(i, d),
-                    (false, _) if together => self.connections[i].peer_devices[d].lost_writes = true,
-                    _ => {}
+                if at_rest && good(&self.state) && was_bad && self.has_this_generation(i, d) {
+                    if self.share_primary(i, d) {
+                        self.count_as_equal(i, d);
+                    } else {
+                        self.connections[i].peer_devices[d].lost_writes = true;
+                    }
                 }
             }
         }
@@ -192,7 +193,8 @@ impl Resource {
     fn share_primary(&self, i: NodeId, d: VolumeNr) -> bool {
         let sight = self.primaries_in_sight();
         let told = self.connections[i].peer_devices[d].uuids110.as_ref();
-        let seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map_or(NodeMask::default(), |u| u.nodes.nodes());
+        let seen =
+            told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map_or(NodeMask::default(), |u| u.nodes.nodes());
         self.state.is_primary() || sight.contains(i) || !sight.and(seen).is_empty()
     }
 
@@ -320,7 +322,7 @@ impl Resource {
             && good
             && self.state.replication(i, d) == Replication::Established
             && self.primaries_in_sight().is_empty()
-            && (self.bits_left(i, d) > 0 || !self.has_this_generation(i, d))
+            && self.bits_left(i, d) > 0
     }
 
     /// Once a turn: two that differ in what a lost Primary wrote connect anew, and compare.
