@@ -193,7 +193,8 @@ impl Resource {
     fn share_primary(&self, i: NodeId, d: VolumeNr) -> bool {
         let sight = self.primaries_in_sight();
         let told = self.connections[i].peer_devices[d].uuids110.as_ref();
-        let seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map_or(NodeMask::default(), |u| u.nodes.nodes());
+        let seen =
+            told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map_or(NodeMask::default(), |u| u.nodes.nodes());
         self.state.is_primary() || sight.contains(i) || !sight.and(seen).is_empty()
     }
 
