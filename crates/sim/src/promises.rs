@@ -38,7 +38,7 @@ pub(crate) fn chooses_a_victim(reason: &str) -> bool {
 }
 
 /// Does a notice say that this node crashed as Primary, and that the peer, which has lost only the link, is the source?
-/// Before protocol 121 9's dialect decides so with protocols A and B, too (`docs/spec/connection-and-state.md` 5.8, rows
+/// Before protocol 121 9's dialect decides so with protocols A, B, too (`docs/spec/connection-and-state.md` 5.8, rows
 /// A10 and A11): what was completed need not be there. `None` if it says nothing of that, or only which disk is bad.
 pub(crate) fn is_outlived(reason: &str, text: &str) -> Option<bool> {
     let compared = text.starts_with("generations compared: ") && reason != "disk-state-decides";

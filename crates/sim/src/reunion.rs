@@ -47,8 +47,8 @@ impl Cluster {
         }
     }
 
-    /// All nodes that have nothing in common with a pair's other one, and give in, get new metadata: at once, as one that
-    /// is brought up to date by another such would be as strange as before.
+    /// All nodes that have nothing in common with a pair's other one, and give in, get new metadata at once: one that
+    /// is brought up to date by another such one would be as strange as before.
     fn renew_strangers(&mut self, best: usize) -> bool {
         let mut strangers = BTreeSet::new();
         for [a, b] in self.pairs() {

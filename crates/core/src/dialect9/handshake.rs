@@ -293,7 +293,7 @@ impl Resource {
     }
 
     /// Two copies of one generation, of which one at least has marked something for the other one: who is the source
-    /// of that (5.8.1, step 4)? Both come to the same conclusion, by what they have told each other. With protocol C any
+    /// of that (5.8.1, step 4)? Both come to the same conclusion, by what they told each other. With protocol C any
     /// will do, as each has all that was completed; but not against one that is Primary by now, or good where the other
     /// one is not. Both have what a Primary has that both see.
     fn reconciled(&self, i: NodeId, [own, other]: [Told<'_>; 2]) -> Option<uuid9::Comparison> {
