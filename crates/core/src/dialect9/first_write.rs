@@ -168,4 +168,12 @@ impl Resource {
             self.tell_uuids(d, UuidFlags::NEW_DATAGEN);
         }
     }
+
+    /// The disk is gone. A generation that was on its way to it is told to nobody, and no write waits for that.
+    pub(crate) fn first_write_without_disk(&mut self, d: VolumeNr) {
+        if self.devices[d].first_write == FirstWrite::Telling {
+            self.devices[d].first_write = FirstWrite::Nothing;
+            self.devices[d].recheck = true;
+        }
+    }
 }
