@@ -7,7 +7,7 @@ use crate::api::{Segments, Severity};
 use crate::decide::state::State;
 use crate::state::Afterwards;
 use units::{Generation, NodeId, VolumeNr};
-use wire::{CurrentUuid, DiskState, Packet, Role, Socket, WireMask};
+use wire::{CurrentUuid, DiskState, Packet, Role, Socket};
 
 /// Do the users of this node see the peer's copy only?
 fn lives_on_peer(state: &State, i: NodeId, d: VolumeNr) -> bool {
@@ -43,14 +43,19 @@ impl Resource {
         self.close_epoch();
         let dev = &mut self.devices[d];
         dev.exposed = current;
-        let pair = &mut self.connections[i].peer_devices[d];
-        pair.uuids.iter_mut().for_each(|theirs| theirs.current = current);
-        pair.uuids110.iter_mut().for_each(|theirs| theirs.current = current);
+        self.generation_of_peer(i, d, current);
         let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(d) };
         self.send(i, Socket::Data, d, Packet::CurrentUuid(packet), Segments::None);
         self.status_changed = true;
         let text = format!("new data generation {current}, of the peer's disk");
         self.note(Severity::Info, Some(d), Some(i), "new-generation", text);
+    }
+
+    /// The peer's disk has this generation from now on, whatever it has said.
+    fn generation_of_peer(&mut self, i: NodeId, d: VolumeNr, current: Generation) {
+        let pair = &mut self.connections[i].peer_devices[d];
+        pair.uuids.iter_mut().for_each(|theirs| theirs.current = current);
+        pair.uuids110.iter_mut().for_each(|theirs| theirs.current = current);
     }
 
     /// P_CURRENT_UUID: within a handshake it is said by a node without a disk; later a Primary begins with it a
@@ -63,17 +68,15 @@ impl Resource {
         if !primary || self.in_mesh9() || !self.state.replicates(i, d) || self.state.disk(d) != DiskState::UpToDate {
             return;
         }
-        let CurrentUuid { current, weak_nodes: WireMask(weak) } = packet;
+        let CurrentUuid { current, weak_nodes } = packet;
         if current.is_none() || current.same(Generation::JUST_CREATED) {
             return;
         }
-        let pair = &mut self.connections[i].peer_devices[d];
-        pair.uuids.iter_mut().for_each(|theirs| theirs.current = current);
-        pair.uuids110.iter_mut().for_each(|theirs| theirs.current = current);
+        self.generation_of_peer(i, d, current);
         if self.uuids(i, d).current == current {
             return;
         }
-        let mut weak = WireMask(weak).nodes();
+        let mut weak = weak_nodes.nodes();
         weak.insert(i);
         self.generation_begun_by(i, d, current, weak);
     }

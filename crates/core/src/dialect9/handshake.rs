@@ -378,6 +378,11 @@ impl Resource {
             return;
         }
         self.prepare_bitmap(i, d, bitmap);
+        self.begin_resync9(i, d, replication);
+    }
+
+    /// Connected nodes have found out that one lacks something.
+    pub(super) fn begin_resync9(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
         if let Err(refusal) = self.change(Set::Replication(i, d, replication), Kind::Fact) {
             let text = format!("a resync cannot begin: {}", refusal.code);
             self.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);

@@ -29,13 +29,17 @@ impl Resource {
 
     /// All of these extents that a resync from this peer is about is copied.
     pub(super) fn copied_up_to(&mut self, i: NodeId, d: VolumeNr, extents: impl IntoIterator<Item = u64>) {
-        let size = self.devices[d].size;
         for at in extents {
-            let range = SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(size) };
+            let range = self.extent(d, at);
             if self.is_clean(i, d, range) {
                 self.tell_who_is_in_sync(d, range);
             }
         }
+    }
+
+    /// What of the device is in the extent.
+    fn extent(&self, d: VolumeNr, at: u64) -> SectorRange {
+        SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(self.devices[d].size) }
     }
 
     /// Tells all that have the same here as this node who they are.
@@ -87,8 +91,7 @@ impl Resource {
         let cleared: u64 = listed.into_iter().map(|n| self.clear_out_of_sync(n, d, range)).sum();
         if cleared > 0 || self.state.replication(i, d).is_source() {
             for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
-                let piece = SectorRange { start: Sector(at * EXTENT), end: Sector((at + 1) * EXTENT).min(size) };
-                self.tell_who_is_in_sync(d, piece);
+                self.tell_who_is_in_sync(d, self.extent(d, at));
             }
         }
     }

@@ -3,8 +3,6 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments, Severity};
-use crate::decide::change::{Change, Set};
-use crate::decide::rules::Kind;
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
 use crate::dialect9::mesh::LostPrimary;
@@ -129,10 +127,7 @@ impl Resource {
         if replication == Replication::WFBitMapT {
             self.connections[i].survivor.gets = Some(named);
         }
-        if let Err(refusal) = self.change(Change::from(Set::Replication(i, d, replication)), Kind::Fact) {
-            let text = format!("a resync cannot begin: {}", refusal.code);
-            self.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);
-        }
+        self.begin_resync9(i, d, replication);
     }
 
     /// A resync has ended well, and this node has what its source has.
