@@ -33,6 +33,7 @@ mod cluster;
 mod codec;
 mod damage;
 mod disk;
+mod drawing;
 mod drawn;
 mod epochs;
 mod errors;

@@ -4,16 +4,12 @@
 //! The plans are drawn by themselves: what a plan for two nodes says of "the other one" is said of a pair here, and
 //! links fail one by one, in one direction or both.
 
-use crate::disk::DiskFaults;
+use crate::drawing::{Drawing, numbered};
 use crate::drawn::Drawn;
 use crate::extras::Extras;
-use crate::plan::{
-    AFTER_SPLIT_BRAIN, Plan, Planned, Setup, Step, VolumeSetup, all_comes_back, all_faults_end, node_id, others, pick,
-    plain_connect, volume_nr,
-};
-use crate::ranges::sectors;
+use crate::plan::{AFTER_SPLIT_BRAIN, Plan, Setup, Step, VolumeSetup, others, pick};
 use units::{Duration, Instant, Rng};
-use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind};
+use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol};
 use wire::Version;
 
 /// The first seed of the range.
@@ -65,14 +61,12 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let nodes = if seed < MORE { 3 } else { 4 + rng.below(2) as usize };
     let setup = setup(&mut rng, nodes);
     let mix = Mix::draw(&mut rng);
-    let mut drawing = Drawing { mix, rng, setup, steps: Vec::new(), now: Instant(0) };
+    let mut drawing = Drawing::new(rng, mix, setup);
     drawing.prologue();
     drawing.body();
     let Drawing { setup, mut steps, .. } = drawing;
     steps.sort_by_key(|(at, _)| *at);
-    let number = |(number, (at, step))| Planned { number, at, step };
-    let steps = steps.into_iter().enumerate().map(number).collect();
-    Plan { seed, luck: 0, setup, steps, least_events: 0 }
+    Plan { seed, luck: 0, setup, steps: numbered(steps), least_events: 0 }
 }
 
 fn setup(rng: &mut Rng, nodes: usize) -> Setup {
@@ -110,42 +104,11 @@ fn setup(rng: &mut Rng, nodes: usize) -> Setup {
     }
 }
 
-struct Drawing {
-    rng: Rng,
-    mix: Mix,
-    setup: Setup,
-    steps: Vec<(Instant, Step)>,
-    now: Instant,
-}
-
-impl Drawing {
-    fn push(&mut self, step: Step) {
-        self.steps.push((self.now, step));
-    }
-
-    fn later(&mut self, most: Duration, step: Step) {
-        let at = self.now + self.span(most);
-        self.steps.push((at, step));
-    }
-
-    /// A time up to `most`, short ones as likely as long ones.
-    fn span(&mut self, most: Duration) -> Duration {
-        let magnitude = self.rng.below(16);
-        Duration(1 + self.rng.below((most.0 >> magnitude).max(1)))
-    }
-
-    fn node(&mut self) -> usize {
-        self.rng.below(self.setup.nodes() as u64) as usize
-    }
-
+impl Drawing<Mix> {
     /// Another one.
     fn other(&mut self, n: usize) -> usize {
         let all: Vec<usize> = others(n, self.setup.nodes()).collect();
         *pick(&mut self.rng, &all)
-    }
-
-    fn volume(&mut self) -> usize {
-        self.rng.below(self.setup.volumes.len() as u64) as usize
     }
 
     /// The cluster comes up in some order, and one node's data is declared good.
@@ -159,25 +122,14 @@ impl Drawing {
         }
         self.now = Instant(3_000_000_000);
         let first = self.node();
-        if self.setup.same_content && self.rng.chance(1, 2) {
-            for v in 0..self.setup.volumes.len() {
-                self.push(Step::Command(first, Command::NewCurrentUuid { volume: volume_nr(v), clear_bitmap: true }));
-            }
-            self.now = self.now + Duration::from_millis(500);
-            self.push(Step::Command(first, Command::Primary { force: false }));
-        } else {
-            self.push(Step::Command(first, Command::Primary { force: true }));
-        }
-        self.now = self.now + Duration::from_millis(500);
-        self.push(Step::Open(first, true));
+        self.declare_good(first, Duration::from_millis(500));
     }
 
     fn body(&mut self) {
         let count = *pick(&mut self.rng, &[20, 100, 300, 800]);
-        let gap = *pick(&mut self.rng, &[Duration(200_000), Duration::from_millis(2), Duration::from_millis(20)]);
+        let gap = self.gap();
         for _ in 0..count {
-            let wait = self.rng.below(gap.0 * 2 + 1);
-            self.now = self.now + Duration(wait);
+            self.pass(gap);
             self.step();
         }
     }
@@ -186,22 +138,14 @@ impl Drawing {
         let m = &self.mix;
         let weights =
             [m.io, m.crash, m.power, m.pause, m.cut, m.reset, m.disk, m.roles, m.links, m.disks, m.forced, m.calm];
-        let mut ticket = self.rng.below(weights.iter().sum());
-        let which = weights.iter().position(|w| match ticket.checked_sub(*w) {
-            Some(rest) => {
-                ticket = rest;
-                false
-            }
-            None => true,
-        });
-        match which.expect("the ticket is below the sum") {
-            0 => self.io(),
+        match self.kind(&weights) {
+            0 => self.io(false),
             1 => self.crash(false),
             2 => self.crash(true),
             3 => self.pause(),
             4 => self.cut(),
             5 => self.reset(),
-            6 => self.disk(),
+            6 => self.disk(false),
             7 => self.role(),
             8 => self.link_command(),
             9 => self.disk_command(),
@@ -210,52 +154,14 @@ impl Drawing {
         }
     }
 
-    fn io(&mut self) {
-        let volume = self.volume();
-        let size = self.setup.volumes[volume].smallest();
-        // Some places are hot, so that requests meet.
-        let spread = if self.rng.chance(1, 2) { 64 } else { size };
-        let len = match self.rng.below(8) {
-            0 => 1 + self.rng.below(16),
-            1 => 8 * (1 + self.rng.below(64)),
-            _ => 8,
-        };
-        let start = self.rng.below(spread);
-        let start = if len % 8 == 0 { start / 8 * 8 } else { start };
-        let range = sectors(start, (start + len).min(size));
-        let kind = match self.rng.below(32) {
-            0..=17 => RequestKind::Write { fua: false },
-            18 => RequestKind::Write { fua: true },
-            19..=26 => RequestKind::Read,
-            27 | 28 => RequestKind::Flush,
-            29 | 30 => RequestKind::Discard,
-            _ => RequestKind::WriteZeroes { unmap: self.rng.chance(1, 2), fua: self.rng.chance(1, 2) },
-        };
-        let node = self.node();
-        self.push(Step::Io { volume, kind, range, node });
-    }
-
     fn crash(&mut self, power: bool) {
         let node = self.node();
-        if self.rng.chance(1, 2) {
-            let effects = self.rng.below(60) as u32;
-            self.push(Step::DieAfter { node, effects, power });
-        } else {
-            self.push(if power { Step::PowerLoss(node) } else { Step::Kill(node) });
-        }
-        self.later(Duration::from_secs(20), Step::Start(node));
+        self.dies(node, power);
         if self.rng.chance(1, 2) {
             // Another one takes over.
             let other = self.other(node);
-            self.later(Duration::from_secs(5), Step::Command(other, Command::Primary { force: false }));
-            self.later(Duration::from_secs(10), Step::Open(other, true));
+            self.takes_over(other);
         }
-    }
-
-    fn pause(&mut self) {
-        let node = self.node();
-        self.push(Step::Pause(node));
-        self.later(Duration::from_secs(60), Step::Resume(node));
     }
 
     /// A node is cut off, or one link fails, in one direction or both.
@@ -292,21 +198,6 @@ impl Drawing {
         self.push(if all { Step::Reset } else { Step::ResetLink(a.min(b), a.max(b)) });
     }
 
-    fn disk(&mut self) {
-        let (node, volume) = (self.node(), self.volume());
-        let mut faults = DiskFaults::default();
-        match self.rng.below(5) {
-            0 => faults.reads = true,
-            1 => faults.writes = true,
-            2 => faults.flushes = true,
-            3 => faults.metadata = true,
-            _ => faults.stalled = true,
-        }
-        self.push(Step::Disk { node, volume, faults });
-        self.later(Duration::from_secs(10), Step::Disk { node, volume, faults: DiskFaults::default() });
-        self.later(Duration::from_secs(20), Step::Command(node, Command::Attach { volume: volume_nr(volume) }));
-    }
-
     /// Roles change hands, mostly as a careful operator would do it.
     fn role(&mut self) {
         let from = self.node();
@@ -334,17 +225,7 @@ impl Drawing {
     fn link_command(&mut self) {
         let (node, force) = (self.node(), self.rng.chance(1, 4));
         let peer = self.other(node);
-        self.push(Step::Command(node, Command::Disconnect { peer: node_id(peer), force }));
-        self.later(Duration::from_secs(5), Step::Command(node, plain_connect(peer)));
-        self.later(Duration::from_secs(5), Step::Command(peer, plain_connect(node)));
-    }
-
-    fn disk_command(&mut self) {
-        let (node, volume) = (self.node(), self.volume());
-        let volume = volume_nr(volume);
-        let force = self.rng.chance(1, 4);
-        self.push(Step::Command(node, Command::Detach { volume, force }));
-        self.later(Duration::from_secs(5), Step::Command(node, Command::Attach { volume }));
+        self.part(node, peer, force);
     }
 
     /// A promotion by force.
@@ -357,15 +238,8 @@ impl Drawing {
     /// Everything is mended, and one node serves its applications.
     fn calm(&mut self) {
         if self.rng.chance(2, 3) {
-            return self.io();
+            return self.io(false);
         }
-        let primary = self.node();
-        all_faults_end(&self.setup).into_iter().for_each(|step| self.push(step));
-        self.now = self.now + Duration::from_secs(1);
-        all_comes_back(&self.setup).into_iter().for_each(|step| self.push(step));
-        self.now = self.now + Duration::from_secs(2);
-        self.push(Step::Command(primary, Command::Primary { force: false }));
-        self.push(Step::Open(primary, true));
-        self.now = self.now + Duration::from_millis(200);
+        self.all_is_well();
     }
 }

@@ -1,6 +1,7 @@
 //! What happens in a run, drawn from its seed: the cluster, the faults, the operators, the applications.
 
 use crate::disk::DiskFaults;
+use crate::drawing::{Drawing, numbered};
 use crate::drawn::{Drawn, add_adjusts};
 use crate::extras::{Extras, add_extras};
 use units::{ByteLen, Duration, Instant, NodeId, Rng, Sector, SectorRange, VolumeNr};
@@ -207,6 +208,8 @@ struct Mix {
     syncs: u64,
     freezes: u64,
     wild: u64,
+    /// Discards alone may fail, too.
+    discards: bool,
 }
 
 impl Plan {
@@ -228,7 +231,8 @@ impl Plan {
         crate::further::draw(seed, &mut setup);
         crate::unlike::draw(seed, &mut setup);
         crate::nine::draw(seed, &mut setup);
-        let mut drawing = Drawing { mix: Mix::draw(&mut rng), wide, rng, setup, steps: Vec::new(), now: Instant(0) };
+        let mix = Mix::draw(&mut rng, wide);
+        let mut drawing = Drawing::new(rng, mix, setup);
         drawing.prologue();
         let long = seed >= LONG && !drawing.setup.extras.any();
         if long {
@@ -241,8 +245,7 @@ impl Plan {
         add_extras(seed, &mut setup, &mut steps);
         crate::unlike::add_meetings(seed, &setup, &mut steps);
         add_adjusts(seed, &setup, &mut steps);
-        let number = |(number, (at, step))| Planned { number, at, step };
-        let steps = steps.into_iter().enumerate().map(number).collect();
+        let steps = numbered(steps);
         Plan { seed, luck: 0, setup, steps, least_events: if long { LEAST_EVENTS } else { 0 } }
     }
 }
@@ -315,7 +318,7 @@ impl Setup {
 }
 
 impl Mix {
-    fn draw(rng: &mut Rng) -> Mix {
+    fn draw(rng: &mut Rng, discards: bool) -> Mix {
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
         Mix {
             io: 20 + some(400),
@@ -331,67 +334,25 @@ impl Mix {
             syncs: some(6),
             freezes: some(4),
             wild: some(2),
+            discards,
         }
     }
 }
 
-struct Drawing {
-    rng: Rng,
-    wide: bool,
-    mix: Mix,
-    setup: Setup,
-    steps: Vec<(Instant, Step)>,
-    now: Instant,
-}
-
-impl Drawing {
-    fn push(&mut self, step: Step) {
-        self.steps.push((self.now, step));
-    }
-
-    fn later(&mut self, most: Duration, step: Step) {
-        let at = self.now + self.span(most);
-        self.steps.push((at, step));
-    }
-
-    /// A time up to `most`, short ones as likely as long ones.
-    fn span(&mut self, most: Duration) -> Duration {
-        let magnitude = self.rng.below(16);
-        Duration(1 + self.rng.below((most.0 >> magnitude).max(1)))
-    }
-
-    fn volume(&mut self) -> usize {
-        self.rng.below(self.setup.volumes.len() as u64) as usize
-    }
-
-    fn node(&mut self) -> usize {
-        self.rng.below(2) as usize
-    }
-
+impl Drawing<Mix> {
     /// The cluster comes up, and one node's data is declared good.
     fn prologue(&mut self) {
         self.push(Step::Start(0));
         self.push(Step::Start(1));
         self.now = Instant(2_000_000_000);
-        if self.setup.same_content && self.rng.chance(1, 2) {
-            for v in 0..self.setup.volumes.len() {
-                self.push(Step::Command(0, Command::NewCurrentUuid { volume: volume_nr(v), clear_bitmap: true }));
-            }
-            self.now = self.now + Duration::from_millis(200);
-            self.push(Step::Command(0, Command::Primary { force: false }));
-        } else {
-            self.push(Step::Command(0, Command::Primary { force: true }));
-        }
-        self.now = self.now + Duration::from_millis(200);
-        self.push(Step::Open(0, true));
+        self.declare_good(0, Duration::from_millis(200));
     }
 
     fn body(&mut self) {
         let count = *pick(&mut self.rng, &[20, 100, 300, 800, 1500]);
-        let gap = *pick(&mut self.rng, &[Duration(200_000), Duration::from_millis(2), Duration::from_millis(20)]);
+        let gap = self.gap();
         for _ in 0..count {
-            let wait = self.rng.below(gap.0 * 2 + 1);
-            self.now = self.now + Duration(wait);
+            self.pass(gap);
             self.step();
         }
     }
@@ -399,29 +360,16 @@ impl Drawing {
     /// A long plan: each chapter has its own mix of what happens.
     fn chapters(&mut self) {
         for _ in 0..2 + self.rng.below(4) {
-            self.mix = Mix::draw(&mut self.rng);
-            let gap = *pick(&mut self.rng, &[Duration(200_000), Duration::from_millis(2), Duration::from_millis(20)]);
+            self.mix = Mix::draw(&mut self.rng, self.mix.discards);
+            let gap = self.gap();
             for _ in 0..200 + self.rng.below(800) {
-                let wait = self.rng.below(gap.0 * 2 + 1);
-                self.now = self.now + Duration(wait);
+                self.pass(gap);
                 self.step();
             }
             if self.rng.chance(3, 4) {
-                self.calm();
+                self.all_is_well();
             }
         }
-    }
-
-    /// Everything is mended, and one node serves its applications.
-    fn calm(&mut self) {
-        let primary = self.node();
-        all_faults_end(&self.setup).into_iter().for_each(|step| self.push(step));
-        self.now = self.now + Duration::from_secs(1);
-        all_comes_back(&self.setup).into_iter().for_each(|step| self.push(step));
-        self.now = self.now + Duration::from_secs(2);
-        self.push(Step::Command(primary, Command::Primary { force: false }));
-        self.push(Step::Open(primary, true));
-        self.now = self.now + Duration::from_millis(200);
     }
 
     fn step(&mut self) {
@@ -430,22 +378,14 @@ impl Drawing {
             m.io, m.crash, m.power, m.pause, m.cut, m.reset, m.disk, m.roles, m.links, m.disks, m.syncs, m.freezes,
             m.wild,
         ];
-        let mut ticket = self.rng.below(weights.iter().sum());
-        let which = weights.iter().position(|w| match ticket.checked_sub(*w) {
-            Some(rest) => {
-                ticket = rest;
-                false
-            }
-            None => true,
-        });
-        match which.expect("the ticket is below the sum") {
-            0 => self.io(),
+        match self.kind(&weights) {
+            0 => self.io(true),
             1 => self.crash(false),
             2 => self.crash(true),
             3 => self.pause(),
             4 => self.cut(),
             5 => self.push(Step::Reset),
-            6 => self.disk(),
+            6 => self.disk(self.mix.discards),
             7 => self.role(),
             8 => self.link_command(),
             9 => self.disk_command(),
@@ -455,52 +395,13 @@ impl Drawing {
         }
     }
 
-    fn io(&mut self) {
-        let volume = self.volume();
-        let size = self.setup.volumes[volume].smallest();
-        // Some places are hot, so that requests meet.
-        let (place, spread) = if self.rng.chance(1, 2) { (0, 64) } else { (0, size) };
-        let len = match self.rng.below(8) {
-            0 => 1 + self.rng.below(16),
-            1 => 8 * (1 + self.rng.below(64)),
-            2 if self.rng.chance(1, 8) => 8 * (1 + self.rng.below(512)),
-            _ => 8,
-        };
-        let start = place + self.rng.below(spread);
-        let start = if len % 8 == 0 { start / 8 * 8 } else { start };
-        let range = SectorRange { start: Sector(start), end: Sector((start + len).min(size)) };
-        let kind = match self.rng.below(32) {
-            0..=17 => RequestKind::Write { fua: false },
-            18 => RequestKind::Write { fua: true },
-            19..=26 => RequestKind::Read,
-            27 | 28 => RequestKind::Flush,
-            29 | 30 => RequestKind::Discard,
-            _ => RequestKind::WriteZeroes { unmap: self.rng.chance(1, 2), fua: self.rng.chance(1, 2) },
-        };
-        let node = self.node();
-        self.push(Step::Io { volume, kind, range, node });
-    }
-
     fn crash(&mut self, power: bool) {
         let node = self.node();
-        if self.rng.chance(1, 2) {
-            let effects = self.rng.below(60) as u32;
-            self.push(Step::DieAfter { node, effects, power });
-        } else {
-            self.push(if power { Step::PowerLoss(node) } else { Step::Kill(node) });
-        }
-        self.later(Duration::from_secs(20), Step::Start(node));
+        self.dies(node, power);
         if self.rng.chance(1, 3) {
             // The other one takes over.
-            self.later(Duration::from_secs(5), Step::Command(1 - node, Command::Primary { force: false }));
-            self.later(Duration::from_secs(10), Step::Open(1 - node, true));
+            self.takes_over(1 - node);
         }
-    }
-
-    fn pause(&mut self) {
-        let node = self.node();
-        self.push(Step::Pause(node));
-        self.later(Duration::from_secs(60), Step::Resume(node));
     }
 
     fn cut(&mut self) {
@@ -518,22 +419,6 @@ impl Drawing {
             _ => self.push(Step::Cut(from)),
         }
         self.later(Duration::from_secs(30), Step::Heal(from));
-    }
-
-    fn disk(&mut self) {
-        let (node, volume) = (self.node(), self.volume());
-        let mut faults = DiskFaults::default();
-        match self.rng.below(5) {
-            0 if self.wide && self.rng.chance(1, 2) => faults.discards = true,
-            0 => faults.reads = true,
-            1 => faults.writes = true,
-            2 => faults.flushes = true,
-            3 => faults.metadata = true,
-            _ => faults.stalled = true,
-        }
-        self.push(Step::Disk { node, volume, faults });
-        self.later(Duration::from_secs(10), Step::Disk { node, volume, faults: DiskFaults::default() });
-        self.later(Duration::from_secs(20), Step::Command(node, Command::Attach { volume: volume_nr(volume) }));
     }
 
     /// Roles change hands, mostly as a careful operator would do it.
@@ -558,20 +443,7 @@ impl Drawing {
 
     fn link_command(&mut self) {
         let (node, force) = (self.node(), self.rng.chance(1, 4));
-        let peer = node_id(1 - node);
-        self.push(Step::Command(node, Command::Disconnect { peer, force }));
-        let connect = Command::Connect { peer, discard_my_data: false, tentative: false };
-        self.later(Duration::from_secs(5), Step::Command(node, connect));
-        let back = Command::Connect { peer: node_id(node), discard_my_data: false, tentative: false };
-        self.later(Duration::from_secs(5), Step::Command(1 - node, back));
-    }
-
-    fn disk_command(&mut self) {
-        let (node, volume) = (self.node(), self.volume());
-        let volume = volume_nr(volume);
-        let force = self.rng.chance(1, 4);
-        self.push(Step::Command(node, Command::Detach { volume, force }));
-        self.later(Duration::from_secs(5), Step::Command(node, Command::Attach { volume }));
+        self.part(node, 1 - node, force);
     }
 
     fn sync_command(&mut self) {
