@@ -27,18 +27,14 @@ fn what_the_source_cannot_read_stays_marked() {
             second.retain(|s| !matches!(&s.packet, Packet::State(word) if word.conn == ConnState::PausedSyncS));
         }
         let mut replay = Replay::with_disks(first, node, |_| {}, |start| start.on_io_error = OnIoError::PassOn);
-        replay.follow();
-        replay.link_up(node == 1);
-        replay.play();
+        replay.live(node == 1);
         if node == 1 {
             replay.node.command(replay.now, Command::Invalidate { volume: VOLUME });
         } else {
             replay.node.failing = Some(SectorRange { start: Sector(128), end: Sector(192) });
         }
         replay.again(second);
-        replay.follow();
-        replay.link_up(node == 1);
-        replay.play();
+        replay.live(node == 1);
         if node == 1 {
             // The core had asked for half as much again with what could not be read.
             let own = third.iter_mut().filter(|s| s.from.index() == 1);
@@ -71,9 +67,7 @@ fn a_source_lets_go_of_its_disk() {
         said.truncate(at);
         let mut replay = Replay::whole(said, node, |_| {});
         replay.answer_in_time();
-        replay.follow();
-        replay.link_up(node == 1);
-        replay.play();
+        replay.live(node == 1);
         let ends = [
             "Connected Secondary/Secondary Connected Diskless/Inconsistent",
             "Connected Secondary/Secondary Connected Inconsistent/Diskless",
@@ -92,9 +86,7 @@ fn a_verify_ends_with_the_peers_disk() {
         let begin = said[0].at;
         said.retain(|s| s.at.since(begin) < Duration::from_secs(15));
         let mut replay = Replay::whole(said, node, crate::with_crc);
-        replay.follow();
-        replay.link_up(node == 1);
-        replay.play();
+        replay.live(node == 1);
         let ends = [
             "Connected Primary/Secondary Connected UpToDate/Diskless",
             "Connected Secondary/Primary Connected Diskless/UpToDate",
@@ -117,9 +109,7 @@ fn what_is_compared_is_written_to() {
         }
     });
     let mut replay = Replay::whole(said, 1, crate::with_crc);
-    replay.follow();
-    replay.link_up(true);
-    replay.play();
+    replay.live(true);
     assert_eq!(replay.node.state(), "Connected Secondary/Primary Connected UpToDate/UpToDate");
 }
 

@@ -29,9 +29,7 @@ const FRESH: &str = "Connected Secondary/Secondary Connected Inconsistent/Incons
 fn from_the_start(number: &str, ends: [&str; 2], change: fn(&mut ConnectionConfig)) {
     for node in [0, 1] {
         let mut replay = Replay::connect(number, node, change);
-        replay.follow();
-        replay.link_up(node == 1);
-        replay.play();
+        replay.live(node == 1);
         assert_eq!(replay.node.state(), ends[usize::from(node)], "node {node}");
     }
 }
@@ -51,9 +49,7 @@ fn two_volumes_are_declared_equal_and_written_to() {
 #[test]
 fn an_older_release_is_replaced() {
     let mut replay = Replay::connect("34", 0, |_| {});
-    replay.follow();
-    replay.link_up(false);
-    replay.play();
+    replay.live(false);
     assert_eq!(replay.node.state(), "Connected Primary/Secondary Connected UpToDate/UpToDate");
 }
 
@@ -61,9 +57,7 @@ fn an_older_release_is_replaced() {
 #[test]
 fn an_older_release_is_understood() {
     let mut replay = Replay::whole(until_parted(conversation("33")), 0, |_| {});
-    replay.follow();
-    replay.link_up(false);
-    replay.play();
+    replay.live(false);
     assert_eq!(replay.node.state(), "Connecting Primary/Unknown WFConnection UpToDate/DUnknown");
 }
 
@@ -230,9 +224,7 @@ fn copied_after_an_outage(number: &str, change: fn(&mut ConnectionConfig)) {
         let mut replay = Replay::connect(number, node, change);
         replay.came_back = true;
         replay.primary(0);
-        replay.follow();
-        replay.link_up(node == 1);
-        replay.play();
+        replay.live(node == 1);
         let states = ["Primary/Secondary", "Secondary/Primary"];
         let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
         assert_eq!(replay.node.state(), state);
@@ -375,9 +367,7 @@ fn what_a_verify_found_is_forgotten_where_generations_are_equal() {
 fn a_peer_is_invalidated() {
     for node in [0, 1] {
         let mut replay = Replay::connect("47", node, |_| {});
-        replay.follow();
-        replay.link_up(node == 1);
-        replay.play();
+        replay.live(node == 1);
         assert_eq!(replay.node.state(), SECONDARIES);
     }
 }

@@ -358,6 +358,13 @@ impl Replay {
         self.compare();
     }
 
+    /// The core does what the recorded node was told to, from the connect on (see [`Replay::link_up`]).
+    pub(crate) fn live(&mut self, resolve_conflicts: bool) {
+        self.follow();
+        self.link_up(resolve_conflicts);
+        self.play();
+    }
+
     /// The core is told to do what the recorded node was told to, as its packets show.
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
