@@ -47,6 +47,8 @@ class Round:
     """One cluster, its faults, its operator. `WRITES` acknowledged writes and `FAULTS` faults at least, `first` among
     them whatever is drawn."""
 
+    least = FAULTS
+
     def __init__(self, cluster, seed, writes=WRITES, rate=1500, faults=None, first=None):
         self.c, self.seed, self.writes = cluster, seed, writes
         self.rng = random.Random(seed)
@@ -113,6 +115,12 @@ class Round:
         except (Failed, StopIteration):
             return None
 
+    @staticmethod
+    def whole(states):
+        """All are together, and each has everything."""
+        want = ("Connected", "Established", "UpToDate", "UpToDate", False)
+        return all(s and (s["conn"], s["repl"], s["disk"], s["peer_disk"], s["suspended"]) == want for s in states.values())
+
     def operate(self):
         """One look at both nodes, and what follows from it. Returns their states."""
         for n in self.c.nodes:
@@ -129,8 +137,7 @@ class Round:
                 assert "SplitBrain" not in n.log(), f"{n.name}: split brain, and there never were two Primaries"
                 self.say(f"connect {n.name}")
                 self.try_verb(n, "connect")
-        if all(s and s["conn"] == "Connected" and s["repl"] == "Established" and s["disk"] == s["peer_disk"] == "UpToDate"
-               for s in states.values()) and not any(n.disks[0].on for n in self.c.nodes):
+        if self.whole(states) and not any(n.disks[0].on for n in self.c.nodes):
             self.complete = set(self.c.nodes)
         self.promote(states)
         return states
@@ -146,9 +153,9 @@ class Round:
             n.processes.pop("r0")
             self.held[n] = time.monotonic() + 0.5
 
-    def try_verb(self, n, verb):
+    def try_verb(self, n, verb, what="r0"):
         with contextlib.suppress(TookTooLong):
-            r = n.call(verb, "r0", timeout=10)
+            r = n.call(verb, what, timeout=10)
             if r.rc:
                 self.say(f"{verb} {n.name}: {r.err.strip()[-150:]}")
 
@@ -240,7 +247,7 @@ class Round:
         faults, going = self.faults(), []
         names = self.wanted or sorted(faults)
         next_fault = 0.0
-        while self.app.written < self.writes or self.suffered < FAULTS:
+        while self.app.written < self.writes or self.suffered < self.least:
             assert not self.app.complaints, self.app.complaints[:10]
             now = time.monotonic()
             for fault in [f for f in going if f[0] <= now]:
@@ -266,15 +273,13 @@ class Round:
         self.say(f"no more faults; {self.app.written} writes, {self.app.read} reads, {self.app.errors} errors, "
                  f"{self.app.lives} lives")
         self.held.clear()
-        whole = ("Connected", "Established", "UpToDate", "UpToDate", False)
 
         def one_again():
-            states = self.operate().values()
-            return (all(s and (s["conn"], s["repl"], s["disk"], s["peer_disk"], s["suspended"]) == whole for s in states)
-                    and any(s["role"] == "Primary" for s in states))
+            states = self.operate()
+            return self.whole(states) and any(s["role"] == "Primary" for s in states.values())
 
         try:
-            eventually("both nodes UpToDate, one Primary", one_again, SETTLE, 0.2)
+            eventually("all nodes UpToDate, one Primary", one_again, SETTLE, 0.2)
         except TookTooLong:
             raise TookTooLong(f"not one again within {SETTLE:g} s: {[self.look(n) for n in self.c.nodes]}") from None
         before = self.app.written
@@ -296,9 +301,9 @@ class Round:
             assert not bad, (n.name, bad[:10])
 
 
-def one_round(seed, **options):
+def one_round(seed, kind=Round, **options):
     with C.Cluster() as c:
-        r = Round(c, seed, **options)
+        r = kind(c, seed, **options)
         try:
             r.run()
         except BaseException:
@@ -315,20 +320,23 @@ def end(*_):
     sys.exit(128 + signal.SIGTERM)
 
 
-def main():
-    signal.signal(signal.SIGTERM, end)
-    p = argparse.ArgumentParser(description="faults on real processes")
+def arguments(description):
+    p = argparse.ArgumentParser(description=description)
     p.add_argument("--rounds", type=int, default=10)
     p.add_argument("--seed", type=int, default=int(time.time()))
     p.add_argument("--writes", type=int, default=WRITES)
     p.add_argument("--rate", type=int, default=1500, help="requests a second")
     p.add_argument("--fault", action="append", help="only this one; may be given more than once")
-    a = p.parse_args()
+    return p
+
+
+def main(a, kind=Round):
+    signal.signal(signal.SIGTERM, end)
     bad = []
     for seed in range(a.seed, a.seed + a.rounds):
         start = time.monotonic()
         try:
-            r = one_round(seed, writes=a.writes, rate=a.rate, faults=a.fault)
+            r = one_round(seed, kind, writes=a.writes, rate=a.rate, faults=a.fault)
             print(f"seed {seed}: {r.app.written} writes, {r.app.read} reads, {r.app.lives} lives, "
                   f"{r.suffered} faults, {time.monotonic() - start:.0f} s", flush=True)
         except (AssertionError, Failed, TookTooLong) as e:
@@ -339,4 +347,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(arguments("faults on two real processes").parse_args())

@@ -121,6 +121,32 @@ def test_a_secondary_dies_and_is_brought_up_to_date(cluster):
     verify(c, *journals)
 
 
+def test_after_an_outage_the_role_is_moved_at_once(cluster):
+    """What two Secondaries have marked of each other as one of them was cut off is settled while there is a Primary: it is
+    no reason to compare again when there is none."""
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    journals = []
+    for turn, gone in enumerate([c, b]):
+        load = Load(a, seed=turn, seconds=100, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
+        load.wait_writes(100)
+        gone.cut()
+        eventually("the loss is noticed", lambda: all(towards(n, gone)["conn"] != "Connected" for n in (a, b, c) if n is not gone))
+        load.wait_writes(200)
+        gone.heal()
+        all_together(a, b, c)
+        load.wait_writes(100)
+        journals.append(load.interrupt())
+    before = {n: len(n.log()) for n in (a, b, c)}
+    a.urbd("secondary", "r0")
+    c.urbd("primary", "r0")
+    verify(c, *journals)
+    c.urbd("secondary", "r0")
+    for n in (a, b, c):
+        assert "[reconcile" not in n.log()[before[n]:], n.log()[before[n]:]
+    equal(a, b, c)
+
+
 @pytest.mark.parametrize("protocol", "AC")
 def test_the_primary_dies_and_another_goes_on(cluster, protocol):
     """The two that are left become the same, and one of them is promoted. Who died comes back as a target."""

@@ -14,10 +14,10 @@ MESH = "connection-mesh { hosts a b c; }"
 PAIRS = "connection { host a; host b; } connection { host a; host c; } connection { host b; host c; }"
 
 
-def text(nodes, connections):
+def text(nodes, connections, net=FAST_NET, disk=FAST_DISK):
     hosts = "".join(f"  on {n.name} {{ node-id {i}; address ipv4 {n.ip}:{PORT}; volume 0 {{ device /dev/drbd0 minor 0; "
                     f"disk {n.disk_path()}; meta-disk internal; }} }}\n" for i, n in enumerate(nodes))
-    return f"resource r0 {{\n  net {{ protocol C; {FAST_NET} }}\n  disk {{ {FAST_DISK} }}\n{hosts}  {connections}\n}}\n"
+    return f"resource r0 {{\n  net {{ protocol C; {net} }}\n  disk {{ {disk} }}\n{hosts}  {connections}\n}}\n"
 
 
 @pytest.fixture(params=["mesh", "pairs"])

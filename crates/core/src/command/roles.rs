@@ -237,6 +237,7 @@ impl Resource {
             return (Some(Waiting::Demote { force, asked: false }), None);
         }
         if self.changes_in_two_phases() {
+            self.settle_marks_of_others();
             return match self.agree_in_two_phases(id, &Set::Role(Role::Secondary).into()) {
                 Ok(_) => (Some(Waiting::Demote { force, asked: true }), None),
                 Err(Refusal { code: Code::InTransientState, .. }) => {

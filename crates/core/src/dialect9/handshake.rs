@@ -490,6 +490,8 @@ impl Resource {
         if let Err(refusal) = self.change(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
             self.protocol_error(i, "handshake-refused", text);
+        } else {
+            self.note_let_in(i);
         }
     }
 

@@ -10,8 +10,11 @@ use crate::request::Request;
 use units::{NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{Packet, PeersInSync, Socket};
 
-/// It is said of so much at a time.
+/// It is said of so much at a time during a resync.
 const EXTENT: u64 = (4 << 20) / 512;
+
+/// It is said of no more at a time.
+const MOST: u64 = (1 << 30) / 512;
 
 impl Resource {
     /// A block of a resync is on the target's disk.
@@ -58,6 +61,33 @@ impl Resource {
         let packet = PeersInSync { sector: range.start, nodes: nodes.into(), size: range.len() };
         for i in nodes {
             self.send(i, Socket::Control, d, Packet::PeersInSync(packet), Segments::None);
+        }
+    }
+
+    /// A peer was connected.
+    pub(super) fn note_let_in(&mut self, i: NodeId) {
+        let late = self.in_mesh9() && self.state.is_primary();
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.let_in_late = late;
+        }
+    }
+
+    /// Before this node ceases to be Primary, and when nothing is being written any more: what the others have marked
+    /// among each other, as one of them was away, all of them have by now. Otherwise they would compare again as soon as
+    /// nobody is Primary.
+    pub(crate) fn settle_marks_of_others(&mut self) {
+        let all = self.connections.values_mut().filter_map(|c| c.nine_mut());
+        let late = all.fold(false, |late, nine| late | std::mem::take(&mut nine.let_in_late));
+        if !late {
+            return;
+        }
+        self.say_who_has_what();
+        for d in self.devices.ids() {
+            let size = self.devices[d].size;
+            for start in (0..size.0).step_by(MOST as usize) {
+                let end = Sector(start.saturating_add(MOST)).min(size);
+                self.tell_who_is_in_sync(d, SectorRange { start: Sector(start), end });
+            }
         }
     }
 

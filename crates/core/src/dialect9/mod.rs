@@ -50,6 +50,8 @@ pub(crate) struct Nine {
     flushes: u64,
     /// The peer has asked that.
     flush_asked: Option<FlushAsked>,
+    /// It was connected while this node was Primary: the others may have marked what it got by a resync.
+    let_in_late: bool,
 }
 
 impl Nine {

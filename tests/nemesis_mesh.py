@@ -1,0 +1,190 @@
+#!/usr/bin/python3
+"""The nemesis of nemesis.py among three nodes and more, all connected, in DRBD 9's dialect: `make nemesis NODES=3`.
+
+One of them is Primary. It is followed by another one when an operator moves it, and when it dies: by one that was connected
+and UpToDate then, which has all that was acknowledged. At the end all copies must be the same, and each node must hold what the
+application was promised.
+"""
+
+import time
+from functools import partial
+from itertools import permutations
+
+from cluster import MIB, Failed, eventually
+from faulty_disk import FaultyDisk
+from nemesis import Round, arguments, main
+from test_three_nine import OPTIONS
+from test_three_nodes import MESH, text
+
+SIZE = 20 * MIB
+WHOLE = ("Connected", "Established", "UpToDate")
+
+
+class Mesh(Round):
+    """`nodes` of them; a fault hits a node, or all links of a node, or one of its links in one direction."""
+
+    least = 12
+
+    def __init__(self, *args, nodes=3, **options):
+        self.nodes = nodes
+        super().__init__(*args, **options)
+
+    def configure(self):
+        rng = self.rng
+        names = "abcdefgh"[:self.nodes]
+        for name in names:
+            FaultyDisk(self.c.node(name, size=SIZE), write_error=rng.choice(("EIO", "ENOSPC")),
+                       share=rng.choice(("100%", "10%")))
+        net = "ping-int 1; ping-timeout 5; timeout 10; connect-int 1; ko-count 3;"
+        disk = f"on-io-error detach; al-extents {rng.choice((67, 1237))};"
+        disk += rng.choice(("", " c-plan-ahead 0; resync-rate 4M;", " c-plan-ahead 0; resync-rate 40M;"))
+        if rng.random() < 0.3:
+            net += " csums-alg crc32c;"
+        if rng.random() < 0.3:
+            net += " data-integrity-alg crc32c;"
+        nodes = self.c.nodes
+        mesh = MESH.replace("a b c", " ".join(names))
+        config = text(nodes, f"{mesh} {OPTIONS}", net, disk)
+        for n in nodes:
+            n.put_res("r0", config)
+            n.urbd("create-md", "--force", "--format=v09", f"--max-peers={self.nodes - 1}", "r0")
+        for n in nodes:
+            n.start()
+        for n in nodes:
+            eventually("connected", lambda n=n: all(x["connection-state"] == "Connected" for x in n.status()["connections"]), 60)
+        nodes[0].urbd("primary", "--force", "r0")
+        eventually("all together", lambda: self.whole({n: self.look(n) for n in nodes}), 90)
+        self.say(f"net {net}; disk {disk}")
+        self.home, self.failover = nodes[0], False
+        self.complete = set(nodes)
+
+    def look(self, n):
+        if not self.alive(n) or n in self.frozen:
+            return None
+        try:
+            s = n.status()
+        except (Failed, StopIteration):
+            return None
+        return {"role": s["role"], "disk": s["devices"][0]["disk-state"], "suspended": s["suspended"],
+                "peers": {c["name"]: (c["connection-state"], c["peer_devices"][0]["replication-state"],
+                                      c["peer_devices"][0]["peer-disk-state"]) for c in s["connections"]}}
+
+    @staticmethod
+    def whole(states):
+        return all(s and s["disk"] == "UpToDate" and not s["suspended"] and all(p == WHOLE for p in s["peers"].values())
+                   for s in states.values())
+
+    def operate(self):
+        for n in self.c.nodes:
+            if self.ended_by_itself(n):
+                raise AssertionError(f"{n.name}: its process ended with {n.processes['r0'].returncode}\n{n.log()[-3000:]}")
+            if not self.alive(n) and time.monotonic() > self.held.get(n, 0) and not n.disks[0].on:
+                self.start(n)
+        states = {n: self.look(n) for n in self.c.nodes}
+        for n, s in states.items():
+            if s and s["disk"] == "Diskless" and not n.disks[0].on:
+                if s["role"] == "Primary":
+                    # Its peers have what it acknowledged; it may attach as a Secondary.
+                    self.say(f"secondary {n.name}")
+                    self.try_verb(n, "secondary")
+                self.say(f"attach {n.name}")
+                self.try_verb(n, "attach")
+            for peer, (conn, _, _) in s["peers"].items() if s else ():
+                if conn == "StandAlone":
+                    assert "SplitBrain" not in n.log(), f"{n.name}: split brain, and there never were two Primaries"
+                    self.say(f"connect {n.name} {peer}")
+                    self.try_verb(n, "connect", f"r0:{peer}")
+        if self.whole(states) and not any(n.disks[0].on for n in self.c.nodes):
+            self.complete = set(self.c.nodes)
+        self.promote(states)
+        return states
+
+    def promote(self, states):
+        s = states[self.home]
+        if s and s["role"] != "Primary" and s["disk"] in ("UpToDate", "Consistent") and self.home in self.complete \
+                and not any(x and x["role"] == "Primary" for x in states.values()):
+            self.say(f"primary {self.home.name}")
+            self.try_verb(self.home, "primary")
+
+    def kill(self, n):
+        if n is self.home:
+            self.fail_over()
+        else:
+            super().kill(n)
+
+    def fail_over(self, _=None):
+        """Kills the Primary. One of those that have all that it acknowledged follows it, if there is one."""
+        lost = self.home
+        s, log = self.look(lost), lost.log() if self.alive(lost) else ""
+        super().kill(lost)
+        if not s or s["role"] != "Primary" or s["suspended"]:
+            return
+        # What became of its links after the look, it has said.
+        if lost.log()[len(log):].count("conn( Connected ->"):
+            return
+        able = [x for x in self.c.nodes if x is not lost and s["peers"][x.name] == WHOLE
+                and not x.disks[0].on and x not in self.frozen]
+        if able:
+            self.home = self.rng.choice(able)
+            self.complete = {x for x in able if x in self.complete} | {self.home}
+            self.say(f"{self.home.name} follows {lost.name}")
+
+    def together(self):
+        return not any(n.disks[0].on for n in self.c.nodes) and self.whole({n: self.look(n) for n in self.c.nodes})
+
+    def move(self, n):
+        if n is not self.home and self.together():
+            self.say(f"from {self.home.name} to {n.name}")
+            self.try_verb(self.home, "secondary")
+            if self.look(self.home)["role"] == "Secondary":
+                self.home = n
+
+    def mute(self, n):
+        n.lose_packets_to(self.rng.choice([x for x in self.c.nodes if x is not n]))
+
+    def lose_disk(self, n):
+        """By an operator, who puts it back (`operate`)."""
+        if n is not self.home and self.complete == set(self.c.nodes):
+            self.complete.discard(n)
+            self.try_verb(n, "detach")
+
+    def spoil(self, fault):
+        spoil = super().spoil(fault)
+        # A Primary without a disk cannot write in this dialect yet, and it is no target.
+        return lambda n: n is self.home or spoil(n)
+
+    def faults(self):
+        faults = super().faults()
+        faults["mute"] = self.mute, lambda n: n.find_packets()
+        faults["fail-over"] = self.fail_over, lambda n: None
+        faults["move"] = self.move, lambda n: None
+        faults["detach"] = self.lose_disk, lambda n: None
+        return faults
+
+    def check(self):
+        for n in self.c.nodes:
+            assert "panicked" not in n.log(), n.log()[-3000:]
+        self.c.assert_same()
+        for n in self.c.nodes:
+            primary = next(x for x in self.c.nodes if x.status()["role"] == "Primary")
+            if n is not primary:
+                eventually("demotion", lambda p=primary: p.call("secondary", "r0").rc == 0, 20)
+                # Marks of two Secondaries for each other are compared, and settled by copying, when nobody is Primary.
+                eventually(f"promotion of {n.name}", lambda n=n: n.call("primary", "r0").rc == 0, 30)
+            with n.nbd() as h:
+                bad = self.app.verify(h)
+            assert not bad, (n.name, bad[:10])
+        for n, other in permutations(self.c.nodes, 2):
+            eventually(f"{n.name} knows that {other.name} is the same", lambda n=n, other=other: not self.marked(n, other), 20)
+
+    @staticmethod
+    def marked(n, other):
+        c = next(c for c in n.status()["connections"] if c["name"] == other.name)
+        return c["peer_devices"][0]["out-of-sync"]
+
+
+if __name__ == "__main__":
+    p = arguments("faults on three real processes and more")
+    p.add_argument("--nodes", type=int, default=3)
+    a = p.parse_args()
+    main(a, partial(Mesh, nodes=a.nodes))
