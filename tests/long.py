@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""Proofs that take long: `make long PART=kills|restarts|postgres|targets [ROUNDS=n]`.
+"""Proofs that take long: `make long PART=kills|restarts|postgres|fail-overs|targets [ROUNDS=n]`.
 
     kills      kill -9 of the Primary's process under ext4, fio --verify=crc32c and checked direct writes; 1,000 rounds
     restarts   the same with `urbd restart`
     postgres   both in turn under PostgreSQL and pgbench; 50 rounds
+    fail-overs PostgreSQL among three nodes: the Primary is killed, another one goes on; 20 rounds
     targets    a Primary with the kernel's DRBD that is copied to by urbd, at protocol 96 with digests and a short
                ko-count, writes meanwhile: each write is answered; 300 rounds
 
@@ -28,6 +29,7 @@ sys.path.insert(0, TESTS)
 
 from cluster import FAST_NET, Cluster, MIB, eventually  # noqa: E402
 import kernel_peer  # noqa: E402
+from failovers import fail_overs  # noqa: E402
 from kernel_peer import Lab  # noqa: E402
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes  # noqa: E402
 from test_handover import Application, kill, restart  # noqa: E402
@@ -233,6 +235,7 @@ PARTS = {
     "kills": (file_system, kill, 1000, 50),
     "restarts": (file_system, restart, 1000, 50),
     "postgres": (database, None, 50, 10),
+    "fail-overs": (fail_overs, None, 20, 10),
     "targets": (target_in_use, "96", 300, 20),
 }
 

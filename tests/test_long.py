@@ -30,6 +30,13 @@ def test_a_database_goes_on(tmp_path):
     assert figures(tmp_path, "postgres")["rounds"] == 4
 
 
+@pytest.mark.limit(240)
+def test_a_database_goes_on_elsewhere(tmp_path):
+    """Three nodes: each is Primary once, and is killed under PostgreSQL."""
+    assert long.main(["--part", "fail-overs", "--directory", str(tmp_path), "--rounds", "3"]) == 0
+    assert figures(tmp_path, "fail-overs")["rounds"] == 3
+
+
 @pytest.mark.limit(120)
 def test_writes_of_a_target_are_answered(tmp_path):
     assert long.main(["--part", "targets", "--directory", str(tmp_path), "--rounds", "1"]) == 0

@@ -13,9 +13,9 @@ SIZE = 32 * MIB
 OPTIONS = "urbd { protocol-version-max 124; }"
 
 
-def prepared(cluster, protocol="C"):
+def prepared(cluster, protocol="C", size=SIZE):
     """Fresh metadata, not started."""
-    nodes = [cluster.node(name, size=SIZE) for name in "abc"]
+    nodes = [cluster.node(name, size=size) for name in "abc"]
     config = text(nodes, f"{MESH} {OPTIONS}").replace("protocol C;", f"protocol {protocol};")
     for n in nodes:
         n.put_res("r0", config)
@@ -145,6 +145,21 @@ def test_after_an_outage_the_role_is_moved_at_once(cluster):
     for n in (a, b, c):
         assert "[reconcile" not in n.log()[before[n]:], n.log()[before[n]:]
     equal(a, b, c)
+    a.urbd("primary", "r0")
+    # It is outdated as it does not reach the Primary: that is not why it has no disk later.
+    a.urbd("disconnect", "r0:c")
+    eventually("c is outdated", lambda: "[primary-out-of-reach]" in c.log())
+    a.urbd("connect", "r0:c")
+    all_together(a, b, c)
+    c.urbd("detach", "r0")
+    said = " ".join(c.urbd("status", "r0").out.split())
+    assert "No disk is attached: this node keeps no copy. Next:" in said, said
+    a.urbd("secondary", "r0")
+    refused = c.call("primary", "r0")
+    assert refused.rc == 17 and "no disk is attached here" in refused.err, refused
+    a.urbd("primary", "r0")
+    refused = b.call("primary", "r0")
+    assert refused.rc == 11 and "a is Primary: make it Secondary first" in refused.err, refused
 
 
 @pytest.mark.parametrize("protocol", "AC")

@@ -532,11 +532,20 @@ impl Resource {
     fn refusal(&self, d: VolumeNr, code: Code) -> CommandError {
         let view = self.view(d);
         let text = match code {
-            Code::TwoPrimaries if self.connections.values().any(|c| c.cfg.two_primaries) => {
-                "the peer is Primary, and below protocol 100 there can be one only: make it Secondary first, or upgrade it"
-                    .to_owned()
+            Code::TwoPrimaries => {
+                let primary = self.connected().find(|(i, _)| self.state.peers[*i].role() == Role::Primary);
+                let name = primary.map_or("the peer", |(_, c)| &c.cfg.peer_name);
+                if self.connections.values().any(|c| c.cfg.two_primaries) {
+                    format!(
+                        "{name} is Primary, and below protocol 100 there can be one only: make it Secondary first, or upgrade it"
+                    )
+                } else {
+                    format!("{name} is Primary: make it Secondary first, or set allow-two-primaries")
+                }
             }
-            Code::TwoPrimaries => "the peer is Primary: make it Secondary first, or set allow-two-primaries".to_owned(),
+            Code::NoUpToDateDisk if self.in_mesh9() && view.disk == DiskState::Diskless => {
+                "no disk is attached here, and among several peers the Primary needs one: attach it first".to_owned()
+            }
             Code::NoUpToDateDisk => {
                 format!(
                     "no UpToDate data would be accessible (disk {}, peer disk {}): connect or sync first; --force only if this copy is the one to keep",

@@ -163,7 +163,7 @@ pub struct ConnectionConfig {
     /// `protocol`.
     pub protocol: Protocol,
     /// Highest protocol version to offer: 86 to 101, or 118 to 124 for a peer that may speak DRBD 9's dialect. That is
-    /// not complete (no resync, no volume without a disk), so that nothing offers it without being told to.
+    /// not complete (no volume without a disk), so that nothing offers it without being told to.
     pub max_version: u32,
     /// `cram-hmac-alg` (with `shared-secret` in the engine).
     pub cram_hmac: Option<String>,

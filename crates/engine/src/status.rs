@@ -59,6 +59,11 @@ impl Causes {
         self.0.retain(|(about, _), _| *about != Some(peer));
     }
 
+    /// The same, of the disk of this volume or of all.
+    pub(crate) fn forget_disks(&mut self, which: Option<VolumeNr>) {
+        self.0.retain(|about, _| !matches!(about, (None, Some(volume)) if which.is_none_or(|which| which == *volume)));
+    }
+
     fn of(&self, peer: Option<NodeId>, volume: Option<VolumeNr>) -> Option<Cause> {
         self.0.get(&(peer, volume)).cloned()
     }

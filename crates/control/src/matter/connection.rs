@@ -203,7 +203,9 @@ impl List<'_> {
             }
             DiskState::Outdated => {
                 let text = format!("The disk of {name} has old data, and is not being copied.");
-                self.add(object, Weight::Warning, "peer-disk-outdated", text, there("invalidate"));
+                // Among several nodes the newer data may be on another one, which that node does not reach: it says so.
+                let next = if r.connections.len() > 1 { "status" } else { "invalidate" };
+                self.add(object, Weight::Warning, "peer-disk-outdated", text, there(next));
             }
             // Said once, of this node's own disk.
             DiskState::Inconsistent if r.device(p.volume).is_some_and(|d| d.disk == DiskState::Inconsistent) => {}

@@ -161,6 +161,10 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (peer_disk(DiskState::Diskless), "peer-disk-missing", "keeps no copy", "on bravo: urbd attach r0"),
         (peer_disk(DiskState::Failed), "peer-disk-missing", "keeps no copy", "on bravo: urbd attach r0"),
         (peer_disk(DiskState::Outdated), "peer-disk-outdated", "old data", "on bravo: urbd invalidate r0"),
+        (with(|r| {
+            r.connections.push(ConnectionStatus::new("charlie", ConnectionState::Connected));
+            r.connections[0].peer_devices[0].peer_disk = DiskState::Outdated;
+        }), "peer-disk-outdated", "The disk of bravo has old data", "on bravo: urbd status r0"),
         (peer_disk(DiskState::Inconsistent), "peer-disk-inconsistent", "Inconsistent", "on bravo: urbd invalidate r0"),
         (replicating(ReplicationState::Established, |p| p.sync = None), "out-of-sync", "25600 KiB differ", "urbd disconnect r0:bravo; urbd connect r0:bravo"),
     ]

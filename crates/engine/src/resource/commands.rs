@@ -457,10 +457,13 @@ impl Runner {
                 self.volumes_with_disk().map(|volume| Command::Attach { volume }).collect()
             }
             Asked::Attach { volume } => self.each_volume(volume, |volume| Command::Attach { volume })?,
-            Asked::Detach { volume: None, force } => {
-                self.volumes_with_disk().map(|volume| Command::Detach { volume, force }).collect()
+            Asked::Detach { volume, force } => {
+                self.causes.forget_disks(volume.map(VolumeNr));
+                match volume {
+                    None => self.volumes_with_disk().map(|volume| Command::Detach { volume, force }).collect(),
+                    volume => self.each_volume(volume, |volume| Command::Detach { volume, force })?,
+                }
             }
-            Asked::Detach { volume, force } => self.each_volume(volume, |volume| Command::Detach { volume, force })?,
             Asked::Connect { peer, discard_my_data } => {
                 self.forget_causes(peer.clone())?;
                 self.each_peer(peer, |peer| Command::Connect { peer, discard_my_data, tentative: false })?
