@@ -17,7 +17,7 @@ help:
 	@echo 'make bench-resync   measure resync: idle, at a rate, beside applications, thin link, slow disk; ARGS=--quick'
 	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many, HOURS=n goes on so long'
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
-	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes under a checked load; ROUNDS=n SEED=s'
+	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes (NODES=3: three) under a checked load; ROUNDS=n SEED=s'
 	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts, postgres or targets; ROUNDS=n'
 	@echo 'make guests  what takes udev, device mapper or an old kernel, in a QEMU guest; SUITE=trixie, ROUNDS=n'
 	@echo 'make newcomer   what README.md tells a newcomer, on two empty Debian roots, timed; SUITE=trixie'
@@ -98,7 +98,7 @@ fuzz:
 nemesis:
 	tests/install test
 	$(CARGO) build --locked -p urbd
-	/usr/bin/python3 tests/nemesis.py --rounds $(or $(ROUNDS),10) --seed $(or $(SEED),1)
+	/usr/bin/python3 tests/$(if $(NODES),nemesis_mesh.py --nodes $(NODES),nemesis.py) --rounds $(or $(ROUNDS),10) --seed $(or $(SEED),1)
 
 long:
 	tests/install test

@@ -79,6 +79,7 @@ def fail_overs(cluster, _, rounds):
             finally:
                 db.stop("immediate" if killed and n < rounds else "fast", ok=n == rounds)
         here = goes_on(nodes, here)
+    complete(nodes)
     here.urbd("secondary", "r0")
     equal(*nodes)
     here.urbd("primary", "r0")
@@ -96,12 +97,16 @@ def balanced(db):
 def under_load(nodes, here, journal):
     """The one that was killed last comes back meanwhile; then some more rows are committed."""
     journal.begin()
-    for n in nodes:
-        if not n.serving():
-            n.start()
-    all_together(*nodes, timeout=60)
+    complete(nodes)
     before = len(journal.rows())
     eventually("committed rows", lambda: len(journal.rows()) > before + 20, 60)
+
+
+def complete(nodes):
+    for n in nodes:
+        if "r0" not in n.processes:
+            n.start()
+    all_together(*nodes, timeout=60)
 
 
 def goes_on(nodes, lost):

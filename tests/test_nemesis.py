@@ -11,6 +11,7 @@ import pytest
 
 import cluster as C
 import nemesis
+import nemesis_mesh
 from application import Model
 from kernel_peer import end_with_us
 from nbdio import payload
@@ -48,6 +49,15 @@ def test_round_with_failing_disks(seed):
 def test_round_with_hanging_disks(seed):
     """Disks that answer nothing for seconds, or little, while processes are killed and links are cut."""
     disk_round(seed, HANGING, "hanging disk")
+
+
+@pytest.mark.limit(300)
+@pytest.mark.parametrize("seed", [303])
+def test_round_of_three_nodes(seed):
+    """All faults, moves and fail-overs among three nodes, all connected."""
+    r = nemesis.one_round(seed, nemesis_mesh.Mesh, rate=3000, writes=3000)
+    assert r.app.written >= 3000 and r.app.read > 300 and r.app.lives >= 4
+    assert r.suffered >= r.least
 
 
 @pytest.mark.limit(120)
