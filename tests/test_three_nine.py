@@ -6,6 +6,8 @@ from itertools import permutations
 import pytest
 
 from cluster import MIB, Failed, eventually
+from test_filesystems import FSCK, MKFS, mounted, sh
+from test_handover import Application
 from test_three_nodes import MESH, same, text, together, towards
 from test_two_nodes import Load, verify
 
@@ -119,6 +121,49 @@ def test_a_secondary_dies_and_is_brought_up_to_date(cluster):
     equal(a, b, c)
     c.urbd("primary", "r0")
     verify(c, *journals)
+
+
+@pytest.mark.limit(120)
+def test_a_third_node_is_added_under_a_mounted_file_system(cluster):
+    """`adjust` on the Primary: the next process takes over the device, and lets the new one in."""
+    a, b, c = nodes = [cluster.node(name, size=SIZE) for name in "abc"]
+    pair = text([a, b], f"connection {{ host a; host b; }} {OPTIONS}")
+    for n in (a, b):
+        n.put_res("r0", pair)
+        n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+        n.start()
+    a.urbd("primary", "--force", "r0")
+    all_together(a, b)
+    sh(*MKFS["ext4"], a.device())
+    with mounted(a, a.device(), "ext4", a.run) as where:
+        probe = f"/proc/{a.holder}/root{where}/probe"
+        with open(probe, "wb") as f:
+            f.write(bytes(MIB))
+        app = Application(probe, 0)
+        for n in nodes:
+            n.put_res("r0", text(nodes, f"{MESH} {OPTIONS}"))
+        c.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+        c.start()
+        [before] = a.pids()
+        a.urbd("adjust", "r0")
+        assert before not in a.pids() and not a.urbd("-d", "adjust", "r0").out.strip()
+        app.goes_on()
+        b.urbd("adjust", "r0")
+        all_together(*nodes)
+        app.goes_on()
+        # And one less again.
+        for n in (a, b):
+            n.put_res("r0", pair)
+        b.kill()
+        b.start()
+        a.urbd("adjust", "r0")
+        all_together(a, b)
+        assert [x["name"] for x in a.status()["connections"]] == ["b"]
+        app.goes_on()
+        app.end()
+    sh(*FSCK["ext4"], a.device())
+    a.urbd("secondary", "r0")
+    same(a, b)
 
 
 def test_after_an_outage_the_role_is_moved_at_once(cluster):

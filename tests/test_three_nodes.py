@@ -7,6 +7,8 @@ import re
 import pytest
 
 from cluster import MIB, PORT, FAST_DISK, FAST_NET, eventually
+from test_filesystems import FSCK, MKFS, mounted, sh
+from test_handover import Application
 from test_two_nodes import Load, verify
 
 SIZE = 32 * MIB
@@ -156,3 +158,30 @@ def test_two_meet_without_the_one_that_both_await_first(three):
     c.start()
     together(b, c)
     same(b, c)
+
+
+def test_the_only_peer_is_exchanged_under_a_mounted_file_system(cluster):
+    """`adjust` on the Primary; the new peer speaks 8.4's dialect, and gets everything."""
+    a, b, c = nodes = [cluster.node(name, size=SIZE) for name in "abc"]
+    both = "connection {{ host {}; host {}; }}".format
+    for n in nodes:
+        n.put_res("r0", text([a, b], both("a", "b")) if n is not c else text(nodes, both("a", "c")))
+        n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+        n.start()
+    a.urbd("primary", "--force", "r0")
+    together(a, b)
+    sh(*MKFS["ext4"], a.device())
+    with mounted(a, a.device(), "ext4", a.run) as where:
+        probe = f"/proc/{a.holder}/root{where}/probe"
+        with open(probe, "wb") as f:
+            f.write(bytes(MIB))
+        app = Application(probe, 0)
+        a.put_res("r0", text(nodes, both("a", "c")))
+        a.urbd("adjust", "r0")
+        together(a, c)
+        assert [x["name"] for x in a.status()["connections"]] == ["c"]
+        app.goes_on()
+        app.end()
+    sh(*FSCK["ext4"], a.device())
+    a.urbd("secondary", "r0")
+    same(a, c)

@@ -87,11 +87,14 @@ fn has_other_objects(plan: &Plan) -> bool {
 }
 
 /// A process makes its volumes and connections when it starts. One that nobody uses is started anew; the peer sees it
-/// go and come back. What would keep it from starting is found before it is stopped.
+/// go and come back. On a Primary the next process takes over the devices that are in use. What would keep it from
+/// starting is found before it is stopped.
 fn restart(call: &Call, target: &Target, plan: &Plan) -> Result<u8, Problem> {
     let name = &target.name.resource;
-    if status::one(call.context, name)?.role == Role::Primary {
-        let text = format!("{name}: other volumes or peers can be taken over only while it is Secondary here");
+    let primary = status::one(call.context, name)?.role == Role::Primary;
+    let volumes = plan.steps.iter().any(|s| matches!(s, Step::NewMinor { .. } | Step::DelMinor { .. }));
+    if primary && volumes {
+        let text = format!("{name}: other volumes can be taken over only while it is Secondary here");
         return Err(Problem::new(exit::FAILURE, text).hint(format!(
             "nothing was changed; make it Secondary (the other node may be Primary meanwhile), then: urbd adjust {name}"
         )));
@@ -100,6 +103,9 @@ fn restart(call: &Call, target: &Target, plan: &Plan) -> Result<u8, Problem> {
     lifecycle::check_startable(call.context, local)?;
     let comes = |nr: VolumeNr| plan.steps.iter().any(|s| matches!(s, Step::NewMinor { volume, .. } if *volume == nr));
     lifecycle::make_clean(local, comes)?;
+    if primary {
+        return lifecycle::restart(call, target);
+    }
     lifecycle::stop(call.context, name, false)?;
     lifecycle::up(call, target)
 }
