@@ -42,9 +42,11 @@ class Mesh(Round):
             net += " csums-alg crc32c;"
         if rng.random() < 0.3:
             net += " data-integrity-alg crc32c;"
+        # What a Primary with protocol A has acknowledged may be on no other node.
+        self.protocol = rng.choice("CCBA")
         nodes = self.c.nodes
         mesh = MESH.replace("a b c", " ".join(names))
-        config = text(nodes, f"{mesh} {OPTIONS}", net, disk)
+        config = text(nodes, f"{mesh} {OPTIONS}", net, disk).replace("protocol C;", f"protocol {self.protocol};", 1)
         for n in nodes:
             n.put_res("r0", config)
             n.urbd("create-md", "--force", "--format=v09", f"--max-peers={self.nodes - 1}", "r0")
@@ -54,7 +56,7 @@ class Mesh(Round):
             eventually("connected", lambda n=n: all(x["connection-state"] == "Connected" for x in n.status()["connections"]), 60)
         nodes[0].urbd("primary", "--force", "r0")
         eventually("all together", lambda: self.whole({n: self.look(n) for n in nodes}), 90)
-        self.say(f"net {net}; disk {disk}")
+        self.say(f"protocol {self.protocol}; net {net}; disk {disk}")
         self.home, self.failover = nodes[0], False
         self.complete = set(nodes)
 
@@ -84,9 +86,10 @@ class Mesh(Round):
         for n, s in states.items():
             if s and s["disk"] == "Diskless" and not n.disks[0].on:
                 if s["role"] == "Primary":
-                    # Its peers have what it acknowledged; it may attach as a Secondary.
-                    self.say(f"secondary {n.name}")
-                    self.try_verb(n, "secondary")
+                    # It takes no disk into use; its peers have what it acknowledged.
+                    self.say(f"{n.name} has no disk")
+                    self.fail_over()
+                    continue
                 self.say(f"attach {n.name}")
                 self.try_verb(n, "attach")
             for peer, (conn, _, _) in s["peers"].items() if s else ():
@@ -117,7 +120,7 @@ class Mesh(Round):
         lost = self.home
         s, log = self.look(lost), lost.log() if self.alive(lost) else ""
         super().kill(lost)
-        if not s or s["role"] != "Primary" or s["suspended"]:
+        if not s or s["role"] != "Primary" or s["suspended"] or self.protocol == "A":
             return
         # What became of its links after the look, it has said.
         if lost.log()[len(log):].count("conn( Connected ->"):
@@ -147,11 +150,6 @@ class Mesh(Round):
         if n is not self.home and self.complete == set(self.c.nodes):
             self.complete.discard(n)
             self.try_verb(n, "detach")
-
-    def spoil(self, fault):
-        spoil = super().spoil(fault)
-        # A Primary without a disk cannot write in this dialect yet, and it is no target.
-        return lambda n: n is self.home or spoil(n)
 
     def faults(self):
         faults = super().faults()
