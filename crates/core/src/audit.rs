@@ -56,7 +56,7 @@ impl Resource {
         }
         for sent in &c.log {
             if let Some(Request::Write(w)) = self.requests.get(sent.request) {
-                assert!(w.sent.contains(i) && w.epoch == sent.epoch, "peer {i}: a write in the log: {w:?}");
+                assert!(w.legs.is_on_link(i) && w.submitted.epoch == sent.epoch, "peer {i}: a write in the log: {w:?}");
             }
         }
     }
@@ -71,7 +71,7 @@ impl Resource {
         // Those wait for the peer to come back.
         let kept = &self.connections[i].frozen;
         let pending = self.requests.iter().filter(|(key, request)| match request {
-            Request::Write(w) => w.device == d && w.pending.contains(i) && !kept.contains(key),
+            Request::Write(w) => w.device == d && w.legs.awaits(i) && !kept.contains(key),
             Request::Read(r) => r.device == d && r.remote == Some(i),
             Request::Flush(_) => false,
         });
@@ -104,11 +104,9 @@ impl Resource {
     }
 
     fn audit_write(&self, key: u64, w: &Write) {
-        let sent = w.sent;
-        assert!(w.pending.without(sent).is_empty(), "{w:?} waits for who was not sent it");
-        assert!(w.sis.without(w.ok).is_empty(), "{w:?} is in sync where it is not");
-        assert!(!w.completed || w.pending.is_empty(), "{w:?} is completed and waits");
-        if w.local == Local::Pending {
+        assert!(w.legs.adds_up(), "{w:?} is not what its legs say");
+        assert!(w.is_open() || !w.legs.awaits_any(), "{w:?} is completed and waits");
+        if w.local() == Local::Pending {
             let under_way = self.ops.iter().any(|(_, op)| matches!(op, Op::LocalWrite(k) if *k == key));
             assert!(under_way, "{w:?} waits for a disk that has nothing to do");
         }

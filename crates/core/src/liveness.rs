@@ -444,9 +444,9 @@ impl Resource {
     }
 
     fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
-        let oldest = self.connections[i].log.iter().find(|s| {
-            matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.pending.contains(i))
-        });
+        let oldest = self.connections[i].log.iter().find(
+            |s| matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.legs.awaits(i)),
+        );
         oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
     }
 

@@ -248,9 +248,9 @@ impl Resource {
         let both = c.cfg.two_primaries && self.state.is_primary();
         if !both || c.resolve_conflicts() {
             // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
-            let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededEarly);
+            let unwritten = |w: &Write| w.local() == Local::Pending && !mutant(Mutant::SupersededEarly);
             let lacks_number = both && self.lacks_number_before(i, d, seq);
-            let unwritten = range.is_some_and(|r| self.own_writes(d, r).any(|(_, w)| unwritten(w)));
+            let unwritten = range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
             if both && (lacks_number || unwritten) {
                 hit("conflicts", || (if unwritten { "waits: own disk" } else { "waits: number" }).to_owned());
             }
@@ -282,10 +282,10 @@ impl Resource {
     }
 
     /// Own writes to this range that have begun and are not complete.
-    fn own_writes(&self, d: VolumeNr, range: SectorRange) -> impl Iterator<Item = (u64, &Write)> {
+    fn own_writes(&self, d: VolumeNr, range: SectorRange) -> impl Iterator<Item = &Write> {
         let some = self.devices[d].writing.overlapping(range).next().map(|_| self.requests.iter());
-        some.into_iter().flatten().filter_map(move |(key, r)| match r {
-            Request::Write(w) if w.device == d && !w.completed && w.range.overlaps(range) => Some((key, w)),
+        some.into_iter().flatten().filter_map(move |(_, r)| match r {
+            Request::Write(w) if w.device == d && w.is_open() && w.range.overlaps(range) => Some(w),
             _ => None,
         })
     }
@@ -305,13 +305,13 @@ impl Resource {
             return None;
         }
         // What the peer has answered is older than what it has sent since, and may be waiting for a barrier only.
-        let open = |w: &Write| w.sent.contains(i) && !w.ok.contains(i) && !w.done.contains(i);
         // What is frozen is sent again when that ends, on this connection for the first time.
-        let kept = |key: u64| self.connections[i].frozen.contains(&key) && !mutant(Mutant::FrozenInTheWay);
-        let mut ours = self.own_writes(d, range).filter(|(key, w)| open(w) && !kept(*key)).map(|(_, w)| w).peekable();
+        let kept = |w: &Write| w.legs.is_kept(i) && w.legs.awaits(i) && mutant(Mutant::FrozenInTheWay);
+        let open = |w: &Write| w.legs.is_unanswered(i) || kept(w);
+        let mut ours = self.own_writes(d, range).filter(|w| open(w)).peekable();
         ours.peek()?;
         let durable = flags.contains(DpFlags::FUA) && !mutant(Mutant::DurableSuperseded);
-        let refused = |w: &Write| matches!(w.local, Local::Failed(_)) && !mutant(Mutant::RefusedSupersedes);
+        let refused = |w: &Write| matches!(w.local(), Local::Failed(_)) && !mutant(Mutant::RefusedSupersedes);
         let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable) && !refused(w));
         self.note_conflict(d, action, range, contained);
         Some(if contained { Packet::Superseded } else { Packet::RetryWrite })
@@ -328,14 +328,12 @@ impl Resource {
             return;
         }
         hit("conflicts", || {
-            let refused = |w: &Write| matches!(w.local, Local::Failed(_));
-            let why =
-                match self.own_writes(d, range).filter(|(_, w)| w.range.contains(range)).map(|(_, w)| refused(w)).min()
-                {
-                    None => "in part",
-                    Some(false) => "durable",
-                    Some(true) => "refused",
-                };
+            let refused = |w: &Write| matches!(w.local(), Local::Failed(_));
+            let why = match self.own_writes(d, range).filter(|w| w.range.contains(range)).map(refused).min() {
+                None => "in part",
+                Some(false) => "durable",
+                Some(true) => "refused",
+            };
             format!("repeat: {why}")
         });
     }
