@@ -47,14 +47,18 @@ impl Resource {
         assert_eq!(c.working, writes + reads.sum::<u64>(), "what the disks do for peer {i}");
         if c.link.is_none() {
             assert!(!self.state.is_connected(i), "peer {i} is connected without a link");
-            assert!(c.held.is_empty() && c.log.is_empty() && c.barriers.is_empty(), "peer {i}: left from a link");
+            assert!(c.held.is_empty() && c.log.is_at_rest(), "peer {i}: left from a link");
             assert!(c.epochs.is_empty(), "peer {i}: epochs of no link");
         }
-        let epochs = c.log.iter().zip(c.log.iter().skip(1));
+        for key in c.log.kept() {
+            let kept = self.requests.get(key).is_none_or(|r| matches!(r, Request::Write(w) if w.legs.is_kept(i)));
+            assert!(kept, "peer {i}: {key:#x} is not kept for its return");
+        }
+        let epochs = c.log.unconfirmed().zip(c.log.unconfirmed().skip(1));
         for (one, next) in epochs {
             assert!(next.epoch.wrapping_sub(one.epoch) < 1 << 31, "peer {i}: epochs {} and {}", one.epoch, next.epoch);
         }
-        for sent in &c.log {
+        for sent in c.log.unconfirmed() {
             if let Some(Request::Write(w)) = self.requests.get(sent.request) {
                 assert!(w.legs.is_on_link(i) && w.submitted.epoch == sent.epoch, "peer {i}: a write in the log: {w:?}");
             }
@@ -69,9 +73,8 @@ impl Resource {
         );
         let pd = &self.connections[i].peer_devices[d];
         // Those wait for the peer to come back.
-        let kept = &self.connections[i].frozen;
-        let pending = self.requests.iter().filter(|(key, request)| match request {
-            Request::Write(w) => w.device == d && w.legs.awaits(i) && !kept.contains(key),
+        let pending = self.requests.iter().filter(|(_, request)| match request {
+            Request::Write(w) => w.device == d && w.legs.awaits(i) && !w.legs.is_kept(i),
             Request::Read(r) => r.device == d && r.remote == Some(i),
             Request::Flush(_) => false,
         });
@@ -150,7 +153,7 @@ mod tests {
             |r| r.devices[VOLUME].meta_pending += 1,
             |r| r.connections[PEER].held_bytes += 1,
             |r| r.connections[PEER].working += 1,
-            |r| r.connections[PEER].barriers.push_back((1, units::Instant(0))),
+            |r| r.connections[PEER].log.sent(1, units::Instant(0)),
             |r| r.carrying_out = true,
         ];
         resource().audit();

@@ -9,6 +9,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::peer_epochs::PeerEpoch;
 use crate::peer_write::HeldPacket;
 use crate::resync::{BeforeResync, Resync};
+use crate::transfer_log::TransferLog;
 use std::collections::VecDeque;
 use units::{Instant, Sector, VolumeNr};
 use wire::Dialect;
@@ -29,15 +30,7 @@ pub(crate) struct Connection {
     pub(crate) peer_verify: wire::AlgName,
 
     // Sending (spec 1.6).
-    /// Data writes sent and not confirmed by a barrier ack, in order.
-    pub(crate) log: VecDeque<Sent>,
-    /// Epoch of the writes sent last, and how many of it.
-    pub(crate) sent_epoch: u32,
-    pub(crate) sent_in_epoch: u32,
-    /// Barriers sent and not yet acknowledged: epoch, when.
-    pub(crate) barriers: VecDeque<(u32, Instant)>,
-    /// Writes whose answer was missing when the link went down while I/O was frozen, in order.
-    pub(crate) frozen: VecDeque<u64>,
+    pub(crate) log: TransferLog,
     pub(crate) established_at: Instant,
     /// Unanswered requests were last looked at.
     pub(crate) overdue_checked: Instant,
@@ -120,13 +113,6 @@ pub(crate) enum Phase {
     Parameters,
     /// The peer's P_PROTOCOL was fine.
     Running,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
-    pub(crate) request: u64,
-    pub(crate) epoch: u32,
-    pub(crate) at: Instant,
 }
 
 #[derive(Debug)]
@@ -233,11 +219,7 @@ impl Connection {
             peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(v.volume, 0))).collect(),
             peer_csums: wire::AlgName::NONE,
             peer_verify: wire::AlgName::NONE,
-            log: VecDeque::new(),
-            sent_epoch: 0,
-            sent_in_epoch: 0,
-            barriers: VecDeque::new(),
-            frozen: VecDeque::new(),
+            log: TransferLog::default(),
             established_at: Instant(0),
             overdue_checked: Instant(0),
             held: VecDeque::new(),
@@ -322,11 +304,6 @@ impl Connection {
     /// Largest discard that the peer takes.
     pub(crate) fn max_discard(&self) -> u64 {
         if self.has(wire::Features::WRITE_SAME) { 128 << 20 } else { 4 << 20 }
-    }
-
-    /// The newest epoch that has a write the peer has not confirmed.
-    pub(crate) fn last_unconfirmed_epoch(&self) -> Option<u32> {
-        self.log.back().map(|s| s.epoch)
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {

@@ -223,8 +223,8 @@ impl Resource {
         self.requests_lost_peer(i);
         self.forget_survivor(i);
         self.close_epoch();
-        if self.connections.values().all(|c| c.sent_in_epoch == 0) {
-            self.barriers_due = None;
+        if !self.connections.values().any(|c| c.log.owes_barrier()) {
+            self.epoch.barriers_done();
         }
         self.connections[i].asked_later = None;
         self.peer_gone_for_commands(i);
@@ -422,7 +422,7 @@ impl Resource {
         self.connections[i].overdue_checked = now;
         let c = &self.connections[i];
         let write_overdue = self.oldest_pending(i).is_some_and(|at| now >= at + limit);
-        let barrier_overdue = c.barriers.front().is_some_and(|(_, at)| now >= *at + limit);
+        let barrier_overdue = c.log.barrier_since().is_some_and(|at| now >= at + limit);
         if self.resync_deadline(i, limit).is_some_and(|t| now >= t) {
             let text = format!("resync requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
             return self.drop_link(i, Lost::Timeout, "resync-timeout", text);
@@ -444,7 +444,7 @@ impl Resource {
     }
 
     fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
-        let oldest = self.connections[i].log.iter().find(
+        let oldest = self.connections[i].log.unconfirmed().find(
             |s| matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.legs.awaits(i)),
         );
         oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
@@ -480,10 +480,10 @@ impl Resource {
             at(self.change_deadline(i));
             at(c.number_missing.map(|since| since + c.cfg.ping_timeout));
             at(Some(c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |s| s + c.cfg.ping_timeout)));
-            if let (Some(limit), Some(front)) = (self.patience(i), c.log.front()) {
+            if let (Some(limit), Some(oldest)) = (self.patience(i), c.log.oldest_since()) {
                 // The front may be one that nobody waits for any more: not twice at once.
                 let again = c.overdue_checked + Duration(limit.0 / 2);
-                at(Some((front.at + limit).max(c.established_at + limit).max(again)));
+                at(Some((oldest + limit).max(c.established_at + limit).max(again)));
             }
         }
         for dev in self.devices.values() {
@@ -492,7 +492,7 @@ impl Resource {
                 at(Some(self.now + Duration(limit.0 / 2 + 1)));
             }
         }
-        at(self.barriers_due);
+        at(self.epoch.barriers_due());
         at(self.transaction_timer());
         at(self.attach_timer());
         at(self.positions_timer());

@@ -65,7 +65,7 @@ impl Resource {
         (again.came, again.again) = (came, Some(repetition));
         self.devices[d].blocked.push_back(again);
         // The peer may write what is of one epoch in any order, and it may end here, with an error.
-        if epoch == self.epoch && !mutant(Mutant::RestartInOneEpoch) {
+        if epoch == self.epoch.number() && !mutant(Mutant::RestartInOneEpoch) {
             self.close_epoch();
         }
         self.try_finish(key);

@@ -4,7 +4,6 @@
 use crate::Resource;
 use crate::api::{ConnectionState, Effect, Segments};
 use crate::config::Protocol;
-use crate::connection::Sent;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::latency::Stage;
@@ -45,11 +44,10 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         let (range, kind, fua, data) = (w.range, w.kind, w.fua, w.data());
         let (epoch, position, sole) = (w.submitted.epoch, w.submitted.position, w.submitted.sole);
-        self.close_older_epoch(i, epoch);
+        self.enter_epoch(i, epoch);
         self.announce_position(i, position, range.len());
         let c = &mut self.connections[i];
-        c.sent_in_epoch += 1;
-        c.log.push_back(Sent { request: key, epoch, at: self.now });
+        c.log.sent(key, self.now);
         let protocol = if sole { Protocol::C } else { c.cfg.protocol };
         // What nobody else has must survive the peer's loss of power: nothing here could send it again.
         let alone = sole && !mutant(Mutant::VolatileOnPeer);
@@ -93,33 +91,26 @@ impl Resource {
     }
 
     /// A barrier between the writes sent last and those of another epoch.
-    fn close_older_epoch(&mut self, i: NodeId, epoch: u32) {
-        let c = &mut self.connections[i];
-        if c.sent_epoch != epoch {
-            let (old, sent) = (c.sent_epoch, c.sent_in_epoch);
-            c.sent_epoch = epoch;
-            c.sent_in_epoch = 0;
-            if sent > 0 {
-                c.barriers.push_back((old, self.now));
-                self.send_connection(i, Socket::Data, Packet::Barrier(BarrierNr(old)));
-            }
+    fn enter_epoch(&mut self, i: NodeId, epoch: u32) {
+        if let Some(old) = self.connections[i].log.enter(epoch, self.now) {
+            self.send_connection(i, Socket::Data, Packet::Barrier(BarrierNr(old)));
         }
     }
 
-    /// Sends the barriers of closed epochs that no further write has carried along within [`BARRIER_WAIT`].
+    /// Sends the barriers of closed epochs that no further write has carried along in time.
     pub(crate) fn send_late_barriers(&mut self) {
         let pressed = |dev: &Device| dev.al_queue.is_starved();
-        if self.barriers_due.is_some_and(|at| at <= self.now) || self.devices.values().any(pressed) {
+        if self.epoch.barriers_due().is_some_and(|at| at <= self.now) || self.devices.values().any(pressed) {
             self.send_due_barriers();
         }
     }
 
     /// Sends the barriers of closed epochs.
     pub(crate) fn send_due_barriers(&mut self) {
-        if self.barriers_due.take().is_some() {
+        if self.epoch.barriers_done() {
             for i in self.connections.ids() {
-                if self.connections[i].sent_in_epoch > 0 {
-                    self.close_older_epoch(i, self.epoch);
+                if self.connections[i].log.owes_barrier() {
+                    self.enter_epoch(i, self.epoch.number());
                 }
             }
         }
@@ -132,7 +123,7 @@ impl Resource {
         if self.mark_out_of_sync(i, d, range) == 0 {
             return;
         }
-        self.close_older_epoch(i, self.epoch);
+        self.enter_epoch(i, self.epoch.number());
         let notice = BlockRange { sector: range.start, size: range.len() };
         self.send(i, Socket::Data, d, Packet::OutOfSync(notice), Segments::None);
     }
@@ -191,7 +182,7 @@ impl Resource {
             if data_to.contains(i) {
                 continue;
             }
-            for sent in &c.log {
+            for sent in c.log.unconfirmed() {
                 if let Some(Request::Write(w)) = self.requests.get_mut(sent.request)
                     && w.device == d
                     && w.range.overlaps(range)
@@ -249,7 +240,7 @@ impl Resource {
 
     /// Are writes on their way to the peer that the disk here did not get?
     pub(crate) fn writes_elsewhere(&self, i: NodeId, d: VolumeNr) -> bool {
-        let mut sent = self.connections[i].log.iter().map(|sent| self.requests.get(sent.request));
+        let mut sent = self.connections[i].log.unconfirmed().map(|sent| self.requests.get(sent.request));
         let lacked = |local| matches!(local, Local::None | Local::Failed(_));
         sent.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && w.is_open() && lacked(w.local())))
     }
@@ -260,9 +251,9 @@ impl Resource {
     pub(crate) fn account_for_sent(&mut self, i: NodeId, d: VolumeNr) {
         let mut open = Vec::new();
         let c = &self.connections[i];
-        let frozen = c.frozen.iter().filter(|_| !mutant(Mutant::FrozenNotAccounted));
-        for key in c.log.iter().map(|sent| &sent.request).chain(frozen) {
-            if let Some(Request::Write(w)) = self.requests.get_mut(*key)
+        let kept = c.log.kept().filter(|_| !mutant(Mutant::FrozenNotAccounted));
+        for key in c.log.unconfirmed().map(|sent| sent.request).chain(kept) {
+            if let Some(Request::Write(w)) = self.requests.get_mut(key)
                 && w.device == d
             {
                 w.legs.account(i);
@@ -300,7 +291,7 @@ impl Resource {
     /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on
     /// the other stream, may come too late to say what this one lacks.
     pub(crate) fn note_unconfirmed_missing(&mut self, i: NodeId, d: VolumeNr) {
-        let unsure = self.connections[i].log.iter().any(|sent| {
+        let unsure = self.connections[i].log.unconfirmed().any(|sent| {
             matches!(self.requests.get(sent.request), Some(Request::Write(w))
                 if w.device == d && !w.is_open() && !w.submitted.sole)
         });
@@ -333,26 +324,24 @@ impl Resource {
 
     /// P_BARRIER_ACK (spec 1.9, strict).
     pub(crate) fn barrier_acked(&mut self, i: NodeId, ack: &BarrierAck) {
-        let c = &mut self.connections[i];
         let epoch = ack.barrier.0;
-        let count = c.log.iter().take_while(|s| s.epoch == epoch).count();
-        let oldest_barrier = c.barriers.front().map(|b| b.0);
-        if oldest_barrier != Some(epoch) || count as u64 != u64::from(ack.set_size) {
-            let expected = oldest_barrier.map_or("none".to_owned(), |epoch| format!("epoch {epoch} with {count}"));
-            let text = format!("barrier ack for epoch {epoch} with {} writes, expected {expected}", ack.set_size);
-            return self.protocol_error(i, "barrier-ack-mismatch", text);
-        }
-        c.barriers.pop_front();
+        let count = match self.connections[i].log.acknowledged(epoch, ack.set_size) {
+            Ok(count) => count,
+            Err(expected) => {
+                let text = format!("barrier ack for epoch {epoch} with {} writes, expected {expected}", ack.set_size);
+                return self.protocol_error(i, "barrier-ack-mismatch", text);
+            }
+        };
         for _ in 0..count {
-            let sent = self.connections[i].log.pop_front().expect("counted");
-            if let Some(Request::Write(w)) = self.requests.get_mut(sent.request) {
+            let key = self.connections[i].log.take_oldest().expect("counted");
+            if let Some(Request::Write(w)) = self.requests.get_mut(key) {
                 let (d, weight) = (w.device, congestion_weight(w.kind, w.range));
                 let ends_wait = w.legs.confirmed(i, w.submitted.sole);
                 let pd = &mut self.connections[i].peer_devices[d];
                 pd.sectors_in_flight = pd.sectors_in_flight.saturating_sub(weight);
                 pd.pending -= u32::from(ends_wait);
                 self.note_drained(i, d);
-                self.try_finish(sent.request);
+                self.try_finish(key);
             }
         }
         self.flushes_confirmed(i, Some(epoch));
@@ -361,7 +350,7 @@ impl Resource {
     // -- reads from the peer ------------------------------------------------------------------------------------------
 
     pub(crate) fn send_read_request(&mut self, i: NodeId, d: VolumeNr, key: u64, range: SectorRange) {
-        self.close_older_epoch(i, self.epoch);
+        self.enter_epoch(i, self.epoch.number());
         self.connections[i].peer_devices[d].pending += 1;
         let request = wire::BlockRequest { sector: range.start, block_id: BlockId(key), size: range.len() };
         self.send(i, Socket::Data, d, Packet::DataRequest(request), Segments::None);
@@ -402,9 +391,7 @@ impl Resource {
         let frozen = self.state.is_frozen();
         let waits_for_peer = self.connections[i].cfg.protocol != Protocol::A;
         self.devices.ids().for_each(|d| self.repetitions_lost_peer(i, d));
-        let log = std::mem::take(&mut self.connections[i].log);
-        self.connections[i].barriers.clear();
-        self.connections[i].sent_in_epoch = 0;
+        let log = self.connections[i].log.link_lost();
         for pd in self.connections[i].peer_devices.values_mut() {
             pd.pending = 0;
             pd.sectors_in_flight = 0;
@@ -418,7 +405,7 @@ impl Resource {
             let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
             // What it had acknowledged needs no second sending when it returns.
             if frozen && w.legs.kept(i, waits_for_peer) {
-                self.connections[i].frozen.push_back(sent.request);
+                self.connections[i].log.keep(sent.request);
                 continue;
             }
             self.lost_on_peer(i, sent.request);
@@ -440,7 +427,7 @@ impl Resource {
     /// Does the transfer log keep writes that the peer, on the connection before, had acknowledged, and no barrier
     /// acknowledgement has confirmed? They are not sent again.
     pub(crate) fn acknowledged_before(&self, i: NodeId, d: VolumeNr) -> bool {
-        let mut kept = self.connections[i].frozen.iter().map(|key| self.requests.get(*key));
+        let mut kept = self.connections[i].log.kept().map(|key| self.requests.get(key));
         kept.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && !w.legs.awaits(i)))
     }
 
@@ -461,7 +448,7 @@ impl Resource {
     /// I/O thaws: what was kept while it was frozen, and is not complete, goes again to wherever the state says by now
     /// (spec 1.13).
     pub(crate) fn restart_frozen(&mut self, i: NodeId) {
-        for key in std::mem::take(&mut self.connections[i].frozen) {
+        for key in self.connections[i].log.take_kept() {
             let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
             w.repeat(Behind::Nothing);
             self.lost_on_peer(i, key);
@@ -470,7 +457,7 @@ impl Resource {
 
     /// I/O goes on without the peer: what was kept for it counts as lost.
     pub(crate) fn give_up_frozen(&mut self, i: NodeId) {
-        for key in std::mem::take(&mut self.connections[i].frozen) {
+        for key in self.connections[i].log.take_kept() {
             self.lost_on_peer(i, key);
         }
     }

@@ -17,12 +17,9 @@ use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
 use crate::resource::Op;
 use std::collections::VecDeque;
-use units::{Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
+use units::{Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
 use write::{Open, Submitted};
-
-/// A barrier waits so long for a write to travel with (spec 12.4 #14).
-const BARRIER_WAIT: Duration = Duration(1_000_000);
 
 #[derive(Debug)]
 pub(crate) struct Flush {
@@ -318,11 +315,11 @@ impl Resource {
         }
         let (range, sole, fua, kind) = (write.range, !local || !good, write.fua, write.kind);
         let position = self.next_position(range.len());
-        let submitted = Submitted { at: self.now, epoch: self.epoch, position, sole };
+        let submitted = Submitted { at: self.now, epoch: self.epoch.number(), position, sole };
         self.note_waits(&write);
         let max_epoch = self.smallest_max_epoch();
         if !data_to.is_empty() {
-            self.epoch_writes += 1;
+            self.epoch.note_write();
         }
         self.supersede_unconfirmed(d, range, data_to);
         let unsent = self.connections.members().without(data_to);
@@ -342,7 +339,7 @@ impl Resource {
         let version = self.smallest_version();
         let trim = kind != WriteKind::Data && self.connected().any(|(_, c)| !c.has(wire::Features::WRITE_ZEROES));
         let mute = (sole && (version < 100 || kind != WriteKind::Data)) || (fua && (version < 95 || trim));
-        if self.epoch_writes >= max_epoch || mute {
+        if self.epoch.writes() >= max_epoch || mute {
             self.close_epoch();
         }
         if local {
@@ -484,7 +481,7 @@ impl Resource {
     fn complete_write(&mut self, key: u64) {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         // The application may now send a write that depends on this one: it must be in a later epoch (spec 1.7).
-        if w.submitted.epoch == self.epoch && self.epoch_writes > 0 && !mutant(Mutant::EpochsMerge) {
+        if w.submitted.epoch == self.epoch.number() && !mutant(Mutant::EpochsMerge) {
             self.close_epoch();
         }
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
@@ -575,12 +572,7 @@ impl Resource {
 
     /// Ends the current epoch; the barrier goes out before the next write, or by itself if none comes soon.
     pub(crate) fn close_epoch(&mut self) {
-        if self.epoch_writes == 0 {
-            return;
-        }
-        self.epoch = self.epoch.wrapping_add(1);
-        self.epoch_writes = 0;
-        self.barriers_due = Some(self.now + BARRIER_WAIT);
+        self.epoch.close(self.now);
     }
 
     // -- the end of requests ------------------------------------------------------------------------------------------

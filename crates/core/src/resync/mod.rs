@@ -367,7 +367,7 @@ impl Resource {
         // Our own writes must be on the source's disk: acknowledged is enough in protocol C only (spec 7.14).
         let c = &self.connections[i];
         c.cfg.protocol != crate::Protocol::C
-            && c.log.iter().any(|s| {
+            && c.log.unconfirmed().any(|s| {
                 matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w))
                     if w.device == d && w.range.overlaps(range))
             })
