@@ -6,11 +6,10 @@ use crate::decide::state::Replication;
 use crate::dialect9::{AllUnsettled, Nine, Survivor};
 use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
-use crate::peer_epochs::PeerEpoch;
-use crate::peer_write::HeldPacket;
+use crate::peer_epochs::PeerEpochs;
+use crate::peer_write::DataQueue;
 use crate::resync::{BeforeResync, Resync};
 use crate::transfer_log::TransferLog;
-use std::collections::VecDeque;
 use units::{Instant, Sector, VolumeNr};
 use wire::Dialect;
 
@@ -36,22 +35,10 @@ pub(crate) struct Connection {
     pub(crate) overdue_checked: Instant,
 
     // Receiving (spec 2).
-    /// Packets of the data stream that wait: something before them is not finished.
-    pub(crate) held: VecDeque<HeldPacket>,
-    /// When the one that is looked at came.
-    pub(crate) packet_came: Instant,
-    pub(crate) held_bytes: u64,
-    /// Since when the first of them waits for a sequence number before its own, of two Primaries' writes.
-    pub(crate) number_missing: Option<Instant>,
+    pub(crate) held: DataQueue,
     /// What the disks do for the peer: bytes, and something per request. Over all sessions.
     pub(crate) working: u64,
-    pub(crate) epochs: VecDeque<PeerEpoch>,
-    /// Writes of the peer in the epoch that was closed last.
-    pub(crate) last_epoch_size: u32,
-    pub(crate) next_epoch_id: u64,
-    /// Flushes of the oldest epoch that are still running.
-    pub(crate) epoch_flushes: u32,
-    pub(crate) epoch_flushing: bool,
+    pub(crate) epochs: PeerEpochs,
 
     /// Writes of the peer of which it has not said who has them (9).
     pub(crate) unsettled: AllUnsettled,
@@ -222,16 +209,9 @@ impl Connection {
             log: TransferLog::default(),
             established_at: Instant(0),
             overdue_checked: Instant(0),
-            held: VecDeque::new(),
-            packet_came: Instant(0),
-            held_bytes: 0,
-            number_missing: None,
+            held: DataQueue::default(),
             working: 0,
-            epochs: VecDeque::new(),
-            last_epoch_size: 0,
-            next_epoch_id: 0,
-            epoch_flushes: 0,
-            epoch_flushing: false,
+            epochs: PeerEpochs::default(),
             unsettled: AllUnsettled::new(),
             heard_at: None,
             was_primary: false,
@@ -304,10 +284,6 @@ impl Connection {
     /// Largest discard that the peer takes.
     pub(crate) fn max_discard(&self) -> u64 {
         if self.has(wire::Features::WRITE_SAME) { 128 << 20 } else { 4 << 20 }
-    }
-
-    pub(crate) fn held_bytes(&self) -> u64 {
-        self.held_bytes
     }
 }
 

@@ -478,7 +478,7 @@ impl Resource {
             at(self.handshake9_timers(i));
             at(self.attach_deadline(i).map(|(limit, _)| limit));
             at(self.change_deadline(i));
-            at(c.number_missing.map(|since| since + c.cfg.ping_timeout));
+            at(c.held.number_missing().map(|since| since + c.cfg.ping_timeout));
             at(Some(c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |s| s + c.cfg.ping_timeout)));
             if let (Some(limit), Some(oldest)) = (self.patience(i), c.log.oldest_since()) {
                 // The front may be one that nobody waits for any more: not twice at once.

@@ -356,7 +356,7 @@ impl Resource {
     /// is above what it is willing to hold.
     #[must_use]
     pub fn held_back(&self, peer: NodeId) -> u64 {
-        self.connection_index(peer).map_or(0, |i| self.connections[i].held_bytes())
+        self.connection_index(peer).map_or(0, |i| self.connections[i].held.bytes())
     }
 
     // -- inside ------------------------------------------------------------------------------------------------------
