@@ -8,7 +8,7 @@ use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
 use crate::peer_epochs::PeerEpochs;
 use crate::peer_write::DataQueue;
-use crate::resync::{BeforeResync, Resync};
+use crate::resync::{BeforeResync, Repair, Resync};
 use crate::transfer_log::TransferLog;
 use units::{Instant, Sector, VolumeNr};
 use wire::Dialect;
@@ -57,8 +57,7 @@ pub(crate) struct Connection {
     /// A change of a volume that the peer has asked for, and that waits until what was sent there is durable.
     pub(crate) asked_later: Option<(VolumeNr, StateChange)>,
     /// The fence-peer handler is running, begun in this session.
-    pub(crate) fencing: bool,
-    pub(crate) fencing_session: u64,
+    pub(crate) fencing: Option<u64>,
     /// Its result, if it came at once.
     pub(crate) fence_result: Option<bool>,
     /// Tries in a row that were refused because of the secret.
@@ -160,16 +159,7 @@ pub(crate) struct PeerDevice {
     pub(crate) changes_told: u64,
     /// A write has failed here that the peer may have, and no resync has ended since.
     pub(crate) write_failed: bool,
-    /// A verify found differences that no resync has repaired yet.
-    pub(crate) differences_found: bool,
-    /// Blocks that were marked when the node connected anew to have them copied; 0 once a resync has begun since.
-    pub(crate) repair_tried: u64,
-    /// Reconnected with such differences at this time.
-    pub(crate) repair_at: Option<Instant>,
-    /// Not after a while, but at once: this node's users have seen them.
-    pub(crate) repair_at_once: bool,
-    /// They are there, and both nodes are Primary.
-    pub(crate) repair_waits: bool,
+    pub(crate) repair: Repair,
     /// Application data sent and not confirmed by a barrier ack.
     pub(crate) sectors_in_flight: u64,
     /// Ahead: since when everything that was sent is confirmed.
@@ -220,8 +210,7 @@ impl Connection {
             ping_sent: None,
             pings_out: 0,
             asked_later: None,
-            fencing: false,
-            fencing_session: 0,
+            fencing: None,
             fence_result: None,
             refusals: 0,
             survivor_insists: false,
@@ -321,11 +310,7 @@ impl PeerDevice {
             verify_from: 0,
             changes_told: 0,
             write_failed: false,
-            differences_found: false,
-            repair_tried: 0,
-            repair_at: None,
-            repair_at_once: false,
-            repair_waits: false,
+            repair: Repair::default(),
             sectors_in_flight: 0,
             caught_up: None,
             sent_bytes: 0,

@@ -253,13 +253,12 @@ impl Resource {
 
     /// Runs `fence-peer` unless it is running already.
     pub(crate) fn fence(&mut self, i: NodeId) {
-        if self.connections[i].fencing {
+        if self.connections[i].fencing.is_some() {
             return;
         }
         match fencing::before_call(&self.situation(i)) {
             fencing::Call::Handler => {
-                self.connections[i].fencing = true;
-                self.connections[i].fencing_session = self.connections[i].session;
+                self.connections[i].fencing = Some(self.connections[i].session);
                 self.handler("fence-peer", None, Some(i));
             }
             fencing::Call::Fenced(reason) => {
@@ -278,9 +277,8 @@ impl Resource {
 
     /// The handler's answer (spec 8.5).
     pub(crate) fn fence_answered(&mut self, i: NodeId, status: i32) {
-        self.connections[i].fencing = false;
-        let overtaken =
-            self.connections[i].session != self.connections[i].fencing_session || self.state.is_connected(i);
+        let begun = self.connections[i].fencing.take();
+        let overtaken = begun != Some(self.connections[i].session) || self.state.is_connected(i);
         let best_peer = self.state.peers[i].volumes.values().map(|p| p.disk).max().unwrap_or(DiskState::DUnknown);
         let answer = fencing::after_call(status, &self.situation(i), best_peer, overtaken);
         self.note(

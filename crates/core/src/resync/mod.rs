@@ -5,12 +5,14 @@ mod before;
 mod controller;
 mod dependency;
 mod progress;
+mod repair;
 mod source;
 mod target;
 mod verify;
 
 pub(crate) use before::BeforeResync;
 pub use progress::SlowedBy;
+pub(crate) use repair::Repair;
 pub(crate) use source::Want;
 pub(crate) use target::Answer;
 pub(crate) use verify::VerifyRange;
