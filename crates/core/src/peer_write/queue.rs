@@ -1,5 +1,5 @@
-//! The queue of a peer's data stream, which is processed strictly in order. Where the reference blocks its receiver, the
-//! packets behind wait here; the control stream goes on (`docs/spec/data-path-and-resync.md` 2).
+//! The queue of a peer's data stream, which is processed strictly in order. Where the reference blocks its receiver,
+//! the packets behind wait here; the control stream goes on (`docs/spec/data-path-and-resync.md` 2).
 //!
 //! Owns [`DataQueue`].
 
