@@ -186,12 +186,12 @@ impl Write {
 
     /// The application no longer waits for it, or waits for another one. `None`: it did not.
     pub(crate) fn close(&mut self) -> Option<Open> {
-        if !self.is_open() {
-            return None;
-        }
         match std::mem::replace(&mut self.life, Life::Closed) {
             Life::Open(open) => Some(open),
-            Life::Closed | Life::Superseded => None,
+            over => {
+                self.life = over;
+                None
+            }
         }
     }
 
