@@ -6,6 +6,7 @@ mod streams;
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::mutant::{Mutant, mutant};
+use crate::peer_write::PeerWrite;
 use crate::repetition::Repetition;
 use crate::request::{EXTENT_SECTORS, NewWrite, Request, extents};
 use crate::resource::Op;
@@ -250,9 +251,7 @@ impl Resource {
                 w.leave_al();
             }
         }
-        for w in self.peer_writes.values_mut().filter(|w| w.device == d) {
-            w.al_held = false;
-        }
+        self.peer_writes.values_mut().filter(|w| w.device == d).for_each(PeerWrite::forget_al);
         self.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
         self.unsettled_forget_log(d);
     }

@@ -38,7 +38,7 @@ impl Resource {
     fn audit_connection(&self, i: NodeId, c: &Connection) {
         assert!(c.held.adds_up(), "bytes held for peer {i}: {:?}", c.held);
         let of_peer = self.peer_writes.iter().filter(|(_, w)| w.connection == i);
-        let writes: u64 = of_peer.map(|(_, w)| w.data.len() + PACKET_COST).sum();
+        let writes: u64 = of_peer.map(|(_, w)| w.cost()).sum();
         let reads = self.ops.iter().filter_map(|(_, op)| match op {
             Op::PeerRead { connection, request, .. } if *connection == i => Some(request.size.0 + PACKET_COST),
             _ => None,

@@ -358,7 +358,7 @@ impl Resource {
             && (self.saves_marks(d)
                 || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.holds_al()))
                 || self.devices[d].repetitions.iter().any(|(_, r)| !r.al_held())
-                || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.al_held))
+                || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.holds_al()))
     }
 
     /// Sees to it that the marked blocks are marked on disk, too. False: they are.

@@ -21,23 +21,23 @@ pub(crate) struct PeerWrite {
     pub(crate) connection: NodeId,
     pub(crate) device: VolumeNr,
     pub(crate) session: u64,
-    pub(crate) epoch: u64,
-    pub(crate) told: Told,
-    pub(crate) action: PeerAction,
-    pub(crate) range: SectorRange,
-    pub(crate) data: Segments,
-    pub(crate) block_id: BlockId,
-    pub(crate) flags: DpFlags,
-    pub(crate) interval: u64,
+    epoch: u64,
+    told: Told,
+    action: PeerAction,
+    range: SectorRange,
+    data: Segments,
+    block_id: BlockId,
+    flags: DpFlags,
+    interval: u64,
     /// In the peer's stream of writes (9).
-    pub(crate) position: Option<u64>,
-    pub(crate) al_held: bool,
+    position: Option<u64>,
+    al_held: bool,
     /// On stable storage when the disk has it.
-    pub(crate) durable: bool,
-    pub(crate) came: Instant,
+    durable: bool,
+    came: Instant,
     /// Taken up.
-    pub(crate) started: Instant,
-    pub(crate) submitted: Instant,
+    started: Instant,
+    submitted: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +54,21 @@ pub(crate) enum PeerAction {
 }
 
 impl PeerWrite {
+    /// Memory that it takes, in bytes.
+    pub(crate) fn cost(&self) -> u64 {
+        self.data.len() + PACKET_COST
+    }
+
+    /// Is it in the activity log?
+    pub(crate) fn holds_al(&self) -> bool {
+        self.al_held
+    }
+
+    /// The disk's activity log is gone.
+    pub(crate) fn forget_al(&mut self) {
+        self.al_held = false;
+    }
+
     /// Is it on stable storage when the disk has it?
     pub(crate) fn is_durable(&self) -> bool {
         self.durable && self.action == PeerAction::Write
@@ -168,7 +183,7 @@ impl Resource {
         let (i, d, range) = (write.connection, write.device, write.range);
         self.devices[d].peer_writing.insert(range, write.interval, ());
         self.connections[i].peer_devices[d].unacked += 1;
-        self.connections[i].working += write.data.len() + PACKET_COST;
+        self.connections[i].working += write.cost();
         let key = self.peer_writes.insert(write);
         let in_mesh = self.in_mesh9() && self.connections[i].nine().is_some() && !range.is_empty();
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
@@ -218,7 +233,7 @@ impl Resource {
         }
         let Some(mut w) = self.peer_writes.remove(key) else { return };
         let (i, d) = (w.connection, w.device);
-        self.connections[i].working -= w.data.len() + PACKET_COST;
+        self.connections[i].working -= w.cost();
         self.application_done(d, w.started, w.range.len());
         self.note_peer_write(&w);
         self.devices[d].peer_writing.remove(w.range.start, w.interval);
