@@ -6,8 +6,9 @@ mod streams;
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::mutant::{Mutant, mutant};
+use crate::peer_write::PeerWrite;
 use crate::repetition::Repetition;
-use crate::request::{EXTENT_SECTORS, Request, Write, extents};
+use crate::request::{EXTENT_SECTORS, NewWrite, Request, extents};
 use crate::resource::Op;
 use meta::ExtentRange;
 use meta::activity_log::{Acquire, Ticket, Transaction};
@@ -28,7 +29,7 @@ pub(crate) struct AlQueue {
 /// What goes on when its extents are hot.
 #[derive(Debug)]
 pub(crate) enum AlJob {
-    Local(Box<Write>),
+    Local(Box<NewWrite>),
     Peer(u64, SectorRange),
 }
 
@@ -57,7 +58,7 @@ impl AlJob {
 
 impl Resource {
     /// Takes the extents of an application write; it goes on to registration when they are hot.
-    pub(crate) fn take_al(&mut self, d: VolumeNr, mut write: Write) {
+    pub(crate) fn take_al(&mut self, d: VolumeNr, mut write: NewWrite) {
         let acquired = self.acquire_al(d, write.range);
         if acquired.is_some() {
             self.prefetch_al(d, write.range);
@@ -133,13 +134,6 @@ impl Resource {
                 self.submit_write(*write);
             }
             AlJob::Peer(key, _) => self.peer_write_granted(key, held),
-        }
-    }
-
-    /// Gives back a write's extents.
-    pub(crate) fn drop_al(&mut self, d: VolumeNr, write: &mut Write) {
-        if std::mem::take(&mut write.al_held) {
-            self.release_al(d, write.range);
         }
     }
 
@@ -241,16 +235,7 @@ impl Resource {
 
     /// The disk is gone, and its log with it: nobody holds anything of it, and whoever waits goes on without it.
     pub(crate) fn abandon_al(&mut self, d: VolumeNr) {
-        for request in self.requests.values_mut() {
-            if let Request::Write(w) = request
-                && w.device == d
-            {
-                w.al_held = false;
-            }
-        }
-        self.peer_writes.values_mut().filter(|w| w.device == d).for_each(|w| w.al_held = false);
-        self.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
-        self.unsettled_forget_log(d);
+        self.forget_al(d);
         let queue = std::mem::take(&mut self.devices[d].al_queue);
         for job in queue.taken.into_iter().map(|(_, job)| job).chain(queue.refused) {
             self.al_granted(job, false);
@@ -260,14 +245,13 @@ impl Resource {
     /// The disk's log is gone: nobody holds extents of it, and none shall be given back to the next one.
     pub(crate) fn forget_al(&mut self, d: VolumeNr) {
         for request in self.requests.values_mut() {
-            match request {
-                Request::Write(w) if w.device == d => w.al_held = false,
-                _ => {}
+            if let Request::Write(w) = request
+                && w.device == d
+            {
+                w.leave_al();
             }
         }
-        for w in self.peer_writes.values_mut().filter(|w| w.device == d) {
-            w.al_held = false;
-        }
+        self.peer_writes.values_mut().filter(|w| w.device == d).for_each(PeerWrite::forget_al);
         self.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
         self.unsettled_forget_log(d);
     }

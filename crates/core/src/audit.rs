@@ -4,7 +4,7 @@
 use crate::Resource;
 use crate::connection::Connection;
 use crate::decide::state::Replication;
-use crate::peer_write::{HeldPacket, PACKET_COST};
+use crate::peer_write::PACKET_COST;
 use crate::request::{Local, Request, Write};
 use crate::resource::Op;
 use units::{NodeId, VolumeNr};
@@ -36,10 +36,9 @@ impl Resource {
     }
 
     fn audit_connection(&self, i: NodeId, c: &Connection) {
-        let held: u64 = c.held.iter().map(HeldPacket::cost).sum();
-        assert_eq!(c.held_bytes(), held, "bytes held for peer {i}");
+        assert!(c.held.adds_up(), "bytes held for peer {i}: {:?}", c.held);
         let of_peer = self.peer_writes.iter().filter(|(_, w)| w.connection == i);
-        let writes: u64 = of_peer.map(|(_, w)| w.data.len() + PACKET_COST).sum();
+        let writes: u64 = of_peer.map(|(_, w)| w.cost()).sum();
         let reads = self.ops.iter().filter_map(|(_, op)| match op {
             Op::PeerRead { connection, request, .. } if *connection == i => Some(request.size.0 + PACKET_COST),
             _ => None,
@@ -47,16 +46,20 @@ impl Resource {
         assert_eq!(c.working, writes + reads.sum::<u64>(), "what the disks do for peer {i}");
         if c.link.is_none() {
             assert!(!self.state.is_connected(i), "peer {i} is connected without a link");
-            assert!(c.held.is_empty() && c.log.is_empty() && c.barriers.is_empty(), "peer {i}: left from a link");
+            assert!(c.held.is_empty() && c.log.is_at_rest(), "peer {i}: left from a link");
             assert!(c.epochs.is_empty(), "peer {i}: epochs of no link");
         }
-        let epochs = c.log.iter().zip(c.log.iter().skip(1));
+        for key in c.log.kept() {
+            let kept = self.requests.get(key).is_none_or(|r| matches!(r, Request::Write(w) if w.legs.is_kept(i)));
+            assert!(kept, "peer {i}: {key:#x} is not kept for its return");
+        }
+        let epochs = c.log.unconfirmed().zip(c.log.unconfirmed().skip(1));
         for (one, next) in epochs {
             assert!(next.epoch.wrapping_sub(one.epoch) < 1 << 31, "peer {i}: epochs {} and {}", one.epoch, next.epoch);
         }
-        for sent in &c.log {
+        for sent in c.log.unconfirmed() {
             if let Some(Request::Write(w)) = self.requests.get(sent.request) {
-                assert!(w.sent.contains(i) && w.epoch == sent.epoch, "peer {i}: a write in the log: {w:?}");
+                assert!(w.legs.is_on_link(i) && w.submitted.epoch == sent.epoch, "peer {i}: a write in the log: {w:?}");
             }
         }
     }
@@ -69,9 +72,8 @@ impl Resource {
         );
         let pd = &self.connections[i].peer_devices[d];
         // Those wait for the peer to come back.
-        let kept = &self.connections[i].frozen;
-        let pending = self.requests.iter().filter(|(key, request)| match request {
-            Request::Write(w) => w.device == d && w.pending.contains(i) && !kept.contains(key),
+        let pending = self.requests.iter().filter(|(_, request)| match request {
+            Request::Write(w) => w.device == d && w.legs.awaits(i) && !w.legs.is_kept(i),
             Request::Read(r) => r.device == d && r.remote == Some(i),
             Request::Flush(_) => false,
         });
@@ -104,11 +106,9 @@ impl Resource {
     }
 
     fn audit_write(&self, key: u64, w: &Write) {
-        let sent = w.sent;
-        assert!(w.pending.without(sent).is_empty(), "{w:?} waits for who was not sent it");
-        assert!(w.sis.without(w.ok).is_empty(), "{w:?} is in sync where it is not");
-        assert!(!w.completed || w.pending.is_empty(), "{w:?} is completed and waits");
-        if w.local == Local::Pending {
+        assert!(w.legs.adds_up(), "{w:?} is not what its legs say");
+        assert!(w.is_open() || !w.legs.awaits_any(), "{w:?} is completed and waits");
+        if w.local() == Local::Pending {
             let under_way = self.ops.iter().any(|(_, op)| matches!(op, Op::LocalWrite(k) if *k == key));
             assert!(under_way, "{w:?} waits for a disk that has nothing to do");
         }
@@ -117,6 +117,7 @@ impl Resource {
 
 #[cfg(test)]
 mod tests {
+    use crate::peer_write::Told;
     use crate::{ConnectionConfig, OnNoData, Resource, ResourceConfig, VolumeConfig};
     use std::net::SocketAddr;
     use units::{NodeId, VolumeNr};
@@ -147,12 +148,13 @@ mod tests {
     /// Everything that is counted is looked at.
     #[test]
     fn a_count_that_does_not_add_up_is_noticed() {
-        let wrong: [fn(&mut Resource); 6] = [
+        let wrong: [fn(&mut Resource); 7] = [
             |r| r.devices[VOLUME].local_pending += 1,
             |r| r.devices[VOLUME].meta_pending += 1,
-            |r| r.connections[PEER].held_bytes += 1,
+            |r| _ = r.join_epoch(PEER, Told::Early),
+            |r| r.queue_data(PEER, VOLUME, wire::Packet::Ping, crate::Segments::None),
             |r| r.connections[PEER].working += 1,
-            |r| r.connections[PEER].barriers.push_back((1, units::Instant(0))),
+            |r| r.connections[PEER].log.sent(1, units::Instant(0)),
             |r| r.carrying_out = true,
         ];
         resource().audit();

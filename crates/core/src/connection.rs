@@ -6,10 +6,10 @@ use crate::decide::state::Replication;
 use crate::dialect9::{AllUnsettled, Nine, Survivor};
 use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
-use crate::peer_epochs::PeerEpoch;
-use crate::peer_write::HeldPacket;
-use crate::resync::{BeforeResync, Resync};
-use std::collections::VecDeque;
+use crate::peer_epochs::PeerEpochs;
+use crate::peer_write::DataQueue;
+use crate::resync::{BeforeResync, Repair, Resync};
+use crate::transfer_log::TransferLog;
 use units::{Instant, Sector, VolumeNr};
 use wire::Dialect;
 
@@ -29,36 +29,16 @@ pub(crate) struct Connection {
     pub(crate) peer_verify: wire::AlgName,
 
     // Sending (spec 1.6).
-    /// Data writes sent and not confirmed by a barrier ack, in order.
-    pub(crate) log: VecDeque<Sent>,
-    /// Epoch of the writes sent last, and how many of it.
-    pub(crate) sent_epoch: u32,
-    pub(crate) sent_in_epoch: u32,
-    /// Barriers sent and not yet acknowledged: epoch, when.
-    pub(crate) barriers: VecDeque<(u32, Instant)>,
-    /// Writes whose answer was missing when the link went down while I/O was frozen, in order.
-    pub(crate) frozen: VecDeque<u64>,
+    pub(crate) log: TransferLog,
     pub(crate) established_at: Instant,
     /// Unanswered requests were last looked at.
     pub(crate) overdue_checked: Instant,
 
     // Receiving (spec 2).
-    /// Packets of the data stream that wait: something before them is not finished.
-    pub(crate) held: VecDeque<HeldPacket>,
-    /// When the one that is looked at came.
-    pub(crate) packet_came: Instant,
-    pub(crate) held_bytes: u64,
-    /// Since when the first of them waits for a sequence number before its own, of two Primaries' writes.
-    pub(crate) number_missing: Option<Instant>,
+    pub(crate) held: DataQueue,
     /// What the disks do for the peer: bytes, and something per request. Over all sessions.
     pub(crate) working: u64,
-    pub(crate) epochs: VecDeque<PeerEpoch>,
-    /// Writes of the peer in the epoch that was closed last.
-    pub(crate) last_epoch_size: u32,
-    pub(crate) next_epoch_id: u64,
-    /// Flushes of the oldest epoch that are still running.
-    pub(crate) epoch_flushes: u32,
-    pub(crate) epoch_flushing: bool,
+    pub(crate) epochs: PeerEpochs,
 
     /// Writes of the peer of which it has not said who has them (9).
     pub(crate) unsettled: AllUnsettled,
@@ -77,8 +57,7 @@ pub(crate) struct Connection {
     /// A change of a volume that the peer has asked for, and that waits until what was sent there is durable.
     pub(crate) asked_later: Option<(VolumeNr, StateChange)>,
     /// The fence-peer handler is running, begun in this session.
-    pub(crate) fencing: bool,
-    pub(crate) fencing_session: u64,
+    pub(crate) fencing: Option<u64>,
     /// Its result, if it came at once.
     pub(crate) fence_result: Option<bool>,
     /// Tries in a row that were refused because of the secret.
@@ -120,13 +99,6 @@ pub(crate) enum Phase {
     Parameters,
     /// The peer's P_PROTOCOL was fine.
     Running,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
-    pub(crate) request: u64,
-    pub(crate) epoch: u32,
-    pub(crate) at: Instant,
 }
 
 #[derive(Debug)]
@@ -187,16 +159,7 @@ pub(crate) struct PeerDevice {
     pub(crate) changes_told: u64,
     /// A write has failed here that the peer may have, and no resync has ended since.
     pub(crate) write_failed: bool,
-    /// A verify found differences that no resync has repaired yet.
-    pub(crate) differences_found: bool,
-    /// Blocks that were marked when the node connected anew to have them copied; 0 once a resync has begun since.
-    pub(crate) repair_tried: u64,
-    /// Reconnected with such differences at this time.
-    pub(crate) repair_at: Option<Instant>,
-    /// Not after a while, but at once: this node's users have seen them.
-    pub(crate) repair_at_once: bool,
-    /// They are there, and both nodes are Primary.
-    pub(crate) repair_waits: bool,
+    pub(crate) repair: Repair,
     /// Application data sent and not confirmed by a barrier ack.
     pub(crate) sectors_in_flight: u64,
     /// Ahead: since when everything that was sent is confirmed.
@@ -233,23 +196,12 @@ impl Connection {
             peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(v.volume, 0))).collect(),
             peer_csums: wire::AlgName::NONE,
             peer_verify: wire::AlgName::NONE,
-            log: VecDeque::new(),
-            sent_epoch: 0,
-            sent_in_epoch: 0,
-            barriers: VecDeque::new(),
-            frozen: VecDeque::new(),
+            log: TransferLog::default(),
             established_at: Instant(0),
             overdue_checked: Instant(0),
-            held: VecDeque::new(),
-            packet_came: Instant(0),
-            held_bytes: 0,
-            number_missing: None,
+            held: DataQueue::default(),
             working: 0,
-            epochs: VecDeque::new(),
-            last_epoch_size: 0,
-            next_epoch_id: 0,
-            epoch_flushes: 0,
-            epoch_flushing: false,
+            epochs: PeerEpochs::default(),
             unsettled: AllUnsettled::new(),
             heard_at: None,
             was_primary: false,
@@ -258,8 +210,7 @@ impl Connection {
             ping_sent: None,
             pings_out: 0,
             asked_later: None,
-            fencing: false,
-            fencing_session: 0,
+            fencing: None,
             fence_result: None,
             refusals: 0,
             survivor_insists: false,
@@ -323,15 +274,6 @@ impl Connection {
     pub(crate) fn max_discard(&self) -> u64 {
         if self.has(wire::Features::WRITE_SAME) { 128 << 20 } else { 4 << 20 }
     }
-
-    /// The newest epoch that has a write the peer has not confirmed.
-    pub(crate) fn last_unconfirmed_epoch(&self) -> Option<u32> {
-        self.log.back().map(|s| s.epoch)
-    }
-
-    pub(crate) fn held_bytes(&self) -> u64 {
-        self.held_bytes
-    }
 }
 
 impl PeerDevice {
@@ -368,11 +310,7 @@ impl PeerDevice {
             verify_from: 0,
             changes_told: 0,
             write_failed: false,
-            differences_found: false,
-            repair_tried: 0,
-            repair_at: None,
-            repair_at_once: false,
-            repair_waits: false,
+            repair: Repair::default(),
             sectors_in_flight: 0,
             caught_up: None,
             sent_bytes: 0,

@@ -61,7 +61,7 @@ pub(crate) struct Device {
     pub(crate) parts_waiting: Vec<crate::read::PartWaiting>,
     pub(crate) merging: Merging,
     /// Writes that wait for an overlapping one.
-    pub(crate) blocked: VecDeque<crate::request::Write>,
+    pub(crate) blocked: VecDeque<crate::request::NewWrite>,
     /// Where the copies may differ until a write has been done again.
     pub(crate) repetitions: Slab<Repetition>,
     /// Ranges of application writes from admission to completion; the value is the request's key.

@@ -23,7 +23,7 @@ impl Resource {
         for (i, c) in self.connections.iter() {
             let counts = !good || c.cfg.protocol == crate::config::Protocol::C;
             let counts = counts && !mutant(Mutant::FlushWithoutPeer);
-            if let (true, Some(last)) = (counts, c.last_unconfirmed_epoch()) {
+            if let (true, Some(last)) = (counts, c.log.last_unconfirmed_epoch()) {
                 waiting.push((i, last));
             }
         }

@@ -173,8 +173,7 @@ impl Resource {
             pd.before_resync = keep.before_resync;
             pd.verify_from = keep.verify_from;
             pd.write_failed = keep.write_failed;
-            pd.differences_found = keep.differences_found;
-            pd.repair_tried = keep.repair_tried;
+            pd.repair = keep.repair.over_links();
         }
         if self.connections[i].nine().is_some() {
             return self.enter(i, Phase::Parameters);

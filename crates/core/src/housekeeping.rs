@@ -94,7 +94,7 @@ impl Resource {
         };
         let pair = |i: NodeId, d: VolumeNr, p: &PeerDevice| {
             let at_rest = !self.state.is_connected(i) || self.state.replication(i, d) == Replication::Established;
-            at_rest && p.repair_at.is_none() && p.resync.is_idle()
+            at_rest && !p.repair.is_wanted() && p.resync.is_idle()
         };
         let connection = |(i, c): (NodeId, &Connection)| {
             c.asked_later.is_none() && c.peer_devices.iter().all(|(d, p)| pair(i, d, p))

@@ -223,8 +223,8 @@ impl Resource {
         self.requests_lost_peer(i);
         self.forget_survivor(i);
         self.close_epoch();
-        if self.connections.values().all(|c| c.sent_in_epoch == 0) {
-            self.barriers_due = None;
+        if !self.connections.values().any(|c| c.log.owes_barrier()) {
+            self.epoch.barriers_done();
         }
         self.connections[i].asked_later = None;
         self.peer_gone_for_commands(i);
@@ -253,13 +253,12 @@ impl Resource {
 
     /// Runs `fence-peer` unless it is running already.
     pub(crate) fn fence(&mut self, i: NodeId) {
-        if self.connections[i].fencing {
+        if self.connections[i].fencing.is_some() {
             return;
         }
         match fencing::before_call(&self.situation(i)) {
             fencing::Call::Handler => {
-                self.connections[i].fencing = true;
-                self.connections[i].fencing_session = self.connections[i].session;
+                self.connections[i].fencing = Some(self.connections[i].session);
                 self.handler("fence-peer", None, Some(i));
             }
             fencing::Call::Fenced(reason) => {
@@ -278,9 +277,8 @@ impl Resource {
 
     /// The handler's answer (spec 8.5).
     pub(crate) fn fence_answered(&mut self, i: NodeId, status: i32) {
-        self.connections[i].fencing = false;
-        let overtaken =
-            self.connections[i].session != self.connections[i].fencing_session || self.state.is_connected(i);
+        let begun = self.connections[i].fencing.take();
+        let overtaken = begun != Some(self.connections[i].session) || self.state.is_connected(i);
         let best_peer = self.state.peers[i].volumes.values().map(|p| p.disk).max().unwrap_or(DiskState::DUnknown);
         let answer = fencing::after_call(status, &self.situation(i), best_peer, overtaken);
         self.note(
@@ -422,7 +420,7 @@ impl Resource {
         self.connections[i].overdue_checked = now;
         let c = &self.connections[i];
         let write_overdue = self.oldest_pending(i).is_some_and(|at| now >= at + limit);
-        let barrier_overdue = c.barriers.front().is_some_and(|(_, at)| now >= *at + limit);
+        let barrier_overdue = c.log.barrier_since().is_some_and(|at| now >= at + limit);
         if self.resync_deadline(i, limit).is_some_and(|t| now >= t) {
             let text = format!("resync requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
             return self.drop_link(i, Lost::Timeout, "resync-timeout", text);
@@ -444,9 +442,9 @@ impl Resource {
     }
 
     fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
-        let oldest = self.connections[i].log.iter().find(|s| {
-            matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.pending.contains(i))
-        });
+        let oldest = self.connections[i].log.unconfirmed().find(
+            |s| matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.legs.awaits(i)),
+        );
         oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
     }
 
@@ -478,12 +476,12 @@ impl Resource {
             at(self.handshake9_timers(i));
             at(self.attach_deadline(i).map(|(limit, _)| limit));
             at(self.change_deadline(i));
-            at(c.number_missing.map(|since| since + c.cfg.ping_timeout));
+            at(c.held.number_missing().map(|since| since + c.cfg.ping_timeout));
             at(Some(c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |s| s + c.cfg.ping_timeout)));
-            if let (Some(limit), Some(front)) = (self.patience(i), c.log.front()) {
+            if let (Some(limit), Some(oldest)) = (self.patience(i), c.log.oldest_since()) {
                 // The front may be one that nobody waits for any more: not twice at once.
                 let again = c.overdue_checked + Duration(limit.0 / 2);
-                at(Some((front.at + limit).max(c.established_at + limit).max(again)));
+                at(Some((oldest + limit).max(c.established_at + limit).max(again)));
             }
         }
         for dev in self.devices.values() {
@@ -492,7 +490,7 @@ impl Resource {
                 at(Some(self.now + Duration(limit.0 / 2 + 1)));
             }
         }
-        at(self.barriers_due);
+        at(self.epoch.barriers_due());
         at(self.transaction_timer());
         at(self.attach_timer());
         at(self.positions_timer());

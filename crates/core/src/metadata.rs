@@ -346,7 +346,7 @@ impl Resource {
     /// the activity log of a Secondary is not looked at.
     fn keeps_primary_mark(&mut self, d: VolumeNr) -> bool {
         let unlogged = self.devices[d].has_flag(DeviceFlags::AL_DISABLED);
-        let counts = |w: &Write| w.device == d && (w.al_held || unlogged);
+        let counts = |w: &Write| w.device == d && (w.holds_al() || unlogged);
         self.devices[d].has_flag(DeviceFlags::PRIMARY_IND)
             && (self.saves_marks(d) || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if counts(w))))
     }
@@ -356,9 +356,9 @@ impl Resource {
     fn keeps_unlogged_mark(&mut self, d: VolumeNr) -> bool {
         self.devices[d].has_flag(DeviceFlags::AL_DISABLED)
             && (self.saves_marks(d)
-                || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.al_held))
+                || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.holds_al()))
                 || self.devices[d].repetitions.iter().any(|(_, r)| !r.al_held())
-                || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.al_held))
+                || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.holds_al()))
     }
 
     /// Sees to it that the marked blocks are marked on disk, too. False: they are.

@@ -1,28 +1,19 @@
-//! What a peer asks of our disk: its writes and their acknowledgements (`docs/spec/data-path-and-resync.md` 2).
-//!
-//! The data stream is processed strictly in order. Where the reference blocks its receiver, the packets behind wait in
-//! `Connection::held`; the control stream goes on.
+//! A peer's writes, from their packets to the end of the disk's work for them (`docs/spec/data-path-and-resync.md` 2).
+
+mod answers;
+mod conflicts;
+mod queue;
+
+pub(crate) use answers::Told;
+pub(crate) use queue::DataQueue;
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
-use crate::connection::Connection;
-use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
-use crate::request::{Local, Request, Write};
 use crate::resource::Op;
-use crate::rows::hit;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
-use wire::{BlockAck, BlockId, DiskState, DpFlags, Packet, Socket};
-
-/// A packet of the data stream that waits for what is before it.
-#[derive(Debug)]
-pub(crate) struct HeldPacket {
-    came: Instant,
-    volume: VolumeNr,
-    packet: Packet,
-    payload: Segments,
-}
+use wire::{BlockId, DiskState, DpFlags, Packet};
 
 /// A write of a peer from its packet to its acknowledgement.
 #[derive(Debug)]
@@ -30,34 +21,23 @@ pub(crate) struct PeerWrite {
     pub(crate) connection: NodeId,
     pub(crate) device: VolumeNr,
     pub(crate) session: u64,
-    pub(crate) epoch: u64,
-    pub(crate) told: Told,
-    pub(crate) action: PeerAction,
-    pub(crate) range: SectorRange,
-    pub(crate) data: Segments,
-    pub(crate) block_id: BlockId,
-    pub(crate) flags: DpFlags,
-    pub(crate) interval: u64,
+    epoch: u64,
+    told: Told,
+    action: PeerAction,
+    range: SectorRange,
+    data: Segments,
+    block_id: BlockId,
+    flags: DpFlags,
+    interval: u64,
     /// In the peer's stream of writes (9).
-    pub(crate) position: Option<u64>,
-    pub(crate) al_held: bool,
+    position: Option<u64>,
+    al_held: bool,
     /// On stable storage when the disk has it.
-    pub(crate) durable: bool,
-    pub(crate) came: Instant,
+    durable: bool,
+    came: Instant,
     /// Taken up.
-    pub(crate) started: Instant,
-    pub(crate) submitted: Instant,
-}
-
-/// When the peer may complete its write, as far as that is up to us.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
-    /// When the write is on our disk.
-    WhenWritten,
-    /// The same, although it only asks whether we have received it: P_RECV_ACK is held back until then.
-    ReceivedWhenWritten,
-    /// Before: it does not wait for us, or is told at once.
-    Early,
+    started: Instant,
+    submitted: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +54,21 @@ pub(crate) enum PeerAction {
 }
 
 impl PeerWrite {
+    /// Memory that it takes, in bytes.
+    pub(crate) fn cost(&self) -> u64 {
+        self.data.len() + PACKET_COST
+    }
+
+    /// Is it in the activity log?
+    pub(crate) fn holds_al(&self) -> bool {
+        self.al_held
+    }
+
+    /// The disk's activity log is gone.
+    pub(crate) fn forget_al(&mut self) {
+        self.al_held = false;
+    }
+
     /// Is it on stable storage when the disk has it?
     pub(crate) fn is_durable(&self) -> bool {
         self.durable && self.action == PeerAction::Write
@@ -83,265 +78,7 @@ impl PeerWrite {
 /// What a packet of the peer costs while it waits or is worked on, besides its payload.
 pub(crate) const PACKET_COST: u64 = 256;
 
-/// The blocks that a write, a discard or zeroes change, and its sequence number; `None` if it changes no data.
-fn change_of(packet: &Packet) -> Option<(Option<SectorRange>, u32)> {
-    match packet {
-        Packet::Data(w) => Some((w.range(), w.seq)),
-        Packet::Trim(w) | Packet::Zeroes(w) => Some((w.range(), w.seq)),
-        _ => None,
-    }
-}
-
-/// Does it change data?
-fn changes_data(packet: &Packet) -> bool {
-    change_of(packet).is_some()
-}
-
-impl HeldPacket {
-    /// Memory that it takes, in bytes.
-    pub(crate) fn cost(&self) -> u64 {
-        cost(&self.packet, &self.payload)
-    }
-}
-
-/// Memory that a held packet takes, in bytes.
-fn cost(packet: &Packet, payload: &Segments) -> u64 {
-    let inside = match packet {
-        Packet::Bitmap(words) => 8 * words.len(),
-        Packet::CompressedBitmap(code) => code.code_len(),
-        _ => 0,
-    };
-    payload.len() + inside as u64 + PACKET_COST
-}
-
 impl Resource {
-    /// A data-stream packet: processed now, or behind those that already wait.
-    pub(crate) fn queue_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
-        let c = &mut self.connections[i];
-        c.held_bytes += cost(&packet, &payload);
-        c.held.push_back(HeldPacket { came: self.now, volume, packet, payload });
-        self.pump_peer(i);
-    }
-
-    /// Processes held packets as far as possible.
-    pub(crate) fn pump_peer(&mut self, i: NodeId) {
-        while self.connections[i].link.is_some() {
-            let c = &mut self.connections[i];
-            let Some(next) = c.held.pop_front() else { break };
-            let blocked = self.blocked_by_epoch(i, &next.packet);
-            if !blocked {
-                self.begin_generation_for(next.volume, &next.packet);
-            }
-            if blocked || self.must_wait(i, next.volume, &next.packet) {
-                let missing = self.number_is_missing(i, next.volume, &next.packet);
-                let c = &mut self.connections[i];
-                c.number_missing = missing.then(|| c.number_missing.unwrap_or(self.now));
-                c.held.push_front(next);
-                break;
-            }
-            let c = &mut self.connections[i];
-            c.number_missing = None;
-            c.held_bytes -= next.cost();
-            c.packet_came = next.came;
-            if let Some(d) = self.device_index(next.volume) {
-                self.devices[d].recheck |= changes_data(&next.packet);
-            }
-            self.data_packet(i, next.volume, next.packet, next.payload);
-        }
-    }
-
-    /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
-    fn begin_generation_for(&mut self, volume: VolumeNr, packet: &Packet) {
-        let Some(d) = self.device_index(volume) else { return };
-        if changes_data(packet) && self.devices[d].generation_with_first_write {
-            self.new_generation(d);
-            self.tell_uuids(d, wire::UuidFlags::NONE);
-        }
-    }
-
-    /// A closed epoch that is not on stable storage yet holds back all that follows it (spec 2.6, methods flush and
-    /// drain).
-    ///
-    /// But not writes on disks without a volatile cache, if what of an older epoch is not on our disk yet is not
-    /// completed by the peer either ([`Told`]): then no later write depends on it.
-    fn blocked_by_epoch(&self, i: NodeId, packet: &Packet) -> bool {
-        let epochs = &self.connections[i].epochs;
-        if epochs.len() <= 1 || mutant(Mutant::PeerWritesOverlap) {
-            return false;
-        }
-        let write = changes_data(packet) || matches!(packet, Packet::Barrier(_));
-        if !write {
-            // A read must not overtake writes, nor the state before it.
-            return !mutant(Mutant::ReadBeforeWrite);
-        }
-        self.devices.values().any(Device::needs_flushes) || epochs.iter().any(|e| e.trusted > 0)
-    }
-
-    /// Packets that need quiet: the range must not be written by something older.
-    fn must_wait(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
-        let Some(d) = self.device_index(volume) else { return false };
-        let dev = &self.devices[d];
-        let overlaps = |range: Option<SectorRange>| {
-            range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
-        };
-        if self.peer_has_enough(i, packet) {
-            return true;
-        }
-        // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
-        let unsettled = dev.generation_in_flight();
-        if let Some((range, seq)) = change_of(packet) {
-            let blocked = overlaps(range) && !(matches!(packet, Packet::Data(_)) && mutant(Mutant::PeerWritesOverlap));
-            return unsettled || blocked || self.must_wait_for_local(i, d, range, seq);
-        }
-        match packet {
-            // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
-            Packet::DataRequest(r) => overlaps(r.range()) && !mutant(Mutant::ReadBeforeWrite),
-            Packet::OutOfSync(r) => overlaps(r.range()),
-            Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.peer_writing.is_empty(),
-            _ => false,
-        }
-    }
-
-    /// What the peer has us do at once is bounded by `max-buffers`, as in the reference.
-    fn peer_has_enough(&self, i: NodeId, packet: &Packet) -> bool {
-        let more = match packet {
-            Packet::Data(w) => w.size.0,
-            Packet::DataRequest(r) => r.size.0,
-            Packet::Trim(_) | Packet::Zeroes(_) => 0,
-            _ => return false,
-        };
-        let c = &self.connections[i];
-        c.working > 0 && c.working + more + PACKET_COST > u64::from(c.cfg.max_buffers) * 4096
-    }
-
-    /// Two Primaries, and this node resolves conflicts: is a number before this write's missing?
-    fn number_is_missing(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
-        let Some((_, seq)) = change_of(packet) else { return false };
-        self.device_index(volume).is_some_and(|d| self.resolves_conflicts(i) && self.lacks_number_before(i, d, seq))
-    }
-
-    /// That number has not come for too long (`docs/spec/wire-protocol.md` 3.3).
-    pub(crate) fn number_is_overdue(&self, i: NodeId) -> bool {
-        let c = &self.connections[i];
-        let late = c.number_missing.is_some_and(|since| self.now >= since + c.cfg.ping_timeout);
-        let late = late && !mutant(Mutant::NumberAwaited);
-        late && c.held.front().is_some_and(|next| self.number_is_missing(i, next.volume, &next.packet))
-    }
-
-    fn lacks_number_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> bool {
-        let seen = self.connections[i].peer_devices[d].peer_seq;
-        (seq.wrapping_sub(1).wrapping_sub(seen) as i32) > 0
-    }
-
-    /// Two Primaries, and this node resolves conflicts.
-    fn resolves_conflicts(&self, i: NodeId) -> bool {
-        let c = &self.connections[i];
-        c.cfg.two_primaries && self.state.is_primary() && c.resolve_conflicts()
-    }
-
-    /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an
-    /// acknowledgement on the other stream may say that one of ours is settled), and lets its own disk have what it
-    /// will say is the later write; the other node lets its own write settle
-    /// (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
-    fn must_wait_for_local(&self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, seq: u32) -> bool {
-        let c = &self.connections[i];
-        let both = c.cfg.two_primaries && self.state.is_primary();
-        if !both || c.resolve_conflicts() {
-            // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
-            let unwritten = |w: &Write| w.local == Local::Pending && !mutant(Mutant::SupersededEarly);
-            let lacks_number = both && self.lacks_number_before(i, d, seq);
-            let unwritten = range.is_some_and(|r| self.own_writes(d, r).any(|(_, w)| unwritten(w)));
-            if both && (lacks_number || unwritten) {
-                hit("conflicts", || (if unwritten { "waits: own disk" } else { "waits: number" }).to_owned());
-            }
-            return lacks_number || unwritten;
-        }
-        let unsettled = range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some());
-        if unsettled {
-            hit("conflicts", || "waits: own writes".to_owned());
-        }
-        unsettled
-    }
-
-    /// The other Primary's next write waits until ours to the same blocks are settled here. Ours that have not begun
-    /// follow it: else it would wait for as long as there is something to write here.
-    pub(crate) fn follows_waiting(&self, d: VolumeNr, range: SectorRange) -> bool {
-        let waits = |c: &Connection| {
-            if !c.cfg.two_primaries || c.resolve_conflicts() {
-                return false;
-            }
-            let next = c.held.front().filter(|next| next.volume == self.devices[d].volume);
-            let theirs = next.and_then(|next| change_of(&next.packet)?.0);
-            theirs.is_some_and(|r| r.overlaps(range))
-        };
-        let follows = self.connections.values().any(waits);
-        if follows {
-            hit("conflicts", || "waits: the other's".to_owned());
-        }
-        follows
-    }
-
-    /// Own writes to this range that have begun and are not complete.
-    fn own_writes(&self, d: VolumeNr, range: SectorRange) -> impl Iterator<Item = (u64, &Write)> {
-        let some = self.devices[d].writing.overlapping(range).next().map(|_| self.requests.iter());
-        some.into_iter().flatten().filter_map(move |(key, r)| match r {
-            Request::Write(w) if w.device == d && !w.completed && w.range.overlaps(range) => Some((key, w)),
-            _ => None,
-        })
-    }
-
-    /// A write of the other Primary that overlaps one of ours which is not settled: ours counts as the later one. A
-    /// contained write is dropped, any other is to be repeated after ours. One that has not begun follows the peer's.
-    /// A durable one is repeated unless ours is durable as well, and any if our own disk has refused ours.
-    fn lost_conflict(
-        &self,
-        i: NodeId,
-        d: VolumeNr,
-        action: PeerAction,
-        range: SectorRange,
-        flags: DpFlags,
-    ) -> Option<fn(BlockAck) -> Packet> {
-        if !self.resolves_conflicts(i) {
-            return None;
-        }
-        // What the peer has answered is older than what it has sent since, and may be waiting for a barrier only.
-        let open = |w: &Write| w.sent.contains(i) && !w.ok.contains(i) && !w.done.contains(i);
-        // What is frozen is sent again when that ends, on this connection for the first time.
-        let kept = |key: u64| self.connections[i].frozen.contains(&key) && !mutant(Mutant::FrozenInTheWay);
-        let mut ours = self.own_writes(d, range).filter(|(key, w)| open(w) && !kept(*key)).map(|(_, w)| w).peekable();
-        ours.peek()?;
-        let durable = flags.contains(DpFlags::FUA) && !mutant(Mutant::DurableSuperseded);
-        let refused = |w: &Write| matches!(w.local, Local::Failed(_)) && !mutant(Mutant::RefusedSupersedes);
-        let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable) && !refused(w));
-        self.note_conflict(d, action, range, contained);
-        Some(if contained { Packet::Superseded } else { Packet::RetryWrite })
-    }
-
-    /// Counts what was decided, and why.
-    fn note_conflict(&self, d: VolumeNr, action: PeerAction, range: SectorRange, superseded: bool) {
-        let verdict = if superseded { "superseded" } else { "repeat" };
-        hit("conflicts", || {
-            let kind = format!("{action:?}");
-            format!("{verdict} {}", kind.split(' ').next().unwrap_or_default())
-        });
-        if superseded {
-            return;
-        }
-        hit("conflicts", || {
-            let refused = |w: &Write| matches!(w.local, Local::Failed(_));
-            let why =
-                match self.own_writes(d, range).filter(|(_, w)| w.range.contains(range)).map(|(_, w)| refused(w)).min()
-                {
-                    None => "in part",
-                    Some(false) => "durable",
-                    Some(true) => "refused",
-                };
-            format!("repeat: {why}")
-        });
-    }
-
-    // -- writes ------------------------------------------------------------------------------------------------------
-
     pub(crate) fn peer_data(&mut self, i: NodeId, d: VolumeNr, w: &wire::Write, data: Segments) {
         let range = w.range().expect("the decoder checks ranges");
         let action = if range.is_empty() { PeerAction::Flush } else { PeerAction::Write };
@@ -422,7 +159,7 @@ impl Resource {
             position: self.connections[i].heard_at.filter(|_| self.in_mesh9()),
             al_held: false,
             durable,
-            came: self.connections[i].packet_came,
+            came: self.connections[i].held.came(),
             started: self.now,
             submitted: self.now,
         });
@@ -441,23 +178,12 @@ impl Resource {
         Ok(())
     }
 
-    /// Before protocol 100 a write does not say which answer it wants: the configured protocol does.
-    fn unsaid_flags(&self, i: NodeId) -> DpFlags {
-        let c = &self.connections[i];
-        match c.cfg.protocol {
-            _ if c.version() >= 100 => DpFlags::NONE,
-            crate::config::Protocol::A => DpFlags::NONE,
-            crate::config::Protocol::B => DpFlags::SEND_RECEIVE_ACK,
-            crate::config::Protocol::C => DpFlags::SEND_WRITE_ACK,
-        }
-    }
-
     /// Takes a write of the peer up: to the disk, by way of the activity log if the bitmap is ours to keep.
     fn begin_peer_write(&mut self, write: PeerWrite) {
         let (i, d, range) = (write.connection, write.device, write.range);
         self.devices[d].peer_writing.insert(range, write.interval, ());
         self.connections[i].peer_devices[d].unacked += 1;
-        self.connections[i].working += write.data.len() + PACKET_COST;
+        self.connections[i].working += write.cost();
         let key = self.peer_writes.insert(write);
         let in_mesh = self.in_mesh9() && self.connections[i].nine().is_some() && !range.is_empty();
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
@@ -507,7 +233,7 @@ impl Resource {
         }
         let Some(mut w) = self.peer_writes.remove(key) else { return };
         let (i, d) = (w.connection, w.device);
-        self.connections[i].working -= w.data.len() + PACKET_COST;
+        self.connections[i].working -= w.cost();
         self.application_done(d, w.started, w.range.len());
         self.note_peer_write(&w);
         self.devices[d].peer_writing.remove(w.range.start, w.interval);
@@ -540,55 +266,11 @@ impl Resource {
         latencies.note(Stage::PeerWriteTotal, self.now.since(w.came), 1);
     }
 
-    /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
-    fn final_ack(&mut self, i: NodeId, d: VolumeNr, w: &PeerWrite, ok: bool) {
-        if !ok || self.stands_for_nothing(i, d) {
-            return self.refuse_peer_write(i, d, w.range, w.block_id);
-        }
-        if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
-            return;
-        }
-        let pair = self.state.pair(i, d);
-        let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pair.disk >= DiskState::Inconsistent;
-        if pair.replication.is_working() && may_clear {
-            self.clear_out_of_sync(i, d, w.range);
-            let named = self.names_requests(i);
-            self.send_ack(i, d, if named { Packet::WriteAckInSync } else { Packet::RsWriteAck }, w.range, w.block_id);
-        } else {
-            self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);
-        }
-    }
-
-    fn refuse_peer_write(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, block_id: BlockId) {
-        self.connections[i].peer_devices[d].refused_writes = true;
-        self.send_ack(i, d, Packet::NegAck, range, block_id);
-    }
-
-    pub(crate) fn send_ack(
-        &mut self,
-        i: NodeId,
-        d: VolumeNr,
-        packet: fn(BlockAck) -> Packet,
-        range: SectorRange,
-        block_id: BlockId,
-    ) {
-        let seq = self.connections[i].peer_devices[d].next_seq();
-        let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
-        self.send(i, Socket::Control, d, packet(ack), Segments::None);
-    }
-
     /// The link is gone: nothing of it is answered any more; writes in progress end on their own (spec 2.7).
     pub(crate) fn drop_peer_work(&mut self, i: NodeId) {
-        let held = std::mem::take(&mut self.connections[i].held);
-        for packet in held {
-            self.release(packet.payload);
-        }
+        self.connections[i].held.link_lost().for_each(|payload| self.release(payload));
         let c = &mut self.connections[i];
-        c.held_bytes = 0;
-        c.number_missing = None;
-        c.epochs.clear();
-        c.epoch_flushing = false;
-        c.epoch_flushes = 0;
+        c.epochs.link_lost();
         for pd in c.peer_devices.values_mut() {
             pd.unacked = 0;
         }

@@ -3,7 +3,7 @@
 
 use crate::Resource;
 use crate::mutant::{Mutant, mutant};
-use crate::request::{Owners, Request, Write};
+use crate::request::{NewWrite, Request};
 use crate::rows::hit;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
 
@@ -46,28 +46,26 @@ impl Resource {
     pub(crate) fn start_again(&mut self, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let d = w.device;
-        let (kind, fua, range, data, came, epoch) = (w.kind, w.fua, w.range, w.data.clone(), w.came, w.epoch);
-        let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
-        let behind = w.repeat.take().unwrap_or(Behind::Nothing);
-        w.completed = true;
-        let (start, interval) = (w.range.start, w.interval);
-        let repetition = match w.again.take() {
+        let (kind, fua, range, came, epoch) = (w.kind, w.fua, w.range, w.came, w.submitted.epoch);
+        let Some(open) = w.close() else { return };
+        let behind = open.repeat.unwrap_or(Behind::Nothing);
+        let repetition = match open.again {
             Some(repetition) => {
                 self.devices[d].repetitions.get_mut(repetition).into_iter().for_each(|r| r.behind = behind);
                 repetition
             }
             None => {
-                let al_held = std::mem::take(&mut w.al_held);
+                let al_held = w.leave_al();
                 self.devices[d].repetitions.insert(Repetition { range, al_held, behind })
             }
         };
-        self.devices[d].writing.remove(start, interval);
+        self.devices[d].writing.remove(range.start, open.interval);
         self.devices[d].recheck = true;
-        let mut again = self.new_write(d, kind, fua, range, data, owners);
+        let mut again = self.new_write(d, kind, fua, range, open.data, open.owners);
         (again.came, again.again) = (came, Some(repetition));
         self.devices[d].blocked.push_back(again);
         // The peer may write what is of one epoch in any order, and it may end here, with an error.
-        if epoch == self.epoch && !mutant(Mutant::RestartInOneEpoch) {
+        if epoch == self.epoch.number() && !mutant(Mutant::RestartInOneEpoch) {
             self.close_epoch();
         }
         self.try_finish(key);
@@ -88,7 +86,7 @@ impl Resource {
 
     /// Is something still to come before a write that is done again? What it gave way to may be on its way, behind much
     /// else. Until that has come the peer would answer the same, as often as it is asked.
-    pub(crate) fn is_to_come(&self, d: VolumeNr, write: &Write) -> bool {
+    pub(crate) fn is_to_come(&self, d: VolumeNr, write: &NewWrite) -> bool {
         let Some(Behind::Writes { peer, count }) = self.is_behind(d, write) else { return false };
         let pd = self.connections.get(peer).and_then(|c| c.peer_devices.get(d));
         let to_come = pd.is_some_and(|pd| (count.wrapping_sub(pd.peer_writes) as i32) > 0);
@@ -98,14 +96,14 @@ impl Resource {
         to_come && !mutant(Mutant::RepeatedAtOnce)
     }
 
-    fn is_behind(&self, d: VolumeNr, write: &Write) -> Option<Behind> {
+    fn is_behind(&self, d: VolumeNr, write: &NewWrite) -> Option<Behind> {
         write.again.and_then(|key| self.devices[d].repetitions.get(key)).map(|repetition| repetition.behind)
     }
 
     /// Since when does a write wait for what this peer says to come first?
     pub(crate) fn repetitions_since(&self, i: NodeId) -> Option<Instant> {
         let devices = self.devices.iter().filter(|_| self.connections[i].cfg.two_primaries);
-        let waits = |d: VolumeNr, w: &Write| {
+        let waits = |d: VolumeNr, w: &NewWrite| {
             matches!(self.is_behind(d, w), Some(Behind::Writes { peer, .. }) if peer == i) && self.is_to_come(d, w)
         };
         devices.flat_map(|(d, dev)| dev.blocked.iter().filter(move |w| waits(d, w)).map(|w| w.admitted)).min()
@@ -121,7 +119,7 @@ impl Resource {
 
     /// A write that the peer has asked to repeat is not done again: its blocks may be on this disk alone, and are to be
     /// copied.
-    pub(crate) fn give_up_repetition(&mut self, write: &mut Write) {
+    pub(crate) fn give_up_repetition(&mut self, write: &mut NewWrite) {
         let Some(repetition) = write.again.take() else { return };
         let d = write.device;
         if !mutant(Mutant::RepetitionForgotten) {
@@ -135,7 +133,7 @@ impl Resource {
 
     fn copy_by_resync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         if self.mark_out_of_sync(i, d, range) > 0 {
-            self.connections[i].peer_devices[d].repair_at = Some(self.now);
+            self.connections[i].peer_devices[d].repair.wanted(self.now);
             self.calm = false;
         }
     }

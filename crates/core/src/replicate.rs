@@ -4,12 +4,12 @@
 use crate::Resource;
 use crate::api::{ConnectionState, Effect, Segments};
 use crate::config::Protocol;
-use crate::connection::Sent;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::latency::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::repetition::Behind;
+use crate::request::legs::{Acked, Wanted};
 use crate::request::{Local, Request, Write, WriteKind};
 use crate::rows::hit;
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};
@@ -42,14 +42,12 @@ impl Resource {
     /// Sends a registered write to a peer and notes what must come back.
     pub(crate) fn send_write(&mut self, i: NodeId, d: VolumeNr, key: u64) {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
-        let (epoch, range, kind, fua, data) = (w.epoch, w.range, w.kind, w.fua, w.data.clone());
-        let sole = w.sole;
-        let position = w.position;
-        self.close_older_epoch(i, epoch);
+        let (range, kind, fua, data) = (w.range, w.kind, w.fua, w.data());
+        let (epoch, position, sole) = (w.submitted.epoch, w.submitted.position, w.submitted.sole);
+        self.enter_epoch(i, epoch);
         self.announce_position(i, position, range.len());
         let c = &mut self.connections[i];
-        c.sent_in_epoch += 1;
-        c.log.push_back(Sent { request: key, epoch, at: self.now });
+        c.log.sent(key, self.now);
         let protocol = if sole { Protocol::C } else { c.cfg.protocol };
         // What nobody else has must survive the peer's loss of power: nothing here could send it again.
         let alone = sole && !mutant(Mutant::VolatileOnPeer);
@@ -63,26 +61,18 @@ impl Resource {
         // Before 100 a packet cannot ask for another answer than the protocol's: with B it comes before the disk has
         // it.
         mute |= sole && c.version() < 100 && c.cfg.protocol == Protocol::B && !mutant(Mutant::ReceivedIsWritten);
-        let by_barrier = mute && protocol == Protocol::C;
+        let wanted = match protocol {
+            Protocol::A => Wanted::Nothing,
+            Protocol::C if mute => Wanted::Barrier,
+            Protocol::B | Protocol::C => Wanted::Ack,
+        };
         let pd = &mut c.peer_devices[d];
         let seq = pd.next_seq();
         pd.sent_bytes += if kind == WriteKind::Data { range.len().0 } else { 0 };
         pd.sectors_in_flight += congestion_weight(kind, range);
-        let waits = protocol != Protocol::A;
-        if waits {
-            pd.pending += 1;
-        }
+        pd.pending += u32::from(wanted != Wanted::Nothing);
         if let Some(Request::Write(w)) = self.requests.get_mut(key) {
-            w.sent.insert(i);
-            if by_barrier {
-                w.by_barrier.insert(i);
-            }
-            if waits {
-                w.pending.insert(i);
-            } else {
-                // Protocol A: good as soon as it is on its way.
-                w.ok.insert(i);
-            }
+            w.legs.sent(i, wanted);
         }
         let (sector, size, block_id) = (range.start, range.len(), BlockId(key));
         let ranged = |extra: DpFlags| WriteRange { sector, block_id, seq, flags: flags | extra, size };
@@ -101,33 +91,26 @@ impl Resource {
     }
 
     /// A barrier between the writes sent last and those of another epoch.
-    fn close_older_epoch(&mut self, i: NodeId, epoch: u32) {
-        let c = &mut self.connections[i];
-        if c.sent_epoch != epoch {
-            let (old, sent) = (c.sent_epoch, c.sent_in_epoch);
-            c.sent_epoch = epoch;
-            c.sent_in_epoch = 0;
-            if sent > 0 {
-                c.barriers.push_back((old, self.now));
-                self.send_connection(i, Socket::Data, Packet::Barrier(BarrierNr(old)));
-            }
+    fn enter_epoch(&mut self, i: NodeId, epoch: u32) {
+        if let Some(old) = self.connections[i].log.enter(epoch, self.now) {
+            self.send_connection(i, Socket::Data, Packet::Barrier(BarrierNr(old)));
         }
     }
 
-    /// Sends the barriers of closed epochs that no further write has carried along within [`BARRIER_WAIT`].
+    /// Sends the barriers of closed epochs that no further write has carried along in time.
     pub(crate) fn send_late_barriers(&mut self) {
         let pressed = |dev: &Device| dev.al_queue.is_starved();
-        if self.barriers_due.is_some_and(|at| at <= self.now) || self.devices.values().any(pressed) {
+        if self.epoch.barriers_due().is_some_and(|at| at <= self.now) || self.devices.values().any(pressed) {
             self.send_due_barriers();
         }
     }
 
     /// Sends the barriers of closed epochs.
     pub(crate) fn send_due_barriers(&mut self) {
-        if self.barriers_due.take().is_some() {
+        if self.epoch.barriers_done() {
             for i in self.connections.ids() {
-                if self.connections[i].sent_in_epoch > 0 {
-                    self.close_older_epoch(i, self.epoch);
+                if self.connections[i].log.owes_barrier() {
+                    self.enter_epoch(i, self.epoch.number());
                 }
             }
         }
@@ -140,7 +123,7 @@ impl Resource {
         if self.mark_out_of_sync(i, d, range) == 0 {
             return;
         }
-        self.close_older_epoch(i, self.epoch);
+        self.enter_epoch(i, self.epoch.number());
         let notice = BlockRange { sector: range.start, size: range.len() };
         self.send(i, Socket::Data, d, Packet::OutOfSync(notice), Segments::None);
     }
@@ -151,30 +134,25 @@ impl Resource {
     pub(crate) fn write_acked(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck, in_sync: bool) {
         let key = ack.block_id.0;
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return self.unknown_answer(i, ack) };
-        if w.device != d || w.range.start != ack.sector || !w.sent.contains(i) {
+        if w.device != d || w.range.start != ack.sector {
             return self.unknown_answer(i, ack);
         }
-        if w.done.contains(i) {
-            return;
-        }
-        w.ok.insert(i);
-        if in_sync {
-            w.sis.insert(i);
-            if mutant(Mutant::AckOvertakesState) {
-                self.connections[i].peer_devices[d].resync.known = true;
-            }
-        }
-        let (took, n) = (self.now.since(w.started), w.owners.count());
-        self.devices[d].latencies.note(Stage::WritePeer, took, n);
+        let ends_wait = match w.legs.acked(i, in_sync) {
+            Acked::Unasked => return self.unknown_answer(i, ack),
+            Acked::TooLate => return,
+            Acked::Counts { ends_wait } => ends_wait,
+        };
         // Protocols A and B: it was completed before this was known.
-        let late = in_sync && w.completed && !w.superseded && w.local == Local::Ok;
-        let (range, durable) = (w.range, !w.by_barrier.contains(i));
+        let late = in_sync && w.counts_for_bits();
+        let (range, took, n) = (w.range, self.now.since(w.submitted.at), w.owners());
+        if in_sync && mutant(Mutant::AckOvertakesState) {
+            self.connections[i].peer_devices[d].resync.known = true;
+        }
+        self.devices[d].latencies.note(Stage::WritePeer, took, n);
         if late {
             self.clear_out_of_sync(i, d, range);
         }
-        if durable {
-            self.no_longer_pending(i, d, key);
-        }
+        self.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
         self.try_finish(key);
     }
 
@@ -184,10 +162,10 @@ impl Resource {
         let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return 0 };
         let began = self.connections[i].peer_devices[d].resync.started;
         let confirmed = |w: &&Write| {
-            let now = w.sis.contains(i) && began.is_some_and(|began| w.started >= began);
-            let open = match w.local {
+            let now = w.legs.is_in_sync(i) && began.is_some_and(|began| w.submitted.at >= began);
+            let open = match w.local() {
                 Local::Pending => true,
-                Local::Ok => !w.completed && !w.pending.without(NodeMask::of(i)).is_empty(),
+                Local::Ok => w.is_open() && w.legs.awaits_others(i),
                 Local::None | Local::Failed(_) => false,
             };
             w.device == d && open && now
@@ -204,12 +182,12 @@ impl Resource {
             if data_to.contains(i) {
                 continue;
             }
-            for sent in &c.log {
+            for sent in c.log.unconfirmed() {
                 if let Some(Request::Write(w)) = self.requests.get_mut(sent.request)
                     && w.device == d
                     && w.range.overlaps(range)
                 {
-                    w.superseded = true;
+                    w.supersede();
                 }
             }
         }
@@ -218,34 +196,35 @@ impl Resource {
     /// P_NEG_ACK of an application's write: the peer does not have it.
     pub(crate) fn write_refused(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
         let key = ack.block_id.0;
-        match self.requests.get_mut(key) {
-            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.sent.contains(i) => {
-                if !mutant(Mutant::IgnoreRefusal) {
-                    w.ok.remove(i);
-                    w.sis.remove(i);
-                    let (range, completed, accounted) = (w.range, w.completed, w.accounted.contains(i));
-                    if !accounted {
-                        self.mark_out_of_sync(i, d, range);
-                    }
-                    self.note_refusal(d, completed);
-                    if self.peer_spared_its_disk(i, d, key) {
-                        let text = "the peer refused a write of when its copy was the better one: connecting again";
-                        return self.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
-                    }
-                } else {
-                    w.ok.insert(i);
-                }
-                self.no_longer_pending(i, d, key);
-                self.try_finish(key);
+        let asked = match self.requests.get(key) {
+            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector => {
+                w.legs.was_asked(i).map(|accounted| (accounted, w.range, !w.is_open()))
             }
-            _ => {
-                // Protocols A and B: it may be finished already.
-                if let Some(range) = ack.range() {
-                    self.mark_out_of_sync(i, d, range);
-                }
-                self.note_refusal(d, true);
+            _ => None,
+        };
+        let Some((accounted, range, completed)) = asked else {
+            // Protocols A and B: it may be finished already.
+            if let Some(range) = ack.range() {
+                self.mark_out_of_sync(i, d, range);
+            }
+            return self.note_refusal(d, true);
+        };
+        let ignored = mutant(Mutant::IgnoreRefusal);
+        if !ignored {
+            if !accounted {
+                self.mark_out_of_sync(i, d, range);
+            }
+            self.note_refusal(d, completed);
+            if self.peer_spared_its_disk(i, d, key) {
+                let text = "the peer refused a write of when its copy was the better one: connecting again";
+                return self.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
             }
         }
+        if let Some(Request::Write(w)) = self.requests.get_mut(key) {
+            let ends_wait = if ignored { w.legs.waits_no_longer(i) } else { w.legs.refused(i) };
+            self.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
+        }
+        self.try_finish(key);
     }
 
     /// The peer refused a write that was sent while the disk here had no good data, as a sync target's. The peer's was
@@ -255,15 +234,15 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
         let both_good =
             self.state.disk(d) == wire::DiskState::UpToDate && self.state.peer_disk(i, d) == wire::DiskState::UpToDate;
-        let spared = w.sole && !w.completed && w.local != Local::None && both_good;
+        let spared = w.submitted.sole && w.is_open() && w.local() != Local::None && both_good;
         spared && !mutant(Mutant::RefusalOutlivesResync)
     }
 
     /// Are writes on their way to the peer that the disk here did not get?
     pub(crate) fn writes_elsewhere(&self, i: NodeId, d: VolumeNr) -> bool {
-        let mut sent = self.connections[i].log.iter().map(|sent| self.requests.get(sent.request));
+        let mut sent = self.connections[i].log.unconfirmed().map(|sent| self.requests.get(sent.request));
         let lacked = |local| matches!(local, Local::None | Local::Failed(_));
-        sent.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && !w.completed && lacked(w.local)))
+        sent.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && w.is_open() && lacked(w.local())))
     }
 
     /// The bitmaps are about to be exchanged: what the peer has not confirmed may be missing there, although it is
@@ -272,12 +251,12 @@ impl Resource {
     pub(crate) fn account_for_sent(&mut self, i: NodeId, d: VolumeNr) {
         let mut open = Vec::new();
         let c = &self.connections[i];
-        let frozen = c.frozen.iter().filter(|_| !mutant(Mutant::FrozenNotAccounted));
-        for key in c.log.iter().map(|sent| &sent.request).chain(frozen) {
-            if let Some(Request::Write(w)) = self.requests.get_mut(*key)
+        let kept = c.log.kept().filter(|_| !mutant(Mutant::FrozenNotAccounted));
+        for key in c.log.unconfirmed().map(|sent| sent.request).chain(kept) {
+            if let Some(Request::Write(w)) = self.requests.get_mut(key)
                 && w.device == d
             {
-                w.accounted.insert(i);
+                w.legs.account(i);
                 open.push(w.range);
             }
         }
@@ -312,9 +291,9 @@ impl Resource {
     /// The peer attaches a disk: what it has not confirmed was sent to the one that it had before, and the answers, on
     /// the other stream, may come too late to say what this one lacks.
     pub(crate) fn note_unconfirmed_missing(&mut self, i: NodeId, d: VolumeNr) {
-        let unsure = self.connections[i].log.iter().any(|sent| {
+        let unsure = self.connections[i].log.unconfirmed().any(|sent| {
             matches!(self.requests.get(sent.request), Some(Request::Write(w))
-                if w.device == d && w.completed && !w.sole)
+                if w.device == d && !w.is_open() && !w.submitted.sole)
         });
         self.note_missing_on_peer(d, unsure);
     }
@@ -323,24 +302,19 @@ impl Resource {
     pub(crate) fn write_to_repeat(&mut self, i: NodeId, d: VolumeNr, ack: &BlockAck) {
         let key = ack.block_id.0;
         let behind = self.writes_before(i, d, ack.seq);
-        match self.requests.get_mut(key) {
-            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector && w.pending.contains(i) => {
-                w.repeat = Some(behind);
-                w.ok.insert(i);
-                hit("conflicts", || "lost: repeated".to_owned());
-                self.no_longer_pending(i, d, key);
-                self.try_finish(key);
-            }
-            _ => self.unknown_answer(i, ack),
+        let asked = match self.requests.get_mut(key) {
+            Some(Request::Write(w)) if w.device == d && w.range.start == ack.sector => w.legs.waits_no_longer(i),
+            _ => false,
+        };
+        if !asked {
+            return self.unknown_answer(i, ack);
         }
-    }
-
-    fn no_longer_pending(&mut self, i: NodeId, d: VolumeNr, key: u64) {
-        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        if w.pending.contains(i) {
-            w.pending.remove(i);
-            self.connections[i].peer_devices[d].pending -= 1;
+        if let Some(Request::Write(w)) = self.requests.get_mut(key) {
+            w.repeat(behind);
         }
+        hit("conflicts", || "lost: repeated".to_owned());
+        self.connections[i].peer_devices[d].pending -= 1;
+        self.try_finish(key);
     }
 
     fn unknown_answer(&mut self, i: NodeId, ack: &BlockAck) {
@@ -350,29 +324,24 @@ impl Resource {
 
     /// P_BARRIER_ACK (spec 1.9, strict).
     pub(crate) fn barrier_acked(&mut self, i: NodeId, ack: &BarrierAck) {
-        let c = &mut self.connections[i];
         let epoch = ack.barrier.0;
-        let count = c.log.iter().take_while(|s| s.epoch == epoch).count();
-        let oldest_barrier = c.barriers.front().map(|b| b.0);
-        if oldest_barrier != Some(epoch) || count as u64 != u64::from(ack.set_size) {
-            let expected = oldest_barrier.map_or("none".to_owned(), |epoch| format!("epoch {epoch} with {count}"));
-            let text = format!("barrier ack for epoch {epoch} with {} writes, expected {expected}", ack.set_size);
-            return self.protocol_error(i, "barrier-ack-mismatch", text);
-        }
-        c.barriers.pop_front();
+        let count = match self.connections[i].log.acknowledged(epoch, ack.set_size) {
+            Ok(count) => count,
+            Err(expected) => {
+                let text = format!("barrier ack for epoch {epoch} with {} writes, expected {expected}", ack.set_size);
+                return self.protocol_error(i, "barrier-ack-mismatch", text);
+            }
+        };
         for _ in 0..count {
-            let sent = self.connections[i].log.pop_front().expect("counted");
-            if let Some(Request::Write(w)) = self.requests.get_mut(sent.request) {
+            let key = self.connections[i].log.take_oldest().expect("counted");
+            if let Some(Request::Write(w)) = self.requests.get_mut(key) {
                 let (d, weight) = (w.device, congestion_weight(w.kind, w.range));
-                w.done.insert(i);
-                if w.sole && w.pending.contains(i) {
-                    w.ok.insert(i);
-                }
+                let ends_wait = w.legs.confirmed(i, w.submitted.sole);
                 let pd = &mut self.connections[i].peer_devices[d];
                 pd.sectors_in_flight = pd.sectors_in_flight.saturating_sub(weight);
+                pd.pending -= u32::from(ends_wait);
                 self.note_drained(i, d);
-                self.no_longer_pending(i, d, sent.request);
-                self.try_finish(sent.request);
+                self.try_finish(key);
             }
         }
         self.flushes_confirmed(i, Some(epoch));
@@ -381,7 +350,7 @@ impl Resource {
     // -- reads from the peer ------------------------------------------------------------------------------------------
 
     pub(crate) fn send_read_request(&mut self, i: NodeId, d: VolumeNr, key: u64, range: SectorRange) {
-        self.close_older_epoch(i, self.epoch);
+        self.enter_epoch(i, self.epoch.number());
         self.connections[i].peer_devices[d].pending += 1;
         let request = wire::BlockRequest { sector: range.start, block_id: BlockId(key), size: range.len() };
         self.send(i, Socket::Data, d, Packet::DataRequest(request), Segments::None);
@@ -422,26 +391,21 @@ impl Resource {
         let frozen = self.state.is_frozen();
         let waits_for_peer = self.connections[i].cfg.protocol != Protocol::A;
         self.devices.ids().for_each(|d| self.repetitions_lost_peer(i, d));
-        let log = std::mem::take(&mut self.connections[i].log);
-        self.connections[i].barriers.clear();
-        self.connections[i].sent_in_epoch = 0;
+        let log = self.connections[i].log.link_lost();
         for pd in self.connections[i].peer_devices.values_mut() {
             pd.pending = 0;
             pd.sectors_in_flight = 0;
             pd.caught_up = None;
         }
         for sent in log {
-            let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
-            w.accounted.remove(i);
+            let Some(Request::Write(w)) = self.requests.get(sent.request) else { continue };
             // If it lost its power it may lack this, and the disk here that had it may be gone.
-            let (d, unsure) = (w.device, w.completed && !w.sole);
+            let (d, unsure) = (w.device, !w.is_open() && !w.submitted.sole);
             self.note_missing_on_peer(d, unsure);
             let Some(Request::Write(w)) = self.requests.get_mut(sent.request) else { continue };
-            let replicated = w.pending.contains(i) || (w.ok.contains(i) && waits_for_peer);
-            if frozen && replicated {
-                // Kept for the peer's return. What it had acknowledged needs no second sending then.
-                w.held = w.pending.contains(i);
-                self.connections[i].frozen.push_back(sent.request);
+            // What it had acknowledged needs no second sending when it returns.
+            if frozen && w.legs.kept(i, waits_for_peer) {
+                self.connections[i].log.keep(sent.request);
                 continue;
             }
             self.lost_on_peer(i, sent.request);
@@ -463,27 +427,20 @@ impl Resource {
     /// Does the transfer log keep writes that the peer, on the connection before, had acknowledged, and no barrier
     /// acknowledgement has confirmed? They are not sent again.
     pub(crate) fn acknowledged_before(&self, i: NodeId, d: VolumeNr) -> bool {
-        let mut kept = self.connections[i].frozen.iter().map(|key| self.requests.get(*key));
-        kept.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && !w.held))
+        let mut kept = self.connections[i].log.kept().map(|key| self.requests.get(key));
+        kept.any(|r| matches!(r, Some(Request::Write(w)) if w.device == d && !w.legs.awaits(i)))
     }
 
     /// A peer that is gone does not count as having a write. Its bits are set at once: bitmaps may be exchanged before
     /// the own disk has answered.
     fn lost_on_peer(&mut self, i: NodeId, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        w.pending.remove(i);
-        w.ok.remove(i);
-        w.sis.remove(i);
-        w.done.insert(i);
-        w.held = false;
-        let (d, range, accounted) = (w.device, w.range, w.accounted.contains(i));
+        let accounted = w.legs.lost(i);
+        let (d, range) = (w.device, w.range);
         // Where no generation begins for it, as I/O was frozen, nothing but the marks tells of it.
-        self.connections[i].peer_devices[d].write_failed |= w.completed;
+        self.connections[i].peer_devices[d].write_failed |= !w.is_open();
         if !accounted && !mutant(Mutant::ForgetInFlight) {
             self.mark_out_of_sync(i, d, range);
-            if let Some(Request::Write(w)) = self.requests.get_mut(key) {
-                w.marked.insert(i);
-            }
         }
         self.try_finish(key);
     }
@@ -491,16 +448,16 @@ impl Resource {
     /// I/O thaws: what was kept while it was frozen, and is not complete, goes again to wherever the state says by now
     /// (spec 1.13).
     pub(crate) fn restart_frozen(&mut self, i: NodeId) {
-        for key in std::mem::take(&mut self.connections[i].frozen) {
+        for key in self.connections[i].log.take_kept() {
             let Some(Request::Write(w)) = self.requests.get_mut(key) else { continue };
-            w.repeat = (!w.completed).then_some(Behind::Nothing);
+            w.repeat(Behind::Nothing);
             self.lost_on_peer(i, key);
         }
     }
 
     /// I/O goes on without the peer: what was kept for it counts as lost.
     pub(crate) fn give_up_frozen(&mut self, i: NodeId) {
-        for key in std::mem::take(&mut self.connections[i].frozen) {
+        for key in self.connections[i].log.take_kept() {
             self.lost_on_peer(i, key);
         }
     }

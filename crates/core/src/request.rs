@@ -1,6 +1,11 @@
 //! Application requests: admission, merging, conflicts, registration, completion
 //! (`docs/spec/data-path-and-resync.md` 1).
 
+pub(crate) mod legs;
+mod write;
+
+pub(crate) use write::{Local, NewWrite, Owner, Owners, Write, WriteKind};
+
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
 use crate::connection::Connection;
@@ -10,93 +15,11 @@ use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
-use crate::repetition::Behind;
 use crate::resource::Op;
 use std::collections::VecDeque;
-use units::{Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
+use units::{Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
-
-/// A barrier waits so long for a write to travel with (spec 12.4 #14).
-const BARRIER_WAIT: Duration = Duration(1_000_000);
-
-/// Who is told when a request ends.
-#[derive(Clone, Debug)]
-pub(crate) enum Owners {
-    One(Owner),
-    Many(Vec<Owner>),
-}
-
-/// The front end's request, or a part of one that was split.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Owner {
-    Tag(u64),
-    Part(u64),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum WriteKind {
-    Data,
-    Discard,
-    Zeroes { unmap: bool },
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Local {
-    None,
-    Pending,
-    Ok,
-    Failed(IoError),
-}
-
-/// A write from admission until every peer has confirmed it (`docs/spec/data-path-and-resync.md` 0.2).
-#[derive(Clone, Debug)]
-pub(crate) struct Write {
-    pub(crate) device: VolumeNr,
-    pub(crate) kind: WriteKind,
-    pub(crate) fua: bool,
-    pub(crate) range: SectorRange,
-    pub(crate) data: Segments,
-    pub(crate) owners: Owners,
-    /// Its name in the device's `writing` intervals, once admitted.
-    pub(crate) interval: u64,
-    pub(crate) al_held: bool,
-    pub(crate) came: Instant,
-    pub(crate) admitted: Instant,
-    /// Submitted.
-    pub(crate) started: Instant,
-    pub(crate) epoch: u32,
-    /// In the stream of all own writes (9's dialect); 0 before it is submitted.
-    pub(crate) position: u64,
-    pub(crate) local: Local,
-    /// Sent to, as data.
-    pub(crate) sent: NodeMask,
-    /// Must answer before completion.
-    pub(crate) pending: NodeMask,
-    /// Have it.
-    pub(crate) ok: NodeMask,
-    /// Have it and cleared their bit.
-    pub(crate) sis: NodeMask,
-    /// Nothing more can change towards these.
-    pub(crate) done: NodeMask,
-    /// This node has no good copy: the peer's is the only one, so that it must be on its disk, whatever the protocol.
-    pub(crate) sole: bool,
-    /// Completed to the application; the data is gone.
-    pub(crate) completed: bool,
-    /// Completed, and a later write to the same blocks was submitted: their bits are that one's business.
-    pub(crate) superseded: bool,
-    /// These say by a barrier's acknowledgement only that they have it for good.
-    pub(crate) by_barrier: NodeMask,
-    /// Bitmaps were exchanged since it was sent, and had it: what these peers say of it later does not matter.
-    pub(crate) accounted: NodeMask,
-    /// These did not get it, or were lost, and their bits said so at once: a resync may have copied it since.
-    pub(crate) marked: NodeMask,
-    /// It is being done again, as this one of its device: some disk may have it from before.
-    pub(crate) again: Option<u64>,
-    /// When it is settled here it starts again, behind this (spec 3.2).
-    pub(crate) repeat: Option<Behind>,
-    /// Frozen: completion waits for the end of a suspension.
-    pub(crate) held: bool,
-}
+use write::{Open, Submitted};
 
 #[derive(Debug)]
 pub(crate) struct Flush {
@@ -121,23 +44,6 @@ pub(crate) enum Request {
     Flush(Flush),
 }
 
-impl Owners {
-    pub(crate) fn count(&self) -> usize {
-        match self {
-            Owners::One(_) => 1,
-            Owners::Many(all) => all.len(),
-        }
-    }
-
-    pub(crate) fn into_iter(self) -> impl Iterator<Item = Owner> {
-        let (one, many) = match self {
-            Owners::One(o) => (Some(o), Vec::new()),
-            Owners::Many(v) => (None, v),
-        };
-        one.into_iter().chain(many)
-    }
-}
-
 impl Request {
     pub(crate) fn device(&self) -> VolumeNr {
         match self {
@@ -149,16 +55,10 @@ impl Request {
 
     pub(crate) fn started(&self) -> Instant {
         match self {
-            Request::Write(w) => w.started,
+            Request::Write(w) => w.submitted.at,
             Request::Read(r) => r.started,
             Request::Flush(f) => f.started,
         }
-    }
-}
-
-impl Write {
-    fn is_done(&self) -> bool {
-        self.completed && self.sent.without(self.done).is_empty() && self.local != Local::Pending
     }
 }
 
@@ -327,41 +227,13 @@ impl Resource {
         range: SectorRange,
         data: Segments,
         owners: Owners,
-    ) -> Write {
-        Write {
-            device: d,
-            kind,
-            fua,
-            range,
-            data,
-            owners,
-            interval: 0,
-            al_held: false,
-            came: self.now,
-            admitted: self.now,
-            started: self.now,
-            epoch: 0,
-            position: 0,
-            local: Local::None,
-            sent: NodeMask::default(),
-            pending: NodeMask::default(),
-            ok: NodeMask::default(),
-            sis: NodeMask::default(),
-            done: NodeMask::default(),
-            sole: false,
-            completed: false,
-            superseded: false,
-            again: None,
-            by_barrier: NodeMask::default(),
-            accounted: NodeMask::default(),
-            marked: NodeMask::default(),
-            repeat: None,
-            held: false,
-        }
+    ) -> NewWrite {
+        let (came, admitted) = (self.now, self.now);
+        NewWrite { device: d, kind, fua, range, data, owners, interval: 0, al_held: false, came, admitted, again: None }
     }
 
     /// Joins the requests that continue `write` and already wait behind it (spec 12.5, method M1).
-    fn merge_followers(&mut self, d: VolumeNr, write: &mut Write, limit: u64) {
+    fn merge_followers(&mut self, d: VolumeNr, write: &mut NewWrite, limit: u64) {
         while let Some(Waiting { request: next, .. }) = self.devices[d].incoming.front() {
             let RequestKind::Write { fua } = next.kind else { break };
             let Some(range) = SectorRange::new(next.sector, next.len) else { break };
@@ -380,7 +252,7 @@ impl Resource {
     }
 
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
-    pub(crate) fn admit(&mut self, d: VolumeNr, mut write: Write) {
+    pub(crate) fn admit(&mut self, d: VolumeNr, mut write: NewWrite) {
         let dev = &self.devices[d];
         let own = dev.writing.overlapping(write.range).next().is_some() && !mutant(Mutant::OverlapWrites);
         let resync = dev.resyncing.overlapping(write.range).next().is_some() && !mutant(Mutant::WriteIntoResync);
@@ -401,7 +273,7 @@ impl Resource {
     }
 
     /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
-    pub(crate) fn submit_write(&mut self, mut write: Write) {
+    pub(crate) fn submit_write(&mut self, mut write: NewWrite) {
         let d = write.device;
         let frozen = self.state.is_frozen() && !mutant(Mutant::FrozenWriteBegins);
         if !frozen {
@@ -441,19 +313,17 @@ impl Resource {
             // lack it. Whoever asks writes zeroes instead.
             return self.fail_write(write, IoError::NotSupported);
         }
-        write.epoch = self.epoch;
-        write.position = self.next_position(write.range.len());
-        write.started = self.now;
+        let (range, sole, fua, kind) = (write.range, !local || !good, write.fua, write.kind);
+        let position = self.next_position(range.len());
+        let submitted = Submitted { at: self.now, epoch: self.epoch.number(), position, sole };
         self.note_waits(&write);
-        write.sole = !local || !good;
         let max_epoch = self.smallest_max_epoch();
         if !data_to.is_empty() {
-            self.epoch_writes += 1;
+            self.epoch.note_write();
         }
-        write.marked = self.connections.members().without(data_to);
-        let (range, sole, fua, kind) = (write.range, write.sole, write.fua, write.kind);
         self.supersede_unconfirmed(d, range, data_to);
-        let key = self.requests.insert(Request::Write(write));
+        let unsent = self.connections.members().without(data_to);
+        let key = self.requests.insert(Request::Write(write.submit(submitted, unsent)));
         for i in self.connections.ids() {
             if data_to.contains(i) {
                 self.send_write(i, d, key);
@@ -469,7 +339,7 @@ impl Resource {
         let version = self.smallest_version();
         let trim = kind != WriteKind::Data && self.connected().any(|(_, c)| !c.has(wire::Features::WRITE_ZEROES));
         let mute = (sole && (version < 100 || kind != WriteKind::Data)) || (fua && (version < 95 || trim));
-        if self.epoch_writes >= max_epoch || mute {
+        if self.epoch.writes() >= max_epoch || mute {
             self.close_epoch();
         }
         if local {
@@ -491,13 +361,14 @@ impl Resource {
         (data_to, notice_to)
     }
 
-    fn note_waits(&mut self, write: &Write) {
+    fn note_waits(&mut self, write: &NewWrite) {
+        let now = self.now;
         let (latencies, n) = (&mut self.devices[write.device].latencies, write.owners.count());
         latencies.note(Stage::WriteQueue, write.admitted.since(write.came), n);
-        latencies.note(Stage::WriteActivityLog, write.started.since(write.admitted), n);
+        latencies.note(Stage::WriteActivityLog, now.since(write.admitted), n);
     }
 
-    fn fail_write(&mut self, mut write: Write, error: IoError) {
+    fn fail_write(&mut self, mut write: NewWrite, error: IoError) {
         let d = write.device;
         self.give_up_repetition(&mut write);
         self.leave(&mut write);
@@ -507,26 +378,28 @@ impl Resource {
     }
 
     /// Back to those that wait for admission.
-    fn put_back(&mut self, mut write: Write) {
+    fn put_back(&mut self, mut write: NewWrite) {
         self.leave(&mut write);
         self.devices[write.device].blocked.push_back(write);
     }
 
     /// A write that was admitted goes no further.
-    pub(crate) fn leave(&mut self, write: &mut Write) {
+    pub(crate) fn leave(&mut self, write: &mut NewWrite) {
         let d = write.device;
-        self.drop_al(d, write);
+        if std::mem::take(&mut write.al_held) {
+            self.release_al(d, write.range);
+        }
         self.devices[d].writing.remove(write.range.start, write.interval);
         self.devices[d].recheck = true;
     }
 
     fn submit_local(&mut self, d: VolumeNr, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        w.local = Local::Pending;
+        w.disk_begins();
         let (sector, len) = (w.range.start, w.range.len());
         let garbage = self.devices[d].backing.as_ref().is_some_and(|b| !b.opened.discard_zeroes);
         let action = match w.kind {
-            WriteKind::Data => DiskOp::Write { sector, data: w.data.clone(), fua: w.fua },
+            WriteKind::Data => DiskOp::Write { sector, data: w.data(), fua: w.fua },
             // Both copies must read the same afterwards, also where the disk does not promise zeroes.
             WriteKind::Discard => DiskOp::Discard { sector, len, zeroes: garbage },
             WriteKind::Zeroes { unmap } => DiskOp::WriteZeroes { sector, len, unmap, fua: w.fua },
@@ -541,17 +414,14 @@ impl Resource {
         let usable = self.usable(w.device);
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let (d, kind, range) = (w.device, w.kind, w.range);
-        let (took, n) = (self.now.since(w.started), w.owners.count());
+        let (took, n) = (self.now.since(w.submitted.at), w.owners());
         if result.is_err() && kind == WriteKind::Discard && usable {
             // Both copies must read the same afterwards: what cannot be given back is overwritten.
             w.kind = WriteKind::Zeroes { unmap: false };
             return self.submit_local(d, key);
         }
         self.devices[d].latencies.note(Stage::WriteDisk, took, n);
-        w.local = match result {
-            Ok(()) => Local::Ok,
-            Err(e) => Local::Failed(e),
-        };
+        w.disk_ends(result);
         if let Err(e) = result {
             for i in self.connections.ids() {
                 self.mark_out_of_sync(i, d, range);
@@ -563,18 +433,14 @@ impl Resource {
 
     /// A peer answered, or will never: completes and retires what can be.
     pub(crate) fn try_finish(&mut self, key: u64) {
-        let resuming = !self.state.is_frozen();
-        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let here = w.local != Local::Pending || mutant(Mutant::CompleteBeforeDisk);
-        let there = w.pending.is_empty() || mutant(Mutant::CompleteBeforePeer);
-        if !w.completed && here && there {
-            if w.held && !resuming {
-                return;
-            }
-            let (d, alone, repeat) = (w.device, w.ok.is_empty(), w.repeat.is_some());
-            let lacked = matches!(w.local, Local::Failed(_));
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
+        let here = w.local() != Local::Pending || mutant(Mutant::CompleteBeforeDisk);
+        let there = !w.legs.awaits_any() || mutant(Mutant::CompleteBeforePeer);
+        if w.is_open() && here && there {
+            let (d, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
+            let lacked = matches!(w.local(), Local::Failed(_));
             // Or a peer was lost that may lack it, and has the generation that the others have, too.
-            let missing = !w.sent.without(w.ok).is_empty();
+            let missing = w.legs.somebody_lacks();
             let undecided = alone && self.generation_undecided(d);
             if (alone || lacked || missing) && self.devices[d].generation_in_flight() || undecided {
                 // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
@@ -587,7 +453,7 @@ impl Resource {
             self.complete_write(key);
         }
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
-        if w.is_done() {
+        if w.is_over() {
             self.retire_write(key);
         }
     }
@@ -597,15 +463,15 @@ impl Resource {
     /// once more, behind the news, and the peer writes it in a generation of its own.
     fn overtaken_by_disk_loss(&self, key: u64) -> bool {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
-        let gone = self.state.disk(w.device) < DiskState::Inconsistent && w.local != Local::None;
-        let sent_before = gone && !w.sole && !mutant(Mutant::LostGenerationTrusted);
+        let gone = self.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
+        let sent_before = gone && !w.submitted.sole && !mutant(Mutant::LostGenerationTrusted);
         let mut serving = self.state.good_peers(w.device).filter(|i| self.state.replicates(*i, w.device));
-        sent_before && serving.any(|i| w.ok.contains(i))
+        sent_before && serving.any(|i| w.legs.has(i))
     }
 
     /// What kept writes from being completed is gone.
     pub(crate) fn finish_held(&mut self) {
-        let open = |r: &Request| matches!(r, Request::Write(w) if !w.completed);
+        let open = |r: &Request| matches!(r, Request::Write(w) if w.is_open());
         let held: Vec<u64> = self.requests.iter().filter(|(_, r)| open(r)).map(|(k, _)| k).collect();
         for key in held {
             self.try_finish(key);
@@ -613,21 +479,18 @@ impl Resource {
     }
 
     fn complete_write(&mut self, key: u64) {
-        let (epoch, current) = {
-            let Some(Request::Write(w)) = self.requests.get(key) else { return };
-            (w.epoch, self.epoch)
-        };
+        let Some(Request::Write(w)) = self.requests.get(key) else { return };
         // The application may now send a write that depends on this one: it must be in a later epoch (spec 1.7).
-        if epoch == current && self.epoch_writes > 0 && !mutant(Mutant::EpochsMerge) {
+        if w.submitted.epoch == self.epoch.number() && !mutant(Mutant::EpochsMerge) {
             self.close_epoch();
         }
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        w.completed = true;
-        let d = w.device;
+        let (Some(open), d, range, local) = (w.close(), w.device, w.range, w.local()) else { return };
+        let (came, began) = (w.came, w.submitted.at);
         // Only a good copy counts: a resync overwrites what an Inconsistent one got alone.
         let own_good = self.state.disk(d) == DiskState::UpToDate;
-        let peer_has = self.state.good_peers(d).any(|i| w.ok.contains(i));
-        let result = match w.local {
+        let peer_has = self.state.good_peers(d).any(|i| w.legs.has(i));
+        let result = match local {
             Local::Ok if own_good => Ok(()),
             // The disk goes on as a good copy (on-io-error pass-on): what it lacks is not complete.
             Local::Failed(e) if own_good => Err(e),
@@ -636,25 +499,21 @@ impl Resource {
             Local::Pending if mutant(Mutant::CompleteBeforeDisk) => Ok(()),
             Local::Ok | Local::None | Local::Pending => Err(IoError::Io),
         };
-        let elsewhere = result.is_ok() && w.local != Local::Ok;
+        let elsewhere = result.is_ok() && local != Local::Ok;
         if result.is_err() {
             self.connections.values_mut().for_each(|c| c.peer_devices[d].write_failed = true);
         }
-        // Later a newer write may have marked these blocks again.
-        let equal_on = if w.local == Local::Ok { w.ok.and(w.sis) } else { NodeMask::default() };
-        let range = w.range;
-        let owners = std::mem::replace(&mut w.owners, Owners::Many(Vec::new()));
-        let (data, again) = (std::mem::take(&mut w.data), w.again.take());
-        let (start, interval, began, len) = (w.range.start, w.interval, w.started, w.range.len());
-        let took = self.now.since(w.came);
+        let Open { data, owners, interval, again, .. } = open;
+        let took = self.now.since(came);
         self.devices[d].latencies.note(Stage::WriteTotal, took, owners.count());
         self.devices[d].merging.keep_pieces(data);
-        self.application_done(d, began, len);
+        self.application_done(d, began, range.len());
         self.devices[d].outrun |= elsewhere && self.state.disk(d) < DiskState::Inconsistent;
-        for i in self.connections.ids().filter(|i| equal_on.contains(*i)) {
-            self.clear_out_of_sync(i, d, range);
+        if local == Local::Ok {
+            // Later a newer write may have marked these blocks again.
+            self.clear_where_in_sync(key, d, range);
         }
-        self.devices[d].writing.remove(start, interval);
+        self.devices[d].writing.remove(range.start, interval);
         self.devices[d].recheck = true;
         self.end_repetition(d, again);
         match owners {
@@ -669,22 +528,36 @@ impl Resource {
         }
     }
 
+    /// The own disk has a write, and so have the peers that have cleared their bits.
+    fn clear_where_in_sync(&mut self, key: u64, d: VolumeNr, range: SectorRange) {
+        for i in self.connections.ids() {
+            if matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.is_in_sync(i)) {
+                self.clear_out_of_sync(i, d, range);
+            }
+        }
+    }
+
     /// Done: the bitmap learns the truth, then the activity log lets go (spec 1.8).
     fn retire_write(&mut self, key: u64) {
         let Some(Request::Write(mut w)) = self.requests.remove(key) else { return };
-        let d = w.device;
+        let (d, here) = (w.device, w.local() == Local::Ok);
         // Among several a write may be complete, and copied to who did not get it, long before all have confirmed it.
-        let marked = if self.in_mesh9() { w.marked } else { NodeMask::default() };
+        let in_mesh = self.in_mesh9();
         for i in self.connections.ids() {
-            let forgotten = mutant(Mutant::ForgetInFlight);
-            if (!w.ok.contains(i) && !marked.contains(i) || w.local != Local::Ok) && !forgotten {
+            let known = w.legs.has(i) || in_mesh && w.legs.is_marked(i);
+            if (!known || !here) && !mutant(Mutant::ForgetInFlight) {
                 self.mark_out_of_sync(i, d, w.range);
             }
         }
-        self.drop_al(d, &mut w);
-        if !w.sent.is_empty() {
-            let own = if w.local == Local::Ok { NodeMask::of(self.cfg.node) } else { NodeMask::default() };
-            self.write_is_settled(w.position, NodeMask(w.ok.0 | own.0));
+        if w.leave_al() {
+            self.release_al(d, w.range);
+        }
+        if w.legs.was_sent() {
+            let mut holders = w.legs.holders();
+            if here {
+                holders.insert(self.cfg.node);
+            }
+            self.write_is_settled(w.submitted.position, holders);
         }
     }
 
@@ -692,19 +565,14 @@ impl Resource {
     fn release_extent_early(&mut self, key: u64) {
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
         let (d, range) = (w.device, w.range);
-        if std::mem::take(&mut w.al_held) {
+        if w.leave_al() {
             self.release_al(d, range);
         }
     }
 
     /// Ends the current epoch; the barrier goes out before the next write, or by itself if none comes soon.
     pub(crate) fn close_epoch(&mut self) {
-        if self.epoch_writes == 0 {
-            return;
-        }
-        self.epoch = self.epoch.wrapping_add(1);
-        self.epoch_writes = 0;
-        self.barriers_due = Some(self.now + BARRIER_WAIT);
+        self.epoch.close(self.now);
     }
 
     // -- the end of requests ------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ use crate::request::Request;
 use crate::slab::Slab;
 use crate::splitting::Split;
 use crate::state::Afterwards;
+use crate::transfer_log::OwnEpoch;
 use std::collections::{BTreeMap, VecDeque};
 use units::{Generation, Instant, NodeId, Rng, VolumeNr};
 use wire::{Packet, Socket};
@@ -41,12 +42,9 @@ pub struct Resource {
     pub(crate) splits: Slab<Split>,
     pub(crate) peer_writes: Slab<PeerWrite>,
     pub(crate) ops: Slab<Op>,
-    /// The present write epoch, and how many writes it has (spec 1.9).
-    pub(crate) epoch: u32,
-    pub(crate) epoch_writes: u32,
+    /// The present one of own writes (spec 1.9).
+    pub(crate) epoch: OwnEpoch,
     pub(crate) starts: Counters,
-    /// An epoch was closed: when its barrier goes out if no further write carries it along.
-    pub(crate) barriers_due: Option<Instant>,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) status_changed: bool,
     /// Nothing but reads and writes happens ([`crate::housekeeping`]).
@@ -120,10 +118,8 @@ impl Resource {
             splits: Slab::default(),
             peer_writes: Slab::default(),
             ops: Slab::default(),
-            epoch: 1,
-            epoch_writes: 0,
+            epoch: OwnEpoch::new(1),
             starts: Counters::default(),
-            barriers_due: None,
             effects: VecDeque::new(),
             status_changed: true,
             calm: false,
@@ -142,7 +138,7 @@ impl Resource {
     /// Counters begin here. Right after [`new`](Self::new).
     #[doc(hidden)]
     pub fn start_counters(&mut self, starts: Counters) {
-        self.epoch = starts.epoch.wrapping_add(1);
+        self.epoch = OwnEpoch::new(starts.epoch.wrapping_add(1));
         self.starts = starts;
     }
 
@@ -360,7 +356,7 @@ impl Resource {
     /// is above what it is willing to hold.
     #[must_use]
     pub fn held_back(&self, peer: NodeId) -> u64 {
-        self.connection_index(peer).map_or(0, |i| self.connections[i].held_bytes())
+        self.connection_index(peer).map_or(0, |i| self.connections[i].held.bytes())
     }
 
     // -- inside ------------------------------------------------------------------------------------------------------

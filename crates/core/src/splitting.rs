@@ -3,7 +3,7 @@
 
 use crate::Resource;
 use crate::api::{IoError, MAX_DATA, MAX_DISCARD, Segments};
-use crate::request::{Owner, Owners, Write, WriteKind};
+use crate::request::{NewWrite, Owner, Owners, WriteKind};
 use std::collections::VecDeque;
 use units::{Sector, SectorRange, VolumeNr};
 
@@ -33,7 +33,7 @@ impl Resource {
     }
 
     /// Cuts a write that a peer cannot be told at once.
-    pub(crate) fn split_write(&mut self, d: VolumeNr, mut write: Write, limit: u64) {
+    pub(crate) fn split_write(&mut self, d: VolumeNr, mut write: NewWrite, limit: u64) {
         self.give_up_repetition(&mut write);
         let mut pieces = VecDeque::new();
         let step = limit / 512;

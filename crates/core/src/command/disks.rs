@@ -191,7 +191,7 @@ impl Resource {
     /// that is not good itself stands for nothing.
     pub(super) fn peer_has_all(&mut self, d: VolumeNr) -> bool {
         let of_volume = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.device == d);
-        let lacks = self.connections.values().any(|c| c.log.iter().any(|sent| of_volume(sent.request)));
+        let lacks = self.connections.values().any(|c| c.log.unconfirmed().any(|sent| of_volume(sent.request)));
         let good = self.state.disk(d) == DiskState::UpToDate;
         if !lacks || !good || mutant(Mutant::GivenUpBeforeDurable) {
             return true;

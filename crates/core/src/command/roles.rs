@@ -232,7 +232,7 @@ impl Resource {
         self.close_epoch();
         self.send_due_barriers();
         let busy = self.requests_under_way() && !self.state.is_frozen();
-        let unconfirmed = self.connected().any(|(_, c)| !c.log.is_empty());
+        let unconfirmed = self.connected().any(|(_, c)| !c.log.is_confirmed());
         if busy || unconfirmed {
             return (Some(Waiting::Demote { force, asked: false }), None);
         }

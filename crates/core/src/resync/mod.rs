@@ -5,12 +5,14 @@ mod before;
 mod controller;
 mod dependency;
 mod progress;
+mod repair;
 mod source;
 mod target;
 mod verify;
 
 pub(crate) use before::BeforeResync;
 pub use progress::SlowedBy;
+pub(crate) use repair::Repair;
 pub(crate) use source::Want;
 pub(crate) use target::Answer;
 pub(crate) use verify::VerifyRange;
@@ -367,7 +369,7 @@ impl Resource {
         // Our own writes must be on the source's disk: acknowledged is enough in protocol C only (spec 7.14).
         let c = &self.connections[i];
         c.cfg.protocol != crate::Protocol::C
-            && c.log.iter().any(|s| {
+            && c.log.unconfirmed().any(|s| {
                 matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w))
                     if w.device == d && w.range.overlaps(range))
             })

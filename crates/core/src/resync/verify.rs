@@ -9,22 +9,18 @@ use super::progress::Marks;
 use super::source::pieces;
 use super::{Resync, Step};
 use crate::Resource;
-use crate::api::{CommandError, ConnectionState, DiskOp, IoError, Segments, Severity};
+use crate::api::{CommandError, DiskOp, IoError, Segments, Severity};
 use crate::command::disks::KEEPS_BITMAP;
 use crate::decide::change::Set;
-use crate::decide::rules::View;
 use crate::decide::state::Replication;
 use crate::liveness::failure;
-use crate::mutant::{Mutant, mutant};
 use std::collections::VecDeque;
-use units::{Duration, Instant, NodeId, Sector, SectorRange, VolumeNr};
-use wire::{BlockAck, BlockRequest, Digest, DiskState, Packet, Role, Socket, VerifyOutcome, VerifyReply, VerifyResult};
+use units::{Duration, NodeId, Sector, SectorRange, VolumeNr};
+use wire::{BlockAck, BlockRequest, Digest, Packet, Socket, VerifyOutcome, VerifyReply, VerifyResult};
 
 /// A block that is busy is tried again after this time, and so often, then it is skipped.
 const BUSY: Duration = Duration::from_millis(20);
 const TRIES: u32 = 500;
-/// So long after a reconnect it is clear that no resync follows from it.
-const CALM: Duration = Duration::from_secs(1);
 /// Blocks of 4 KiB that one P_OUT_OF_SYNC names at most: 4 MiB.
 const LONGEST_RUN: u64 = 1024;
 
@@ -429,80 +425,15 @@ impl Resource {
         if self.bits_left(i, d) > 0 {
             self.handler("out-of-sync", Some(d), Some(i));
         }
+        let now = self.now;
+        let repair = &mut self.connections[i].peer_devices[d].repair;
         if v.found > 0 {
-            self.connections[i].peer_devices[d].differences_found = true;
+            repair.found_differences();
         }
         if v.repair && v.found > 0 {
             // Not at once: 8.4 is still busy with the end of the verify.
-            self.connections[i].peer_devices[d].repair_at = Some(self.now);
+            repair.wanted(now);
         }
-    }
-
-    /// Copies the blocks that a verify found different: from the Primary, or else from here.
-    fn repair_now(&mut self, i: NodeId, d: VolumeNr) {
-        if self.both_primary(i, d) {
-            // Which copy counts nobody can say, and reconnecting would not copy anything.
-            let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
-            self.connections[i].peer_devices[d].repair_waits = true;
-            return self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
-        }
-        // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
-        let peer_role = self.state.pair(i, d).role;
-        if self.connections[i].nine().is_some() {
-            return self.repair9(i, d, peer_role);
-        }
-        if peer_role == Role::Primary || self.connections[i].version() < 96 {
-            let left = self.bits_left(i, d);
-            if left == std::mem::replace(&mut self.connections[i].peer_devices[d].repair_tried, left) {
-                // DRBD 9 begins no generation for that, and would be left and met again for ever.
-                let text = format!(
-                    "{} KiB are marked as different, and connecting again has not made the peer copy them: `invalidate` \
-                     this node, or demote the peer",
-                    left * 4
-                );
-                return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
-            }
-            let text = "verify found differences and shall repair them: reconnecting".to_owned();
-            let nobody = peer_role != Role::Primary && !self.state.is_primary();
-            if nobody {
-                // A Secondary begins no generation without need: but otherwise the marked blocks would never be copied.
-                self.new_generation(d);
-            }
-            if nobody || mutant(Mutant::RepairDropsLink) {
-                return self.drop_link(i, ConnectionState::NetworkFailure, "verify-repair", text);
-            }
-            // A Primary whose peer takes leave begins a generation, and copies the marked blocks when it is back. A
-            // link that is only dropped looks like a failure: with fencing it would freeze, begin none, and shoot the
-            // peer.
-            self.note(Severity::Warning, None, Some(i), "verify-repair", text);
-            return self.reconnect(i);
-        }
-        // As after congestion: the peer learns what is marked, and no bitmap needs to be exchanged.
-        self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
-        self.connections[i].peer_devices[d].differences_found = false;
-        self.run_ahead(i, d);
-    }
-
-    /// In 9's dialect bitmaps can be exchanged at any time.
-    fn repair9(&mut self, i: NodeId, d: VolumeNr, peer_role: Role) {
-        self.connections[i].peer_devices[d].differences_found = false;
-        let remote = Some(i).filter(|_| peer_role != Role::Primary);
-        let old = self.connections[i].version() < KEEPS_BITMAP;
-        if old && self.connections[i].peer_devices[d].write_failed {
-            let text = "a write failed that the peer may have: copying all of the volume";
-            self.note(Severity::Warning, Some(d), Some(i), "write-repair", text);
-            return self.copy_all(d, remote);
-        }
-        if old {
-            let text = format!(
-                "{} KiB are marked as different, and below protocol version {KEEPS_BITMAP} only all of the volume can be \
-                 copied: `invalidate` on the node with the worse copy",
-                self.bits_left(i, d) * 4
-            );
-            return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
-        }
-        self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
-        self.copy_marked(d, remote);
     }
 
     /// Tells the peer of every block that is marked here: it may know of none of them.
@@ -523,83 +454,6 @@ impl Resource {
         let size = self.devices[d].size;
         let range = SectorRange { start: Sector(start * 8), end: Sector(end * 8).min(size) };
         (range.start < range.end).then_some(range)
-    }
-
-    /// The state changed: will a resync copy what is marked as different, or must this node see to it? Marks remain
-    /// between equal generations after a verify, and after a crash in the middle of clearing them
-    /// (`docs/spec/connection-and-state.md` B.3 #3).
-    pub(crate) fn consider_repair(&mut self, i: NodeId, d: VolumeNr, old: &View, new: &View) {
-        let now = self.now;
-        let settled = |v: &View| {
-            v.replication == Replication::Established
-                && v.disk == DiskState::UpToDate
-                && v.peer_disk == DiskState::UpToDate
-        };
-        let came_together = settled(new) && !settled(old) && !old.is_beyond();
-        let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
-        let equal = theirs.is_some_and(|u| u.current.same(self.uuids(i, d).current));
-        let marked = came_together && equal && self.bits_left(i, d) > 0;
-        // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
-        let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
-        let two = new.role == Role::Primary && new.peer == Role::Primary;
-        let moved = (old.connection, old.replication) != (new.connection, new.replication);
-        let (old, new) = (old.replication, new.replication);
-        let Some(pd) = self.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
-        if moved {
-            pd.repair_at = None;
-        }
-        if marked || (moved && new == Replication::Established && old < new && pd.differences_found) {
-            pd.repair_at = Some(now);
-        }
-        pd.repair_at_once = urgent;
-        if (Replication::SyncSource..=Replication::SyncTarget).contains(&new) {
-            pd.differences_found = false;
-            pd.repair_tried = 0;
-        }
-        pd.repair_waits &= !moved;
-        if !two && std::mem::take(&mut pd.repair_waits) {
-            pd.repair_at = Some(now);
-        }
-    }
-
-    fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.state.is_primary() && self.state.pair(i, d).role == Role::Primary
-    }
-
-    /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
-    /// tells of them): one side copies them. With an urbd on both sides the one that accepted the control stream does,
-    /// the other only if nothing happens for a while.
-    pub(crate) fn repair_after_reconnect(&mut self, i: NodeId) {
-        for d in self.devices.ids() {
-            let c = &self.connections[i];
-            let wait = self.repair_wait(i, d);
-            let view = View::of(&self.state, Some(i), d);
-            let urgent = c.peer_devices[d].repair_at_once;
-            if c.peer_devices[d].repair_at.is_some_and(|t| urgent || self.now >= t + wait) {
-                self.connections[i].peer_devices[d].repair_at = None;
-                let good = view.disk == DiskState::UpToDate && view.peer_disk == DiskState::UpToDate;
-                if view.replication == Replication::Established && good && self.bits_left(i, d) > 0 {
-                    self.repair_now(i, d);
-                }
-            }
-        }
-    }
-
-    /// How long the node leaves it to the other one: longest beside a Primary, which need not lose its peer for it.
-    fn repair_wait(&self, i: NodeId, d: VolumeNr) -> Duration {
-        let c = &self.connections[i];
-        let beside = self.state.pair(i, d).role == Role::Primary && !self.state.is_primary();
-        let times = match (beside, c.resolve_conflicts()) {
-            (true, _) => 5,
-            (false, true) => 1,
-            (false, false) => 3,
-        };
-        Duration(times * CALM.0)
-    }
-
-    pub(crate) fn repair_timer(&self, i: NodeId) -> Option<Instant> {
-        let devices = self.connections[i].peer_devices.iter();
-        devices.filter_map(|(d, p)| p.repair_at.map(|t| t + self.repair_wait(i, d))).min()
     }
 
     /// Verify stopped before its end: the next one goes on there.

@@ -1,9 +1,10 @@
 //! How a link begins.
 
 use crate::rig::{Pair, VOLUME};
+use std::cell::Cell;
 use units::Duration;
-use urbd_core::{Command, ResourceConfig, Segments};
-use wire::{ConnState, DiskState, Packet, Socket};
+use urbd_core::{Command, Fencing, ResourceConfig, Segments};
+use wire::{BlockAck, ConnState, DiskState, Packet, Socket};
 
 /// A ping before the ping-timeout's fourfold, by which a handshake must have ended, is due.
 fn pings_early(cfg: &mut ResourceConfig) {
@@ -73,4 +74,54 @@ fn what_9_says_of_replication_is_ignored() {
     }
     pair.run(100);
     assert!(pair.states() == [ConnState::Connected; 2] && !pair.nodes[0].notes.contains(&"link closed"));
+}
+
+thread_local! {
+    /// The answer to a write, which is lost.
+    static ANSWER: Cell<Option<BlockAck>> = const { Cell::new(None) };
+}
+
+/// A write is frozen, as its answer was lost with the link, and the peer comes back and answers it at once.
+fn answered_on_the_next_link(answer: fn(BlockAck) -> Packet) -> Pair {
+    let mut pair = Pair::with(true, |cfg| {
+        cfg.fence_handler = true;
+        for volume in &mut cfg.volumes {
+            volume.disk.as_mut().expect("a disk").fencing = Fencing::ResourceAndStonith;
+        }
+    });
+    pair.nodes[1].lost = |packet| match packet {
+        Packet::WriteAck(ack) => ANSWER.replace(Some(*ack)).is_none(),
+        _ => false,
+    };
+    pair.write(3);
+    pair.run(20);
+    let ack = ANSWER.take().expect("the peer has answered");
+    pair.unlink();
+    pair.run(20);
+    assert!(pair.nodes[0].core.snapshot().suspended.fencing, "{:?}", pair.nodes[0].notes);
+    pair.nodes[1].lost = |_| false;
+    pair.nodes[0].notes.clear();
+    pair.link();
+    let (now, peer) = (pair.now, pair.nodes[0].peer);
+    pair.nodes[0].told = true;
+    pair.nodes[0].core.on_packet(now, peer, Socket::Control, VOLUME, answer(ack), Segments::None);
+    pair
+}
+
+#[test]
+fn an_answer_to_a_write_of_the_link_before_is_nobodys() {
+    for answer in [Packet::WriteAck, Packet::RsWriteAck] {
+        let mut pair = answered_on_the_next_link(answer);
+        pair.run(20);
+        assert!(pair.nodes[0].notes.contains(&"unknown-answer"), "{:?}", pair.nodes[0].notes);
+    }
+}
+
+#[test]
+fn a_refusal_of_a_write_of_the_link_before_leaves_it_to_be_sent_again() {
+    let mut pair = answered_on_the_next_link(Packet::NegAck);
+    let before = pair.nodes[0].counts.data_packets;
+    pair.until(Duration::from_secs(10), |p| p.states() == [ConnState::Connected; 2] && p.is_idle());
+    assert_eq!(pair.nodes[0].counts.data_packets, before + 1);
+    assert!(!pair.nodes[0].core.snapshot().suspended.fencing);
 }

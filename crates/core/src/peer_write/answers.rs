@@ -1,0 +1,88 @@
+//! What a peer is told of its writes, and when it may complete them (`docs/spec/wire-protocol.md` 11).
+
+use super::PeerWrite;
+use crate::Resource;
+use crate::api::Segments;
+use crate::config::Protocol;
+use crate::device::Device;
+use units::{NodeId, SectorRange, VolumeNr};
+use wire::{BlockAck, BlockId, DiskState, DpFlags, Packet, Socket};
+
+/// When the peer may complete its write, as far as that is up to us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    /// When the write is on our disk.
+    WhenWritten,
+    /// The same, although it only asks whether we have received it: P_RECV_ACK is held back until then.
+    ReceivedWhenWritten,
+    /// Before: it does not wait for us, or is told at once.
+    Early,
+}
+
+impl Resource {
+    /// When the peer may complete a write with these flags. During a resync it asks for P_WRITE_ACK in any case.
+    ///
+    /// With protocol B it is told at once that a single write has come, but where there are several at a time it waits
+    /// for the disk, as with protocol C: else each write that it completes would make the next one wait until all
+    /// before that are on the disk, which then has nothing to do. A disk that is flushed at each barrier gains nothing.
+    pub(super) fn may_complete(&self, i: NodeId, flags: DpFlags) -> Told {
+        let c = &self.connections[i];
+        let asks = |flag| flags.contains(flag);
+        let (received, written) = (asks(DpFlags::SEND_RECEIVE_ACK), asks(DpFlags::SEND_WRITE_ACK));
+        let gains = || !c.epochs.come_singly() && !self.devices.values().any(Device::needs_flushes);
+        match c.cfg.protocol {
+            _ if asks(DpFlags::MAY_SET_IN_SYNC) => Told::Early,
+            Protocol::C if written => Told::WhenWritten,
+            Protocol::B if received && !written && gains() => Told::ReceivedWhenWritten,
+            _ => Told::Early,
+        }
+    }
+
+    /// Before protocol 100 a write does not say which answer it wants: the configured protocol does.
+    pub(super) fn unsaid_flags(&self, i: NodeId) -> DpFlags {
+        let c = &self.connections[i];
+        match c.cfg.protocol {
+            _ if c.version() >= 100 => DpFlags::NONE,
+            Protocol::A => DpFlags::NONE,
+            Protocol::B => DpFlags::SEND_RECEIVE_ACK,
+            Protocol::C => DpFlags::SEND_WRITE_ACK,
+        }
+    }
+
+    /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
+    pub(super) fn final_ack(&mut self, i: NodeId, d: VolumeNr, w: &PeerWrite, ok: bool) {
+        if !ok || self.stands_for_nothing(i, d) {
+            return self.refuse_peer_write(i, d, w.range, w.block_id);
+        }
+        if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
+            return;
+        }
+        let pair = self.state.pair(i, d);
+        let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pair.disk >= DiskState::Inconsistent;
+        if pair.replication.is_working() && may_clear {
+            self.clear_out_of_sync(i, d, w.range);
+            let named = self.names_requests(i);
+            self.send_ack(i, d, if named { Packet::WriteAckInSync } else { Packet::RsWriteAck }, w.range, w.block_id);
+        } else {
+            self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);
+        }
+    }
+
+    pub(super) fn refuse_peer_write(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, block_id: BlockId) {
+        self.connections[i].peer_devices[d].refused_writes = true;
+        self.send_ack(i, d, Packet::NegAck, range, block_id);
+    }
+
+    pub(crate) fn send_ack(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        packet: fn(BlockAck) -> Packet,
+        range: SectorRange,
+        block_id: BlockId,
+    ) {
+        let seq = self.connections[i].peer_devices[d].next_seq();
+        let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
+        self.send(i, Socket::Control, d, packet(ack), Segments::None);
+    }
+}

@@ -1,0 +1,137 @@
+//! Two Primaries write to the same blocks: what waits for what, and which write counts as the later one
+//! (`docs/spec/data-path-and-resync.md` 3).
+
+use super::PeerAction;
+use super::queue::change_of;
+use crate::Resource;
+use crate::connection::Connection;
+use crate::mutant::{Mutant, mutant};
+use crate::request::{Local, Request, Write};
+use crate::rows::hit;
+use units::{NodeId, SectorRange, VolumeNr};
+use wire::{BlockAck, DpFlags, Packet};
+
+impl Resource {
+    /// Two Primaries, and this node resolves conflicts: is a number before this write's missing?
+    pub(super) fn number_is_missing(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
+        let Some((_, seq)) = change_of(packet) else { return false };
+        self.device_index(volume).is_some_and(|d| self.resolves_conflicts(i) && self.lacks_number_before(i, d, seq))
+    }
+
+    /// That number has not come for too long (`docs/spec/wire-protocol.md` 3.3).
+    pub(crate) fn number_is_overdue(&self, i: NodeId) -> bool {
+        let c = &self.connections[i];
+        let Some((volume, next, since)) = c.held.waiting_for_number() else { return false };
+        let late = self.now >= since + c.cfg.ping_timeout && !mutant(Mutant::NumberAwaited);
+        late && self.number_is_missing(i, volume, next)
+    }
+
+    fn lacks_number_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> bool {
+        let seen = self.connections[i].peer_devices[d].peer_seq;
+        (seq.wrapping_sub(1).wrapping_sub(seen) as i32) > 0
+    }
+
+    /// Two Primaries, and this node resolves conflicts.
+    fn resolves_conflicts(&self, i: NodeId) -> bool {
+        let c = &self.connections[i];
+        c.cfg.two_primaries && self.state.is_primary() && c.resolve_conflicts()
+    }
+
+    /// With two Primaries, the node that resolves conflicts first sees all that the peer sent before this write (an
+    /// acknowledgement on the other stream may say that one of ours is settled), and lets its own disk have what it
+    /// will say is the later write; the other node lets its own write settle
+    /// (`docs/spec/data-path-and-resync.md` 3.1, 3.2).
+    pub(super) fn must_wait_for_local(&self, i: NodeId, d: VolumeNr, range: Option<SectorRange>, seq: u32) -> bool {
+        let c = &self.connections[i];
+        let both = c.cfg.two_primaries && self.state.is_primary();
+        if !both || c.resolve_conflicts() {
+            // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
+            let unwritten = |w: &Write| w.local() == Local::Pending && !mutant(Mutant::SupersededEarly);
+            let lacks_number = both && self.lacks_number_before(i, d, seq);
+            let unwritten = range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
+            if both && (lacks_number || unwritten) {
+                hit("conflicts", || (if unwritten { "waits: own disk" } else { "waits: number" }).to_owned());
+            }
+            return lacks_number || unwritten;
+        }
+        let unsettled = range.is_some_and(|r| self.devices[d].writing.overlapping(r).next().is_some());
+        if unsettled {
+            hit("conflicts", || "waits: own writes".to_owned());
+        }
+        unsettled
+    }
+
+    /// The other Primary's next write waits until ours to the same blocks are settled here. Ours that have not begun
+    /// follow it: else it would wait for as long as there is something to write here.
+    pub(crate) fn follows_waiting(&self, d: VolumeNr, range: SectorRange) -> bool {
+        let waits = |c: &Connection| {
+            if !c.cfg.two_primaries || c.resolve_conflicts() {
+                return false;
+            }
+            let theirs = c.held.first_about(self.devices[d].volume).and_then(|next| change_of(next)?.0);
+            theirs.is_some_and(|r| r.overlaps(range))
+        };
+        let follows = self.connections.values().any(waits);
+        if follows {
+            hit("conflicts", || "waits: the other's".to_owned());
+        }
+        follows
+    }
+
+    /// Own writes to this range that have begun and are not complete.
+    fn own_writes(&self, d: VolumeNr, range: SectorRange) -> impl Iterator<Item = &Write> {
+        let some = self.devices[d].writing.overlapping(range).next().map(|_| self.requests.iter());
+        some.into_iter().flatten().filter_map(move |(_, r)| match r {
+            Request::Write(w) if w.device == d && w.is_open() && w.range.overlaps(range) => Some(w),
+            _ => None,
+        })
+    }
+
+    /// A write of the other Primary that overlaps one of ours which is not settled: ours counts as the later one. A
+    /// contained write is dropped, any other is to be repeated after ours. One that has not begun follows the peer's.
+    /// A durable one is repeated unless ours is durable as well, and any if our own disk has refused ours.
+    pub(super) fn lost_conflict(
+        &self,
+        i: NodeId,
+        d: VolumeNr,
+        action: PeerAction,
+        range: SectorRange,
+        flags: DpFlags,
+    ) -> Option<fn(BlockAck) -> Packet> {
+        if !self.resolves_conflicts(i) {
+            return None;
+        }
+        // What the peer has answered is older than what it has sent since, and may be waiting for a barrier only.
+        // What is frozen is sent again when that ends, on this connection for the first time.
+        let kept = |w: &Write| w.legs.is_kept(i) && w.legs.awaits(i) && mutant(Mutant::FrozenInTheWay);
+        let open = |w: &Write| w.legs.is_unanswered(i) || kept(w);
+        let mut ours = self.own_writes(d, range).filter(|w| open(w)).peekable();
+        ours.peek()?;
+        let durable = flags.contains(DpFlags::FUA) && !mutant(Mutant::DurableSuperseded);
+        let refused = |w: &Write| matches!(w.local(), Local::Failed(_)) && !mutant(Mutant::RefusedSupersedes);
+        let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable) && !refused(w));
+        self.note_conflict(d, action, range, contained);
+        Some(if contained { Packet::Superseded } else { Packet::RetryWrite })
+    }
+
+    /// Counts what was decided, and why.
+    fn note_conflict(&self, d: VolumeNr, action: PeerAction, range: SectorRange, superseded: bool) {
+        let verdict = if superseded { "superseded" } else { "repeat" };
+        hit("conflicts", || {
+            let kind = format!("{action:?}");
+            format!("{verdict} {}", kind.split(' ').next().unwrap_or_default())
+        });
+        if superseded {
+            return;
+        }
+        hit("conflicts", || {
+            let refused = |w: &Write| matches!(w.local(), Local::Failed(_));
+            let why = match self.own_writes(d, range).filter(|w| w.range.contains(range)).map(refused).min() {
+                None => "in part",
+                Some(false) => "durable",
+                Some(true) => "refused",
+            };
+            format!("repeat: {why}")
+        });
+    }
+}

@@ -1,0 +1,252 @@
+//! Blocks that are marked as different between two good copies, and that no resync copies by itself: after a verify, a
+//! crash in the middle of clearing marks, or a write that was given up (`docs/spec/connection-and-state.md` B.3 #3).
+//!
+//! Owns [`Repair`].
+
+use crate::Resource;
+use crate::api::{ConnectionState, Severity};
+use crate::command::disks::KEEPS_BITMAP;
+use crate::decide::rules::View;
+use crate::decide::state::Replication;
+use crate::mutant::{Mutant, mutant};
+use units::{Duration, Instant, NodeId, VolumeNr};
+use wire::{DiskState, Role};
+
+/// So long after a reconnect it is clear that no resync follows from it.
+const CALM: Duration = Duration::from_secs(1);
+
+/// What is to be done about blocks that are marked as different.
+#[derive(Debug, Default)]
+pub(crate) struct Repair {
+    when: When,
+    /// A verify found differences that no resync has repaired yet.
+    differences_found: bool,
+    /// Blocks that were marked when the node connected anew to have them copied; 0 once a resync has begun since.
+    tried: u64,
+}
+
+/// When they are copied if nothing else does it.
+#[derive(Clone, Copy, Debug, Default)]
+enum When {
+    #[default]
+    Never,
+    /// After a while, or at once: this node's users have seen them.
+    Since { at: Instant, at_once: bool },
+    /// When one of two Primaries is demoted.
+    OnePrimary,
+}
+
+impl Repair {
+    /// What outlives a link.
+    pub(crate) fn over_links(self) -> Repair {
+        Repair { when: When::Never, ..self }
+    }
+
+    pub(crate) fn found_differences(&mut self) {
+        self.differences_found = true;
+    }
+
+    /// From now on it is waited for somebody to copy them. Two Primaries go on waiting for one to be demoted.
+    pub(crate) fn wanted(&mut self, now: Instant) {
+        if !matches!(self.when, When::OnePrimary) {
+            self.when = When::Since { at: now, at_once: false };
+        }
+    }
+
+    fn waits_for_one_primary(&mut self) {
+        self.when = When::OnePrimary;
+    }
+
+    /// There are not two Primaries any more.
+    fn one_primary(&mut self, now: Instant) {
+        if matches!(self.when, When::OnePrimary) {
+            self.when = When::Since { at: now, at_once: false };
+        }
+    }
+
+    fn hurry(&mut self, urgent: bool) {
+        if let When::Since { at_once, .. } = &mut self.when {
+            *at_once = urgent;
+        }
+    }
+
+    fn forget_when(&mut self) {
+        self.when = When::Never;
+    }
+
+    /// This node has them copied now.
+    fn copies(&mut self) {
+        self.differences_found = false;
+    }
+
+    fn resync_began(&mut self) {
+        (self.differences_found, self.tried) = (false, 0);
+    }
+
+    /// So many are left. False: it was tried already, and has not made them fewer.
+    fn is_worth_trying(&mut self, left: u64) -> bool {
+        left != std::mem::replace(&mut self.tried, left)
+    }
+
+    fn wanted_since(&self) -> Option<Instant> {
+        if let When::Since { at, .. } = self.when { Some(at) } else { None }
+    }
+
+    /// When they are copied, if the other node is given so much time for it.
+    fn due(&self, wait: Duration) -> Option<Instant> {
+        match self.when {
+            When::Since { at, at_once: true } => Some(at),
+            When::Since { at, at_once: false } => Some(at + wait),
+            When::Never | When::OnePrimary => None,
+        }
+    }
+
+    /// Is somebody waited for?
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted_since().is_some()
+    }
+}
+
+impl Resource {
+    /// Copies the blocks that a verify found different: from the Primary, or else from here.
+    fn repair_now(&mut self, i: NodeId, d: VolumeNr) {
+        if self.both_primary(i, d) {
+            // Which copy counts nobody can say, and reconnecting would not copy anything.
+            let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
+            self.connections[i].peer_devices[d].repair.waits_for_one_primary();
+            return self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
+        }
+        // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
+        let peer_role = self.state.pair(i, d).role;
+        if self.connections[i].nine().is_some() {
+            return self.repair9(i, d, peer_role);
+        }
+        if peer_role == Role::Primary || self.connections[i].version() < 96 {
+            let left = self.bits_left(i, d);
+            if !self.connections[i].peer_devices[d].repair.is_worth_trying(left) {
+                // DRBD 9 begins no generation for that, and would be left and met again for ever.
+                let text = format!(
+                    "{} KiB are marked as different, and connecting again has not made the peer copy them: `invalidate` \
+                     this node, or demote the peer",
+                    left * 4
+                );
+                return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
+            }
+            let text = "verify found differences and shall repair them: reconnecting".to_owned();
+            let nobody = peer_role != Role::Primary && !self.state.is_primary();
+            if nobody {
+                // A Secondary begins no generation without need: but otherwise the marked blocks would never be copied.
+                self.new_generation(d);
+            }
+            if nobody || mutant(Mutant::RepairDropsLink) {
+                return self.drop_link(i, ConnectionState::NetworkFailure, "verify-repair", text);
+            }
+            // A Primary whose peer takes leave begins a generation, and copies the marked blocks when it is back. A
+            // link that is only dropped looks like a failure: with fencing it would freeze, begin none, and shoot the
+            // peer.
+            self.note(Severity::Warning, None, Some(i), "verify-repair", text);
+            return self.reconnect(i);
+        }
+        // As after congestion: the peer learns what is marked, and no bitmap needs to be exchanged.
+        self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
+        self.connections[i].peer_devices[d].repair.copies();
+        self.run_ahead(i, d);
+    }
+
+    /// In 9's dialect bitmaps can be exchanged at any time.
+    fn repair9(&mut self, i: NodeId, d: VolumeNr, peer_role: Role) {
+        self.connections[i].peer_devices[d].repair.copies();
+        let remote = Some(i).filter(|_| peer_role != Role::Primary);
+        let old = self.connections[i].version() < KEEPS_BITMAP;
+        if old && self.connections[i].peer_devices[d].write_failed {
+            let text = "a write failed that the peer may have: copying all of the volume";
+            self.note(Severity::Warning, Some(d), Some(i), "write-repair", text);
+            return self.copy_all(d, remote);
+        }
+        if old {
+            let text = format!(
+                "{} KiB are marked as different, and below protocol version {KEEPS_BITMAP} only all of the volume can be \
+                 copied: `invalidate` on the node with the worse copy",
+                self.bits_left(i, d) * 4
+            );
+            return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
+        }
+        self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
+        self.copy_marked(d, remote);
+    }
+
+    /// The state changed: will a resync copy what is marked as different, or must this node see to it? Marks remain
+    /// between equal generations after a verify, and after a crash in the middle of clearing them
+    /// (`docs/spec/connection-and-state.md` B.3 #3).
+    pub(crate) fn consider_repair(&mut self, i: NodeId, d: VolumeNr, old: &View, new: &View) {
+        let now = self.now;
+        let settled = |v: &View| {
+            v.replication == Replication::Established
+                && v.disk == DiskState::UpToDate
+                && v.peer_disk == DiskState::UpToDate
+        };
+        let came_together = settled(new) && !settled(old) && !old.is_beyond();
+        let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
+        let equal = theirs.is_some_and(|u| u.current.same(self.uuids(i, d).current));
+        let marked = came_together && equal && self.bits_left(i, d) > 0;
+        // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
+        let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
+        let two = new.role == Role::Primary && new.peer == Role::Primary;
+        let moved = (old.connection, old.replication) != (new.connection, new.replication);
+        let (old, new) = (old.replication, new.replication);
+        let Some(pd) = self.connections.get_mut(i).map(|c| &mut c.peer_devices[d]) else { return };
+        let repair = &mut pd.repair;
+        if moved {
+            repair.forget_when();
+        }
+        if marked || (moved && new == Replication::Established && old < new && repair.differences_found) {
+            repair.wanted(now);
+        }
+        if (Replication::SyncSource..=Replication::SyncTarget).contains(&new) {
+            repair.resync_began();
+        }
+        if !two {
+            repair.one_primary(now);
+        }
+        repair.hurry(urgent);
+    }
+
+    fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
+        self.state.is_primary() && self.state.pair(i, d).role == Role::Primary
+    }
+
+    /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
+    /// tells of them): one side copies them. With an urbd on both sides the one that accepted the control stream does,
+    /// the other only if nothing happens for a while.
+    pub(crate) fn repair_after_reconnect(&mut self, i: NodeId) {
+        for d in self.devices.ids() {
+            let c = &self.connections[i];
+            let wait = self.repair_wait(i, d);
+            let view = View::of(&self.state, Some(i), d);
+            if c.peer_devices[d].repair.due(wait).is_some_and(|at| self.now >= at) {
+                self.connections[i].peer_devices[d].repair.forget_when();
+                let good = view.disk == DiskState::UpToDate && view.peer_disk == DiskState::UpToDate;
+                if view.replication == Replication::Established && good && self.bits_left(i, d) > 0 {
+                    self.repair_now(i, d);
+                }
+            }
+        }
+    }
+
+    /// How long the node leaves it to the other one: longest beside a Primary, which need not lose its peer for it.
+    fn repair_wait(&self, i: NodeId, d: VolumeNr) -> Duration {
+        let c = &self.connections[i];
+        let beside = self.state.pair(i, d).role == Role::Primary && !self.state.is_primary();
+        let times = match (beside, c.resolve_conflicts()) {
+            (true, _) => 5,
+            (false, true) => 1,
+            (false, false) => 3,
+        };
+        Duration(times * CALM.0)
+    }
+
+    pub(crate) fn repair_timer(&self, i: NodeId) -> Option<Instant> {
+        let devices = self.connections[i].peer_devices.iter();
+        devices.filter_map(|(d, p)| p.repair.wanted_since().map(|t| t + self.repair_wait(i, d))).min()
+    }
+}
