@@ -259,7 +259,8 @@ impl Resource {
             resolve_conflicts: c.resolve_conflicts(),
         });
         let found = match found.strategy {
-            _ if self.ended_beside_primary(found, [own, other]) => {
+            _ if self.in_mesh9() && in_step([own, other]) => uuid9::Comparison { strategy: Strategy::NoSync, ..found },
+            _ if self.in_mesh9() && nothing_to_take(found.rule, [own, other]) => {
                 uuid9::Comparison { strategy: Strategy::NoSync, ..found }
             }
             Strategy::NoSync if self.in_mesh9() => self.reconciled(i, [own, other]).unwrap_or(found),
@@ -283,13 +284,6 @@ impl Resource {
             self.handler(Handler::SplitBrain.name(), Some(d), Some(i));
         }
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
-    }
-
-    /// One was brought up to date by a Primary that both are connected to: the other one does not know of that, and
-    /// what it has marked is of the past.
-    fn ended_beside_primary(&self, found: uuid9::Comparison, sides: [Told<'_>; 2]) -> bool {
-        let missed = matches!(found.rule, Reason::SourceMissedFinish | Reason::TargetPeerMissedFinish);
-        self.in_mesh9() && missed && in_step(sides)
     }
 
     /// Two copies of one generation, of which one at least has marked something for the other one: who is the source
@@ -439,7 +433,7 @@ impl Resource {
     ) -> Result<Replication, Verdict> {
         let dirty = own.uuids.dirty_bits.max(other.uuids.dirty_bits) > 0;
         let primary = [own.role, other.role].map(|role| role == Role::Primary);
-        let overwrites = primary[0] && own.disk >= DiskState::Consistent && dirty;
+        let overwrites = primary[0] && own.disk >= DiskState::Consistent && (dirty || self.in_mesh9());
         match strategy {
             Strategy::NoSync => Ok(Replication::Established),
             Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if mutant(Mutant::CrashUncopied) => {
@@ -534,11 +528,19 @@ impl Resource {
     }
 }
 
-/// Two good copies that both get what one Primary writes.
+/// Two good copies of one generation that both get what one Primary writes: what one of them has marked, or not heard
+/// of, or that it was Primary once, is of the past.
 fn in_step(sides: [Told<'_>; 2]) -> bool {
     let good = |told: &Told<'_>| told.disk == DiskState::UpToDate && !told.uuids.flags.contains(UuidFlags::STABLE);
     let [mine, theirs] = sides.map(|told| told.uuids.nodes.nodes());
-    sides.iter().all(good) && !mine.and(theirs).is_empty()
+    let same = sides[0].uuids.current.same(sides[1].uuids.current);
+    same && sides.iter().all(good) && !mine.and(theirs).is_empty()
+}
+
+/// Would a Primary be the target of nothing, as the other one has crashed as Primary, but neither has marked anything?
+fn nothing_to_take(rule: Reason, sides: [Told<'_>; 2]) -> bool {
+    let one_is = sides.iter().any(|told| told.role == Role::Primary);
+    rule == Reason::CrashedPrimary && one_is && sides.iter().all(|told| told.uuids.dirty_bits == 0)
 }
 
 /// Why the nodes stay apart.

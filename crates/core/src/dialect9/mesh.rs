@@ -6,6 +6,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments, Severity};
+use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Reason, Role};
@@ -374,6 +375,16 @@ impl Resource {
                 || pair.replication >= Replication::Established && pair.disk >= DiskState::Inconsistent
         };
         self.state.pairs(d).all(there)
+    }
+
+    /// May this node, which has crashed as Primary, have completed what others lack, as one of them is not here? With
+    /// protocol C a write is complete when all have it that were there.
+    pub(crate) fn has_writes_for_others(&self, d: VolumeNr) -> bool {
+        let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
+        let good = |(i, pair): (NodeId, &crate::decide::state::PairState)| {
+            self.slot(i, d).is_none() || self.state.is_connected(i) && pair.disk == DiskState::UpToDate
+        };
+        early && self.in_mesh9() && !self.state.pairs(d).all(good)
     }
 
     /// A node without a disk does not write beside several copies: who has what of that nobody would know.

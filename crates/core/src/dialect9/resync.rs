@@ -337,6 +337,8 @@ impl Resource {
         if failed == 0 {
             self.connections[i].peer_devices[d].lost_writes = false;
             self.has_survivors_writes(i);
+            // What it has written itself is what its source has of it.
+            self.devices[d].crashed_primary = false;
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.state.peer_disk(i, d)));
         } else {
