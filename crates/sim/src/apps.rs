@@ -526,6 +526,12 @@ impl Cluster {
         // Or it served a Primary that had lost its disk, which was promoted with that later, and alone.
         let two_primaries = self.setup.extras.two_primaries;
         let alone = source_volume.alone[n] || (source_volume.served && self.nodes[n].volumes[v].alone[peer]);
+        // Or it has what a third node wrote that was Primary without this one.
+        let third = |p: usize| {
+            let (theirs, mine) = (&self.nodes[p].volumes[v], &self.nodes[n].volumes[v]);
+            theirs.alone[n] && source.includes[p] > mine.view.includes[p]
+        };
+        let alone = alone || (0..self.nodes.len()).filter(|p| *p != n && *p != peer).any(third);
         let under_way = self.under_way(n, v);
         let now = self.tick();
         let nodes = self.nodes.len();

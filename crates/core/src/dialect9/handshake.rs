@@ -266,6 +266,7 @@ impl Resource {
             Strategy::NoSync if self.in_mesh9() => self.reconciled(i, [own, other]).unwrap_or(found),
             _ => found,
         };
+        let found = self.missed_finish_without_bits(i, d, found, own.role);
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
         self.note(Severity::Info, Some(d), Some(i), found.rule.name(), text);
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
@@ -284,6 +285,27 @@ impl Resource {
             self.handler(Handler::SplitBrain.name(), Some(d), Some(i));
         }
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
+    }
+
+    /// A resync has ended, its source did not hear of that, and nothing is marked: the source forgets what its slot counts
+    /// from, and the next attempt finds both equal (7.5). Only a Primary must not go on until then (5.8.1, step 2).
+    fn missed_finish_without_bits(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        found: uuid9::Comparison,
+        role: Role,
+    ) -> uuid9::Comparison {
+        match found.strategy {
+            Strategy::Retry if found.rule == Reason::SourceMissedFinish => {
+                self.retire_slot(i, d);
+                found
+            }
+            Strategy::RequiresProtocol124 if role != Role::Primary => {
+                uuid9::Comparison { strategy: Strategy::TargetUseBitmap, ..found }
+            }
+            _ => found,
+        }
     }
 
     /// Two copies of one generation, of which one at least has marked something for the other one: who is the source
