@@ -1,7 +1,7 @@
 //! The applications, and what the oracle makes of their requests.
 
 use crate::cluster::{Cluster, Input, Request};
-use crate::net::{End, Wish};
+use crate::net::Wish;
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{ContentId, Owner, Payload, Piece, ZEROES};
 use crate::plan::{bytes, node_id, volume_nr};
@@ -211,9 +211,9 @@ impl Cluster {
     }
 
     /// Is the other end of this node's connection to a peer up?
-    pub(crate) fn peer_listens(&mut self, n: usize, peer: usize) -> bool {
+    pub(crate) fn peer_listens(&self, n: usize, peer: usize) -> bool {
         let Wish::Connected(number) = self.net.wishes[n][peer] else { return false };
-        self.net.get(number).is_some_and(|c| c.ends[c.side(peer)] == End::Up)
+        self.net.is_up_at(number, peer)
     }
 
     /// This node's disk must hold what was acknowledged.

@@ -342,7 +342,8 @@ impl Resource {
         }
         for i in self.connections.ids() {
             if !self.awaits_survivor(i) && self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
-                let text = "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
+                let text =
+                    "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
                 self.drop_link(i, ConnectionState::NetworkFailure, "reconcile", text);
             }
         }
@@ -394,6 +395,15 @@ impl Resource {
             self.slot(i, d).is_none() || self.state.is_connected(i) && pair.disk == DiskState::UpToDate
         };
         early && self.in_mesh9() && !self.state.pairs(d).all(good)
+    }
+
+    /// Who has crashed as Primary, and knows by now that others have gone on, is the source of nobody for that.
+    pub(super) fn follow_outdated(&mut self, old: &State) {
+        for d in self.devices.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
+            if old.disk(d) > DiskState::Outdated && self.state.disk(d) == DiskState::Outdated {
+                self.devices[d].crashed_primary = false;
+            }
+        }
     }
 
     /// A node without a disk does not write beside several copies: who has what of that nobody would know.

@@ -90,6 +90,7 @@ impl Resource {
         self.note_lost_primaries(old);
         self.follow_role(old);
         self.follow_own_disks(old);
+        self.follow_outdated(old);
         self.follow_resync9(old);
         self.follow_equal_copies(old);
         self.follow_lost_disks(old);
