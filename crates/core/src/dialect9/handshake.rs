@@ -287,8 +287,9 @@ impl Resource {
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
     }
 
-    /// A resync has ended, its source did not hear of that, and nothing is marked: the source forgets what its slot counts
-    /// from, and the next attempt finds both equal (7.5). Only a Primary must not go on until then (5.8.1, step 2).
+    /// A resync has ended, its source did not hear of that, and nothing is marked: the source forgets what its slot
+    /// counts from, and the next attempt finds both equal (7.5). Only a Primary must not go on until then (5.8.1, step
+    /// 2).
     fn missed_finish_without_bits(
         &mut self,
         i: NodeId,
@@ -323,8 +324,8 @@ impl Resource {
         let attempt = self.connections[i].nine()?.attempt.as_ref()?;
         let by_position = match attempt.lost {
             [Some(mine), Some(theirs)] if mine.node == theirs.node && mine.at != theirs.at => Some(mine.at > theirs.at),
-            [Some(_), None] => Some(true),
-            [None, Some(_)] => Some(false),
+            [Some(_), None] => Some(!goes_on(&other)),
+            [None, Some(_)] => Some(goes_on(&own)),
             _ => None,
         };
         let (rule, source) = match (marked, by_position) {
@@ -557,6 +558,12 @@ fn in_step(sides: [Told<'_>; 2]) -> bool {
     let [mine, theirs] = sides.map(|told| told.uuids.nodes.nodes());
     let same = sides[0].uuids.current.same(sides[1].uuids.current);
     same && sides.iter().all(good) && !mine.and(theirs).is_empty()
+}
+
+/// Does a node that names no lost Primary know what it says? Its process is the one that was connected to the other one
+/// before: it has met the Primary again, and has what that has.
+fn goes_on(told: &Told<'_>) -> bool {
+    told.uuids.flags.contains(UuidFlags::RECONNECT)
 }
 
 /// Would a Primary be the target of nothing, as the other one has crashed as Primary, but neither has marked anything?
