@@ -120,6 +120,10 @@ pub(crate) struct PeerDevice {
     pub(crate) was_established: bool,
     /// Marked is, among others, what a Primary wrote that was lost before it had said who has it (9).
     pub(crate) lost_writes: bool,
+    /// One of the two was brought up to date by a third node, and has another generation than the other one by now (9).
+    pub(crate) parted: bool,
+    /// The peer, which is not here, may have come to this node's generation without this one having heard of it (9).
+    pub(crate) end_unheard: bool,
     /// The peer's capacity, remembered over connections; 0 = it never had a disk.
     pub(crate) peer_capacity: Sector,
     /// Next sequence number is this plus one (`docs/spec/wire-protocol.md` 3.3).
@@ -289,6 +293,8 @@ impl PeerDevice {
             says: Replication::Off,
             was_established: false,
             lost_writes: false,
+            parted: false,
+            end_unheard: true,
             peer_capacity: Sector(0),
             seq: sequence,
             peer_seq: sequence,

@@ -291,6 +291,7 @@ impl Resource {
     /// `flush`: the page may call blocks equal whose data is in the disk's cache yet.
     fn emit_bitmap_page(&mut self, d: VolumeNr, page: u64, flush: bool) {
         self.calm = false;
+        let coming = self.slot_of_source(d);
         let dev = &mut self.devices[d];
         let flush = flush && dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
         let Some(b) = &mut dev.backing else { return };
@@ -298,7 +299,7 @@ impl Resource {
             b.writer.flushing = Some((page, b.flushing.mark()));
         }
         let mut bytes = Box::new([0; meta::BLOCK_LEN]);
-        b.area().store(page, &b.bitmaps, &mut bytes);
+        b.area().store_with(page, &b.bitmaps, coming, &mut bytes);
         b.writer.pages.insert(page);
         dev.bm_writes += 1;
         let offset = b.layout.bitmap_page_at(page).0;

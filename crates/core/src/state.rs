@@ -316,6 +316,7 @@ impl Resource {
                     self.devices[d].peer_outrun = false;
                 }
             }
+            (E::ClearCrashedPrimary, _) if self.has_writes_for_others(d) => {}
             (E::ClearCrashedPrimary, _) => self.devices[d].crashed_primary = false,
             (E::Call(handler), _) => {
                 self.handler(handler.name(), Some(d), None);

@@ -119,6 +119,11 @@ impl BitmapArea {
     /// Fills `page` from the bits of all slots; bits past the device are 0. `bits` has one set per slot, each over
     /// [`bits`](Self::bits) bits.
     pub fn store(&self, page: u64, bits: &[BitSet], out: &mut Block) {
+        self.store_with(page, bits, None, out);
+    }
+
+    /// The same, but all slots get what is set in this one, too.
+    pub fn store_with(&self, page: u64, bits: &[BitSet], coming: Option<usize>, out: &mut Block) {
         assert_eq!(bits.len() as u64, u64::from(self.slots()), "one bit set for each slot");
         if let [only] = bits {
             let words = only.words();
@@ -130,8 +135,9 @@ impl BitmapArea {
         }
         let mut at = self.first_word(page);
         for chunk in out.chunks_exact_mut(4) {
-            let words = bits[at.slot].words();
-            let word = words.get(at.half / 2).map_or(0, |w| (w >> (at.half % 2 * 32)) as u32);
+            let word =
+                |slot: usize| bits[slot].words().get(at.half / 2).map_or(0, |w| (w >> (at.half % 2 * 32)) as u32);
+            let word = word(at.slot) | coming.map_or(0, word);
             chunk.copy_from_slice(&word.to_le_bytes());
             at.step(bits.len());
         }

@@ -1,7 +1,7 @@
 //! The applications, and what the oracle makes of their requests.
 
 use crate::cluster::{Cluster, Input, Request};
-use crate::net::{End, Wish};
+use crate::net::Wish;
 use crate::oracle::{Moment, View, Written};
 use crate::payload::{ContentId, Owner, Payload, Piece, ZEROES};
 use crate::plan::{bytes, node_id, volume_nr};
@@ -211,9 +211,9 @@ impl Cluster {
     }
 
     /// Is the other end of this node's connection to a peer up?
-    pub(crate) fn peer_listens(&mut self, n: usize, peer: usize) -> bool {
+    pub(crate) fn peer_listens(&self, n: usize, peer: usize) -> bool {
         let Wish::Connected(number) = self.net.wishes[n][peer] else { return false };
-        self.net.get(number).is_some_and(|c| c.ends[c.side(peer)] == End::Up)
+        self.net.is_up_at(number, peer)
     }
 
     /// This node's disk must hold what was acknowledged.
@@ -526,6 +526,12 @@ impl Cluster {
         // Or it served a Primary that had lost its disk, which was promoted with that later, and alone.
         let two_primaries = self.setup.extras.two_primaries;
         let alone = source_volume.alone[n] || (source_volume.served && self.nodes[n].volumes[v].alone[peer]);
+        // Or it has what a third node wrote that was Primary without this one.
+        let third = |p: usize| {
+            let (theirs, mine) = (&self.nodes[p].volumes[v], &self.nodes[n].volumes[v]);
+            theirs.alone[n] && source.includes[p] > mine.view.includes[p]
+        };
+        let alone = alone || (0..self.nodes.len()).filter(|p| *p != n && *p != peer).any(third);
         let under_way = self.under_way(n, v);
         let now = self.tick();
         let nodes = self.nodes.len();

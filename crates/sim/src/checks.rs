@@ -3,6 +3,7 @@
 use crate::apps::is_write;
 use crate::cluster::{Cluster, Node, Volume};
 use crate::extras::outside;
+use crate::net::Wish;
 use crate::oracle::Moment;
 use crate::payload::{Owner, Payload};
 use crate::plan::{node_id, volume_nr};
@@ -136,13 +137,20 @@ impl Cluster {
     /// the same, whatever they are to the others.
     fn compare_pairs(&self, v: usize) -> Result<(), String> {
         let idle = |n: &Node| n.inbox.is_empty() && n.flights.is_empty() && n.requests.is_empty() && !n.paused;
-        if !self.net.is_quiet() || self.net.is_cut() || !self.nodes.iter().all(idle) {
+        // What a Primary wrote last is on some only, until they notice that it is gone.
+        let noticed = (0..self.nodes.len()).all(|n| self.peers(n).all(|peer| !self.takes_for_alive(n, peer)));
+        if !self.net.is_quiet() || self.net.is_cut() || !self.nodes.iter().all(idle) || !noticed {
             return Ok(());
         }
         self.pairs().filter(|pair| self.count_as_equal(*pair, v)).try_for_each(|pair| {
             let size = pair.map(|n| self.nodes[n].volumes[v].size).into_iter().min().unwrap_or_default();
             self.compare_two(pair, v, sectors(0, size))
         })
+    }
+
+    /// Has a node not noticed yet that a peer's process is gone, or that it has closed their connection?
+    fn takes_for_alive(&self, n: usize, peer: usize) -> bool {
+        matches!(self.net.wishes[n][peer], Wish::Connected(_)) && !self.peer_listens(n, peer)
     }
 
     /// Are these two connected and UpToDate, in one generation, with nothing marked of each other?

@@ -118,6 +118,11 @@ impl Net {
         self.connections.iter_mut().find(|c| c.number == number)
     }
 
+    /// Does this node have its end of a connection?
+    pub(crate) fn is_up_at(&self, number: u64, node: usize) -> bool {
+        self.connections.iter().any(|c| c.number == number && c.ends[c.side(node)] == End::Up)
+    }
+
     /// Nothing is on its way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.connections.iter().all(|c| c.streams.iter().flatten().all(|s| s.items.is_empty()))

@@ -55,7 +55,8 @@ impl Cluster {
             && self.nodes[peer].volumes[v].word.is_some_and(|w| w.disk == DiskState::UpToDate)
     }
 
-    /// This peer has written it and acknowledged that, and its process has died before this was heard.
+    /// This peer has written it and acknowledged that, and its process has died before this was heard. What a target
+    /// has is judged when its resync ends.
     pub(crate) fn was_written_by_who_is_gone(&mut self, n: usize, peer: usize, request: &Request) -> bool {
         let sent = self.setup.protocol != Protocol::A && request.sent[peer].is_some();
         let volume = &self.nodes[peer].volumes[request.volume];
@@ -64,7 +65,8 @@ impl Cluster {
             ZEROES => Payload::read(volume.data.data(), request.written.range).is_zeroes(),
             _ => volume.arrived.is_whole(&request.written),
         };
-        sent && written && !self.peer_listens(n, peer)
+        let receives = volume.word.is_some_and(|w| w.disk == DiskState::Inconsistent);
+        sent && written && !receives && !self.peer_listens(n, peer)
     }
 
     /// A barrier was answered: this peer has these writes. With protocol A nothing was known of them before.

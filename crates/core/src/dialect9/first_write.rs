@@ -57,6 +57,17 @@ impl Resource {
         self.devices.values_mut().for_each(|dev| dev.first_write = due);
     }
 
+    /// A Primary has its good disk again: what became of the others meanwhile nobody has written there.
+    pub(crate) fn follow_own_disks(&mut self, old: &State) {
+        let good = |s: &State, d| s.role == Role::Primary && s.disk(d) == DiskState::UpToDate;
+        for d in self.devices.ids() {
+            let comes = old.role == Role::Primary && !good(old, d) && good(&self.state, d);
+            if comes && self.in_mesh9() && self.devices[d].first_write == FirstWrite::Nothing {
+                self.devices[d].first_write = FirstWrite::Due;
+            }
+        }
+    }
+
     /// A Primary has lost a peer's data. In 9's dialect it begins a generation with its next write, unless writes are
     /// under way that the peer may lack (7.2.1). Returns whether that is so.
     pub(crate) fn generation_can_wait(&mut self, i: NodeId, d: VolumeNr) -> bool {
@@ -111,14 +122,15 @@ impl Resource {
             return false;
         }
         let day0 = self.devices[d].backing.as_ref().is_some_and(|b| b.md.is_day0());
+        let needed = day0 || self.may_have_caught_up(d);
         let rotated = self.rotate_slots(d, weak);
         let (fresh, primary) = (self.draw_generation(), self.state.is_primary());
         let Some(b) = &mut self.devices[d].backing else { return false };
         let old = b.md.current;
-        if !b.md.new_current(fresh.0, primary, rotated, day0) {
+        if !b.md.new_current(fresh.0, primary, rotated, needed) {
             return false;
         }
-        if day0 {
+        if needed {
             b.md.push_history(old, None);
         }
         let fresh = b.md.current;
@@ -129,6 +141,18 @@ impl Resource {
         let text = format!("new data generation {fresh}");
         self.note(Severity::Info, Some(d), None, "new-generation", text);
         true
+    }
+
+    /// Has a peer, which is not here, a slot that counts from an older generation than it may have by now: a resync
+    /// from here may have ended unheard? What is written now must not be said to be of the generation that it has.
+    fn may_have_caught_up(&self, d: VolumeNr) -> bool {
+        let Some(b) = self.devices[d].backing.as_ref().filter(|_| self.in_mesh9()) else { return false };
+        let away = self.connections.ids().filter(|i| !self.state.replicates(*i, d));
+        let mut unheard = away.filter(|i| self.connections[*i].peer_devices[d].end_unheard);
+        unheard.any(|i| {
+            let record = &b.md.peers[self.slot_owner(i, d)];
+            record.slot.is_some() && !record.bitmap_uuid.is_none() && !record.bitmap_uuid.same(b.md.current)
+        })
     }
 
     /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others

@@ -259,12 +259,14 @@ impl Resource {
             resolve_conflicts: c.resolve_conflicts(),
         });
         let found = match found.strategy {
-            _ if self.ended_beside_primary(found, [own, other]) => {
+            _ if self.in_mesh9() && in_step([own, other]) => uuid9::Comparison { strategy: Strategy::NoSync, ..found },
+            _ if self.in_mesh9() && nothing_to_take(found.rule, [own, other]) => {
                 uuid9::Comparison { strategy: Strategy::NoSync, ..found }
             }
             Strategy::NoSync if self.in_mesh9() => self.reconciled(i, [own, other]).unwrap_or(found),
             _ => found,
         };
+        let found = self.missed_finish_without_bits(i, d, found, own.role);
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
         self.note(Severity::Info, Some(d), Some(i), found.rule.name(), text);
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
@@ -285,11 +287,26 @@ impl Resource {
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
     }
 
-    /// One was brought up to date by a Primary that both are connected to: the other one does not know of that, and
-    /// what it has marked is of the past.
-    fn ended_beside_primary(&self, found: uuid9::Comparison, sides: [Told<'_>; 2]) -> bool {
-        let missed = matches!(found.rule, Reason::SourceMissedFinish | Reason::TargetPeerMissedFinish);
-        self.in_mesh9() && missed && in_step(sides)
+    /// A resync has ended, its source did not hear of that, and nothing is marked: the source forgets what its slot
+    /// counts from, and the next attempt finds both equal (7.5). Only a Primary must not go on until then (5.8.1, step
+    /// 2).
+    fn missed_finish_without_bits(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        found: uuid9::Comparison,
+        role: Role,
+    ) -> uuid9::Comparison {
+        match found.strategy {
+            Strategy::Retry if found.rule == Reason::SourceMissedFinish => {
+                self.retire_slot(i, d);
+                found
+            }
+            Strategy::RequiresProtocol124 if role != Role::Primary => {
+                uuid9::Comparison { strategy: Strategy::TargetUseBitmap, ..found }
+            }
+            _ => found,
+        }
     }
 
     /// Two copies of one generation, of which one at least has marked something for the other one: who is the source
@@ -307,8 +324,8 @@ impl Resource {
         let attempt = self.connections[i].nine()?.attempt.as_ref()?;
         let by_position = match attempt.lost {
             [Some(mine), Some(theirs)] if mine.node == theirs.node && mine.at != theirs.at => Some(mine.at > theirs.at),
-            [Some(_), None] => Some(true),
-            [None, Some(_)] => Some(false),
+            [Some(_), None] => Some(!goes_on(&other)),
+            [None, Some(_)] => Some(goes_on(&own)),
             _ => None,
         };
         let (rule, source) = match (marked, by_position) {
@@ -439,7 +456,7 @@ impl Resource {
     ) -> Result<Replication, Verdict> {
         let dirty = own.uuids.dirty_bits.max(other.uuids.dirty_bits) > 0;
         let primary = [own.role, other.role].map(|role| role == Role::Primary);
-        let overwrites = primary[0] && own.disk >= DiskState::Consistent && dirty;
+        let overwrites = primary[0] && own.disk >= DiskState::Consistent && (dirty || self.in_mesh9());
         match strategy {
             Strategy::NoSync => Ok(Replication::Established),
             Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if mutant(Mutant::CrashUncopied) => {
@@ -536,11 +553,25 @@ impl Resource {
     }
 }
 
-/// Two good copies that both get what one Primary writes.
+/// Two good copies of one generation that both get what one Primary writes: what one of them has marked, or not heard
+/// of, or that it was Primary once, is of the past.
 fn in_step(sides: [Told<'_>; 2]) -> bool {
     let good = |told: &Told<'_>| told.disk == DiskState::UpToDate && !told.uuids.flags.contains(UuidFlags::STABLE);
     let [mine, theirs] = sides.map(|told| told.uuids.nodes.nodes());
-    sides.iter().all(good) && !mine.and(theirs).is_empty()
+    let same = sides[0].uuids.current.same(sides[1].uuids.current);
+    same && sides.iter().all(good) && !mine.and(theirs).is_empty()
+}
+
+/// Does a node that names no lost Primary know what it says? Its process is the one that was connected to the other one
+/// before: it has met the Primary again, and has what that has.
+fn goes_on(told: &Told<'_>) -> bool {
+    told.uuids.flags.contains(UuidFlags::RECONNECT)
+}
+
+/// Would a Primary be the target of nothing, as the other one has crashed as Primary, but neither has marked anything?
+fn nothing_to_take(rule: Reason, sides: [Told<'_>; 2]) -> bool {
+    let one_is = sides.iter().any(|told| told.role == Role::Primary);
+    rule == Reason::CrashedPrimary && one_is && sides.iter().all(|told| told.uuids.dirty_bits == 0)
 }
 
 /// Why the nodes stay apart.

@@ -6,6 +6,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments, Severity};
+use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Reason, Role};
@@ -166,7 +167,8 @@ impl Resource {
     // -- equal copies ------------------------------------------------------------------------------------------------
 
     /// A resync has ended elsewhere: two good copies of one generation, both of which get what one Primary writes, are
-    /// equal. Of two that do not, one may have got what the other one lacks: they connect anew, and compare.
+    /// equal. Of two that do not, one may have got what the other one lacks, or have another generation now: they
+    /// connect anew, and compare.
     pub(crate) fn follow_equal_copies(&mut self, old: &State) {
         if !self.in_mesh9() {
             return;
@@ -178,12 +180,14 @@ impl Resource {
                 let was_bad = bad(old.disk(d)) || bad(old.peer_disk(i, d));
                 let at_rest = self.state.replication(i, d) == Replication::Established
                     && old.replication(i, d) == Replication::Established;
-                if at_rest && good(&self.state) && was_bad && self.has_this_generation(i, d) {
-                    if self.share_primary(i, d) {
-                        self.count_as_equal(i, d);
-                    } else {
-                        self.connections[i].peer_devices[d].lost_writes = true;
-                    }
+                if !at_rest || !good(&self.state) || !was_bad {
+                    continue;
+                }
+                match (self.has_this_generation(i, d), self.share_primary(i, d)) {
+                    (true, true) => self.count_as_equal(i, d),
+                    (true, false) => self.connections[i].peer_devices[d].lost_writes = true,
+                    (false, false) if self.has_told_of_data(i, d) => self.connections[i].peer_devices[d].parted = true,
+                    (false, _) => {}
                 }
             }
         }
@@ -201,6 +205,12 @@ impl Resource {
     pub(super) fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
         let theirs = self.connections[i].peer_devices[d].uuids110.as_ref().map(|u| u.current);
         self.devices[d].backing.as_ref().zip(theirs).is_some_and(|(b, theirs)| b.md.current.same(theirs))
+    }
+
+    /// Has the peer named a generation? Who adopts the first one of all does not say so to all.
+    fn has_told_of_data(&self, i: NodeId, d: VolumeNr) -> bool {
+        let told = self.connections[i].peer_devices[d].uuids110.as_ref();
+        told.is_some_and(|u| !u.current.is_none() && !u.current.same(Generation::JUST_CREATED))
     }
 
     pub(super) fn count_as_equal(&mut self, i: NodeId, d: VolumeNr) {
@@ -312,17 +322,17 @@ impl Resource {
         }
     }
 
-    /// Do the two differ in what a lost Primary wrote, and does nobody write by now?
+    /// Do the two differ in what a lost Primary wrote, or a third node had, and does nobody write by now?
     pub(crate) fn is_unreconciled(&self, i: NodeId, d: VolumeNr) -> bool {
         let pd = &self.connections[i].peer_devices[d];
         let told = pd.uuids110.as_ref().is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
         let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == DiskState::UpToDate;
-        pd.lost_writes
+        let differ = pd.lost_writes && self.bits_left(i, d) > 0 || pd.parted && !self.has_this_generation(i, d);
+        differ
             && told
             && good
             && self.state.replication(i, d) == Replication::Established
             && self.primaries_in_sight().is_empty()
-            && self.bits_left(i, d) > 0
     }
 
     /// Once a turn: two that differ in what a lost Primary wrote connect anew, and compare.
@@ -332,7 +342,8 @@ impl Resource {
         }
         for i in self.connections.ids() {
             if !self.awaits_survivor(i) && self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
-                let text = "a Primary was lost, and its last writes are not on both nodes: connecting anew".to_owned();
+                let text =
+                    "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
                 self.drop_link(i, ConnectionState::NetworkFailure, "reconcile", text);
             }
         }
@@ -374,6 +385,25 @@ impl Resource {
                 || pair.replication >= Replication::Established && pair.disk >= DiskState::Inconsistent
         };
         self.state.pairs(d).all(there)
+    }
+
+    /// May this node, which has crashed as Primary, have completed what others lack, as one of them is not here? With
+    /// protocol C a write is complete when all have it that were there.
+    pub(crate) fn has_writes_for_others(&self, d: VolumeNr) -> bool {
+        let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
+        let good = |(i, pair): (NodeId, &crate::decide::state::PairState)| {
+            self.slot(i, d).is_none() || self.state.is_connected(i) && pair.disk == DiskState::UpToDate
+        };
+        early && self.in_mesh9() && !self.state.pairs(d).all(good)
+    }
+
+    /// Who has crashed as Primary, and knows by now that others have gone on, is the source of nobody for that.
+    pub(super) fn follow_outdated(&mut self, old: &State) {
+        for d in self.devices.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
+            if old.disk(d) > DiskState::Outdated && self.state.disk(d) == DiskState::Outdated {
+                self.devices[d].crashed_primary = false;
+            }
+        }
     }
 
     /// A node without a disk does not write beside several copies: who has what of that nobody would know.

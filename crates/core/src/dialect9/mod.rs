@@ -81,11 +81,18 @@ impl Resource {
         for i in self.connections.ids() {
             for d in self.devices.ids() {
                 let lost = old.replicates(i, d) && !self.state.replicates(i, d);
-                self.connections[i].peer_devices[d].was_established |= lost;
+                let source = old.replication(i, d).is_source();
+                let pd = &mut self.connections[i].peer_devices[d];
+                pd.was_established |= lost;
+                if lost || self.state.replicates(i, d) {
+                    pd.end_unheard = lost && source;
+                }
             }
         }
         self.note_lost_primaries(old);
         self.follow_role(old);
+        self.follow_own_disks(old);
+        self.follow_outdated(old);
         self.follow_resync9(old);
         self.follow_equal_copies(old);
         self.follow_lost_disks(old);

@@ -6,7 +6,7 @@ use crate::Resource;
 use crate::api::Segments;
 use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
-use crate::decide::state::{Replication, State};
+use crate::decide::state::{PairState, Replication, State};
 use crate::resync::Want;
 use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
@@ -168,10 +168,33 @@ impl Resource {
         if let Some(parted) = parted {
             b.md.current = parted.base();
         }
+        self.write_what_comes(i, d);
         // Who is away knows nothing of what comes.
         let rotated = self.rotate_slots(d, NodeMask::default());
         if parted.is_some() || !rotated.is_empty() {
             self.generation_changed(d);
+        }
+    }
+
+    /// What a target is still to get it may get at any moment, and the others lack that, perhaps: on its disk it is
+    /// marked for all of them until it is here, and then they are told who has it. Nobody else would know what of it
+    /// this copy has if its process ends.
+    pub(crate) fn slot_of_source(&self, d: VolumeNr) -> Option<usize> {
+        let source = |(i, pair): (NodeId, &PairState)| {
+            let receives = matches!(pair.replication, Replication::SyncTarget | Replication::PausedSyncT);
+            self.slot(i, d).filter(|_| receives)
+        };
+        self.state.pairs(d).find_map(source).filter(|_| self.in_mesh9())
+    }
+
+    /// The bitmap is about to be written: with all pages that this is about.
+    fn write_what_comes(&mut self, i: NodeId, d: VolumeNr) {
+        let Some(source) = self.slot(i, d).filter(|_| self.in_mesh9()) else { return };
+        let Some(b) = &mut self.devices[d].backing else { return };
+        let (area, mut from) = (b.area(), 0);
+        while let Some(start) = b.bitmaps[source].next_set(from) {
+            from = b.bitmaps[source].next_clear(start).unwrap_or(b.bitmaps[source].len());
+            b.dirty.note_set(area.pages_of(start..from));
         }
     }
 
@@ -337,6 +360,8 @@ impl Resource {
         if failed == 0 {
             self.connections[i].peer_devices[d].lost_writes = false;
             self.has_survivors_writes(i);
+            // What it has written itself is what its source has of it.
+            self.devices[d].crashed_primary = false;
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.state.peer_disk(i, d)));
         } else {
