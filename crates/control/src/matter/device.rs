@@ -43,7 +43,12 @@ impl List<'_> {
             }
             DiskState::Inconsistent => {
                 let text = format!("This disk is Inconsistent, part old and part new, until it is copied again{why}.");
-                add(Weight::Error, "disk-inconsistent", text, fetch);
+                // A new one is so, too.
+                let next = match r.connections.iter().any(|c| c.connection == ConnectionState::Connected) {
+                    true => fetch,
+                    false => format!("{fetch}; if no node has had data yet: urbd primary --force {}", r.name),
+                };
+                add(Weight::Error, "disk-inconsistent", text, next);
             }
             DiskState::Outdated => {
                 let text = format!("This disk has old data, and cannot be used before the newer data is here{why}.");

@@ -110,6 +110,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (disk(DiskState::Negotiating), "disk-negotiating", "waits for the peer", ""),
         (disk(DiskState::Inconsistent), "disk-inconsistent", "part old and part new", "urbd invalidate r0/0"),
         (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Inconsistent, DiskState::Inconsistent)), "no-good-copy", "No node in reach has good data", "urbd primary --force r0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Inconsistent, ConnectionState::Connecting)), "disk-inconsistent", "part old and part new", "if no node has had data yet: urbd primary --force r0"),
         (disk(DiskState::Outdated), "disk-outdated", "old data", "urbd invalidate r0/0"),
         (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting)), "disk-maybe-old", "not known yet", "bring the peer with the good data back; if the peer is gone for good: urbd primary --force r0"),
         (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Outdated, ConnectionState::StandAlone)), "disk-outdated", "old data", "urbd connect r0:bravo"),
