@@ -315,10 +315,6 @@ impl Resource {
         let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
         let opened = dev.attaching.as_ref().and_then(|a| a.opened.clone()).expect("it was opened");
         let first = layout.geometry().al().blocks().wrapping_mul(self.starts.log_rounds).wrapping_neg();
-        // Of what ended while the disk was not in use it knows nothing.
-        let unheard = |c: &mut crate::connection::Connection| c.peer_devices[d].end_unheard = true;
-        self.connections.values_mut().for_each(unheard);
-        let dev = &mut self.devices[d];
         dev.crashed_primary = attach.crashed_primary;
         dev.attach_state = attach.disk;
         dev.left_alone = input.flags.primary_ind && !input.flags.connected_ind;

@@ -421,7 +421,12 @@ impl Node {
 impl Volume {
     pub(crate) fn new(setup: &VolumeSetup, n: usize, same: bool) -> Volume {
         let (sectors, nodes) = (setup.sectors[n], setup.sectors.len());
-        let garbage = if same { 1 } else { 1 + n as u32 };
+        // 3 to 7 say what became of a sector.
+        let garbage = match n {
+            _ if same => 1,
+            0 | 1 => 1 + n as u32,
+            _ => 6 + n as u32,
+        };
         let layout = setup.layout(n);
         let steps = setup.create_md(n);
         let base = [layout.superblock_at(), layout.al_at(), layout.bitmap_at()].into_iter().min().expect("three").0;

@@ -84,8 +84,12 @@ impl Resource {
                 let source = old.replication(i, d).is_source();
                 let pd = &mut self.connections[i].peer_devices[d];
                 pd.was_established |= lost;
+                let comes = old.disk(d) < DiskState::Inconsistent && self.state.disk(d) >= DiskState::Inconsistent;
                 if lost || self.state.replicates(i, d) {
                     pd.end_unheard = lost && source;
+                } else if comes {
+                    // Of what ended while the disk was not in use it knows nothing.
+                    pd.end_unheard = true;
                 }
             }
         }
