@@ -65,17 +65,17 @@ pub(crate) enum Acked {
     Counts { ends_wait: bool },
 }
 
-/// How many legs there are of a sort.
+/// Whose legs are of a sort: what would have to be searched for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Tally {
     /// Completion waits for them.
-    awaited: u8,
+    awaited: NodeMask,
     /// Something can still change.
-    open: u8,
+    open: NodeMask,
     /// Were sent it, and have it.
-    has: u8,
+    has: NodeMask,
     /// Were sent it, and may lack it.
-    lacks: u8,
+    lacks: NodeMask,
 }
 
 /// One leg per peer, by its node id.
@@ -131,18 +131,13 @@ impl Leg {
 }
 
 impl Tally {
-    fn add(&mut self, leg: Leg) {
-        self.awaited += u8::from(leg.is_awaited());
-        self.open += u8::from(leg.is_open());
-        self.has += u8::from(leg.has() > Has::No);
-        self.lacks += u8::from(leg.was_sent() && leg.has() == Has::No);
-    }
-
-    fn take(&mut self, leg: Leg) {
-        self.awaited -= u8::from(leg.is_awaited());
-        self.open -= u8::from(leg.is_open());
-        self.has -= u8::from(leg.has() > Has::No);
-        self.lacks -= u8::from(leg.was_sent() && leg.has() == Has::No);
+    fn note(&mut self, i: NodeId, leg: Leg) {
+        let put = |set: &mut NodeMask, is: bool| if is { set.insert(i) } else { set.remove(i) };
+        let has = leg.has() > Has::No;
+        put(&mut self.awaited, leg.is_awaited());
+        put(&mut self.open, leg.is_open());
+        put(&mut self.has, has);
+        put(&mut self.lacks, leg.was_sent() && !has);
     }
 }
 
@@ -155,8 +150,8 @@ impl Legs {
     }
 
     fn set(&mut self, i: NodeId, leg: Leg) {
-        self.tally.take(std::mem::replace(&mut self.legs[i.index()], leg));
-        self.tally.add(leg);
+        self.legs[i.index()] = leg;
+        self.tally.note(i, leg);
     }
 
     fn leg(&self, i: NodeId) -> Leg {
@@ -258,40 +253,40 @@ impl Legs {
 
     /// Does completion wait for a peer?
     pub(crate) fn awaits_any(&self) -> bool {
-        self.tally.awaited > 0
+        !self.tally.awaited.is_empty()
     }
 
     /// Does it wait for this one?
     pub(crate) fn awaits(&self, i: NodeId) -> bool {
-        self.leg(i).is_awaited()
+        self.tally.awaited.contains(i)
     }
 
     /// Does it wait for any other one?
     pub(crate) fn awaits_others(&self, i: NodeId) -> bool {
-        self.tally.awaited > u8::from(self.awaits(i))
+        !self.tally.awaited.without(NodeMask::of(i)).is_empty()
     }
 
     /// Can something still change?
     pub(crate) fn is_open(&self) -> bool {
-        self.tally.open > 0
+        !self.tally.open.is_empty()
     }
 
     pub(crate) fn anybody_has(&self) -> bool {
-        self.tally.has > 0
+        !self.tally.has.is_empty()
     }
 
     /// May somebody lack it who was sent it?
     pub(crate) fn somebody_lacks(&self) -> bool {
-        self.tally.lacks > 0
+        !self.tally.lacks.is_empty()
     }
 
     /// Was it sent to anybody?
     pub(crate) fn was_sent(&self) -> bool {
-        self.tally.has + self.tally.lacks > 0
+        self.anybody_has() || self.somebody_lacks()
     }
 
     pub(crate) fn has(&self, i: NodeId) -> bool {
-        self.leg(i).has() > Has::No
+        self.tally.has.contains(i)
     }
 
     pub(crate) fn is_in_sync(&self, i: NodeId) -> bool {
@@ -300,10 +295,7 @@ impl Legs {
 
     /// Who has it.
     pub(crate) fn holders(&self) -> NodeMask {
-        let mut holders = NodeMask::default();
-        let ids = (0..NodeId::COUNT as u8).filter_map(NodeId::new);
-        ids.filter(|i| self.has(*i)).for_each(|i| holders.insert(i));
-        holders
+        self.tally.has
     }
 
     /// Was it sent on the present link, and has not been answered with a word of having it?
@@ -329,7 +321,8 @@ impl Legs {
     /// Does the tally say what the legs are?
     pub(crate) fn adds_up(&self) -> bool {
         let mut tally = Tally::default();
-        self.legs.iter().for_each(|leg| tally.add(*leg));
+        let ids = (0..NodeId::COUNT as u8).filter_map(NodeId::new);
+        ids.zip(&self.legs).for_each(|(i, leg)| tally.note(i, *leg));
         tally == self.tally
     }
 }
