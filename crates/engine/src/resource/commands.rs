@@ -499,7 +499,7 @@ impl Runner {
             }
             Asked::Resize { volume, assume_clean } => {
                 self.check_grown(volume)?;
-                self.each_volume(volume, |volume| Command::Resize { volume, assume_clean })?
+                self.each_volume(volume, |volume| Command::Resize { volume, flags })?
             }
             Asked::ChangeOptions { config } => vec![self.change_options(&config)?],
             // Not for the core.
