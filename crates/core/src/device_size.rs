@@ -9,7 +9,7 @@ use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
 use crate::decide::{Reason, sizes};
 use units::{NodeId, Sector, VolumeNr};
-use wire::Role;
+use wire::{DiskState, Role};
 
 impl Resource {
     /// The most that disk and metadata can hold.
@@ -93,8 +93,9 @@ impl Resource {
 
     /// Another size follows from what a peer has said.
     fn size_found(&mut self, i: NodeId, d: VolumeNr, theirs: Sector, adopted: &sizes::Adopted) {
-        // Else it is decided when the peer has said all.
-        let is_attempt = self.connections[i].nine().is_some() && !self.state.is_connected(i);
+        // Of a disk it is decided when the peer has said all.
+        let has_disk = self.state.disk(d) >= DiskState::Negotiating;
+        let is_attempt = has_disk && self.connections[i].nine().is_some() && !self.state.is_connected(i);
         if is_attempt || self.is_size_asked_for(d, i, theirs) {
             return;
         }
