@@ -1,5 +1,5 @@
-//! Another size on command (`docs/spec/connection-and-state.md` 12.6). In 8.4's dialect each node concludes it from what
-//! the other one says; in 9's all agree on it.
+//! Another size on command (`docs/spec/connection-and-state.md` 12.6). In 8.4's dialect each node concludes it from
+//! what the other one says; in 9's all agree on it.
 
 use super::two_phase::NewSize;
 use super::{Pending, Progress, Waiting};

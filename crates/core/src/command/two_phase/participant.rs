@@ -268,10 +268,9 @@ impl Resource {
     pub(crate) fn has_agreed_to_part(&self, i: NodeId) -> bool {
         let asked = |two: &TwoPhase| two.is_disconnect() && two.head.target == Some(self.cfg.node);
         let Some(two) = self.two_phase().filter(|two| asked(two)) else { return false };
+        let Part::Participant { parents, answered: Some(Answer::Yes), .. } = &two.part else { return false };
         let alone = two.asked().disk.is_none() && two.asked().pdsk.is_none();
-        alone
-            && two.answer == Answer::Yes
-            && matches!(&two.part, Part::Participant { parents, answered: Some(Answer::Yes), .. } if parents.contains(i))
+        alone && two.answer == Answer::Yes && parents.contains(i)
     }
 
     pub(crate) fn peer_has_parted(&mut self, i: NodeId) {
