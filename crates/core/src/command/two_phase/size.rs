@@ -290,10 +290,23 @@ impl Resource {
             return;
         }
         if source {
-            self.begin_as_source(i, d);
-        } else {
-            self.begin_as_target9(i, d);
+            return self.begin_as_source(i, d);
         }
+        if own.min(peer) == DiskState::UpToDate {
+            self.peer_has_this_generation9(i, d);
+        }
+        self.begin_as_target9(i, d);
+    }
+
+    /// Two good copies that replicate have the same generation: what the peer said of its own may be of a time before.
+    fn peer_has_this_generation9(&mut self, i: NodeId, d: VolumeNr) {
+        let Some(b) = &self.devices[d].backing else { return };
+        let (current, history) = (b.md.current, b.md.history.to_vec());
+        let pd = &mut self.connections[i].peer_devices[d];
+        if let Some(told) = pd.uuids110.as_mut().filter(|told| !told.current.same(current)) {
+            (told.current, told.history) = (current, history);
+        }
+        pd.uuids.iter_mut().for_each(|told| told.current = current);
     }
 }
 
