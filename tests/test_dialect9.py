@@ -306,3 +306,75 @@ def test_a_split_brain_is_left_to_people(cluster):
     a.urbd("connect", "r0")
     in_sync(a, b)
     same(a, b)
+
+
+def room(node, by):
+    """The node's disk becomes larger; the device keeps its size."""
+    node.urbd("detach", "r0")
+    node.wait(disk="Diskless")
+    with open(node.disk_file(), "r+b") as f:
+        f.truncate(os.fstat(f.fileno()).st_size + by)
+        # What is there differs from node to node.
+        f.seek(SIZE)
+        f.write(os.urandom(min(by, MIB)))
+    node.urbd("check-resize", "r0")
+    node.urbd("attach", "r0")
+
+
+@pytest.mark.parametrize("asks,clean", [("a", False), ("b", False), ("a", True)])
+def test_a_device_grows_in_use(cluster, asks, clean):
+    """Beside I/O of the Primary, whoever is asked; what is added is copied, unless it is called clean."""
+    a, b = two(cluster)
+    before = a.data_size()
+    for n in (a, b):
+        room(n, 8 * MIB)
+        in_sync(a, b)
+        assert a.data_size() == before
+    a.urbd("primary", "r0")
+    load = Load(a, seconds=100)
+    load.wait_writes(100)
+    asked = a if asks == "a" else b
+    asked.urbd("resize", *(["--", "--assume-clean"] if clean else []), "r0")
+    for n in (a, b):
+        eventually("it has grown", lambda: n.data_size() > before + 7 * MIB, 10)
+    load.wait_writes(100)
+    in_sync(a, b)
+    journal = load.interrupt()
+    assert ("resync-start" in b.log()) != clean
+    end = a.data_size()
+    a.write(end - 4096, os.urandom(4096))
+    a.flush()
+    verify(a, journal)
+    if not clean:
+        same(a, b)
+    asked.urbd("resize", "r0")
+    assert a.data_size() == end
+
+
+def test_a_device_grows_as_far_as_all_have_room(cluster):
+    a, b = two(cluster)
+    before = a.data_size()
+    room(a, 8 * MIB)
+    in_sync(a, b)
+    r = a.call("resize", "r0")
+    assert r.rc and "b has room for" in r.err, r
+    # Who is away may have room, or not.
+    a.urbd("disconnect", "r0")
+    r = a.call("resize", "r0")
+    assert r.rc and "--assume-peer-has-space" in r.err, r
+    assert a.data_size() == before
+    a.urbd("primary", "r0")
+    a.urbd("resize", "--assume-peer-has-space", "r0")
+    assert a.data_size() > before + 7 * MIB
+    a.write(a.data_size() - 4096, os.urandom(4096))
+    a.urbd("connect", "r0")
+    eventually("it is refused", lambda: "peer-disk-too-small" in a.log(), 20)
+    # It gets room, and follows.
+    b.urbd("disconnect", "r0")
+    a.urbd("disconnect", "r0")
+    room(b, 8 * MIB)
+    for n in (a, b):
+        n.urbd("connect", "r0")
+    in_sync(a, b)
+    assert a.data_size() == b.data_size()
+    same(a, b)

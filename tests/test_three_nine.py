@@ -6,6 +6,7 @@ from itertools import permutations
 import pytest
 
 from cluster import MIB, Failed, eventually
+from test_dialect9 import room
 from test_filesystems import FSCK, MKFS, mounted, sh
 from test_handover import Application
 from test_three_nodes import MESH, same, text, together, towards
@@ -301,3 +302,58 @@ def test_a_dead_primary_comes_back_with_an_empty_disk(cluster):
     journals.append(load.interrupt())
     verify(b, *journals)
     equal(a, b, c)
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_device_grows(cluster, serves):
+    """Each disk gets room; then one is asked, beside I/O of another one or of nobody."""
+    a, b, c = nodes = started(cluster)
+    before = a.data_size()
+    for n in nodes:
+        room(n, 8 * MIB)
+        all_together(*nodes)
+        assert n.data_size() == before
+    journals = []
+    if serves:
+        a.urbd("primary", "r0")
+        load = Load(a, seconds=100)
+        load.wait_writes(100)
+    b.urbd("resize", "r0")
+    for n in nodes:
+        eventually("it has grown", lambda n=n: n.data_size() > before + 7 * MIB, 10)
+    if serves:
+        load.wait_writes(100)
+        journals.append(load.interrupt())
+        a.write(a.data_size() - 4096, os.urandom(4096))
+        a.flush()
+        verify(a, *journals)
+        all_together(*nodes)
+        a.urbd("secondary", "r0")
+    equal(*nodes)
+    for n in nodes:
+        assert "[protocol-error]" not in n.log(), n.log()
+
+
+def test_who_was_away_follows_a_device_that_has_grown(cluster):
+    a, b, c = nodes = started(cluster)
+    before = a.data_size()
+    for n in nodes:
+        room(n, 8 * MIB)
+        all_together(*nodes)
+    c.kill()
+    for n in (a, b):
+        eventually("it is gone", lambda n=n: towards(n, c)["conn"] != "Connected", 20)
+    r = a.call("resize", "r0")
+    assert r.rc and "what the disk holds of c" in r.err, r
+    a.urbd("resize", "--assume-peer-has-space", "r0")
+    equal_two(a, b)
+    assert b.data_size() > before + 7 * MIB
+    c.start()
+    equal(*nodes)
+    assert c.data_size() == a.data_size()
+
+
+def equal_two(a, b):
+    together(a, b)
+    together(b, a)
+    same(a, b)

@@ -50,7 +50,7 @@ DRBDSETUP = {
     "attach": "the disk and its options are those of the configuration",
     **dict.fromkeys(("new-peer", "del-peer", "new-path", "del-path", "new-resource", "new-minor", "del-minor", "del-resource"), OBJECTS),
     "detach": "a diskless node is made by `disk none`", "connect": "a dry run is `--dry-run`",
-    "resize": "the activity log keeps its size; the peer says itself how large it is",
+    "resize": "the activity log keeps its size",
     "peer-device-options": "every peer has a bitmap", "new-current-uuid": "`invalidate-remote` makes a full resync",
     "invalidate": "one peer only",
     "events2": "old values are not printed", "forget-peer": "two nodes only", "rename-resource": "not supported",

@@ -178,6 +178,9 @@ pub enum Command {
         volume: Option<u16>,
         /// The new space is equal on both sides already.
         assume_clean: bool,
+        /// Nodes that are away have room for it.
+        #[serde(default)]
+        assume_peer_has_space: bool,
     },
     /// Takes over another configuration of this resource as far as that is possible while it runs.
     ChangeOptions {

@@ -76,7 +76,9 @@ impl Resource {
         let usable = self.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
         let own = if usable { self.capacity(d) } else { units::Sector(0) };
         let disk_size = if c.nine().is_some() { self.capacity_within_reach(d, own) } else { own };
-        let user_size = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
+        let user = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
+        // In 9's dialect one that is not in force yet, as `resize` is to come, would contradict the size.
+        let user_size = if c.nine().is_some() && user.0 > 0 { user.max(dev.size) } else { user };
         let block = dev.backing.as_ref().map_or(512, |b| b.opened.block_size);
         let discard = dev.backing.as_ref().is_none_or(|b| b.opened.can_discard);
         let limits = wire::QueueLimits {

@@ -599,8 +599,8 @@ pub enum Command {
     Resize {
         /// Which.
         volume: VolumeNr,
-        /// The grown area needs no resync.
-        assume_clean: bool,
+        /// How it is meant.
+        flags: wire::ResizeFlags,
     },
     /// Compare both copies.
     Verify {

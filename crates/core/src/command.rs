@@ -5,6 +5,7 @@ mod again;
 mod agreement;
 mod connections;
 pub(crate) mod disks;
+mod resize;
 mod roles;
 mod transaction;
 mod two_phase;
@@ -72,6 +73,7 @@ enum Waiting {
         copied: Copied,
         step: GiveUp,
     },
+    Resize(resize::Resizing),
     /// Until requests on their way have ended.
     Suspend {
         volume: VolumeNr,
@@ -212,7 +214,7 @@ impl Resource {
             Command::NewCurrentUuid { volume: v, clear_bitmap } => {
                 volume(self, v).map(|d| self.new_current_uuid(id, d, clear_bitmap))
             }
-            Command::Resize { volume: v, assume_clean } => volume(self, v).map(|d| self.resize(id, d, assume_clean)),
+            Command::Resize { volume: v, flags } => volume(self, v).map(|d| self.resize(id, d, flags)),
             Command::Verify { volume: v, start, stop, repair } => {
                 let wish = VerifyRange { start, stop, repair };
                 volume(self, v).and_then(|d| self.verify(id, d, wish))
@@ -272,6 +274,7 @@ impl Resource {
                     self.step_invalidate(id, volume, (remote, copied), step)
                 }
                 Waiting::Verify { peer, volume, sent } => self.step_verify(id, peer, volume, sent),
+                Waiting::Resize(resizing) => self.step_resize(id, resizing),
                 Waiting::Suspend { volume } => self.step_suspend(volume),
                 Waiting::Down { force, leave } => self.step_down(id, force, leave),
             };
@@ -583,6 +586,7 @@ impl Resource {
     pub(crate) fn command_timer(&self) -> Option<Instant> {
         let times = self.pending.iter().filter_map(|p| match p.what {
             Waiting::Promote { stage: Stage::Later(at), .. } => Some(at),
+            Waiting::Resize(resizing) => resizing.timer(),
             Waiting::Down { leave: Leave { asked: Some(at), .. }, .. } => Some(at + Leave::PATIENCE),
             _ => None,
         });

@@ -3,12 +3,13 @@
 
 use crate::Resource;
 use crate::api::Severity;
+use crate::connection::Connection;
 use crate::decide::change::Set;
 use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
 use crate::decide::{Reason, sizes};
 use units::{NodeId, Sector, VolumeNr};
-use wire::Role;
+use wire::{DiskState, Role};
 
 impl Resource {
     /// The most that disk and metadata can hold.
@@ -22,13 +23,22 @@ impl Resource {
 
     pub(crate) fn size_limits(&self, d: VolumeNr) -> sizes::Limits {
         let dev = &self.devices[d];
+        let nine = self.sizes_by_9();
         sizes::Limits {
             own: self.capacity(d),
-            peer: self.smallest_peer(d),
+            peer: if nine { self.capacity_within_reach(d, Sector(0)) } else { self.smallest_peer(d) },
+            // Only a transaction asks all that there are.
+            known: if nine { sizes::Known::NotAll } else { sizes::Known::One },
             last_agreed: dev.backing.as_ref().map_or(Sector(0), |b| b.md.effective_size),
             user: dev.cfg.as_ref().and_then(|c| c.size).unwrap_or_default().to_sectors_floor(),
             assume_peer_has_space: false,
         }
+    }
+
+    /// Do nodes of 9's dialect agree on sizes, as none of 8.4's is there?
+    pub(crate) fn sizes_by_9(&self) -> bool {
+        let of_84 = |c: &Connection| c.dialect().is_some_and(|dialect| !dialect.version.is_9());
+        self.has_peers_of_9() && !self.connections.values().any(of_84)
     }
 
     /// The smallest capacity of the peers that have, or had, a disk; 0: none ever had.
@@ -52,6 +62,7 @@ impl Resource {
     }
 
     pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
+        self.connections[i].peer_devices[d].sizes = Some(*packet);
         let dev = &self.devices[d];
         let input = sizes::SizesReceived {
             peer: sizes::PeerSizes { device: packet.disk_size, user: packet.user_size, current: packet.current_size },
@@ -63,8 +74,6 @@ impl Resource {
             primary: self.state.is_primary(),
             no_resync: packet.flags.assume_clean,
         };
-        let replicating = self.state.replicates(i, d);
-        self.connections[i].peer_devices[d].sizes = Some(*packet);
         match sizes::on_sizes(&input) {
             sizes::SizesVerdict::Refuse(reason) => {
                 self.connections[i].peer_devices[d].peer_capacity = Sector(0);
@@ -77,15 +86,27 @@ impl Resource {
             }
             sizes::SizesVerdict::Adopt(adopted) => {
                 self.connections[i].peer_devices[d].peer_capacity = adopted.peer;
-                self.adopt_size(d, adopted.size, adopted.set_grown_bits);
-                // A peer that has attached a larger disk waits for this node to agree.
-                if adopted.send_sizes && replicating && packet.current_size != adopted.size {
-                    self.send_sizes(i, d);
-                }
-                if adopted.resync_grown {
-                    self.resync_grown_area(i, d);
-                }
+                self.size_found(i, d, packet.current_size, &adopted);
             }
+        }
+    }
+
+    /// Another size follows from what a peer has said.
+    fn size_found(&mut self, i: NodeId, d: VolumeNr, theirs: Sector, adopted: &sizes::Adopted) {
+        // Of a disk it is decided when the peer has said all.
+        let has_disk = self.state.disk(d) >= DiskState::Negotiating;
+        let is_attempt = has_disk && self.connections[i].nine().is_some() && !self.state.is_connected(i);
+        if is_attempt || self.is_size_asked_for(d, i, theirs) {
+            return;
+        }
+        let replicating = self.state.replicates(i, d);
+        self.adopt_size(d, adopted.size, adopted.set_grown_bits);
+        // A peer that has attached a larger disk waits for this node to agree.
+        if adopted.send_sizes && replicating && theirs != adopted.size {
+            self.send_sizes(i, d);
+        }
+        if adopted.resync_grown {
+            self.resync_grown_area(i, d);
         }
     }
 
@@ -106,14 +127,21 @@ impl Resource {
         // A disk that is failing has no say in the size, and no room for it.
         let capacity = self.capacity(d);
         let dev = &mut self.devices[d];
+        let mut stored = size;
         if let Some(b) = &mut dev.backing
             && size <= capacity
         {
             b.resize_bitmap(size, grown_differs);
-            b.md.effective_size = size;
+            stored = std::mem::replace(&mut b.md.effective_size, size);
         }
-        self.md_changed(d);
         self.write_bitmap(d);
+        if stored.0 > 0 && stored != size && self.sizes_by_9() {
+            // What is written to a new area must be known to lie there after a crash.
+            self.generation_changed(d);
+            self.peers_can_hold(d, size);
+        } else {
+            self.md_changed(d);
+        }
         self.status_changed = true;
         if old != size {
             let text = format!("size {} KiB -> {} KiB", old.0 / 2, size.0 / 2);
@@ -121,9 +149,19 @@ impl Resource {
         }
     }
 
+    /// Connected peers have a size that was agreed on: what they told before was less than they have by now.
+    fn peers_can_hold(&mut self, d: VolumeNr, size: Sector) {
+        let told = self.connections.values_mut().filter_map(|c| c.peer_devices[d].sizes.as_mut());
+        told.filter(|told| told.disk_size.0 > 0).for_each(|told| told.disk_size = told.disk_size.max(size));
+    }
+
     fn resync_grown_area(&mut self, i: NodeId, d: VolumeNr) {
         let me = self.state.is_primary();
         let peer = self.state.pair(i, d).role == Role::Primary;
+        if self.connections[i].nine().is_some() {
+            let source = sizes::grown_area_source(me, peer, self.cfg.node < i);
+            return self.begin_grown_area9(i, d, source);
+        }
         if sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts()) {
             return self.begin_as_source(i, d);
         }

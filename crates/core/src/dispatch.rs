@@ -118,6 +118,7 @@ impl Resource {
             Packet::ProtocolUpdate(p) | Packet::Protocol(p) => return self.protocol_changed(i, p),
             Packet::ConnStChgReq(change) => return self.peer_asks_change(i, None, change),
             Packet::TwopcPrepare(prepare) => return self.prepare_received(i, volume, prepare),
+            Packet::TwopcPrepRsz(prepare) => return self.resize_prepared(i, volume, prepare),
             Packet::TwopcCommit(decision) => return self.decision_received(i, volume, decision, true),
             Packet::TwopcAbort(decision) => return self.decision_received(i, volume, decision, false),
             Packet::Disconnect => return self.peer_refuses(i),

@@ -395,10 +395,17 @@ impl Resource {
         let mark = DeviceFlags::PRIMARY_IND;
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
         let mut other_connected = false;
+        let (nine, seen) = (self.sizes_by_9(), DiskState::Inconsistent..=DiskState::UpToDate);
         for i in self.connections.ids() {
             let (owner, said) = (self.slot_owner(i, d), flags_towards(self, Some(i)));
+            let disk = self.state.peer_disk(i, d);
+            let has_disk = seen.contains(&disk) && disk != DiskState::DUnknown;
             let Some(b) = &mut self.devices[d].backing else { return };
             let flags = &mut b.md.peers[owner].flags;
+            if nine && has_disk {
+                // It comes to the disk with what else changes.
+                flags.insert(PeerFlags::DEVICE_SEEN);
+            }
             let before = *flags;
             flags.put(PeerFlags::CONNECTED, said.connected_ind);
             flags.put(PeerFlags::OUTDATED, said.peer_outdated);

@@ -480,7 +480,7 @@ impl Drawing<Mix> {
             1 => Command::Outdate { volume },
             2 => Command::NewCurrentUuid { volume, clear_bitmap: false },
             3 => Command::Connect { peer, discard_my_data: true, tentative: false },
-            4 => Command::Resize { volume, assume_clean: false },
+            4 => Command::Resize { volume, flags: wire::ResizeFlags::default() },
             _ => Command::Connect { peer, discard_my_data: false, tentative: true },
         };
         self.push(Step::Command(node, command));

@@ -466,7 +466,7 @@ fn command(verb: &str, n: usize, v: usize) -> Option<Command> {
         "resume-io" => Command::ResumeIo { volume },
         "new-current-uuid" => Command::NewCurrentUuid { volume, clear_bitmap: false },
         "skip-initial-sync" => Command::NewCurrentUuid { volume, clear_bitmap: true },
-        "resize" => Command::Resize { volume, assume_clean: false },
+        "resize" => Command::Resize { volume, flags: wire::ResizeFlags::default() },
         "connect-tentative" => Command::Connect { peer, discard_my_data: false, tentative: true },
         "verify" => Command::Verify { volume, start: None, stop: None, repair: false },
         "verify-repair" => Command::Verify { volume, start: None, stop: None, repair: true },

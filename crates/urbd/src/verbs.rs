@@ -212,7 +212,7 @@ const RESIZE: &[Opt] = &[
         "SIZE",
         "Wanted size in sectors, or with a suffix s, K, M, G, T, until the next adjust; 0: the largest",
     ),
-    Opt { hidden: true, ..flag("assume-peer-has-space", "Not supported") },
+    flag("assume-peer-has-space", "In DRBD 9's dialect: a node that is away has room for it"),
     flag("assume-clean", "The new space is equal on both nodes already"),
 ];
 const VERIFY: &[Opt] = &[

@@ -4,10 +4,10 @@ use super::{Copied, GiveUp, Waiting};
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState};
 use crate::connection::Connection;
+use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
-use crate::decide::{Reason, StateChangeResult as Code, sizes};
 use crate::liveness::failure;
 use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
@@ -89,7 +89,7 @@ impl Resource {
     ///
     /// # Errors
     /// One that is being attached is not there yet, one that is being let go of not any more.
-    fn has_disk(&self, d: VolumeNr) -> Result<(), CommandError> {
+    pub(super) fn has_disk(&self, d: VolumeNr) -> Result<(), CommandError> {
         let dev = &self.devices[d];
         if dev.attaching.is_some() {
             let text = "the disk is just being attached: try again when that has ended";
@@ -287,27 +287,6 @@ impl Resource {
                 // The peer takes no generations, so nothing else tells it of this node's disk.
                 self.tell_state(d);
             }
-        }
-        self.end(Some(id), Ok(()));
-    }
-
-    pub(super) fn resize(&mut self, id: u64, d: VolumeNr, assume_clean: bool) {
-        if let Err(refusal) = self.has_disk(d) {
-            return self.end(Some(id), Err(refusal));
-        }
-        let syncing = self.state.pairs(d).any(|(_, pair)| pair.replication > Replication::Established);
-        let oldest = self.connected().map(|(_, c)| c.version()).min().unwrap_or(u32::MAX);
-        if let Err(reason) = sizes::may_resize(!self.usable(d), syncing, oldest, assume_clean) {
-            let (code, text) = match reason {
-                Reason::ResizeDuringResync => (130, "a resync is running: resize when it has ended".to_owned()),
-                other => (153, other.to_string()),
-            };
-            return self.end(Some(id), Err(failure(code, text)));
-        }
-        let (size, _) = sizes::usable(&self.size_limits(d));
-        self.adopt_size(d, size, !assume_clean);
-        if self.state.replicates_anywhere(d) {
-            self.connections.ids().for_each(|i| self.send_sizes(i, d));
         }
         self.end(Some(id), Ok(()));
     }

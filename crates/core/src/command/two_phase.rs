@@ -4,6 +4,7 @@
 //! The slot is the same as that of 8.4's requests, `Resource::transaction`: a node takes part in one of either kind.
 
 mod participant;
+mod size;
 
 use super::transaction::Transaction;
 use crate::Resource;
@@ -15,6 +16,8 @@ use crate::dialect9::Verdict;
 use crate::dialect84;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, WireMask};
+
+pub(super) use size::NewSize;
 
 /// How long an initiator waits for answers, and a participant for the decision.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,10 +32,7 @@ pub(crate) struct TwoPhase {
     head: wire::Transaction,
     /// What the header says: the volume, if it is about one.
     volume: VolumeNr,
-    /// As it was asked, in the initiator's view.
-    asked: StateChange,
-    /// The same in this node's view.
-    change: Change,
+    matter: Matter,
     part: Part,
     /// The peer that it is to connect this node with.
     connects: Option<NodeId>,
@@ -42,6 +42,30 @@ pub(crate) struct TwoPhase {
     answer: Answer,
     masks: Masks,
     pub(crate) until: Instant,
+}
+
+/// What it is about.
+#[derive(Debug)]
+enum Matter {
+    /// A state.
+    State {
+        /// As it was asked, in the initiator's view.
+        asked: StateChange,
+        /// The same in this node's view.
+        change: Change,
+    },
+    /// The size of a volume.
+    Size(NewSize),
+}
+
+impl Matter {
+    /// What is asked for of the state, in the initiator's view.
+    fn asked(&self) -> StateChange {
+        match self {
+            Matter::State { asked, .. } => *asked,
+            Matter::Size(_) => StateChange::default(),
+        }
+    }
 }
 
 /// What a node answers.
@@ -56,8 +80,8 @@ enum Answer {
 enum Part {
     /// This node began it.
     Initiator { origin: Origin, stage: Stage },
-    /// These nodes have asked this one, and this is what it has answered.
-    Participant { parents: NodeMask, answered: Option<Answer> },
+    /// These nodes have asked this one, it has asked those, and this is what it has answered.
+    Participant { parents: NodeMask, children: NodeMask, answered: Option<Answer> },
 }
 
 /// What this node has begun it for.
@@ -67,6 +91,8 @@ pub(crate) enum Origin {
     Command(u64),
     /// A disk is to come into use.
     Attach(VolumeNr),
+    /// A device is to have another size; the command that wants it.
+    Resize(u64),
 }
 
 #[derive(Debug)]
@@ -88,14 +114,35 @@ struct Masks {
 }
 
 impl TwoPhase {
+    fn asked(&self) -> StateChange {
+        self.matter.asked()
+    }
+
+    /// What is asked for of the state, in this node's view.
+    fn change(&self) -> Change {
+        match &self.matter {
+            Matter::State { change, .. } => change.clone(),
+            Matter::Size(_) => Change::default(),
+        }
+    }
+
     fn is_disconnect(&self) -> bool {
-        self.asked.conn == Some(ConnState::Disconnecting)
+        self.asked().conn == Some(ConnState::Disconnecting)
     }
 
     /// Who begins a resync as target says so before the others hear that all have agreed (3.2.1).
     fn happens_before_commit(&self) -> bool {
         let early = [ConnState::StartingSyncS, ConnState::StartingSyncT, ConnState::WFBitMapT];
-        self.asked.conn.is_some_and(|conn| early.contains(&conn))
+        self.asked().conn.is_some_and(|conn| early.contains(&conn))
+    }
+
+    /// What asks others.
+    fn request(&self) -> Packet {
+        let transaction = self.head;
+        match &self.matter {
+            Matter::State { asked, .. } => Packet::TwopcPrepare(Box::new(Prepare { transaction, change: *asked })),
+            Matter::Size(size) => Packet::TwopcPrepRsz(Box::new(size.request(transaction))),
+        }
     }
 
     fn is(&self, tid: u32, initiator: NodeId) -> bool {
@@ -105,13 +152,13 @@ impl TwoPhase {
     /// The command that waits for it.
     pub(crate) fn command(&self) -> Option<u64> {
         match self.part {
-            Part::Initiator { origin: Origin::Command(id), .. } => Some(id),
+            Part::Initiator { origin: Origin::Command(id) | Origin::Resize(id), .. } => Some(id),
             _ => None,
         }
     }
 
     pub(crate) fn set_command(&mut self, id: u64) {
-        if let Part::Initiator { origin: Origin::Command(command), .. } = &mut self.part {
+        if let Part::Initiator { origin: Origin::Command(command) | Origin::Resize(command), .. } = &mut self.part {
             *command = id;
         }
     }
@@ -177,14 +224,7 @@ impl Resource {
     }
 
     /// Begins a transaction. False: another one is under way.
-    pub(super) fn begin_two_phase(
-        &mut self,
-        origin: Origin,
-        target: Option<NodeId>,
-        asked: StateChange,
-        volume: VolumeNr,
-        change: Change,
-    ) -> bool {
+    fn begin_two_phase(&mut self, origin: Origin, target: Option<NodeId>, volume: VolumeNr, matter: Matter) -> bool {
         if self.transaction.is_some() {
             return false;
         }
@@ -196,15 +236,19 @@ impl Resource {
         };
         let own = self.cfg.node;
         let asks = target.map_or(self.neighbours9(), |target| with(self.neighbours9(), target));
+        let asked = matter.asked();
         let head = wire::Transaction {
             tid,
             initiator: own,
             target,
             nodes_to_reach: WireMask(complement(with(asks, own))),
-            has_reachable: true,
+            has_reachable: matches!(matter, Matter::State { .. }),
             primary_incapable: false,
         };
-        let masks = self.own_masks(&asked, target, asks);
+        let masks = match &matter {
+            Matter::State { asked, .. } => self.own_masks(asked, target, asks),
+            Matter::Size(_) => self.masks_of_size(volume),
+        };
         // A node that connects says its role; only one that is to be promoted asks first who is there.
         let pings = asked.role == Some(Role::Primary) && asked.conn.is_none();
         let stage = if pings { Stage::Pinging(asks) } else { Stage::Asking };
@@ -212,8 +256,7 @@ impl Resource {
         self.transaction = Some(Transaction::TwoPhase(Box::new(TwoPhase {
             head,
             volume,
-            asked,
-            change,
+            matter,
             part: Part::Initiator { origin, stage },
             connects: target.filter(|_| asked.conn == Some(ConnState::WFReportParams)),
             waits_for: asks,
@@ -256,10 +299,10 @@ impl Resource {
         if let Part::Initiator { stage, .. } = &mut two.part {
             *stage = Stage::Asking;
         }
-        let prepare = Prepare { transaction: two.head, change: two.asked };
+        let request = two.request();
         let (volume, asks, connects) = (two.volume, two.waits_for, two.connects);
         for i in asks {
-            self.send_as(i, Socket::Data, volume, Packet::TwopcPrepare(Box::new(prepare)));
+            self.send_as(i, Socket::Data, volume, request.clone());
             self.send_ping(i);
         }
         connects.into_iter().for_each(|i| self.send_attempt(i));
@@ -289,7 +332,8 @@ impl Resource {
             role: Some(self.state.role),
             ..StateChange::default()
         };
-        if self.opens_disks() || !self.begin_two_phase(Origin::Connect, Some(i), asked, VolumeNr::NONE, change) {
+        let matter = Matter::State { asked, change };
+        if self.opens_disks() || !self.begin_two_phase(Origin::Connect, Some(i), VolumeNr::NONE, matter) {
             self.connect_later(i, SOON);
         }
     }
@@ -335,7 +379,10 @@ impl Resource {
                 two.masks.reachable = union(two.masks.reachable, reached);
             }
             two.masks.primary = union(two.masks.primary, vote.primary_nodes.nodes());
-            two.masks.weak |= vote.weak_nodes().0;
+            match &mut two.matter {
+                Matter::State { .. } => two.masks.weak |= vote.weak_nodes().0,
+                Matter::Size(size) => size.note_most(i, vote.max_size()),
+            }
         }
         self.wait_for_reasons(i, answer);
         self.transaction_went_on();
@@ -401,12 +448,15 @@ impl Resource {
 
     fn commit_transaction(&mut self) {
         let Some(two) = self.two_phase() else { return };
+        if matches!(two.matter, Matter::Size(_)) {
+            return self.commit_size();
+        }
         // Nothing else was agreed to meanwhile, but a disk or a peer may be lost.
         let judged = match &two.part {
             Part::Initiator { origin: Origin::Connect, .. } => Ok(()),
             Part::Initiator { origin: Origin::Attach(d), .. } if self.asks_to_attach(*d) => Ok(()),
             Part::Initiator { origin: Origin::Attach(_), .. } => Err(Refusal { code: Code::IsDiskless, volume: None }),
-            _ => self.would_be(&two.change, Kind::Wish).map(drop),
+            _ => self.would_be(&two.change(), Kind::Wish).map(drop),
         };
         if let Err(refusal) = judged
             && refusal.code != Code::NothingToDo
@@ -427,7 +477,7 @@ impl Resource {
         let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
         let head = wire::Transaction { nodes_to_reach, primary_incapable: incapable, ..two.head };
         let (primary, reachable) = (masks.primary.into(), masks.target_reachable.into());
-        let decision = Decision::of_change(head, primary, reachable, &two.asked);
+        let decision = Decision::of_change(head, primary, reachable, &two.asked());
         let before = two.happens_before_commit();
         if before {
             self.carry_out_own(&two);
@@ -446,7 +496,7 @@ impl Resource {
     /// Would there be two Primaries within reach of each other (3.2.4)? The pair's own rules see only who is connected.
     fn makes_second_primary(&self) -> bool {
         let Some(two) = self.two_phase() else { return false };
-        let concerned = two.connects.is_some() || two.asked.role == Some(Role::Primary);
+        let concerned = two.connects.is_some() || two.asked().role == Some(Role::Primary);
         let allowed = self.connections.values().any(|c| c.cfg.two_primaries);
         concerned && !allowed && self.connections.members().len() > 1 && two.masks.primary.len() > 1
     }
@@ -473,6 +523,7 @@ impl Resource {
         match origin {
             Origin::Connect => two.connects.into_iter().for_each(|i| self.carry_out_attempt(i)),
             Origin::Attach(d) => self.attach_agreed(d),
+            Origin::Resize(_) => {}
             Origin::Command(id) => {
                 let outcome = self.commit_for_command(id, two);
                 let i = two.head.target.or_else(|| self.connections.ids().next());
@@ -483,38 +534,45 @@ impl Resource {
 
     fn commit_for_command(&mut self, id: u64, two: &TwoPhase) -> Result<(), Refusal> {
         if two.is_disconnect() {
-            return self.change(two.change.clone(), Kind::Fact);
+            return self.change(two.change(), Kind::Fact);
         }
         if let Some((rise, forced)) = self.promotion_agreed(id) {
             self.change(rise, Kind::Wish)?;
             self.promoted(&forced);
             return Ok(());
         }
-        self.change(two.change.clone(), Kind::Wish)?;
-        if two.asked.role == Some(Role::Secondary) {
+        self.change(two.change(), Kind::Wish)?;
+        if two.asked().role == Some(Role::Secondary) {
             self.has_become_secondary();
         }
         Ok(())
     }
 
-    /// It comes to nothing: those who were asked are told.
+    /// It comes to nothing.
     fn give_up_transaction(&mut self, code: Code) {
-        let Some(two) = self.take_two_phase() else { return };
+        let Some(two) = self.call_off() else { return };
         let Part::Initiator { origin, .. } = two.part else { return };
+        match origin {
+            Origin::Connect => two.connects.into_iter().for_each(|i| self.connect_failed(i, code)),
+            Origin::Attach(d) => self.attach_not_agreed(d, two.answer == Answer::No),
+            Origin::Resize(id) => self.resize_answered(id, Err(self.resize_failed(two.volume, code))),
+            Origin::Command(id) => {
+                let i = two.head.target.or_else(|| self.connections.ids().next());
+                i.into_iter().for_each(|i| self.answered(i, id, Err(Refusal { code, volume: None })));
+            }
+        }
+    }
+
+    /// Those who were asked are told that it comes to nothing.
+    fn call_off(&mut self) -> Option<Box<TwoPhase>> {
+        let two = self.take_two_phase()?;
         let all = union(self.neighbours9(), two.head.target.map_or_else(NodeMask::default, NodeMask::of));
         let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
         let abort = Decision::abort(wire::Transaction { nodes_to_reach, ..two.head });
         for i in all {
             self.send_as(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
         }
-        match origin {
-            Origin::Connect => two.connects.into_iter().for_each(|i| self.connect_failed(i, code)),
-            Origin::Attach(d) => self.attach_not_agreed(d, two.answer == Answer::No),
-            Origin::Command(id) => {
-                let i = two.head.target.or_else(|| self.connections.ids().next());
-                i.into_iter().for_each(|i| self.answered(i, id, Err(Refusal { code, volume: None })));
-            }
-        }
+        Some(two)
     }
 
     /// What follows a transaction that did not connect the nodes (4.3).
@@ -548,8 +606,9 @@ impl Resource {
         match &mut two.part {
             Part::Initiator { .. } if two.waits_for.contains(i) || target => {
                 two.waits_for.remove(i);
-                // As long as others are there it is worth another try.
-                let tries_again = !target && !self.neighbours9().is_empty();
+                // As long as others are there it is worth another try; a size may be changed without them.
+                let resizes = matches!(two.matter, Matter::Size(_));
+                let tries_again = !target && (resizes || !self.neighbours9().is_empty());
                 self.give_up_transaction(if tries_again { Code::ConcurrentStateChange } else { Code::FailedByPeer });
             }
             Part::Initiator { .. } => {}
@@ -616,7 +675,7 @@ impl Resource {
     /// False: another transaction is under way.
     pub(super) fn ask_in_two_phases(&mut self, command: u64, change: Change) -> bool {
         let (target, asked, volume) = asked_of_all(&change);
-        self.begin_two_phase(Origin::Command(command), target, asked, volume, change)
+        self.begin_two_phase(Origin::Command(command), target, volume, Matter::State { asked, change })
     }
 
     /// Does taking this disk into use concern peers? One that has none does not take part in what becomes of it.
@@ -629,7 +688,7 @@ impl Resource {
     pub(crate) fn ask_to_attach(&mut self, d: VolumeNr) -> bool {
         let change = Change::from(Set::Disk(d, DiskState::Negotiating));
         let asked = StateChange { disk: Some(DiskState::Negotiating), ..StateChange::default() };
-        self.begin_two_phase(Origin::Attach(d), None, asked, d, change)
+        self.begin_two_phase(Origin::Attach(d), None, d, Matter::State { asked, change })
     }
 }
 

@@ -104,6 +104,8 @@ reasons! {
 
     // Sizes (5.3, 12.6).
     PeerDiskTooSmall "peer-disk-too-small" "the peer's disk is smaller than this node's data";
+    SizesContradict "sizes-contradict" "the peer says that its device is larger than its disk, or than its limit";
+    OwnDiskTooSmall "own-disk-too-small" "the peer's device is larger than this node's disk";
     SourceDependsOnPrimary "source-depends-on-primary" "the source lacks what a Primary beside it is writing: the Primary comes first";
     SourceOfAnother "source-of-another" "this node brings another one up to date, which comes first";
     HandshakeChanged "initial-handshake-changed" "this node's generations changed during the handshake";

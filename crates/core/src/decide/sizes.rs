@@ -1,4 +1,4 @@
-//! Which size a device gets, 8.4 (`docs/spec/connection-and-state.md` 5.3 and 12.6).
+//! Which size a device gets (`docs/spec/connection-and-state.md` 5.3 and 12.6).
 
 use super::{DiskState, Reason};
 use units::Sector;
@@ -16,26 +16,43 @@ pub struct PeerSizes {
     pub current: Sector,
 }
 
+/// Of which nodes that have, or had, a disk the capacity is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Known {
+    /// 8.4: there is one peer, and what it once had is remembered.
+    #[default]
+    One,
+    /// 9: all of them.
+    All,
+    /// 9: not of all.
+    NotAll,
+}
+
 /// What a node with a disk knows about the size, in sectors; 0 = none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
     /// The most that own disk and metadata can hold.
     pub own: Sector,
-    /// The capacity that the peer's disk was last known to have.
+    /// The capacity that the peer's disk was last known to have; of several the smallest.
     pub peer: Sector,
+    /// Whose that is.
+    pub known: Known,
     /// The size agreed last, from the metadata.
     pub last_agreed: Sector,
     /// The configured size.
     pub user: Sector,
-    /// The peer is not connected and to be taken for big enough (`--assume-peer-has-space`).
+    /// Peers that are not connected are to be taken for big enough (`--assume-peer-has-space`).
     pub assume_peer_has_space: bool,
 }
 
 /// The usable size of a device with a disk. The flag is true if the configured size had to be ignored as too big.
 #[must_use]
 pub fn usable(limits: &Limits) -> (Sector, bool) {
-    let peer = if limits.assume_peer_has_space { limits.own } else { limits.peer };
+    let one = limits.known == Known::One;
+    let peer = if limits.assume_peer_has_space && one { limits.own } else { limits.peer };
     let size = match (peer, limits.own) {
+        (peer, own) if limits.known == Known::All || !one && limits.assume_peer_has_space => smallest([peer, own]),
+        (peer, own) if !one => smallest([peer, own, limits.last_agreed]),
         (NONE, own) if limits.last_agreed != NONE => smallest([limits.last_agreed, own]),
         (peer, NONE) if limits.last_agreed != NONE => smallest([limits.last_agreed, peer]),
         (peer, own) => smallest([peer, own]),
@@ -49,8 +66,8 @@ pub fn usable(limits: &Limits) -> (Sector, bool) {
     }
 }
 
-/// The smaller one, 0 not counting.
-fn smallest(sizes: [Sector; 2]) -> Sector {
+/// The smallest one, 0 not counting.
+fn smallest<const N: usize>(sizes: [Sector; N]) -> Sector {
     sizes.into_iter().filter(|s| *s != NONE).min().unwrap_or(NONE)
 }
 
@@ -112,13 +129,28 @@ pub fn on_sizes(input: &SizesReceived) -> SizesVerdict {
 }
 
 fn with_disk(input: &SizesReceived) -> SizesVerdict {
-    let peer = if input.peer.device == NONE { input.limits.peer } else { input.peer.device };
+    let nine = input.limits.known != Known::One;
+    let PeerSizes { device, user, current } = input.peer;
+    if nine && (device != NONE && current > device || user != NONE && current > user) {
+        return SizesVerdict::Refuse(Reason::SizesContradict);
+    }
+    if nine && input.connected && input.limits.own < current {
+        return SizesVerdict::Refuse(Reason::OwnDiskTooSmall);
+    }
+    let peer = match device {
+        NONE => input.limits.peer,
+        device if nine => smallest([input.limits.peer, device]),
+        device => device,
+    };
     let user = match input.connected {
         true if input.peer.user == NONE && input.peer.device == NONE => input.limits.user,
         true => input.peer.user,
         false => smallest([input.limits.user, input.peer.user]),
     };
-    let limits = Limits { peer, user, assume_peer_has_space: false, ..input.limits };
+    // In 9's dialect a size that a connected peer's device has already is one that was agreed on.
+    let agreed = input.limits.last_agreed;
+    let last_agreed = if nine && input.connected { agreed.max(current) } else { agreed };
+    let limits = Limits { peer, user, last_agreed, assume_peer_has_space: false, ..input.limits };
     let (size, user_ignored) = usable(&limits);
     let guarded = !input.connected || input.peer_disk == DiskState::Diskless;
     if size < input.current && input.disk >= DiskState::Outdated && guarded {
@@ -128,7 +160,7 @@ fn with_disk(input: &SizesReceived) -> SizesVerdict {
     SizesVerdict::Adopt(Adopted {
         size,
         user,
-        peer,
+        peer: if nine { device } else { peer },
         user_ignored,
         set_grown_bits: grew && !input.no_resync,
         send_sizes: size != input.current,
@@ -160,6 +192,14 @@ fn without_disk(input: &SizesReceived) -> SizesVerdict {
             resync_grown: false,
         })
     }
+}
+
+/// What two nodes of 9's dialect have in common when they are connected. `agreed`: what this node and the peer have,
+/// if that was ever agreed on. One that was away has another size, and follows; larger disks alone change nothing.
+#[must_use]
+pub fn when_connected(limits: &Limits, agreed: [Option<Sector>; 2], current: [Sector; 2]) -> Sector {
+    let last_agreed = agreed.into_iter().flatten().max().unwrap_or_else(|| smallest(current));
+    usable(&Limits { last_agreed, ..*limits }).0
 }
 
 /// Is this node the source for an area that both grew by (spec 12.6)?

@@ -8,12 +8,12 @@ use crate::decide::change::{Change, Set};
 use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
 use crate::decide::uuid9::{self, Direction, Strategy};
-use crate::decide::{DiskState, Handler, Reason, direction9, handshake84};
+use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes};
 use crate::dialect9;
 use crate::dialect9::mesh::LostPrimary;
 use crate::members::Volumes;
 use crate::mutant::{Mutant, mutant};
-use units::{NodeId, VolumeNr};
+use units::{Generation, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
 
 /// What one transaction that is to connect the nodes has brought. Nothing of it outlives the transaction.
@@ -157,6 +157,22 @@ impl Resource {
         }
     }
 
+    /// What the device has when the nodes are connected, and what the peer's has now.
+    fn size_when_connected(&self, i: NodeId, d: VolumeNr, part: &Part) -> Option<[Sector; 2]> {
+        let theirs = self.connections[i].peer_devices[d].sizes.as_ref()?.current_size;
+        let current = [self.devices[d].size, theirs];
+        let fresh = [&part.sent.as_ref()?.0, part.uuids.as_ref()?].map(|u| u.current.same(Generation::JUST_CREATED));
+        let agreed = [0, 1].map(|n| Some(current[n]).filter(|size| !fresh[n] && size.0 > 0));
+        Some([sizes::when_connected(&self.size_limits(d), agreed, current), theirs])
+    }
+
+    /// The nodes agree on their data, but on a size while this one or the peer was away: who has what the other one
+    /// lacks? `Some(true)`: this node.
+    fn has_grown_alone(&self, i: NodeId, d: VolumeNr, part: &Part) -> Option<bool> {
+        let ([size, theirs], own) = (self.size_when_connected(i, d, part)?, self.devices[d].size);
+        (own != theirs && size == own.max(theirs)).then_some(own > theirs)
+    }
+
     pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
         self.part(i, d, |part| part.uuids = Some(packet));
     }
@@ -226,19 +242,23 @@ impl Resource {
     fn conclude(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Result<Outcome, Verdict> {
         let paused = theirs.aftr_isp || theirs.user_isp;
         let part = self.part(i, d, |part| part.clone()).unwrap_or_default();
-        let (Some((sent, disk)), Some(uuids)) = (part.sent, part.uuids) else {
+        let (Some((sent, disk)), Some(uuids)) = (&part.sent, &part.uuids) else {
             return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
         };
         if theirs.disk < DiskState::Negotiating {
             return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
         }
         let peer_disk = handshake84::peer_disk_counts_as(theirs.disk, uuids.flags.contains(UuidFlags::INCONSISTENT));
-        if self.has_changed_since(i, d, &sent) {
+        if self.has_changed_since(i, d, sent) {
             return Err(Verdict::Retry(Reason::HandshakeChanged));
         }
-        let own = Told { uuids: &sent, disk, role: self.state.role };
-        let other = Told { uuids: &uuids, disk: peer_disk, role: theirs.role };
+        let own = Told { uuids: sent, disk: *disk, role: self.state.role };
+        let other = Told { uuids, disk: peer_disk, role: theirs.role };
         let Begins { replication, bitmap } = self.compare9(i, d, [own, other])?;
+        let grown = self.has_grown_alone(i, d, &part).filter(|_| replication == Replication::Established);
+        if let Some(reason) = grown.and_then(|source| self.why_no_resync(i, source, uuids)) {
+            return Err(Verdict::Retry(reason));
+        }
         let both = [own.role, other.role] == [Role::Primary; 2];
         if both && !self.connections[i].cfg.two_primaries && !mutant(Mutant::TwoPrimaries) {
             return Err(Verdict::Disconnect(Reason::TwoPrimariesMeet));
@@ -491,10 +511,13 @@ impl Resource {
     pub(crate) fn carry_out_attempt(&mut self, i: NodeId) {
         let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.take()) else { return };
         let mut change = Change::from(Set::Connection(i, ConnectionState::Connected));
+        let mut grown = Vec::new();
         for (d, part) in attempt.volumes.iter() {
             let Some(outcome) = part.outcome else { continue };
             self.forget_equal_bits(i, d, part, outcome);
             self.prepare_bitmap(i, d, outcome.bitmap);
+            let alone = self.follow_size(i, d, part);
+            grown.extend(alone.filter(|_| outcome.replication == Replication::Established).map(|source| (d, source)));
             change.push(Set::PeerRole(i, d, outcome.role));
             change.push(Set::PeerDisk(i, d, self.disk_when_connected(d, part, outcome)));
             change.push(Set::PausedByPeer(i, d, outcome.paused));
@@ -506,10 +529,29 @@ impl Resource {
         c.peer_devices.values_mut().for_each(|pd| (pd.compared, pd.says) = (true, Replication::Off));
         if let Err(refusal) = self.change(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
-            self.protocol_error(i, "handshake-refused", text);
-        } else {
-            self.note_let_in(i);
+            return self.protocol_error(i, "handshake-refused", text);
         }
+        self.note_let_in(i);
+        for (d, source) in grown {
+            self.begin_grown_area9(i, d, source);
+        }
+    }
+
+    /// The device gets the size that the nodes have in common; what one of them lacks is marked. Returns whether that
+    /// is the peer.
+    fn follow_size(&mut self, i: NodeId, d: VolumeNr, part: &Part) -> Option<bool> {
+        let [size, theirs] = self.size_when_connected(i, d, part)?;
+        let (own, alone) = (self.devices[d].size, self.has_grown_alone(i, d, part));
+        if alone == Some(true) {
+            self.mark_out_of_sync(i, d, SectorRange { start: theirs, end: own });
+            self.write_bitmap(d);
+        }
+        if size != own {
+            self.adopt_size(d, size, true);
+            let connected = self.connections.ids().filter(|n| *n != i && self.state.replicates(*n, d));
+            connected.collect::<Vec<_>>().into_iter().for_each(|n| self.send_sizes(n, d));
+        }
+        alone
     }
 
     /// A copy that was behind only by hearsay is good with this change (C13). Among several peers this is known at

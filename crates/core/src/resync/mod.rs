@@ -51,6 +51,8 @@ pub(crate) struct Resync {
     pub(crate) started: Option<Instant>,
     /// The peer's generation when it began.
     pub(crate) peer_current: Option<Generation>,
+    /// It is about what was added to a device, and its source has not said of another generation since.
+    pub(crate) of_growth: bool,
     /// This node's generation then.
     pub(crate) own_current: Generation,
     /// By their name in the device's `resyncing` intervals.

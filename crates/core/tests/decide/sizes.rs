@@ -3,13 +3,19 @@ use crate::words::{disk, sector};
 use units::Sector;
 use urbd_core::decide::DiskState;
 use urbd_core::decide::sizes::{
-    Limits, PeerSizes, SizesReceived, SizesVerdict, grown_area_source, may_resize, on_sizes, usable,
+    Known, Limits, PeerSizes, SizesReceived, SizesVerdict, grown_area_source, may_resize, on_sizes, usable,
+    when_connected,
 };
 
 fn limits(args: &Args) -> Limits {
     Limits {
         own: sector(args, "own"),
         peer: sector(args, "peer-limit"),
+        known: match (args.flag("9"), args.flag("all")) {
+            (false, _) => Known::One,
+            (true, false) => Known::NotAll,
+            (true, true) => Known::All,
+        },
         last_agreed: sector(args, "last"),
         user: sector(args, "user"),
         assume_peer_has_space: args.flag("assume"),
@@ -51,6 +57,19 @@ pub(crate) fn table() {
             format!("{}{}", size.0, if ignored { " user-ignored" } else { "" })
         }
         "sizes" => sizes_row(args),
+        "connected" => {
+            let fresh = crate::words::sides(args, "fresh");
+            let (own, theirs) = (sector(args, "own"), sector(args, "c"));
+            let limits = Limits {
+                own: sector(args, "disk"),
+                peer: sector(args, "d"),
+                known: Known::NotAll,
+                last_agreed: own,
+                ..Limits::default()
+            };
+            let agreed = [(own, fresh.0), (theirs, fresh.1)].map(|(size, fresh)| (!fresh).then_some(size));
+            when_connected(&limits, agreed, [own, theirs]).0.to_string()
+        }
         "grown" => {
             let primary = crate::words::sides(args, "primary");
             if grown_area_source(primary.0, primary.1, args.flag("R")) { "source" } else { "target" }.to_string()
@@ -71,13 +90,14 @@ fn a_connect_never_shrinks_usable_data() {
     let disks = [DiskState::Outdated, DiskState::Consistent, DiskState::UpToDate];
     for n in 0..4usize.pow(6) {
         let pick = |k: u32| values[n / 4usize.pow(k) % 4];
-        for disk in disks {
+        for (disk, known) in disks.into_iter().flat_map(|disk| [(disk, Known::One), (disk, Known::NotAll)]) {
             let current = Sector(16);
             let verdict = on_sizes(&SizesReceived {
                 peer: PeerSizes { device: pick(0), user: pick(1), current: pick(2) },
                 limits: Limits {
                     own: Sector(24),
                     peer: pick(3),
+                    known,
                     last_agreed: pick(4),
                     user: pick(5),
                     assume_peer_has_space: false,

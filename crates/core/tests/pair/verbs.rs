@@ -46,7 +46,7 @@ fn verbs(peer: NodeId) -> Vec<Command> {
         Command::SuspendIo { volume },
         Command::ResumeIo { volume },
         Command::Outdate { volume },
-        Command::Resize { volume, assume_clean: false },
+        Command::Resize { volume, flags: wire::ResizeFlags::default() },
         Command::Verify { volume, start: None, stop: None, repair: false },
         Command::Down(false),
         Command::Down(true),

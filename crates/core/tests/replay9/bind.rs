@@ -27,6 +27,9 @@ impl Bound {
             (Packet::TwopcPrepare(a), Packet::TwopcPrepare(b)) => {
                 self.transactions.entry(a.transaction.tid).or_insert(b.transaction.tid);
             }
+            (Packet::TwopcPrepRsz(a), Packet::TwopcPrepRsz(b)) => {
+                self.transactions.entry(a.transaction.tid).or_insert(b.transaction.tid);
+            }
             (Packet::Uuids110(a), Packet::Uuids110(b)) => {
                 self.bind(a.current, b.current);
                 for (theirs, ours) in a.bitmaps.iter().zip(&b.bitmaps).filter(|(a, b)| !a.is_none() && !b.is_none()) {
@@ -97,6 +100,7 @@ impl Bound {
         let mut packet = packet.clone();
         match &mut packet {
             Packet::TwopcPrepare(p) => p.transaction.tid = self.tid(p.transaction.tid),
+            Packet::TwopcPrepRsz(p) => p.transaction.tid = self.tid(p.transaction.tid),
             Packet::TwopcCommit(p) | Packet::TwopcAbort(p) => p.transaction.tid = self.tid(p.transaction.tid),
             Packet::TwopcYes(v) | Packet::TwopcNo(v) | Packet::TwopcRetry(v) => v.tid = self.tid(v.tid),
             Packet::Uuids110(u) => self.translate_uuids(u),

@@ -7,6 +7,7 @@ mod capture;
 mod copying;
 mod crossing;
 mod failing;
+mod growing;
 mod hostile;
 mod mesh;
 mod node;
@@ -17,7 +18,7 @@ use node::Start;
 use recording::{Said, conversation};
 use replay::{Replay, resync_options, until_parted};
 use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, OnIoError, Protocol};
+use urbd_core::{Command, ConnectionConfig, OnIoError, Protocol, RequestKind};
 use wire::{Dagtag, Packet, Socket, UuidFlags, Uuids110, WireMask};
 
 const VOLUME: VolumeNr = VolumeNr(0);
@@ -120,6 +121,7 @@ fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr
         Start {
             slots,
             size,
+            room: size,
             uuids,
             marked: None,
             good: !fresh,
@@ -475,7 +477,7 @@ fn equal_three(said: &[Said], node: NodeId) -> Vec<(VolumeNr, Start)> {
 }
 
 /// Nodes 0 and 2 do not reach each other. All are promoted, one after the other, and write; what an end of the chain
-/// lacks comes to it when nobody is Primary.
+/// lacks comes to it when nobody is Primary. At last node 1, Primary, makes the device smaller.
 #[test]
 fn a_chain_passes_on_what_is_agreed_on_and_written() {
     for node in [0, 1, 2] {
@@ -483,7 +485,7 @@ fn a_chain_passes_on_what_is_agreed_on_and_written() {
             nodes.forgive();
             nodes.cut(0, 2);
         };
-        let mut said = between("52", 2_500, 17_000);
+        let mut said = between("52", 2_500, 19_600);
         // Node 2 asks whether it may be Primary although its copy is outdated, which the core does not.
         said.retain(|said| node != 2 || transaction(&said.packet) != Some(3_342_041_926));
         let mut replay = Replay::of_joined(said, node, equal_three, |_| {}, chain);
@@ -491,6 +493,7 @@ fn a_chain_passes_on_what_is_agreed_on_and_written() {
         replay.play();
         let disks = replay.node.core.snapshot();
         assert_eq!(disks.devices[0].disk, wire::DiskState::UpToDate, "node {node}");
+        assert_eq!(replay.node.size(), Sector(768), "node {node}");
     }
 }
 
@@ -562,7 +565,7 @@ fn survivors_that_connect_compare_what_they_have() {
         };
         let small = |said: &[Said], node| {
             let mut starts = equal_three(said, node);
-            starts[0].1.size = SMALL;
+            (starts[0].1.size, starts[0].1.room) = (SMALL, SMALL);
             starts
         };
         let change = |c: &mut ConnectionConfig| c.protocol = Protocol::A;
@@ -579,5 +582,54 @@ fn survivors_that_connect_compare_what_they_have() {
         replay.links_up();
         replay.play();
         assert_eq!(replay.node.core.snapshot().devices[0].disk, wire::DiskState::UpToDate, "node {node}");
+    }
+}
+
+/// Disks of two nodes of 1 MiB, that have the same data, and room for more.
+fn with_room(said: &[Said], node: NodeId, size: u64, room: u64) -> Vec<(VolumeNr, Start)> {
+    let mut starts = disk(said, node, true, Sector(size));
+    starts[0].1.room = Sector(room);
+    starts
+}
+
+/// Node 1 ends the resync. The core keeps in its history which generation its disk had before, as after any other
+/// resync; the recorded node does not. When it acknowledges the write it has said less before than the recorded one.
+fn remember(said: &mut Said) {
+    match &mut said.packet {
+        Packet::Uuids110(u) => u.history[0] = Generation(0x012b_7ba4_7657_8b6a),
+        Packet::WriteAck(ack) => ack.seq = 1,
+        _ => {}
+    }
+}
+
+/// Node 0 is Primary: what is added is copied from it. Later it says that the disks are clean there, and writes.
+#[test]
+fn a_device_grows() {
+    for node in [0, 1] {
+        for (from, to, size, room) in [(0, 1_000, 2048, 2304), (1_000, 2_000, 2304, 8192)] {
+            let primary = |pair: &mut node::Together| {
+                pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+                pair.command(0, Command::Primary { force: false });
+                if from > 0 && node == 0 {
+                    pair.act(0, |node, now| {
+                        node.write(now, VOLUME, RequestKind::Write { fua: false }, Sector(0), 4096)
+                    });
+                    pair.pass(500);
+                }
+            };
+            let grown = |said: &[Said], node| with_room(said, node, size, room);
+            let mut said = between("20", from, to);
+            said.iter_mut().filter(|said| said.from.index() == 1).for_each(remember);
+            let mut replay = Replay::of_joined(said, node, grown, |_| {}, primary);
+            replay.follow();
+            if from > 0 && node == 1 {
+                replay.hear_position();
+            }
+            replay.play();
+            assert_eq!(replay.node.size(), Sector(room), "node {node}");
+            let states = ["Primary/Secondary", "Secondary/Primary"];
+            let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
+            assert_eq!(replay.node.state(), state, "{:#?}", replay.node.notes);
+        }
     }
 }

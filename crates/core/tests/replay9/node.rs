@@ -9,7 +9,7 @@ use urbd_core::{
     MetaDone, MetaOp, OnIoError, OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, ResyncConfig, Segments,
     VolumeConfig,
 };
-use wire::{Packet, Socket, UuidFlags, Uuids110};
+use wire::{Packet, ResizeFlags, Socket, UuidFlags, Uuids110};
 
 /// The metadata devices of the recordings.
 const META_DEVICE: ByteLen = ByteLen(1 << 20);
@@ -32,6 +32,8 @@ pub(crate) struct Start {
     /// For this many bitmaps is there room.
     pub(crate) slots: u32,
     pub(crate) size: Sector,
+    /// The disk has room for this.
+    pub(crate) room: Sector,
     pub(crate) uuids: Uuids110,
     /// The blocks that are marked, if they are known; else the first ones, as many as the generations say.
     pub(crate) marked: Option<Vec<(u64, u64)>>,
@@ -49,6 +51,7 @@ struct Disk {
 
 pub(crate) struct Node {
     pub(crate) core: Resource,
+    cfg: ResourceConfig,
     pub(crate) id: NodeId,
     /// The first one, which is the only one of most nodes.
     pub(crate) peer: NodeId,
@@ -58,6 +61,8 @@ pub(crate) struct Node {
     tag: u64,
     /// Commands may fail, and digests are unknown.
     pub(crate) forgive: bool,
+    /// What became of the last command.
+    pub(crate) result: Option<Result<(), String>>,
     /// Disks take their time to open: those that are being opened.
     pub(crate) opening: Option<Vec<VolumeNr>>,
     /// Since when a link is sought.
@@ -112,7 +117,7 @@ impl Disk {
             area.store(page, &bits, &mut block);
             put(layout.bitmap_page_at(page).0, &block);
         }
-        Disk { size: start.size, discard: start.discard, metadata }
+        Disk { size: start.room, discard: start.discard, metadata }
     }
 
     fn act(&mut self, action: MetaOp) -> Box<[u8]> {
@@ -182,9 +187,10 @@ impl Node {
             connections: peers.iter().map(connection).collect(),
         };
         let disks = starts.iter().map(|(volume, start)| (*volume, Disk::new(node, peers, start))).collect();
-        let core = Resource::new(cfg, 2 * node.index() as u64 + 8);
+        let core = Resource::new(cfg.clone(), 2 * node.index() as u64 + 8);
         let mut out = Node {
             core,
+            cfg,
             id: node,
             peer: peers[0],
             disks,
@@ -192,6 +198,7 @@ impl Node {
             notes: Vec::new(),
             tag: 0,
             forgive: false,
+            result: None,
             opening: None,
             link_wanted: None,
             working: VecDeque::new(),
@@ -241,6 +248,18 @@ impl Node {
 
     pub(crate) fn command(&mut self, now: Instant, command: Command) {
         self.core.on_command(now, 1, command);
+    }
+
+    /// `resize --size`: the recorded node told nobody of its limit before.
+    pub(crate) fn resize(&mut self, now: Instant, volume: VolumeNr, limit: Sector, flags: ResizeFlags) {
+        if limit.0 > 0 {
+            let of_volume = self.cfg.volumes.iter_mut().filter(|v| v.volume == volume);
+            of_volume.filter_map(|v| v.disk.as_mut()).for_each(|disk| disk.size = Some(limit.to_bytes()));
+            self.command(now, Command::ChangeOptions(Box::new(self.cfg.clone())));
+            self.turn(now);
+            self.sent.retain(|sent| !matches!(sent.packet, Packet::SyncParam(_)));
+        }
+        self.command(now, Command::Resize { volume, flags });
     }
 
     /// A client opens the volume, and changes something there.
@@ -363,7 +382,7 @@ impl Node {
                 return true;
             }
             Effect::Log(notice) => self.notes.push(format!("{}: {}", notice.reason, notice.text)),
-            Effect::CommandDone { .. } if self.forgive => {}
+            Effect::CommandDone { result, .. } if self.forgive => self.result = Some(result.map_err(|e| e.text)),
             Effect::Connect { not_before, .. } => self.link_wanted = Some(not_before),
             Effect::CommandDone { id, result } => result.unwrap_or_else(|e| panic!("command {id}: {e}")),
             Effect::CloseLink { .. } => {
@@ -379,6 +398,11 @@ impl Node {
     pub(crate) fn resyncs(&self) -> bool {
         let replication = self.core.snapshot().connections[0].peer_devices[0].replication;
         (wire::ConnState::SyncSource..=wire::ConnState::PausedSyncT).contains(&replication)
+    }
+
+    /// Of the first device.
+    pub(crate) fn size(&self) -> Sector {
+        self.core.snapshot().devices[0].size.to_sectors_floor()
     }
 
     /// Says what it was found to be, for messages.
@@ -462,6 +486,11 @@ impl Together {
         self.lost.push([from, to]);
     }
 
+    /// Nothing is lost any more.
+    pub(crate) fn hear_again(&mut self) {
+        self.lost.clear();
+    }
+
     /// Commands may fail from now on.
     pub(crate) fn forgive(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.forgive = true);
@@ -501,6 +530,15 @@ impl Together {
     /// Has the node said why it did something, in these words?
     pub(crate) fn said(&self, node: usize, note: &str) -> bool {
         self.nodes[node].notes.iter().any(|said| said.starts_with(note))
+    }
+
+    pub(crate) fn size(&self, node: usize) -> Sector {
+        self.nodes[node].size()
+    }
+
+    /// What became of a node's last command, if it has ended.
+    pub(crate) fn result(&mut self, node: usize) -> Option<Result<(), String>> {
+        self.nodes[node].result.take()
     }
 
     /// What it has said, for messages.

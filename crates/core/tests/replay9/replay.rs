@@ -65,6 +65,7 @@ pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
     Start {
         slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { others_of(said, node).len() as u32 },
         size: sizes.current_size,
+        room: sizes.disk_size.max(sizes.current_size),
         uuids: (**uuids).clone(),
         marked: marked(said, node, volume, sizes.current_size, uuids.dirty_bits)
             .filter(|runs| bits_in(runs) == uuids.dirty_bits),
@@ -374,6 +375,7 @@ impl Replay {
         let (mut asked, own) = (BTreeSet::new(), self.node.id);
         let mut asks = |said: &Said| match &said.packet {
             Packet::TwopcPrepare(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
+            Packet::TwopcPrepRsz(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
             _ => said.to == self.node.peer,
         };
         let all = first.iter().chain(self.expected[LANES..].iter().flatten());
@@ -410,6 +412,11 @@ impl Replay {
                     let begins = self.asked_before(said.at).filter(|_| matches!(wish, Command::Primary { .. }));
                     let then = begins.map_or(said.at.0 - 600_000, |asked| asked.0 - ON_ITS_WAY);
                     self.script.push_back((Instant(then), command(wish)));
+                }
+                Packet::TwopcPrepRsz(p) => {
+                    let (volume, limit, flags) = (said.volume, p.user_size, p.flags);
+                    let resize: Act = Box::new(move |node, now| node.resize(now, volume, limit, flags));
+                    self.script.push_back((Instant(said.at.0 - 600_000), resize));
                 }
                 Packet::Uuids110(u) if u.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) => {
                     let wish = Command::NewCurrentUuid { volume: said.volume, clear_bitmap: true };
@@ -556,7 +563,11 @@ impl Replay {
         let lane = behind(&self.node, peer);
         while self.expected[lane].iter().any(|said| said.packet == question) {
             assert!(self.now < patience, "{question:?} does not come: {:#?}", self.node.notes);
-            let then = self.node.next().expect("the barrier comes by itself").max(self.now);
+            let then = self
+                .node
+                .next()
+                .unwrap_or_else(|| panic!("{question:?} does not come: {:#?}", self.node.notes))
+                .max(self.now);
             self.ahead = self.ahead + then.since(self.now);
             self.now = then;
             self.node.pass(self.now);

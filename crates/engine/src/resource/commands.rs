@@ -500,9 +500,10 @@ impl Runner {
             Asked::NewCurrentUuid { volume, clear_bitmap } => {
                 self.each_volume(volume, |volume| Command::NewCurrentUuid { volume, clear_bitmap })?
             }
-            Asked::Resize { volume, assume_clean } => {
+            Asked::Resize { volume, assume_clean, assume_peer_has_space } => {
                 self.check_grown(volume)?;
-                self.each_volume(volume, |volume| Command::Resize { volume, assume_clean })?
+                let flags = wire::ResizeFlags { forced: assume_peer_has_space, assume_clean };
+                self.each_volume(volume, |volume| Command::Resize { volume, flags })?
             }
             Asked::ChangeOptions { config } => vec![self.change_options(&config)?],
             // Not for the core.

@@ -6,8 +6,8 @@ use crate::input::Input;
 use units::{BitSet, Duration, VolumeNr};
 use urbd_core::{Command, DiskError, LinkDown, RequestKind};
 use wire::{
-    AuthBytes, BarrierAck, BitmapSender, BlockAck, BlockData, BlockId, ConnState, Digest, DiskState, Packet, Role,
-    Socket, StateChange, StateChangeResult,
+    AuthBytes, BarrierAck, BitmapSender, BlockAck, BlockData, BlockId, ConnState, Digest, DiskState, Packet,
+    ResizeFlags, Role, Socket, StateChange, StateChangeResult,
 };
 
 /// Attach, connect, and (for a Primary) promote.
@@ -278,7 +278,7 @@ fn administrator(rig: &mut Rig, input: &mut Input<'_>) {
         14 => Command::ResumeIo { volume },
         15 => Command::Outdate { volume },
         16 => Command::NewCurrentUuid { volume, clear_bitmap: input.flag() },
-        17 => Command::Resize { volume, assume_clean: input.flag() },
+        17 => Command::Resize { volume, flags: ResizeFlags { forced: input.flag(), assume_clean: input.flag() } },
         18 => Command::Verify { volume, start: None, stop: None, repair: input.flag() },
         _ => Command::ChangeOptions(Box::new(rig.cfg.clone())),
     };

@@ -219,7 +219,9 @@ fn command(step: &Step) -> Option<Command> {
             Some(Command::Connect { peer: Some(peer.to_string()), discard_my_data: *discard_my_data })
         }
         // The new size is an option that was taken over before.
-        Step::Resize { volume, .. } => Some(Command::Resize { volume: Some(volume.0), assume_clean: false }),
+        Step::Resize { volume, .. } => {
+            Some(Command::Resize { volume: Some(volume.0), assume_clean: false, assume_peer_has_space: false })
+        }
         _ => None,
     }
 }

@@ -152,14 +152,11 @@ pub(crate) fn outdate(call: &Call, target: &Target) -> Result<u8, Problem> {
 }
 
 pub(crate) fn resize(call: &Call, target: &Target) -> Result<u8, Problem> {
-    if call.flag("assume-peer-has-space") {
-        return Err(Problem::usage(format!("{target}: --assume-peer-has-space is not supported"))
-            .hint("let the peer's device grow first (urbd resize tells how), and resize while connected"));
-    }
     if let Some(size) = call.value("size") {
         options::set_size(call, target, size)?;
     }
-    send(call, target, Command::Resize { volume: target.name.volume, assume_clean: call.flag("assume-clean") })
+    let [assume_clean, assume_peer_has_space] = ["assume-clean", "assume-peer-has-space"].map(|name| call.flag(name));
+    send(call, target, Command::Resize { volume: target.name.volume, assume_clean, assume_peer_has_space })
 }
 
 pub(crate) fn new_current_uuid(call: &Call, target: &Target) -> Result<u8, Problem> {

@@ -1,6 +1,6 @@
 //! A change in two phases that another node has begun (`docs/spec/connection-and-state.md` 3.2.5, 3.2.6).
 
-use super::{Answer, Masks, PATIENCE, Part, TwoPhase, complement, with};
+use super::{Answer, Masks, Matter, PATIENCE, Part, TwoPhase, complement, with};
 use crate::Resource;
 use crate::api::ConnectionState;
 use crate::command::Transaction;
@@ -11,30 +11,58 @@ use crate::decide::state::Replication;
 use units::{NodeId, NodeMask, VolumeNr};
 use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, Vote, WireMask};
 
+impl TwoPhase {
+    /// What tells those that have asked.
+    fn answer_with(&self, head: &wire::Transaction, answer: Answer) -> Packet {
+        let Masks { reachable, primary, weak, .. } = self.masks;
+        let vote = match &self.matter {
+            Matter::State { .. } => Vote::on_change(head, reachable.into(), primary.into(), WireMask(weak)),
+            Matter::Size(size) => Vote::on_resize(head, reachable.into(), primary.into(), size.most()),
+        };
+        let packet = match answer {
+            Answer::Yes => Packet::TwopcYes,
+            Answer::No => Packet::TwopcNo,
+            Answer::Retry => Packet::TwopcRetry,
+        };
+        packet(Box::new(vote))
+    }
+}
+
 impl Resource {
     /// P_TWOPC_PREPARE (3.2.5).
     pub(crate) fn prepare_received(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
-        let head = prepare.transaction;
+        if self.can_take_part(i, volume, prepare.transaction) {
+            self.accept_prepare(i, volume, prepare);
+        }
+    }
+
+    /// A peer asks: is it heard for the first time, and nothing else under way? If not, it gets its answer.
+    pub(super) fn can_take_part(&mut self, i: NodeId, volume: VolumeNr, head: wire::Transaction) -> bool {
         match &mut self.transaction {
             None => {}
             Some(Transaction::TwoPhase(two)) if two.is(head.tid, head.initiator) => {
                 // Over a redundant path.
-                let Part::Participant { parents, answered } = &mut two.part else { return };
+                let Part::Participant { parents, answered, .. } = &mut two.part else { return false };
                 parents.insert(i);
-                let (answered, masks) = (*answered, two.masks);
+                let answered = answered.map(|answer| two.answer_with(&head, answer));
                 // It would not ask if it did not agree itself.
                 two.waits_for.remove(i);
-                return match answered {
-                    Some(answer) => self.vote(i, volume, &head, answer, masks),
+                match answered {
+                    Some(packet) => self.send_as(i, Socket::Control, volume, packet),
                     None => self.transaction_went_on(),
-                };
+                }
+                return false;
             }
             Some(Transaction::TwoPhase(two)) if two.is_ours() && head.initiator < self.cfg.node => {
                 self.give_up_transaction(Code::ConcurrentStateChange);
             }
-            Some(_) => return self.vote(i, volume, &head, Answer::Retry, Masks::default()),
+            Some(_) => {
+                let busy = Vote::on_change(&head, WireMask::NONE, WireMask::NONE, WireMask::NONE);
+                self.send_as(i, Socket::Control, volume, Packet::TwopcRetry(Box::new(busy)));
+                return false;
+            }
         }
-        self.accept_prepare(i, volume, prepare);
+        true
     }
 
     fn accept_prepare(&mut self, i: NodeId, volume: VolumeNr, prepare: &Prepare) {
@@ -69,32 +97,43 @@ impl Resource {
                 Err(_) => Answer::No,
             },
         };
+        // What was not understood is not begun.
+        let meets = Some(i).filter(|_| connects && answer == Answer::Yes && concerned);
+        let matter = Matter::State { asked: prepare.change, change: change.flatten().unwrap_or_default() };
+        self.take_part(i, head, (volume, matter), (answer, masks), meets);
+    }
+
+    /// The others that are to be reached are asked, too.
+    pub(super) fn take_part(
+        &mut self,
+        i: NodeId,
+        head: wire::Transaction,
+        (volume, matter): (VolumeNr, Matter),
+        (answer, masks): (Answer, Masks),
+        connects: Option<NodeId>,
+    ) {
         let reach = head.nodes_to_reach.nodes();
         let children = if answer == Answer::Retry { NodeMask::default() } else { self.neighbours9().and(reach) };
         let children = children.without(NodeMask::of(i));
-        let left = with(children, own);
-        let forwarded =
-            wire::Transaction { nodes_to_reach: WireMask(head.nodes_to_reach.0 & complement(left)), ..head };
-        // What was not understood is not begun.
-        let meets = Some(i).filter(|_| connects && answer == Answer::Yes && concerned);
-        let until = self.now + PATIENCE;
-        self.transaction = Some(Transaction::TwoPhase(Box::new(TwoPhase {
-            head: forwarded,
+        let left = with(children, self.cfg.node);
+        let nodes_to_reach = WireMask(head.nodes_to_reach.0 & complement(left));
+        let two = TwoPhase {
+            head: wire::Transaction { nodes_to_reach, ..head },
             volume,
-            asked: prepare.change,
-            change: change.flatten().unwrap_or_default(),
-            part: Part::Participant { parents: NodeMask::of(i), answered: None },
-            connects: meets,
+            matter,
+            part: Part::Participant { parents: NodeMask::of(i), children, answered: None },
+            connects,
             waits_for: children,
             answer,
             masks,
-            until,
-        })));
+            until: self.now + PATIENCE,
+        };
+        let request = two.request();
+        self.transaction = Some(Transaction::TwoPhase(Box::new(two)));
         for child in children {
-            let prepare = Prepare { transaction: forwarded, ..*prepare };
-            self.send_as(child, Socket::Data, volume, Packet::TwopcPrepare(Box::new(prepare)));
+            self.send_as(child, Socket::Data, volume, request.clone());
         }
-        meets.into_iter().for_each(|i| self.send_attempt(i));
+        connects.into_iter().for_each(|i| self.send_attempt(i));
         self.transaction_went_on();
     }
 
@@ -156,22 +195,12 @@ impl Resource {
 
     pub(super) fn answer_transaction(&mut self, answer: Answer) {
         let Some(two) = self.two_phase_mut() else { return };
-        let (head, volume, masks) = (two.head, two.volume, two.masks);
-        let Part::Participant { parents, answered } = &mut two.part else { return };
+        let (volume, packet) = (two.volume, two.answer_with(&two.head, answer));
+        let Part::Participant { parents, answered, .. } = &mut two.part else { return };
         *answered = Some(answer);
         for i in *parents {
-            self.vote(i, volume, &head, answer, masks);
+            self.send_as(i, Socket::Control, volume, packet.clone());
         }
-    }
-
-    fn vote(&mut self, i: NodeId, volume: VolumeNr, head: &wire::Transaction, answer: Answer, masks: Masks) {
-        let vote = Vote::on_change(head, masks.reachable.into(), masks.primary.into(), WireMask(masks.weak));
-        let packet = match answer {
-            Answer::Yes => Packet::TwopcYes,
-            Answer::No => Packet::TwopcNo,
-            Answer::Retry => Packet::TwopcRetry,
-        };
-        self.send_as(i, Socket::Control, volume, packet(Box::new(vote)));
     }
 
     /// P_TWOPC_COMMIT and P_TWOPC_ABORT.
@@ -182,6 +211,11 @@ impl Resource {
             return;
         }
         let Some(two) = self.take_two_phase() else { return };
+        if let (Matter::Size(size), true) = (&two.matter, commit) {
+            // What follows for a third node must find it told.
+            self.forward(i, volume, decision, commit);
+            return self.size_decided(two.volume, size, &two, decision);
+        }
         if commit {
             self.carry_out_theirs(i, &two);
             let affected = head.initiator == i && head.target.is_none_or(|target| target == self.cfg.node);
@@ -191,7 +225,12 @@ impl Resource {
         } else {
             two.connects.into_iter().for_each(|i| self.forget_attempt(i));
         }
-        // Not back to where it came from.
+        self.forward(i, volume, decision, commit);
+    }
+
+    /// Tells the others that are to be reached, not who has told this node.
+    fn forward(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
+        let head = decision.transaction;
         let left = self.neighbours9().and(head.nodes_to_reach.nodes()).without(NodeMask::of(i));
         let nodes_to_reach = WireMask(head.nodes_to_reach.0 & complement(with(left, self.cfg.node)));
         let mut forwarded = *decision;
@@ -217,8 +256,8 @@ impl Resource {
             return self.carry_out_attempt(i);
         }
         let kind = if two.is_disconnect() { Kind::WishIgnoringOutdate } else { Kind::Fact };
-        if self.change(two.change.clone(), kind).is_err() {
-            self.happened(two.change.clone());
+        if self.change(two.change(), kind).is_err() {
+            self.happened(two.change());
         }
         if two.is_disconnect() && two.head.target == Some(self.cfg.node) {
             self.peer_has_parted(i);
@@ -229,10 +268,9 @@ impl Resource {
     pub(crate) fn has_agreed_to_part(&self, i: NodeId) -> bool {
         let asked = |two: &TwoPhase| two.is_disconnect() && two.head.target == Some(self.cfg.node);
         let Some(two) = self.two_phase().filter(|two| asked(two)) else { return false };
-        let alone = two.asked.disk.is_none() && two.asked.pdsk.is_none();
-        alone
-            && two.answer == Answer::Yes
-            && matches!(&two.part, Part::Participant { parents, answered: Some(Answer::Yes) } if parents.contains(i))
+        let Part::Participant { parents, answered: Some(Answer::Yes), .. } = &two.part else { return false };
+        let alone = two.asked().disk.is_none() && two.asked().pdsk.is_none();
+        alone && two.answer == Answer::Yes && parents.contains(i)
     }
 
     pub(crate) fn peer_has_parted(&mut self, i: NodeId) {

@@ -1,0 +1,186 @@
+//! Another size on command (`docs/spec/connection-and-state.md` 12.6). In 8.4's dialect each node concludes it from
+//! what the other one says; in 9's all agree on it.
+
+use super::two_phase::NewSize;
+use super::{Pending, Progress, Waiting};
+use crate::Resource;
+use crate::api::CommandError;
+use crate::decide::state::Replication;
+use crate::decide::{Reason, StateChangeResult as Code, sizes};
+use crate::liveness::failure;
+use units::{Duration, Instant, VolumeNr};
+use wire::ResizeFlags;
+
+/// So long a resize makes way for other transactions.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// After this it is tried again.
+const SOON: Duration = Duration::from_millis(100);
+
+/// A resize in 9's dialect that has not ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resizing {
+    volume: VolumeNr,
+    flags: ResizeFlags,
+    /// Then it fails, if others are in its way.
+    until: Instant,
+    step: Step,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Ask,
+    /// All were asked.
+    Asked,
+    /// Another transaction was under way.
+    Later(Instant),
+}
+
+impl Resizing {
+    /// When it is tried again.
+    pub(super) fn timer(&self) -> Option<Instant> {
+        if let Step::Later(at) = self.step { Some(at) } else { None }
+    }
+}
+
+impl Resource {
+    pub(super) fn resize(&mut self, id: u64, d: VolumeNr, flags: ResizeFlags) {
+        let nine = self.sizes_by_9();
+        let allowed = self.has_disk(d).and_then(|()| self.may_resize(d, flags, nine));
+        match allowed {
+            Err(refusal) => self.end(Some(id), Err(refusal)),
+            Ok(()) if nine => {
+                let until = self.now + PATIENCE;
+                self.wait_for(id, Waiting::Resize(Resizing { volume: d, flags, until, step: Step::Ask }));
+            }
+            Ok(()) => {
+                let (size, _) = sizes::usable(&self.size_limits(d));
+                self.adopt_size(d, size, !flags.assume_clean);
+                if self.state.replicates_anywhere(d) {
+                    self.connections.ids().for_each(|i| self.send_sizes(i, d));
+                }
+                self.end(Some(id), Ok(()));
+            }
+        }
+    }
+
+    fn may_resize(&self, d: VolumeNr, flags: ResizeFlags, nine: bool) -> Result<(), CommandError> {
+        if flags.forced && !nine {
+            let text = "the peer says itself how large its device is: let that grow first, and resize while connected";
+            return Err(failure(Code::NotSupported.code(), text));
+        }
+        let oldest = self.connected().map(|(_, c)| c.version()).min().unwrap_or(u32::MAX);
+        let may = sizes::may_resize(!self.usable(d), self.copies(d), oldest, flags.assume_clean);
+        may.map_err(|reason| match reason {
+            Reason::ResizeDuringResync => failure(130, "a resync is running: resize when it has ended"),
+            other => failure(153, other.to_string()),
+        })
+    }
+
+    /// Is a resync or verify of the volume going on here, or about to?
+    pub(super) fn copies(&self, d: VolumeNr) -> bool {
+        self.state.pairs(d).any(|(_, pair)| pair.replication > Replication::Established)
+    }
+
+    pub(super) fn step_resize(&mut self, id: u64, resizing: Resizing) -> Progress {
+        let goes_on = |step| (Some(Waiting::Resize(Resizing { step, ..resizing })), None);
+        match resizing.step {
+            Step::Asked if self.asks_for_size(id) => return goes_on(Step::Asked),
+            // Another command has ended it.
+            Step::Asked => return self.resize_later(resizing),
+            Step::Later(at) if self.now < at => return goes_on(resizing.step),
+            Step::Ask | Step::Later(_) => {}
+        }
+        // Disks and peers may have come and gone meanwhile.
+        let d = resizing.volume;
+        if let Err(refusal) = self.has_disk(d).and_then(|()| self.may_resize(d, resizing.flags, true)) {
+            return (None, Some(Err(refusal)));
+        }
+        match self.ask_for_size(id, d, resizing.flags) {
+            Some(result) => (None, Some(result)),
+            None if self.asks_for_size(id) => goes_on(Step::Asked),
+            None => self.resize_later(resizing),
+        }
+    }
+
+    fn resize_later(&self, resizing: Resizing) -> Progress {
+        if self.now >= resizing.until {
+            let text = "the nodes do not come to agree on something else: try again";
+            return (None, Some(Err(failure(Code::ConcurrentStateChange.code(), text))));
+        }
+        let step = Step::Later(self.now + SOON);
+        (Some(Waiting::Resize(Resizing { step, ..resizing })), None)
+    }
+
+    /// What came of asking all.
+    pub(super) fn resize_answered(&mut self, id: u64, outcome: Result<(), CommandError>) {
+        let Some(at) = self.pending.iter().position(|p| p.id == id) else { return };
+        let Waiting::Resize(resizing) = self.pending[at].what else { return };
+        let busy = Code::ConcurrentStateChange.code();
+        let (again, result) = match outcome {
+            Err(refusal) if refusal.code == busy => self.resize_later(resizing),
+            other => (None, Some(other)),
+        };
+        self.pending.remove(at);
+        match (again, result) {
+            (Some(what), _) => self.pending.insert(at, Pending { id, what }),
+            (None, Some(result)) => self.end(Some(id), result),
+            (None, None) => {}
+        }
+    }
+
+    /// The nodes do not agree on a size, for this reason.
+    pub(super) fn resize_failed(&self, d: VolumeNr, code: Code) -> CommandError {
+        match code {
+            Code::FailedByPeer => failure(code.code(), "a peer refuses to change the size; its log says why"),
+            other => self.refusal(d, other),
+        }
+    }
+
+    /// The size that the nodes agree on, by what those said that were reached.
+    pub(super) fn size_agreed(&self, d: VolumeNr, asked: &NewSize) -> Result<units::Sector, CommandError> {
+        let dev = &self.devices[d];
+        let away = self.away_with_disk(d, asked);
+        let limits = sizes::Limits {
+            peer: asked.most_of_peers(),
+            known: if away.is_empty() { sizes::Known::All } else { sizes::Known::NotAll },
+            user: asked.user(),
+            assume_peer_has_space: asked.flags().forced,
+            ..self.size_limits(d)
+        };
+        let (size, _) = sizes::usable(&limits);
+        let wanted = if limits.user.0 == 0 { limits.own } else { limits.user.min(limits.own) };
+        if size < dev.size {
+            return self.may_shrink(d, &limits).map(|()| size);
+        }
+        if size > dev.size || wanted <= size {
+            return Ok(size);
+        }
+        let text = match asked.smallest() {
+            Some((node, most)) if most <= size => {
+                format!("{} has room for {} KiB only: let its disk grow first", self.name_of(node), most.0 / 2)
+            }
+            _ => {
+                let away: Vec<_> = away.into_iter().map(|node| self.name_of(node)).collect();
+                format!(
+                    "it is not known what the disk holds of {}: connect it, or say --assume-peer-has-space",
+                    away.join(", ")
+                )
+            }
+        };
+        Err(failure(111, text))
+    }
+
+    fn may_shrink(&self, d: VolumeNr, limits: &sizes::Limits) -> Result<(), CommandError> {
+        if limits.user.0 == 0 {
+            return Err(failure(170, "the device would shrink: say to which size (--size)"));
+        }
+        if self.in_use(d) {
+            return Err(failure(Code::DeviceInUse.code(), "the device would shrink, and is in use: close it first"));
+        }
+        Ok(())
+    }
+
+    fn name_of(&self, node: units::NodeId) -> String {
+        self.connections.get(node).map_or_else(|| format!("node {}", node.index()), |c| c.cfg.peer_name.clone())
+    }
+}
