@@ -85,6 +85,8 @@ pub(crate) struct Device {
     /// Metadata operations in flight, and since when none of them has ended.
     pub(crate) meta_pending: u32,
     pub(crate) meta_since: Instant,
+    /// Since when nobody brings a bad copy up to date although somebody could (9).
+    pub(crate) lags_since: Option<Instant>,
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
     pub(crate) al_writes: u64,
@@ -191,6 +193,7 @@ impl Device {
             upper_pending: 0,
             meta_pending: 0,
             meta_since: Instant(0),
+            lags_since: None,
             read_bytes: 0,
             written_bytes: 0,
             al_writes: 0,

@@ -51,6 +51,7 @@ impl Resource {
         self.follow_dependencies();
         self.tell_of_lost_primaries();
         self.reconcile();
+        self.check_lagging();
         for i in self.connections.ids() {
             self.leave_ahead(i);
             self.repair_after_reconnect(i);

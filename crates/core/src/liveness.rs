@@ -331,6 +331,7 @@ impl Resource {
         self.check_transaction();
         self.check_positions();
         self.check_survivors();
+        self.check_lagging();
     }
 
     fn check_link(&mut self, i: NodeId) {
@@ -495,6 +496,7 @@ impl Resource {
         at(self.attach_timer());
         at(self.positions_timer());
         at(self.survivors_timer());
+        at(self.lagging_timer());
         if !self.calm || self.doubts_calm {
             let others = self.timers_of_others();
             debug_assert!(!self.calm || others.is_none(), "a calm resource waits for {others:?}");

@@ -12,6 +12,7 @@ mod in_sync;
 mod mesh;
 mod positions;
 mod resync;
+mod sources;
 mod stream;
 mod survivors;
 
