@@ -73,11 +73,11 @@ impl Resource {
     }
 
     /// Before this node ceases to be Primary, and when nothing is being written any more: what the others have marked
-    /// among each other, as one of them was away, all of them have by now. Otherwise they would compare again as soon as
-    /// nobody is Primary.
+    /// among each other, as one of them was away, all of them have by now. Otherwise they would compare again as soon
+    /// as nobody is Primary.
     pub(crate) fn settle_marks_of_others(&mut self) {
         let all = self.connections.values_mut().filter_map(|c| c.nine_mut());
-        let late = all.fold(false, |late, nine| late | std::mem::take(&mut nine.let_in_late));
+        let late = all.fold(false, |late, nine| std::mem::take(&mut nine.let_in_late) || late);
         if !late {
             return;
         }
