@@ -76,8 +76,10 @@ impl Resource {
     /// among each other, as one of them was away, all of them have by now. Otherwise they would compare again as soon
     /// as nobody is Primary.
     pub(crate) fn settle_marks_of_others(&mut self) {
-        let all = self.connections.values_mut().filter_map(|c| c.nine_mut());
-        let late = all.fold(false, |late, nine| std::mem::take(&mut nine.let_in_late) || late);
+        let mut late = false;
+        for nine in self.connections.values_mut().filter_map(|c| c.nine_mut()) {
+            late |= std::mem::take(&mut nine.let_in_late);
+        }
         if !late {
             return;
         }
