@@ -124,6 +124,30 @@ def test_a_secondary_dies_and_is_brought_up_to_date(cluster):
     verify(c, *journals)
 
 
+def test_a_copy_is_given_up_and_copied_again(cluster):
+    """Beside two that have it, one of which writes; the Primary gives its own one up only when it is none any more."""
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    load = Load(a, seconds=100)
+    load.wait_writes(100)
+    for n in (b, c):
+        before = len(n.log())
+        n.urbd("invalidate", "r0")
+        all_together(a, b, c)
+        assert f"resync as target begins: {a.data_size() // 1024} KiB differ" in n.log()[before:], n.log()[before:]
+        load.wait_writes(100)
+    refused = a.call("invalidate-remote", "r0:b")
+    assert refused.rc == 11 and "on b, urbd invalidate" in refused.err, refused
+    refused = a.call("invalidate", "r0")
+    assert refused.rc == 11 and "make it Secondary first" in refused.err, refused
+    journal = load.interrupt()
+    a.urbd("secondary", "r0")
+    a.urbd("invalidate", "r0")
+    equal(a, b, c)
+    a.urbd("primary", "r0")
+    verify(a, journal)
+
+
 @pytest.mark.limit(120)
 def test_a_third_node_is_added_under_a_mounted_file_system(cluster):
     """`adjust` on the Primary: the next process takes over the device, and lets the new one in."""
