@@ -7,13 +7,15 @@
 use crate::drawing::{Drawing, numbered};
 use crate::drawn::Drawn;
 use crate::extras::Extras;
-use crate::plan::{AFTER_SPLIT_BRAIN, Plan, Setup, Step, VolumeSetup, others, pick};
+use crate::plan::{AFTER_SPLIT_BRAIN, Plan, Setup, Step, VolumeSetup, node_id, others, pick, volume_nr};
 use units::{Duration, Instant, Rng};
 use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol};
 use wire::Version;
 
 /// The first seed of the range.
 pub(crate) const MANY: u64 = 5_000_000;
+/// Seeds from here on are also told to copy, compare and pause.
+const COPIES: u64 = 5_400_000;
 /// Seeds from here on have four nodes, or five.
 const MORE: u64 = 5_500_000;
 /// The oldest version of the dialect.
@@ -33,10 +35,11 @@ struct Mix {
     disks: u64,
     forced: u64,
     calm: u64,
+    copies: u64,
 }
 
 impl Mix {
-    fn draw(rng: &mut Rng) -> Mix {
+    fn draw(rng: &mut Rng, seed: u64) -> Mix {
         let mut some = |most: u64| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 };
         Mix {
             io: 40 + some(400),
@@ -51,6 +54,7 @@ impl Mix {
             disks: some(6),
             forced: some(1),
             calm: 1,
+            copies: if (COPIES..MORE).contains(&seed) { 1 + rng.below(10) } else { 0 },
         }
     }
 }
@@ -60,7 +64,7 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let mut rng = Rng::new(seed ^ 0x6d61_6e79);
     let nodes = if seed < MORE { 3 } else { 4 + rng.below(2) as usize };
     let setup = setup(&mut rng, nodes);
-    let mix = Mix::draw(&mut rng);
+    let mix = Mix::draw(&mut rng, seed);
     let mut drawing = Drawing::new(rng, mix, setup);
     drawing.prologue();
     drawing.body();
@@ -136,8 +140,10 @@ impl Drawing<Mix> {
 
     fn step(&mut self) {
         let m = &self.mix;
-        let weights =
-            [m.io, m.crash, m.power, m.pause, m.cut, m.reset, m.disk, m.roles, m.links, m.disks, m.forced, m.calm];
+        let weights = [
+            m.io, m.crash, m.power, m.pause, m.cut, m.reset, m.disk, m.roles, m.links, m.disks, m.forced, m.calm,
+            m.copies,
+        ];
         match self.kind(&weights) {
             0 => self.io(false),
             1 => self.crash(false),
@@ -150,7 +156,8 @@ impl Drawing<Mix> {
             8 => self.link_command(),
             9 => self.disk_command(),
             10 => self.force(),
-            _ => self.calm(),
+            11 => self.calm(),
+            _ => self.copies(),
         }
     }
 
@@ -233,6 +240,24 @@ impl Drawing<Mix> {
         let node = self.node();
         self.push(Step::Command(node, Command::Primary { force: true }));
         self.later(Duration::from_secs(1), Step::Open(node, true));
+    }
+
+    /// A copy is given up, or compared; copying waits for a while.
+    fn copies(&mut self) {
+        let node = self.node();
+        let (peer, volume) = (node_id(self.other(node)), volume_nr(self.volume()));
+        match self.rng.below(4) {
+            0 => {
+                self.push(Step::Command(node, Command::PauseSync { volume }));
+                self.later(Duration::from_secs(5), Step::Command(node, Command::ResumeSync { volume }));
+            }
+            1 => self.push(Step::Command(node, Command::InvalidateRemote { volume, peer })),
+            2 => {
+                let repair = self.rng.chance(1, 2);
+                self.push(Step::Command(node, Command::Verify { volume, start: None, stop: None, repair }));
+            }
+            _ => self.push(Step::Command(node, Command::Invalidate { volume })),
+        }
     }
 
     /// Everything is mended, and one node serves its applications.
