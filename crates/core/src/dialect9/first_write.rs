@@ -105,9 +105,16 @@ impl Resource {
         }
     }
 
+    /// An attempt to connect is over.
+    pub(crate) fn go_on_with_first_writes(&mut self) {
+        self.devices.ids().for_each(|d| self.go_on_with_first_write(d));
+    }
+
+    /// Not between what a peer is told of this node's generations and the connection that follows from it: it would
+    /// count as equal to a node that has begun another one.
     fn go_on_with_first_write(&mut self, d: VolumeNr) {
         match self.devices[d].first_write {
-            FirstWrite::Pinging(waits) if waits.is_empty() => {}
+            FirstWrite::Pinging(waits) if waits.is_empty() && !self.is_about_to_connect() => {}
             _ => return,
         }
         self.devices[d].recheck = true;

@@ -150,11 +150,17 @@ impl Resource {
         attempt.map_or(Verdict::Open, |attempt| attempt.verdict)
     }
 
+    /// Have two nodes decided to connect, which they have not done yet?
+    pub(super) fn is_about_to_connect(&self) -> bool {
+        self.connections.ids().any(|i| self.verdict(i) == Verdict::Connect)
+    }
+
     /// Whatever comes of it, it is over.
     pub(crate) fn forget_attempt(&mut self, i: NodeId) {
         if let Some(nine) = self.connections[i].nine_mut() {
             nine.attempt = None;
         }
+        self.go_on_with_first_writes();
     }
 
     /// What the device has when the nodes are connected, and what the peer's has now.
@@ -510,6 +516,14 @@ impl Resource {
     /// The nodes are connected: what the attempt came to takes place, of all volumes at once.
     pub(crate) fn carry_out_attempt(&mut self, i: NodeId) {
         let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.take()) else { return };
+        let current = |d: VolumeNr| self.devices[d].backing.as_ref().map(|b| b.md.current);
+        let told = |part: &Part| part.sent.as_ref().map(|(sent, _)| sent.current);
+        if attempt.volumes.iter().any(|(d, part)| part.outcome.is_some() && current(d) != told(part)) {
+            let reason = Reason::HandshakeChanged;
+            let text = format!("{reason}: connecting anew");
+            self.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
+            return self.go_on_with_first_writes();
+        }
         let mut change = Change::from(Set::Connection(i, ConnectionState::Connected));
         let mut grown = Vec::new();
         for (d, part) in attempt.volumes.iter() {
@@ -535,6 +549,7 @@ impl Resource {
         for (d, source) in grown {
             self.begin_grown_area9(i, d, source);
         }
+        self.go_on_with_first_writes();
     }
 
     /// The device gets the size that the nodes have in common; what one of them lacks is marked. Returns whether that
