@@ -123,12 +123,7 @@ class Round:
 
     def operate(self):
         """One look at both nodes, and what follows from it. Returns their states."""
-        for n in self.c.nodes:
-            if self.ended_by_itself(n):
-                raise AssertionError(f"{n.name}: its process ended with {n.processes['r0'].returncode}\n{n.log()[-3000:]}")
-            if not self.alive(n) and time.monotonic() > self.held.get(n, 0) and not n.disks[0].on:
-                self.start(n)
-        states = {n: self.look(n) for n in self.c.nodes}
+        states = self.look_at_all()
         for n, s in states.items():
             if s and s["disk"] == "Diskless" and not n.disks[0].on:
                 self.say(f"attach {n.name}")
@@ -141,6 +136,15 @@ class Round:
             self.complete = set(self.c.nodes)
         self.promote(states)
         return states
+
+    def look_at_all(self):
+        """Starts those that were killed some time ago."""
+        for n in self.c.nodes:
+            if self.ended_by_itself(n):
+                raise AssertionError(f"{n.name}: its process ended with {n.processes['r0'].returncode}\n{n.log()[-3000:]}")
+            if not self.alive(n) and time.monotonic() > self.held.get(n, 0) and not n.disks[0].on:
+                self.start(n)
+        return {n: self.look(n) for n in self.c.nodes}
 
     def start(self, n):
         self.say(f"start {n.name}")

@@ -6,7 +6,6 @@ and UpToDate then, which has all that was acknowledged. At the end all copies mu
 application was promised.
 """
 
-import time
 from functools import partial
 from itertools import permutations
 
@@ -77,12 +76,7 @@ class Mesh(Round):
                    for s in states.values())
 
     def operate(self):
-        for n in self.c.nodes:
-            if self.ended_by_itself(n):
-                raise AssertionError(f"{n.name}: its process ended with {n.processes['r0'].returncode}\n{n.log()[-3000:]}")
-            if not self.alive(n) and time.monotonic() > self.held.get(n, 0) and not n.disks[0].on:
-                self.start(n)
-        states = {n: self.look(n) for n in self.c.nodes}
+        states = self.look_at_all()
         for n, s in states.items():
             if s and s["disk"] == "Diskless" and not n.disks[0].on:
                 if s["role"] == "Primary":

@@ -7,9 +7,7 @@ import pytest
 
 from cluster import MIB, Failed, eventually
 from test_dialect9 import room
-from test_filesystems import FSCK, MKFS, mounted, sh
-from test_handover import Application
-from test_three_nodes import MESH, same, text, together, towards
+from test_three_nodes import MESH, application, same, text, together, towards
 from test_two_nodes import Load, verify
 
 SIZE = 32 * MIB
@@ -159,12 +157,7 @@ def test_a_third_node_is_added_under_a_mounted_file_system(cluster):
         n.start()
     a.urbd("primary", "--force", "r0")
     all_together(a, b)
-    sh(*MKFS["ext4"], a.device())
-    with mounted(a, a.device(), "ext4", a.run) as where:
-        probe = f"/proc/{a.holder}/root{where}/probe"
-        with open(probe, "wb") as f:
-            f.write(bytes(MIB))
-        app = Application(probe, 0)
+    with application(a) as app:
         for n in nodes:
             n.put_res("r0", text(nodes, f"{MESH} {OPTIONS}"))
         c.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
@@ -184,9 +177,6 @@ def test_a_third_node_is_added_under_a_mounted_file_system(cluster):
         a.urbd("adjust", "r0")
         all_together(a, b)
         assert [x["name"] for x in a.status()["connections"]] == ["b"]
-        app.goes_on()
-        app.end()
-    sh(*FSCK["ext4"], a.device())
     a.urbd("secondary", "r0")
     same(a, b)
 

@@ -1,6 +1,7 @@
 """Three urbd nodes that have each other for peers: 8.4's protocol lets one of them be connected at a time. The one that is
 absent gets what it lacks when it comes."""
 
+import contextlib
 import os
 import re
 
@@ -64,6 +65,21 @@ def refused(node, other):
 
 def same(*nodes):
     nodes[0].cluster.assert_same(nodes=nodes)
+
+
+@contextlib.contextmanager
+def application(node):
+    """A file system on the node's device, and one who writes there, and checks what it reads; both are well at the end."""
+    sh(*MKFS["ext4"], node.device())
+    with mounted(node, node.device(), "ext4", node.run) as where:
+        probe = f"/proc/{node.holder}/root{where}/probe"
+        with open(probe, "wb") as f:
+            f.write(bytes(MIB))
+        app = Application(probe, 0)
+        yield app
+        app.goes_on()
+        app.end()
+    sh(*FSCK["ext4"], node.device())
 
 
 def exchange(node, gone, comes):
@@ -170,18 +186,10 @@ def test_the_only_peer_is_exchanged_under_a_mounted_file_system(cluster):
         n.start()
     a.urbd("primary", "--force", "r0")
     together(a, b)
-    sh(*MKFS["ext4"], a.device())
-    with mounted(a, a.device(), "ext4", a.run) as where:
-        probe = f"/proc/{a.holder}/root{where}/probe"
-        with open(probe, "wb") as f:
-            f.write(bytes(MIB))
-        app = Application(probe, 0)
+    with application(a):
         a.put_res("r0", text(nodes, both("a", "c")))
         a.urbd("adjust", "r0")
         together(a, c)
         assert [x["name"] for x in a.status()["connections"]] == ["c"]
-        app.goes_on()
-        app.end()
-    sh(*FSCK["ext4"], a.device())
     a.urbd("secondary", "r0")
     same(a, c)
