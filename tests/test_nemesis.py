@@ -22,7 +22,7 @@ PROCESSES_AND_LINKS = ["kill", "freeze", "cut", "mute", "slow link", "slow disk"
 
 
 @pytest.mark.limit(300)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_round(seed):
     """10,000 acknowledged writes, every read checked; then both nodes are whole and hold what was promised."""
     r = nemesis.one_round(seed, faults=PROCESSES_AND_LINKS, rate=3000)
