@@ -264,7 +264,7 @@ impl Resource {
     fn step_commands(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             let Pending { id, what } = pending;
-            let (again, result) = match what {
+            let progress = match what {
                 Waiting::Promote { promotion, stage } => self.step_promotion(id, promotion, stage),
                 Waiting::Demote { force, asked } => self.step_demotion(id, force, asked),
                 Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
@@ -278,18 +278,14 @@ impl Resource {
                 Waiting::Suspend { volume } => self.step_suspend(volume),
                 Waiting::Down { force, leave } => self.step_down(id, force, leave),
             };
-            match (again, result) {
-                (Some(what), _) => self.pending.push(Pending { id, what }),
-                (None, Some(result)) => self.end(Some(id), result),
-                (None, None) => {}
-            }
+            self.goes_on_or_ends(self.pending.len(), id, progress);
         }
     }
 
     fn answered(&mut self, i: NodeId, command: u64, outcome: Result<(), Refusal>) {
         let Some(at) = self.pending.iter().position(|p| p.id == command) else { return };
         let Pending { id, what } = self.pending.remove(at);
-        let (again, result) = match what {
+        let progress = match what {
             Waiting::Promote { promotion, stage: Stage::Answer } => self.promotion_result(promotion, outcome),
             Waiting::Disconnect { peer, step, sent: true } if peer == i => {
                 self.disconnect_result(peer, step, outcome.map_err(|r| r.code))
@@ -319,7 +315,12 @@ impl Resource {
             }
             other => (Some(other), None),
         };
-        match (again, result) {
+        self.goes_on_or_ends(at, id, progress);
+    }
+
+    /// What a command has come to: it waits on, at this place among the others, or has its result.
+    fn goes_on_or_ends(&mut self, at: usize, id: u64, progress: Progress) {
+        match progress {
             (Some(what), _) => self.pending.insert(at, Pending { id, what }),
             (None, Some(result)) => self.end(Some(id), result),
             (None, None) => {}

@@ -2,7 +2,7 @@
 //! what the other one says; in 9's all agree on it.
 
 use super::two_phase::NewSize;
-use super::{Pending, Progress, Waiting};
+use super::{Progress, Waiting};
 use crate::Resource;
 use crate::api::CommandError;
 use crate::decide::state::Replication;
@@ -116,16 +116,12 @@ impl Resource {
         let Some(at) = self.pending.iter().position(|p| p.id == id) else { return };
         let Waiting::Resize(resizing) = self.pending[at].what else { return };
         let busy = Code::ConcurrentStateChange.code();
-        let (again, result) = match outcome {
+        let progress = match outcome {
             Err(refusal) if refusal.code == busy => self.resize_later(resizing),
             other => (None, Some(other)),
         };
         self.pending.remove(at);
-        match (again, result) {
-            (Some(what), _) => self.pending.insert(at, Pending { id, what }),
-            (None, Some(result)) => self.end(Some(id), result),
-            (None, None) => {}
-        }
+        self.goes_on_or_ends(at, id, progress);
     }
 
     /// The nodes do not agree on a size, for this reason.

@@ -166,11 +166,7 @@ impl Resource {
                 let stage = Stage::Fence { code, volume, waits, fenced };
                 (Some(Waiting::Promote { promotion, stage }), None)
             };
-            match next {
-                (Some(what), _) => self.pending.push(Pending { id, what }),
-                (None, Some(result)) => self.end(Some(id), result),
-                (None, None) => {}
-            }
+            self.goes_on_or_ends(self.pending.len(), id, next);
         }
     }
 
