@@ -32,7 +32,12 @@ use wire::{DiskState, Role};
 pub(crate) struct Pending {
     id: u64,
     what: Waiting,
+    /// Another node's transaction came first (9's dialect): it is looked at again then.
+    later: Option<Instant>,
 }
+
+/// So long a command makes way for another transaction.
+pub(crate) const SOON: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 enum Waiting {
@@ -146,6 +151,23 @@ impl Waiting {
         }
     }
 
+    /// As it was before the peer was asked.
+    fn unasked(self) -> Waiting {
+        match self {
+            Waiting::Promote { promotion, .. } => Waiting::Promote { promotion, stage: Stage::Ask },
+            Waiting::Demote { force, .. } => Waiting::Demote { force, asked: false },
+            Waiting::Disconnect { peer, step, .. } => Waiting::Disconnect { peer, step, sent: false },
+            Waiting::Reconnect { peer, step, .. } => Waiting::Reconnect { peer, step, sent: false },
+            Waiting::Detach { volume, .. } => Waiting::Detach { volume, step: GiveUp::Wish },
+            Waiting::Verify { peer, volume, .. } => Waiting::Verify { peer, volume, sent: false },
+            Waiting::Invalidate { volume, remote, copied, .. } => {
+                Waiting::Invalidate { volume, remote, copied, step: GiveUp::Wish }
+            }
+            Waiting::Down { force, leave } => Waiting::Down { force, leave: Leave { asked: None, ..leave } },
+            other @ (Waiting::Resize(_) | Waiting::Suspend { .. }) => other,
+        }
+    }
+
     /// Was the peer asked?
     fn awaits_answer(&self) -> bool {
         matches!(
@@ -236,7 +258,7 @@ impl Resource {
     }
 
     fn wait_for(&mut self, id: u64, what: Waiting) {
-        self.pending.push(Pending { id, what });
+        self.pending.push(Pending { id, what, later: None });
         self.pump_commands();
     }
 
@@ -263,7 +285,11 @@ impl Resource {
 
     fn step_commands(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
-            let Pending { id, what } = pending;
+            if pending.later.is_some_and(|at| self.now < at) {
+                self.pending.push(pending);
+                continue;
+            }
+            let Pending { id, what, .. } = pending;
             let progress = match what {
                 Waiting::Promote { promotion, stage } => self.step_promotion(id, promotion, stage),
                 Waiting::Demote { force, asked } => self.step_demotion(id, force, asked),
@@ -284,7 +310,12 @@ impl Resource {
 
     fn answered(&mut self, i: NodeId, command: u64, outcome: Result<(), Refusal>) {
         let Some(at) = self.pending.iter().position(|p| p.id == command) else { return };
-        let Pending { id, what } = self.pending.remove(at);
+        let Pending { id, what, .. } = self.pending.remove(at);
+        let busy = |r: &Refusal| r.code == Code::ConcurrentStateChange;
+        if what.awaits_answer() && outcome.as_ref().is_err_and(busy) {
+            let later = Some(self.now + SOON);
+            return self.pending.insert(at, Pending { id, what: what.unasked(), later });
+        }
         let progress = match what {
             Waiting::Promote { promotion, stage: Stage::Answer } => self.promotion_result(promotion, outcome),
             Waiting::Disconnect { peer, step, sent: true } if peer == i => {
@@ -294,7 +325,7 @@ impl Resource {
                 let (again, _) = self.disconnect_result(peer, step, outcome.map_err(|r| r.code));
                 (self.come_back(peer, again), None)
             }
-            Waiting::Demote { force, asked: true } => self.demotion_result(force, outcome),
+            Waiting::Demote { asked: true, .. } => self.demotion_result(outcome),
             Waiting::Down { force, leave: Leave { step, asked: Some(_) } } => {
                 let next = self.disconnect_result(i, step, outcome.map_err(|r| r.code));
                 self.leave_peer_result(i, force, next)
@@ -321,7 +352,7 @@ impl Resource {
     /// What a command has come to: it waits on, at this place among the others, or has its result.
     fn goes_on_or_ends(&mut self, at: usize, id: u64, progress: Progress) {
         match progress {
-            (Some(what), _) => self.pending.insert(at, Pending { id, what }),
+            (Some(what), _) => self.pending.insert(at, Pending { id, what, later: None }),
             (None, Some(result)) => self.end(Some(id), result),
             (None, None) => {}
         }
@@ -432,6 +463,7 @@ impl Resource {
                 self.pending.push(Pending {
                     id: unattended,
                     what: Waiting::Disconnect { peer: i, step: leave.step, sent: true },
+                    later: None,
                 });
                 self.hand_over_to(unattended);
                 let text = "the peer is Primary without a good disk of its own, and has not answered for 2 s whether it \
@@ -594,6 +626,7 @@ impl Resource {
             Waiting::Down { leave: Leave { asked: Some(at), .. }, .. } => Some(at + Leave::PATIENCE),
             _ => None,
         });
-        times.chain(self.again_timer()).min()
+        let later = self.pending.iter().filter_map(|p| p.later);
+        times.chain(later).chain(self.again_timer()).min()
     }
 }

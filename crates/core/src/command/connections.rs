@@ -137,10 +137,6 @@ impl Resource {
             // The link is lost: nobody is left to refuse.
             return (Some(Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false }), None);
         }
-        if code == Code::ConcurrentStateChange {
-            // Another transaction came first (9's dialect): when that is over, once more.
-            return (Some(Waiting::Disconnect { peer: i, step, sent: false }), None);
-        }
         match crate::decide::rules::next_disconnect_step(step, code, self.state.connection(i)) {
             DisconnectStep::Done => (None, Some(Ok(()))),
             DisconnectStep::Failed => (None, Some(Err(self.refusal(self.devices.first(), code)))),

@@ -2,7 +2,7 @@
 //! what the other one says; in 9's all agree on it.
 
 use super::two_phase::NewSize;
-use super::{Progress, Waiting};
+use super::{Progress, SOON, Waiting};
 use crate::Resource;
 use crate::api::CommandError;
 use crate::decide::state::Replication;
@@ -13,8 +13,6 @@ use wire::ResizeFlags;
 
 /// So long a resize makes way for other transactions.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After this it is tried again.
-const SOON: Duration = Duration::from_millis(100);
 
 /// A resize in 9's dialect that has not ended.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Promotion and demotion (`docs/spec/connection-and-state.md` 8.2, 8.4): of all volumes, in one change.
 
-use super::{Pending, Progress, Stage, Waiting};
+use super::{Pending, Progress, SOON, Stage, Waiting};
 use crate::Resource;
 use crate::decide::change::{Change, Set};
 use crate::decide::roles::{self, Promotion, Step};
@@ -40,7 +40,7 @@ impl Resource {
             return self.promotion_result(promotion, Err(refusal));
         }
         if self.reconciles() {
-            return at(Stage::Later(self.now + Duration::from_millis(100)));
+            return at(Stage::Later(self.now + SOON));
         }
         let change = self.rise(&promotion);
         let forced = self.forced_volumes(&promotion);
@@ -50,9 +50,7 @@ impl Resource {
                 self.promotion_result(promotion, Ok(()))
             }
             Ok(false) => at(Stage::Answer),
-            Err(Refusal { code: Code::InTransientState, .. }) => {
-                at(Stage::Later(self.now + Duration::from_millis(100)))
-            }
+            Err(Refusal { code: Code::InTransientState, .. }) => at(Stage::Later(self.now + SOON)),
             Err(refusal) => self.promotion_result(promotion, Err(refusal)),
         }
     }
@@ -94,11 +92,6 @@ impl Resource {
             Ok(()) => (Code::Success, None),
             Err(refusal) => (refusal.code, refusal.volume),
         };
-        if code == Code::ConcurrentStateChange {
-            // Another transaction came first (9's dialect).
-            let at = self.now + Duration::from_millis(100);
-            return (Some(Waiting::Promote { promotion, stage: Stage::Later(at) }), None);
-        }
         let volume = about.unwrap_or(self.devices.first());
         let disk = self.state.disk(volume);
         match promotion.next(code, disk) {
@@ -155,7 +148,7 @@ impl Resource {
         self.pending = others;
         // Without a handler the answer comes before anyone waits for it.
         self.connections[i].fence_result = waiting.is_empty().then_some(result);
-        for Pending { id, what } in waiting {
+        for Pending { id, what, .. } in waiting {
             let Waiting::Promote { promotion, stage } = what else { continue };
             let Stage::Fence { code, volume, mut waits, fenced } = stage else { continue };
             waits.remove(i);
@@ -239,23 +232,19 @@ impl Resource {
                 Err(Refusal { code: Code::InTransientState, .. }) => {
                     (Some(Waiting::Demote { force, asked: false }), None)
                 }
-                Err(refusal) => self.demotion_result(force, Err(refusal)),
+                Err(refusal) => self.demotion_result(Err(refusal)),
             };
         }
         if let Err(refusal) = self.change(Set::Role(Role::Secondary), Kind::Wish) {
-            return self.demotion_result(force, Err(refusal));
+            return self.demotion_result(Err(refusal));
         }
         self.has_become_secondary();
         (None, Some(Ok(())))
     }
 
-    pub(super) fn demotion_result(&mut self, force: bool, outcome: Result<(), Refusal>) -> Progress {
+    pub(super) fn demotion_result(&mut self, outcome: Result<(), Refusal>) -> Progress {
         match outcome {
             Ok(()) => (None, Some(Ok(()))),
-            // Another transaction came first (9's dialect).
-            Err(Refusal { code: Code::ConcurrentStateChange, .. }) => {
-                (Some(Waiting::Demote { force, asked: false }), None)
-            }
             Err(refusal) => {
                 let d = refusal.volume.unwrap_or(self.devices.first());
                 (None, Some(Err(self.refusal(d, refusal.code))))

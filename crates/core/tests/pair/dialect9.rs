@@ -1,6 +1,6 @@
 //! Two cores that speak DRBD 9's dialect with each other.
 
-use crate::rig::{Pair, Shape};
+use crate::rig::{Pair, Shape, VOLUME};
 use std::collections::VecDeque;
 use units::{Duration, Generation, Rng};
 use urbd_core::ConnectionState::{Connected, Connecting, StandAlone};
@@ -27,7 +27,7 @@ fn roles(pair: &Pair) -> [wire::Role; 2] {
 }
 
 fn generations(pair: &Pair) -> [Generation; 2] {
-    [0, 1].map(|i| pair.nodes[i].core.generations(crate::rig::VOLUME).expect("attached")[0].base())
+    [0, 1].map(|i| pair.nodes[i].core.generations(VOLUME).expect("attached")[0].base())
 }
 
 fn disconnect(pair: &mut Pair, node: usize) {
@@ -127,6 +127,43 @@ fn two_promotions_at_once_make_one_primary() {
     let won = [0, 1].map(|i| pair.nodes[i].answers.as_ref().is_some_and(|a| a[0].1.is_ok()));
     assert_eq!(won.iter().filter(|won| **won).count(), 1, "{won:?}");
     assert_eq!(roles(&pair).map(|role| role == wire::Role::Primary), won);
+}
+
+/// Whatever both nodes ask for at the same time: one makes way, and asks again.
+#[test]
+fn no_command_fails_as_the_other_node_asks_for_something_too() {
+    let commands: [fn(units::NodeId) -> Command; 8] = [
+        |_| Command::Primary { force: false },
+        |_| Command::Secondary { force: false },
+        |_| Command::Detach { volume: VOLUME, force: false },
+        |_| Command::Invalidate { volume: VOLUME },
+        |peer| Command::InvalidateRemote { volume: VOLUME, peer },
+        |_| Command::InvalidateMarked(VOLUME, None),
+        |_| Command::Verify { volume: VOLUME, start: None, stop: None, repair: false },
+        |peer| Command::Disconnect { peer, force: false },
+    ];
+    for (primary, first, second) in (0..2).flat_map(|p| (0..64).map(move |n| (p == 1, n / 8, n % 8))) {
+        let mut pair = Pair::on(V09, true, |cfg| {
+            newest(cfg);
+            cfg.connections[0].verify = Some("crc32c".to_owned());
+        });
+        if !primary {
+            pair.command(0, Command::Secondary { force: false });
+            pair.run(20);
+        }
+        pair.nodes.iter_mut().for_each(|n| n.answers = Some(Vec::new()));
+        pair.turn = Duration::from_millis(1);
+        for (node, what) in [(0, first), (1, second)] {
+            let peer = pair.nodes[node].peer;
+            pair.command(node, commands[what](peer));
+        }
+        let answered = |p: &Pair| p.nodes.iter().all(|n| n.answers.as_ref().is_some_and(|a| a.len() == 1));
+        pair.until(Duration::from_secs(60), answered);
+        for node in &pair.nodes {
+            let result = node.answers.as_ref().and_then(|a| a[0].1.as_ref().err());
+            assert!(result.is_none_or(|e| e.code != -19), "{first} {second} {primary}: {result:?}");
+        }
+    }
 }
 
 #[test]
