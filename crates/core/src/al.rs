@@ -5,7 +5,6 @@ mod streams;
 
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
-use crate::mutant::{Mutant, mutant};
 use crate::peer_write::PeerWrite;
 use crate::repetition::Repetition;
 use crate::request::{EXTENT_SECTORS, NewWrite, Request, extents};
@@ -69,10 +68,6 @@ impl Resource {
                 write.al_held = true;
                 self.submit_write(write);
             }
-            Some(Acquire::Pending(_)) if mutant(Mutant::WriteBeforeLog) => {
-                write.al_held = true;
-                self.submit_write(write);
-            }
             // Only who must wait is worth an allocation.
             Some(waits) => self.wait_for_al(d, waits, AlJob::Local(Box::new(write))),
         }
@@ -93,7 +88,7 @@ impl Resource {
 
     /// `None`: this disk keeps no activity log, or there is none.
     fn acquire_al(&mut self, d: VolumeNr, range: SectorRange) -> Option<Acquire> {
-        if !self.usable(d) || mutant(Mutant::SkipActivityLog) {
+        if !self.usable(d) {
             return None;
         }
         let dev = &mut self.devices[d];
@@ -196,7 +191,7 @@ impl Resource {
         }
         pages.sort_unstable();
         pages.dedup();
-        if !clean && !mutant(Mutant::LogBeforeBitmap) {
+        if !clean {
             for page in pages {
                 self.write_bitmap_page(d, page);
             }

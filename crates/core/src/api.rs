@@ -1,6 +1,7 @@
 //! What goes into a [`Resource`](crate::Resource) and what comes out of it.
 //! Nothing here carries payload: callers name it by [`BufRef`]. The crate's head has the order of calls.
 
+pub use crate::notice::{Event, Notice, Severity};
 use std::{fmt, net::SocketAddr, sync::Arc};
 use units::{ByteLen, Generation, NodeId, Sector, SectorRange, VolumeNr};
 
@@ -467,32 +468,6 @@ pub enum Access {
     None,
     /// For reading and writing (Primary).
     ReadWrite,
-}
-
-/// A line for the log, and for `why`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Notice {
-    /// How much it matters.
-    pub severity: Severity,
-    /// The volume it is about.
-    pub volume: Option<VolumeNr>,
-    /// The peer it is about.
-    pub peer: Option<NodeId>,
-    /// A stable kebab-case name of the reason, for machines.
-    pub reason: &'static str,
-    /// For people: what happened, why, what to do.
-    pub text: String,
-}
-
-/// How much a [`Notice`] matters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Severity {
-    /// Something may be lost or is unavailable.
-    Error,
-    /// Someone should look.
-    Warning,
-    /// Normal.
-    Info,
 }
 
 /// A call of a handler script (`docs/spec/connection-and-state.md` 8.6).

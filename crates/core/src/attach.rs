@@ -12,7 +12,6 @@ use crate::decide::rules::{Kind, MetadataFlags, Refusal};
 use crate::decide::{Reason, StateChangeResult, io_error};
 use crate::device::{Backing, Flushing};
 use crate::metadata::MdWriter;
-use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
@@ -145,7 +144,7 @@ impl Resource {
                 let area = BitmapArea::new(md.geometry, md.effective_size);
                 let pages = bytes.chunks_exact(meta::BLOCK_LEN);
                 let next = page + pages.len() as u64;
-                for (page, bytes) in (page..).zip(pages).filter(|_| !mutant(Mutant::ForgetOwnBits)) {
+                for (page, bytes) in (page..).zip(pages) {
                     area.load(page, bytes.first_chunk().expect("a whole page"), &mut bitmaps);
                 }
                 self.read_bitmap(d, Step::Bitmap { layout, md, log, bitmaps, page: next });
@@ -444,7 +443,7 @@ impl Resource {
             let bytes = empty_ring(&layout);
             MetaOp::Write { offset: layout.al_at().0, bytes, flush_before: true, fua: true }
         });
-        if ops.is_empty() || mutant(Mutant::LogResetBeforeBitmap) {
+        if ops.is_empty() {
             ops.extend(then.take());
         }
         let writes = ops.len() as u32;
@@ -503,7 +502,7 @@ impl Resource {
             return false;
         }
         // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
-        let outrun = self.disk_lags_behind_users(d) && !mutant(Mutant::JudgedBeforeSettled);
+        let outrun = self.disk_lags_behind_users(d);
         if !self.negotiates(d) && outrun && self.state.is_primary() {
             self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
             return false;
@@ -642,9 +641,6 @@ impl Resource {
             return true;
         }
         b.closing_clean = true;
-        if mutant(Mutant::CleanBeforeLog) {
-            b.md.mark_clean();
-        }
         let layout = b.layout;
         let ring = empty_ring(&layout);
         let offset = layout.al_at().0;

@@ -2,12 +2,11 @@
 //! (`docs/spec/wire-protocol.md` 9, `docs/spec/connection-and-state.md` 7.4, 12.2).
 
 use crate::Resource;
-use crate::api::{ConnectionState, Segments, Severity};
+use crate::api::{ConnectionState, Event, Segments, Severity};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
-use crate::mutant::{Mutant, mutant};
 use units::{Generation, NodeId, VolumeNr};
 use wire::{BitmapReceiver, BitmapSender, ConnState, DiskState, Packet, Socket, StateWord};
 
@@ -39,12 +38,10 @@ impl Resource {
         let dev = &mut self.devices[d];
         let Some(b) = dev.backing.as_mut() else { return };
         let bits = b.bitmaps[slot].len();
-        let mut receiver = self.connections[i].peer_devices[d].receiving_bitmap.take().unwrap_or_else(|| {
-            if mutant(Mutant::BitmapReplaced) {
-                b.bitmaps[slot].clear_all();
-            }
-            BitmapReceiver::new(&dialect, bits)
-        });
+        let mut receiver = self.connections[i].peer_devices[d]
+            .receiving_bitmap
+            .take()
+            .unwrap_or_else(|| BitmapReceiver::new(&dialect, bits));
         let area = b.area();
         let mut set = |from: u64, to: u64| {
             if b.bitmaps[slot].set_range(from, to) > 0 {
@@ -100,9 +97,6 @@ impl Resource {
         let sync = set.start_sync_source(random);
         self.put_uuids(i, d, &set);
         self.connections[i].peer_devices[d].sync_uuid_due = Some(sync);
-        if mutant(Mutant::SyncUuidEarly) {
-            self.send_due_sync_uuid(d);
-        }
     }
 
     /// A source has good data, also if nobody was ever promoted here, but a resync was asked for. "Just created" is no
@@ -111,7 +105,7 @@ impl Resource {
     /// Nor does the target get a generation that a third node may have with less in it: the target does not know of
     /// that.
     fn begin_first_generation(&mut self, i: NodeId, d: VolumeNr) {
-        let first = self.uuids(i, d).current.same(Generation::JUST_CREATED) && !mutant(Mutant::SourceJustCreated);
+        let first = self.uuids(i, d).current.same(Generation::JUST_CREATED);
         if first || self.absent_lacks_something(i, d) {
             self.new_generation_beside_target(i, d);
         }
@@ -141,7 +135,7 @@ impl Resource {
             _ => {
                 // The answer to a request for a resync travels on the other stream and may come later: it waits for its
                 // state (`docs/spec/wire-protocol.md` 5.16). But not one for a disk that is gone.
-                if self.devices[d].backing.is_some() || mutant(Mutant::StaleSyncUuid) {
+                if self.devices[d].backing.is_some() {
                     self.connections[i].peer_devices[d].early_sync_uuid = Some(sync);
                 }
                 return;
@@ -152,7 +146,7 @@ impl Resource {
 
     /// All blocks are here (but for those that failed).
     pub(crate) fn resync_finished_as_target(&mut self, i: NodeId, d: VolumeNr) {
-        if self.source_went_on(i, d) && !mutant(Mutant::FinishesInLaterGeneration) {
+        if self.source_went_on(i, d) {
             let text = "the source has begun a generation without this copy: connecting again".to_owned();
             return self.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
         }
@@ -165,9 +159,7 @@ impl Resource {
             if let Some(u) = self.connections[i].peer_devices[d].uuids {
                 let source = UuidSet { current: u.current, bitmap: u.bitmap, history: u.history };
                 let mut set = self.uuids(i, d);
-                if !mutant(Mutant::KeepSyncGeneration) {
-                    set.finish_sync_target(&source);
-                }
+                set.finish_sync_target(&source);
                 set.current = if set.current == Generation::JUST_CREATED {
                     set.current
                 } else {
@@ -221,13 +213,11 @@ impl Resource {
         // other stream.
         let rs = &self.connections[i].peer_devices[d].resync;
         let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
-        let wrote = mutant(Mutant::VerifyEndsResync) && left < rs.total;
-        let unaware = rs.total > 0 && left > 0 && !rs.known && !wrote;
+        let unaware = rs.total > 0 && left > 0 && !rs.known;
         let failed = self.bits_failed(i, d);
         // A block that could not be copied was asked for, too; without its disk a target need not have asked.
         let asked = failed > 0 && peer_disk == DiskState::Inconsistent || peer_disk < DiskState::Inconsistent;
-        let spoiled = peer_disk < DiskState::UpToDate && mutant(Mutant::SpoiledEndsResync);
-        if unaware && !asked && !spoiled {
+        if unaware && !asked {
             return false;
         }
         if peer_disk == DiskState::UpToDate && left > 0 {
@@ -274,6 +264,6 @@ impl Resource {
         let severity = if failed == 0 { Severity::Info } else { Severity::Error };
         let same = if rs.same > 0 { format!(", {} KiB were equal", rs.same * 4) } else { String::new() };
         let text = format!("resync done: {kib} KiB in {seconds:.2} s{same}, {} KiB failed", failed * 4);
-        self.note(severity, Some(d), Some(i), "resync-done", text);
+        self.tell(severity, Some(d), Some(i), "resync-done", Event::ResyncEnded { failed }, text);
     }
 }

@@ -6,7 +6,6 @@ use crate::api::Severity;
 use crate::config::{OnCongestion, Protocol};
 use crate::decide::change::Set;
 use crate::decide::state::Replication;
-use crate::mutant::{Mutant, mutant};
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::DiskState;
 
@@ -68,7 +67,7 @@ impl Resource {
         let ahead = self.state.replication(i, d) == Replication::Ahead;
         // In an interrupted resync the peer's generation is that of the resync already.
         let common = self.uuids(i, d).bitmap.is_none() && self.state.is_primary();
-        if ahead && common && !mutant(Mutant::AheadInOneGeneration) {
+        if ahead && common {
             self.new_generation_beside_target(i, d);
         }
     }
@@ -97,9 +96,7 @@ impl Resource {
             // No bitmaps are exchanged before this resync: the target copies what it was told of. A resync that was
             // broken off has cleared bits there whose acknowledgements came too late to clear them here, and bits of
             // blocks that have been written again since.
-            if !mutant(Mutant::AheadTellsOnce) {
-                self.send_marks(i, d);
-            }
+            self.send_marks(i, d);
             self.begin_as_source(i, d);
         }
     }

@@ -5,7 +5,6 @@ use crate::decide::StateChange;
 use crate::decide::state::Replication;
 use crate::dialect9::{AllUnsettled, Nine, Survivor};
 use crate::members::Volumes;
-use crate::mutant::{Mutant, mutant};
 use crate::peer_epochs::PeerEpochs;
 use crate::peer_write::DataQueue;
 use crate::resync::{BeforeResync, Repair, Resync};
@@ -181,9 +180,7 @@ impl PeerDevice {
         self.sync_uuid_due = None;
         self.receiving_bitmap = None;
         self.early_bitmap = false;
-        if !mutant(Mutant::StaleSyncUuid) {
-            self.early_sync_uuid = None;
-        }
+        self.early_sync_uuid = None;
     }
 }
 

@@ -5,7 +5,6 @@ use crate::api::Segments;
 use crate::connection::Phase;
 use crate::decide::StateChangeResult as Code;
 use crate::housekeeping::is_routine;
-use crate::mutant::{Mutant, mutant};
 use crate::resync::{Answer, Want};
 use crate::rows::hit;
 use units::{NodeId, VolumeNr};
@@ -62,7 +61,7 @@ impl Resource {
             return self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
         };
         let seq = match &packet {
-            Packet::OvResult(result) if !mutant(Mutant::VerifyResultsUncounted) => Some(result.seq),
+            Packet::OvResult(result) => Some(result.seq),
             Packet::OvResultId(result) => Some(result.block.seq),
             other => other.block_ack().map(|ack| ack.seq),
         };

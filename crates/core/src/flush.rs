@@ -4,7 +4,6 @@ use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, RequestKind, Segments};
 use crate::latency::Stage;
 use crate::merging::Waiting;
-use crate::mutant::{Mutant, mutant};
 use crate::request::{Flush, Owner, Request};
 use crate::resource::Op;
 use units::{ByteLen, Instant, NodeId, Sector, VolumeNr};
@@ -22,7 +21,6 @@ impl Resource {
         let mut waiting = Vec::new();
         for (i, c) in self.connections.iter() {
             let counts = !good || c.cfg.protocol == crate::config::Protocol::C;
-            let counts = counts && !mutant(Mutant::FlushWithoutPeer);
             if let (true, Some(last)) = (counts, c.log.last_unconfirmed_epoch()) {
                 waiting.push((i, last));
             }
@@ -47,7 +45,6 @@ impl Resource {
     pub(crate) fn local_flush_done(&mut self, key: u64, result: Result<(), IoError>) {
         let Some(Request::Flush(f)) = self.requests.get_mut(key) else { return };
         f.local_pending = false;
-        let result = if mutant(Mutant::TrustFailedFlush) { Ok(()) } else { result };
         f.failed |= result.is_err();
         f.covered &= result.is_ok();
         let (d, mark) = (f.device, f.mark);

@@ -6,7 +6,6 @@ use crate::api::Severity;
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::dialect9::FirstWrite;
-use crate::mutant::{Mutant, mutant};
 use meta::PeerRecord;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, Role, UuidFlags};
@@ -26,7 +25,7 @@ impl Resource {
         let view = self.view(d);
         let all = !self.in_mesh9() || self.all_together(d);
         let together = view.is_together() && view.peer_disk >= DiskState::Inconsistent && all;
-        let parts = view.replication == Replication::WFBitMapS && !mutant(Mutant::FencedSourceInOneGeneration);
+        let parts = view.replication == Replication::WFBitMapS;
         if (together && !parts) || view.disk != DiskState::UpToDate {
             self.devices[d].new_generation_pending = false;
         }
@@ -80,7 +79,7 @@ impl Resource {
         self.devices[d].first_write = FirstWrite::Nothing;
         // A peer that attaches a disk meanwhile is told of the generation before: what was compared is of the past.
         for c in self.connections.values_mut() {
-            c.peer_devices[d].compared &= mutant(Mutant::ComparedBeforeGeneration);
+            c.peer_devices[d].compared = false;
         }
         let text = format!("new data generation {fresh}, the bitmap counts from {bitmap}");
         self.note(Severity::Info, Some(d), None, "new-generation", text);

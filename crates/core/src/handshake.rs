@@ -2,7 +2,7 @@
 //! (`docs/spec/wire-protocol.md` 7, `docs/spec/connection-and-state.md` 4.6 and 5).
 
 use crate::Resource;
-use crate::api::{ConnectionState, Effect, LinkUp, Segments, Severity};
+use crate::api::{ConnectionState, Effect, Event, LinkUp, Segments, Severity};
 use crate::connection::{Link, PeerDevice, Phase, Spoken};
 use crate::decide::change::{Change, Set};
 use crate::decide::handshake84::{self, Decision, Occasion, UuidsVerdict};
@@ -13,7 +13,6 @@ use crate::decide::uuid84::{self, UuidSet};
 use crate::decide::{Reason, protocol};
 use crate::dialect9::Nine;
 use crate::dialect84;
-use crate::mutant::{Mutant, mutant};
 use units::{NodeId, VolumeNr};
 use wire::{DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
 
@@ -280,8 +279,7 @@ impl Resource {
         let (dev, c) = (&self.devices[d], &self.connections[i]);
         let pd = &c.peer_devices[d];
         // A resync that was to bring it up to date may have been agreed to already, and ended with the own disk.
-        let attaching =
-            pd.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate && !mutant(Mutant::TargetToBeServes);
+        let attaching = pd.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate;
         handshake84::on_uuids(&handshake84::UuidsReceived {
             primary: self.state.is_primary(),
             disk: self.state.disk(d),
@@ -302,7 +300,7 @@ impl Resource {
         let uuids =
             self.connections[i].peer_devices[d].uuids.as_ref().filter(|_| theirs.disk >= DiskState::Negotiating);
         let (verdict, reason) = self.judge_uuids(i, d, uuids?);
-        (verdict == UuidsVerdict::Disconnect && !mutant(Mutant::UuidsBeforeDiskLoss)).then_some(reason)
+        (verdict == UuidsVerdict::Disconnect).then_some(reason)
     }
 
     /// `new-current-uuid --clear-bitmap` of the peer: both copies count as equal from now on.
@@ -348,7 +346,7 @@ impl Resource {
         let occasion = self.occasion_to_compare(i, d, theirs.disk, their_replication);
         let mut replication = self.state.replication(i, d).max(Replication::Established);
         // While a disk is attached here that is a word of before: who has no disk is not run ahead of.
-        if their_replication == Replication::Ahead && (disk != DiskState::Negotiating || mutant(Mutant::BehindEarly)) {
+        if their_replication == Replication::Ahead && disk != DiskState::Negotiating {
             replication = Replication::Behind;
         }
         let mut change = Change::from(Set::PeerRole(i, d, theirs.role));
@@ -359,7 +357,7 @@ impl Resource {
         if let Some(occasion) = occasion {
             let Some(decided) = self.decide_sync(i, d, occasion, theirs, peer_disk, &mut change) else { return };
             replication = decided;
-            let equal = replication == Replication::Established && !mutant(Mutant::RefusedWritesForgotten);
+            let equal = replication == Replication::Established;
             if equal && self.lacks_peers_writes(i, d, theirs) {
                 return self.connect_for_peers_writes(i);
             }
@@ -490,11 +488,7 @@ impl Resource {
         change: &mut Change,
     ) -> Option<Replication> {
         let theirs_uuids = self.connections[i].peer_devices[d].uuids?;
-        let mut comparison = self.compare_generations(i, d, &theirs_uuids, theirs.role);
-        if comparison.reason == Reason::CrashedPrimary && mutant(Mutant::SurvivorIsSource) {
-            let crashed = self.devices[d].crashed_primary;
-            comparison.verdict = if crashed { comparison.verdict } else { uuid84::Verdict::Source { full: false } };
-        }
+        let comparison = self.compare_generations(i, d, &theirs_uuids, theirs.role);
         let c = &self.connections[i];
         let dev = &self.devices[d];
         let own = self.state.disk(d);
@@ -538,7 +532,8 @@ impl Resource {
             "generations compared (rule {}): {}; {}: {}",
             comparison.rule, comparison.verdict, outcome.decision, outcome.reason
         );
-        self.note(Severity::Info, Some(d), Some(i), outcome.reason.name(), text);
+        let event = Event::Compared(outcome.decision);
+        self.tell(Severity::Info, Some(d), Some(i), outcome.reason.name(), event, text);
         if split && outcome.decision == Decision::Disconnect {
             self.note_split_brain(i, d, theirs_uuids.dirty_bits);
         }
@@ -611,7 +606,7 @@ impl Resource {
     ) -> bool {
         let frozen = self.state.is_frozen() && self.state.is_primary();
         let pending = self.devices[d].new_generation_pending && self.state.disk(d) == DiskState::UpToDate;
-        let unconfirmed = self.acknowledged_before(i, d) && !mutant(Mutant::RebootedWhileFrozen);
+        let unconfirmed = self.acknowledged_before(i, d);
         handshake84::rebooted_while_suspended(decision, occasion, peer_disk, unconfirmed, frozen, pending)
     }
 
@@ -663,7 +658,7 @@ impl Resource {
             }
             Decision::TreatPeerAsDiskless => change.push(Set::PeerDisk(i, d, DiskState::Diskless)),
             Decision::Source { full } | Decision::Target { full } => {
-                if full && !mutant(Mutant::FullSyncByBitmap) {
+                if full {
                     self.mark_all(i, d);
                 }
                 if negotiating && matches!(decision, Decision::Source { .. }) {

@@ -92,7 +92,7 @@ mod marks;
 pub mod members;
 mod merging;
 mod metadata;
-mod mutant;
+mod notice;
 mod peer_epochs;
 mod peer_read;
 mod peer_write;
@@ -112,9 +112,6 @@ mod transfer_log;
 pub use api::*;
 pub use config::*;
 pub use latency::Stage;
-pub use mutant::accepts_damage;
-#[cfg(feature = "mutants")]
-pub use mutant::{Layer, Mutant, choose_mutant};
 pub use resource::{Counters, Resource};
 pub use resync::SlowedBy;
 pub use rows::TABLES;

@@ -2,7 +2,7 @@
 //! (`docs/spec/connection-and-state.md` 4.4 to 4.7, `docs/spec/data-path-and-resync.md` 10).
 
 use crate::Resource;
-use crate::api::{CommandError, ConnectionState, ConnectionState as Lost, Effect, LinkDown, Severity};
+use crate::api::{CommandError, ConnectionState, ConnectionState as Lost, Effect, Event, LinkDown, Severity};
 use crate::connection::{Connection, Link, Phase};
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
@@ -170,7 +170,8 @@ impl Resource {
         if self.state.connection(i) == ConnectionState::StandAlone {
             return;
         }
-        self.note(Severity::Error, None, Some(i), reason, format!("{text}; not connecting any more"));
+        let text = format!("{text}; not connecting any more");
+        self.tell(Severity::Error, None, Some(i), reason, Event::GaveUp, text);
         self.stand_alone(i);
     }
 

@@ -5,7 +5,6 @@ use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::decide::rules::{View, metadata_flags};
 use crate::device::{Backing, Device};
-use crate::mutant::{Mutant, mutant};
 use crate::request::{Request, Write};
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, PeerFlags};
@@ -80,8 +79,7 @@ impl Backing {
 
     /// Does the superblock on disk say that the activity log is not kept?
     pub(crate) fn is_unlogged_on_disk(&self) -> bool {
-        let said = self.md.flags.contains(DeviceFlags::AL_DISABLED) && self.writer.written >= self.writer.unlogged;
-        said || mutant(Mutant::UnloggedUnsaid)
+        self.md.flags.contains(DeviceFlags::AL_DISABLED) && self.writer.written >= self.writer.unlogged
     }
 
     /// Is every block that the range touches equal on the slot's peer?
@@ -160,8 +158,7 @@ impl Device {
 
     /// Is a new data generation on its way to the disk?
     pub(crate) fn generation_in_flight(&self) -> bool {
-        let in_flight = self.backing.as_ref().is_some_and(|b| b.writer.written < b.writer.generation);
-        in_flight && !mutant(Mutant::WriteBeforeGeneration)
+        self.backing.as_ref().is_some_and(|b| b.writer.written < b.writer.generation)
     }
 }
 
@@ -223,7 +220,7 @@ impl Resource {
         b.writer.writing = Some(b.writer.wanted);
         let bytes: Box<[u8]> = b.md.emit();
         let offset = b.layout.superblock_at().0;
-        let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes) && !mutant(Mutant::SuperblockBeforeData);
+        let flush = dev.cfg.as_ref().is_some_and(|c| c.md_flushes);
         self.meta(d, Op::Superblock(d), MetaOp::Write { offset, bytes, flush_before: flush, fua: flush });
     }
 
@@ -377,7 +374,7 @@ impl Resource {
         let primary = self.peers_or_none().any(|i| flags_towards(self, i).primary_ind) || self.keeps_primary_mark(d);
         let own = flags_towards(self, self.partner(d));
         let logged = self.devices[d].cfg.as_ref().is_none_or(|c| c.al_updates);
-        let unlogged = (!logged || self.keeps_unlogged_mark(d)) && !mutant(Mutant::UnloggedUnsaid);
+        let unlogged = !logged || self.keeps_unlogged_mark(d);
         let dev = &mut self.devices[d];
         let Some(b) = &mut dev.backing else { return };
         if self.state.disk(d) < DiskState::Inconsistent || b.closing_clean {
@@ -412,7 +409,7 @@ impl Resource {
             changed |= before != *flags;
             other_connected |= before.contains(PeerFlags::CONNECTED) != said.connected_ind;
         }
-        if becomes_primary && !mutant(Mutant::LatePrimaryMark) {
+        if becomes_primary {
             // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which
             // writes may be on one side only: writes and transactions wait for it.
             self.generation_changed(d);

@@ -5,7 +5,6 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, DiskOp, IoError};
-use crate::mutant::{Mutant, mutant};
 use crate::peer_write::{PeerAction, Told};
 use crate::resource::Op;
 use std::collections::VecDeque;
@@ -78,7 +77,7 @@ impl PeerEpochs {
 
     /// Is the oldest one closed, and written, and not being flushed?
     fn is_ready(&self) -> bool {
-        let written = |e: &PeerEpoch| e.active == 0 || mutant(Mutant::BarrierBeforeWrites);
+        let written = |e: &PeerEpoch| e.active == 0;
         self.flushes == 0 && self.epochs.front().is_some_and(|e| e.barrier.is_some() && written(e))
     }
 
@@ -173,7 +172,7 @@ impl Resource {
         for d in self.devices.ids() {
             let dev = &mut self.devices[d];
             // Also a disk that is being given up.
-            let wanted = dev.needs_flushes() && !mutant(Mutant::BarrierBeforeFlush);
+            let wanted = dev.needs_flushes();
             let Some(b) = &mut dev.backing else { continue };
             if wanted && b.flushing.is_needed() {
                 let mark = b.flushing.mark();

@@ -10,7 +10,6 @@ pub(crate) use queue::DataQueue;
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::latency::Stage;
-use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::{BlockId, DiskState, DpFlags, Packet};
@@ -134,13 +133,9 @@ impl Resource {
             self.refuse_peer_write(i, d, range, block_id);
             return self.leave_epoch(i, epoch, told);
         }
-        let early = told == Told::Early || mutant(Mutant::AckNotHeldBack);
+        let early = told == Told::Early;
         if flags.contains(DpFlags::SEND_RECEIVE_ACK) && early {
             self.send_ack(i, d, Packet::RecvAck, range, block_id);
-        }
-        if mutant(Mutant::AckOnReceive) && flags.contains(DpFlags::SEND_WRITE_ACK) {
-            self.send_ack(i, d, Packet::WriteAck, range, block_id);
-            flags = DpFlags::NONE;
         }
         let interval = self.devices[d].interval_id();
         let durable = flags.contains(DpFlags::FUA) || self.is_alone_in_epoch(i, d, action);
@@ -187,8 +182,7 @@ impl Resource {
         let key = self.peer_writes.insert(write);
         let in_mesh = self.in_mesh9() && self.connections[i].nine().is_some() && !range.is_empty();
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
-        let keeps_bitmap =
-            self.state.peer_disk(i, d) < DiskState::Inconsistent && !mutant(Mutant::DisklessWithoutBitmap);
+        let keeps_bitmap = self.state.peer_disk(i, d) < DiskState::Inconsistent;
         if keeps_bitmap && !range.is_empty() {
             self.mark_out_of_sync(i, d, range);
             self.take_al_for_peer(d, key, range);
@@ -246,7 +240,7 @@ impl Resource {
         }
         if here {
             self.connections[i].peer_devices[d].unacked -= 1;
-            if result.is_ok() && w.told == Told::ReceivedWhenWritten && !mutant(Mutant::AckNotHeldBack) {
+            if result.is_ok() && w.told == Told::ReceivedWhenWritten {
                 self.send_ack(i, d, Packet::RecvAck, w.range, w.block_id);
             }
             self.final_ack(i, d, &w, result.is_ok());

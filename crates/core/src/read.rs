@@ -6,7 +6,6 @@ use crate::decide::routing::{self, ReadContext, ReadRoute};
 use crate::decide::rules::View;
 use crate::latency::Stage;
 use crate::merging::Waiting;
-use crate::mutant::{Mutant, mutant};
 use crate::request::{Owner, Owners, Request};
 use crate::resource::Op;
 use crate::splitting::slice;
@@ -177,7 +176,7 @@ impl Resource {
     /// anything after a demotion, which has found I/O frozen: the peer may have been made Primary by force since, with
     /// data that those who asked have never seen (`docs/spec/data-path-and-resync.md` 4.3).
     pub(crate) fn retry_read(&mut self, tries: u32, r: Read) {
-        if tries > RETRIES || (r.outlived && !mutant(Mutant::ReadOutlivesRole)) {
+        if tries > RETRIES || r.outlived {
             return self.end_owner(r.device, r.tag, Err(IoError::Io));
         }
         self.start_read(r.device, r.range, r.data, r.tag, (r.came, tries));

@@ -2,7 +2,6 @@
 //! (`docs/spec/data-path-and-resync.md` 1.13, 3.2): until it has been, the copies may differ in its blocks.
 
 use crate::Resource;
-use crate::mutant::{Mutant, mutant};
 use crate::request::{NewWrite, Request};
 use crate::rows::hit;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
@@ -65,7 +64,7 @@ impl Resource {
         (again.came, again.again) = (came, Some(repetition));
         self.devices[d].blocked.push_back(again);
         // The peer may write what is of one epoch in any order, and it may end here, with an error.
-        if epoch == self.epoch.number() && !mutant(Mutant::RestartInOneEpoch) {
+        if epoch == self.epoch.number() {
             self.close_epoch();
         }
         self.try_finish(key);
@@ -93,7 +92,7 @@ impl Resource {
         if to_come {
             hit("conflicts", || "waits: what it gave way to".to_owned());
         }
-        to_come && !mutant(Mutant::RepeatedAtOnce)
+        to_come
     }
 
     fn is_behind(&self, d: VolumeNr, write: &NewWrite) -> Option<Behind> {
@@ -122,11 +121,9 @@ impl Resource {
     pub(crate) fn give_up_repetition(&mut self, write: &mut NewWrite) {
         let Some(repetition) = write.again.take() else { return };
         let d = write.device;
-        if !mutant(Mutant::RepetitionForgotten) {
-            hit("conflicts", || "lost: given up".to_owned());
-            for i in self.connections.ids() {
-                self.copy_by_resync(i, d, write.range);
-            }
+        hit("conflicts", || "lost: given up".to_owned());
+        for i in self.connections.ids() {
+            self.copy_by_resync(i, d, write.range);
         }
         self.end_repetition(d, Some(repetition));
     }
@@ -141,7 +138,7 @@ impl Resource {
     /// The link goes, or the own disk: what is to be done again may never be.
     pub(crate) fn mark_repetitions(&mut self, i: NodeId, d: VolumeNr) {
         let ranges: Vec<SectorRange> = self.devices[d].repetitions.iter().map(|(_, r)| r.range).collect();
-        for range in ranges.into_iter().filter(|_| !mutant(Mutant::RepetitionUnmarked)) {
+        for range in ranges {
             hit("conflicts", || "lost: marked".to_owned());
             self.mark_out_of_sync(i, d, range);
         }

@@ -7,7 +7,6 @@ use crate::config::Protocol;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::latency::Stage;
-use crate::mutant::{Mutant, mutant};
 use crate::repetition::Behind;
 use crate::request::legs::{Acked, Wanted};
 use crate::request::{Local, Request, Write, WriteKind};
@@ -50,17 +49,16 @@ impl Resource {
         c.log.sent(key, self.now);
         let protocol = if sole { Protocol::C } else { c.cfg.protocol };
         // What nobody else has must survive the peer's loss of power: nothing here could send it again.
-        let alone = sole && !mutant(Mutant::VolatileOnPeer);
-        let durable = fua || alone;
+        let durable = fua || sole;
         let flags = write_flags(c.version(), protocol, self.state.replication(i, d), durable);
         // Before protocol 95 a packet cannot say FUA, and a discard never can: durable on the peer is what a barrier
         // covers.
         let zeroes = c.has(Features::WRITE_ZEROES);
         let trim = kind != WriteKind::Data && !zeroes;
-        let mut mute = (durable && (c.version() < 95 || trim)) || (alone && kind != WriteKind::Data);
+        let mut mute = (durable && (c.version() < 95 || trim)) || (sole && kind != WriteKind::Data);
         // Before 100 a packet cannot ask for another answer than the protocol's: with B it comes before the disk has
         // it.
-        mute |= sole && c.version() < 100 && c.cfg.protocol == Protocol::B && !mutant(Mutant::ReceivedIsWritten);
+        mute |= sole && c.version() < 100 && c.cfg.protocol == Protocol::B;
         let wanted = match protocol {
             Protocol::A => Wanted::Nothing,
             Protocol::C if mute => Wanted::Barrier,
@@ -145,9 +143,6 @@ impl Resource {
         // Protocols A and B: it was completed before this was known.
         let late = in_sync && w.counts_for_bits();
         let (range, took, n) = (w.range, self.now.since(w.submitted.at), w.owners());
-        if in_sync && mutant(Mutant::AckOvertakesState) {
-            self.connections[i].peer_devices[d].resync.known = true;
-        }
         self.devices[d].latencies.note(Stage::WritePeer, took, n);
         if late {
             self.clear_out_of_sync(i, d, range);
@@ -209,19 +204,16 @@ impl Resource {
             }
             return self.note_refusal(d, true);
         };
-        let ignored = mutant(Mutant::IgnoreRefusal);
-        if !ignored {
-            if !accounted {
-                self.mark_out_of_sync(i, d, range);
-            }
-            self.note_refusal(d, completed);
-            if self.peer_spared_its_disk(i, d, key) {
-                let text = "the peer refused a write of when its copy was the better one: connecting again";
-                return self.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
-            }
+        if !accounted {
+            self.mark_out_of_sync(i, d, range);
+        }
+        self.note_refusal(d, completed);
+        if self.peer_spared_its_disk(i, d, key) {
+            let text = "the peer refused a write of when its copy was the better one: connecting again";
+            return self.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
         }
         if let Some(Request::Write(w)) = self.requests.get_mut(key) {
-            let ends_wait = if ignored { w.legs.waits_no_longer(i) } else { w.legs.refused(i) };
+            let ends_wait = w.legs.refused(i);
             self.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
         }
         self.try_finish(key);
@@ -234,8 +226,7 @@ impl Resource {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
         let both_good =
             self.state.disk(d) == wire::DiskState::UpToDate && self.state.peer_disk(i, d) == wire::DiskState::UpToDate;
-        let spared = w.submitted.sole && w.is_open() && w.local() != Local::None && both_good;
-        spared && !mutant(Mutant::RefusalOutlivesResync)
+        w.submitted.sole && w.is_open() && w.local() != Local::None && both_good
     }
 
     /// Are writes on their way to the peer that the disk here did not get?
@@ -251,7 +242,7 @@ impl Resource {
     pub(crate) fn account_for_sent(&mut self, i: NodeId, d: VolumeNr) {
         let mut open = Vec::new();
         let c = &self.connections[i];
-        let kept = c.log.kept().filter(|_| !mutant(Mutant::FrozenNotAccounted));
+        let kept = c.log.kept();
         for key in c.log.unconfirmed().map(|sent| sent.request).chain(kept) {
             if let Some(Request::Write(w)) = self.requests.get_mut(key)
                 && w.device == d
@@ -284,7 +275,7 @@ impl Resource {
     pub(crate) fn note_disk_lost(&mut self, d: VolumeNr, alone: bool) {
         let marked = self.connections.ids().any(|i| self.bits_left(i, d) > 0);
         let dev = &mut self.devices[d];
-        let refused = std::mem::take(&mut dev.peer_refused) && !mutant(Mutant::RefusalBeforeDiskLoss);
+        let refused = std::mem::take(&mut dev.peer_refused);
         dev.peer_outrun |= marked && (refused || alone);
     }
 
@@ -439,7 +430,7 @@ impl Resource {
         let (d, range) = (w.device, w.range);
         // Where no generation begins for it, as I/O was frozen, nothing but the marks tells of it.
         self.connections[i].peer_devices[d].write_failed |= !w.is_open();
-        if !accounted && !mutant(Mutant::ForgetInFlight) {
+        if !accounted {
             self.mark_out_of_sync(i, d, range);
         }
         self.try_finish(key);

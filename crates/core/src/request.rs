@@ -13,7 +13,6 @@ use crate::decide::routing::{self, Admission, ToPeer};
 use crate::decide::rules::View;
 use crate::latency::Stage;
 use crate::merging::Waiting;
-use crate::mutant::{Mutant, mutant};
 use crate::read::Read;
 use crate::resource::Op;
 use std::collections::VecDeque;
@@ -254,8 +253,8 @@ impl Resource {
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
     pub(crate) fn admit(&mut self, d: VolumeNr, mut write: NewWrite) {
         let dev = &self.devices[d];
-        let own = dev.writing.overlapping(write.range).next().is_some() && !mutant(Mutant::OverlapWrites);
-        let resync = dev.resyncing.overlapping(write.range).next().is_some() && !mutant(Mutant::WriteIntoResync);
+        let own = dev.writing.overlapping(write.range).next().is_some();
+        let resync = dev.resyncing.overlapping(write.range).next().is_some();
         if own
             || resync
             || self.is_to_come(d, &write)
@@ -275,7 +274,7 @@ impl Resource {
     /// Registers a write that holds its activity-log extents, sends it and submits it (spec 1.4, 1.5).
     pub(crate) fn submit_write(&mut self, mut write: NewWrite) {
         let d = write.device;
-        let frozen = self.state.is_frozen() && !mutant(Mutant::FrozenWriteBegins);
+        let frozen = self.state.is_frozen();
         if !frozen {
             // It may begin a generation.
             self.connections.ids().for_each(|i| self.check_congestion(i, d));
@@ -434,8 +433,8 @@ impl Resource {
     /// A peer answered, or will never: completes and retires what can be.
     pub(crate) fn try_finish(&mut self, key: u64) {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
-        let here = w.local() != Local::Pending || mutant(Mutant::CompleteBeforeDisk);
-        let there = !w.legs.awaits_any() || mutant(Mutant::CompleteBeforePeer);
+        let here = w.local() != Local::Pending;
+        let there = !w.legs.awaits_any();
         if w.is_open() && here && there {
             let (d, alone, repeat) = (w.device, !w.legs.anybody_has(), w.is_to_repeat());
             let lacked = matches!(w.local(), Local::Failed(_));
@@ -464,7 +463,7 @@ impl Resource {
     fn overtaken_by_disk_loss(&self, key: u64) -> bool {
         let Some(Request::Write(w)) = self.requests.get(key) else { return false };
         let gone = self.state.disk(w.device) < DiskState::Inconsistent && w.local() != Local::None;
-        let sent_before = gone && !w.submitted.sole && !mutant(Mutant::LostGenerationTrusted);
+        let sent_before = gone && !w.submitted.sole;
         let mut serving = self.state.good_peers(w.device).filter(|i| self.state.replicates(*i, w.device));
         sent_before && serving.any(|i| w.legs.has(i))
     }
@@ -481,7 +480,7 @@ impl Resource {
     fn complete_write(&mut self, key: u64) {
         let Some(Request::Write(w)) = self.requests.get(key) else { return };
         // The application may now send a write that depends on this one: it must be in a later epoch (spec 1.7).
-        if w.submitted.epoch == self.epoch.number() && !mutant(Mutant::EpochsMerge) {
+        if w.submitted.epoch == self.epoch.number() {
             self.close_epoch();
         }
         let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
@@ -496,7 +495,6 @@ impl Resource {
             Local::Failed(e) if own_good => Err(e),
             _ if peer_has => Ok(()),
             Local::Failed(e) => Err(e),
-            Local::Pending if mutant(Mutant::CompleteBeforeDisk) => Ok(()),
             Local::Ok | Local::None | Local::Pending => Err(IoError::Io),
         };
         let elsewhere = result.is_ok() && local != Local::Ok;
@@ -523,9 +521,6 @@ impl Resource {
                 self.devices[d].merging.keep_owners(all);
             }
         }
-        if mutant(Mutant::ReleaseExtentEarly) {
-            self.release_extent_early(key);
-        }
     }
 
     /// The own disk has a write, and so have the peers that have cleared their bits.
@@ -545,7 +540,7 @@ impl Resource {
         let in_mesh = self.in_mesh9();
         for i in self.connections.ids() {
             let known = w.legs.has(i) || in_mesh && w.legs.is_marked(i);
-            if (!known || !here) && !mutant(Mutant::ForgetInFlight) {
+            if !known || !here {
                 self.mark_out_of_sync(i, d, w.range);
             }
         }
@@ -558,15 +553,6 @@ impl Resource {
                 holders.insert(self.cfg.node);
             }
             self.write_is_settled(w.submitted.position, holders);
-        }
-    }
-
-    /// Only a [`Mutant`] does this.
-    fn release_extent_early(&mut self, key: u64) {
-        let Some(Request::Write(w)) = self.requests.get_mut(key) else { return };
-        let (d, range) = (w.device, w.range);
-        if w.leave_al() {
-            self.release_al(d, range);
         }
     }
 
@@ -591,7 +577,6 @@ impl Resource {
 
     fn complete(&mut self, owner: Owner, result: Result<(), IoError>) {
         let Owner::Tag(tag) = owner else { unreachable!("parts end with their split") };
-        let result = if mutant(Mutant::FailsForNothing) && tag.is_multiple_of(97) { Err(IoError::Io) } else { result };
         self.emit(Effect::Complete { tag, result });
     }
 

@@ -2,7 +2,7 @@
 
 use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
-    MetaOp, Notice, OpId, OpenedDisk, Openers, Segments, Severity,
+    MetaOp, Notice, OpId, OpenedDisk, Openers, Segments,
 };
 use crate::command::{Again, Pending, Transaction};
 use crate::config::ResourceConfig;
@@ -20,9 +20,6 @@ use crate::transfer_log::OwnEpoch;
 use std::collections::{BTreeMap, VecDeque};
 use units::{Generation, Instant, NodeId, Rng, VolumeNr};
 use wire::{Packet, Socket};
-
-/// How many decisions `why` remembers.
-const REMEMBERED: usize = 64;
 
 /// One resource on one node. See the crate's head for how to drive it.
 #[derive(Debug)]
@@ -448,25 +445,5 @@ impl Resource {
         self.handlers.insert(self.next_handler, call.clone());
         self.emit(Effect::RunHandler { id: self.next_handler, call });
         self.next_handler
-    }
-
-    /// Tells the log, and `why`.
-    pub(crate) fn note(
-        &mut self,
-        severity: Severity,
-        d: Option<VolumeNr>,
-        i: Option<NodeId>,
-        reason: &'static str,
-        text: impl Into<String>,
-    ) {
-        self.calm = false;
-        let volume = d.map(|d| self.devices[d].volume);
-        let peer = i.map(|i| self.connections[i].cfg.peer);
-        let notice = Notice { severity, volume, peer, reason, text: text.into() };
-        if self.decisions.len() == REMEMBERED {
-            self.decisions.pop_front();
-        }
-        self.decisions.push_back((self.now, notice.clone()));
-        self.emit(Effect::Log(notice));
     }
 }

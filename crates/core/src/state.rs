@@ -5,7 +5,7 @@
 //! follows from that waits in `Resource::afterwards`.
 
 use crate::Resource;
-use crate::api::Severity;
+use crate::api::{Event, Severity};
 use crate::config::{Fencing, OnIoError};
 use crate::connection::{Connection, Phase};
 use crate::decide::change::Change;
@@ -14,7 +14,6 @@ use crate::decide::rules::{self, Facts, Kind, PairFacts, PeerFacts, Refusal, Vie
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Handler, Role, StateChangeResult as Code, fencing};
 use crate::dialect84;
-use crate::mutant::{Mutant, mutant};
 use units::{Generation, NodeId, VolumeNr};
 use wire::UuidFlags;
 
@@ -70,8 +69,7 @@ impl Resource {
     /// travels on the other stream than the acknowledgement, which it would take for one of a good copy.
     pub(crate) fn stands_for_nothing(&self, i: NodeId, d: VolumeNr) -> bool {
         let good = |disk: DiskState| disk == DiskState::UpToDate;
-        let none = !good(self.state.disk(d)) && !good(self.state.peer_disk(i, d));
-        none && !mutant(Mutant::AckOfNoCopy)
+        !good(self.state.disk(d)) && !good(self.state.peer_disk(i, d))
     }
 
     /// The highest policy of the volumes whose data is worth something (spec 8.5).
@@ -214,7 +212,7 @@ impl Resource {
             && old.peer_disk >= DiskState::Negotiating
         {
             // Also if the peer has asked for it: its words from before are still under way, and call the disk good.
-            self.connections[i].peer_devices[d].compared &= mutant(Mutant::ComparedBeforeLoss);
+            self.connections[i].peer_devices[d].compared = false;
         }
         if first {
             self.users_see_another_copy(d, old, new);
@@ -281,7 +279,7 @@ impl Resource {
         let serving = self.state.good_peers(d).find(|i| self.state.replicates(*i, d));
         let theirs = serving.and_then(|i| self.connections[i].peer_devices[d].uuids).map(|u| u.current);
         let fresh = |g: &Generation| g.is_none() || g.same(Generation::JUST_CREATED);
-        if let Some(current) = theirs.filter(|g| !fresh(g) && !mutant(Mutant::OwnGenerationExposed)) {
+        if let Some(current) = theirs.filter(|g| !fresh(g)) {
             self.devices[d].exposed = current;
         }
     }
@@ -303,7 +301,8 @@ impl Resource {
         let susp = |v: &View| format!("{}{}{}", u8::from(v.frozen.0), u8::from(v.frozen.1), u8::from(v.frozen.2));
         part("susp", &susp(old), &susp(new));
         if !parts.is_empty() {
-            self.note(Severity::Info, Some(d), i, "state-change", parts.join(" "));
+            let event = Event::State { old: *old, new: *new };
+            self.tell(Severity::Info, Some(d), i, "state-change", event, parts.join(" "));
         }
     }
 
@@ -331,9 +330,7 @@ impl Resource {
             (E::NewGeneration | E::GenerationWithFirstWrite, Some(i)) if self.writer_of_9(i) => {}
             (E::CreatePendingGeneration, _) => {
                 self.create_pending_generation(d);
-                if !mutant(Mutant::GenerationsOneByOne) {
-                    self.settle_pending_generations();
-                }
+                self.settle_pending_generations();
             }
             (E::MarkGenerationPending, _) => self.devices[d].new_generation_pending = true,
             (E::NewGeneration, Some(i)) if self.generation_can_wait(i, d) => {}
@@ -400,7 +397,7 @@ impl Resource {
         }
         let pd = &mut self.connections[i].peer_devices[d];
         let wants_bitmap = is == Replication::WFBitMapT && was != Replication::WFBitMapT;
-        if wants_bitmap && !mutant(Mutant::StaleSyncUuid) {
+        if wants_bitmap {
             // The source says the generation when it has our bitmap.
             pd.early_sync_uuid = None;
         }

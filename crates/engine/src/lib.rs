@@ -25,7 +25,6 @@ mod handlers;
 mod links;
 pub mod log;
 mod memory;
-mod mutant;
 mod nbd_server;
 mod notify;
 mod requests;
@@ -41,8 +40,6 @@ mod volumes;
 pub use application::Application;
 pub use claim::{Claim, KeeperCommand, check_version, end_keeper, keep};
 pub use frontends::{Errno, Kind, Request};
-#[cfg(feature = "mutants")]
-pub use mutant::{Mutant, choose_mutant};
 pub use notify::tell_service_manager;
 pub use resource::{Error, Options, clear_leftovers, device_name, device_of_file, prepare_run_dir, run, run_with};
 pub use setup::resource_config;

@@ -1,7 +1,6 @@
 //! The system calls that have no safe wrapper elsewhere. Results are as the kernel's: negative errno on failure.
 #![allow(unsafe_code)]
 
-use crate::mutant::{Mutant, mutant};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -45,7 +44,7 @@ pub(crate) unsafe fn pwritev(fd: RawFd, iovecs: *const libc::iovec, n: u32, offs
 
 /// Flags of a write (`pwritev2`); `durable`: on stable storage when it completes.
 pub(crate) fn write_flags(durable: bool) -> i32 {
-    if durable && !mutant(Mutant::DsyncDropped) { libc::RWF_DSYNC } else { 0 }
+    if durable { libc::RWF_DSYNC } else { 0 }
 }
 
 /// Can this file be read without blocking (RWF_NOWAIT)? Files that cannot are served by io_uring's worker threads.

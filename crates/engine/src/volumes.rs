@@ -5,7 +5,6 @@
 
 use crate::buffers::{Buf, BufId, Pool};
 use crate::disk::{Disk, OpenError};
-use crate::mutant::{Mutant, mutant};
 use crate::ring::{Done, Message, Op, Ring};
 use crate::token::Token;
 use std::collections::{BTreeMap, VecDeque};
@@ -215,8 +214,7 @@ impl Volumes {
                 let next = sector.to_bytes().0;
                 let attempt = if unmap { ZeroAttempt::PunchHole } else { ZeroAttempt::ZeroRange };
                 let end = next + len.0;
-                let durable = fua && !mutant(Mutant::ZeroesNotDurable);
-                self.start(ring, job(Work::Zeroes { next, end, attempt, fallback: true, durable }));
+                self.start(ring, job(Work::Zeroes { next, end, attempt, fallback: true, durable: fua }));
             }
         }
         None
@@ -235,8 +233,7 @@ impl Volumes {
         };
         let work = match action {
             MetaOp::Write { offset, bytes, flush_before, fua } => {
-                let external = !Rc::ptr_eq(&disks.data, &disks.meta) && !mutant(Mutant::DataNotFlushed);
-                let fua = fua && !mutant(Mutant::MetaNotDurable);
+                let external = !Rc::ptr_eq(&disks.data, &disks.meta);
                 let flushes = if flush_before { 1 + u8::from(external) } else { 0 };
                 Work::MetaWrite { flushes, offset, bytes, done: 0, piece: 0, fua }
             }
@@ -349,7 +346,7 @@ impl Volumes {
             pieces => {
                 let mut parts = self.spare.pop().unwrap_or_default();
                 pieces.iter().for_each(|piece| parts.share(span(piece)));
-                disk.write_parts(offset, parts, fua && !mutant(Mutant::MergedNotDurable))
+                disk.write_parts(offset, parts, fua)
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::payload::{ContentId, Owner, Payload, Piece, ZEROES};
 use crate::plan::{bytes, node_id, volume_nr};
 use crate::promises::{Received, chooses_a_victim, is_outlived};
 use units::{ByteLen, Duration, Sector, SectorRange};
-use urbd_core::{Access, BlockRequest, IoError, Notice, Openers, Protocol, RequestKind, Resource};
+use urbd_core::{Access, BlockRequest, Event, IoError, Notice, Openers, Protocol, RequestKind, Resource};
 use wire::{ConnState, DiskState, Role, StateWord};
 
 /// Requests that an application has in flight at most.
@@ -311,18 +311,18 @@ impl Cluster {
 
     /// What happens within a turn and is not seen after it.
     pub(crate) fn noticed(&mut self, n: usize, v: usize, notice: &Notice) {
-        let (reason, text) = (notice.reason, notice.text.as_str());
+        let reason = notice.reason;
         let about = notice.peer.map(|peer| peer.index());
         let peers = self.peers(n).filter(|peer| about.is_none_or(|about| about == *peer));
         let volume = &mut self.nodes[n].volumes[v];
-        if reason == "state-change" {
-            volume.reach.note_change(about, text, self.moment);
+        if let Event::State { old, new } = &notice.event {
+            volume.reach.note_change(about, old, new, self.moment);
         }
         let is_target = |w: &StateWord| matches!(w.conn, ConnState::SyncTarget | ConnState::PausedSyncT);
         let source = peers.clone().find(|peer| volume.towards[*peer].as_ref().is_some_and(is_target));
-        match reason {
-            "resync-done" if source.is_some() && text.ends_with(", 0 KiB failed") => volume.synced = source,
-            "new-generation" => {
+        match notice.event {
+            Event::ResyncEnded { failed: 0 } if source.is_some() => volume.synced = source,
+            Event::Other if reason == "new-generation" => {
                 volume.generation_began = true;
                 // A Secondary begins one for its peer only, which may have been promoted in this very turn.
                 volume.served |= volume.word.is_some_and(|w| w.role == Role::Secondary);
@@ -330,12 +330,16 @@ impl Cluster {
                 let primary = volume.word.is_some_and(|w| w.role == Role::Primary);
                 peers.for_each(|peer| volume.alone[peer] |= primary);
             }
-            reason if chooses_a_victim(reason) => volume.gave_in = true,
-            reason if is_outlived(reason, text).is_some() => volume.outlived = is_outlived(reason, text) == Some(true),
-            "was-inconsistent" => volume.came_inconsistent = true,
-            "state-change" if text.contains("disk( UpToDate -> Failed )") => volume.arrived.closed = true,
+            _ if chooses_a_victim(reason) => volume.gave_in = true,
+            Event::Compared9(strategy) if reason != "disk-state-decides" => {
+                volume.outlived = is_outlived(reason, strategy);
+            }
+            Event::Other if reason == "was-inconsistent" => volume.came_inconsistent = true,
+            Event::State { old, new } if (old.disk, new.disk) == (DiskState::UpToDate, DiskState::Failed) => {
+                volume.arrived.closed = true;
+            }
             // The process may die in this very turn, or lose its connection.
-            "state-change" if text.starts_with("role( Secondary -> Primary )") => {
+            Event::State { old, new } if (old.role, new.role) == (Role::Secondary, Role::Primary) => {
                 for (alone, word) in volume.alone.iter_mut().zip(&volume.towards) {
                     *alone |= word.is_some_and(|w| w.conn < ConnState::Connected);
                 }

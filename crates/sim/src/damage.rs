@@ -15,7 +15,7 @@ use crate::codec::digest_of;
 use crate::net::{End, Wish};
 use crate::payload::{ContentId, Payload, Piece};
 use units::Rng;
-use urbd_core::{LinkDown, accepts_damage};
+use urbd_core::LinkDown;
 use wire::Packet;
 
 /// What a sector holds of which a bit was flipped.
@@ -60,7 +60,7 @@ impl Cluster {
     /// fit it ends the connection.
     pub(crate) fn is_refused(&mut self, number: u64, to: usize, packet: &Packet, payload: &Payload) -> bool {
         // Where nothing ever was, there is no need to look.
-        if !self.reached.contains_key(BEFALLEN) || fits(packet, payload) || accepts_damage() {
+        if !self.reached.contains_key(BEFALLEN) || fits(packet, payload) {
             return false;
         }
         *self.reached.entry(FOUND).or_default() += 1;

@@ -4,6 +4,7 @@
 use crate::apps::is_durable;
 use crate::cluster::{Cluster, Request, Work};
 use crate::oracle::Moment;
+use urbd_core::decide::rules::View;
 use urbd_core::{IoError, RequestKind};
 use wire::{ConnState, DiskState, Role, StateWord};
 
@@ -51,17 +52,20 @@ impl Reach {
     }
 
     /// The node says that its state changes, perhaps for a part of a turn: its own, or towards this peer.
-    pub(crate) fn note_change(&mut self, peer: Option<usize>, text: &str, now: Moment) {
-        let to = |what: &str| text.split_once(what)?.1.split_once(" )")?.0.rsplit(' ').next();
-        self.primary = to("role( ").map_or(self.primary, |role| role == "Primary");
-        self.own = to("disk( ").map_or(self.own, |disk| disk == "UpToDate");
-        let lower = ["StandAlone", "Disconnecting", "Unconnected", "Timeout", "BrokenPipe", "NetworkFailure"];
-        let lower = |conn: &str| lower.contains(&conn) || conn.starts_with("Protocol") || conn.starts_with("WFConn");
-        let lower = |conn: &str| lower(conn) || ["TearDown", "WFReportParams"].contains(&conn);
-        let (pdsk, conn) = (to("pdsk( ").map(|disk| disk == "UpToDate"), to("conn( ").map(|conn| !lower(conn)));
+    pub(crate) fn note_change(&mut self, peer: Option<usize>, old: &View, new: &View, now: Moment) {
+        if new.role != old.role {
+            self.primary = new.role == Role::Primary;
+        }
+        if new.disk != old.disk {
+            self.own = new.disk == DiskState::UpToDate;
+        }
         for of in (0..self.peers.len()).filter(|of| peer.is_none_or(|peer| peer == *of)) {
-            self.peers[of] = pdsk.unwrap_or(self.peers[of]);
-            self.connected[of] = conn.unwrap_or(self.connected[of]);
+            if new.peer_disk != old.peer_disk {
+                self.peers[of] = new.peer_disk == DiskState::UpToDate;
+            }
+            if (new.connection, new.replication) != (old.connection, old.replication) {
+                self.connected[of] = new.is_together();
+            }
         }
         self.note(now);
     }

@@ -44,8 +44,6 @@ pub const OPTIONS: &[Opt] = &[
     value("scenarios", "FILE", "Of this file, instead of those that are built in"),
     value("hours", "H", "Run seeds for so long, from where the ledger ends"),
     value("ledger", "FILE", "Where --hours keeps how far it came, what was reached, and what failed"),
-    #[cfg(feature = "mutants")]
-    value("mutant", "NAME", "With --seed or --scenario: break this rule"),
 ];
 
 impl Campaign {
@@ -62,7 +60,6 @@ impl Campaign {
         let jobs = parsed::<NonZeroUsize>(given, "jobs", "a number, at least 1", least)?;
         let jobs = jobs.unwrap_or_else(Campaign::all_processors);
         let trace = given("trace").is_some() || watch.is_some();
-        choose_mutant(given)?;
         let hours = |text: &str| text.parse::<f64>().ok().filter(|hours| (0.0..1e6).contains(hours));
         if let Some(hours) = parsed(given, "hours", "a number from 0 on", hours)? {
             let needs = "--hours goes on from a ledger: name a file with --ledger; it is made";
@@ -111,17 +108,4 @@ fn seeds_in(file: &str) -> Result<BTreeSet<u64>, String> {
     let entries = text.lines().filter_map(|line| line.split('#').next()).map(str::trim);
     let seeds = entries.filter(|entry| !entry.is_empty());
     seeds.map(|entry| entry.parse().map_err(|_| format!("--known={file}: {entry} is no seed"))).collect()
-}
-
-/// Scenarios and single seeds run in the thread that asks for them.
-#[cfg(feature = "mutants")]
-fn choose_mutant<'a>(given: &dyn Fn(&str) -> Option<&'a str>) -> Result<(), String> {
-    let find = |name: &str| urbd_core::Mutant::ALL.iter().copied().find(|m| m.name() == name);
-    urbd_core::choose_mutant(parsed(given, "mutant", "the name of a wrong rule (crates/core/src/mutant.rs)", find)?);
-    Ok(())
-}
-
-#[cfg(not(feature = "mutants"))]
-fn choose_mutant<'a>(_: &dyn Fn(&str) -> Option<&'a str>) -> Result<(), String> {
-    Ok(())
 }

@@ -5,6 +5,7 @@ use crate::net::Wish;
 use crate::payload::{ContentId, Owner, Payload};
 use crate::plan::node_id;
 use units::{Duration, SectorRange};
+use urbd_core::decide::handshake84::Decision;
 use urbd_core::{
     DiskDone, DiskError, DiskOp, Effect, MetaDone, MetaOp, OpId, OpenedDisk, Resource, Segments, Severity,
 };
@@ -222,8 +223,10 @@ impl Cluster {
                 if let Some(notices) = &mut self.notices {
                     notices.push((n, format!("{}: {}", notice.reason, notice.text)));
                 }
-                let gave_up = notice.text.ends_with("; not connecting any more");
-                let refused = gave_up || notice.text.contains("; this node's disk is given up: ");
+                let refused = matches!(
+                    notice.event,
+                    urbd_core::Event::GaveUp | urbd_core::Event::Compared(Decision::FailOwnDisk)
+                );
                 if refused || notice.reason == "just-created-both" {
                     self.note_refusal(n, notice.peer.map(|peer| peer.index()), notice.reason);
                 }

@@ -8,6 +8,7 @@ use crate::net::Wish;
 use crate::oracle::{Moment, Written};
 use crate::payload::{Payload, ZEROES};
 use urbd_core::Protocol;
+use urbd_core::decide::uuid9::Strategy;
 use wire::{ConnState, DiskState, StateWord};
 
 /// A write that was acknowledged as the other node had received it, not written.
@@ -39,11 +40,9 @@ pub(crate) fn chooses_a_victim(reason: &str) -> bool {
 
 /// Does a notice say that this node crashed as Primary, and that the peer, which has lost only the link, is the source?
 /// Before protocol 121 9's dialect decides so with protocols A, B, too (`docs/spec/connection-and-state.md` 5.8, rows
-/// A10 and A11): what was completed need not be there. `None` if it says nothing of that, or only which disk is bad.
-pub(crate) fn is_outlived(reason: &str, text: &str) -> Option<bool> {
-    let compared = text.starts_with("generations compared: ") && reason != "disk-state-decides";
-    let survived = matches!(reason, "reconnected" | "lost-quorum") && text.ends_with(": target-if-both-failed");
-    compared.then_some(survived)
+/// A10 and A11): what was completed need not be there.
+pub(crate) fn is_outlived(reason: &str, strategy: Strategy) -> bool {
+    matches!(reason, "reconnected" | "lost-quorum") && strategy == Strategy::TargetIfBothFailed
 }
 
 impl Cluster {

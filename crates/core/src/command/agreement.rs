@@ -11,7 +11,6 @@ use crate::decide::rules::{self, Kind, Refusal};
 use crate::decide::state::Replication;
 use crate::decide::{StateChange, StateChangeResult as Code};
 use crate::dialect84;
-use crate::mutant::{Mutant, mutant};
 use units::{Instant, NodeId, VolumeNr};
 use wire::{DiskState, Packet, Socket};
 
@@ -187,8 +186,7 @@ impl Resource {
     /// agreement may come in between, and two nodes would each be Primary by leave of the other.
     fn withdraw_contradicted(&mut self) {
         let asked = self.request84().filter(|asked| !asked.volumes.is_empty());
-        let Some(change) = asked.map(|asked| asked.change.clone()).filter(|_| !mutant(Mutant::AgreementForgotten))
-        else {
+        let Some(change) = asked.map(|asked| asked.change.clone()) else {
             return;
         };
         let judged = self.would_be(&change, Kind::Wish);
@@ -237,7 +235,7 @@ impl Resource {
             return;
         }
         // What a disk that is being attached is worth, and the peer's beside it, comes out when they were compared.
-        let of_peer = |set: &Set| matches!(set, Set::PeerDisk(..)) && !mutant(Mutant::ForcedWhileCompared);
+        let of_peer = |set: &Set| matches!(set, Set::PeerDisk(..));
         let judges = change.sets().any(|set| matches!(set, Set::Disk(..)) || of_peer(&set));
         let undecided =
             |d: VolumeNr| self.devices[d].attaching.is_some() || self.state.disk(d) == DiskState::Negotiating;
@@ -267,7 +265,7 @@ impl Resource {
 
     /// A Primary without a good copy of its own.
     fn serves_without_data(&self, d: VolumeNr) -> bool {
-        self.state.is_primary() && self.state.disk(d) < DiskState::UpToDate && !mutant(Mutant::ForcedBesideUsers)
+        self.state.is_primary() && self.state.disk(d) < DiskState::UpToDate
     }
 }
 

@@ -9,7 +9,6 @@ use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
 use crate::liveness::failure;
-use crate::mutant::{Mutant, mutant};
 use crate::request::Request;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
@@ -216,7 +215,7 @@ impl Resource {
         let of_volume = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.device == d);
         let lacks = self.connections.values().any(|c| c.log.unconfirmed().any(|sent| of_volume(sent.request)));
         let good = self.state.disk(d) == DiskState::UpToDate;
-        if !lacks || !good || mutant(Mutant::GivenUpBeforeDurable) {
+        if !lacks || !good {
             return true;
         }
         self.close_epoch();

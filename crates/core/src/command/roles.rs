@@ -9,7 +9,6 @@ use crate::decide::state::Replication;
 use crate::decide::{DiskState, StateChangeResult as Code};
 use crate::dialect9::FirstWrite;
 use crate::liveness::failure;
-use crate::mutant::{Mutant, mutant};
 use units::{Duration, Generation, NodeId, NodeMask, VolumeNr};
 use wire::{Role, UuidFlags};
 
@@ -63,7 +62,7 @@ impl Resource {
             rise.disk.into_iter().for_each(|disk| change.push(Set::Disk(d, disk)));
             for (i, pair) in self.state.pairs(d) {
                 // A peer that is there says itself what its disk is.
-                let away = pair.replication == Replication::Off || mutant(Mutant::LatePeerOutdated);
+                let away = pair.replication == Replication::Off;
                 rise.peer_disk.filter(|_| away).into_iter().for_each(|disk| change.push(Set::PeerDisk(i, d, disk)));
             }
         }
@@ -72,8 +71,7 @@ impl Resource {
 
     /// Volumes whose users are going to see data that was not known to be good.
     fn forced_volumes(&self, promotion: &Promotion) -> Vec<VolumeNr> {
-        let late = mutant(Mutant::ForcedAfterResync) && promotion.forces(DiskState::Inconsistent);
-        self.devices.ids().filter(|d| late || promotion.forces(self.state.disk(*d))).collect()
+        self.devices.ids().filter(|d| promotion.forces(self.state.disk(*d))).collect()
     }
 
     /// The peer has agreed to a promotion: before it takes place, what is not needed any more is left out.

@@ -4,7 +4,6 @@
 use super::rules::MetadataFlags;
 use super::{DiskState as D, Reason};
 use crate::config::Fencing;
-use crate::mutant::{Mutant, mutant};
 use crate::rows::hit;
 use units::Generation;
 
@@ -79,7 +78,7 @@ pub struct Attach {
 /// Have the users of a device seen another generation than a disk's `current`, or writes that the disk lacks?
 #[must_use]
 pub fn lags_behind_users(current: Generation, exposed: Generation, outrun: bool) -> bool {
-    (outrun || (!exposed.is_none() && !exposed.same(current))) && !mutant(Mutant::AttachStaleDisk)
+    outrun || (!exposed.is_none() && !exposed.same(current))
 }
 
 /// Judges a superblock.
@@ -95,11 +94,11 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
     }
     // A Primary that runs has not crashed: it works on its peer's data, and this older disk wins no comparison. Nor did
     // one crash on this disk that was Outdated by then: it worked on its peer's data, too.
-    let outdated = input.flags.consistent && !input.flags.was_up_to_date && !mutant(Mutant::OutdatedCrash);
+    let outdated = input.flags.consistent && !input.flags.was_up_to_date;
     let was_primary = input.flags.primary_ind && !input.primary;
     let crashed_primary = input.flags.crashed_primary || (was_primary && !outdated);
     // A Primary whose disk failed under it knows no more than one that crashed.
-    let interrupted = input.flags.primary_ind && !input.al_clean && !mutant(Mutant::UnloggedDiskLoss);
+    let interrupted = input.flags.primary_ind && !input.al_clean;
     let unlogged_crash = (crashed_primary || was_primary || interrupted) && input.al_disabled;
     let peer_outdated = input.flags.peer_outdated && !input.connected;
     let (disk, reason) = disk_state(input);
@@ -107,7 +106,6 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
         activity_log: match (input.al_clean, input.flags.primary_ind) {
             (true, _) => ActivityLog::Keep,
             (false, false) => ActivityLog::Discard,
-            (false, true) if mutant(Mutant::DiscardActivityLog) => ActivityLog::Discard,
             (false, true) => ActivityLog::Apply,
         },
         bitmap: if input.full_sync || unlogged_crash { Bitmap::SetAll } else { Bitmap::Load },
@@ -128,9 +126,9 @@ fn disk_state(input: &Input) -> (D, Reason) {
     } else if input.outrun {
         // Not even a later demotion makes it current again.
         (D::Outdated, Reason::LacksOwnWrites)
-    } else if !input.flags.was_up_to_date && !mutant(Mutant::AttachOutdatedAsGood) {
+    } else if !input.flags.was_up_to_date {
         (D::Outdated, Reason::WasOutdated)
-    } else if input.flags.peer_outdated && !mutant(Mutant::PeerOutdatedForgotten) {
+    } else if input.flags.peer_outdated {
         (D::UpToDate, Reason::PeerWasOutdatedBefore)
     } else if input.fencing == Fencing::DontCare {
         (D::UpToDate, Reason::NoFencingToWaitFor)

@@ -4,7 +4,6 @@ use super::rules::{Facts, View, lacks_data, towards};
 use super::state::{Replication as R, State};
 use super::{DiskState as D, Handler, Role};
 use crate::api::ConnectionState as N;
-use crate::mutant::{Mutant, mutant};
 use crate::rows::hit;
 use units::{NodeId, VolumeNr};
 
@@ -206,7 +205,7 @@ impl About {
         }
         if self.unfenced && came_back && self.all_connected {
             // Who is to become a target does not get what is written from now on before that begins: the copies part.
-            let parts = new.replication == R::WFBitMapS && !mutant(Mutant::FencedSourceInOneGeneration);
+            let parts = new.replication == R::WFBitMapS;
             if !parts {
                 self.out.push(Effect::DropPendingGeneration);
             }
@@ -229,15 +228,14 @@ impl About {
             return;
         }
         // Frozen is what applications of this node do: a Primary peer without a disk goes on writing to this one.
-        let peer_writes =
-            new.is_together() && new.peer == Role::Primary && !mutant(Mutant::GenerationWaitsBesideWriter);
+        let peer_writes = new.is_together() && new.peer == Role::Primary;
         let frozen = new.is_frozen() && new.role == Role::Primary && !peer_writes;
         // A Primary without a disk may yet refuse this copy as too old. Nothing has changed before it writes.
         let comes = !old.is_together() || attached(&old, &new);
         let may_refuse = comes && new.peer_disk < D::Inconsistent && new.role == Role::Secondary;
         if frozen {
             self.out.push(Effect::MarkGenerationPending);
-        } else if may_refuse && !mutant(Mutant::GenerationForRefused) {
+        } else if may_refuse {
             self.out.push(Effect::GenerationWithFirstWrite);
         } else {
             self.out.push(Effect::NewGeneration);
@@ -262,16 +260,15 @@ impl About {
         // A target may have finished without this node's knowledge: then it has the current generation.
         let cut = !new.is_together() && new.role == Role::Primary;
         let source = |s: &View| s.replication.is_source();
-        let target_gone = !source(new) && new.peer_disk <= D::Failed && written && !mutant(Mutant::TargetGoneUnnoticed);
+        let target_gone = !source(new) && new.peer_disk <= D::Failed && written;
         let interrupted = source(old) && (cut || target_gone);
-        let risen = diskless_peer_rises && (self.bitmap_uuid_zero || !mutant(Mutant::DisklessRiseUnnoticed));
         // What a Primary without a disk writes here its own disk lacks, which may have the current generation as well.
-        let due = (lost && written && self.bitmap_uuid_zero) || risen;
+        let due = (lost && written && self.bitmap_uuid_zero) || diskless_peer_rises;
         // While there was no disk here the peer may have been lost, or it has no disk itself. Nobody began a
         // generation: what is written from now on the peer's disk lacks, which may have the same one.
         let writer_alone = (old.role == Role::Primary && new.role == Role::Primary) || new.peer == Role::Primary;
-        let returned = attached(old, new) && now_lost && writer_alone && !mutant(Mutant::KeepGenerationAtAttach);
-        (due || interrupted || returned) && new.disk == D::UpToDate && !mutant(Mutant::KeepGeneration)
+        let returned = attached(old, new) && now_lost && writer_alone;
+        (due || interrupted || returned) && new.disk == D::UpToDate
     }
 
     fn disk_and_resync(&mut self) {
@@ -336,7 +333,7 @@ impl About {
         let at_rest = old.replication == R::Established && new.replication == R::Established;
         let was_whole = old.disk == D::UpToDate || (at_rest && matches!(old.disk, D::Outdated | D::Consistent));
         let spoiled = was_whole && new.disk == D::Inconsistent;
-        if (failed || gone || spoiled) && new.is_together() && !mutant(Mutant::SilentDiskLoss) {
+        if (failed || gone || spoiled) && new.is_together() {
             self.out.push(Effect::SendState);
         }
     }

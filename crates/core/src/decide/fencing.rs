@@ -2,7 +2,6 @@
 
 use super::{DiskState as D, Reason};
 use crate::config::Fencing;
-use crate::mutant::{Mutant, mutant};
 
 /// What [`before_call`] looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +92,6 @@ pub fn after_call(exit_code: i32, s: &Situation, best_peer_disk: D, overtaken: b
         4 => answer(outdated, None, Reason::PeerWasOutdated),
         5 if s.best_disk == D::UpToDate => answer(outdated, None, Reason::PeerAssumedDead),
         5 => answer(None, None, Reason::PeerUnreachable),
-        6 if mutant(Mutant::HandlerIgnored) => answer(outdated, None, Reason::PeerAssumedDead),
         6 => Answer { fenced: false, ..answer(None, outdated, Reason::PeerIsPrimary) },
         7 if s.policy == Fencing::ResourceAndStonith => answer(outdated, None, Reason::PeerWasShot),
         7 => answer(outdated, None, Reason::PeerWasShotUnexpectedly),

@@ -5,7 +5,6 @@ use super::split_brain::{self, Loser, Policies, RrConflict};
 use super::state::Replication;
 use super::uuid84::{Comparison, UuidSet, Verdict};
 use super::{DiskState, Reason};
-use crate::mutant::{Mutant, mutant};
 use std::fmt;
 use units::Generation;
 
@@ -169,12 +168,12 @@ pub fn generations_after(comparison: &Comparison, own: UuidSet, occasion: Occasi
     // Who attaches compares by what it is told after this, and would find nothing to correct: no resync, and this node
     // would wait for its bitmap for ever. The beginning of the resync corrects it.
     let told_later = occasion != Occasion::Connect && comparison.rule == 34;
-    if told_later && matches!(decision, Decision::Source { .. }) && !mutant(Mutant::CorrectedTooEarly) {
+    if told_later && matches!(decision, Decision::Source { .. }) {
         return own;
     }
     let mut own = comparison.own;
     let by_history = decision == Decision::Source { full: true } && reason == Reason::HistorySelf;
-    if by_history && !mutant(Mutant::HistoryFallsOut) {
+    if by_history {
         own.count_from(comparison.peer.current);
     }
     own
@@ -223,10 +222,7 @@ fn direction(input: &Input, out: &mut Outcome) -> Result<Decision, Refusal> {
         Verdict::SplitBrain { bitmap_usable, ancestor_known } => split_brain(input, bitmap_usable, ancestor_known, out),
         // It corrects its generations by what it has compared (rule 34), and only then tells who attaches of them. By
         // these there is nothing to do, but it is the source by now, and this disk lacks what it has written since.
-        _ if input.occasion == Occasion::OwnAttach
-            && input.peer_is_source
-            && !mutant(Mutant::CorrectedSourceIgnored) =>
-        {
+        _ if input.occasion == Occasion::OwnAttach && input.peer_is_source => {
             out.reason = Reason::TargetPeerMissedFinish;
             Ok(Decision::Target { full: false })
         }
@@ -242,15 +238,14 @@ fn outdated_would_win(input: &Input, loser: Option<Loser>) -> bool {
         Some(Loser::Peer) => (&input.me, &input.peer),
         None => return false,
     };
-    let older = source.disk == DiskState::Outdated && target.disk > DiskState::Outdated;
-    older && !mutant(Mutant::OutdatedWinsSplitBrain)
+    source.disk == DiskState::Outdated && target.disk > DiskState::Outdated
 }
 
 /// Rule 41 takes the Primary for the one that went on. With an Outdated disk it did not, and one that attaches worked
 /// on the crashed node's disk: its users may have seen what its own lacks. When it is demoted, rule 40 has the crashed
 /// node win.
 fn outdated_primary(input: &Input) -> bool {
-    if input.comparison.reason != Reason::CrashedPrimaryBesidePrimary || mutant(Mutant::OutdatedPrimaryWins) {
+    if input.comparison.reason != Reason::CrashedPrimaryBesidePrimary {
         return false;
     }
     let (source, target) = match input.comparison.verdict {
@@ -279,9 +274,6 @@ fn by_disk(input: &Input, verdict: Verdict) -> Option<Decision> {
             | Verdict::Target { full: true }
     );
     let (mine, peers) = (input.me.disk, input.peer.disk);
-    if mutant(Mutant::InconsistentMayWin) {
-        return None;
-    }
     match (mine == DiskState::Inconsistent, peers == DiskState::Inconsistent) {
         (true, false) if peers > DiskState::Inconsistent => Some(Decision::Target { full }),
         (false, true) if mine > DiskState::Inconsistent => Some(Decision::Source { full }),
@@ -362,13 +354,12 @@ fn policy_input(input: &Input) -> split_brain::Input {
 
 /// Steps 7 to 9: may the direction be taken?
 fn checked(input: &Input, decision: Decision, out: &mut Outcome) -> Result<Decision, Refusal> {
-    let worthless = input.me.disk <= DiskState::Inconsistent && !mutant(Mutant::InconsistentMayWin);
+    let worthless = input.me.disk <= DiskState::Inconsistent;
     if matches!(decision, Decision::Source { .. }) && worthless {
         out.reason = Reason::SourceIsInconsistent;
         return Err(Refusal::Final);
     }
-    let lags = input.writes_elsewhere && !mutant(Mutant::AttachUnderWrites);
-    if input.occasion == Occasion::OwnAttach && lags && !matches!(decision, Decision::Target { .. }) {
+    if input.occasion == Occasion::OwnAttach && input.writes_elsewhere && !matches!(decision, Decision::Target { .. }) {
         // The peer's disk may come to have them, and they be complete then.
         out.reason = Reason::LacksOwnWrites;
         return Err(Refusal::Final);
@@ -388,7 +379,6 @@ fn checked(input: &Input, decision: Decision, out: &mut Outcome) -> Result<Decis
 fn rr_conflict(policy: RrConflict, out: &mut Outcome) -> Result<(), Refusal> {
     out.reason = Reason::PrimaryWouldBeTarget;
     match policy {
-        _ if mutant(Mutant::PrimaryOverwritten) => Ok(()),
         RrConflict::Violently => {
             out.reason = Reason::PrimaryOverwritten;
             Ok(())
@@ -451,7 +441,7 @@ pub fn occasion(state: &StateReceived) -> Option<Occasion> {
             | Replication::SyncTarget
             | Replication::PausedSyncS
             | Replication::PausedSyncT
-    ) && !mutant(Mutant::AgreedIsComparedAnew);
+    );
     if state.replication < Replication::Established || (state.consider_resync && !agreed) {
         Some(Occasion::Connect)
     } else if rest && state.disk == DiskState::Negotiating {
@@ -534,7 +524,7 @@ pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
     let connected = input.replication >= Replication::Established;
     let differs = !input.exposed.is_none() && !input.exposed.same(input.peer_current);
     // Also one whose disk is older than what they have seen: a resync was interrupted, or is about to begin.
-    let protects = input.primary && input.disk <= DiskState::Outdated && !mutant(Mutant::ExposedDataIgnored);
+    let protects = input.primary && input.disk <= DiskState::Outdated;
     if protects && (!connected || input.peer_attaching) && (differs || input.peer_outrun) {
         let reason = if differs { Reason::ExposedDataDiffers } else { Reason::PeerLacksOwnWrites };
         return (UuidsVerdict::Disconnect, reason);
@@ -543,9 +533,7 @@ pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
     if !diskless && connected && input.protocol >= 90 && fresh && input.skip_initial_sync {
         return (UuidsVerdict::SkipInitialSync, Reason::SkipInitialSync);
     }
-    let behind = input.replication > Replication::Established
-        && input.disk <= DiskState::Outdated
-        && !mutant(Mutant::BehindSeesOwn);
+    let behind = input.replication > Replication::Established && input.disk <= DiskState::Outdated;
     let elsewhere = (diskless && (connected || input.primary)) || behind;
     let expose = elsewhere && !input.peer_current.same(Generation::JUST_CREATED);
     (UuidsVerdict::Store { expose: expose.then_some(input.peer_current) }, Reason::UuidsStored)

@@ -3,7 +3,6 @@
 
 use super::{DiskState as D, Reason};
 use crate::config::OnIoError;
-use crate::mutant::{Mutant, mutant};
 
 /// What failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,8 +54,7 @@ pub fn decide(failure: Failure, policy: OnIoError, disk: D, peer_good: bool) -> 
         abort_outstanding: failure == Failure::Forced,
         reason: Reason::ErrorReported,
     };
-    let ignored = failure == Failure::Flush && mutant(Mutant::KeepFailedDisk);
-    if matches!(failure, Failure::ReadAhead | Failure::Discard) || ignored {
+    if matches!(failure, Failure::ReadAhead | Failure::Discard) {
         return Outcome { mark_out_of_sync: failure == Failure::Discard, ..nothing };
     }
     let data = matches!(failure, Failure::Read | Failure::Write);

@@ -4,7 +4,6 @@
 use super::rules::View;
 use super::state::Replication as R;
 use super::{DiskState as D, Reason, Role};
-use crate::mutant::{Mutant, mutant};
 use units::Sector;
 
 /// May a new request proceed?
@@ -117,10 +116,9 @@ pub enum ReadRoute {
 pub fn read(s: &View, context: &ReadContext) -> ReadRoute {
     // Clear bits of an Inconsistent disk mean something once both bitmaps have become one, and while that resync lasts.
     let syncing = s.replication.is_target();
-    let clean = (syncing && context.range_clean) || mutant(Mutant::ReadInconsistent);
+    let clean = syncing && context.range_clean;
     let local = s.disk == D::UpToDate || (s.disk == D::Inconsistent && clean);
-    let good = s.peer_disk == D::UpToDate || (s.peer_disk == D::Inconsistent && mutant(Mutant::ReadWithoutPeer));
-    let remote = good && s.is_together();
+    let remote = s.peer_disk == D::UpToDate && s.is_together();
     match (local, remote) {
         (true, true) if prefers_remote(context) => ReadRoute::Remote,
         (true, _) => ReadRoute::Local,

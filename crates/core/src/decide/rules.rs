@@ -10,7 +10,6 @@ use super::{DiskState as D, Role, StateChangeResult as Code};
 use crate::api::ConnectionState as N;
 use crate::config::{Fencing, OnNoData};
 use crate::members::{Peers, Volumes};
-use crate::mutant::{Mutant, mutant};
 use crate::rows::hit;
 use units::{NodeId, VolumeNr};
 
@@ -289,10 +288,8 @@ pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
         let nine = speaks9(facts, peer);
         let ((disk_min, disk_max), (peer_min, peer_max)) =
             if nine { disk_ranges9(replication) } else { disk_ranges(replication) };
-        if replication != R::SyncTarget || !mutant(Mutant::SourceStaysUpToDate) {
-            let disk = &mut new.volumes[volume].disk;
-            *disk = (*disk).clamp(disk_min, disk_max);
-        }
+        let disk = &mut new.volumes[volume].disk;
+        *disk = (*disk).clamp(disk_min, disk_max);
         let disk = &mut new.pair_mut(peer, volume).disk;
         *disk = (*disk).clamp(peer_min, peer_max);
     });
@@ -350,7 +347,7 @@ fn without_disks(old: &State, new: &mut State, peer: NodeId, volume: VolumeNr) {
     if pair.replication > R::Established && (disk <= D::Failed || pair.disk <= D::Failed) {
         let (own, peers) = disk_ranges(pair.replication);
         let target = own == (D::Inconsistent, D::Outdated);
-        let source = peers == (D::Inconsistent, D::Consistent) && !mutant(Mutant::TargetOutlivesSource);
+        let source = peers == (D::Inconsistent, D::Consistent);
         if source && matches!(pair.disk, D::Consistent | D::Outdated) {
             // The same seen from the source: the peer's copy is no better for its loss.
             new.pair_mut(peer, volume).disk = D::Inconsistent;
@@ -457,7 +454,7 @@ const fn disk_ranges(replication: R) -> ((D, D), (D, D)) {
 
 /// Rule 7: I/O freezes until a peer that got out of reach is fenced.
 fn freeze_unfenced(old: &State, new: &mut State, facts: &Facts) {
-    if facts.fencing != Fencing::ResourceAndStonith || mutant(Mutant::NoFreezeForFencing) {
+    if facts.fencing != Fencing::ResourceAndStonith {
         return;
     }
     let unfenced = |state: &State, peer, volume| {
@@ -487,7 +484,7 @@ fn pause(new: &mut State, peer: NodeId, volume: VolumeNr) {
     };
     match pair.replication {
         R::SyncSource => pair.disk = D::Inconsistent,
-        R::SyncTarget if !mutant(Mutant::SourceStaysUpToDate) => new.volumes[volume].disk = D::Inconsistent,
+        R::SyncTarget => new.volumes[volume].disk = D::Inconsistent,
         _ => {}
     }
 }
@@ -515,7 +512,7 @@ pub fn hard_rules(old: &View, new: &View) -> Result<(), Code> {
     }
     let let_go_of = matches!(new.disk, D::Failed | D::Diskless);
     // Its log and its marks are being made empty: it cannot become a disk again (not in the specification).
-    if old.disk == D::Failed && !let_go_of && !mutant(Mutant::FailedDiskReturns) {
+    if old.disk == D::Failed && !let_go_of {
         return Err(Code::InTransientState);
     }
     Ok(())
@@ -524,8 +521,7 @@ pub fn hard_rules(old: &View, new: &View) -> Result<(), Code> {
 /// Connected to a peer whose data is not better: sanitising would make an outdated disk UpToDate at once, and end a
 /// verify on this node only.
 fn refuses_outdated(replication: R) -> bool {
-    matches!(replication, R::Established | R::WFBitMapS | R::SyncSource | R::PausedSyncS)
-        || (replication.is_verifying() && !mutant(Mutant::OutdateEndsVerify))
+    matches!(replication, R::Established | R::WFBitMapS | R::SyncSource | R::PausedSyncS) || replication.is_verifying()
 }
 
 /// A state, and the volume and peer in it that are judged.
@@ -552,12 +548,12 @@ impl Judge<'_> {
         // Without disks sanitising makes Established of it: no wish ends a handshake that is not over.
         let wished = wanted.replication.is_verifying() || wanted.replication.is_starting();
         let ends_handshake = !old.is_together() && new.replication == R::Established;
-        if wished && ends_handshake && !mutant(Mutant::WishConnects) {
+        if wished && ends_handshake {
             return Err(Code::NeedConnection);
         }
         // A state may be as bad as the one before, as that of a target of an Outdated source is in 9's dialect: that
         // lets nobody become Primary.
-        let rises = new.role == Role::Primary && old.role != Role::Primary && !mutant(Mutant::PrimaryWithoutData);
+        let rises = new.role == Role::Primary && old.role != Role::Primary;
         // In 9's dialect a target stays connected to a source that went bad (`on-io-error pass_on`), and waits.
         let nine = self.about_peer(|p| p.protocol).is_some_and(|version| version >= 110);
         let source_went_bad = old.replication == R::SyncTarget && old.peer_disk == D::UpToDate;
@@ -578,8 +574,7 @@ impl Judge<'_> {
         let s = &View::of(self.state, self.peer, self.volume);
         let facts = self.facts;
         let primary = s.role == Role::Primary;
-        let needs_data = primary && !mutant(Mutant::PrimaryWithoutData);
-        let two_primaries = self.about_peer(|p| p.two_primaries).unwrap_or(false) || mutant(Mutant::TwoPrimaries);
+        let two_primaries = self.about_peer(|p| p.two_primaries).unwrap_or(false);
         let peer_primary = self.peer.is_some_and(|peer| self.state.peers[peer].role() == Role::Primary);
         let protocol = self.about_peer(|p| p.protocol);
         let (connected, beyond) = (s.is_together(), s.is_beyond());
@@ -591,13 +586,10 @@ impl Judge<'_> {
         let rows = [
             (!two_primaries && primary && s.peer == Role::Primary, Code::TwoPrimaries),
             (!two_primaries && primary && peer_primary, Code::OtherVolumePeerPrimary),
-            (
-                s.role == Role::Secondary && facts.volumes[self.volume].open && !mutant(Mutant::DemoteInUse),
-                Code::DeviceInUse,
-            ),
-            (needs_data && !connected && no_good_copy, Code::NoUpToDateDisk),
+            (s.role == Role::Secondary && facts.volumes[self.volume].open, Code::DeviceInUse),
+            (primary && !connected && no_good_copy, Code::NoUpToDateDisk),
             (unfenced && primary && self.peer.is_some(), Code::PrimaryNop),
-            (needs_data && worthless, Code::NoUpToDateDisk),
+            (primary && worthless, Code::NoUpToDateDisk),
             (beyond && s.disk < D::Inconsistent, Code::NoLocalDisk),
             (beyond && s.peer_disk < D::Inconsistent, Code::NoRemoteDisk),
             (beyond && no_good_disk, Code::NoUpToDateDisk),
@@ -607,7 +599,7 @@ impl Judge<'_> {
             ),
             (verify && !self.about_peer(|p| p.verify_alg).unwrap_or(false), Code::NoVerifyAlg),
             (verify && protocol.is_some_and(|version| version < 88), Code::NotSupported),
-            (needs_data && no_good_copy, Code::NoUpToDateDisk),
+            (primary && no_good_copy, Code::NoUpToDateDisk),
             (replication.is_starting() && s.peer_disk == D::DUnknown, Code::NeedConnection),
             (connected && s.peer_disk == D::DUnknown, Code::ConnectedOutdates),
         ];
@@ -655,7 +647,7 @@ impl Judge<'_> {
             (becomes_syncing && was != N::Connected, Code::NeedConnection),
             (spoils && old.replication == R::Established, Code::NoUpToDateDisk),
             (outdates_absent, Code::OutdateWithoutConnection),
-            (undecided && peer_rises && !mutant(Mutant::RisesUndecided), Code::InTransientState),
+            (undecided && peer_rises, Code::InTransientState),
         ];
         decided("soft", rows.iter().rposition(|(matches, _)| *matches), &rows)
     }

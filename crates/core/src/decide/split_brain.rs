@@ -1,7 +1,6 @@
 //! Who loses its changes after a split brain (`docs/spec/connection-and-state.md` 6.2 to 6.6).
 
 use super::Reason;
-use crate::mutant::{Mutant, mutant};
 use crate::rows::hit;
 use wire::AfterSplitBrain;
 
@@ -130,7 +129,6 @@ fn zero_changes(input: &Input) -> Option<Choice> {
 
 fn least_changes(input: &Input) -> Choice {
     match input.me_changes.cmp(&input.peer_changes) {
-        std::cmp::Ordering::Less if mutant(Mutant::WrongVictim) => (Some(Loser::Peer), Reason::FewerChangesLost),
         std::cmp::Ordering::Less => (Some(Loser::Me), Reason::FewerChangesLost),
         std::cmp::Ordering::Greater => (Some(Loser::Peer), Reason::FewerChangesLost),
         std::cmp::Ordering::Equal => tie(input),
@@ -147,7 +145,7 @@ fn one_primary(input: &Input) -> Resolution {
     match input.policies.one {
         AfterSplitBrain::Disconnect => plain((None, Reason::NoSplitBrainPolicy)),
         AfterSplitBrain::Consensus => plain(match no_primary(input) {
-            (Some(loser), _) if primary_loses(loser) && !mutant(Mutant::NoConsensus) => (None, Reason::NoConsensus),
+            (Some(loser), _) if primary_loses(loser) => (None, Reason::NoConsensus),
             choice => choice,
         }),
         AfterSplitBrain::ViolentlyAs0pri => plain(no_primary(input)),
@@ -173,7 +171,6 @@ fn two_primaries(input: &Input) -> Resolution {
 fn demote_loser(input: &Input) -> Resolution {
     let choice = no_primary(input);
     match choice.0 {
-        _ if mutant(Mutant::UndemotedVictim) => plain(choice),
         Some(Loser::Me) if input.me_primary && input.demotable => Resolution { demote: true, ..plain(choice) },
         Some(Loser::Me) if input.me_primary => {
             Resolution { call_pri_lost: true, ..plain((None, Reason::CannotDemote)) }

@@ -1,7 +1,6 @@
 //! Comparison of two nodes' data generations, 8.4 rules (`docs/spec/connection-and-state.md` 5.7).
 
 use super::Reason;
-use crate::mutant::{Mutant, mutant};
 use crate::rows::hit;
 use std::fmt;
 use units::Generation;
@@ -84,9 +83,6 @@ impl UuidSet {
     }
 
     fn undo_sync_start(&mut self) {
-        if mutant(Mutant::KeepSyncStart) {
-            return;
-        }
         self.bitmap = self.history[0];
         self.history[0] = self.history[1];
     }
@@ -329,7 +325,7 @@ fn same_current(input: &Input) -> Comparison {
 /// Rules 40 and 41: equal generations, only a crash can make a difference.
 fn crashed(input: &Input) -> Decided {
     let (me, peer) = (&input.me, &input.peer);
-    if (!me.crashed_primary && !peer.crashed_primary) || mutant(Mutant::IgnoreCrashedPrimary) {
+    if !me.crashed_primary && !peer.crashed_primary {
         return (40, Verdict::NoSync, Reason::SameGeneration);
     }
     if me.primary || peer.primary {
@@ -344,7 +340,7 @@ fn crashed(input: &Input) -> Decided {
         return (41, verdict, Reason::CrashedPrimaryBesidePrimary);
     }
     let source = match (me.crashed_primary, peer.crashed_primary) {
-        (true, true) => !input.resolve_conflicts || mutant(Mutant::BothCrashedSameWay),
+        (true, true) => !input.resolve_conflicts,
         (mine, _) => mine,
     };
     (40, if source { SOURCE } else { TARGET }, Reason::CrashedPrimary)
@@ -352,8 +348,7 @@ fn crashed(input: &Input) -> Decided {
 
 fn different_current(input: &Input) -> Comparison {
     let (mut own, mut peer) = (input.me.uuids, input.peer.uuids);
-    let full = !mutant(Mutant::HistoryWithoutFullSync);
-    let (full_target, full_source) = (Verdict::Target { full }, Verdict::Source { full });
+    let (full_target, full_source) = (Verdict::Target { full: true }, Verdict::Source { full: true });
     let (rule, verdict, reason) = if own.current.same(peer.bitmap) {
         (50, TARGET, Reason::BitmapPeer)
     } else if peer.lost_sync_start(&own, input.protocol) {
@@ -366,8 +361,6 @@ fn different_current(input: &Input) -> Comparison {
         (71, SOURCE, Reason::SourceMissedStart)
     } else if own.in_history(peer.current) {
         (80, full_source, Reason::HistorySelf)
-    } else if own.bitmap.same(peer.bitmap) && !own.bitmap.is_none() && mutant(Mutant::SplitBrainBySource) {
-        (90, if input.resolve_conflicts { SOURCE } else { TARGET }, Reason::BitmapBoth)
     } else if own.bitmap.same(peer.bitmap) && !own.bitmap.is_none() {
         (90, Verdict::SplitBrain { bitmap_usable: true, ancestor_known: true }, Reason::BitmapBoth)
     } else {
@@ -389,7 +382,7 @@ fn different_current(input: &Input) -> Comparison {
 /// which the source has in its history by now. No rule of 8.4 looks at it.
 fn no_order(own: &UuidSet, peer: &UuidSet) -> Decided {
     let parted = |one: &UuidSet, other: &UuidSet| !one.bitmap.is_none() && other.in_history(one.bitmap);
-    let forced = (parted(own, peer) || parted(peer, own)) && !mutant(Mutant::ForcedTargetUnrelated);
+    let forced = parted(own, peer) || parted(peer, own);
     let known = own.history.iter().any(|h| !h.is_none() && peer.in_history(*h));
     let empty = own.in_history(Generation::NONE) && peer.in_history(Generation::NONE);
     if known {

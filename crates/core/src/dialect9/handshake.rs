@@ -2,7 +2,7 @@
 //! (`docs/spec/connection-and-state.md` 4.2, 5.1 to 5.6, 5.8).
 
 use crate::Resource;
-use crate::api::{ConnectionState, Segments, Severity};
+use crate::api::{ConnectionState, Event, Segments, Severity};
 use crate::config::Protocol;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::Kind;
@@ -12,7 +12,6 @@ use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes};
 use crate::dialect9;
 use crate::dialect9::mesh::LostPrimary;
 use crate::members::Volumes;
-use crate::mutant::{Mutant, mutant};
 use units::{Generation, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
 
@@ -266,7 +265,7 @@ impl Resource {
             return Err(Verdict::Retry(reason));
         }
         let both = [own.role, other.role] == [Role::Primary; 2];
-        if both && !self.connections[i].cfg.two_primaries && !mutant(Mutant::TwoPrimaries) {
+        if both && !self.connections[i].cfg.two_primaries {
             return Err(Verdict::Disconnect(Reason::TwoPrimariesMeet));
         }
         Ok(Outcome { bitmap, replication, role: theirs.role, disk: peer_disk, paused })
@@ -294,7 +293,7 @@ impl Resource {
         };
         let found = self.missed_finish_without_bits(i, d, found, own.role);
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
-        self.note(Severity::Info, Some(d), Some(i), found.rule.name(), text);
+        self.tell(Severity::Info, Some(d), Some(i), found.rule.name(), Event::Compared9(found.strategy), text);
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
         let begins = self.begins_by(strategy, reason, [own, other]);
         // What begins, not what was found: a Primary is the source of who crashed as one.
@@ -485,9 +484,6 @@ impl Resource {
         let overwrites = primary[0] && own.disk >= DiskState::Consistent && (dirty || self.in_mesh9());
         match strategy {
             Strategy::NoSync => Ok(Replication::Established),
-            Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if mutant(Mutant::CrashUncopied) => {
-                Ok(Replication::Established)
-            }
             // Whose users go on with the one copy has more than who crashed (5.6).
             Strategy::SourceIfBothFailed | Strategy::TargetIfBothFailed if primary != [false; 2] => Ok(match primary {
                 [true, true] => Replication::Established,
@@ -595,7 +591,7 @@ impl Resource {
     fn forget_equal_bits(&mut self, i: NodeId, d: VolumeNr, part: &Part, outcome: Outcome) {
         let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
-        let failed = self.connections[i].peer_devices[d].write_failed && !mutant(Mutant::FailedWriteForgotten);
+        let failed = self.connections[i].peer_devices[d].write_failed;
         let (slot, unreconciled) = (self.slot(i, d).filter(|_| !failed), self.keeps_bits(i, d));
         let Some(b) = &mut self.devices[d].backing else { return };
         if !good || outcome.replication != Replication::Established || unreconciled {

@@ -27,7 +27,7 @@ use positions::Heard;
 use resync::FlushAsked;
 
 use crate::Resource;
-use crate::api::{ConnectionState, Severity};
+use crate::api::{ConnectionState, Event, Severity};
 use crate::connection::Spoken;
 use crate::decide::state::State;
 use crate::dialect84;
@@ -192,7 +192,8 @@ impl Resource {
             Some(reason) => (reason.name(), reason.to_string()),
             None => ("handshake-refused", "the peer's comparison says that the nodes must not be connected".to_owned()),
         };
-        self.note(Severity::Error, None, Some(i), name, format!("{text}; not connecting any more"));
+        let text = format!("{text}; not connecting any more");
+        self.tell(Severity::Error, None, Some(i), name, Event::GaveUp, text);
         self.stand_alone(i);
     }
 }

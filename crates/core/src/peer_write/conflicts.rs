@@ -5,7 +5,6 @@ use super::PeerAction;
 use super::queue::change_of;
 use crate::Resource;
 use crate::connection::Connection;
-use crate::mutant::{Mutant, mutant};
 use crate::request::{Local, Request, Write};
 use crate::rows::hit;
 use units::{NodeId, SectorRange, VolumeNr};
@@ -22,7 +21,7 @@ impl Resource {
     pub(crate) fn number_is_overdue(&self, i: NodeId) -> bool {
         let c = &self.connections[i];
         let Some((volume, next, since)) = c.held.waiting_for_number() else { return false };
-        let late = self.now >= since + c.cfg.ping_timeout && !mutant(Mutant::NumberAwaited);
+        let late = self.now >= since + c.cfg.ping_timeout;
         late && self.number_is_missing(i, volume, next)
     }
 
@@ -46,7 +45,7 @@ impl Resource {
         let both = c.cfg.two_primaries && self.state.is_primary();
         if !both || c.resolve_conflicts() {
             // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
-            let unwritten = |w: &Write| w.local() == Local::Pending && !mutant(Mutant::SupersededEarly);
+            let unwritten = |w: &Write| w.local() == Local::Pending;
             let lacks_number = both && self.lacks_number_before(i, d, seq);
             let unwritten = range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
             if both && (lacks_number || unwritten) {
@@ -103,12 +102,10 @@ impl Resource {
         }
         // What the peer has answered is older than what it has sent since, and may be waiting for a barrier only.
         // What is frozen is sent again when that ends, on this connection for the first time.
-        let kept = |w: &Write| w.legs.is_kept(i) && w.legs.awaits(i) && mutant(Mutant::FrozenInTheWay);
-        let open = |w: &Write| w.legs.is_unanswered(i) || kept(w);
-        let mut ours = self.own_writes(d, range).filter(|w| open(w)).peekable();
+        let mut ours = self.own_writes(d, range).filter(|w| w.legs.is_unanswered(i)).peekable();
         ours.peek()?;
-        let durable = flags.contains(DpFlags::FUA) && !mutant(Mutant::DurableSuperseded);
-        let refused = |w: &Write| matches!(w.local(), Local::Failed(_)) && !mutant(Mutant::RefusedSupersedes);
+        let durable = flags.contains(DpFlags::FUA);
+        let refused = |w: &Write| matches!(w.local(), Local::Failed(_));
         let contained = ours.any(|w| w.range.contains(range) && (w.fua || !durable) && !refused(w));
         self.note_conflict(d, action, range, contained);
         Some(if contained { Packet::Superseded } else { Packet::RetryWrite })

@@ -7,7 +7,6 @@ use super::PACKET_COST;
 use crate::Resource;
 use crate::api::Segments;
 use crate::device::Device;
-use crate::mutant::{Mutant, mutant};
 use std::collections::VecDeque;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::Packet;
@@ -167,13 +166,13 @@ impl Resource {
     /// completed by the peer either ([`Told`](super::Told)): then no later write depends on it.
     fn blocked_by_epoch(&self, i: NodeId, packet: &Packet) -> bool {
         let epochs = &self.connections[i].epochs;
-        if !epochs.holds_back() || mutant(Mutant::PeerWritesOverlap) {
+        if !epochs.holds_back() {
             return false;
         }
         let write = changes_data(packet) || matches!(packet, Packet::Barrier(_));
         if !write {
             // A read must not overtake writes, nor the state before it.
-            return !mutant(Mutant::ReadBeforeWrite);
+            return true;
         }
         self.devices.values().any(Device::needs_flushes) || epochs.is_trusted()
     }
@@ -191,12 +190,11 @@ impl Resource {
         // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
         let unsettled = dev.generation_in_flight();
         if let Some((range, seq)) = change_of(packet) {
-            let blocked = overlaps(range) && !(matches!(packet, Packet::Data(_)) && mutant(Mutant::PeerWritesOverlap));
-            return unsettled || blocked || self.must_wait_for_local(i, d, range, seq);
+            return unsettled || overlaps(range) || self.must_wait_for_local(i, d, range, seq);
         }
         match packet {
             // An acknowledged write must be seen by a later read (spec 4.2), and must not clear what this sets (2.9).
-            Packet::DataRequest(r) => overlaps(r.range()) && !mutant(Mutant::ReadBeforeWrite),
+            Packet::DataRequest(r) => overlaps(r.range()),
             Packet::OutOfSync(r) => overlaps(r.range()),
             Packet::Bitmap(_) | Packet::CompressedBitmap(_) => !dev.peer_writing.is_empty(),
             _ => false,

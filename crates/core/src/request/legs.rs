@@ -194,8 +194,8 @@ impl Legs {
         leg.is_awaited()
     }
 
-    /// Nothing more of the peer is waited for, which counts as having it: it wants it again, or a
-    /// [`Mutant`](crate::Mutant) ignores its refusal. False: nothing was waited for.
+    /// Nothing more of the peer is waited for, which counts as having it: it wants it again.
+    /// False: nothing was waited for.
     pub(crate) fn waits_no_longer(&mut self, i: NodeId) -> bool {
         let Leg::Sent { answer, accounted } = self.leg(i) else { return false };
         if answer.is_awaited() {

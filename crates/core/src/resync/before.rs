@@ -9,7 +9,6 @@ use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
-use crate::mutant::{Mutant, mutant};
 use crate::state::Afterwards;
 use units::{Generation, NodeId, VolumeNr};
 use wire::DiskState;
@@ -80,7 +79,7 @@ impl Resource {
     }
 
     fn begin_resync(&mut self, i: NodeId, d: VolumeNr, beginning: Beginning) {
-        if self.waits_for(beginning.handler()) && !mutant(Mutant::ResyncBesideHandler) {
+        if self.waits_for(beginning.handler()) {
             self.wait_for_handler(i, d, beginning);
         } else {
             self.begin_now(i, d, beginning);
@@ -123,7 +122,7 @@ impl Resource {
         before.call = None;
         let outlived = std::mem::take(&mut before.outlived);
         let Some(due) = before.due else { return };
-        if outlived && !mutant(Mutant::OutlivedHandlerDecides) {
+        if outlived {
             return self.wait_for_handler(i, d, due);
         }
         before.due = None;
@@ -160,9 +159,7 @@ impl Resource {
     fn enter_sync_target(&mut self, i: NodeId, d: VolumeNr) {
         // With what the source said to be out of sync after the bitmaps had become one: a block is confirmed while it
         // may still be lost here, and then nothing but this bitmap knows of it.
-        if !mutant(Mutant::TargetBitmapLate) {
-            self.write_bitmap(d);
-        }
+        self.write_bitmap(d);
         if let Some(u) = &self.connections[i].peer_devices[d].uuids {
             self.devices[d].exposed = u.current;
         }

@@ -22,7 +22,6 @@ use crate::api::{Segments, Severity};
 use crate::config::ResyncConfig;
 use crate::decide::state::Replication;
 use crate::dialect9::LastPass;
-use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use controller::{Controller, SourceBrake, Work};
 use progress::Marks;
@@ -208,7 +207,7 @@ impl Resource {
     /// disk went and came back would pass for an answer of now, clear a bit whose block was never copied, or let a
     /// write overtake the block. A ping comes back behind all of them; nothing new is asked or answered before.
     pub(crate) fn settle_answers(&mut self, i: NodeId, d: VolumeNr) {
-        if !self.connections[i].peer_devices[d].answers_may_come || mutant(Mutant::StaleAnswers) {
+        if !self.connections[i].peer_devices[d].answers_may_come {
             return;
         }
         self.connections[i].peer_devices[d].resync.settling = Some(self.ping_behind(i));

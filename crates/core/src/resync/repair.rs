@@ -8,7 +8,6 @@ use crate::api::{ConnectionState, Severity};
 use crate::command::disks::KEEPS_BITMAP;
 use crate::decide::rules::View;
 use crate::decide::state::Replication;
-use crate::mutant::{Mutant, mutant};
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
 
@@ -138,7 +137,7 @@ impl Resource {
                 // A Secondary begins no generation without need: but otherwise the marked blocks would never be copied.
                 self.new_generation(d);
             }
-            if nobody || mutant(Mutant::RepairDropsLink) {
+            if nobody {
                 return self.drop_link(i, ConnectionState::NetworkFailure, "verify-repair", text);
             }
             // A Primary whose peer takes leave begins a generation, and copies the marked blocks when it is back. A

@@ -5,7 +5,6 @@ use super::{Block, Resync, Step};
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::decide::state::Replication;
-use crate::mutant::{Mutant, mutant};
 use units::{Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockData, BlockId, BlockRange, BlockRequest, Digest, DiskState, Packet, Role, Socket};
 
@@ -143,7 +142,7 @@ impl Resource {
                 break;
             }
             let comes_early = ask.after > self.heard_up_to(i);
-            if comes_early || (self.occupied(d, range) && !mutant(Mutant::ResyncReadsUnderWrite)) {
+            if comes_early || self.occupied(d, range) {
                 later.push(ask);
                 continue;
             }

@@ -5,7 +5,6 @@ use super::{RETRY, Resync, Step};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
 use crate::decide::state::Replication;
-use crate::mutant::{Mutant, mutant};
 use crate::resource::Op;
 use units::{NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, Digest, Features, Packet, Socket};
@@ -220,10 +219,6 @@ impl Resource {
             let range = block.range;
             let Step::Arrived(data) = std::mem::replace(&mut block.step, Step::Requested) else { continue };
             block.step = Step::Writing(data.clone());
-            if mutant(Mutant::ClearBeforeWritten) {
-                self.clear_out_of_sync(i, d, range);
-                self.send_ack(i, d, Packet::RsWriteAck, range, BlockId::SYNCER);
-            }
             if !self.usable(d) {
                 self.resync_write_done(i, d, id, Err(IoError::Io));
             } else if data == Segments::None {
@@ -276,16 +271,9 @@ impl Resource {
                 if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
                     c.completed(now, since);
                 }
-                if !mutant(Mutant::ClearBeforeWritten) {
-                    self.clear_out_of_sync(i, d, range);
-                    self.send_ack(i, d, Packet::RsWriteAck, range, name);
-                    self.note_in_sync(i, d, range);
-                }
-            }
-            Err(e) if mutant(Mutant::FailedBlockCleared) => {
                 self.clear_out_of_sync(i, d, range);
                 self.send_ack(i, d, Packet::RsWriteAck, range, name);
-                self.data_error(d, "resync write", range, e);
+                self.note_in_sync(i, d, range);
             }
             Err(e) => {
                 self.block_failed(i, d, range);
@@ -329,9 +317,8 @@ impl Resource {
 
     pub(super) fn check_resync_end(&mut self, i: NodeId, d: VolumeNr) {
         let rs = &self.connections[i].peer_devices[d].resync;
-        let all_asked = rs.next_pass.is_some() && mutant(Mutant::FinishTooEarly);
         let copied = rs.blocks.is_empty() && self.bits_left(i, d) <= self.bits_failed(i, d);
-        if rs.finishing.is_some() || !(copied || all_asked) {
+        if rs.finishing.is_some() || !copied {
             return;
         }
         if !self.last_pass_is_over(i, d) {
@@ -352,7 +339,7 @@ impl Resource {
                 continue;
             }
             let target = self.state.replication(i, d) == Replication::SyncTarget;
-            let copied = self.bits_left(i, d) <= self.bits_failed(i, d) || mutant(Mutant::FinishTooEarly);
+            let copied = self.bits_left(i, d) <= self.bits_failed(i, d);
             if target && copied {
                 self.resync_finished_as_target(i, d);
             }

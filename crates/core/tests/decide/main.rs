@@ -8,8 +8,6 @@ mod disks;
 mod handshake84;
 mod kernel_trace;
 mod life;
-#[cfg(feature = "mutants")]
-mod mutants;
 mod pairwise;
 mod protocol;
 mod requests;

@@ -126,8 +126,7 @@ pub(crate) fn arguments() -> Option<String> {
 
 /// Runs until it is killed, or the test is gone.
 pub(crate) fn be_a_node(arguments: &str) {
-    let [name, dir, mutant] = arguments.split(' ').collect::<Vec<_>>().try_into().unwrap();
-    choose_mutant(mutant);
+    let (name, dir) = arguments.split_once(' ').unwrap();
     let text = std::fs::read_to_string(Path::new(dir).join("conf")).unwrap();
     let config = config::load_text(&Memory::default(), Path::new("test"), &text, &LoadOptions::default()).unwrap();
     let options = Options {
@@ -144,14 +143,6 @@ pub(crate) fn be_a_node(arguments: &str) {
     run_with(options, claim, Some(Box::new(application))).unwrap();
 }
 
-#[cfg(feature = "mutants")]
-fn choose_mutant(name: &str) {
-    urbd_engine::choose_mutant(urbd_engine::Mutant::ALL.iter().copied().find(|m| m.name() == name));
-}
-
-#[cfg(not(feature = "mutants"))]
-fn choose_mutant(_: &str) {}
-
 fn run_dir(dir: &Path, name: &str) -> PathBuf {
     dir.join(name)
 }
@@ -164,14 +155,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The node of that name in the configuration `dir/conf`. `mutant`: what it does wrong; empty: nothing.
-    pub(crate) fn start(dir: &Path, name: &str, mutant: &str) -> Node {
+    /// The node of that name in the configuration `dir/conf`.
+    pub(crate) fn start(dir: &Path, name: &str) -> Node {
         let (socket, input) = UnixStream::pair().unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let log = std::fs::File::options().create(true).append(true).open(dir.join(format!("{name}.log"))).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "what_was_promised_survives", "--nocapture"])
-            .env(ARGUMENTS, format!("{name} {} {mutant}", dir.display()))
+            .env(ARGUMENTS, format!("{name} {}", dir.display()))
             .stdin(Stdio::from(OwnedFd::from(input)))
             .stdout(log.try_clone().unwrap())
             .stderr(log)

@@ -1,6 +1,6 @@
 //! Which crate may use which.
 
-use crate::{expect_none, root};
+use crate::{expect_none, root, rust_files};
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -66,18 +66,17 @@ fn every_crate_says_what_it_is_for_and_what_it_must_never_do() {
     expect_none(complaints);
 }
 
-/// Rules can be broken on purpose, but only in tests of the core and the engine, and in the simulator.
+/// Rules are broken on purpose in a copy only (`wrong-rules/`): the product's sources have no switch for it.
 #[test]
-fn the_product_has_no_mutants() {
-    let may = ["core", "sim", "engine"];
+fn rules_are_broken_in_a_copy_only() {
     let mut complaints = Vec::new();
-    for (name, _) in ARROWS.iter().filter(|(name, _)| !may.contains(name)) {
-        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
-        complaints.extend(manifest.contains("mutants").then(|| format!("{name} must not know of mutants")));
-    }
-    for name in may {
+    for (name, _) in ARROWS {
         let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
         complaints.extend(manifest.contains("default =").then(|| format!("{name} has features by default")));
+    }
+    for file in rust_files().iter().filter(|file| !file.path.ends_with("tidy/arrows.rs")) {
+        let switch = file.lines().find(|(_, line)| line.contains("Mutant") || line.contains("mutant("));
+        complaints.extend(switch.map(|(number, _)| format!("{}:{number}: a switch of wrong-rules/", file.path)));
     }
     expect_none(complaints);
 }

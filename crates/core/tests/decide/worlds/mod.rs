@@ -10,9 +10,6 @@ mod node;
 mod oracle;
 mod world;
 
-#[cfg(feature = "mutants")]
-pub(crate) use node::forget_answers;
-
 use oracle::Oracle;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
@@ -223,16 +220,4 @@ pub(crate) fn every_short_history_ends_well() {
     println!("{} times the older generation was forgotten; reasons {:?}", oracle.forgotten, oracle.reasons);
     let wanted = [34, 35, 36, 37, 40, 50, 51, 60, 70, 71, 80, 90, 100];
     assert!(wanted.iter().all(|r| oracle.rules.contains_key(r)), "too tame: only rules {:?} matched", oracle.rules);
-}
-
-/// Rules that the worlds alone must find broken, whatever tables say.
-#[cfg(feature = "mutants")]
-pub(crate) fn worlds_object_to(mutant: urbd_core::Mutant) -> Option<String> {
-    urbd_core::choose_mutant(Some(mutant));
-    forget_answers();
-    let short = || explore_all(LENGTH - 2, LENGTH_WITHOUT_FORCE - 2).map(|_| ());
-    let found = retell().and_then(|()| short()).and_then(|()| explore_all(LENGTH, LENGTH_WITHOUT_FORCE).map(|_| ()));
-    urbd_core::choose_mutant(None);
-    forget_answers();
-    found.err()
 }

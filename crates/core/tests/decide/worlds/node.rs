@@ -37,12 +37,6 @@ thread_local! {
     static ANSWERS: RefCell<HashMap<Question, Judged>> = RefCell::default();
 }
 
-/// Other rules are in force from now on.
-#[cfg(feature = "mutants")]
-pub(crate) fn forget_answers() {
-    ANSWERS.take();
-}
-
 fn judged(old: &StateWord, change: &StateChange, kind: Kind, ctx: &Context) -> Judged {
     let question = (*old, *change, kind, ctx.exposed_is_current, ctx.at_attach, ctx.bitmap_in_use);
     let known = ANSWERS.with_borrow(|answers| answers.get(&question).cloned());

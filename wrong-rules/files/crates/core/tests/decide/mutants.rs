@@ -59,8 +59,8 @@ fn objection(mutant: Option<Mutant>) -> Option<&'static str> {
 fn try_all() -> Vec<&'static str> {
     assert_eq!(objection(None), None, "without a mutant nothing may fail");
     let mut survivors = Vec::new();
-    for mutant in Mutant::ALL.iter().filter(|m| m.layer() == Layer::Decision) {
-        let found = objection(Some(*mutant));
+    for mutant in Mutant::tried().filter(|m| m.layer() == Layer::Decision) {
+        let found = objection(Some(mutant));
         println!("{:32} caught by {}", mutant.name(), found.unwrap_or("NOBODY"));
         survivors.extend(found.is_none().then(|| mutant.rule()));
     }
@@ -83,9 +83,9 @@ fn every_wrong_decision_is_caught() {
 
 #[test]
 fn small_worlds_find_wrong_decisions() {
-    let survivors: Vec<_> = FOUND_BY_WORLDS
-        .iter()
-        .filter(|mutant| match worlds::worlds_object_to(**mutant) {
+    let survivors: Vec<_> = Mutant::tried()
+        .filter(|mutant| FOUND_BY_WORLDS.contains(mutant))
+        .filter(|mutant| match worlds::worlds_object_to(*mutant) {
             Some(text) => {
                 println!("{:32} {}", mutant.name(), text.lines().next().unwrap_or_default());
                 false

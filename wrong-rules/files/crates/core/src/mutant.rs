@@ -1,13 +1,8 @@
 //! Deliberately wrong versions of rules, to try the tests: a test suite that does not object to one lacks a check.
 //!
-//! Without the feature `mutants` [`mutant`] is a constant `false`, and nothing of this is in a program; with it, a
-//! program cannot be built without debug assertions, so that no release has it. `docs/testing.md` says how to add one.
-
-#[cfg(all(feature = "mutants", not(debug_assertions)))]
-compile_error!("the feature `mutants` is for tests: it must not be in a program that is built for use");
+//! This file is not in the product: it is put into a copy, whose rules ask it (`wrong-rules/README.md`).
 
 /// Who must object to a mutant.
-#[cfg(feature = "mutants")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
     /// Tables, properties and model worlds of decisions (`crates/core/tests/decide`).
@@ -19,13 +14,11 @@ pub enum Layer {
 macro_rules! mutants {
     ($($variant:ident $name:literal $layer:ident $rule:literal;)*) => {
         /// A rule that can be broken.
-        #[cfg_attr(not(feature = "mutants"), allow(unreachable_pub, reason = "it is public for tests only"))]
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Mutant {
             $(#[doc = $rule] $variant,)*
         }
 
-        #[cfg(feature = "mutants")]
         impl Mutant {
             /// All of them.
             pub const ALL: &[Mutant] = &[$(Mutant::$variant,)*];
@@ -46,6 +39,13 @@ macro_rules! mutants {
             #[must_use]
             pub const fn layer(self) -> Layer {
                 match self { $(Mutant::$variant => Layer::$layer,)* }
+            }
+
+            /// Those that `WRONG_RULES` names, separated by commas; all without it.
+            pub fn tried() -> impl Iterator<Item = Mutant> {
+                let named = std::env::var("WRONG_RULES").ok();
+                let tried = move |m: &Mutant| named.as_ref().is_none_or(|names| names.split(',').any(|name| name == m.name()));
+                Mutant::ALL.iter().copied().filter(tried)
             }
         }
     };
@@ -198,26 +198,16 @@ mutants! {
     FailedBlockCleared "failed-block-cleared" Cluster "a block that could not be copied stays marked (data 7.6)";
 }
 
-/// Is this rule to be broken now?
-#[cfg(not(feature = "mutants"))]
-#[inline(always)]
-pub(crate) const fn mutant(_: Mutant) -> bool {
-    false
-}
-
-#[cfg(feature = "mutants")]
 thread_local! {
     static CHOSEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
 /// Is this rule to be broken now?
-#[cfg(feature = "mutants")]
 pub(crate) fn mutant(mutant: Mutant) -> bool {
     CHOSEN.get() == Some(mutant)
 }
 
 /// Breaks a rule for everything that this thread does from now on; `None` = none.
-#[cfg(feature = "mutants")]
 pub fn choose_mutant(mutant: Option<Mutant>) {
     CHOSEN.set(mutant);
 }
