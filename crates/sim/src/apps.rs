@@ -329,6 +329,9 @@ impl Cluster {
                 // It may be demoted, or connected again, in this very turn.
                 let primary = volume.word.is_some_and(|w| w.role == Role::Primary);
                 peers.for_each(|peer| volume.alone[peer] |= primary);
+                if let Some(begun_by) = about.filter(|_| !primary) {
+                    self.goes_on_without(n, begun_by, v);
+                }
             }
             reason if chooses_a_victim(reason) => volume.gave_in = true,
             reason if is_outlived(reason, text).is_some() => volume.outlived = is_outlived(reason, text) == Some(true),
@@ -346,6 +349,14 @@ impl Cluster {
             }
             _ => {}
         }
+    }
+
+    /// This copy has part in a generation of that peer, which is Primary: whom that one goes on without, this copy goes
+    /// on without, too.
+    fn goes_on_without(&mut self, n: usize, primary: usize, v: usize) {
+        let without = self.nodes[primary].volumes[v].alone.clone();
+        let mine = self.nodes[n].volumes[v].alone.iter_mut().zip(without).enumerate();
+        mine.filter(|(of, _)| *of != n && *of != primary).for_each(|(_, (mine, theirs))| *mine |= theirs);
     }
 
     /// Looks at a process after its turn.
