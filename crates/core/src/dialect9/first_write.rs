@@ -83,7 +83,9 @@ impl Resource {
     /// A write waits: may it begin, as far as its generation is concerned?
     pub(crate) fn begin_first_write(&mut self, d: VolumeNr) {
         let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
-        if self.devices[d].first_write != FirstWrite::Due || !self.devices[d].incoming.iter().any(writes) {
+        let dev = &self.devices[d];
+        let waits = dev.incoming.iter().any(writes) || !dev.blocked.is_empty();
+        if dev.first_write != FirstWrite::Due || !waits {
             return;
         }
         let mut peers = NodeMask::default();
@@ -118,19 +120,20 @@ impl Resource {
             _ => return,
         }
         self.devices[d].recheck = true;
-        let began = self.begin_generation9(d, NodeMask::default());
+        let began = self.begin_generation9(d, None);
         self.devices[d].first_write = if began { FirstWrite::Telling } else { FirstWrite::Nothing };
     }
 
     /// Begins a generation, if some node could otherwise be taken for equal that is not. Returns whether it did.
-    /// `weak`: nodes that do not have it although they are connected.
-    fn begin_generation9(&mut self, d: VolumeNr, weak: NodeMask) -> bool {
+    /// `by_force`: a copy that was not good counts as good from now on. What is written to it must not be said to be of
+    /// the generation that it lacked something of. These nodes do not have the new one although they are connected.
+    fn begin_generation9(&mut self, d: VolumeNr, by_force: Option<NodeMask>) -> bool {
         if self.state.disk(d) != DiskState::UpToDate {
             return false;
         }
         let day0 = self.devices[d].backing.as_ref().is_some_and(|b| b.md.is_day0());
-        let needed = day0 || self.may_have_caught_up(d);
-        let rotated = self.rotate_slots(d, weak);
+        let needed = by_force.is_some() || day0 || self.may_have_caught_up(d);
+        let rotated = self.rotate_slots(d, by_force.unwrap_or_default());
         let (fresh, primary) = (self.draw_generation(), self.state.is_primary());
         let Some(b) = &mut self.devices[d].backing else { return false };
         let old = b.md.current;
@@ -165,19 +168,19 @@ impl Resource {
     /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others
     /// have, too.
     pub(crate) fn begin_among_peers9(&mut self, d: VolumeNr) {
-        if self.begin_generation9(d, NodeMask::default()) {
+        if self.begin_generation9(d, None) {
             self.devices[d].first_write = FirstWrite::Telling;
         }
     }
 
-    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2),
-    /// unless all slots count from an older one already. In any case it is compared again who has what.
+    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2). It
+    /// is compared again who has what.
     pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
         self.devices[d].first_write = FirstWrite::Nothing;
         let mut bad = NodeMask::default();
         let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
         self.state.pairs(d).filter(inconsistent).for_each(|(i, _)| bad.insert(i));
-        self.begin_generation9(d, bad);
+        self.begin_generation9(d, Some(bad));
         for i in self.connections.ids() {
             if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
                 self.send_forced_uuids(i, d);
