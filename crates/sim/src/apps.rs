@@ -552,6 +552,7 @@ impl Cluster {
         let without = volume.alone.iter_mut().zip(parted_from).enumerate();
         without.filter(|(of, _)| nodes > 2 && *of != n).for_each(|(_, (mine, theirs))| *mine |= theirs);
         volume.came_inconsistent = false;
+        volume.copied = Some((peer, now));
         let whole = crate::ranges::sectors(0, volume.size);
         let content = Payload::read(volume.data.data(), whole);
         // An acknowledgement may have been on its way when the link was lost: then the source has more than it seems.
