@@ -772,7 +772,8 @@ fn op_uses_disk(
         | Op::ResyncRead { device, .. }
         | Op::ResyncWrite { device, .. }
         | Op::ResyncDigest { device, .. }
-        | Op::EpochFlush { device, .. } => *device == d,
+        | Op::EpochFlush { device, .. }
+        | Op::LossFlush { device, .. } => *device == d,
         Op::AlBlock(x) | Op::BitmapPage(x, _) | Op::Superblock(x) | Op::Attach(x) | Op::LogReset(x) => *x == d,
     }
 }

@@ -21,7 +21,7 @@ pub(crate) use handshake::{Attempt, Verdict};
 pub(crate) use mesh::AllUnsettled;
 pub(crate) use positions::Positions;
 pub(crate) use resync::LastPass;
-pub(crate) use survivors::Survivor;
+pub(crate) use survivors::{Loss, Survivor};
 
 use positions::Heard;
 use resync::FlushAsked;
