@@ -68,7 +68,9 @@ impl Cluster {
         let receives = volume.word.is_some_and(|w| w.disk == DiskState::Inconsistent);
         // Or it was overwritten since by what a third node has.
         let overwritten = volume.copied.is_some_and(|(from, at)| from != n && at > request.written.issued);
-        sent && written && !receives && !overwritten && !self.peer_listens(n, peer)
+        // Or it went its own way before this was complete.
+        let parted = volume.alone[n];
+        sent && written && !receives && !overwritten && !parted && !self.peer_listens(n, peer)
     }
 
     /// A barrier was answered: this peer has these writes. With protocol A nothing was known of them before.
