@@ -157,6 +157,9 @@ impl Resource {
         if !self.state.replicates(i, d) {
             return;
         }
+        if !packet.flags.contains(UuidFlags::STABLE) {
+            self.survivor_sees(i, packet.nodes.nodes());
+        }
         if self.source_changed(i, d, &packet) {
             return;
         }

@@ -9,7 +9,7 @@ use crate::dialect9::mesh::LostPrimary;
 use crate::peer_write::PeerWrite;
 use crate::resource::Op;
 use std::cmp::Ordering;
-use units::{Duration, Instant, NodeId, VolumeNr};
+use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{CurrentUuid, Dagtag, Packet, PeerDagtag, Socket};
 
 /// So long a node waits for the other one's word before they connect anew to compare.
@@ -47,6 +47,10 @@ impl Resource {
             let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
             if primary && !self.state.is_connected(i) {
                 self.connections[i].loss = Loss::Writing;
+                // What was said of an earlier loss is not about this one.
+                for c in self.connections.values_mut() {
+                    c.survivor.told.take_if(|told| told.node == i);
+                }
             }
         }
     }
@@ -140,6 +144,11 @@ impl Resource {
         } else {
             self.compare_survivors(i);
         }
+    }
+
+    /// A peer depends on these Primaries: what it has said of an earlier loss of one of them is of the past.
+    pub(super) fn survivor_sees(&mut self, i: NodeId, primaries: NodeMask) {
+        self.connections[i].survivor.named.take_if(|named| primaries.contains(named.node));
     }
 
     /// Both nodes have lost a Primary, and have told each other how much of it they have: both come to the same
