@@ -236,6 +236,19 @@ impl Resource {
         }
     }
 
+    /// A peer's copy has become good: perhaps on another disk, which can be read where the former one could not.
+    pub(crate) fn follow_peers_disks(&mut self, old: &State) {
+        for i in self.connections.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
+            for d in self.devices.ids() {
+                let good = |s: &State| s.peer_disk(i, d) == DiskState::UpToDate;
+                let at_rest = |s: &State| s.replication(i, d) == Replication::Established;
+                if at_rest(old) && !good(old) && at_rest(&self.state) && good(&self.state) {
+                    self.connections[i].peer_devices[d].resync.forget_failed();
+                }
+            }
+        }
+    }
+
     /// P_ENABLE_REPLICATION.
     pub(crate) fn replication_enabled(&mut self, i: NodeId, d: VolumeNr, on: bool) {
         let before = std::mem::replace(&mut self.connections[i].peer_devices[d].wants_writes_when_bad, on);
