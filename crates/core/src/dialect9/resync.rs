@@ -170,10 +170,10 @@ impl Resource {
         }
         self.write_what_comes(i, d);
         // Who is away knows nothing of what comes.
-        let rotated = self.rotate_slots(d, NodeMask::default());
-        if parted.is_some() || !rotated.is_empty() {
-            self.generation_changed(d);
-        }
+        self.rotate_slots(d, NodeMask::default());
+        // What is to come is durable before it is asked for: the source forgets it with each answer, which a loss of
+        // power may take from this disk's cache.
+        self.generation_changed(d);
     }
 
     /// What a target is still to get it may get at any moment, and the others lack that, perhaps: on its disk it is
