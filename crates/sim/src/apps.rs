@@ -178,6 +178,9 @@ impl Cluster {
                 volume.view.includes[n] = count;
                 // It may be in its cache only, until a flush of its own.
                 volume.unflushed.push((now, written.range, peer));
+            } else if request.sent[peer].is_some() && self.nodes[peer].volumes[v].arrived.is_lost(&written) {
+                // That one goes on without it, perhaps, and a loss of power may take what was not flushed.
+                self.nodes[n].volumes[v].doubtful.push(written.range);
             }
         }
         for holder in holders {
