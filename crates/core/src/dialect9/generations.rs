@@ -157,9 +157,10 @@ impl Resource {
         if !self.state.replicates(i, d) {
             return;
         }
-        if !packet.flags.contains(UuidFlags::STABLE) {
-            self.survivor_sees(i, packet.nodes.nodes());
-        }
+        let stable = packet.flags.contains(UuidFlags::STABLE);
+        let primaries = if stable { NodeMask::default() } else { packet.nodes.nodes() };
+        self.survivor_sees(i, primaries);
+        self.witness_sees(i, primaries);
         if self.source_changed(i, d, &packet) {
             return;
         }

@@ -12,7 +12,7 @@ use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
     BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, Role, Socket,
-    StateWord, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
+    StateWord, UuidFlags, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
 };
 
 /// From this version on a request has a name of its own.
@@ -277,10 +277,15 @@ impl Resource {
         }
     }
 
-    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy.
+    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy that hear of it.
     fn good_witnesses(&self, primary: NodeId) -> NodeMask {
         let mut out = NodeMask::default();
-        let good = |i| self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let hears = |u: &Uuids110| !u.flags.contains(UuidFlags::STABLE) && u.nodes.nodes().contains(primary);
+        let told = |i: NodeId| self.connections[i].peer_devices.values().filter_map(|pd| pd.uuids110.as_deref());
+        let good = |i| {
+            let good = self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
+            good && (i == primary || told(i).any(hears))
+        };
         let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
         if answers(primary) {
             out.insert(primary);
@@ -320,6 +325,21 @@ impl Resource {
             }
         }
         self.calm = false;
+    }
+
+    /// A peer depends on these Primaries, and hears of none of the others: it has marked what it does not know to be here,
+    /// and is waited for no more.
+    pub(super) fn witness_sees(&mut self, i: NodeId, primaries: NodeMask) {
+        for c in self.connections.values_mut() {
+            for pd in c.peer_devices.values_mut() {
+                if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
+                    && asked.primary != i
+                    && !primaries.contains(asked.primary)
+                {
+                    asked.waits.remove(i);
+                }
+            }
+        }
     }
 
     /// P_FLUSH_REQUESTS.
