@@ -372,7 +372,7 @@ impl Resource {
             al_clean: md.is_clean(),
             current: md.current,
             exposed: dev.exposed,
-            outrun: dev.outrun,
+            outrun: dev.outrun || dev.lacks_peers_write,
             primary: self.state.is_primary(),
             peer_primary: self.state.peers.values().any(|p| p.role() == wire::Role::Primary),
             connected: self.state.replicates_anywhere(d),
@@ -507,7 +507,9 @@ impl Resource {
             self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
             return false;
         }
-        if outrun && self.devices[d].outrun && self.devices[d].attach_state > DiskState::Outdated {
+        let dev = &self.devices[d];
+        let lacks = outrun && dev.outrun || dev.lacks_peers_write;
+        if lacks && dev.attach_state > DiskState::Outdated {
             self.devices[d].attach_state = DiskState::Outdated;
         }
         true
@@ -768,7 +770,8 @@ fn op_uses_disk(
         | Op::ResyncRead { device, .. }
         | Op::ResyncWrite { device, .. }
         | Op::ResyncDigest { device, .. }
-        | Op::EpochFlush { device, .. } => *device == d,
+        | Op::EpochFlush { device, .. }
+        | Op::LossFlush { device, .. } => *device == d,
         Op::AlBlock(x) | Op::BitmapPage(x, _) | Op::Superblock(x) | Op::Attach(x) | Op::LogReset(x) => *x == d,
     }
 }

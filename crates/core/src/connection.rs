@@ -3,7 +3,7 @@
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
 use crate::decide::state::Replication;
-use crate::dialect9::{AllUnsettled, Nine, Survivor};
+use crate::dialect9::{AllUnsettled, Loss, Nine, Survivor};
 use crate::members::Volumes;
 use crate::peer_epochs::PeerEpochs;
 use crate::peer_write::DataQueue;
@@ -43,8 +43,8 @@ pub(crate) struct Connection {
     pub(crate) unsettled: AllUnsettled,
     /// The position of the last one that this node has (9). Over all sessions.
     pub(crate) heard_at: Option<u64>,
-    /// It was Primary when the link went, and the others have not been told (9).
-    pub(crate) was_primary: bool,
+    /// It was Primary when the link went: have the others been told (9)?
+    pub(crate) loss: Loss,
     /// What the two have told each other of a Primary that both may have lost (9).
     pub(crate) survivor: Survivor,
 
@@ -205,7 +205,7 @@ impl Connection {
             epochs: PeerEpochs::default(),
             unsettled: AllUnsettled::new(),
             heard_at: None,
-            was_primary: false,
+            loss: Loss::Told,
             survivor: Survivor::default(),
             last_heard: Instant(0),
             ping_sent: None,

@@ -29,6 +29,8 @@ pub(crate) struct Device {
     /// Writes were completed that only a peer has: the own disk is too old for the users of this device, also if no
     /// new generation of the peer was heard of.
     pub(crate) outrun: bool,
+    /// The own disk was given up under a write of a peer, which it lacks, and has not been copied to since (9).
+    pub(crate) lacks_peers_write: bool,
     /// Writes were completed that the peer may not have, and the own disk that has them is gone: the peer's data is too
     /// old for the users of this device.
     pub(crate) peer_outrun: bool,
@@ -161,6 +163,7 @@ impl Device {
             backing: None,
             exposed: Generation::NONE,
             outrun: false,
+            lacks_peers_write: false,
             peer_outrun: false,
             peer_refused: false,
             crashed_primary: false,

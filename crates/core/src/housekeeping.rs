@@ -13,6 +13,7 @@ use crate::api::Effect;
 use crate::connection::{Connection, PeerDevice};
 use crate::decide::state::Replication;
 use crate::device::Device;
+use crate::dialect9::Loss;
 use crate::resource::Op;
 use meta::DeviceFlags;
 use units::{NodeId, VolumeNr};
@@ -98,7 +99,7 @@ impl Resource {
             at_rest && !p.repair.is_wanted() && p.resync.is_idle()
         };
         let connection = |(i, c): (NodeId, &Connection)| {
-            c.asked_later.is_none() && c.peer_devices.iter().all(|(d, p)| pair(i, d, p))
+            c.asked_later.is_none() && c.loss == Loss::Told && c.peer_devices.iter().all(|(d, p)| pair(i, d, p))
         };
         self.pending.is_empty()
             && self.again.is_none()

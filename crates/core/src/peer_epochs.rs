@@ -168,6 +168,14 @@ impl Resource {
     /// Flushes the disks that were written to. False if none needs it (write ordering, `docs/spec/...` 1.11).
     fn start_epoch_flush(&mut self, i: NodeId) -> bool {
         let session = self.connections[i].session;
+        let flush = |device, mark| Op::EpochFlush { connection: i, device, session, mark };
+        let flushes = self.flush_all(flush);
+        self.connections[i].epochs.flushes = flushes;
+        flushes > 0
+    }
+
+    /// Flushes the disks whose caches may hold something. Returns how many.
+    pub(crate) fn flush_all(&mut self, op: impl Fn(VolumeNr, u64) -> Op) -> u32 {
         let mut flushes = 0;
         for d in self.devices.ids() {
             let dev = &mut self.devices[d];
@@ -177,11 +185,10 @@ impl Resource {
             if wanted && b.flushing.is_needed() {
                 let mark = b.flushing.mark();
                 flushes += 1;
-                self.disk(d, Op::EpochFlush { connection: i, device: d, session, mark }, DiskOp::Flush);
+                self.disk(d, op(d, mark), DiskOp::Flush);
             }
         }
-        self.connections[i].epochs.flushes = flushes;
-        flushes > 0
+        flushes
     }
 
     pub(crate) fn epoch_flush_done(&mut self, i: NodeId, d: VolumeNr, session: u64, result: Result<(), IoError>) {

@@ -237,6 +237,7 @@ impl Resource {
         if let Err(e) = result {
             self.mark_out_of_sync(i, d, w.range);
             self.data_error(d, "write", w.range, e);
+            self.lacks_peers_write(d);
         }
         if here {
             self.connections[i].peer_devices[d].unacked -= 1;

@@ -11,6 +11,7 @@ use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
 use crate::connection::Connection;
 use crate::decide::routing::{self, Admission, ToPeer};
 use crate::decide::rules::View;
+use crate::dialect9::FirstWrite;
 use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::read::Read;
@@ -282,11 +283,11 @@ impl Resource {
         if frozen
             || self.gives_up_copy(d)
             || self.devices[d].generation_in_flight()
-            || !self.devices[d].first_write.lets_writes_begin()
+            || self.devices[d].first_write != FirstWrite::Nothing
             || self.devices[d].peer_writing.overlapping(write.range).next().is_some()
         {
             // It waited for the activity log, and meanwhile I/O was frozen (spec 1.13), this copy is to be given up, a
-            // generation began, or the other Primary wrote there.
+            // generation began or is due, or the other Primary wrote there.
             return self.put_back(write);
         }
         if !self.state.is_primary() {

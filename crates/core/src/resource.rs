@@ -73,6 +73,7 @@ pub(crate) enum Op {
     ResyncWrite { connection: NodeId, device: VolumeNr, key: u64 },
     ResyncDigest { connection: NodeId, device: VolumeNr, key: u64 },
     EpochFlush { connection: NodeId, device: VolumeNr, session: u64, mark: u64 },
+    LossFlush { lost: NodeId, device: VolumeNr, since: Instant, mark: u64 },
     AlBlock(VolumeNr),
     BitmapPage(VolumeNr, u64),
     Superblock(VolumeNr),
@@ -270,6 +271,12 @@ impl Resource {
                     b.flushing.note_flushed(mark);
                 }
                 self.epoch_flush_done(connection, device, session, result)
+            }
+            Op::LossFlush { lost, device, since, mark } => {
+                if let (Ok(()), Some(b)) = (result, &mut self.devices[device].backing) {
+                    b.flushing.note_flushed(mark);
+                }
+                self.lost_writes_flushed(lost, device, since, result);
             }
             Op::ResyncDigest { .. }
             | Op::AlBlock(_)

@@ -312,6 +312,7 @@ impl Resource {
                 if let Some(b) = &self.devices[d].backing {
                     self.devices[d].exposed = b.md.current;
                     self.devices[d].outrun = false;
+                    self.devices[d].lacks_peers_write = false;
                     self.devices[d].peer_outrun = false;
                 }
             }

@@ -178,6 +178,9 @@ impl Cluster {
                 volume.view.includes[n] = count;
                 // It may be in its cache only, until a flush of its own.
                 volume.unflushed.push((now, written.range, peer));
+            } else if request.sent[peer].is_some() && self.nodes[peer].volumes[v].arrived.is_lost(&written) {
+                // That one goes on without it, perhaps, and a loss of power may take what was not flushed.
+                self.nodes[n].volumes[v].doubtful.push(written.range);
             }
         }
         for holder in holders {
@@ -329,6 +332,9 @@ impl Cluster {
                 // It may be demoted, or connected again, in this very turn.
                 let primary = volume.word.is_some_and(|w| w.role == Role::Primary);
                 peers.for_each(|peer| volume.alone[peer] |= primary);
+                if let Some(begun_by) = about.filter(|_| !primary) {
+                    self.goes_on_without(n, begun_by, v);
+                }
             }
             _ if chooses_a_victim(reason) => volume.gave_in = true,
             Event::Compared9(strategy) if reason != "disk-state-decides" => {
@@ -350,6 +356,14 @@ impl Cluster {
             }
             _ => {}
         }
+    }
+
+    /// This copy has part in a generation of that peer, which is Primary: whom that one goes on without, this copy goes
+    /// on without, too.
+    fn goes_on_without(&mut self, n: usize, primary: usize, v: usize) {
+        let without = self.nodes[primary].volumes[v].alone.clone();
+        let mine = self.nodes[n].volumes[v].alone.iter_mut().zip(without).enumerate();
+        mine.filter(|(of, _)| *of != n && *of != primary).for_each(|(_, (mine, theirs))| *mine |= theirs);
     }
 
     /// Looks at a process after its turn.
@@ -545,6 +559,7 @@ impl Cluster {
         let without = volume.alone.iter_mut().zip(parted_from).enumerate();
         without.filter(|(of, _)| nodes > 2 && *of != n).for_each(|(_, (mine, theirs))| *mine |= theirs);
         volume.came_inconsistent = false;
+        volume.copied = Some((peer, now));
         let whole = crate::ranges::sectors(0, volume.size);
         let content = Payload::read(volume.data.data(), whole);
         // An acknowledgement may have been on its way when the link was lost: then the source has more than it seems.

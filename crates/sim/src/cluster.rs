@@ -170,6 +170,8 @@ pub(crate) struct Volume {
     /// Since the last look at the process: a resync from this peer ended here with all blocks, and a disk without
     /// consistent data was attached.
     pub(crate) synced: Option<usize>,
+    /// The last resync that ended here: from which peer, and when.
+    pub(crate) copied: Option<(usize, Moment)>,
     pub(crate) came_inconsistent: bool,
     /// The volume's size when both copies were last found to be equal; 0: never.
     pub(crate) compared: u64,
@@ -454,6 +456,7 @@ impl Volume {
             doubtful: Vec::new(),
             rotten: Vec::new(),
             synced: None,
+            copied: None,
             came_inconsistent: false,
             compared: 0,
             size: 0,

@@ -58,6 +58,8 @@ pub(crate) struct Arrived {
     writes: BTreeMap<ContentId, (Vec<Range<u64>>, u64)>,
     /// What is covered by a flush.
     flushed: u64,
+    /// What was not, when the power was lost.
+    lost: std::collections::BTreeSet<ContentId>,
     /// The disk failed or was let go of in this turn, perhaps for one that is being attached: what is missing on it is
     /// marked.
     pub(crate) closed: bool,
@@ -88,7 +90,14 @@ impl Arrived {
     /// The power was lost: what no flush has covered may be gone.
     pub(crate) fn lose_power(&mut self) {
         let flushed = self.flushed;
+        let lost = self.writes.iter().filter(|(_, (_, mark))| *mark > flushed).map(|(id, _)| *id);
+        self.lost.extend(lost);
         self.writes.retain(|_, (_, mark)| *mark <= flushed);
+    }
+
+    /// Was it in the disk's cache when the power was lost?
+    pub(crate) fn is_lost(&self, write: &Written) -> bool {
+        self.lost.contains(&write.content)
     }
 
     /// Is all of it on the disk, or in its cache? Of zeroes that is not known.

@@ -65,7 +65,11 @@ impl Cluster {
             _ => volume.arrived.is_whole(&request.written),
         };
         let receives = volume.word.is_some_and(|w| w.disk == DiskState::Inconsistent);
-        sent && written && !receives && !self.peer_listens(n, peer)
+        // Or it was overwritten since by what a third node has.
+        let overwritten = volume.copied.is_some_and(|(from, at)| from != n && at > request.written.issued);
+        // Or it went its own way before this was complete.
+        let parted = volume.alone[n];
+        sent && written && !receives && !overwritten && !parted && !self.peer_listens(n, peer)
     }
 
     /// A barrier was answered: this peer has these writes. With protocol A nothing was known of them before.

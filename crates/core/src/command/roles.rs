@@ -7,7 +7,6 @@ use crate::decide::roles::{self, Promotion, Step};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
 use crate::decide::{DiskState, StateChangeResult as Code};
-use crate::dialect9::FirstWrite;
 use crate::liveness::failure;
 use units::{Duration, Generation, NodeId, NodeMask, VolumeNr};
 use wire::{Role, UuidFlags};
@@ -170,7 +169,7 @@ impl Resource {
                 self.connections.values_mut().for_each(|c| c.discard_my_data = false);
             }
             // With 9's dialect it begins with the first write.
-            let later = self.devices[d].first_write == FirstWrite::Due && !forced.contains(&d);
+            let later = self.devices[d].first_write.is_due() && !forced.contains(&d);
             if forced.contains(&d) && self.has_peers_of_9() {
                 self.begin_forced9(d);
             } else if effects.new_generation && !later {

@@ -21,8 +21,9 @@ pub(crate) enum FirstWrite {
     Due,
     /// There is one. These peers have not said that they are there.
     Pinging(NodeMask),
-    /// It is on its way to the disk; peers are told when it is there.
-    Telling,
+    /// It is on its way to the disk; peers are told when it is there. Is a further one to begin with the write that
+    /// follows, as a peer was lost since?
+    Telling { due: bool },
 }
 
 /// Is 9's dialect spoken with the peer, or would be if it were there?
@@ -37,6 +38,20 @@ impl FirstWrite {
     /// May a write begin?
     pub(crate) fn lets_writes_begin(self) -> bool {
         matches!(self, FirstWrite::Nothing | FirstWrite::Due)
+    }
+
+    /// Is one to begin with a write to come?
+    pub(crate) fn is_due(self) -> bool {
+        matches!(self, FirstWrite::Due | FirstWrite::Telling { due: true })
+    }
+
+    /// From now on one is to begin with the next write, or is not. One that is on its way is told of all the same.
+    fn put_due(&mut self, due: bool) {
+        *self = match (*self, due) {
+            (FirstWrite::Telling { .. }, due) => FirstWrite::Telling { due },
+            (_, true) => FirstWrite::Due,
+            (_, false) => FirstWrite::Nothing,
+        };
     }
 }
 
@@ -53,8 +68,8 @@ impl Resource {
             return;
         }
         let speaks = self.has_peers_of_9();
-        let due = if is == Role::Primary && speaks { FirstWrite::Due } else { FirstWrite::Nothing };
-        self.devices.values_mut().for_each(|dev| dev.first_write = due);
+        let due = is == Role::Primary && speaks;
+        self.devices.values_mut().for_each(|dev| dev.first_write.put_due(due));
     }
 
     /// A Primary has its good disk again: what became of the others meanwhile nobody has written there.
@@ -63,7 +78,7 @@ impl Resource {
         for d in self.devices.ids() {
             let comes = old.role == Role::Primary && !good(old, d) && good(&self.state, d);
             if comes && self.in_mesh9() && self.devices[d].first_write == FirstWrite::Nothing {
-                self.devices[d].first_write = FirstWrite::Due;
+                self.devices[d].first_write.put_due(true);
             }
         }
     }
@@ -75,7 +90,7 @@ impl Resource {
         let waits = speaks_9(&self.connections[i]) && self.state.is_primary();
         let waits = waits && !self.requests.iter().any(|(_, r)| under_way(r));
         if waits {
-            self.devices[d].first_write = FirstWrite::Due;
+            self.devices[d].first_write.put_due(true);
         }
         waits
     }
@@ -83,7 +98,9 @@ impl Resource {
     /// A write waits: may it begin, as far as its generation is concerned?
     pub(crate) fn begin_first_write(&mut self, d: VolumeNr) {
         let writes = |w: &crate::merging::Waiting| !matches!(w.request.kind, RequestKind::Read | RequestKind::Flush);
-        if self.devices[d].first_write != FirstWrite::Due || !self.devices[d].incoming.iter().any(writes) {
+        let dev = &self.devices[d];
+        let waits = dev.incoming.iter().any(writes) || !dev.blocked.is_empty();
+        if dev.first_write != FirstWrite::Due || !waits {
             return;
         }
         let mut peers = NodeMask::default();
@@ -118,19 +135,20 @@ impl Resource {
             _ => return,
         }
         self.devices[d].recheck = true;
-        let began = self.begin_generation9(d, NodeMask::default());
-        self.devices[d].first_write = if began { FirstWrite::Telling } else { FirstWrite::Nothing };
+        let began = self.begin_generation9(d, None);
+        self.devices[d].first_write = if began { FirstWrite::Telling { due: false } } else { FirstWrite::Nothing };
     }
 
     /// Begins a generation, if some node could otherwise be taken for equal that is not. Returns whether it did.
-    /// `weak`: nodes that do not have it although they are connected.
-    fn begin_generation9(&mut self, d: VolumeNr, weak: NodeMask) -> bool {
+    /// `by_force`: a copy that was not good counts as good from now on. What is written to it must not be said to be of
+    /// the generation that it lacked something of. These nodes do not have the new one although they are connected.
+    fn begin_generation9(&mut self, d: VolumeNr, by_force: Option<NodeMask>) -> bool {
         if self.state.disk(d) != DiskState::UpToDate {
             return false;
         }
         let day0 = self.devices[d].backing.as_ref().is_some_and(|b| b.md.is_day0());
-        let needed = day0 || self.may_have_caught_up(d);
-        let rotated = self.rotate_slots(d, weak);
+        let needed = by_force.is_some() || day0 || self.may_have_caught_up(d);
+        let rotated = self.rotate_slots(d, by_force.unwrap_or_default());
         let (fresh, primary) = (self.draw_generation(), self.state.is_primary());
         let Some(b) = &mut self.devices[d].backing else { return false };
         let old = b.md.current;
@@ -165,19 +183,19 @@ impl Resource {
     /// A peer of several is lost while writes are under way that it may lack: they end in a generation that the others
     /// have, too.
     pub(crate) fn begin_among_peers9(&mut self, d: VolumeNr) {
-        if self.begin_generation9(d, NodeMask::default()) {
-            self.devices[d].first_write = FirstWrite::Telling;
+        if self.begin_generation9(d, None) {
+            self.devices[d].first_write = FirstWrite::Telling { due: false };
         }
     }
 
-    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2),
-    /// unless all slots count from an older one already. In any case it is compared again who has what.
+    /// A node is Primary by force: a generation begins at once, and peers whose disks are bad do not have it (7.2). It
+    /// is compared again who has what.
     pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
         self.devices[d].first_write = FirstWrite::Nothing;
         let mut bad = NodeMask::default();
         let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
         self.state.pairs(d).filter(inconsistent).for_each(|(i, _)| bad.insert(i));
-        self.begin_generation9(d, bad);
+        self.begin_generation9(d, Some(bad));
         for i in self.connections.ids() {
             if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
                 self.send_forced_uuids(i, d);
@@ -193,18 +211,21 @@ impl Resource {
 
     /// The generation is on disk: the peers are told before the write.
     pub(crate) fn tell_first_write(&mut self, d: VolumeNr) {
-        if self.devices[d].first_write == FirstWrite::Telling {
-            self.devices[d].first_write = FirstWrite::Nothing;
-            self.devices[d].recheck = true;
+        if self.told_or_not(d) {
             self.tell_uuids(d, UuidFlags::NEW_DATAGEN);
         }
     }
 
     /// The disk is gone. A generation that was on its way to it is told to nobody, and no write waits for that.
     pub(crate) fn first_write_without_disk(&mut self, d: VolumeNr) {
-        if self.devices[d].first_write == FirstWrite::Telling {
-            self.devices[d].first_write = FirstWrite::Nothing;
-            self.devices[d].recheck = true;
-        }
+        self.told_or_not(d);
+    }
+
+    /// No generation is on its way any more. Was one?
+    fn told_or_not(&mut self, d: VolumeNr) -> bool {
+        let FirstWrite::Telling { due } = self.devices[d].first_write else { return false };
+        self.devices[d].first_write = if due { FirstWrite::Due } else { FirstWrite::Nothing };
+        self.devices[d].recheck = true;
+        true
     }
 }

@@ -157,6 +157,10 @@ impl Resource {
         if !self.state.replicates(i, d) {
             return;
         }
+        let stable = packet.flags.contains(UuidFlags::STABLE);
+        let primaries = if stable { NodeMask::default() } else { packet.nodes.nodes() };
+        self.survivor_sees(i, primaries);
+        self.witness_sees(i, primaries);
         if self.source_changed(i, d, &packet) {
             return;
         }
@@ -170,7 +174,7 @@ impl Resource {
             return self.accept_as_equal9(i, d, packet.current);
         }
         if packet.flags.contains(UuidFlags::NEW_DATAGEN) {
-            self.generation_begun_by(i, d, packet.current, packet.nodes.nodes());
+            self.hear_of_generation(i, d, &packet);
         }
         self.answer_stability(i, d, &packet);
     }
@@ -219,6 +223,16 @@ impl Resource {
         self.generation_changed(d);
         let good = Change::from(Set::Disk(d, DiskState::UpToDate));
         self.happened(good.and(Set::PeerDisk(i, d, DiskState::UpToDate)));
+    }
+
+    /// A Primary says that it has begun a generation. Who has connected, and was brought up to date, while that was on
+    /// its way to its disk has it already.
+    fn hear_of_generation(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
+        if self.has_this_generation(i, d) {
+            self.tell_uuids(d, UuidFlags::NONE);
+        } else {
+            self.generation_begun_by(i, d, packet.current, packet.nodes.nodes());
+        }
     }
 
     /// A Primary begins a generation: this copy has part in it, unless it is a target or behind (7.3).

@@ -110,21 +110,31 @@ impl Resource {
     }
 
     /// P_PEERS_IN_SYNC. Who learns something from it, or is the source of who says it, says the same of its own peers.
-    ///
-    /// What is being written here meanwhile may have been refused by a node after the peer has said this.
     pub(crate) fn peers_in_sync(&mut self, i: NodeId, d: VolumeNr, told: &PeersInSync) {
         let size = self.devices[d].size;
         let end = Sector(told.sector.0.saturating_add(told.size.0 / 512)).min(size);
         let range = SectorRange { start: told.sector.min(end), end };
-        if !self.state.replicates(i, d) || self.is_written_to(d, range) {
+        if !self.state.replicates(i, d) {
             return;
         }
         let listed = told.nodes.nodes().and(self.connections.members());
-        let cleared: u64 = listed.into_iter().map(|n| self.clear_out_of_sync(n, d, range)).sum();
+        for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
+            self.part_in_sync(i, d, at, range, listed);
+        }
+    }
+
+    /// What of the extent is in the range. The peer knows nothing of what this node has got since from others: of that it
+    /// has marks towards the peer. What is being written here meanwhile may have been refused by a node after the peer has
+    /// said this.
+    fn part_in_sync(&mut self, i: NodeId, d: VolumeNr, at: u64, range: SectorRange, listed: NodeMask) {
+        let all = self.extent(d, at);
+        let part = SectorRange { start: range.start.max(all.start), end: range.end.min(all.end) };
+        if !self.is_clean(i, d, part) || self.is_written_to(d, part) {
+            return;
+        }
+        let cleared: u64 = listed.into_iter().map(|n| self.clear_out_of_sync(n, d, part)).sum();
         if cleared > 0 || self.state.replication(i, d).is_source() {
-            for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
-                self.tell_who_is_in_sync(d, self.extent(d, at));
-            }
+            self.tell_who_is_in_sync(d, all);
         }
     }
 }

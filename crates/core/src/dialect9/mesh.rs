@@ -85,6 +85,12 @@ impl Resource {
         }
     }
 
+    /// A write of a peer was refused, as the disk is given up: it is too old when it comes back, also if that peer is
+    /// lost before it has begun a generation without it.
+    pub(crate) fn lacks_peers_write(&mut self, d: VolumeNr) {
+        self.devices[d].lacks_peers_write |= self.in_mesh9() && !self.usable(d);
+    }
+
     /// Others are in need of the activity log.
     pub(crate) fn unsettled_leave_log(&mut self, d: VolumeNr) {
         for i in self.connections.ids() {

@@ -21,7 +21,7 @@ pub(crate) use handshake::{Attempt, Verdict};
 pub(crate) use mesh::AllUnsettled;
 pub(crate) use positions::Positions;
 pub(crate) use resync::LastPass;
-pub(crate) use survivors::Survivor;
+pub(crate) use survivors::{Loss, Survivor};
 
 use positions::Heard;
 use resync::FlushAsked;
@@ -99,6 +99,7 @@ impl Resource {
         self.follow_own_disks(old);
         self.follow_outdated(old);
         self.follow_resync9(old);
+        self.follow_peers_disks(old);
         self.follow_equal_copies(old);
         self.follow_lost_disks(old);
         self.tell_stability(old);

@@ -12,7 +12,7 @@ use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
     BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, Role, Socket,
-    StateWord, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
+    StateWord, UuidFlags, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
 };
 
 /// From this version on a request has a name of its own.
@@ -170,10 +170,10 @@ impl Resource {
         }
         self.write_what_comes(i, d);
         // Who is away knows nothing of what comes.
-        let rotated = self.rotate_slots(d, NodeMask::default());
-        if parted.is_some() || !rotated.is_empty() {
-            self.generation_changed(d);
-        }
+        self.rotate_slots(d, NodeMask::default());
+        // What is to come is durable before it is asked for: the source forgets it with each answer, which a loss of
+        // power may take from this disk's cache.
+        self.generation_changed(d);
     }
 
     /// What a target is still to get it may get at any moment, and the others lack that, perhaps: on its disk it is
@@ -236,6 +236,19 @@ impl Resource {
         }
     }
 
+    /// A peer's copy has become good: perhaps on another disk, which can be read where the former one could not.
+    pub(crate) fn follow_peers_disks(&mut self, old: &State) {
+        for i in self.connections.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
+            for d in self.devices.ids() {
+                let good = |s: &State| s.peer_disk(i, d) == DiskState::UpToDate;
+                let at_rest = |s: &State| s.replication(i, d) == Replication::Established;
+                if at_rest(old) && !good(old) && at_rest(&self.state) && good(&self.state) {
+                    self.connections[i].peer_devices[d].resync.forget_failed();
+                }
+            }
+        }
+    }
+
     /// P_ENABLE_REPLICATION.
     pub(crate) fn replication_enabled(&mut self, i: NodeId, d: VolumeNr, on: bool) {
         let before = std::mem::replace(&mut self.connections[i].peer_devices[d].wants_writes_when_bad, on);
@@ -264,10 +277,15 @@ impl Resource {
         }
     }
 
-    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy.
+    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy that hear of it.
     fn good_witnesses(&self, primary: NodeId) -> NodeMask {
         let mut out = NodeMask::default();
-        let good = |i| self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let hears = |u: &Uuids110| !u.flags.contains(UuidFlags::STABLE) && u.nodes.nodes().contains(primary);
+        let told = |i: NodeId| self.connections[i].peer_devices.values().filter_map(|pd| pd.uuids110.as_deref());
+        let good = |i| {
+            let good = self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
+            good && (i == primary || told(i).any(hears))
+        };
         let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
         if answers(primary) {
             out.insert(primary);
@@ -307,6 +325,21 @@ impl Resource {
             }
         }
         self.calm = false;
+    }
+
+    /// A peer depends on these Primaries, and hears of none of the others: it has marked what it does not know to be here,
+    /// and is waited for no more.
+    pub(super) fn witness_sees(&mut self, i: NodeId, primaries: NodeMask) {
+        for c in self.connections.values_mut() {
+            for pd in c.peer_devices.values_mut() {
+                if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
+                    && asked.primary != i
+                    && !primaries.contains(asked.primary)
+                {
+                    asked.waits.remove(i);
+                }
+            }
+        }
     }
 
     /// P_FLUSH_REQUESTS.

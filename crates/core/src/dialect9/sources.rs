@@ -32,8 +32,7 @@ impl Resource {
     }
 
     fn good_source_at_rest(&self, d: VolumeNr) -> Option<NodeId> {
-        // An Outdated one of an equal generation would count as good: what it lacks is not looked at then.
-        let bad = self.state.disk(d) == DiskState::Inconsistent;
+        let bad = matches!(self.state.disk(d), DiskState::Inconsistent | DiskState::Outdated);
         if !bad || !self.in_mesh9() || self.state.pairs(d).any(|(_, p)| p.replication > Replication::Established) {
             return None;
         }

@@ -2,12 +2,14 @@
 //! has more is the source of the other one (`docs/spec/connection-and-state.md` 4.7 step 11, 7.7).
 
 use crate::Resource;
-use crate::api::{ConnectionState, Segments, Severity};
+use crate::api::{ConnectionState, IoError, Segments, Severity};
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
 use crate::dialect9::mesh::LostPrimary;
+use crate::peer_write::PeerWrite;
+use crate::resource::Op;
 use std::cmp::Ordering;
-use units::{Duration, Instant, NodeId, VolumeNr};
+use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{CurrentUuid, Dagtag, Packet, PeerDagtag, Socket};
 
 /// So long a node waits for the other one's word before they connect anew to compare.
@@ -26,12 +28,30 @@ pub(crate) struct Survivor {
     gets: Option<LostPrimary>,
 }
 
+/// A peer that was Primary, and was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// There is none, or the others have been told how much of its writes this node has.
+    #[default]
+    Told,
+    /// Some of them are on their way to a disk, perhaps.
+    Writing,
+    /// So many disks are still to make them durable, since then.
+    Flushing(u32, Instant),
+}
+
 impl Resource {
     /// Which peers are lost with this change that were Primary.
     pub(crate) fn note_lost_primaries(&mut self, old: &State) {
         for i in self.connections.ids() {
             let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
-            self.connections[i].was_primary |= primary && !self.state.is_connected(i);
+            if primary && !self.state.is_connected(i) {
+                self.connections[i].loss = Loss::Writing;
+                // What was said of an earlier loss is not about this one.
+                for c in self.connections.values_mut() {
+                    c.survivor.told.take_if(|told| told.node == i);
+                }
+            }
         }
     }
 
@@ -41,13 +61,50 @@ impl Resource {
     }
 
     /// Once a turn: of Primaries that were lost the others are told how much of it this node has, after they have heard
-    /// what became of its disk.
+    /// what became of its disk, and when all of that is durable: they may forget what they have marked.
     pub(crate) fn tell_of_lost_primaries(&mut self) {
         for lost in self.connections.ids() {
-            let due = std::mem::take(&mut self.connections[lost].was_primary) && !self.state.is_connected(lost);
-            if due && self.in_mesh9() {
+            if self.connections[lost].loss == Loss::Told {
+                continue;
+            }
+            let due = !self.state.is_connected(lost) && self.in_mesh9();
+            if due && !self.has_lost_writes(lost) {
+                continue;
+            }
+            self.connections[lost].loss = Loss::Told;
+            if due {
                 self.tell_survivors(lost);
             }
+        }
+    }
+
+    /// Is all durable that this node has got from a peer that is gone?
+    fn has_lost_writes(&mut self, lost: NodeId) -> bool {
+        let session = self.connections[lost].session;
+        let over = |w: &PeerWrite| w.connection == lost && w.session != session;
+        let lingers = self.peer_writes.iter().any(|(_, w)| over(w) && self.usable(w.device));
+        if self.connections[lost].loss == Loss::Writing && !lingers {
+            let since = self.now;
+            let left = self.flush_all(|device, mark| Op::LossFlush { lost, device, since, mark });
+            self.connections[lost].loss = Loss::Flushing(left, since);
+        }
+        matches!(self.connections[lost].loss, Loss::Flushing(0, _))
+    }
+
+    /// One of these flushes has ended.
+    pub(crate) fn lost_writes_flushed(
+        &mut self,
+        lost: NodeId,
+        d: VolumeNr,
+        since: Instant,
+        result: Result<(), IoError>,
+    ) {
+        if result.is_err() {
+            self.flush_error(d);
+        }
+        match &mut self.connections[lost].loss {
+            Loss::Flushing(left, begun) if *begun == since => *left -= 1,
+            _ => {}
         }
     }
 
@@ -87,6 +144,11 @@ impl Resource {
         } else {
             self.compare_survivors(i);
         }
+    }
+
+    /// A peer depends on these Primaries: what it has said of an earlier loss of one of them is of the past.
+    pub(super) fn survivor_sees(&mut self, i: NodeId, primaries: NodeMask) {
+        self.connections[i].survivor.named.take_if(|named| primaries.contains(named.node));
     }
 
     /// Both nodes have lost a Primary, and have told each other how much of it they have: both come to the same
@@ -137,9 +199,10 @@ impl Resource {
         }
     }
 
-    /// Is the peer about to say how much it has of a lost Primary's writes?
+    /// Is the peer about to say how much it has of a lost Primary's writes, or this node?
     pub(super) fn awaits_survivor(&self, i: NodeId) -> bool {
-        self.connections[i].survivor.until.is_some()
+        let mut losses = self.connections.values().map(|c| c.loss);
+        self.connections[i].survivor.until.is_some() || losses.any(|loss| loss != Loss::Told)
     }
 
     /// When a node has waited long enough for such a word.

@@ -70,6 +70,7 @@ impl Resource {
 
     pub(super) fn refuse_peer_write(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, block_id: BlockId) {
         self.connections[i].peer_devices[d].refused_writes = true;
+        self.lacks_peers_write(d);
         self.send_ack(i, d, Packet::NegAck, range, block_id);
     }
 

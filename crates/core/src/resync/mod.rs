@@ -134,6 +134,11 @@ enum Step {
 }
 
 impl Resync {
+    /// What could not be copied may be tried again.
+    pub(crate) fn forget_failed(&mut self) {
+        self.failed = None;
+    }
+
     /// A ping was answered: is it the one that so many answers were to be counted for?
     fn is_last_answer(left: &mut Option<u32>) -> bool {
         let Some(pings) = *left else { return false };
