@@ -3,8 +3,9 @@
 //! Nobody may have gone on in between. So the peer is asked first, and waited for as long as a Primary waits for a
 //! silent peer (`timeout`), unless this node was alone already. Then:
 //!
-//! * what was good here is to be overwritten by the peer, or the peer is Primary: it was promoted meanwhile. What the
-//!   applications hold in their caches is about data that is gone, so the command fails, and their I/O with it;
+//! * what was good here is to be overwritten by another generation of the peer, or the peer is Primary: it was promoted
+//!   meanwhile. What the applications hold in their caches is about data that is gone, so the command fails, and their
+//!   I/O with it;
 //! * the promotion succeeds as any other, with `fence-peer` where that is configured; alone, a generation begins;
 //! * the promotion is refused for now (the peer could not be fenced, no good copy can be reached): the I/O waits, until
 //!   the peer is reached or its state changes, or the administrator lets it go on (`resume-io`, `primary`).
@@ -165,9 +166,17 @@ impl Resource {
     fn was_replaced(&self, d: VolumeNr, found: DiskState) -> bool {
         use Replication::{PausedSyncT, StartingSyncT, SyncTarget, WFBitMapT, WFSyncUUID};
         let target = |repl| matches!(repl, WFBitMapT | StartingSyncT | WFSyncUUID | SyncTarget | PausedSyncT);
-        let becomes_target = self.state.pairs(d).any(|(_, pair)| target(pair.replication));
-        let (good, disk) = (found >= DiskState::Consistent, self.state.disk(d));
-        good && (becomes_target || matches!(disk, DiskState::Inconsistent | DiskState::Outdated))
+        let source = self.state.pairs(d).find(|(_, pair)| target(pair.replication)).map(|(i, _)| i);
+        let bad = matches!(self.state.disk(d), DiskState::Inconsistent | DiskState::Outdated);
+        found >= DiskState::Consistent && source.map_or(bad, |i| !self.peer_has_generation(i, d))
+    }
+
+    /// Does the peer have this node's generation? Then nobody has gone on alone: what a crash has left different is
+    /// copied from who has not crashed, as 9's dialect does it (5.8, A10), and what waits here is written again.
+    fn peer_has_generation(&self, i: NodeId, d: VolumeNr) -> bool {
+        let theirs = self.connections[i].peer_devices[d].uuids.map(|told| told.current);
+        let own = self.devices[d].backing.as_ref().map(|b| b.md.current);
+        own.zip(theirs).is_some_and(|(own, theirs)| own.same(theirs))
     }
 
     fn look_of_all(&self) -> Vec<Look> {

@@ -1,6 +1,6 @@
 //! A Primary whose process ended, and the next one that wants to be Primary again for the applications that wait.
 
-use crate::rig::{Pair, VOLUME};
+use crate::rig::{Pair, Shape, VOLUME};
 use units::Duration;
 use urbd_core::{Access, Command, Effect, Resource, ResourceConfig};
 use wire::{ConnState, DiskState, Role};
@@ -120,6 +120,40 @@ fn if_the_peer_was_primary_meanwhile_it_fails() {
     assert_eq!(role(&pair, 0), Role::Secondary);
     pair.until(MINUTE, |p| p.states() == [ConnState::Connected; 2]);
     assert_eq!(role(&pair, 0), Role::Secondary, "nor later");
+}
+
+/// In 9's dialect the copy of who has not crashed is the better one of two of one generation (5.8, A10): that is no
+/// other one's data. What another Primary has written is.
+#[test]
+fn in_9s_dialect_what_a_crash_left_is_copied_from_the_peer() {
+    for peer_writes in [false, true] {
+        let newest = |cfg: &mut ResourceConfig| cfg.connections[0].max_version = wire::Version::MAX.number();
+        let mut pair = Pair::on(Shape { version: meta::Version::V09, ..Shape::DEFAULT }, true, newest);
+        pair.writes(20, 4, || 7);
+        let generation = |p: &Pair, n: usize| p.nodes[n].core.generations(VOLUME).unwrap()[0].base();
+        let before = generation(&pair, 0);
+        kill(&mut pair);
+        if peer_writes {
+            pair.command(1, Command::Primary { force: false });
+            pair.run(100);
+            pair.write_on(1, 3);
+            pair.run(100);
+            pair.command(1, Command::Secondary { force: false });
+            pair.run(100);
+        }
+        restart(&mut pair, false);
+        pair.link();
+        if peer_writes {
+            pair.until(MINUTE, failed);
+            assert!(pair.nodes[0].notes.contains(&"replaced-meanwhile"));
+            assert_eq!(role(&pair, 0), Role::Secondary);
+            continue;
+        }
+        pair.until(MINUTE, |p| role(p, 0) == Role::Primary);
+        pair.until(MINUTE, |p| p.states() == [ConnState::Connected; 2]);
+        assert_eq!([0, 1].map(|n| generation(&pair, n)), [before; 2]);
+        pair.writes(20, 4, || 9);
+    }
 }
 
 fn fenced(cfg: &mut ResourceConfig) {

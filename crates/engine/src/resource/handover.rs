@@ -57,6 +57,13 @@ struct Leaving {
     alone: bool,
 }
 
+impl Leaving {
+    /// Of its disks, too, as whoever goes down.
+    fn lets_go(&self) -> bool {
+        matches!(self.stage, Stage::GoingDown | Stage::AtOnce)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// A device is being attached, detached or resized, which needs this process.
@@ -181,17 +188,21 @@ impl Runner {
         }
     }
 
-    /// Tells the keeper which volumes this Primary uses without their disk.
+    /// Tells the keeper which volumes this Primary uses without their disk. It must know before the peer is asked, or
+    /// told: the peer then begins a generation that the disk lacks. Of who leaves it counts what it was until then.
     pub(super) fn note_detached(&mut self) {
         let waiting = self.fuse.as_ref().is_none_or(FuseServer::is_waiting);
-        if waiting || self.handover.watched.is_none() || self.is_leaving() || self.stopped.is_some() {
+        let lets_go = self.handover.leaving.as_ref().is_some_and(Leaving::lets_go);
+        if waiting || self.handover.watched.is_none() || self.stopped.is_some() || lets_go {
             return;
         }
         let snapshot = self.core.snapshot();
-        let primary = snapshot.role == wire::Role::Primary;
+        let primary =
+            if self.is_leaving() { self.handover.noted.is_some() } else { snapshot.role == wire::Role::Primary };
         for device in &snapshot.devices {
             let volume = device.volume;
-            let detached = primary && device.disk == wire::DiskState::Diskless;
+            let gone = device.disk <= wire::DiskState::Negotiating || self.commands.gives_up(volume);
+            let detached = primary && gone;
             if detached == self.handover.detached.contains(&volume) {
                 continue;
             }
