@@ -273,6 +273,30 @@ def test_if_the_peer_was_promoted_meanwhile_io_fails(cluster):
         nothing_is_left(n)
 
 
+def test_a_peer_that_has_come_since_the_last_restart_is_asked_as_well(cluster):
+    """What one process has told the next one is over when that one serves."""
+    a, b = two_nodes(cluster, size=SIZE)
+    b.stop()
+    app = Application(a.device(), 0)
+    app.goes_on()
+    restart(a)
+    app.goes_on()
+    b.start()
+    cluster.wait_synced()
+    app.goes_on()
+    a.kill_process()
+    b.wait(conn="Connecting")
+    b.urbd("primary", "r0")
+    b.write(8 * MIB, b"\x42" * BLOCK)
+    a.start()
+    eventually("I/O fails", lambda: app.problem, 30)
+    assert "their I/O fails" in a.log()
+    app.join(20)
+    os.close(app.fd)
+    cluster.wait_synced()
+    assert a.state()["role"] == "Secondary" and "split-brain" not in a.log()
+
+
 def test_io_waits_for_a_peer_that_could_not_be_fenced(cluster):
     a, b = cluster.node("a"), cluster.node("b")
     cluster.configure(disk="fencing resource-only;", handlers='fence-peer "exit 1";')

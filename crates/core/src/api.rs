@@ -2,7 +2,7 @@
 //! Nothing here carries payload: callers name it by [`BufRef`]. The crate's head has the order of calls.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
-use units::{ByteLen, Generation, NodeId, Sector, SectorRange, VolumeNr};
+use units::{ByteLen, Generation, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 
 /// A piece of a payload buffer that the caller (the engine) owns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -542,8 +542,9 @@ pub enum Command {
         /// Also without UpToDate data, or without fencing the peer.
         force: bool,
     },
-    /// Become Primary again as before this process, which had no peer if so. Fails only if a peer went on meanwhile.
-    PrimaryAgain(bool),
+    /// Become Primary again as before this process. The last one was connected with these peers, if that is known. Fails
+    /// only if a peer went on meanwhile.
+    PrimaryAgain(Option<NodeMask>),
     /// Become Secondary. Fails while a device is held open.
     Secondary {
         /// Fail the openers' I/O instead of refusing.

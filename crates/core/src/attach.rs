@@ -310,6 +310,7 @@ impl Resource {
         }
         let full_sync = attach.bitmap == Bitmap::SetAll;
         let outdated_peers = self.outdated_peers(&md, attach.peer_disk.is_some());
+        let left_beside = input.flags.primary_ind.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
         let dev = &mut self.devices[d];
         let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
         let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
@@ -317,7 +318,7 @@ impl Resource {
         let first = layout.geometry().al().blocks().wrapping_mul(self.starts.log_rounds).wrapping_neg();
         dev.crashed_primary = attach.crashed_primary;
         dev.attach_state = attach.disk;
-        dev.left_alone = input.flags.primary_ind && !input.flags.connected_ind;
+        dev.left_beside = left_beside;
         dev.outdated_peers = outdated_peers;
         dev.backing = Some(Backing {
             opened,
@@ -384,12 +385,17 @@ impl Resource {
 
     /// Peers whose disks are Outdated as far as the metadata know; nobody if that does not count.
     fn outdated_peers(&self, md: &Superblock, counts: bool) -> NodeMask {
-        let mut outdated = NodeMask::default();
+        if counts { self.flagged_peers(md, PeerFlags::OUTDATED) } else { NodeMask::default() }
+    }
+
+    /// Peers of which the metadata say this.
+    fn flagged_peers(&self, md: &Superblock, flag: PeerFlags) -> NodeMask {
+        let mut flagged = NodeMask::default();
         let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
-        for i in self.connections.ids().filter(|i| counts && md.peers[owner(*i)].flags.contains(PeerFlags::OUTDATED)) {
-            outdated.insert(i);
+        for i in self.connections.ids().filter(|i| md.peers[owner(*i)].flags.contains(flag)) {
+            flagged.insert(i);
         }
-        outdated
+        flagged
     }
 
     /// What the metadata say of all peers: one that was connected counts, that one is Outdated only if all are.

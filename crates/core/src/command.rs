@@ -186,8 +186,8 @@ impl Resource {
                 self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
                 Ok(())
             }
-            Command::PrimaryAgain(alone) => {
-                self.primary_again(id, alone);
+            Command::PrimaryAgain(beside) => {
+                self.primary_again(id, beside);
                 Ok(())
             }
             Command::Secondary { force } => {

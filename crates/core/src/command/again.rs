@@ -1,7 +1,7 @@
 //! Becoming Primary again: a node whose process ended while its devices were in use, and whose applications wait.
 //!
-//! Nobody may have gone on in between. So the peer is asked first, and waited for as long as a Primary waits for a
-//! silent peer (`timeout`), unless this node was alone already. Then:
+//! Nobody may have gone on in between. So each peer that was connected is asked first, and waited for as long as a
+//! Primary waits for a silent peer (`timeout`). This node went on without the others before, too. Then:
 //!
 //! * what was good here is to be overwritten by another generation of the peer, or the peer is Primary: it was promoted
 //!   meanwhile. What the applications hold in their caches is about data that is gone, so the command fails, and their
@@ -17,7 +17,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::state::{Replication, VolumeState};
 use crate::liveness::failure;
 use crate::members::Volumes;
-use units::{Duration, Instant, NodeId, VolumeNr};
+use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Role};
 
 /// The wish to be Primary again.
@@ -25,8 +25,8 @@ use wire::{DiskState, Role};
 pub(crate) struct Again {
     /// The command that ends when it comes true, or cannot.
     id: u64,
-    /// The previous process knew no peer that was connected.
-    alone: bool,
+    /// The peers that the previous process was connected with, if it has said so.
+    beside: Option<NodeMask>,
     since: Instant,
     stage: Progress,
     /// What each volume's disk was when it was attached.
@@ -49,10 +49,10 @@ enum Progress {
 type Look = (bool, DiskState, DiskState, Role);
 
 impl Resource {
-    /// `alone`: it is known that the previous process had no peer.
-    pub(super) fn primary_again(&mut self, id: u64, alone: bool) {
+    /// `beside`: the peers that the previous process was connected with, if that is known.
+    pub(super) fn primary_again(&mut self, id: u64, beside: Option<NodeMask>) {
         let (since, stage) = (self.now, Progress::Waiting);
-        self.again = Some(Again { id, alone, since, stage, found: None, resumed: false });
+        self.again = Some(Again { id, beside, since, stage, found: None, resumed: false });
     }
 
     /// Does what is due about it.
@@ -100,13 +100,13 @@ impl Resource {
             disk => (d, disk),
         };
         let states: Volumes<DiskState> = self.state.volumes.iter().map(found).collect();
-        let alone = self.devices.values().all(|d| d.left_alone);
+        let (noted, patience) = (self.left_beside(), self.patience_with_peers());
         let Some(again) = &mut self.again else { return };
         let found = again.found.get_or_insert(states).clone();
-        let over = again.alone || alone || again.resumed;
+        let beside = again.beside.or(noted);
         let force = again.resumed && found.values().all(|disk| *disk >= DiskState::Consistent);
-        let deadline = again.since + self.patience_with_peers();
-        if self.peer_is_awaited(over || self.now >= deadline) {
+        let over = again.resumed || self.now >= again.since + patience;
+        if self.peer_is_awaited(|i| !over && beside.is_none_or(|beside| beside.contains(i))) {
             return;
         }
         if let Some(d) = self.devices.ids().find(|d| self.was_replaced(*d, found[*d])) {
@@ -149,11 +149,20 @@ impl Resource {
         false
     }
 
-    /// May a peer still say what it has? `enough`: who has not been heard of by now is not waited for.
-    fn peer_is_awaited(&self, enough: bool) -> bool {
+    /// The peers that this node was connected with when it crashed, as the metadata of all volumes say.
+    fn left_beside(&self) -> Option<NodeMask> {
+        let mut beside = NodeMask::default();
+        for device in self.devices.values() {
+            device.left_beside?.into_iter().for_each(|i| beside.insert(i));
+        }
+        Some(beside)
+    }
+
+    /// May a peer still say what it has? `awaited`: is one waited for that has not been heard of?
+    fn peer_is_awaited(&self, awaited: impl Fn(NodeId) -> bool) -> bool {
         self.connections.iter().any(|(i, c)| match (&c.link, self.state.connection(i)) {
             (_, ConnectionState::StandAlone) => false,
-            (None, _) => !enough,
+            (None, _) => awaited(i),
             (Some(_), _) => !self.devices.ids().all(|d| self.state.replicates(i, d)),
         }) || self.state.volumes.values().any(|v| v.disk == DiskState::Negotiating)
     }

@@ -1,7 +1,7 @@
 //! A Primary whose process ended, and the next one that wants to be Primary again for the applications that wait.
 
 use crate::rig::{Pair, Shape, VOLUME};
-use units::Duration;
+use units::{Duration, NodeMask};
 use urbd_core::{Access, Command, Effect, Resource, ResourceConfig};
 use wire::{ConnState, DiskState, Role};
 
@@ -23,7 +23,7 @@ fn kill(pair: &mut Pair) {
     node.core = Resource::new(node.cfg.clone(), 19);
 }
 
-/// It is killed; the next one attaches, and wants to be Primary again.
+/// It is killed; the next one attaches, and wants to be Primary again. `alone`: as one that had no peer.
 fn restart(pair: &mut Pair, alone: bool) {
     kill(pair);
     let now = pair.now;
@@ -33,7 +33,7 @@ fn restart(pair: &mut Pair, alone: bool) {
     let (peer, discard_my_data, tentative) = (node.peer, false, false);
     node.core.on_command(now, 1, Command::Attach { volume: VOLUME });
     node.core.on_command(now, 2, Command::Connect { peer, discard_my_data, tentative });
-    node.core.on_command(now, 3, Command::PrimaryAgain(alone));
+    node.core.on_command(now, 3, Command::PrimaryAgain(alone.then(NodeMask::default)));
     pair.run(100);
 }
 
@@ -203,7 +203,7 @@ fn the_administrator_lets_it_go_on() {
 fn the_device_is_announced_when_it_may_be_used() {
     let mut core = Resource::new(Pair::new(true).nodes[0].cfg.clone(), 5);
     let now = units::Instant(1);
-    core.on_command(now, 1, Command::PrimaryAgain(true));
+    core.on_command(now, 1, Command::PrimaryAgain(Some(NodeMask::default())));
     core.on_turn_end(now);
     let effects: Vec<Effect> = std::iter::from_fn(|| core.poll_effect()).collect();
     let usable = |e: &Effect| matches!(e, Effect::Device { access: Access::ReadWrite, .. });
