@@ -13,6 +13,9 @@ use std::collections::BTreeSet;
 use units::{BitSet, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 
+/// Pages of a bitmap that are being written at the same time, at most. All of them would be the bitmap once more.
+const PAGES_AT_ONCE: usize = 256;
+
 /// What is being written for one device.
 #[derive(Debug, Default)]
 pub(crate) struct MdWriter {
@@ -246,7 +249,10 @@ impl Resource {
         let mut pages = Vec::new();
         let mut from = 0;
         let mut later = Vec::new();
-        while let Some(page) = b.dirty.take_any(from) {
+        let room = PAGES_AT_ONCE.saturating_sub(b.writer.pages.len());
+        while pages.len() < room
+            && let Some(page) = b.dirty.take_any(from)
+        {
             from = page + 1;
             if b.writer.pages.contains(&page) {
                 later.push(page);
@@ -257,7 +263,7 @@ impl Resource {
         for &page in &later {
             b.dirty.note_set(page..page + 1);
         }
-        b.writer.all_pages = !later.is_empty();
+        b.writer.all_pages = pages.len() == room || !later.is_empty();
         for page in pages {
             self.emit_bitmap_page(d, page, false);
         }
