@@ -546,6 +546,45 @@ def test_a_version_that_promises_something_else_does_not_take_over(cluster):
         nothing_is_left(n)
 
 
+class NewerKeeper(DyingKeeper):
+    """It has been given something that this version does not know."""
+
+    def obey(self, conn):
+        message, descriptors, _, _ = socket.recv_fds(conn, 8, 1)
+        self.held += descriptors
+        if len(message) < 8:
+            return
+        if message[1] == 2:  # fetch
+            socket.send_fds(conn, [bytes([message[0], self.ITEM, 99]) + message[3:]], [0])
+        conn.sendall(bytes([message[0], self.DONE]) + message[2:])
+        if message[1] == 3:  # watch
+            self.watchers.append(conn.dup())
+
+
+def test_nor_does_one_that_is_too_old_to_know_all_that_is_kept(cluster):
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    [keeper], before = a.keepers(), a.serving()
+    a.freeze()
+    os.kill(keeper, signal.SIGKILL)
+    eventually("the keeper has ended", lambda: not a.keepers(), 10)
+    os.unlink(os.path.join(a.run_dir, "r0.keeper"))
+    newer = NewerKeeper(a)
+    try:
+        a.thaw()
+        eventually("it keeps the device", lambda: newer.watchers, 20)
+        r = a.call("restart", "r0")
+        assert r.rc == 1 and "this version does not know" in r.err, r
+        app.goes_on()
+        assert a.serving() == before
+    finally:
+        newer.die()
+        newer.end()
+    app.end()
+    nothing_is_left(a)
+
+
 @pytest.mark.parametrize("during", ["resync", "verify", "detached"])
 def test_restarts_and_kills_in_the_middle_of(cluster, during):
     a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)

@@ -65,14 +65,14 @@ def put_right(a, b):
 
 
 COMMANDS = [["disconnect", "r0"], ["verify", "r0"], ["invalidate-remote", "r0"]]
-# In 9's dialect a process without a disk does not connect yet; in 8.4's a device grows when its disks are attached.
-OF_DIALECT = {"8.4": ["detach", "r0"], "9": ["resize", "r0"]}
+# In 8.4's dialect a device grows when its disks are attached.
+OF_DIALECT = {"8.4": [["detach", "r0"]], "9": [["detach", "r0"], ["resize", "r0"]]}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_command_of_a_primary(cluster, dialect):
     a, b, app = pair_in_use(cluster, dialect)
-    for command, way in itertools.product([OF_DIALECT[dialect], *COMMANDS], (kill, restart)):
+    for command, way in itertools.product(OF_DIALECT[dialect] + COMMANDS, (kill, restart)):
         if command[0] == "resize":
             for n in (a, b):
                 room(n, 2 * MIB)
@@ -80,6 +80,9 @@ def test_a_command_of_a_primary(cluster, dialect):
         app.goes_on()
         app.worst = 0
         print(command, way.__name__, in_the_middle_of(a, b, command, way))
+        if (dialect, command[0]) == ("9", "detach"):
+            # A process without a disk does not connect yet: I/O waits for its own one, which lacks nothing then.
+            put_right(a, b)
         app.goes_on()
         print(f"{1000 * app.worst:.0f} ms")
         put_right(a, b)

@@ -542,9 +542,8 @@ pub enum Command {
         /// Also without UpToDate data, or without fencing the peer.
         force: bool,
     },
-    /// Become Primary again as before this process. The last one was connected with these peers, if that is known. Fails
-    /// only if a peer went on meanwhile.
-    PrimaryAgain(Option<NodeMask>),
+    /// Become Primary again: beside these peers, if that is known; without these volumes' disks, which lack writes.
+    PrimaryAgain(Option<NodeMask>, Vec<VolumeNr>),
     /// Become Secondary. Fails while a device is held open.
     Secondary {
         /// Fail the openers' I/O instead of refusing.

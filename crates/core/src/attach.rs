@@ -17,7 +17,7 @@ use crate::request::Request;
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, ByteLen, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
+use units::{BitSet, ByteLen, Instant, NodeId, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Where an attach is.
@@ -309,7 +309,7 @@ impl Resource {
             self.note(Severity::Info, Some(d), None, "activity-log-applied", text);
         }
         let full_sync = attach.bitmap == Bitmap::SetAll;
-        let outdated_peers = self.outdated_peers(&md, attach.peer_disk.is_some());
+        let outdated_peers = attach.peer_disk.map(|_| self.flagged_peers(&md, PeerFlags::OUTDATED)).unwrap_or_default();
         let left_beside = input.flags.primary_ind.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
         let dev = &mut self.devices[d];
         let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
@@ -381,21 +381,6 @@ impl Resource {
             peer_disk,
             fencing: dev.cfg.as_ref().map(|c| c.fencing).unwrap_or_default(),
         }
-    }
-
-    /// Peers whose disks are Outdated as far as the metadata know; nobody if that does not count.
-    fn outdated_peers(&self, md: &Superblock, counts: bool) -> NodeMask {
-        if counts { self.flagged_peers(md, PeerFlags::OUTDATED) } else { NodeMask::default() }
-    }
-
-    /// Peers of which the metadata say this.
-    fn flagged_peers(&self, md: &Superblock, flag: PeerFlags) -> NodeMask {
-        let mut flagged = NodeMask::default();
-        let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
-        for i in self.connections.ids().filter(|i| md.peers[owner(*i)].flags.contains(flag)) {
-            flagged.insert(i);
-        }
-        flagged
     }
 
     /// What the metadata say of all peers: one that was connected counts, that one is Outdated only if all are.

@@ -186,8 +186,8 @@ impl Resource {
                 self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
                 Ok(())
             }
-            Command::PrimaryAgain(beside) => {
-                self.primary_again(id, beside);
+            Command::PrimaryAgain(beside, without_disk) => {
+                self.primary_again(id, beside, &without_disk);
                 Ok(())
             }
             Command::Secondary { force } => {

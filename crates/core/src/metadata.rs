@@ -8,9 +8,9 @@ use crate::device::{Backing, Device};
 use crate::mutant::{Mutant, mutant};
 use crate::request::{Request, Write};
 use crate::resource::Op;
-use meta::{BitmapArea, DeviceFlags, PeerFlags};
+use meta::{BitmapArea, DeviceFlags, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, Sector, SectorRange, VolumeNr};
+use units::{BitSet, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Pages of a bitmap that are being written at the same time, at most. All of them would be the bitmap once more.
@@ -206,6 +206,16 @@ impl Resource {
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.all_pages = true;
         }
+    }
+
+    /// Peers of which the metadata say this.
+    pub(crate) fn flagged_peers(&self, md: &Superblock, flag: PeerFlags) -> NodeMask {
+        let mut flagged = NodeMask::default();
+        let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
+        for i in self.connections.ids().filter(|i| md.peers[owner(*i)].flags.contains(flag)) {
+            flagged.insert(i);
+        }
+        flagged
     }
 
     /// Hands due metadata writes to the disk: called at the end of each turn.

@@ -117,9 +117,16 @@ impl fmt::Debug for Claim {
 /// If it could not.
 pub fn check_version(run_dir: &Path, resource: &str) -> Result<(), Error> {
     let keeper = Keeper::of(run_dir, resource);
-    // One that does not answer is followed by another.
-    let left = if keeper.is_there() { keeper.fetch().unwrap_or_default() } else { Vec::new() };
-    understand(resource, &left)
+    let left = if keeper.is_there() { keeper.fetch() } else { Ok(Vec::new()) };
+    match left {
+        Ok(left) => understand(resource, &left),
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::Config(format!(
+            "{resource}: the program that serves it keeps something that this version does not know: go on with that one, \
+             or a newer one"
+        ))),
+        // One that does not answer is followed by another.
+        Err(_) => Ok(()),
+    }
 }
 
 fn understand(resource: &str, left: &[(Place, OwnedFd)]) -> Result<(), Error> {

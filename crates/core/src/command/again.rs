@@ -49,8 +49,14 @@ enum Progress {
 type Look = (bool, DiskState, DiskState, Role);
 
 impl Resource {
-    /// `beside`: the peers that the previous process was connected with, if that is known.
-    pub(super) fn primary_again(&mut self, id: u64, beside: Option<NodeMask>) {
+    /// `beside`: the peers that the previous process was connected with, if that is known. `without_disk`: volumes whose
+    /// own disk is too old for the users, whoever attaches it, and whatever its metadata say.
+    pub(super) fn primary_again(&mut self, id: u64, beside: Option<NodeMask>, without_disk: &[VolumeNr]) {
+        for d in without_disk.iter().copied() {
+            if self.devices.contains(d) {
+                self.devices[d].outrun |= self.state.disk(d) < DiskState::Inconsistent;
+            }
+        }
         let (since, stage) = (self.now, Progress::Waiting);
         self.again = Some(Again { id, beside, since, stage, found: None, resumed: false });
     }

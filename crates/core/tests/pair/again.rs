@@ -33,7 +33,8 @@ fn restart(pair: &mut Pair, alone: bool) {
     let (peer, discard_my_data, tentative) = (node.peer, false, false);
     node.core.on_command(now, 1, Command::Attach { volume: VOLUME });
     node.core.on_command(now, 2, Command::Connect { peer, discard_my_data, tentative });
-    node.core.on_command(now, 3, Command::PrimaryAgain(alone.then(NodeMask::default)));
+    let beside = alone.then(NodeMask::default);
+    node.core.on_command(now, 3, Command::PrimaryAgain(beside, Vec::new()));
     pair.run(100);
 }
 
@@ -156,6 +157,27 @@ fn in_9s_dialect_what_a_crash_left_is_copied_from_the_peer() {
     }
 }
 
+/// Its users have seen what was written to the peer since, whatever the metadata of the disk say.
+#[test]
+fn nobody_goes_on_with_a_disk_that_was_given_up_before() {
+    let mut pair = written(|_| {});
+    kill(&mut pair);
+    let (now, node) = (pair.now, &mut pair.nodes[0]);
+    node.answers = Some(Vec::new());
+    node.told = true;
+    let (peer, beside) = (node.peer, Some(NodeMask::default()));
+    node.core.on_command(now, 1, Command::PrimaryAgain(beside, vec![VOLUME]));
+    pair.run(100);
+    pair.command(0, Command::Attach { volume: VOLUME });
+    pair.run(100);
+    let disk = |p: &Pair| p.nodes[0].core.snapshot().devices[0].disk;
+    assert_eq!((role(&pair, 0), disk(&pair)), (Role::Secondary, DiskState::Outdated));
+    assert!(!failed(&pair), "it waits");
+    pair.command(0, Command::Connect { peer, discard_my_data: false, tentative: false });
+    pair.link();
+    pair.until(MINUTE, |p| role(p, 0) == Role::Primary && disk(p) == DiskState::UpToDate);
+}
+
 fn fenced(cfg: &mut ResourceConfig) {
     cfg.fence_handler = true;
     cfg.volumes[0].disk.as_mut().unwrap().fencing = urbd_core::Fencing::ResourceOnly;
@@ -203,7 +225,8 @@ fn the_administrator_lets_it_go_on() {
 fn the_device_is_announced_when_it_may_be_used() {
     let mut core = Resource::new(Pair::new(true).nodes[0].cfg.clone(), 5);
     let now = units::Instant(1);
-    core.on_command(now, 1, Command::PrimaryAgain(Some(NodeMask::default())));
+    let beside = Some(NodeMask::default());
+    core.on_command(now, 1, Command::PrimaryAgain(beside, Vec::new()));
     core.on_turn_end(now);
     let effects: Vec<Effect> = std::iter::from_fn(|| core.poll_effect()).collect();
     let usable = |e: &Effect| matches!(e, Effect::Device { access: Access::ReadWrite, .. });

@@ -275,8 +275,9 @@ impl Runner {
             "applications wait for their I/O since the last process ended: it goes on when this node is Primary",
         );
         let (id, beside) = (self.commands.name(), self.handover.beside);
+        let without_disk = self.handover.detached.iter().copied().collect();
         self.handover.wish = Some(id);
-        self.tell(|core, now| core.on_command(now, id, Command::PrimaryAgain(beside)));
+        self.tell(|core, now| core.on_command(now, id, Command::PrimaryAgain(beside, without_disk)));
     }
 
     pub(super) fn is_wish(&self, id: u64) -> bool {
