@@ -18,7 +18,7 @@ help:
 	@echo 'make sim     simulate whole clusters; SEED=n replays one, SEEDS=n runs that many, HOURS=n goes on so long'
 	@echo 'make fuzz    feed damaged bytes to every parser; SECONDS=n per target'
 	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes (NODES=3: three) under a checked load; ROUNDS=n SEED=s'
-	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts, postgres or targets; ROUNDS=n'
+	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts, postgres, versions …; ROUNDS=n'
 	@echo 'make guests  what takes udev, device mapper or an old kernel, in a QEMU guest; SUITE=trixie, ROUNDS=n'
 	@echo 'make newcomer   what README.md tells a newcomer, on two empty Debian roots, timed; SUITE=trixie'
 	@echo 'make doc     reference documentation: target/doc'
@@ -103,7 +103,7 @@ nemesis:
 long:
 	tests/install test
 	$(CARGO) build --locked -p urbd
-	/usr/bin/python3 tests/long.py --part $(or $(PART),kills) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
+	unshare --mount --propagation private /usr/bin/python3 tests/long.py --part $(or $(PART),kills) $(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
 guests:
 	tests/install test

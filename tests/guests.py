@@ -119,6 +119,59 @@ def test_volume_groups_above_and_below(installed):
     assert installed.run("mount /dev/vg0/lv0 /mnt/lv; tail -1 /mnt/lv/f") == "last\n"
 
 
+def test_side_doors(installed):
+    """By UUID a device is opened under its own name: that promotes nothing, and counts as use."""
+    installed.call("umount -R /mnt/lv /srv/data; vgchange -an vg0; urbd primary r0")
+    installed.run(f"wipefs -aq {NAME}; mkfs.ext4 -qU 01234567-89ab-cdef-0123-456789abcdef {NAME}; udevadm settle; mkdir -p /mnt/u")
+    by_uuid = "UUID=01234567-89ab-cdef-0123-456789abcdef"
+    installed.run(f"mount {by_uuid} /mnt/u; echo there >/mnt/u/f; sync -f /mnt/u")
+    status, said = installed.call("urbd secondary r0")
+    assert status == 11 and "mounted on /mnt/u" in said, said
+    installed.run("kill -9 $(cat /run/urbd/r0.pid); echo again >>/mnt/u/f; sync -f /mnt/u; umount /mnt/u")
+    installed.run("timeout 60 sh -c 'until urbd secondary r0; do sleep 0.5; done'; udevadm settle; sleep 1")
+    for option in ("rw", "ro"):
+        status, said = installed.call(f"mount -o {option} {by_uuid} /mnt/u; findmnt -no OPTIONS /mnt/u; umount /mnt/u; urbd role r0")
+        print(option, status, said)
+        assert "rw," not in said and said.endswith("Secondary/Unknown\n"), said
+
+
+def test_looked_at_while_io_is_suspended(installed):
+    """By udev, LVM, lsblk and blkid, on a Secondary: nobody hangs."""
+    installed.call("urbd secondary r0")
+    installed.run("urbd suspend-io r0")
+    device = installed.run(f"readlink -f {NAME}; lsblk -no NAME -p {NAME}").split()[-1]
+    for look in (f"udevadm trigger --action=change {device}; udevadm settle --timeout=60", "pvs", "lsblk -f", f"blkid -p {device}"):
+        print(installed.call(f"timeout 90 sh -c '{look}'", 100))
+        assert installed.call("true")[0] == 0
+    assert installed.call("ps -eo stat,args | grep '^D' | grep -v grep")[1] == ""
+    installed.run("urbd resume-io r0")
+
+
+def test_the_backing_disk_is_a_mapped_device(installed):
+    """Its table is exchanged under the applications, and the process killed and restarted."""
+    put(installed, "/etc/urbd.conf", CONFIG + CONFIG.replace("r0", "r1").replace("minor 0", "minor 1")
+        .replace("/var/lib/disk", "/dev/mapper/back").replace("7789", "7790"))
+    installed.run("""
+        truncate -s 96M /var/lib/disk1; loop=$(losetup -f --show /var/lib/disk1)
+        dmsetup create back --table "0 196608 linear $loop 0"; udevadm settle
+        urbd create-md --force r1; systemctl start urbd@r1; urbd primary --force r1
+        mkfs.ext4 -q /dev/drbd/by-res/r1/0; mkdir -p /mnt/m; mount /dev/drbd/by-res/r1/0 /mnt/m""")
+    for way in ("urbd restart r1", "kill -9 $(cat /run/urbd/r1.pid)", "dmsetup suspend back; dmsetup resume back"):
+        installed.run(f"{way}; echo '{way}' >>/mnt/m/f; sync -f /mnt/m", 180)
+    assert installed.run("cat /mnt/m/f").count("\n") == 3
+    assert installed.call("dmsetup remove back")[0], "it is in use"
+    installed.run("umount /mnt/m; fsck.ext4 -nf /dev/drbd/by-res/r1/0; urbd secondary r1; urbd down r1; dmsetup remove back", 180)
+
+
+@pytest.mark.parametrize("tests", ["test_gate.py -k 'every_way_in or two_nodes_at_once or killed_while or suspended'",
+                                   "test_handover.py -k 'alone and ledger or answered_by and ledger or stop_leaves'"])
+def test_of_the_suite(guest, tests):
+    """Short ones, as they are."""
+    said = guest.run(f"cd /urbd/tests; python3 -B -m pytest -q -p no:cacheprovider --tb=short {tests}", 600)
+    print(said)
+    assert " passed" in said and "failed" not in said
+
+
 @pytest.mark.parametrize("part", ["kills", "restarts"])
 def test_a_file_system_goes_on(guest, part):
     """See long.py."""

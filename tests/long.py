@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""Proofs that take long: `make long PART=kills|restarts|postgres|fail-overs|targets [ROUNDS=n]`.
+"""Proofs that take long: `make long PART=kills|restarts|postgres|versions|fail-overs|targets [ROUNDS=n]`.
 
     kills      kill -9 of the Primary's process under ext4, fio --verify=crc32c and checked direct writes; 1,000 rounds
     restarts   the same with `urbd restart`
     postgres   both in turn under PostgreSQL and pgbench; 50 rounds
+    versions   the Primary's process is followed by one of another version, and that by one of this one: the oldest commit's
+               that promises the kernel the same; the one before it is refused, both ways; 60 rounds
     fail-overs PostgreSQL among three nodes: the Primary is killed, another one goes on; 20 rounds
     targets    a Primary with the kernel's DRBD that is copied to by urbd, at protocol 96 with digests and a short
                ko-count, writes meanwhile: each write is answered; 300 rounds
@@ -15,6 +17,7 @@ status is 0 only if no round has ever failed: a batch that does is recorded, wit
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -27,6 +30,7 @@ import traceback
 TESTS = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, TESTS)
 
+import cluster as cluster_module  # noqa: E402
 from cluster import FAST_NET, Cluster, MIB, eventually  # noqa: E402
 import kernel_peer  # noqa: E402
 from failovers import fail_overs  # noqa: E402
@@ -35,6 +39,7 @@ from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes  # noqa: E402
 from test_handover import Application, kill, restart  # noqa: E402
 from test_kernel_peer import adjust_for_a_proxy, through_a_proxy  # noqa: E402
 from test_postgres import Database  # noqa: E402
+from versions import built, oldest_alike, refused, versions  # noqa: E402
 
 kernel_peer.END_WITH_US = True
 TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(TESTS, "..", "target"), "long")
@@ -230,11 +235,21 @@ def target_round(c, k, guest):
     return worst, written
 
 
+def versions_of_commits(cluster, _, rounds):
+    """With programs of older commits."""
+    oldest = oldest_alike()
+    for pair in itertools.permutations([cluster_module.URBD, built(oldest + "^")]):
+        with Cluster() as another:
+            refused(another, *pair)
+    return versions(cluster, built(oldest), rounds)
+
+
 # What is run, how each round is made, rounds in all, rounds in a batch.
 PARTS = {
     "kills": (file_system, kill, 1000, 50),
     "restarts": (file_system, restart, 1000, 50),
     "postgres": (database, None, 50, 10),
+    "versions": (versions_of_commits, None, 60, 20),
     "fail-overs": (fail_overs, None, 20, 10),
     "targets": (target_in_use, "96", 300, 20),
 }

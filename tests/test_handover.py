@@ -273,6 +273,30 @@ def test_if_the_peer_was_promoted_meanwhile_io_fails(cluster):
         nothing_is_left(n)
 
 
+def test_a_peer_that_has_come_since_the_last_restart_is_asked_as_well(cluster):
+    """What one process has told the next one is over when that one serves."""
+    a, b = two_nodes(cluster, size=SIZE)
+    b.stop()
+    app = Application(a.device(), 0)
+    app.goes_on()
+    restart(a)
+    app.goes_on()
+    b.start()
+    cluster.wait_synced()
+    app.goes_on()
+    a.kill_process()
+    b.wait(conn="Connecting")
+    b.urbd("primary", "r0")
+    b.write(8 * MIB, b"\x42" * BLOCK)
+    a.start()
+    eventually("I/O fails", lambda: app.problem, 30)
+    assert "their I/O fails" in a.log()
+    app.join(20)
+    os.close(app.fd)
+    cluster.wait_synced()
+    assert a.state()["role"] == "Secondary" and "split-brain" not in a.log()
+
+
 def test_io_waits_for_a_peer_that_could_not_be_fenced(cluster):
     a, b = cluster.node("a"), cluster.node("b")
     cluster.configure(disk="fencing resource-only;", handlers='fence-peer "exit 1";')
@@ -520,6 +544,45 @@ def test_a_version_that_promises_something_else_does_not_take_over(cluster):
     app.end()
     for n in (a, b):
         nothing_is_left(n)
+
+
+class NewerKeeper(DyingKeeper):
+    """It has been given something that this version does not know."""
+
+    def obey(self, conn):
+        message, descriptors, _, _ = socket.recv_fds(conn, 8, 1)
+        self.held += descriptors
+        if len(message) < 8:
+            return
+        if message[1] == 2:  # fetch
+            socket.send_fds(conn, [bytes([message[0], self.ITEM, 99]) + message[3:]], [0])
+        conn.sendall(bytes([message[0], self.DONE]) + message[2:])
+        if message[1] == 3:  # watch
+            self.watchers.append(conn.dup())
+
+
+def test_nor_does_one_that_is_too_old_to_know_all_that_is_kept(cluster):
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    [keeper], before = a.keepers(), a.serving()
+    a.freeze()
+    os.kill(keeper, signal.SIGKILL)
+    eventually("the keeper has ended", lambda: not a.keepers(), 10)
+    os.unlink(os.path.join(a.run_dir, "r0.keeper"))
+    newer = NewerKeeper(a)
+    try:
+        a.thaw()
+        eventually("it keeps the device", lambda: newer.watchers, 20)
+        r = a.call("restart", "r0")
+        assert r.rc == 1 and "this version does not know" in r.err, r
+        app.goes_on()
+        assert a.serving() == before
+    finally:
+        newer.die()
+        newer.end()
+    app.end()
+    nothing_is_left(a)
 
 
 @pytest.mark.parametrize("during", ["resync", "verify", "detached"])

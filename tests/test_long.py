@@ -1,10 +1,13 @@
 """A few rounds of what `make long` does a thousand times: see long.py."""
 
 import json
+import shutil
 
 import pytest
 
+import cluster as C
 import long
+from versions import versions
 
 
 def figures(directory, part):
@@ -28,6 +31,14 @@ def test_a_file_system_goes_on(part, tmp_path, capsys):
 def test_a_database_goes_on(tmp_path):
     assert long.main(["--part", "postgres", "--directory", str(tmp_path), "--rounds", "4"]) == 0
     assert figures(tmp_path, "postgres")["rounds"] == 4
+
+
+def test_another_program_goes_on(cluster, tmp_path):
+    """Another file; versions that differ are built by `make long`."""
+    other = tmp_path / "urbd"
+    shutil.copy(C.URBD, other)
+    pauses, written = versions(cluster, str(other), 4)
+    assert len(pauses) == 4 and written > 50
 
 
 @pytest.mark.limit(240)

@@ -3,7 +3,7 @@
 
 pub use crate::notice::{Event, Notice, Severity};
 use std::{fmt, net::SocketAddr, sync::Arc};
-use units::{ByteLen, Generation, NodeId, Sector, SectorRange, VolumeNr};
+use units::{ByteLen, Generation, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 
 /// A piece of a payload buffer that the caller (the engine) owns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -517,8 +517,8 @@ pub enum Command {
         /// Also without UpToDate data, or without fencing the peer.
         force: bool,
     },
-    /// Become Primary again as before this process, which had no peer if so. Fails only if a peer went on meanwhile.
-    PrimaryAgain(bool),
+    /// Become Primary again: beside these peers, if that is known; without these volumes' disks, which lack writes.
+    PrimaryAgain(Option<NodeMask>, Vec<VolumeNr>),
     /// Become Secondary. Fails while a device is held open.
     Secondary {
         /// Fail the openers' I/O instead of refusing.

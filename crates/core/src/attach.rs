@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, ByteLen, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
+use units::{BitSet, ByteLen, Instant, NodeId, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Where an attach is.
@@ -308,7 +308,8 @@ impl Resource {
             self.note(Severity::Info, Some(d), None, "activity-log-applied", text);
         }
         let full_sync = attach.bitmap == Bitmap::SetAll;
-        let outdated_peers = self.outdated_peers(&md, attach.peer_disk.is_some());
+        let outdated_peers = attach.peer_disk.map(|_| self.flagged_peers(&md, PeerFlags::OUTDATED)).unwrap_or_default();
+        let left_beside = input.flags.primary_ind.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
         let dev = &mut self.devices[d];
         let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
         let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
@@ -316,7 +317,7 @@ impl Resource {
         let first = layout.geometry().al().blocks().wrapping_mul(self.starts.log_rounds).wrapping_neg();
         dev.crashed_primary = attach.crashed_primary;
         dev.attach_state = attach.disk;
-        dev.left_alone = input.flags.primary_ind && !input.flags.connected_ind;
+        dev.left_beside = left_beside;
         dev.outdated_peers = outdated_peers;
         dev.backing = Some(Backing {
             opened,
@@ -379,16 +380,6 @@ impl Resource {
             peer_disk,
             fencing: dev.cfg.as_ref().map(|c| c.fencing).unwrap_or_default(),
         }
-    }
-
-    /// Peers whose disks are Outdated as far as the metadata know; nobody if that does not count.
-    fn outdated_peers(&self, md: &Superblock, counts: bool) -> NodeMask {
-        let mut outdated = NodeMask::default();
-        let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
-        for i in self.connections.ids().filter(|i| counts && md.peers[owner(*i)].flags.contains(PeerFlags::OUTDATED)) {
-            outdated.insert(i);
-        }
-        outdated
     }
 
     /// What the metadata say of all peers: one that was connected counts, that one is Outdated only if all are.

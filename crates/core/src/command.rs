@@ -208,8 +208,8 @@ impl Resource {
                 self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
                 Ok(())
             }
-            Command::PrimaryAgain(alone) => {
-                self.primary_again(id, alone);
+            Command::PrimaryAgain(beside, without_disk) => {
+                self.primary_again(id, beside, &without_disk);
                 Ok(())
             }
             Command::Secondary { force } => {

@@ -19,8 +19,8 @@ pub(crate) struct Device {
     pub(crate) cfg: Option<DiskConfig>,
     /// What the metadata say the disk is, while `disk` is Negotiating or unconnected decisions are open.
     pub(crate) attach_state: DiskState,
-    /// The metadata say that this node crashed as a Primary without a peer.
-    pub(crate) left_alone: bool,
+    /// The metadata say that this node crashed as a Primary, beside these peers.
+    pub(crate) left_beside: Option<NodeMask>,
     /// The size that applications see, agreed with the peers.
     pub(crate) size: Sector,
     pub(crate) backing: Option<Backing>,
@@ -158,7 +158,7 @@ impl Device {
             volume: cfg.volume,
             cfg: cfg.disk.clone(),
             attach_state: DiskState::Diskless,
-            left_alone: false,
+            left_beside: None,
             size: Sector(0),
             backing: None,
             exposed: Generation::NONE,

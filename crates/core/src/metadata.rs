@@ -7,10 +7,13 @@ use crate::decide::rules::{View, metadata_flags};
 use crate::device::{Backing, Device};
 use crate::request::{Request, Write};
 use crate::resource::Op;
-use meta::{BitmapArea, DeviceFlags, PeerFlags};
+use meta::{BitmapArea, DeviceFlags, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, Sector, SectorRange, VolumeNr};
+use units::{BitSet, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
+
+/// Pages of a bitmap that are being written at the same time, at most. All of them would be the bitmap once more.
+const PAGES_AT_ONCE: usize = 256;
 
 /// What is being written for one device.
 #[derive(Debug, Default)]
@@ -202,6 +205,16 @@ impl Resource {
         }
     }
 
+    /// Peers of which the metadata say this.
+    pub(crate) fn flagged_peers(&self, md: &Superblock, flag: PeerFlags) -> NodeMask {
+        let mut flagged = NodeMask::default();
+        let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
+        for i in self.connections.ids().filter(|i| md.peers[owner(*i)].flags.contains(flag)) {
+            flagged.insert(i);
+        }
+        flagged
+    }
+
     /// Hands due metadata writes to the disk: called at the end of each turn.
     pub(crate) fn pump_metadata(&mut self, d: VolumeNr) {
         self.refresh_flags(d);
@@ -243,7 +256,10 @@ impl Resource {
         let mut pages = Vec::new();
         let mut from = 0;
         let mut later = Vec::new();
-        while let Some(page) = b.dirty.take_any(from) {
+        let room = PAGES_AT_ONCE.saturating_sub(b.writer.pages.len());
+        while pages.len() < room
+            && let Some(page) = b.dirty.take_any(from)
+        {
             from = page + 1;
             if b.writer.pages.contains(&page) {
                 later.push(page);
@@ -254,7 +270,7 @@ impl Resource {
         for &page in &later {
             b.dirty.note_set(page..page + 1);
         }
-        b.writer.all_pages = !later.is_empty();
+        b.writer.all_pages = pages.len() == room || !later.is_empty();
         for page in pages {
             self.emit_bitmap_page(d, page, false);
         }

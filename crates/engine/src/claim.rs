@@ -17,7 +17,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use units::VolumeNr;
+use units::{NodeId, NodeMask, VolumeNr};
 
 /// How the keeper's process is started: it must come to [`keep`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +36,26 @@ pub struct Claim {
     pub(crate) left: Vec<(Place, OwnedFd)>,
 }
 
-/// What a process says to the next one: it had no peer.
-pub(crate) const ALONE: Place = Place { kind: Kind::Note, number: 1 };
+/// What a process that leaves says to the next one: it had no peer.
+const ALONE: Place = Place { kind: Kind::Note, number: 1 };
+
+/// It was connected with a peer: the node's id on top of this.
+const BESIDE: u32 = 1 << 18;
+
+/// What it says of the peers that it was connected with.
+pub(crate) fn beside(peers: NodeMask) -> Vec<Place> {
+    let note = |i: NodeId| Place { kind: Kind::Note, number: BESIDE + i.index() as u32 };
+    if peers.is_empty() { vec![ALONE] } else { peers.into_iter().map(note).collect() }
+}
+
+/// What the last process has said of them, if anything.
+pub(crate) fn was_beside(left: &[(Place, OwnedFd)]) -> Option<NodeMask> {
+    let mut peers = NodeMask::default();
+    let notes = || left.iter().map(|(place, _)| place).filter(|place| place.kind == Kind::Note);
+    let ids = notes().filter_map(|place| place.number.checked_sub(BESIDE)).filter_map(|n| u8::try_from(n).ok());
+    ids.filter_map(NodeId::new).for_each(|i| peers.insert(i));
+    (!peers.is_empty() || notes().any(|place| *place == ALONE)).then_some(peers)
+}
 
 /// How often the lock is tried while another process is ending.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -99,9 +117,16 @@ impl fmt::Debug for Claim {
 /// If it could not.
 pub fn check_version(run_dir: &Path, resource: &str) -> Result<(), Error> {
     let keeper = Keeper::of(run_dir, resource);
-    // One that does not answer is followed by another.
-    let left = if keeper.is_there() { keeper.fetch().unwrap_or_default() } else { Vec::new() };
-    understand(resource, &left)
+    let left = if keeper.is_there() { keeper.fetch() } else { Ok(Vec::new()) };
+    match left {
+        Ok(left) => understand(resource, &left),
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => Err(Error::Config(format!(
+            "{resource}: the program that serves it keeps something that this version does not know: go on with that one, \
+             or a newer one"
+        ))),
+        // One that does not answer is followed by another.
+        Err(_) => Ok(()),
+    }
 }
 
 fn understand(resource: &str, left: &[(Place, OwnedFd)]) -> Result<(), Error> {

@@ -448,6 +448,9 @@ impl Runner {
                 self.core.on_turn_end(self.now);
             }
             let changed = self.carry_out();
+            if self.status_changed {
+                self.note_detached();
+            }
             self.volumes.feed_starved(&mut self.ring, &mut self.outcomes);
             while let Some(client) = self.nbd.next_dead() {
                 (0..self.requests.forget(client)).for_each(|_| self.nbd.not_begun(client));

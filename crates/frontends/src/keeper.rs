@@ -153,7 +153,7 @@ impl Keeper {
     /// Copies of all that it holds, in the order of their places.
     ///
     /// # Errors
-    /// As [`Keeper::put`].
+    /// As [`Keeper::put`]; `InvalidData` if a program of another version has put something there that this one does not know.
     pub fn fetch(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
         self.order(Word::Fetch, NO_PLACE, None).map(|(_, held)| held)
     }
@@ -194,7 +194,7 @@ impl Keeper {
                 Some((Word::Item, place, Some(descriptor))) => held.push((place, descriptor)),
                 Some((Word::Done, ..)) => return Ok((socket, held)),
                 Some((Word::Refused, ..)) => return Err(io::Error::other("the keeper does not do that")),
-                _ => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the keeper ended or talks nonsense")),
+                _ => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the keeper ended")),
             }
         }
     }
@@ -290,16 +290,23 @@ fn message(word: Word, place: Place) -> [u8; MESSAGE] {
     [VERSION, word as u8, place.kind as u8, 0, a, b, c, d]
 }
 
-/// The next message; `None` if it is none of ours, or the other end is gone.
+/// The next message; `None` if the other end is gone.
+///
+/// # Errors
+/// If it cannot be received; `InvalidData` if another version may understand it.
 fn hear(socket: &UnixStream) -> io::Result<Option<(Word, Place, Option<OwnedFd>)>> {
     let mut bytes = [0; MESSAGE];
     let (n, descriptor) = sys::receive(socket, &mut bytes)?;
     let [version, word, kind, _, a, b, c, d] = bytes;
-    let word = WORDS.get(usize::from(word)).filter(|_| n == MESSAGE && version == VERSION);
-    Ok(word.zip(KINDS.get(usize::from(kind))).map(|(word, kind)| {
-        let place = Place { kind: *kind, number: u32::from_le_bytes([a, b, c, d]) };
-        (*word, place, descriptor)
-    }))
+    if n < MESSAGE {
+        return Ok(None);
+    }
+    let word = WORDS.get(usize::from(word)).filter(|_| version == VERSION);
+    let Some((word, kind)) = word.zip(KINDS.get(usize::from(kind))) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not understood, perhaps of another version"));
+    };
+    let place = Place { kind: *kind, number: u32::from_le_bytes([a, b, c, d]) };
+    Ok(Some((*word, place, descriptor)))
 }
 
 fn transient(error: &io::Error) -> bool {
@@ -383,6 +390,24 @@ mod tests {
         assert!(sys::wait_for(watch.as_raw_fd(), Duration::from_secs(10)));
         assert!(!is_open(&watch));
         assert!(keeper.fetch().is_err());
+    }
+
+    #[test]
+    fn what_another_version_keeps_is_not_taken_for_a_dead_keeper() {
+        let (_directory, keeper, thread) = started();
+        keeper.end().unwrap();
+        thread.join().unwrap().unwrap();
+        let listener = keeper.bind().unwrap();
+        let newer = std::thread::spawn(move || {
+            let (socket, _) = listener.accept().unwrap();
+            hear(&socket).unwrap();
+            let mut item = message(Word::Item, NO_PLACE);
+            item[2] = 99;
+            sys::send(&socket, &item, Some(tempfile::tempfile().unwrap().as_fd())).unwrap();
+        });
+        assert_eq!(keeper.fetch().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        newer.join().unwrap();
+        assert_ne!(keeper.fetch().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Becoming Primary again: a node whose process ended while its devices were in use, and whose applications wait.
 //!
-//! Nobody may have gone on in between. So the peer is asked first, and waited for as long as a Primary waits for a
-//! silent peer (`timeout`), unless this node was alone already. Then:
+//! Nobody may have gone on in between. So each peer that was connected is asked first, and waited for as long as a
+//! Primary waits for a silent peer (`timeout`). This node went on without the others before, too. Then:
 //!
-//! * what was good here is to be overwritten by the peer, or the peer is Primary: it was promoted meanwhile. What the
-//!   applications hold in their caches is about data that is gone, so the command fails, and their I/O with it;
+//! * what was good here is to be overwritten by another generation of the peer, or the peer is Primary: it was promoted
+//!   meanwhile. What the applications hold in their caches is about data that is gone, so the command fails, and their
+//!   I/O with it;
 //! * the promotion succeeds as any other, with `fence-peer` where that is configured; alone, a generation begins;
 //! * the promotion is refused for now (the peer could not be fenced, no good copy can be reached): the I/O waits, until
 //!   the peer is reached or its state changes, or the administrator lets it go on (`resume-io`, `primary`).
@@ -16,7 +17,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::state::{Replication, VolumeState};
 use crate::liveness::failure;
 use crate::members::Volumes;
-use units::{Duration, Instant, NodeId, VolumeNr};
+use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Role};
 
 /// The wish to be Primary again.
@@ -24,8 +25,8 @@ use wire::{DiskState, Role};
 pub(crate) struct Again {
     /// The command that ends when it comes true, or cannot.
     id: u64,
-    /// The previous process knew no peer that was connected.
-    alone: bool,
+    /// The peers that the previous process was connected with, if it has said so.
+    beside: Option<NodeMask>,
     since: Instant,
     stage: Progress,
     /// What each volume's disk was when it was attached.
@@ -48,10 +49,16 @@ enum Progress {
 type Look = (bool, DiskState, DiskState, Role);
 
 impl Resource {
-    /// `alone`: it is known that the previous process had no peer.
-    pub(super) fn primary_again(&mut self, id: u64, alone: bool) {
+    /// `beside`: the peers that the previous process was connected with, if that is known. `without_disk`: volumes whose
+    /// own disk is too old for the users, whoever attaches it, and whatever its metadata say.
+    pub(super) fn primary_again(&mut self, id: u64, beside: Option<NodeMask>, without_disk: &[VolumeNr]) {
+        for d in without_disk.iter().copied() {
+            if self.devices.contains(d) {
+                self.devices[d].outrun |= self.state.disk(d) < DiskState::Inconsistent;
+            }
+        }
         let (since, stage) = (self.now, Progress::Waiting);
-        self.again = Some(Again { id, alone, since, stage, found: None, resumed: false });
+        self.again = Some(Again { id, beside, since, stage, found: None, resumed: false });
     }
 
     /// Does what is due about it.
@@ -99,13 +106,13 @@ impl Resource {
             disk => (d, disk),
         };
         let states: Volumes<DiskState> = self.state.volumes.iter().map(found).collect();
-        let alone = self.devices.values().all(|d| d.left_alone);
+        let (noted, patience) = (self.left_beside(), self.patience_with_peers());
         let Some(again) = &mut self.again else { return };
         let found = again.found.get_or_insert(states).clone();
-        let over = again.alone || alone || again.resumed;
+        let beside = again.beside.or(noted);
         let force = again.resumed && found.values().all(|disk| *disk >= DiskState::Consistent);
-        let deadline = again.since + self.patience_with_peers();
-        if self.peer_is_awaited(over || self.now >= deadline) {
+        let over = again.resumed || self.now >= again.since + patience;
+        if self.peer_is_awaited(|i| !over && beside.is_none_or(|beside| beside.contains(i))) {
             return;
         }
         if let Some(d) = self.devices.ids().find(|d| self.was_replaced(*d, found[*d])) {
@@ -148,11 +155,20 @@ impl Resource {
         false
     }
 
-    /// May a peer still say what it has? `enough`: who has not been heard of by now is not waited for.
-    fn peer_is_awaited(&self, enough: bool) -> bool {
+    /// The peers that this node was connected with when it crashed, as the metadata of all volumes say.
+    fn left_beside(&self) -> Option<NodeMask> {
+        let mut beside = NodeMask::default();
+        for device in self.devices.values() {
+            device.left_beside?.into_iter().for_each(|i| beside.insert(i));
+        }
+        Some(beside)
+    }
+
+    /// May a peer still say what it has? `awaited`: is one waited for that has not been heard of?
+    fn peer_is_awaited(&self, awaited: impl Fn(NodeId) -> bool) -> bool {
         self.connections.iter().any(|(i, c)| match (&c.link, self.state.connection(i)) {
             (_, ConnectionState::StandAlone) => false,
-            (None, _) => !enough,
+            (None, _) => awaited(i),
             (Some(_), _) => !self.devices.ids().all(|d| self.state.replicates(i, d)),
         }) || self.state.volumes.values().any(|v| v.disk == DiskState::Negotiating)
     }
@@ -165,9 +181,17 @@ impl Resource {
     fn was_replaced(&self, d: VolumeNr, found: DiskState) -> bool {
         use Replication::{PausedSyncT, StartingSyncT, SyncTarget, WFBitMapT, WFSyncUUID};
         let target = |repl| matches!(repl, WFBitMapT | StartingSyncT | WFSyncUUID | SyncTarget | PausedSyncT);
-        let becomes_target = self.state.pairs(d).any(|(_, pair)| target(pair.replication));
-        let (good, disk) = (found >= DiskState::Consistent, self.state.disk(d));
-        good && (becomes_target || matches!(disk, DiskState::Inconsistent | DiskState::Outdated))
+        let source = self.state.pairs(d).find(|(_, pair)| target(pair.replication)).map(|(i, _)| i);
+        let bad = matches!(self.state.disk(d), DiskState::Inconsistent | DiskState::Outdated);
+        found >= DiskState::Consistent && source.map_or(bad, |i| !self.peer_has_generation(i, d))
+    }
+
+    /// Does the peer have this node's generation? Then nobody has gone on alone: what a crash has left different is
+    /// copied from who has not crashed, as 9's dialect does it (5.8, A10), and what waits here is written again.
+    fn peer_has_generation(&self, i: NodeId, d: VolumeNr) -> bool {
+        let theirs = self.connections[i].peer_devices[d].uuids.map(|told| told.current);
+        let own = self.devices[d].backing.as_ref().map(|b| b.md.current);
+        own.zip(theirs).is_some_and(|(own, theirs)| own.same(theirs))
     }
 
     fn look_of_all(&self) -> Vec<Look> {

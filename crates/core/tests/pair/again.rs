@@ -1,7 +1,7 @@
 //! A Primary whose process ended, and the next one that wants to be Primary again for the applications that wait.
 
-use crate::rig::{Pair, VOLUME};
-use units::Duration;
+use crate::rig::{Pair, Shape, VOLUME};
+use units::{Duration, NodeMask};
 use urbd_core::{Access, Command, Effect, Resource, ResourceConfig};
 use wire::{ConnState, DiskState, Role};
 
@@ -23,7 +23,7 @@ fn kill(pair: &mut Pair) {
     node.core = Resource::new(node.cfg.clone(), 19);
 }
 
-/// It is killed; the next one attaches, and wants to be Primary again.
+/// It is killed; the next one attaches, and wants to be Primary again. `alone`: as one that had no peer.
 fn restart(pair: &mut Pair, alone: bool) {
     kill(pair);
     let now = pair.now;
@@ -33,7 +33,8 @@ fn restart(pair: &mut Pair, alone: bool) {
     let (peer, discard_my_data, tentative) = (node.peer, false, false);
     node.core.on_command(now, 1, Command::Attach { volume: VOLUME });
     node.core.on_command(now, 2, Command::Connect { peer, discard_my_data, tentative });
-    node.core.on_command(now, 3, Command::PrimaryAgain(alone));
+    let beside = alone.then(NodeMask::default);
+    node.core.on_command(now, 3, Command::PrimaryAgain(beside, Vec::new()));
     pair.run(100);
 }
 
@@ -122,6 +123,61 @@ fn if_the_peer_was_primary_meanwhile_it_fails() {
     assert_eq!(role(&pair, 0), Role::Secondary, "nor later");
 }
 
+/// In 9's dialect the copy of who has not crashed is the better one of two of one generation (5.8, A10): that is no
+/// other one's data. What another Primary has written is.
+#[test]
+fn in_9s_dialect_what_a_crash_left_is_copied_from_the_peer() {
+    for peer_writes in [false, true] {
+        let newest = |cfg: &mut ResourceConfig| cfg.connections[0].max_version = wire::Version::MAX.number();
+        let mut pair = Pair::on(Shape { version: meta::Version::V09, ..Shape::DEFAULT }, true, newest);
+        pair.writes(20, 4, || 7);
+        let generation = |p: &Pair, n: usize| p.nodes[n].core.generations(VOLUME).unwrap()[0].base();
+        let before = generation(&pair, 0);
+        kill(&mut pair);
+        if peer_writes {
+            pair.command(1, Command::Primary { force: false });
+            pair.run(100);
+            pair.write_on(1, 3);
+            pair.run(100);
+            pair.command(1, Command::Secondary { force: false });
+            pair.run(100);
+        }
+        restart(&mut pair, false);
+        pair.link();
+        if peer_writes {
+            pair.until(MINUTE, failed);
+            assert!(pair.nodes[0].notes.contains(&"replaced-meanwhile"));
+            assert_eq!(role(&pair, 0), Role::Secondary);
+            continue;
+        }
+        pair.until(MINUTE, |p| role(p, 0) == Role::Primary);
+        pair.until(MINUTE, |p| p.states() == [ConnState::Connected; 2]);
+        assert_eq!([0, 1].map(|n| generation(&pair, n)), [before; 2]);
+        pair.writes(20, 4, || 9);
+    }
+}
+
+/// Its users have seen what was written to the peer since, whatever the metadata of the disk say.
+#[test]
+fn nobody_goes_on_with_a_disk_that_was_given_up_before() {
+    let mut pair = written(|_| {});
+    kill(&mut pair);
+    let (now, node) = (pair.now, &mut pair.nodes[0]);
+    node.answers = Some(Vec::new());
+    node.told = true;
+    let (peer, beside) = (node.peer, Some(NodeMask::default()));
+    node.core.on_command(now, 1, Command::PrimaryAgain(beside, vec![VOLUME]));
+    pair.run(100);
+    pair.command(0, Command::Attach { volume: VOLUME });
+    pair.run(100);
+    let disk = |p: &Pair| p.nodes[0].core.snapshot().devices[0].disk;
+    assert_eq!((role(&pair, 0), disk(&pair)), (Role::Secondary, DiskState::Outdated));
+    assert!(!failed(&pair), "it waits");
+    pair.command(0, Command::Connect { peer, discard_my_data: false, tentative: false });
+    pair.link();
+    pair.until(MINUTE, |p| role(p, 0) == Role::Primary && disk(p) == DiskState::UpToDate);
+}
+
 fn fenced(cfg: &mut ResourceConfig) {
     cfg.fence_handler = true;
     cfg.volumes[0].disk.as_mut().unwrap().fencing = urbd_core::Fencing::ResourceOnly;
@@ -169,7 +225,8 @@ fn the_administrator_lets_it_go_on() {
 fn the_device_is_announced_when_it_may_be_used() {
     let mut core = Resource::new(Pair::new(true).nodes[0].cfg.clone(), 5);
     let now = units::Instant(1);
-    core.on_command(now, 1, Command::PrimaryAgain(true));
+    let beside = Some(NodeMask::default());
+    core.on_command(now, 1, Command::PrimaryAgain(beside, Vec::new()));
     core.on_turn_end(now);
     let effects: Vec<Effect> = std::iter::from_fn(|| core.poll_effect()).collect();
     let usable = |e: &Effect| matches!(e, Effect::Device { access: Access::ReadWrite, .. });

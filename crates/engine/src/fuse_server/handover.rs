@@ -11,7 +11,7 @@ use super::ledger::{Ledger, REQUESTS};
 use super::{FuseServer, Mounted, Stage, VolumeNr};
 use crate::buffers::BufId;
 use crate::buffers::Pool;
-use crate::claim::{ALONE, contract};
+use crate::claim::contract;
 use crate::requests::{Asker, Requests};
 use crate::resource::log;
 use crate::ring::{Fd, Ring};
@@ -322,7 +322,7 @@ impl FuseServer {
     }
 
     /// Leaves everything to the keeper, with what the next process should know. Nothing is touched.
-    pub(crate) fn abandon(mut self, alone: bool) {
+    pub(crate) fn abandon(mut self, notes: &[Place]) {
         std::mem::forget(self.mounted.take());
         for device in self.volumes.values_mut().filter_map(|node| node.device.take()) {
             if let Hold::Ours { kept, .. } = device.hold {
@@ -330,9 +330,8 @@ impl FuseServer {
             }
         }
         if let Some(keeper) = self.keeper.take() {
-            let told = if alone { keeper.put(ALONE, self.root.as_fd()) } else { keeper.release(ALONE) };
-            // Then the next one waits for the peer, or finds out from the metadata.
-            drop(told);
+            // Without them the next one waits for all peers, or finds out from the metadata.
+            let _ = notes.iter().try_for_each(|note| keeper.put(*note, self.root.as_fd()));
         }
     }
 

@@ -68,6 +68,8 @@ struct Question {
     /// A command that has failed already, and is undone by this one.
     undone: Option<Failure>,
     kind: Changes,
+    /// Volumes whose disk is being given up.
+    gives_up: Vec<VolumeNr>,
     /// Who uses the devices, for a refusal.
     users: Vec<(VolumeNr, User)>,
 }
@@ -174,6 +176,11 @@ impl Commands {
         self.asked.values().any(|question| question.kind == Changes::Everything)
     }
 
+    /// Is a volume's disk being given up, at a client's wish?
+    pub(super) fn gives_up(&self, volume: VolumeNr) -> bool {
+        self.asked.values().any(|question| question.gives_up.contains(&volume))
+    }
+
     /// Replies that are ready to be sent.
     pub(super) fn take_replies(&mut self) -> Vec<(ClientId, Reply, Promotion)> {
         std::mem::take(&mut self.replies)
@@ -189,6 +196,14 @@ impl Commands {
         self.next += n as u64;
         self.running.extend(ids.iter().map(|id| (*id, question)));
         ids
+    }
+}
+
+/// The volume whose disk a command gives up.
+fn gives_up(command: &Command) -> Option<VolumeNr> {
+    match command {
+        Command::Detach { volume, .. } => Some(*volume),
+        _ => None,
     }
 }
 
@@ -271,6 +286,8 @@ impl Runner {
                 let ids = self.commands.ask(client, commands.len());
                 let question = self.commands.asked.values_mut().next_back().expect("just asked");
                 (question.promotion, question.kind, question.users) = (promotion, kind, users);
+                question.gives_up = commands.iter().filter_map(gives_up).collect();
+                self.status_changed |= !question.gives_up.is_empty();
                 for (id, command) in ids.into_iter().zip(commands) {
                     self.tell(|core, now| core.on_command(now, id, command));
                 }
@@ -405,6 +422,7 @@ impl Runner {
     /// A client's command has ended.
     pub(super) fn on_command_done(&mut self, id: u64, result: Result<(), CommandError>) {
         self.commands.on_done(id, result);
+        self.status_changed = true;
     }
 
     /// The present status.

@@ -274,9 +274,6 @@ impl Runner {
             }
         }
         let changed = std::mem::take(&mut self.status_changed);
-        if changed {
-            self.note_detached();
-        }
         if changed && self.control.has_subscribers() {
             let status = self.status();
             self.control.publish(Event::Status(status));

@@ -90,7 +90,8 @@ fn judge(intent: Intent, c: Circumstances) -> Verdict {
         _ if c.ending => Verdict::Refuse(libc::EAGAIN),
         _ if c.failing => Verdict::Refuse(libc::ENOTRECOVERABLE),
         Intent::Write { .. } if c.read_only => Verdict::Refuse(libc::EACCES),
-        _ if c.changing && patient => Verdict::Wait,
+        // Who has begun a promotion, which may be just that change, learns how it ends.
+        _ if c.changing && (patient || c.tried) => Verdict::Wait,
         _ if c.changing => Verdict::Refuse(libc::EAGAIN),
         _ if c.primary => Verdict::LetIn,
         Intent::Write { .. } if !c.auto_promote => Verdict::Refuse(libc::EROFS),
@@ -444,6 +445,8 @@ mod tests {
             (WRITE, late(Circumstances { early: true, ..s }), Promote),
             (Intent::Write { nonblocking: true }, s, Promote),
             (Intent::Write { nonblocking: true }, tried, Refuse(libc::EROFS)),
+            (Intent::Write { nonblocking: true }, Circumstances { changing: true, ..tried }, Wait),
+            (Intent::Write { nonblocking: true }, Circumstances { changing: true, ..s }, Refuse(libc::EAGAIN)),
             // While the role changes.
             (READ, Circumstances { changing: true, ..primary }, Wait),
             (WRITE, late(Circumstances { changing: true, ..primary }), Refuse(libc::EAGAIN)),

@@ -6,7 +6,7 @@
 //! (`Command::PrimaryAgain`); as soon as it is, requests go on.
 
 use super::{Error, LocalResource, NbdServer, Runner, log};
-use crate::claim::{ALONE, Claim, KeeperCommand};
+use crate::claim::{self, Claim, KeeperCommand};
 use crate::fuse_server::{FuseServer, PRIMARY, PROMOTED};
 use crate::ring::{Fd, Op};
 use crate::token::Token;
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use units::{Duration, Instant, VolumeNr};
+use units::{Duration, Instant, NodeMask, VolumeNr};
 use urbd_core::{Command, CommandError, ConnectionState, Openers};
 
 /// How long a process that leaves may take to answer what it has, and to tell its peers.
@@ -37,8 +37,8 @@ pub(super) struct Handover {
     watched: Option<Fd>,
     /// No keeper has the devices, although one is to have them: when to try once more, and the pause after that.
     retry: Option<(Instant, Duration)>,
-    /// The last process had no peer.
-    alone: bool,
+    /// The peers that the last process was connected with, if it has said so.
+    beside: Option<NodeMask>,
     /// Volumes that this Primary, or the last process, uses without their disk: the next one must not attach it, as the
     /// peer's data is newer by what was written since.
     detached: BTreeSet<VolumeNr>,
@@ -53,8 +53,15 @@ pub(super) struct Handover {
 struct Leaving {
     until: Instant,
     stage: Stage,
-    /// It had no peer when it began to.
-    alone: bool,
+    /// The peers that it was connected with when it began to, if the next one is to be told.
+    beside: Option<NodeMask>,
+}
+
+impl Leaving {
+    /// Of its disks, too, as whoever goes down.
+    fn lets_go(&self) -> bool {
+        matches!(self.stage, Stage::GoingDown | Stage::AtOnce)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,11 +115,12 @@ impl Handover {
     /// `left`: what the last process left besides devices and sockets.
     pub(super) fn new(keeper: Keeper, command: Option<KeeperCommand>, left: &[(Place, OwnedFd)]) -> Handover {
         let has = |place: Place| left.iter().any(|(other, _)| *other == place);
-        let (alone, noted) = (has(ALONE), [PRIMARY, PROMOTED].into_iter().find(|place| has(*place)));
+        let noted = [PRIMARY, PROMOTED].into_iter().find(|place| has(*place));
+        let beside = claim::was_beside(left);
         let volumes = left.iter().filter_map(|(place, _)| place.number.checked_sub(DETACHED).map(|n| (place.kind, n)));
         let notes = volumes.filter(|(kind, number)| *kind == Kind::Note && *number <= u32::from(u16::MAX));
         let detached = notes.map(|(_, number)| VolumeNr(number as u16)).collect();
-        Handover { noted, keeper, command, watched: None, retry: None, alone, detached, wish: None, leaving: None }
+        Handover { noted, keeper, command, watched: None, retry: None, beside, detached, wish: None, leaving: None }
     }
 
     /// Has the last process used the volume without its disk?
@@ -181,17 +189,21 @@ impl Runner {
         }
     }
 
-    /// Tells the keeper which volumes this Primary uses without their disk.
+    /// Tells the keeper which volumes this Primary uses without their disk. It must know before the peer is asked, or
+    /// told: the peer then begins a generation that the disk lacks. Of who leaves it counts what it was until then.
     pub(super) fn note_detached(&mut self) {
         let waiting = self.fuse.as_ref().is_none_or(FuseServer::is_waiting);
-        if waiting || self.handover.watched.is_none() || self.is_leaving() || self.stopped.is_some() {
+        let lets_go = self.handover.leaving.as_ref().is_some_and(Leaving::lets_go);
+        if waiting || self.handover.watched.is_none() || self.stopped.is_some() || lets_go {
             return;
         }
         let snapshot = self.core.snapshot();
-        let primary = snapshot.role == wire::Role::Primary;
+        let primary =
+            if self.is_leaving() { self.handover.noted.is_some() } else { snapshot.role == wire::Role::Primary };
         for device in &snapshot.devices {
             let volume = device.volume;
-            let detached = primary && device.disk == wire::DiskState::Diskless;
+            let gone = device.disk <= wire::DiskState::Negotiating || self.commands.gives_up(volume);
+            let detached = primary && gone;
             if detached == self.handover.detached.contains(&volume) {
                 continue;
             }
@@ -262,9 +274,10 @@ impl Runner {
             "info",
             "applications wait for their I/O since the last process ended: it goes on when this node is Primary",
         );
-        let (id, alone) = (self.commands.name(), self.handover.alone);
+        let (id, beside) = (self.commands.name(), self.handover.beside);
+        let without_disk = self.handover.detached.iter().copied().collect();
         self.handover.wish = Some(id);
-        self.tell(|core, now| core.on_command(now, id, Command::PrimaryAgain(alone)));
+        self.tell(|core, now| core.on_command(now, id, Command::PrimaryAgain(beside, without_disk)));
     }
 
     pub(super) fn is_wish(&self, id: u64) -> bool {
@@ -274,6 +287,7 @@ impl Runner {
     /// It has come true, or cannot.
     pub(super) fn on_wish_done(&mut self, result: Result<(), CommandError>) {
         self.handover.wish = None;
+        self.forget_last_peers();
         let Some(fuse) = &mut self.fuse else { return };
         let went_on = match result {
             Ok(()) => fuse.go_on(&mut self.ring).map_err(|e| format!("the kernel does not repeat its requests: {e}")),
@@ -284,6 +298,16 @@ impl Runner {
             Err(why) => self.give_up_devices(&why),
         }
         self.status_changed = true;
+    }
+
+    /// What the last process has said of its peers is over: from now on the metadata know who is connected.
+    fn forget_last_peers(&mut self) {
+        let Some(peers) = self.handover.beside.take() else { return };
+        for note in claim::beside(peers) {
+            if let Err(e) = self.handover.keeper.release(note) {
+                log("warning", &format!("the keeper: {e}"));
+            }
+        }
     }
 
     /// Lets what applications wait for fail, and offers new devices.
@@ -351,16 +375,25 @@ impl Runner {
              urbd up {name}; or let their I/O fail: urbd down --force {name}"
         );
         log("info", &text);
-        let connected = |c: &urbd_core::ConnectionSnapshot| c.state == ConnectionState::Connected;
-        let alone = !self.core.snapshot().connections.iter().any(connected);
-        let alone = if self.fuse.as_ref().is_some_and(FuseServer::is_waiting) { self.handover.alone } else { alone };
-        self.handover.leaving = Some(Leaving { until: self.now + LIMIT, stage: Stage::Settling, alone });
+        let beside = match self.fuse.as_ref().is_some_and(FuseServer::is_waiting) {
+            true => self.handover.beside,
+            false => Some(self.connected_peers()),
+        };
+        self.handover.leaving = Some(Leaving { until: self.now + LIMIT, stage: Stage::Settling, beside });
+    }
+
+    fn connected_peers(&self) -> NodeMask {
+        let mut peers = NodeMask::default();
+        let snapshot = self.core.snapshot();
+        let connected = snapshot.connections.iter().filter(|c| c.state == ConnectionState::Connected);
+        connected.for_each(|c| peers.insert(c.peer));
+        peers
     }
 
     /// Ends without tidying up: what is left is what a killed process leaves.
     pub(super) fn leave_at_once(&mut self) {
         log("warning", "ending at once: the next process has to find out what is missing on the peer");
-        let leaving = Leaving { until: self.now, stage: Stage::AtOnce, alone: false };
+        let leaving = Leaving { until: self.now, stage: Stage::AtOnce, beside: None };
         self.handover.leaving = Some(leaving);
         self.stopped = Some(self.now);
     }
@@ -432,7 +465,8 @@ impl Runner {
             Some(leaving) => {
                 self.nbd.leave(&mut self.ring);
                 if let Some(fuse) = self.fuse.take() {
-                    fuse.abandon(leaving.alone);
+                    let notes = leaving.beside.map(claim::beside).unwrap_or_default();
+                    fuse.abandon(&notes);
                 }
             }
             None => {

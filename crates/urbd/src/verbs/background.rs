@@ -200,10 +200,25 @@ impl Systemd {
 /// # Errors
 /// What its process has said of its failure, with its exit status.
 fn start_unit(resource: &str, unit: &str) -> Result<(), Problem> {
+    ask_systemd(resource, unit, &["start"])
+}
+
+/// Restarts the unit of the resource. `from_inside`: this process is one of the unit, and ends before the service does.
+///
+/// # Errors
+/// As [`start_unit`].
+pub(super) fn restart_unit(resource: &str, from_inside: bool) -> Result<(), Problem> {
+    let unit = unit(resource).expect("a process of it runs");
+    let verbs: &[&str] = if from_inside { &["--no-block", "restart"] } else { &["restart"] };
+    ask_systemd(resource, &unit, verbs)
+}
+
+fn ask_systemd(resource: &str, unit: &str, verb: &[&str]) -> Result<(), Problem> {
     let failed = |e| Problem::new(exit::BROKEN, format!("{resource}: cannot start `systemctl`: {e}"));
     // A unit that has failed too often in a short time is only started by somebody who says so.
     let _ = Process::new("systemctl").args(["reset-failed", unit]).stderr(Stdio::null()).status();
-    let started = Process::new("systemctl").args(["start", unit]).stdin(Stdio::null()).output().map_err(failed)?;
+    let asked = Process::new("systemctl").args(verb).arg(unit).stdin(Stdio::null()).output();
+    let started = asked.map_err(failed)?;
     if started.status.success() {
         return Ok(());
     }

@@ -165,17 +165,22 @@ pub(crate) fn up(call: &Call, target: &Target) -> Result<u8, Problem> {
 }
 
 /// `restart`: another process takes over; what applications ask of the devices waits meanwhile. One that does not run
-/// is started.
+/// is started. A service's process is followed by another one of the service, whose manager would take the end of its
+/// process for the end of the service.
 pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
     let local = target.local()?;
     check_startable(call.context, local)?;
     let name = &local.name;
-    if call.context.is_running(name) && is_of_service_manager(call.context.client(name)?.pid, name) {
-        // It would take the end of its process for the end of the service.
-        return Err(Problem::usage(format!("{name}: systemd runs it"))
-            .hint(format!("the same, with devices in use: systemctl restart urbd@{name}")));
+    if !call.context.is_running(name) || !is_of_service_manager(call.context.client(name)?.pid, name) {
+        return background::start(call, local, true);
     }
-    background::start(call, local, true)
+    if !call.context.is_default() {
+        return Err(Problem::usage(format!("{name}: systemd runs it, with the configuration of this machine"))
+            .hint(format!("without -c, and without variables for another one: urbd restart {name}")));
+    }
+    // The manager does not ask: its process leaves, whether this version can go on with the devices or not.
+    engine::check_version(&call.context.run_dir, name).map_err(|e| Problem::usage(format!("{name}: {e}")))?;
+    background::restart_unit(name, is_of_service_manager(std::process::id(), name)).map(|()| 0)
 }
 
 /// Is the process one of the resource's service unit?
