@@ -147,13 +147,13 @@ impl List<'_> {
         let primary = |c: &crate::ConnectionStatus| c.peer_role == Role::Primary;
         if r.role == Role::Secondary && !r.connections.iter().any(primary) && !r.devices.is_empty() {
             let text = "No node that is in reach is Primary, so the device cannot be opened or mounted.";
-            self.add(
-                object(),
-                Weight::Note,
-                "nobody-primary",
-                text,
-                format!("where it is to be used: urbd primary {name}"),
-            );
+            let away = device::away(r);
+            let next = match away.is_empty() {
+                true => format!("where it is to be used: urbd primary {name}"),
+                // Two that write without each other make a split brain.
+                false => format!("where it is to be used, if {away} is surely not Primary: urbd primary {name}"),
+            };
+            self.add(object(), Weight::Note, "nobody-primary", text, next);
         }
         if r.role == Role::Secondary && r.connections.iter().any(primary) {
             let other = r.connections.iter().find(|c| primary(c)).map(|c| c.name.as_str()).unwrap_or_default();

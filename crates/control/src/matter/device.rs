@@ -41,14 +41,19 @@ impl List<'_> {
                 );
                 add(Weight::Error, "no-good-copy", text, next);
             }
+            DiskState::Inconsistent if d.fresh => {
+                let text = "This disk is new: it has no data yet.".into();
+                let others = away(r);
+                let start = match others.is_empty() || good_peer(r, d.volume).is_some() {
+                    true => fetch,
+                    false => format!("to copy another node's, start that ({others}): urbd up {}", r.name),
+                };
+                let next = format!("{start}; if all disks are new, on one node: urbd primary --force {}", r.name);
+                add(Weight::Error, "disk-new", text, next);
+            }
             DiskState::Inconsistent => {
                 let text = format!("This disk is Inconsistent, part old and part new, until it is copied again{why}.");
-                // A new one is so, too.
-                let next = match r.connections.iter().any(|c| c.connection == ConnectionState::Connected) {
-                    true => fetch,
-                    false => format!("{fetch}; if no node has had data yet: urbd primary --force {}", r.name),
-                };
-                add(Weight::Error, "disk-inconsistent", text, next);
+                add(Weight::Error, "disk-inconsistent", text, fetch);
             }
             DiskState::Outdated => {
                 let text = format!("This disk has old data, and cannot be used before the newer data is here{why}.");
@@ -56,7 +61,8 @@ impl List<'_> {
             }
             DiskState::Consistent | DiskState::DUnknown => {
                 let text = "It is not known yet whether this disk has the newest data: the peer must say so.".into();
-                let next = format!("{fetch}; if the peer is gone for good: urbd primary --force {}", r.name);
+                let gone = if r.connections.len() > 1 { "all others are" } else { "the peer is" };
+                let next = format!("{fetch}; if {gone} gone for good: urbd primary --force {}", r.name);
                 add(Weight::Warning, "disk-maybe-old", text, next);
             }
         }
@@ -73,14 +79,33 @@ impl List<'_> {
 
 /// How the volume gets good data.
 fn fetch(r: &ResourceStatus, volume: u16) -> String {
-    let alone = |c: &ConnectionStatus| c.connection == ConnectionState::StandAlone;
-    match r.connections.iter().find(|c| alone(c)) {
-        Some(c) => format!("urbd connect {}:{}", r.name, c.name),
-        None if r.connections.iter().all(|c| c.connection == ConnectionState::Connected) => {
-            format!("urbd invalidate {}/{volume} copies the peer's", r.name)
-        }
-        None => "bring the peer with the good data back".to_owned(),
+    let alone = |c: &&ConnectionStatus| c.connection == ConnectionState::StandAlone;
+    let name = &r.name;
+    let copies = good_peer(r, volume).map(|c| format!("urbd invalidate {name}/{volume} copies {}'s", c.name));
+    if let Some(c) = r.connections.iter().find(alone) {
+        return format!("urbd connect {name}:{}", c.name);
     }
+    match (away(r), copies) {
+        (others, Some(copies)) if others.is_empty() => copies,
+        (others, None) if others.is_empty() => format!("on a node with good data: urbd status {name}"),
+        (others, None) => format!("bring {others} back (there: urbd status {name})"),
+        (others, Some(copies)) => {
+            format!("bring {others} back (there: urbd status {name}); if that is gone for good: {copies}")
+        }
+    }
+}
+
+/// A connected peer with good data.
+fn good_peer(r: &ResourceStatus, volume: u16) -> Option<&ConnectionStatus> {
+    let good = |c: &ConnectionStatus| c.peer_device(volume).is_some_and(|p| p.peer_disk == DiskState::UpToDate);
+    r.connections.iter().find(|c| c.connection == ConnectionState::Connected && good(c))
+}
+
+/// The names of the peers that are not connected: `bravo`, `bravo or charlie`.
+pub(super) fn away(r: &ResourceStatus) -> String {
+    let away = r.connections.iter().filter(|c| c.connection != ConnectionState::Connected);
+    let names = away.map(|c| if c.name.is_empty() { "the peer" } else { c.name.as_str() });
+    names.collect::<Vec<_>>().join(" or ")
 }
 
 /// Is the volume being copied from a peer?

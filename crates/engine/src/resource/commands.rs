@@ -305,7 +305,7 @@ impl Runner {
         };
         let text = format!("there can be no block device ({why})");
         let failure = Failure::new(ErrorCode::INVALID_REQUEST, text).with_hint(format!(
-            "mend it (for example: modprobe loop; modprobe fuse), restart {}; or say that its NBD sockets will do: \
+            "repair that (for example: modprobe loop; modprobe fuse), restart {}; or say that its NBD sockets will do: \
              urbd {{ front-end none; }}",
             self.local.name
         ));
