@@ -151,6 +151,9 @@ impl List<'_> {
             let next = match away.is_empty() {
                 true => format!("where it is to be used: urbd primary {name}"),
                 // Two that write without each other make a split brain.
+                false if away.contains(" or ") => {
+                    format!("where it is to be used, if surely none of {away} is Primary: urbd primary {name}")
+                }
                 false => format!("where it is to be used, if {away} is surely not Primary: urbd primary {name}"),
             };
             self.add(object(), Weight::Note, "nobody-primary", text, next);

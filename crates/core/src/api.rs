@@ -606,6 +606,8 @@ pub enum Command {
     Verify {
         /// Which.
         volume: VolumeNr,
+        /// With whose copy; `None`: with that of the peer that the volume is mirrored to.
+        peer: Option<NodeId>,
         /// From here.
         start: Option<Sector>,
         /// To here.

@@ -1,7 +1,7 @@
 //! What is the matter with this node's own disks.
 
 use super::{List, Weight, sentence};
-use crate::states::{ConnectionState, DiskState, ReplicationState};
+use crate::states::{ConnectionState, DiskState, ReplicationState, Role};
 use crate::status::{ConnectionStatus, DeviceStatus, IntentionalClient, ResourceStatus};
 
 impl List<'_> {
@@ -16,6 +16,15 @@ impl List<'_> {
         match d.disk {
             DiskState::UpToDate => {}
             DiskState::Diskless if d.client == IntentionalClient::Yes => {}
+            // Among several peers it serves reads by them, and is not to write.
+            DiskState::Diskless if r.role == Role::Primary && is_in_mesh(r) => {
+                let text = format!("No disk is attached: reads are done by a peer, and writes fail{why}.");
+                let next = format!(
+                    "move the applications to another node; or stop them here, then: urbd secondary {0}; urbd attach {0}",
+                    r.name
+                );
+                add(Weight::Error, "disk-missing", text, next);
+            }
             DiskState::Diskless => {
                 let disk = d.backing_dev.as_deref().unwrap_or("the disk");
                 let text = format!("No disk is attached: this node keeps no copy{why}.");
@@ -106,6 +115,11 @@ pub(super) fn away(r: &ResourceStatus) -> String {
     let away = r.connections.iter().filter(|c| c.connection != ConnectionState::Connected);
     let names = away.map(|c| if c.name.is_empty() { "the peer" } else { c.name.as_str() });
     names.collect::<Vec<_>>().join(" or ")
+}
+
+/// Are several nodes connected, as DRBD 9 does it?
+fn is_in_mesh(r: &ResourceStatus) -> bool {
+    r.connections.len() > 1 && r.connections.iter().any(|c| c.protocol.is_some_and(|p| p >= 118))
 }
 
 /// Is the volume being copied from a peer?

@@ -136,8 +136,15 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
             r.role = Role::Secondary;
             r.connections[0].connection = ConnectionState::Connecting;
         }), "nobody-primary", "in reach", "if bravo is surely not Primary: urbd primary r0"),
+        (three(ConnectionState::Connecting, DiskState::DUnknown, |r| {
+            r.role = Role::Secondary;
+            r.connections[0].connection = ConnectionState::Connecting;
+        }), "nobody-primary", "in reach", "if surely none of bravo or charlie is Primary: urbd primary r0"),
         (with(|r| (r.role, r.connections[0].peer_role) = (Role::Secondary, Role::Primary)), "primary-elsewhere", "used on bravo only", "on bravo, urbd secondary r0; here, urbd primary r0"),
         (with(|r| (r.devices[0].disk, r.devices[0].cause) = (DiskState::Diskless, cause("disk-given-up", "the disk failed and is given up"))), "disk-missing", "keeps no copy (the disk failed and is given up)", "/dev/sdb1 works again: urbd attach r0/0"),
+        (three(ConnectionState::Connected, DiskState::UpToDate, |r| {
+            (r.devices[0].disk, r.connections[0].protocol) = (DiskState::Diskless, Some(124));
+        }), "disk-missing", "reads are done by a peer, and writes fail.", "urbd secondary r0; urbd attach r0"),
         (disk(DiskState::Failed), "disk-failed", "being given up", "urbd attach r0/0"),
         (disk(DiskState::Detaching), "disk-failed", "being given up", "urbd attach r0/0"),
         (disk(DiskState::Attaching), "disk-attaching", "being attached", ""),
