@@ -351,7 +351,10 @@ fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> String {
         "not-the-only-peer" => {
             let others = r.connections.iter().filter(|other| other.connection == ConnectionState::Connected);
             let leave = others.map(|other| format!("urbd disconnect {}; ", Who { resource, c: other }.object()));
-            format!("to have {name} instead: {}{connect}", leave.collect::<String>())
+            let leave = leave.collect::<String>();
+            let old = who.c.cause.as_ref().is_some_and(|cause| cause.text.contains("8.4"));
+            let both = "; to have all connected: urbd { protocol-version-max 124; } on all nodes, with metadata v09";
+            format!("to have {name} instead: {leave}{connect}{}", if old { both } else { "" })
         }
         "both-discard-my-data" => format!("on the node whose data is to be kept, without --discard-my-data: {connect}"),
         _ if code.ends_with("-differs") => {

@@ -189,6 +189,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (alone("connect-refused"), "connect-refused", "not trying: why.", "on bravo, which says why: urbd status r0; then: urbd connect r0:bravo"),
         (alone("two-primaries"), "two-primaries", "not trying: why.", "urbd secondary r0; then: urbd connect r0:bravo"),
         (alone("source-is-inconsistent"), "source-is-inconsistent", "not trying: why.", "finish the resync"),
+        (three(ConnectionState::StandAlone, DiskState::DUnknown, |r| r.connections[1].cause = cause("not-the-only-peer", "it speaks DRBD 8.4's protocol")), "not-the-only-peer", "not trying", "urbd connect r0:charlie; to have all connected: urbd { protocol-version-max 124; }"),
         (alone("both-discard-my-data"), "both-discard-my-data", "not trying: why.", "without --discard-my-data: urbd connect r0:bravo"),
         (beside_other("not-the-only-peer"), "not-the-only-peer", "Not connected to charlie and not trying: why.", "to have charlie instead: urbd disconnect r0:bravo; urbd connect r0:charlie"),
         (alone("wire-protocol-differs"), "wire-protocol-differs", "not trying: why.", "equal on both nodes; then on both: urbd adjust r0; urbd connect r0:bravo"),
