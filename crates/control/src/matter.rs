@@ -69,7 +69,19 @@ pub fn matters(resource: &ResourceStatus) -> Vec<Matter> {
     }
     let mut found = list.found;
     found.sort_by_key(|m| m.weight);
+    say_once(&mut found);
     found
+}
+
+/// What goes on by itself, of several volumes or peers, is waited for by one command.
+fn say_once(found: &mut [Matter]) {
+    for at in 1..found.len() {
+        let (before, this) = found.split_at_mut(at);
+        let same = |m: &&mut Matter| m.weight == Weight::Running && m.code == this[0].code && m.next == this[0].next;
+        if before.iter_mut().any(|m| same(&m)) {
+            this[0].next = None;
+        }
+    }
 }
 
 /// The part of a terminal's `status` that says what is the matter with a resource: each line indented, wrapped at

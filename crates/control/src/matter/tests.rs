@@ -335,6 +335,18 @@ fn of_two_peers_neither_hides_the_other() {
     assert_eq!(next[1], "the choice is the same as for r0:bravo", "said once");
 }
 
+#[test]
+fn of_several_resyncs_the_command_is_said_once() {
+    let status = three(ConnectionState::Connected, DiskState::Inconsistent, |r| {
+        for c in &mut r.connections {
+            c.peer_devices[0].replication = ReplicationState::SyncSource;
+            c.peer_devices.push(PeerDeviceStatus::new(1, ReplicationState::SyncSource, DiskState::Inconsistent));
+        }
+    });
+    let next: Vec<_> = matters(&status).into_iter().map(|m| m.next).collect();
+    assert_eq!(next, [Some("to wait for it: urbd wait-sync r0".to_owned()), None, None, None]);
+}
+
 fn matters_of(status: &ResourceStatus) -> Vec<String> {
     matters(status).into_iter().filter(|m| m.weight != Weight::Note).map(|m| m.code).collect()
 }
