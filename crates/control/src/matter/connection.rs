@@ -339,7 +339,15 @@ fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> String {
         ),
         "peer-disk-too-small" => format!("give {name} a disk as large as this node's, or larger; then: {connect}"),
         "primary-would-be-target" | "primary-is-outdated" => {
-            format!("{name} has newer data: stop the applications here; urbd secondary {resource}; {connect}")
+            let follow = format!("stop the applications here; urbd secondary {resource}; {connect}");
+            // 8.4's dialect gives up a copy after a split brain only.
+            match r.connections.len() > 1 {
+                false => format!("{name} has newer data: {follow}"),
+                true => format!(
+                    "{name} has something that this node lacks. Throw it away: on {name}, urbd connect \
+                     --discard-my-data {resource}; here, {connect}. Keep it: {follow}"
+                ),
+            }
         }
         "connect-refused" => format!("on {name}, which says why: urbd status {resource}; then: {connect}"),
         "two-primaries" => {

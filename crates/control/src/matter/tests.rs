@@ -186,6 +186,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (alone("peer-disk-too-small"), "peer-disk-too-small", "not trying: why.", "a disk as large"),
         (alone("primary-would-be-target"), "primary-would-be-target", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
         (alone("primary-is-outdated"), "primary-is-outdated", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
+        (three(ConnectionState::StandAlone, DiskState::DUnknown, |r| r.connections[1].cause = cause("primary-would-be-target", "why")), "primary-would-be-target", "not trying: why.", "Throw it away: on charlie, urbd connect --discard-my-data r0; here, urbd connect r0:charlie. Keep it: stop the applications here; urbd secondary r0; urbd connect r0:charlie"),
         (alone("connect-refused"), "connect-refused", "not trying: why.", "on bravo, which says why: urbd status r0; then: urbd connect r0:bravo"),
         (alone("two-primaries"), "two-primaries", "not trying: why.", "urbd secondary r0; then: urbd connect r0:bravo"),
         (alone("source-is-inconsistent"), "source-is-inconsistent", "not trying: why.", "finish the resync"),
