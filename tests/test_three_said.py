@@ -3,7 +3,7 @@
 import os
 import re
 
-from cluster import eventually
+from cluster import FAST_NET, PORT, eventually
 from test_three_nine import all_together, connected, equal, prepared, started
 from test_three_nodes import towards
 
@@ -120,3 +120,36 @@ def test_what_a_verify_finds(cluster):
         f.write(os.urandom(4096))
     assert a.urbd("verify", "--wait", "r0").out == "r0:b/0: 4 KiB differ\nr0:c/0: 0 KiB differ\n"
     assert b.log().count("online verify done") == c.log().count("online verify done") - 1 == 1
+
+
+def test_a_node_in_the_place_of_another_one(cluster):
+    """Metadata keep an account of so many nodes, by their ids: another id beside them is refused before anything is taken over,
+    as the Primary would start without its disk. The id of who has left is free."""
+    a, b, c = started(cluster)
+    d = cluster.node("d", size=32 * MIB)
+
+    def configure(node_id):
+        hosts = "".join(f"  on {n.name} {{ node-id {i}; address {n.ip}:{PORT}; device minor 0; disk {n.disk_path()}; "
+                        "meta-disk internal; }\n" for n, i in ((a, 0), (b, 1), (d, node_id)))
+        for n in (a, b, d):
+            n.put_res("r0", f"resource r0 {{\n  net {{ {FAST_NET} }}\n{hosts}  connection-mesh {{ hosts a b d; }}\n"
+                      "  urbd { protocol-version-max 124; }\n}\n")
+
+    a.urbd("primary", "r0")
+    a.write(0, os.urandom(MIB))
+    c.kill()
+    configure(3)
+    for n in (a, b):
+        for verb in ("adjust", "restart"):
+            refused = n.call(verb, "r0")
+            assert refused.rc == 10 and "r0/0: its metadata has room for 2 peers, and none for a new one" in refused.err, refused
+            assert "nothing was changed; give the new node the node-id of the one that has left: 2" in refused.err, refused
+        assert towards(n, c)["conn"] == "Connecting", "it runs on with what it had"
+    a.write(MIB, os.urandom(MIB))
+    configure(2)
+    d.create_md()
+    d.start()
+    for n in (b, a):
+        n.urbd("adjust", "r0")
+    equal(a, b, d)
+    nothing(a, b, d)

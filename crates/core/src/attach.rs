@@ -261,7 +261,8 @@ impl Resource {
             {
                 return Err((
                     162,
-                    "the metadata has no bitmap slot left for a peer; recreate it with more --max-peers".to_owned(),
+                    "the metadata has no bitmap slot left for a peer: give it the node-id of one that has left, or recreate the \
+                     metadata with more --max-peers".to_owned(),
                 ));
             }
         }

@@ -170,6 +170,9 @@ pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
     let local = target.local()?;
     check_startable(call.context, local)?;
     let name = &local.name;
+    if call.context.is_running(name) {
+        metadata::check_room(local)?;
+    }
     if call.context.is_running(name) && is_of_service_manager(call.context.client(name)?.pid, name) {
         // It would take the end of its process for the end of the service.
         return Err(Problem::usage(format!("{name}: systemd runs it"))
