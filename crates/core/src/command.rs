@@ -565,7 +565,10 @@ impl Resource {
             Code::FailedByPeer => {
                 let peers: Vec<&str> = self.connected().map(|(_, c)| c.cfg.peer_name.as_str()).collect();
                 let name = &self.cfg.name;
-                format!("{} refused it, or was lost meanwhile; `urbd why {name}` there says more", peers.join(" or "))
+                format!(
+                    "refused by peer {}, or it was lost meanwhile; `urbd why {name}` there says more",
+                    peers.join(" or ")
+                )
             }
             Code::NeedConnection => "this needs a connection to the peer".to_owned(),
             Code::ResyncRunning => "a resync or verify is running: wait for its end".to_owned(),
