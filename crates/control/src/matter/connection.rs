@@ -310,16 +310,16 @@ fn ways_out(r: &ResourceStatus, who: &Who) -> String {
     if others > 1 {
         return format!(
             "choose whose changes are thrown away. This node's: urbd secondary {resource}; urbd connect \
-             --discard-my-data {resource}; on each other node: urbd connect {resource}. Those of the others: the same on \
-             them, and here urbd connect {resource}. {save}"
+             --discard-my-data {resource}; on each other node: urbd connect {resource}. Those of the others: the same \
+             on them, and here urbd connect {resource}. {save}"
         );
     }
     if !beside.is_empty() {
         return format!(
             "choose whose changes are thrown away. Those of {name}: on {name}, urbd secondary {resource}; urbd connect \
-             --discard-my-data {resource}; then here and on {beside}: urbd connect {resource}. This node's, which {beside} \
-             has as well: here and on {beside}, urbd secondary {resource}; urbd connect --discard-my-data {object}; on \
-             {name}: urbd connect {resource}. {save}"
+             --discard-my-data {resource}; then here and on {beside}: urbd connect {resource}. This node's, which \
+             {beside} has as well: here and on {beside}, urbd secondary {resource}; urbd connect --discard-my-data \
+             {object}; on {name}: urbd connect {resource}. {save}"
         );
     }
     format!(
