@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
 
-.PHONY: help build install deb static demo test test-rust test-python long bench bench-resync sim fuzz nemesis guests newcomer doc packages wrong-rules
+.PHONY: help build install deb static demo test test-rust test-python long bench bench-resync sim fuzz nemesis guests package-test newcomer doc packages wrong-rules
 
 help:
 	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
@@ -20,6 +20,7 @@ help:
 	@echo 'make nemesis kill, freeze, cut off, starve and break two real nodes (NODES=3: three) under a checked load; ROUNDS=n SEED=s'
 	@echo 'make long    proofs that take long and go on where they were: PART=kills, restarts, postgres, versions …; ROUNDS=n'
 	@echo 'make guests  what takes udev, device mapper or an old kernel, in a QEMU guest; SUITE=trixie, ROUNDS=n'
+	@echo 'make package-test   the Debian packages on Debian 13 (SUITE=bookworm: 12): installed, upgraded under load, removed'
 	@echo 'make newcomer   what README.md tells a newcomer, on two empty Debian roots, timed; SUITE=trixie'
 	@echo 'make doc     reference documentation: target/doc'
 	@echo 'test parts:  make test-rust; make test-python [ARGS="-k failover"]'
@@ -110,6 +111,15 @@ guests:
 	tests/install guests
 	$(CARGO) build --locked -p urbd
 	/usr/bin/python3 -m pytest -q -rA --tb=short tests/guests.py $(ARGS)
+
+# Another system than this machine's own, from Debian's archive.
+package-test:
+	tests/install test
+	$(CARGO) build --locked -p urbd -p urbd-lab
+	rm -rf target/$(or $(SUITE),trixie)
+	mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,udev,dbus,iproute2,procps,e2fsprogs \
+	  $(or $(SUITE),trixie) target/$(or $(SUITE),trixie)
+	URBD_PACKAGE_SYSTEMS=$(abspath target/$(or $(SUITE),trixie)) /usr/bin/python3 -m pytest -q tests/test_package.py
 
 newcomer:
 	tests/install test

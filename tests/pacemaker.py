@@ -34,7 +34,7 @@ logging {
 }
 quorum {
   provider: corosync_votequorum
-  two_node: 1
+  two_node: TWO
   wait_for_all: 0
 }
 nodelist {
@@ -123,7 +123,7 @@ class Pacemaker:
     def start(self):
         for n in self.nodes:
             members = "".join(NODE % (m.name, i + 1, m.ip) for i, m in enumerate(self.nodes))
-            n.put("/etc/corosync/corosync.conf", COROSYNC.replace("NODES", members))
+            n.put("/etc/corosync/corosync.conf", COROSYNC.replace("NODES", members).replace("TWO", str(int(len(self.nodes) == 2))))
             n.put("/usr/sbin/fence_test", FENCE, 0o755)
             n.sh("rm -rf /var/lib/pacemaker/cib/*")
             n.put("/var/lib/pacemaker/cib/cib.xml", self.cib)

@@ -64,6 +64,18 @@ def test_unknown_name_lists_the_known_ones():
     assert names
     r = urbd("up", "no-such-resource", conf=conf)
     assert any(n in r.stderr for n in names), r.stderr
+    # Not "start it with urbd up": there is nothing to be started.
+    r = urbd("status", "no-such-resource", conf=conf)
+    assert r.returncode == 10 and "there is no resource `no-such-resource`" in r.stderr and "urbd up" not in r.stderr, r
+
+
+def test_an_option_without_its_section(tmp_path):
+    conf = tmp_path / "urbd.conf"
+    for option, section in (("ping-int 1", "net"), ("resync-rate 1M", "disk"), ("protocol-version-max 124", "urbd")):
+        conf.write_text(f"resource r0 {{ {option}; }}")
+        r = urbd("up", "r0", conf=conf)
+        word = option.split()[0]
+        assert r.returncode == 10 and f"it belongs into a section: {section} {{ {word} …; }}" in r.stderr, r
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

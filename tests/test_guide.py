@@ -2,7 +2,7 @@
 
 A page is a sequence of steps, in its order:
 
-    ```sh alpha                     run by bash on that machine: alpha, bravo, or both (first alpha); must end with 0
+    ```sh alpha                     run by bash on that machine: alpha, bravo, charlie, both (alpha, bravo), or all; must end with 0
     ```sh alpha fails               must end with another status
     ```file both /etc/urbd.conf     a file's new content
     ```conf SECTION                 options of that section of a resource: are accepted
@@ -11,7 +11,7 @@ A page is a sequence of steps, in its order:
     ```sh not-run: REASON           is shown only; the reason says what the tests lack
     <!-- test: STEP -->             what happens to the machines without a command: see Page.steps
 
-What the pages call alpha and bravo are machines of machine.py with the addresses 10.0.0.1 and 10.0.0.2; /dev/vg0/data,
+What the pages call alpha and bravo (and charlie) are machines of machine.py with the addresses 10.0.0.1 to 10.0.0.3; /dev/vg0/data,
 /dev/vg0/new and /dev/vg0/meta are files behind links.  `systemctl` is a stand-in that starts and stops urbd@RES with the
 commands of the unit, and notes everything else: systemd itself is tested elsewhere.
 """
@@ -34,6 +34,8 @@ from pacemaker import Pacemaker
 GUIDE = os.path.join(TESTS, "..", "docs", "guide")
 PAGES = sorted(os.path.basename(p)[:-3] for p in glob.glob(f"{GUIDE}/*.md"))
 WITHOUT_STEPS = {"README", "security", "verbs"}
+WITH_CHARLIE = {"three-nodes"}
+HOSTS = {"alpha": "10.0.0.1", "bravo": "10.0.0.2", "charlie": "10.0.0.3"}
 LARGER = {"postgresql": 128}  # MiB
 DISKS = {"/dev/vg0/data": 32, "/dev/vg0/new": 48, "/dev/vg0/meta": 4}
 CONF = """resource r0 {
@@ -107,7 +109,9 @@ class Page:
         self.cluster, self.name, self.printed, self.pacemaker = cluster, name, None, None
         self.at, self.sizes = None, {**DISKS, "/dev/vg0/data": LARGER.get(name, DISKS["/dev/vg0/data"])}
         self.nodes = {}
-        for node, ip in (("alpha", "10.0.0.1"), ("bravo", "10.0.0.2")):
+        for node, ip in HOSTS.items():
+            if node == "charlie" and name not in WITH_CHARLIE:
+                continue
             m = machine(cluster, node, disks={d: size * MIB for d, size in self.sizes.items()})
             m.fixed = ip
             self.nodes[node] = m
@@ -115,11 +119,14 @@ class Page:
 
     def boot(self, m):
         m.sh(f"ip addr add {m.fixed}/24 dev eth0; mkdir -p /srv")
-        m.put("/etc/hosts", "127.0.0.1 localhost\n10.0.0.1 alpha\n10.0.0.2 bravo\n")
+        m.put("/etc/hosts", "127.0.0.1 localhost\n" + "".join(f"{ip} {name}\n" for name, ip in HOSTS.items()))
         m.put("/usr/local/bin/systemctl", SYSTEMCTL, 0o755)
 
     def on(self, who):
-        return list(self.nodes.values()) if who == "both" else [self.nodes[who]]
+        return self.pair_of_machines() if who == "both" else list(self.nodes.values()) if who == "all" else [self.nodes[who]]
+
+    def pair_of_machines(self):
+        return [self.nodes["alpha"], self.nodes["bravo"]]
 
     def run(self):
         done = 0
@@ -167,7 +174,7 @@ class Page:
     # ---- what happens to machines -----------------------------------------------
     def pair(self, *words):
         """The pair of README.md: in sync, alpha Primary; `mounted`: with ext4 on /srv there; `down`: stopped."""
-        for m in self.nodes.values():
+        for m in self.pair_of_machines():
             m.put("/etc/urbd.conf", CONF.replace("r0 {", "r0 {\n  net { ping-int 1; connect-int 1; }"))
             m.sh("urbd create-md r0; urbd up r0")
         a = self.nodes["alpha"]
@@ -177,11 +184,16 @@ class Page:
         else:
             a.sh("urbd secondary r0")
         if "down" in words:
-            for m in self.nodes.values():
+            for m in self.pair_of_machines():
                 m.sh("urbd down r0")
 
-    def in_sync(self):
+    def quick(self):
+        """A lost peer is noticed, and tried again, within a second: nobody waits for the defaults here."""
         for m in self.nodes.values():
+            m.sh("sed -i 's/resource r0 {/resource r0 {\\n  net { ping-int 1; connect-int 1; }/' /etc/urbd.conf")
+
+    def in_sync(self):
+        for m in self.pair_of_machines():
             m.wait(repl="Established", disk="UpToDate", peer_disk="UpToDate", timeout=60)
 
     def power_on(self, name):
@@ -215,6 +227,7 @@ class Page:
     steps = {
         "kernel-metadata": kernel_metadata,
         "pair": pair,  # [mounted|down]
+        "quick": quick,
         "in-sync": in_sync,  # wait until both are UpToDate
         "power-off": lambda self, name: self.nodes[name].power_off(),
         "power-on": power_on,

@@ -12,6 +12,7 @@ import pytest
 from cluster import FAST_DISK, TESTS, Cluster, eventually
 from machine import machine
 from pacemaker import Pacemaker
+from test_three_nodes import text
 
 AGENT = os.path.join(TESTS, "..", "dist", "ocf", "drbd")
 
@@ -301,6 +302,48 @@ def test_fail_over(cluster, record_property):
             record_property("back after a crash", app.goes_on(alpha))
             app.end(alpha)
             assert not failures(p, bravo)
+
+
+def three(cluster):
+    """alpha, bravo and charlie with an ext4 on r0, in sync and all connected, stopped."""
+    nodes = [machine(cluster, name) for name in ("alpha", "bravo", "charlie")]
+    names = " ".join(n.name for n in nodes)
+    dialect = f"connection-mesh {{ hosts {names}; }} urbd {{ protocol-version-max 124; }}"
+    for n in nodes:
+        n.put_res("r0", text(nodes, dialect, net="ping-int 1; connect-int 1;"))
+        n.sh("urbd create-md r0; urbd up r0")
+    alpha = nodes[0]
+    alpha.sh("urbd wait-connect r0; urbd primary --force r0; mkfs.ext4 -q /dev/urbd/by-res/r0/0; "
+             "mount /dev/urbd/by-res/r0/0 /mnt; touch /mnt/log; umount /mnt; urbd wait-sync r0; urbd secondary r0")
+    for n in nodes:
+        n.sh("urbd down r0")
+    return nodes
+
+
+@pytest.mark.limit(240)
+def test_fail_over_among_three(cluster, record_property):
+    """clone-max is three. The Primary is moved, and dies: another node has it, the third one follows."""
+    alpha, bravo, charlie = nodes = three(cluster)
+    with Pacemaker(cluster, RESOURCES, CONSTRAINTS, fencing=True) as p:
+        p.start()
+        with p.told():
+            app = Writer(*nodes)
+            app.goes_on(alpha)
+            eventually("all are UpToDate", lambda: alpha.sh("urbd dstate r0").strip() == "UpToDate/UpToDate/UpToDate", 30)
+            alpha.power_off()
+            eventually("it goes on", lambda: app.where != "alpha", 60)
+            record_property("killed node, of three", app.gap)
+            assert p.fenced == ["alpha"]
+            here, other = (bravo, charlie) if app.where == "bravo" else (charlie, bravo)
+            app.goes_on(here)
+            assert "UpToDate" in here.sh(f"urbd status r0:{other.name} || urbd status r0")
+            alpha.power_on()
+            p.join(alpha)
+            # It is preferred, and gets the role as soon as it has everything.
+            record_property("back, of three", app.goes_on(alpha))
+            for n in nodes:
+                eventually("all are the same", lambda: n.sh("urbd dstate r0").strip() == "UpToDate/UpToDate/UpToDate", 60)
+            app.end(alpha)
 
 
 def inner(node, pid):

@@ -64,6 +64,33 @@ def test_two_hosts_that_mirror(place):
             place.urbd("down", "--force", "r0", node=node)
 
 
+def test_three_hosts_that_are_all_connected(place):
+    """Word by word what it says is next."""
+    names = ("alpha", "bravo", "charlie")
+    hosts = [f"{n}=127.0.0.{i + 1}:{place.path}/{n[0]}" for i, n in enumerate(names)]
+    r = place.urbd("setup", "--port", free_port(), "r0", *hosts)
+    assert r.rc == 0 and "on charlie, after copying the file" in r.out and "to the other hosts" in r.out, r
+    for node in names:
+        r = place.urbd("create-md", "--force", "r0", node=node)
+        assert r.rc == 0, r
+    with open(place.conf, "a") as f:
+        f.write("common { urbd { front-end none; } }\n")
+    try:
+        for node in names:
+            r = place.urbd("up", "r0", node=node)
+            assert r.rc == 0, r
+        for node in names:
+            C.eventually("it reaches both others", lambda: place.urbd("cstate", "r0", node=node).out == "Connected\n" * 2, 30)
+        assert place.urbd("primary", "--force", "r0").rc == 0
+        for node in names:
+            C.eventually("all are UpToDate", lambda: place.urbd("dstate", "r0", node=node).out.strip() == "UpToDate/UpToDate/UpToDate", 30)
+            r = place.urbd("status", "r0", node=node)
+            assert r.rc == 0 and "!" not in r.out, r
+    finally:
+        for node in names:
+            place.urbd("down", "--force", "r0", node=node)
+
+
 def test_a_configuration_that_is_there_is_not_overwritten(place):
     assert place.urbd("setup", "r0", *place.hosts()).rc == 0
     before = place.conf.read_text()
@@ -116,6 +143,7 @@ def test_likely_mistakes(place):
     assert "192.0.2.1 is not an address of this host" in err and "its addresses are" in err
     assert "is the address of two hosts" in mistake(place, "r0", *place.hosts(b="127.0.0.1"))
     assert "fewer than two disks" in mistake(place, "r0", a, "bravo=127.0.0.2:none")
+    assert "charlie has no disk: a host that only votes needs quorum" in mistake(place, "r0", a, b, "charlie=127.0.0.3:none")
     assert "No such file" in mistake(place, "r0", f"alpha=127.0.0.1:{place.path}/nowhere", b)
     assert "neither a block device nor a file" in mistake(place, "r0", f"alpha=127.0.0.1:{place.path}", b)
     with socket.socket() as s:

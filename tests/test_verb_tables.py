@@ -41,7 +41,7 @@ DRBDADM = {
     **dict.fromkeys(("disk-options", "net-options", "peer-device-options", "resource-options"),
                     "`--set-defaults` first: options that are not given go back to the configuration"),
     "dump": "one resource alone: the same words without the connection that is implied", "dump-xml": "as `dump`",
-    "forget-peer": "two nodes only", "hidden-commands": "`help` lists all",
+    "forget-peer": "another node takes the node-id of the one that has left", "hidden-commands": "`help` lists all",
     "sh-dev": "urbd's name of the device", "status": "asks urbd itself, also in a dry run",
     "wait-con-int": "waits without a console",
     **dict.fromkeys(("proxy-up", "proxy-down"), "DRBD proxy is not supported"),
@@ -52,8 +52,8 @@ DRBDSETUP = {
     "detach": "a diskless node is made by `disk none`", "connect": "a dry run is `--dry-run`",
     "resize": "the activity log keeps its size",
     "peer-device-options": "every peer has a bitmap", "new-current-uuid": "`invalidate-remote` makes a full resync",
-    "invalidate": "one peer only",
-    "events2": "old values are not printed", "forget-peer": "two nodes only", "rename-resource": "not supported",
+    "invalidate": "the source is the Primary, else a peer with a good copy",
+    "events2": "old values are not printed", "forget-peer": "another node takes the node-id of the one that has left", "rename-resource": "not supported",
 }
 DRBDMETA = {
     "v08 dump-md": "prints the flag that the activity log is clean",

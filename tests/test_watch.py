@@ -140,11 +140,7 @@ def test_web_in_a_browser(pair, tmp_path):
     a, _ = pair
     with page(a) as address:
         time.sleep(1)
-        r = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                            f"--user-data-dir={tmp_path}", "--virtual-time-budget=3000", "--window-size=400,900",
-                            "--dump-dom", address + "#r0"],
-                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=100)
-        dom = html.unescape(r.stdout)
+        dom = dom_of(address, tmp_path)
         assert 'id="summary" role="status" class="bad">2 resources, 1 with something the matter.' in dom, dom[:3000]
         cards = dict(re.findall(r'<article class="([a-z ]+)" data-resource="([a-z0-9]+)"', dom))
         assert cards == {"error": "alone", "well open": "r0"}, cards
@@ -155,6 +151,68 @@ def test_web_in_a_browser(pair, tmp_path):
         with urllib.request.urlopen(address + "metrics", timeout=20) as f:
             samples = [line for line in f.read().decode().split("\n") if line.startswith("urbd_resource_primary{")]
         assert samples == ['urbd_resource_primary{resource="alone"} 0', 'urbd_resource_primary{resource="r0"} 1']
+
+
+def dom_of(address, tmp_path):
+    """What a browser makes of the page with the plots of the resource r0."""
+    r = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                        f"--user-data-dir={tmp_path}", "--virtual-time-budget=3000", "--window-size=400,900",
+                        "--dump-dom", address + "#r0"],
+                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=100)
+    return html.unescape(r.stdout)
+
+
+def three_with_two_volumes(c):
+    """a is Primary, and copies both volumes slowly to b; c is cut off."""
+    nodes = [c.node(name, volumes=2) for name in "abc"]
+    hosts = ""
+    for i, n in enumerate(nodes):
+        volumes = " ".join(f"volume {v} {{ device minor {v}; disk {n.disk_path(v)}; meta-disk internal; }}" for v in (0, 1))
+        hosts += f"  on {n.name} {{ node-id {i}; address {n.ip}:{C.PORT}; {volumes} }}\n"
+    for n in nodes:
+        n.put_res("r0", f"resource r0 {{\n  net {{ {C.FAST_NET} }}\n  disk {{ c-plan-ahead 0; resync-rate 500K; }}\n{hosts}"
+                  "  connection-mesh { hosts a b c; }\n  urbd { protocol-version-max 124; }\n}\n")
+        n.create_md()
+        n.urbd("up", "r0")
+    for n in nodes:
+        eventually("all are connected", lambda: n.urbd("cstate", "r0").out == "Connected\n" * 2, 30)
+    nodes[0].urbd("primary", "--force", "r0")
+    nodes[2].cut()
+    eventually("one is missed", lambda: "Connecting" in nodes[0].urbd("cstate", "r0").out, 30)
+    return nodes
+
+
+def test_three_nodes_with_two_volumes(tmp_path):
+    """Every view names both peers and both volumes: ours, and DRBD's own monitor, which follows `drbdsetup events2`."""
+    with Cluster() as cluster:
+        a, _, _ = three_with_two_volumes(cluster)
+        with terminal(a, f"{URBD} top") as tmux:
+            lines = shows(tmux, "1 resource ", ">?r0", "1/2", "c is not")
+            assert all(len(line) <= 80 for line in lines)
+            tmux("send-keys", "Enter")
+            lines = "\n".join(shows(tmux, "peer b", "peer c", "no requests"))
+            assert len(re.findall(r"^    volume [01] +SyncSource +Inconsistent", lines, re.M)) == 2, lines
+        with page(a) as address:
+            time.sleep(1)
+            dom = dom_of(address, tmp_path)
+        assert 'class="bad">1 resource, 1 with something the matter.' in dom, dom[:3000]
+        assert dom.count("<b>a</b> Primary") == 1 and "<b>b</b> Secondary" in dom and "<b>c</b> not connected" in dom
+        assert re.findall(r'<label class="bar">([^<]*)<progress', dom) == ["b, volume 0", "b, volume 1"], dom
+        assert dom.count("wait-sync") == 1, "several are waited for by one command"
+        text = a.urbd("metrics").out
+        r = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=20)
+        assert r.returncode == 0 and not r.stdout + r.stderr, r
+        for sample in ('urbd_peer_device_replication_state{resource="r0",peer="b",volume="1",state="SyncSource"} 1',
+                       'urbd_connection_connected{resource="r0",peer="c"} 0'):
+            assert sample in text, sample
+        tools = os.path.join(a.dir, "tools")
+        os.mkdir(tools)
+        for name in ("drbdadm", "drbdsetup"):
+            os.symlink(URBD, os.path.join(tools, name))
+        with terminal(a, f"env PATH={tools}:$PATH drbdmon", columns=100, lines=30) as tmux:
+            lines = "\n".join(shows(tmux, "RES: r0", "Primary", "SyncSource"))
+            assert re.search(r" b +Connected +Secondary", lines) and re.search(r" c +Connecting +Unknown", lines), lines
+            assert "1 (1 degraded)" in lines
 
 
 def test_web_is_for_this_machine_only(pair):

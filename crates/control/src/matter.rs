@@ -69,7 +69,19 @@ pub fn matters(resource: &ResourceStatus) -> Vec<Matter> {
     }
     let mut found = list.found;
     found.sort_by_key(|m| m.weight);
+    say_once(&mut found);
     found
+}
+
+/// What goes on by itself, of several volumes or peers, is waited for by one command.
+fn say_once(found: &mut [Matter]) {
+    for at in 1..found.len() {
+        let (before, this) = found.split_at_mut(at);
+        let same = |m: &&mut Matter| m.weight == Weight::Running && m.code == this[0].code && m.next == this[0].next;
+        if before.iter_mut().any(|m| same(&m)) {
+            this[0].next = None;
+        }
+    }
 }
 
 /// The part of a terminal's `status` that says what is the matter with a resource: each line indented, wrapped at
@@ -147,13 +159,16 @@ impl List<'_> {
         let primary = |c: &crate::ConnectionStatus| c.peer_role == Role::Primary;
         if r.role == Role::Secondary && !r.connections.iter().any(primary) && !r.devices.is_empty() {
             let text = "No node that is in reach is Primary, so the device cannot be opened or mounted.";
-            self.add(
-                object(),
-                Weight::Note,
-                "nobody-primary",
-                text,
-                format!("where it is to be used: urbd primary {name}"),
-            );
+            let away = device::away(r);
+            let next = match away.is_empty() {
+                true => format!("where it is to be used: urbd primary {name}"),
+                // Two that write without each other make a split brain.
+                false if away.contains(" or ") => {
+                    format!("where it is to be used, if surely none of {away} is Primary: urbd primary {name}")
+                }
+                false => format!("where it is to be used, if {away} is surely not Primary: urbd primary {name}"),
+            };
+            self.add(object(), Weight::Note, "nobody-primary", text, next);
         }
         if r.role == Role::Secondary && r.connections.iter().any(primary) {
             let other = r.connections.iter().find(|c| primary(c)).map(|c| c.name.as_str()).unwrap_or_default();

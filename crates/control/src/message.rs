@@ -375,7 +375,7 @@ error_codes! {
     /// Metadata device too small.
     METADATA_TOO_SMALL = 112, "metadata device too small";
     /// Backing device is claimed.
-    BACKING_CLAIMED = 114, "backing device is held by another user";
+    BACKING_CLAIMED = 114, "the backing device is in use by another program";
     /// First metadata access failed.
     METADATA_IO = 118, "I/O error on first access to the metadata";
     /// No valid metadata.

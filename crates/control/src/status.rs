@@ -222,6 +222,10 @@ pub struct DeviceStatus {
     pub open: Option<bool>,
     /// Whether this device has quorum (true if quorum is off).
     pub quorum: bool,
+    /// Its metadata are new: no data was written here yet, and no resync to here has ended (not part of the tools'
+    /// output).
+    #[serde(default)]
+    pub fresh: bool,
     /// Path of the backing device.
     #[serde(default)]
     pub backing_dev: Option<String>,
@@ -252,6 +256,7 @@ impl DeviceStatus {
             client: IntentionalClient::No,
             open: None,
             quorum: true,
+            fresh: false,
             backing_dev: None,
             statistics: None,
             device_path: None,

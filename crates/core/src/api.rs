@@ -363,8 +363,7 @@ pub enum Effect {
         /// The bytes to authenticate.
         message: Vec<u8>,
     },
-    /// Stop trying to connect to `peer`, or send what is queued and close both streams. Anything received afterwards is
-    /// dropped.
+    /// Stop trying to connect to `peer`, or send what is queued and close both streams. What comes then is dropped.
     CloseLink {
         /// Whom it concerns.
         peer: NodeId,
@@ -411,8 +410,7 @@ pub enum Effect {
         /// What.
         action: MetaOp,
     },
-    /// Copy what a peer sent into (a part of) a read request's own buffers, and drop `from`. Comes before the request's
-    /// [`Effect::Complete`].
+    /// Copy what a peer sent into (part of) a read request's own buffers; drop `from`. Before [`Effect::Complete`].
     Deliver {
         /// Received payload.
         from: Segments,
@@ -577,10 +575,12 @@ pub enum Command {
         /// How it is meant.
         flags: wire::ResizeFlags,
     },
-    /// Compare both copies.
+    /// Compare a volume's copy with the peer's (`None`: who it is mirrored to).
     Verify {
         /// Which.
         volume: VolumeNr,
+        /// With whom.
+        peer: Option<NodeId>,
         /// From here.
         start: Option<Sector>,
         /// To here.

@@ -258,10 +258,9 @@ impl Resource {
             if self.connections.values().any(|c| md.peers[c.cfg.peer.index()].slot.is_none())
                 && md.peers.iter().filter(|p| p.slot.is_some()).count() >= md.geometry.slots() as usize
             {
-                return Err((
-                    162,
-                    "the metadata has no bitmap slot left for a peer; recreate it with more --max-peers".to_owned(),
-                ));
+                let text = "no bitmap slot is left for a peer: give it the node-id of one that has left, or use more \
+                            --max-peers";
+                return Err((162, text.to_owned()));
             }
         }
         Ok(())

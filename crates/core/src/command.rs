@@ -237,9 +237,10 @@ impl Resource {
                 volume(self, v).map(|d| self.new_current_uuid(id, d, clear_bitmap))
             }
             Command::Resize { volume: v, flags } => volume(self, v).map(|d| self.resize(id, d, flags)),
-            Command::Verify { volume: v, start, stop, repair } => {
+            Command::Verify { volume: v, peer: p, start, stop, repair } => {
                 let wish = VerifyRange { start, stop, repair };
-                volume(self, v).and_then(|d| self.verify(id, d, wish))
+                let with = p.map(|p| peer(self, p)).transpose();
+                with.and_then(|i| Ok((i, volume(self, v)?))).and_then(|(i, d)| self.verify(id, i, d, wish))
             }
             Command::ChangeOptions(cfg) => {
                 self.change_options(*cfg);
@@ -543,8 +544,8 @@ impl Resource {
 
     // -- verify -------------------------------------------------------------------------------------------------------
 
-    fn verify(&mut self, id: u64, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
-        let Some(i) = self.partner(d) else {
+    fn verify(&mut self, id: u64, with: Option<NodeId>, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
+        let Some(i) = with.or_else(|| self.partner(d)) else {
             return Err(failure(Code::NeedConnection.code(), "there is no peer to compare with"));
         };
         self.wish_verify(i, d, wish)?;
@@ -593,11 +594,19 @@ impl Resource {
             }
             Code::PrimaryNop => "the peer could not be fenced (outdated); see the fence-peer handler".to_owned(),
             Code::DeviceInUse => "the device is in use: close it and try again".to_owned(),
-            Code::FailedByPeer => "the change was refused by peer node".to_owned(),
+            Code::FailedByPeer => {
+                let peers: Vec<&str> = self.connected().map(|(_, c)| c.cfg.peer_name.as_str()).collect();
+                let name = &self.cfg.name;
+                format!(
+                    "refused by peer {}, or it was lost meanwhile; `urbd why {name}` there says more",
+                    peers.join(" or ")
+                )
+            }
             Code::NeedConnection => "this needs a connection to the peer".to_owned(),
             Code::ResyncRunning => "a resync or verify is running: wait for its end".to_owned(),
             Code::IsDiskless | Code::NoLocalDisk => "the volume has no disk here: attach it first".to_owned(),
             Code::InTransientState => "another change is going on: try again".to_owned(),
+            Code::ConcurrentStateChange => "another change among the nodes comes first: try again".to_owned(),
             other => other.to_string(),
         };
         failure(code.code(), text)

@@ -11,7 +11,7 @@ use control::{
     SyncDetails, VerifyDetails, WhyEntry, WriteOrdering,
 };
 use std::collections::BTreeMap;
-use units::{ByteLen, Histogram, Instant, NodeId, VolumeNr};
+use units::{ByteLen, Generation, Histogram, Instant, NodeId, VolumeNr};
 use urbd_core::{ConnectionSnapshot, ConnectionState, DeviceSnapshot, Notice, PeerDeviceSnapshot, Snapshot};
 
 /// What the status needs besides the core's snapshot.
@@ -152,6 +152,7 @@ fn device(resource: &str, d: &DeviceSnapshot, around: &Surroundings<'_>) -> Devi
         client: if path.is_none() { IntentionalClient::Yes } else { IntentionalClient::No },
         open: Some(around.nbd.is_open(d.volume) || around.fuse.is_some_and(|f| f.is_open(d.volume))),
         quorum: true,
+        fresh: d.generations[0].same(Generation::JUST_CREATED),
         backing_dev: path,
         statistics: Some(DeviceStatistics {
             size_sectors: sectors(d.size),

@@ -176,7 +176,7 @@ fn try_out(given: &Given) {
     pair.command(1, Command::Invalidate { volume: rig::VOLUME });
     pair.until(LIMIT, |p| p.states()[1] == ConnState::SyncTarget);
     load_until_rest(&mut pair);
-    pair.command(0, Command::Verify { volume: rig::VOLUME, start: None, stop: None, repair: false });
+    pair.command(0, Command::Verify { volume: rig::VOLUME, peer: None, start: None, stop: None, repair: false });
     pair.until(LIMIT, |p| p.states()[1] == ConnState::VerifyT);
     load_until_rest(&mut pair);
     for node in &pair.nodes {

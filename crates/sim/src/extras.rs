@@ -186,7 +186,7 @@ impl Adding<'_> {
 /// The command that an operator gives to see whether what is on the disks differs: all of it, not only from where an
 /// earlier one was interrupted.
 pub(crate) fn verify(volume: usize) -> Command {
-    Command::Verify { volume: volume_nr(volume), start: Some(Sector(0)), stop: None, repair: false }
+    Command::Verify { volume: volume_nr(volume), peer: None, start: Some(Sector(0)), stop: None, repair: false }
 }
 
 /// Those by which what differs is copied.

@@ -254,7 +254,7 @@ impl Drawing<Mix> {
             1 => self.push(Step::Command(node, Command::InvalidateRemote { volume, peer })),
             2 => {
                 let repair = self.rng.chance(1, 2);
-                self.push(Step::Command(node, Command::Verify { volume, start: None, stop: None, repair }));
+                self.push(Step::Command(node, Command::Verify { volume, peer: None, start: None, stop: None, repair }));
             }
             _ => self.push(Step::Command(node, Command::Invalidate { volume })),
         }

@@ -459,7 +459,7 @@ impl Drawing<Mix> {
             2 => self.push(Step::Command(node, Command::InvalidateRemote { volume, peer })),
             _ => {
                 let repair = self.rng.chance(1, 2);
-                self.push(Step::Command(node, Command::Verify { volume, start: None, stop: None, repair }));
+                self.push(Step::Command(node, Command::Verify { volume, peer: None, start: None, stop: None, repair }));
             }
         }
     }

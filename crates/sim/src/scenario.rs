@@ -468,8 +468,8 @@ fn command(verb: &str, n: usize, v: usize) -> Option<Command> {
         "skip-initial-sync" => Command::NewCurrentUuid { volume, clear_bitmap: true },
         "resize" => Command::Resize { volume, flags: wire::ResizeFlags::default() },
         "connect-tentative" => Command::Connect { peer, discard_my_data: false, tentative: true },
-        "verify" => Command::Verify { volume, start: None, stop: None, repair: false },
-        "verify-repair" => Command::Verify { volume, start: None, stop: None, repair: true },
+        "verify" => Command::Verify { volume, peer: None, start: None, stop: None, repair: false },
+        "verify-repair" => Command::Verify { volume, peer: None, start: None, stop: None, repair: true },
         _ => return None,
     })
 }

@@ -72,7 +72,7 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "verify",
-        "Differences are counted and marked; disconnect and connect copies them, or --repair does. It returns when the verify has begun; with --wait when it has ended, with progress on standard error.",
+        "Compares with the peer that is named, else with each that is connected. Differences are counted and marked; disconnect and connect copies them (in DRBD 9's dialect, invalidate --reset-bitmap=no), or --repair does. It returns when the verify has begun; with --wait when it has ended, with progress on standard error.",
     ),
     (
         "resize",

@@ -199,7 +199,7 @@ fn verb(verb: &'static Verb) -> Page {
     }
     page.paragraph(match verb.takes {
         Takes::Nothing => "It takes no object.",
-        Takes::Hosts => "The hosts are named as uname -n prints it on each. A disk is a path, or the word none: such a host only votes.",
+        Takes::Hosts => "The hosts are named as uname -n prints it on each. A disk is a path. Two hosts or three; three are all connected at the same time.",
         Takes::OptionalResource => "Objects are resources. None means all of this host.",
         Takes::Resource => "Objects are resources, or \"all\".",
         Takes::Volume => "Objects are resources or volumes, or \"all\".",

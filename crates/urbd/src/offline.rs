@@ -168,6 +168,7 @@ pub(crate) fn create(place: &Place, creation: &Creation) -> Result<u8, Problem> 
     if let Some(old) = &old {
         let has = old.superblock.version();
         if has != creation.version {
+            check_slots(place, old, creation)?;
             let question = format!(
                 "{}: {} has valid {has} metadata. Convert it to {}?",
                 place.label,
@@ -198,6 +199,32 @@ pub(crate) fn create(place: &Place, creation: &Creation) -> Result<u8, Problem> 
     store.carry_out(&steps)?;
     println!("{}: New drbd meta data block successfully created.", place.label);
     Ok(0)
+}
+
+/// A conversion keeps the bitmaps that there are. More of them would be missed later, when a peer finds no room.
+///
+/// # Errors
+/// Exit 1: more were asked for. The real drbdmeta warns, and makes do with fewer.
+fn check_slots(place: &Place, old: &Found, creation: &Creation) -> Result<(), Problem> {
+    let (has, wanted) = (old.layout.geometry().slots(), creation.geometry.slots());
+    if wanted <= has || creation.version == Version::V08 {
+        return Ok(());
+    }
+    if !matches!(place.called, Called::Urbd) {
+        eprintln!("Warning: setting max_peers to {has} instead of {wanted}");
+        return Ok(());
+    }
+    let text = format!(
+        "{}: {} has {} metadata with room for {}, and not for {wanted}",
+        place.label,
+        place.path.display(),
+        old.superblock.version(),
+        if has == 1 { "one peer".to_owned() } else { format!("{has} peers") }
+    );
+    Err(Problem::usage(text).hint(format!(
+        "urbd wipe-md {0}; then this again: a peer's data is copied here, all of it. Or --max-peers={has}: what is here stays",
+        place.label
+    )))
 }
 
 fn convert_to(place: &Place, opened: &Opened, version: Version) -> Result<u8, Problem> {

@@ -162,3 +162,18 @@ fn internal_metadata_follows_a_disk_that_grows() {
         assert!(gi.starts_with("5555555555555550:"), "{gi}");
     }
 }
+
+/// What was there is kept, bitmaps included: there are no more of them afterwards, and both say so.
+#[test]
+fn a_conversion_makes_no_room_for_further_peers() {
+    for tool in [Tool::Ours, Tool::Real] {
+        let disks = Disks::new();
+        let disk = disks.zeroes("disk", 64 * MIB);
+        succeed(tool, "v08", &disk, "internal", &["create-md"]);
+        let done = drbdmeta(tool, "v09", &disk, "internal", &["create-md", "--force", "2"]);
+        let said = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{done:?}");
+        assert!(said.contains("Warning: setting max_peers to 1 instead of 2"), "{tool:?}: {said}");
+        assert!(succeed(tool, "v09", &disk, "internal", &["dump-md"]).contains("max-peers 1;"), "{tool:?}");
+    }
+}

@@ -288,9 +288,11 @@ fn file_name(path: &Path) -> Arc<str> {
 fn unknown_statement(st: &Statement, place: &str, known: &[&str]) -> Error {
     let word = st.keyword();
     let error = Error::new(ErrorKind::Syntax, st.span(), format!("`{word}` is not a statement of {place}"));
-    match nearest(word, known.iter().copied()) {
-        Some(near) => error.help(format!("did you mean `{near}`?")),
-        None => error.help(format!("known here: {}", known.join(", "))),
+    // An option without its section around it.
+    match (sections::home_of(word), nearest(word, known.iter().copied())) {
+        (Some(home), _) => error.help(format!("it belongs into a section: {home} {{ {word} …; }}")),
+        (None, Some(near)) => error.help(format!("did you mean `{near}`?")),
+        (None, None) => error.help(format!("known here: {}", known.join(", "))),
     }
 }
 

@@ -180,6 +180,11 @@ fn lookup(groups: &[Group], section: &str, st: &Statement) -> Result<(&'static O
     })
 }
 
+/// The section of the option with this name.
+pub(super) fn home_of(name: &str) -> Option<&'static str> {
+    options().find(|o| o.name == name).and_then(|o| home(o.group))
+}
+
 fn home(group: Group) -> Option<&'static str> {
     Some(match group {
         Group::Global => "global",

@@ -2,8 +2,8 @@
 
 use super::{List, Weight, sentence};
 use crate::query;
-use crate::states::{ConnectionState, DiskState, ReplicationState};
-use crate::status::{Attempt, ConnectionStatus, IntentionalClient, PeerDeviceStatus, ResourceStatus, SlowedBy};
+use crate::states::{ConnectionState, DiskState, ReplicationState, Role};
+use crate::status::{Attempt, Cause, ConnectionStatus, IntentionalClient, PeerDeviceStatus, ResourceStatus, SlowedBy};
 
 impl List<'_> {
     pub(super) fn connection(&mut self, r: &ResourceStatus, c: &ConnectionStatus) {
@@ -42,15 +42,9 @@ impl List<'_> {
 
     /// Given up, or never begun.
     fn stand_alone(&mut self, r: &ResourceStatus, who: &Who) {
-        let (name, resource, object) = (who.name(), who.resource, who.object());
-        let split =
-            who.c.peer_devices.iter().filter_map(|p| p.cause.as_ref()).find(|cause| cause.code == "split-brain");
-        if let Some(cause) = split {
-            let next = format!(
-                "choose whose changes are thrown away. This node's: urbd secondary {resource}; urbd connect \
-                 --discard-my-data {object}. Those of {name}: the same there, and here urbd connect {object}. None: \
-                 copy the data of one node elsewhere first (mount it there), then discard that node's"
-            );
+        let (name, object) = (who.name(), who.object());
+        if let Some(cause) = split_brain(who.c) {
+            let next = ways_out(r, who);
             return self.add(object, Weight::Error, "split-brain", sentence(&cause.text), next);
         }
         match &who.c.cause {
@@ -141,7 +135,18 @@ impl List<'_> {
         match &who.c.cause {
             Some(cause) => {
                 let text = format!("{name} is not connected: {}.", cause.text.trim_end_matches('.'));
-                self.add(object, Weight::Warning, &cause.code, text, format!("on {name}: urbd status {resource}"));
+                let there = format!("on {name}: urbd status {resource}");
+                let (weight, next) = match cause.code.as_str() {
+                    // By itself, when that has ended.
+                    "resync-comes-first" | "another-came-first" => {
+                        (Weight::Running, format!("to wait for that: urbd wait-sync {resource}"))
+                    }
+                    "ping-timeout" | "handshake-timeout" => {
+                        (Weight::Warning, format!("ping {}; {there}", peer_address(who)))
+                    }
+                    _ => (Weight::Warning, there),
+                };
+                self.add(object, weight, &cause.code, text, next);
             }
             None => {
                 let text = format!("{name} is not connected yet: it is being tried.");
@@ -216,13 +221,43 @@ impl List<'_> {
             _ => {
                 let differ = p.statistics.map_or(0, |s| s.out_of_sync_sectors);
                 if differ > 0 && r.device(p.volume).is_some_and(|d| d.disk == DiskState::UpToDate) {
-                    let text = format!("{} KiB differ between this node and {name}.", differ / 2);
-                    let next =
-                        format!("urbd disconnect {0}; urbd connect {0} (the Primary's data is kept)", who.object());
-                    self.add(object, Weight::Warning, "out-of-sync", text, next);
+                    self.out_of_sync(r, who, (object, p.volume), differ / 2);
                 }
             }
         }
+    }
+
+    /// Blocks are marked as different, and nothing copies them.
+    fn out_of_sync(&mut self, r: &ResourceStatus, who: &Who, (object, volume): (String, u16), kib: u64) {
+        let name = who.name();
+        let here = r.role == Role::Primary;
+        let there = who.c.peer_role == Role::Primary;
+        let third = r.connections.iter().find(|c| c.peer_role == Role::Primary && c.name != who.c.name);
+        if let Some(third) = third.filter(|_| !here && !there) {
+            // Who the Primary counts as the same is the same: they have marked more than they must.
+            let text = format!(
+                "This node and {name}, both Secondary, keep {kib} KiB marked as perhaps different, until nobody is Primary."
+            );
+            let next = format!("what {} says counts: on it, urbd status {}", third.name, r.name);
+            return self.add(object, Weight::Note, "marked-between-secondaries", text, next);
+        }
+        let text = format!("{kib} KiB differ between this node and {name}.");
+        // Connecting anew copies what is marked in 8.4's dialect only.
+        let marked = match who.c.protocol {
+            Some(120..) => "--reset-bitmap=no ",
+            Some(118..) => "",
+            _ => {
+                let next = format!("urbd disconnect {0}; urbd connect {0} (the Primary's data is kept)", who.object());
+                return self.add(object, Weight::Warning, "out-of-sync", text, next);
+            }
+        };
+        let replace = format!("urbd invalidate {marked}{}/{volume}", r.name);
+        let next = match (here, there) {
+            (true, _) => format!("on {name}, whose copy of them is replaced: {replace}"),
+            (_, true) => format!("{replace} (this node's copy of them is replaced)"),
+            _ => format!("on the node with the worse copy, which is replaced: {replace}"),
+        };
+        self.add(object, Weight::Warning, "out-of-sync", text, next);
     }
 }
 
@@ -254,6 +289,45 @@ pub fn slowed_words(p: &PeerDeviceStatus) -> Option<&'static str> {
     })
 }
 
+/// What is known of a split brain with that peer.
+fn split_brain(c: &ConnectionStatus) -> Option<&Cause> {
+    let given_up = c.connection == ConnectionState::StandAlone;
+    let causes = c.peer_devices.iter().filter(|_| given_up).filter_map(|p| p.cause.as_ref());
+    causes.into_iter().find(|cause| cause.code == "split-brain")
+}
+
+/// How a split brain ends. Nodes that are connected have the same data: all of one side give it up, or none.
+fn ways_out(r: &ResourceStatus, who: &Who) -> String {
+    let (name, resource, object) = (who.name(), who.resource, who.object());
+    let first = r.connections.iter().find(|c| split_brain(c).is_some());
+    if let Some(first) = first.filter(|first| first.name != who.c.name) {
+        return format!("the choice is the same as for {}", Who { resource, c: first }.object());
+    }
+    let save = "None: copy the data of one node elsewhere first (mount it there), then discard that node's";
+    let beside = r.connections.iter().filter(|c| c.connection == ConnectionState::Connected);
+    let beside = beside.map(|c| Who { resource, c }.name()).collect::<Vec<_>>().join(" and ");
+    let others = r.connections.iter().filter(|c| split_brain(c).is_some()).count();
+    if others > 1 {
+        return format!(
+            "choose whose changes are thrown away. This node's: urbd secondary {resource}; urbd connect \
+             --discard-my-data {resource}; on each other node: urbd connect {resource}. Those of the others: the same \
+             on them, and here urbd connect {resource}. {save}"
+        );
+    }
+    if !beside.is_empty() {
+        return format!(
+            "choose whose changes are thrown away. Those of {name}: on {name}, urbd secondary {resource}; urbd connect \
+             --discard-my-data {resource}; then here and on {beside}: urbd connect {resource}. This node's, which \
+             {beside} has as well: here and on {beside}, urbd secondary {resource}; urbd connect --discard-my-data \
+             {object}; on {name}: urbd connect {resource}. {save}"
+        );
+    }
+    format!(
+        "choose whose changes are thrown away. This node's: urbd secondary {resource}; urbd connect --discard-my-data \
+         {object}. Those of {name}: the same there, and here urbd connect {object}. {save}"
+    )
+}
+
 /// What to do before the nodes connect again, by the reason why they did not.
 fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> String {
     let (name, resource, object) = (who.name(), who.resource, who.object());
@@ -265,13 +339,30 @@ fn before_connecting(r: &ResourceStatus, code: &str, who: &Who) -> String {
         ),
         "peer-disk-too-small" => format!("give {name} a disk as large as this node's, or larger; then: {connect}"),
         "primary-would-be-target" | "primary-is-outdated" => {
-            format!("{name} has newer data: stop the applications here; urbd secondary {resource}; {connect}")
+            let follow = format!("stop the applications here; urbd secondary {resource}; {connect}");
+            // 8.4's dialect gives up a copy after a split brain only.
+            match r.connections.len() > 1 {
+                false => format!("{name} has newer data: {follow}"),
+                true => format!(
+                    "{name} has something that this node lacks. Throw it away: on {name}, urbd connect \
+                     --discard-my-data {resource}; here, {connect}. Keep it: {follow}"
+                ),
+            }
+        }
+        "connect-refused" => format!("on {name}, which says why: urbd status {resource}; then: {connect}"),
+        "two-primaries" => {
+            format!(
+                "on the node that is to be Secondary, stop the applications; urbd secondary {resource}; then: {connect}"
+            )
         }
         "source-is-inconsistent" => format!("finish the resync of this node from where its data is; then: {connect}"),
         "not-the-only-peer" => {
             let others = r.connections.iter().filter(|other| other.connection == ConnectionState::Connected);
             let leave = others.map(|other| format!("urbd disconnect {}; ", Who { resource, c: other }.object()));
-            format!("to have {name} instead: {}{connect}", leave.collect::<String>())
+            let leave = leave.collect::<String>();
+            let old = who.c.cause.as_ref().is_some_and(|cause| cause.text.contains("8.4"));
+            let both = "; to have all connected: urbd { protocol-version-max 124; } on all nodes, with metadata v09";
+            format!("to have {name} instead: {leave}{connect}{}", if old { both } else { "" })
         }
         "both-discard-my-data" => format!("on the node whose data is to be kept, without --discard-my-data: {connect}"),
         _ if code.ends_with("-differs") => {

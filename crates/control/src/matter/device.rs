@@ -1,7 +1,7 @@
 //! What is the matter with this node's own disks.
 
 use super::{List, Weight, sentence};
-use crate::states::{ConnectionState, DiskState, ReplicationState};
+use crate::states::{ConnectionState, DiskState, ReplicationState, Role};
 use crate::status::{ConnectionStatus, DeviceStatus, IntentionalClient, ResourceStatus};
 
 impl List<'_> {
@@ -16,6 +16,15 @@ impl List<'_> {
         match d.disk {
             DiskState::UpToDate => {}
             DiskState::Diskless if d.client == IntentionalClient::Yes => {}
+            // Among several peers it serves reads by them, and is not to write.
+            DiskState::Diskless if r.role == Role::Primary && is_in_mesh(r) => {
+                let text = format!("No disk is attached: reads are done by a peer, and writes fail{why}.");
+                let next = format!(
+                    "move the applications to another node; or stop them here, then: urbd secondary {0}; urbd attach {0}",
+                    r.name
+                );
+                add(Weight::Error, "disk-missing", text, next);
+            }
             DiskState::Diskless => {
                 let disk = d.backing_dev.as_deref().unwrap_or("the disk");
                 let text = format!("No disk is attached: this node keeps no copy{why}.");
@@ -41,14 +50,19 @@ impl List<'_> {
                 );
                 add(Weight::Error, "no-good-copy", text, next);
             }
+            DiskState::Inconsistent if d.fresh => {
+                let text = "This disk is new: it has no data yet.".into();
+                let others = away(r);
+                let start = match others.is_empty() || good_peer(r, d.volume).is_some() {
+                    true => fetch,
+                    false => format!("to copy another node's, start that ({others}): urbd up {}", r.name),
+                };
+                let next = format!("{start}; if all disks are new, on one node: urbd primary --force {}", r.name);
+                add(Weight::Error, "disk-new", text, next);
+            }
             DiskState::Inconsistent => {
                 let text = format!("This disk is Inconsistent, part old and part new, until it is copied again{why}.");
-                // A new one is so, too.
-                let next = match r.connections.iter().any(|c| c.connection == ConnectionState::Connected) {
-                    true => fetch,
-                    false => format!("{fetch}; if no node has had data yet: urbd primary --force {}", r.name),
-                };
-                add(Weight::Error, "disk-inconsistent", text, next);
+                add(Weight::Error, "disk-inconsistent", text, fetch);
             }
             DiskState::Outdated => {
                 let text = format!("This disk has old data, and cannot be used before the newer data is here{why}.");
@@ -56,7 +70,8 @@ impl List<'_> {
             }
             DiskState::Consistent | DiskState::DUnknown => {
                 let text = "It is not known yet whether this disk has the newest data: the peer must say so.".into();
-                let next = format!("{fetch}; if the peer is gone for good: urbd primary --force {}", r.name);
+                let gone = if r.connections.len() > 1 { "all others are" } else { "the peer is" };
+                let next = format!("{fetch}; if {gone} gone for good: urbd primary --force {}", r.name);
                 add(Weight::Warning, "disk-maybe-old", text, next);
             }
         }
@@ -73,14 +88,38 @@ impl List<'_> {
 
 /// How the volume gets good data.
 fn fetch(r: &ResourceStatus, volume: u16) -> String {
-    let alone = |c: &ConnectionStatus| c.connection == ConnectionState::StandAlone;
-    match r.connections.iter().find(|c| alone(c)) {
-        Some(c) => format!("urbd connect {}:{}", r.name, c.name),
-        None if r.connections.iter().all(|c| c.connection == ConnectionState::Connected) => {
-            format!("urbd invalidate {}/{volume} copies the peer's", r.name)
-        }
-        None => "bring the peer with the good data back".to_owned(),
+    let alone = |c: &&ConnectionStatus| c.connection == ConnectionState::StandAlone;
+    let name = &r.name;
+    let copies = good_peer(r, volume).map(|c| format!("urbd invalidate {name}/{volume} copies {}'s", c.name));
+    if let Some(c) = r.connections.iter().find(alone) {
+        return format!("urbd connect {name}:{}", c.name);
     }
+    match (away(r), copies) {
+        (others, Some(copies)) if others.is_empty() => copies,
+        (others, None) if others.is_empty() => format!("on a node with good data: urbd status {name}"),
+        (others, None) => format!("bring {others} back (there: urbd status {name})"),
+        (others, Some(copies)) => {
+            format!("bring {others} back (there: urbd status {name}); if that is gone for good: {copies}")
+        }
+    }
+}
+
+/// A connected peer with good data.
+fn good_peer(r: &ResourceStatus, volume: u16) -> Option<&ConnectionStatus> {
+    let good = |c: &ConnectionStatus| c.peer_device(volume).is_some_and(|p| p.peer_disk == DiskState::UpToDate);
+    r.connections.iter().find(|c| c.connection == ConnectionState::Connected && good(c))
+}
+
+/// The names of the peers that are not connected: `bravo`, `bravo or charlie`.
+pub(super) fn away(r: &ResourceStatus) -> String {
+    let away = r.connections.iter().filter(|c| c.connection != ConnectionState::Connected);
+    let names = away.map(|c| if c.name.is_empty() { "the peer" } else { c.name.as_str() });
+    names.collect::<Vec<_>>().join(" or ")
+}
+
+/// Are several nodes connected, as DRBD 9 does it?
+fn is_in_mesh(r: &ResourceStatus) -> bool {
+    r.connections.len() > 1 && r.connections.iter().any(|c| c.protocol.is_some_and(|p| p >= 118))
 }
 
 /// Is the volume being copied from a peer?

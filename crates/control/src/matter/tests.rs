@@ -52,6 +52,36 @@ fn alone(code: &str) -> ResourceStatus {
     unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause(code, "why")))
 }
 
+/// A second peer, charlie, in that state, with this disk, beside the first one.
+fn three(state: ConnectionState, disk: DiskState, change: impl FnOnce(&mut ResourceStatus)) -> ResourceStatus {
+    with(|r| {
+        let mut c = ConnectionStatus::new("charlie", state);
+        let replication = match state {
+            ConnectionState::Connected => ReplicationState::Established,
+            _ => ReplicationState::Off,
+        };
+        c.peer_devices = vec![PeerDeviceStatus::new(0, replication, disk)];
+        r.connections.push(c);
+        change(r);
+    })
+}
+
+fn split(c: &mut ConnectionStatus) {
+    (c.connection, c.peer_role) = (ConnectionState::StandAlone, Role::Unknown);
+    c.peer_devices[0] = PeerDeviceStatus::new(0, ReplicationState::Off, DiskState::DUnknown);
+    c.peer_devices[0].cause = cause("split-brain", "split brain: both have changed");
+}
+
+/// So much is marked; `roles`: ours, the peer's.
+fn marked(protocol: Option<u32>, roles: (Role, Role)) -> ResourceStatus {
+    with(|r| {
+        r.role = roles.0;
+        (r.connections[0].protocol, r.connections[0].peer_role) = (protocol, roles.1);
+        r.connections[0].peer_devices[0].statistics =
+            Some(PeerDeviceStatistics { out_of_sync_sectors: 16, ..Default::default() });
+    })
+}
+
 /// A second peer, which is refused, beside the first one.
 fn beside_other(code: &str) -> ResourceStatus {
     with(|r| {
@@ -101,18 +131,38 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (with(|r| r.force_io_failures = true), "io-fails-by-force", "secondary --force", "urbd secondary r0"),
         (with(|r| r.cause = cause("waits-to-be-primary", "it waits")), "waits-to-be-primary", "It waits.", "urbd primary r0"),
         (with(|r| r.cause = cause("replaced-meanwhile", "another disk")), "replaced-meanwhile", "Another disk.", "urbd primary r0"),
-        (with(|r| r.role = Role::Secondary), "nobody-primary", "cannot be opened or mounted", "urbd primary r0"),
+        (with(|r| r.role = Role::Secondary), "nobody-primary", "cannot be opened or mounted", "where it is to be used: urbd primary r0"),
+        (with(|r| {
+            r.role = Role::Secondary;
+            r.connections[0].connection = ConnectionState::Connecting;
+        }), "nobody-primary", "in reach", "if bravo is surely not Primary: urbd primary r0"),
+        (three(ConnectionState::Connecting, DiskState::DUnknown, |r| {
+            r.role = Role::Secondary;
+            r.connections[0].connection = ConnectionState::Connecting;
+        }), "nobody-primary", "in reach", "if surely none of bravo or charlie is Primary: urbd primary r0"),
         (with(|r| (r.role, r.connections[0].peer_role) = (Role::Secondary, Role::Primary)), "primary-elsewhere", "used on bravo only", "on bravo, urbd secondary r0; here, urbd primary r0"),
         (with(|r| (r.devices[0].disk, r.devices[0].cause) = (DiskState::Diskless, cause("disk-given-up", "the disk failed and is given up"))), "disk-missing", "keeps no copy (the disk failed and is given up)", "/dev/sdb1 works again: urbd attach r0/0"),
+        (three(ConnectionState::Connected, DiskState::UpToDate, |r| {
+            (r.devices[0].disk, r.connections[0].protocol) = (DiskState::Diskless, Some(124));
+        }), "disk-missing", "reads are done by a peer, and writes fail.", "urbd secondary r0; urbd attach r0"),
         (disk(DiskState::Failed), "disk-failed", "being given up", "urbd attach r0/0"),
         (disk(DiskState::Detaching), "disk-failed", "being given up", "urbd attach r0/0"),
         (disk(DiskState::Attaching), "disk-attaching", "being attached", ""),
         (disk(DiskState::Negotiating), "disk-negotiating", "waits for the peer", ""),
-        (disk(DiskState::Inconsistent), "disk-inconsistent", "part old and part new", "urbd invalidate r0/0"),
+        (disk(DiskState::Inconsistent), "disk-inconsistent", "part old and part new", "urbd invalidate r0/0 copies bravo's"),
+        (with(|r| {
+            (r.devices[0].disk, r.devices[0].fresh) = (DiskState::Inconsistent, true);
+            r.connections[0].connection = ConnectionState::Connecting;
+        }), "disk-new", "no data yet", "start that (bravo): urbd up r0; if all disks are new, on one node: urbd primary --force r0"),
+        (with(|r| (r.devices[0].disk, r.devices[0].fresh) = (DiskState::Inconsistent, true)), "disk-new", "no data yet", "urbd invalidate r0/0 copies bravo's"),
         (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Inconsistent, DiskState::Inconsistent)), "no-good-copy", "No node in reach has good data", "urbd primary --force r0"),
-        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Inconsistent, ConnectionState::Connecting)), "disk-inconsistent", "part old and part new", "if no node has had data yet: urbd primary --force r0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Inconsistent, ConnectionState::Connecting)), "disk-inconsistent", "part old and part new", "bring bravo back (there: urbd status r0)"),
         (disk(DiskState::Outdated), "disk-outdated", "old data", "urbd invalidate r0/0"),
-        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting)), "disk-maybe-old", "not known yet", "bring the peer with the good data back; if the peer is gone for good: urbd primary --force r0"),
+        (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting)), "disk-maybe-old", "not known yet", "bring bravo back (there: urbd status r0); if the peer is gone for good: urbd primary --force r0"),
+        (three(ConnectionState::Connecting, DiskState::DUnknown, |r| {
+            (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting);
+        }), "disk-maybe-old", "not known yet", "bring bravo or charlie back (there: urbd status r0); if all others are gone for good"),
+        (three(ConnectionState::Connecting, DiskState::DUnknown, |r| r.devices[0].disk = DiskState::Outdated), "disk-outdated", "old data", "bring charlie back (there: urbd status r0); if that is gone for good: urbd invalidate r0/0 copies bravo's"),
         (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Outdated, ConnectionState::StandAlone)), "disk-outdated", "old data", "urbd connect r0:bravo"),
         (with(|r| r.devices[0].quorum = false), "no-quorum", "no quorum", "other nodes"),
         (with(|r| r.devices[0].cause = cause("activity-log-damaged", "one block")), "activity-log-damaged", "One block.", ""),
@@ -127,14 +177,20 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (attempt(Attempt::Failed("Permission denied".into())), "not-reached", "Permission denied", "urbd why r0"),
         (unconnected(|c| c.failed_authentications = 2), "wrong-secret", "the shared secrets differ", "urbd adjust r0"),
         (unconnected(|c| c.cause = cause("incompatible-versions", "it speaks 70 to 80")), "incompatible-versions", "speaks no protocol version that this node speaks: it speaks 70 to 80", "upgrade"),
-        (unconnected(|c| c.cause = cause("ping-timeout", "the peer does not answer")), "ping-timeout", "bravo is not connected: the peer does not answer.", "on bravo: urbd status r0"),
+        (unconnected(|c| c.cause = cause("ping-timeout", "the peer does not answer")), "ping-timeout", "bravo is not connected: the peer does not answer.", "ping 10.0.0.2; on bravo: urbd status r0"),
+        (unconnected(|c| c.cause = cause("link-lost", "the peer closed it")), "link-lost", "bravo is not connected: the peer closed it.", "on bravo: urbd status r0"),
+        (unconnected(|c| c.cause = cause("resync-comes-first", "bravo is let in later")), "resync-comes-first", "let in later.", "urbd wait-sync r0"),
         (unconnected(|_| ()), "connecting", "being tried", "on bravo: urbd status r0"),
         (unconnected(|c| c.connection = ConnectionState::StandAlone), "disconnected", "somebody asked for it (disconnect)", "urbd connect r0:bravo"),
         (unconnected(|c| (c.connection, c.cause) = (ConnectionState::StandAlone, cause("unrelated-data", "no common generation; not connecting any more"))), "unrelated-data", "not trying: no common generation.", "urbd create-md r0; urbd up r0; on the other: urbd connect r0:bravo"),
         (alone("peer-disk-too-small"), "peer-disk-too-small", "not trying: why.", "a disk as large"),
         (alone("primary-would-be-target"), "primary-would-be-target", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
         (alone("primary-is-outdated"), "primary-is-outdated", "not trying: why.", "urbd secondary r0; urbd connect r0:bravo"),
+        (three(ConnectionState::StandAlone, DiskState::DUnknown, |r| r.connections[1].cause = cause("primary-would-be-target", "why")), "primary-would-be-target", "not trying: why.", "Throw it away: on charlie, urbd connect --discard-my-data r0; here, urbd connect r0:charlie. Keep it: stop the applications here; urbd secondary r0; urbd connect r0:charlie"),
+        (alone("connect-refused"), "connect-refused", "not trying: why.", "on bravo, which says why: urbd status r0; then: urbd connect r0:bravo"),
+        (alone("two-primaries"), "two-primaries", "not trying: why.", "urbd secondary r0; then: urbd connect r0:bravo"),
         (alone("source-is-inconsistent"), "source-is-inconsistent", "not trying: why.", "finish the resync"),
+        (three(ConnectionState::StandAlone, DiskState::DUnknown, |r| r.connections[1].cause = cause("not-the-only-peer", "it speaks DRBD 8.4's protocol")), "not-the-only-peer", "not trying", "urbd connect r0:charlie; to have all connected: urbd { protocol-version-max 124; }"),
         (alone("both-discard-my-data"), "both-discard-my-data", "not trying: why.", "without --discard-my-data: urbd connect r0:bravo"),
         (beside_other("not-the-only-peer"), "not-the-only-peer", "Not connected to charlie and not trying: why.", "to have charlie instead: urbd disconnect r0:bravo; urbd connect r0:charlie"),
         (alone("wire-protocol-differs"), "wire-protocol-differs", "not trying: why.", "equal on both nodes; then on both: urbd adjust r0; urbd connect r0:bravo"),
@@ -143,6 +199,12 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
             c.connection = ConnectionState::StandAlone;
             c.peer_devices[0].cause = cause("split-brain", "split brain: this node has changed 8 KiB, the peer 4 KiB");
         }), "split-brain", "Split brain: this node has changed 8 KiB, the peer 4 KiB.", "This node's: urbd secondary r0; urbd connect --discard-my-data r0:bravo. Those of bravo: the same there, and here urbd connect r0:bravo. None: copy"),
+        (three(ConnectionState::Connected, DiskState::UpToDate, |r| split(&mut r.connections[0])), "split-brain", "Split brain: both have changed.", "Those of bravo: on bravo, urbd secondary r0; urbd connect --discard-my-data r0; then here and on charlie: urbd connect r0. This node's, which charlie has as well: here and on charlie, urbd secondary r0; urbd connect --discard-my-data r0:bravo; on bravo: urbd connect r0."),
+        (three(ConnectionState::Connected, DiskState::UpToDate, |r| r.connections.iter_mut().for_each(split)), "split-brain", "Split brain", "This node's: urbd secondary r0; urbd connect --discard-my-data r0; on each other node: urbd connect r0."),
+        (three(ConnectionState::Connected, DiskState::UpToDate, |r| {
+            r.connections.iter_mut().for_each(split);
+            r.connections.swap(0, 1);
+        }), "split-brain", "Split brain", "This node's: urbd secondary r0"),
         (unconnected(|c| c.connection = ConnectionState::Disconnecting), "disconnecting", "being closed", ""),
         (with(|r| r.connections[0].statistics = Some(ConnectionStatistics { congested: true, ..Default::default() })), "congested", "waits to be sent", ""),
         (slowed(SlowedBy::Limit), "resync", "to bravo: 75.0 % done, 5.0 MiB/s, 0:00:05 left, limited by the configured rate", "urbd wait-sync r0"),
@@ -168,6 +230,17 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         }), "peer-disk-outdated", "The disk of bravo has old data", "on bravo: urbd status r0"),
         (peer_disk(DiskState::Inconsistent), "peer-disk-inconsistent", "Inconsistent", "on bravo: urbd invalidate r0"),
         (replicating(ReplicationState::Established, |p| p.sync = None), "out-of-sync", "25600 KiB differ", "urbd disconnect r0:bravo; urbd connect r0:bravo"),
+        (marked(Some(101), (Role::Primary, Role::Secondary)), "out-of-sync", "8 KiB differ between this node and bravo.", "urbd disconnect r0:bravo"),
+        (marked(Some(118), (Role::Primary, Role::Secondary)), "out-of-sync", "8 KiB differ", "on bravo, whose copy of them is replaced: urbd invalidate r0/0"),
+        (marked(Some(124), (Role::Primary, Role::Secondary)), "out-of-sync", "8 KiB differ", "on bravo, whose copy of them is replaced: urbd invalidate --reset-bitmap=no r0/0"),
+        (marked(Some(124), (Role::Secondary, Role::Primary)), "out-of-sync", "8 KiB differ", "urbd invalidate --reset-bitmap=no r0/0 (this node's copy"),
+        (marked(Some(124), (Role::Secondary, Role::Secondary)), "out-of-sync", "8 KiB differ", "on the node with the worse copy, which is replaced: urbd invalidate --reset-bitmap=no r0/0"),
+        (three(ConnectionState::Connected, DiskState::UpToDate, |r| {
+            r.role = Role::Secondary;
+            r.connections[1].peer_role = Role::Primary;
+            let p = &mut r.connections[0].peer_devices[0];
+            p.statistics = Some(PeerDeviceStatistics { out_of_sync_sectors: 16, ..Default::default() });
+        }), "marked-between-secondaries", "keep 8 KiB marked", "on it, urbd status r0"),
     ]
 }
 
@@ -244,6 +317,35 @@ fn no_state_that_is_not_good_is_silent() {
             }
         }
     }
+}
+
+/// Two peers, each in any state: who is not well is told of, whatever the other one is.
+#[test]
+fn of_two_peers_neither_hides_the_other() {
+    for first in ConnectionState::ALL {
+        for second in ConnectionState::ALL {
+            let status = three(*second, DiskState::DUnknown, |r| r.connections[0].connection = *first);
+            for (name, state) in [("bravo", first), ("charlie", second)] {
+                let told = matters(&status).iter().any(|m| m.object.starts_with(&format!("r0:{name}")));
+                assert!(told || *state == ConnectionState::Connected, "{name}: {first} {second}");
+            }
+        }
+    }
+    let both = three(ConnectionState::Connected, DiskState::UpToDate, |r| r.connections.iter_mut().for_each(split));
+    let next: Vec<_> = matters(&both).into_iter().filter_map(|m| m.next).collect();
+    assert_eq!(next[1], "the choice is the same as for r0:bravo", "said once");
+}
+
+#[test]
+fn of_several_resyncs_the_command_is_said_once() {
+    let status = three(ConnectionState::Connected, DiskState::Inconsistent, |r| {
+        for c in &mut r.connections {
+            c.peer_devices[0].replication = ReplicationState::SyncSource;
+            c.peer_devices.push(PeerDeviceStatus::new(1, ReplicationState::SyncSource, DiskState::Inconsistent));
+        }
+    });
+    let next: Vec<_> = matters(&status).into_iter().map(|m| m.next).collect();
+    assert_eq!(next, [Some("to wait for it: urbd wait-sync r0".to_owned()), None, None, None]);
 }
 
 fn matters_of(status: &ResourceStatus) -> Vec<String> {

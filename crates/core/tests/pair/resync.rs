@@ -29,7 +29,7 @@ fn invalidate(pair: &mut Pair) {
 }
 
 fn verify(pair: &mut Pair) {
-    pair.command(0, Command::Verify { volume: VOLUME, start: None, stop: None, repair: false });
+    pair.command(0, Command::Verify { volume: VOLUME, peer: None, start: None, stop: None, repair: false });
     pair.until(MINUTE, |p| p.states() == [ConnState::VerifyS, ConnState::VerifyT]);
 }
 

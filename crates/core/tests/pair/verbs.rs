@@ -47,7 +47,7 @@ fn verbs(peer: NodeId) -> Vec<Command> {
         Command::ResumeIo { volume },
         Command::Outdate { volume },
         Command::Resize { volume, flags: wire::ResizeFlags::default() },
-        Command::Verify { volume, start: None, stop: None, repair: false },
+        Command::Verify { volume, peer: None, start: None, stop: None, repair: false },
         Command::Down(false),
         Command::Down(true),
     ]);
@@ -96,7 +96,9 @@ impl Verbs {
                 verbs.state = Connecting;
             }
             Resync | PausedResync => verbs.begin(1, Command::Invalidate { volume: VOLUME }),
-            Verify => verbs.begin(0, Command::Verify { volume: VOLUME, start: None, stop: None, repair: false }),
+            Verify => {
+                verbs.begin(0, Command::Verify { volume: VOLUME, peer: None, start: None, stop: None, repair: false })
+            }
             Diskless => verbs.begin(0, Command::Detach { volume: VOLUME, force: false }),
         }
         if state == PausedResync {

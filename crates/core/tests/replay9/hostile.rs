@@ -62,7 +62,7 @@ fn meddle(node: &mut Node, now: Instant, rng: &mut Rng) {
         8 => node.command(now, Command::ResumeSync { volume: crate::VOLUME }),
         9 => {
             let (start, stop, repair) = (None, None, rng.next_u64().is_multiple_of(2));
-            node.command(now, Command::Verify { volume: crate::VOLUME, start, stop, repair });
+            node.command(now, Command::Verify { volume: crate::VOLUME, peer: None, start, stop, repair });
         }
         10 => node.command(now, Command::Primary { force: true }),
         _ => {

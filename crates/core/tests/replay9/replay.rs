@@ -391,7 +391,7 @@ impl Replay {
                             Command::Disconnect { peer: p.transaction.target.unwrap_or(peer), force: false }
                         }
                         (_, Some(ConnState::VerifyS)) => {
-                            Command::Verify { volume, start: None, stop: None, repair: false }
+                            Command::Verify { volume, peer: None, start: None, stop: None, repair: false }
                         }
                         (_, Some(ConnState::StartingSyncT)) => Command::Invalidate { volume },
                         (_, Some(ConnState::WFBitMapT)) => Command::InvalidateMarked(volume, None),

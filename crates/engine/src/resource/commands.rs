@@ -322,7 +322,7 @@ impl Runner {
         };
         let text = format!("there can be no block device ({why})");
         let failure = Failure::new(ErrorCode::INVALID_REQUEST, text).with_hint(format!(
-            "mend it (for example: modprobe loop; modprobe fuse), restart {}; or say that its NBD sockets will do: \
+            "repair that (for example: modprobe loop; modprobe fuse), restart {}; or say that its NBD sockets will do: \
              urbd {{ front-end none; }}",
             self.local.name
         ));
@@ -508,9 +508,19 @@ impl Runner {
             }
             Asked::PauseSync { volume, .. } => self.each_volume(volume, |volume| Command::PauseSync { volume })?,
             Asked::ResumeSync { volume, .. } => self.each_volume(volume, |volume| Command::ResumeSync { volume })?,
-            Asked::Verify { volume, start_sector, stop_sector, repair, .. } => {
+            Asked::Verify { peer, volume, start_sector, stop_sector, repair } => {
                 let (start, stop) = (start_sector.map(Sector), stop_sector.map(Sector));
-                self.each_volume(volume, |volume| Command::Verify { volume, start, stop, repair })?
+                let mut all = Vec::new();
+                for peer in self.peers_to_compare_with(peer)? {
+                    all.extend(self.each_volume(volume, |volume| Command::Verify {
+                        volume,
+                        peer,
+                        start,
+                        stop,
+                        repair,
+                    })?);
+                }
+                all
             }
             Asked::SuspendIo { volume } => self.each_volume(volume, |volume| Command::SuspendIo { volume })?,
             Asked::ResumeIo { volume } => self.each_volume(volume, |volume| Command::ResumeIo { volume })?,
@@ -567,6 +577,18 @@ impl Runner {
 
     fn each_peer(&self, peer: Option<String>, make: impl Fn(NodeId) -> Command) -> Result<Vec<Command>, Failure> {
         Ok(self.peers(peer)?.into_iter().map(make).collect())
+    }
+
+    /// Who was named, else all who are connected.
+    fn peers_to_compare_with(&self, peer: Option<String>) -> Result<Vec<Option<NodeId>>, Failure> {
+        if peer.is_some() {
+            return Ok(self.peers(peer)?.into_iter().map(Some).collect());
+        }
+        let connections = self.core.snapshot().connections;
+        let connected = connections.iter().filter(|c| c.state == urbd_core::ConnectionState::Connected);
+        let all: Vec<_> = connected.map(|c| Some(c.peer)).collect();
+        // Nobody: it is refused, with the reason.
+        Ok(if all.is_empty() { vec![None] } else { all })
     }
 
     fn forget_causes(&mut self, peer: Option<String>) -> Result<(), Failure> {

@@ -279,7 +279,7 @@ fn administrator(rig: &mut Rig, input: &mut Input<'_>) {
         15 => Command::Outdate { volume },
         16 => Command::NewCurrentUuid { volume, clear_bitmap: input.flag() },
         17 => Command::Resize { volume, flags: ResizeFlags { forced: input.flag(), assume_clean: input.flag() } },
-        18 => Command::Verify { volume, start: None, stop: None, repair: input.flag() },
+        18 => Command::Verify { volume, peer: None, start: None, stop: None, repair: input.flag() },
         _ => Command::ChangeOptions(Box::new(rig.cfg.clone())),
     };
     rig.command(command);

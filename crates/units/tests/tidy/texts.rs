@@ -87,7 +87,7 @@ fn named_tests_exist() {
 
 /// A promise without a test is none: the last cell of each row of the contract's tables names one.
 #[test]
-fn promises_are_held_by_tests() {
+fn promises_have_tests() {
     let contract = fs::read_to_string(root().join("docs/contract.md")).unwrap();
     let rows = contract.lines().filter(|line| line.starts_with("| ") && !line.ends_with("| tested by |"));
     let mut complaints = Vec::new();
@@ -98,7 +98,7 @@ fn promises_are_held_by_tests() {
             test.is_some_and(|(python, test)| !python || test.starts_with("test_"))
         });
         if !names_one && cell != "the same" {
-            complaints.push(format!("docs/contract.md: no test holds {row}"));
+            complaints.push(format!("docs/contract.md: no test for {row}"));
         }
     }
     expect_none(complaints);
@@ -112,6 +112,32 @@ fn nothing_depends_on_one_machine() {
         for (number, line) in file.lines() {
             let found = places.iter().filter(|place| line.contains(*place));
             complaints.extend(found.map(|place| format!("{}:{number}: {place}", file.path)));
+        }
+    }
+    expect_none(complaints);
+}
+
+/// Documents and messages say what an operator says: these words have plainer ones.
+#[test]
+fn words_are_plain() {
+    let plainer = [
+        ("held by `", "tested by `"),
+        ("mended", "fixed"),
+        ("mend it", "repair it"),
+        ("let go of", "detached, freed, closed"),
+        ("lets go of", "detaches, frees, closes"),
+    ];
+    let mut complaints = Vec::new();
+    for file in files() {
+        let for_testers = ["docs/spec/", "docs/testing.md", "docs/ledger"].iter().any(|p| file.path.starts_with(p));
+        let document = file.has_ending(&["md"]) && !for_testers;
+        let rooms = ["config", "control", "engine", "frontends", "urbd", "watch"];
+        let source = rooms.iter().any(|room| file.path.starts_with(&format!("crates/{room}/src/")));
+        for (number, line) in file.lines().filter(|_| document || source) {
+            // Of a source, what it may print.
+            let text = if document { line } else { line.split("//").next().unwrap_or_default() };
+            let found = plainer.iter().filter(|(word, _)| text.contains(word));
+            complaints.extend(found.map(|(word, better)| format!("{}:{number}: {word}: say {better}", file.path)));
         }
     }
     expect_none(complaints);

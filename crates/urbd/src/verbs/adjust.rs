@@ -11,7 +11,7 @@ use crate::cli::Call;
 use crate::objects::Target;
 use crate::problem::{Problem, exit};
 use crate::verbs::options::AFTER;
-use crate::verbs::{commands, lifecycle, status};
+use crate::verbs::{commands, lifecycle, metadata, status};
 
 /// Starts what does not run; otherwise the running process takes over the configuration, or is started anew if it has
 /// other volumes or peers.
@@ -101,6 +101,7 @@ fn restart(call: &Call, target: &Target, plan: &Plan) -> Result<u8, Problem> {
     }
     let local = target.local()?;
     lifecycle::check_startable(call.context, local)?;
+    metadata::check_room(local)?;
     let comes = |nr: VolumeNr| plan.steps.iter().any(|s| matches!(s, Step::NewMinor { volume, .. } if *volume == nr));
     lifecycle::make_clean(local, comes)?;
     if primary {

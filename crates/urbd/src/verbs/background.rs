@@ -50,7 +50,7 @@ pub(super) fn start(call: &Call, local: &LocalResource, take_over: bool) -> Resu
 /// The resource runs, as after a stage of drbdadm's `up` has failed; without that disk it can serve its peer's data.
 fn attach_failed(resource: &str, failure: &control::Failure) -> Problem {
     let problem = Problem::refused(resource, failure);
-    let next = format!("the resource runs without that disk; mend it, then: urbd attach {resource} (or: urbd down)");
+    let next = format!("the resource runs without that disk; repair it, then: urbd attach {resource} (or: urbd down)");
     let hint = problem.hint.as_ref().map_or_else(|| next.clone(), |hint| format!("{hint}; {next}"));
     Problem { exit: exit::USAGE, ..problem }.hint(hint)
 }

@@ -171,7 +171,11 @@ pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
     let local = target.local()?;
     check_startable(call.context, local)?;
     let name = &local.name;
-    if !call.context.is_running(name) || !is_of_service_manager(call.context.client(name)?.pid, name) {
+    let runs = call.context.is_running(name);
+    if runs {
+        metadata::check_room(local)?;
+    }
+    if !runs || !is_of_service_manager(call.context.client(name)?.pid, name) {
         return background::start(call, local, true);
     }
     if !call.context.is_default() {

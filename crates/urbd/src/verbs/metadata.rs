@@ -75,6 +75,43 @@ pub(crate) fn place(local: &LocalResource, volume: &LocalVolume) -> Option<Place
     Some(Place { label, path: PathBuf::from(path), kind, version: None, called: Called::Urbd })
 }
 
+/// Has the metadata room for each configured peer? A process that finds none does not attach the disk. What cannot be
+/// read is found out when it starts.
+///
+/// # Errors
+/// Exit 10: it has not.
+pub(crate) fn check_room(local: &LocalResource) -> Result<(), Problem> {
+    let peers = local.peers.iter().map(|p| p.peer_node_id);
+    for volume in local.volumes.iter() {
+        let Some(Ok(opened)) = place(local, volume).map(|place| place.find(false)) else { continue };
+        let md = &opened.found.superblock;
+        let slots = match md.version() {
+            Version::V08 => 1,
+            Version::V09 => md.geometry.slots() as usize,
+        };
+        let known = (0..md.peers.len()).filter(|n| md.version() == Version::V09 && md.peers[*n].slot.is_some());
+        let known: Vec<usize> = known.collect();
+        let new = peers.clone().filter(|peer| !known.contains(&peer.index())).count();
+        if known.len() + new <= slots {
+            continue;
+        }
+        let gone = known.iter().find(|n| !peers.clone().any(|peer| peer.index() == **n));
+        let next = match gone {
+            Some(id) => format!("nothing was changed; give the new node the node-id of the one that has left: {id}"),
+            None => format!(
+                "nothing was changed; new metadata need a full copy of a peer's data, while this node is Secondary: urbd \
+                 down {0}; urbd wipe-md {0}; urbd create-md --max-peers={1} {0}; urbd up {0}",
+                local.name,
+                local.peers.len()
+            ),
+        };
+        let many = if slots == 1 { "one peer".to_owned() } else { format!("{slots} peers") };
+        let text = format!("{}/{}: its metadata has room for {many}, and none for a new one", local.name, volume.nr);
+        return Err(Problem::new(exit::FAILURE, text).hint(next));
+    }
+    Ok(())
+}
+
 pub(crate) fn create(call: &Call, target: &Target) -> Result<u8, Problem> {
     let local = target.local()?;
     let creation = creation(call, local)?;

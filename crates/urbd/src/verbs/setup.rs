@@ -37,7 +37,7 @@ struct Host {
     name: String,
     address: IpAddr,
     port: Option<u16>,
-    /// `None`: it only votes.
+    /// `None`: the word none.
     disk: Option<PathBuf>,
 }
 
@@ -171,7 +171,7 @@ impl Host {
             return Err(bad("this is no name of a host"));
         }
         if disk.as_ref().is_some_and(|disk| !disk.is_absolute()) {
-            return Err(bad("a disk begins with / (or is the word none: a host that only votes)"));
+            return Err(bad("a disk begins with /"));
         }
         Ok(Host { name: name.to_owned(), address, port, disk })
     }
@@ -215,6 +215,11 @@ impl Plan {
         }
         if self.hosts.iter().filter(|host| host.disk.is_some()).count() < 2 {
             return Err(Problem::usage("fewer than two disks: nothing would be mirrored"));
+        }
+        if let Some(host) = self.hosts.iter().find(|host| host.disk.is_none()) {
+            let text =
+                format!("{} has no disk: a host that only votes needs quorum, which urbd does not have yet", host.name);
+            return Err(Problem::usage(text).hint("give it a disk, or leave it out"));
         }
         for (n, host) in self.hosts.iter().enumerate() {
             let others = &self.hosts[..n];
@@ -284,6 +289,8 @@ impl Plan {
             );
         }
         if self.hosts.len() > 2 {
+            text += "  urbd {\n    # DRBD 9's dialect: all hosts are connected at the same time\n    \
+                     protocol-version-max 124;\n  }\n";
             let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
             let _ = writeln!(text, "  connection-mesh {{\n    hosts {};\n  }}", names.join(" "));
         }
@@ -310,9 +317,13 @@ impl Plan {
         }
         text += &format!(
             "  once, on the host whose data is to be kept (with empty disks: on any):\n    urbd primary --force {name}\n\
-             \x20   urbd status {name}                       # copies everything to the other side\n\
-             \x20   mkfs.ext4 $(urbd sh-dev {name})            # unless there is data to keep\n"
+             \x20   urbd status {name}                       # copies everything to the other {}\n\
+             \x20   mkfs.ext4 $(urbd sh-dev {name})            # unless there is data to keep\n",
+            if self.hosts.len() > 2 { "hosts" } else { "host" }
         );
+        if self.hosts.len() > 2 {
+            text += "Three hosts that are connected at the same time are newer than two: keep backups.\n";
+        }
         text + "Every host must let the others in: TCP port " + &self.port.to_string() + "."
     }
 }

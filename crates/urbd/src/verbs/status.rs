@@ -84,7 +84,10 @@ fn collect(context: &Context, names: &[String]) -> (Vec<ResourceStatus>, u8) {
             // A socket that nobody listens on was left behind by a process that was killed.
             Err(problem) if all && problem.exit == exit::FAILURE => {}
             Err(problem) => {
-                problem.report();
+                // One that is not configured either is a wrong name.
+                let unknown = context.resource(name).err().filter(|unknown| unknown.exit == exit::USAGE);
+                let unknown = unknown.filter(|_| problem.exit == exit::FAILURE);
+                unknown.as_ref().unwrap_or(&problem).report();
                 worst = worst.max(problem.exit);
             }
         }

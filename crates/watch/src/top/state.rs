@@ -1,5 +1,6 @@
 //! What `urbd top` knows and what its keys do: no terminal here.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ pub enum Key {
     Back,
     /// All about the selected resource.
     Detail,
-    /// Selects another resource: so many further down.
+    /// Selects another resource: so many further down. In the detail: shows so many lines further down.
     Move(isize),
     /// The next order.
     Sort,
@@ -111,6 +112,8 @@ pub struct State {
     pub reversed: bool,
     /// The detail of the selected resource is shown.
     pub detail: bool,
+    /// How many lines of the detail are above the screen. Who draws knows how many there are at most.
+    pub scrolled: Cell<usize>,
     /// Help is shown.
     pub help: bool,
     /// Colours may be used.
@@ -127,6 +130,7 @@ impl State {
             sort: Sort::State,
             reversed: false,
             detail: false,
+            scrolled: Cell::new(0),
             help: false,
             color,
             looked: None,
@@ -166,7 +170,11 @@ impl State {
             Key::Back if self.detail => self.detail = false,
             Key::Back => return false,
             Key::Help => self.help = !self.help,
-            Key::Detail => self.detail = !self.rows.is_empty(),
+            Key::Detail => {
+                self.detail = !self.rows.is_empty();
+                self.scrolled.set(0);
+            }
+            Key::Move(by) if self.detail => self.scrolled.set(self.scrolled.get().saturating_add_signed(by)),
             Key::Move(by) => {
                 let last = self.rows.len().saturating_sub(1);
                 let to = self.index().unwrap_or(0).saturating_add_signed(by).min(last);

@@ -16,7 +16,7 @@ use crate::rates::{bytes, duration};
 const MATTERS: u16 = 7;
 
 const KEYS: [(&str, &str); 8] = [
-    ("up, down, k, j", "select a resource; PgUp, PgDn, Home, End"),
+    ("up, down, k, j", "select a resource, or scroll the detail; PgUp, PgDn, Home, End"),
     ("Enter, right", "all about it: volumes, peers, each stage of its requests"),
     ("Esc, left", "back"),
     ("s", "sort by state, name, writes, latency, network, resync"),
@@ -37,17 +37,25 @@ pub fn render(state: &State, area: Rect, out: &mut Buffer) {
     let [head, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
     let keys = if state.detail || state.help { "Esc back" } else { "Enter detail" };
     let order = format!("sorted by {}{}", state.sort.word(), if state.reversed { ", reversed" } else { "" });
-    let text = format!("urbd  {} resources  {order}  {keys}  s sort  ? help  q end", state.rows.len());
+    let many = if state.rows.len() == 1 { "" } else { "s" };
+    let text = format!("urbd  {} resource{many}  {order}  {keys}  s sort  ? help  q end", state.rows.len());
     Line::styled(text, Style::new().add_modifier(Modifier::BOLD)).render(head, out);
     match state.current() {
         _ if state.help => help().render(body, out),
         None => Paragraph::new("\nNo resource runs on this node. Start one with: urbd up RESOURCE").render(body, out),
-        Some(row) if state.detail => detail(row, state.color, area.width).render(body, out),
+        Some(row) if state.detail => {
+            let lines = detail(row, state.color, area.width);
+            let most = lines.len().saturating_sub(usize::from(body.height));
+            state.scrolled.set(state.scrolled.get().min(most));
+            // What is above or below is shown by the keys.
+            let first = u16::try_from(state.scrolled.get()).unwrap_or(u16::MAX);
+            Paragraph::new(lines).scroll((first, 0)).render(body, out);
+        }
         Some(row) => {
             let below = MATTERS.min(body.height / 3);
             let [list, about] = Layout::vertical([Constraint::Min(0), Constraint::Length(below)]).areas(body);
             render_list(state, list, out);
-            about_row(row, state.color, area.width).render(about, out);
+            about_row(row, state.color, about).render(about, out);
         }
     }
 }
@@ -62,7 +70,7 @@ pub fn plain(state: &State) -> String {
         text += &(cells(row) + "\n");
     }
     for row in &state.rows {
-        text += &sentences(row, 80);
+        text += &sentences(row, Weight::Note, 80);
     }
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
@@ -135,8 +143,9 @@ fn sync(r: &ResourceStatus) -> String {
     least.map_or(String::new(), |percent| format!("{percent:.0}%"))
 }
 
-fn sentences(row: &Row, width: u16) -> String {
-    let of = row.matters.iter().filter(|m| m.weight < Weight::Note);
+/// What is the matter that weighs more than `below`.
+fn sentences(row: &Row, below: Weight, width: u16) -> String {
+    let of = row.matters.iter().filter(|m| m.weight < below);
     let told = of.map(|m| wrapped(&format!("{}: {m}", m.object), 0, 4, usize::from(width)));
     match &row.status {
         Ok(_) => told.collect(),
@@ -144,23 +153,29 @@ fn sentences(row: &Row, width: u16) -> String {
     }
 }
 
-fn about_row(row: &Row, color: bool, width: u16) -> Paragraph<'static> {
-    let mut text = sentences(row, width);
+fn about_row(row: &Row, color: bool, area: Rect) -> Paragraph<'static> {
+    let mut text = sentences(row, Weight::Note, area.width);
     if text.is_empty() {
         text = format!("{}: nothing is the matter.", row.name);
     }
+    let room = usize::from(area.height).saturating_sub(1);
+    let all = text.lines().count();
+    if all > room && room > 1 {
+        text = text.lines().take(room - 1).map(|line| format!("{line}\n")).collect();
+        text += &format!("    {} lines more: urbd status {}", all + 1 - room, row.name);
+    }
     let style = style(row.weight(), color);
-    Paragraph::new(Text::styled(format!("{}\n{text}", "-".repeat(usize::from(width))), style))
+    Paragraph::new(Text::styled(format!("{}\n{text}", "-".repeat(usize::from(area.width))), style))
 }
 
-/// All about one resource.
-fn detail(row: &Row, color: bool, width: u16) -> Paragraph<'static> {
+/// All about one resource. What goes on by itself stands with its volume.
+fn detail(row: &Row, color: bool, width: u16) -> Vec<Line<'static>> {
     let mut lines: Vec<Line> = Vec::new();
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    for sentence in sentences(row, width).lines() {
+    for sentence in sentences(row, Weight::Running, width).lines() {
         lines.push(Line::styled(sentence.to_owned(), style(row.weight(), color)));
     }
-    let Ok(r) = &row.status else { return Paragraph::new(lines) };
+    let Ok(r) = &row.status else { return lines };
     let hue = if r.role == Role::Primary { paint(color, Color::Cyan) } else { Style::new() };
     lines.push(Line::from(vec![Span::styled(format!("{}  ", row.name), bold), Span::styled(r.role.to_string(), hue)]));
     for d in &r.devices {
@@ -208,7 +223,7 @@ fn detail(row: &Row, color: bool, width: u16) -> Paragraph<'static> {
     if row.rates.stages.iter().all(|s| s.count() == 0) {
         lines.push(Line::raw("  no requests in the last second"));
     }
-    Paragraph::new(lines)
+    lines
 }
 
 fn paint(color: bool, hue: Color) -> Style {
@@ -337,6 +352,38 @@ mod tests {
         // It goes while it is looked at.
         state.look(vec![seen(1, 1)], Instant::now());
         assert!(!state.detail && state.selected.as_deref() == Some("res001"));
+    }
+
+    /// Three nodes, several volumes: it is longer than the screen, and all of it is seen.
+    #[test]
+    fn a_long_detail_is_scrolled() {
+        let mut big = seen(1, 0);
+        let status = big.status.as_mut().unwrap();
+        status.devices = (0..8).map(|v| DeviceStatus::new(v, DiskState::UpToDate)).collect();
+        let peers = |state| (0..8).map(|v| PeerDeviceStatus::new(v, state, DiskState::Inconsistent)).collect();
+        status.connections[0].peer_devices = peers(ReplicationState::SyncSource);
+        let other = ConnectionStatus {
+            peer_devices: peers(ReplicationState::Established),
+            ..ConnectionStatus::new("charlie", ConnectionState::Connected)
+        };
+        status.connections.push(other);
+        let mut state = State::new(true);
+        state.look(vec![big], Instant::now());
+        let lines = screen(&state, 80, 24);
+        assert!(lines[0].starts_with("urbd  1 resource  ") && lines[2].contains("2/2"), "{lines:#?}");
+        assert!(lines[23].starts_with("    ") && lines[23].contains(" lines more: urbd status res001"), "{lines:#?}");
+        state.press(Key::Detail);
+        assert!(screen(&state, 80, 24).iter().any(|l| l.starts_with("res001  Primary")));
+        state.press(Key::Move(isize::MAX));
+        let end = screen(&state, 80, 24);
+        assert_eq!(end[23], "  no requests in the last second");
+        assert!(end.iter().any(|l| l.starts_with("  peer charlie")), "{end:#?}");
+        state.press(Key::Move(-1));
+        assert_eq!(
+            screen(&state, 80, 24)[23],
+            "  REQUEST, STAGE             NUMBER     MEAN      p50      p99     MOST"
+        );
+        assert_eq!(state.selected.as_deref(), Some("res001"));
     }
 
     #[test]

@@ -48,17 +48,18 @@ function node(name, role, disks) {
   return make("div", { class: "node" }, make("b", {}, name), " ", role, ...states);
 }
 
+// This node once, and beside it, or below it, a wire to each peer.
 function topology(host, r) {
-  const own = () => node(host, r.role, r.devices);
-  if (!r.connections.length) return make("div", { class: "nodes" }, make("div", { class: "link" }, own()));
-  return make("div", { class: "nodes" }, ...r.connections.map((c) => {
+  const own = node(host, r.role, r.devices);
+  const links = r.connections.map((c) => {
     const there = c.connection === "Connected";
     const states = [...new Set(c.peer_devices.map((p) => p.replication))].filter((s) => s !== "Off");
     const word = there ? states.join(", ") || c.connection : c.connection;
     const hue = !there ? "bad" : states.every((s) => s === "Established") ? "good" : "run";
     const peer = node(c.name, there ? c.role : "not connected", there ? c.peer_devices : []);
-    return make("div", { class: "link" }, own(), make("div", { class: "wire " + hue, title: c.address }, "\u2014 " + word + " \u2014"), peer);
-  }));
+    return make("div", { class: "link" }, make("div", { class: "wire " + hue, title: c.address }, "\u2014 " + word + " \u2014"), peer);
+  });
+  return make("div", { class: "nodes" }, own, make("div", { class: "links" }, ...links));
 }
 
 function figures(r) {
@@ -75,14 +76,12 @@ function sentences(r) {
     m.next ? make("code", {}, m.next) : null));
 }
 
+// A bar for each resync or verify; of several each says which it is.
 function progress(r) {
-  const bars = [];
-  for (const c of r.connections) {
-    for (const p of c.peer_devices) {
-      if (p.done !== null) bars.push(make("progress", { max: 100, value: p.done, "aria-label": p.replication + " " + c.name }));
-    }
-  }
-  return bars;
+  const running = r.connections.flatMap((c) => c.peer_devices.filter((p) => p.done !== null).map((p) => [c, p]));
+  return running.map(([c, p]) => make("label", { class: "bar" },
+    running.length > 1 ? c.name + (r.devices.length > 1 ? ", volume " + p.volume : "") : null,
+    make("progress", { max: 100, value: p.done, "aria-label": p.replication + " " + c.name })));
 }
 
 // One plot: a line per series, all on one scale that begins at 0. `series`: name to a list of [t, value].
@@ -169,7 +168,7 @@ async function refresh() {
     document.title = (bad ? "(" + bad + ") " : "") + "urbd " + state.host;
     summary.className = bad ? "bad" : "";
     summary.textContent = !state.resources.length ? "No resource runs on this node. Start one with: urbd up RESOURCE"
-      : state.resources.length + " resources, " + (bad ? bad + " with something the matter." : "nothing is the matter.");
+      : state.resources.length + (state.resources.length === 1 ? " resource, " : " resources, ") + (bad ? bad + " with something the matter." : "nothing is the matter.");
     const focused = document.activeElement && document.activeElement.closest("article");
     const again = focused ? focused.dataset.resource : null;
     document.getElementById("resources").replaceChildren(...state.resources.map((r) => card(state.host, r, points[r.name])));

@@ -9,7 +9,7 @@ use crate::problem::Problem;
 pub(super) fn words(node: &str, addresses: &[IpAddr]) -> Result<Vec<String>, Problem> {
     println!("This writes the configuration of one mirrored device. Nothing is changed before the last answer.");
     let name = ask("Name of the resource", "r0")?;
-    let third = ask("Hosts: 2, or 3 with one more that has a disk or only votes", "2")?;
+    let third = ask("Hosts: 2, or 3 for one more copy", "2")?;
     let hosts = match third.as_str() {
         "2" => 2,
         "3" => 3,
@@ -24,7 +24,7 @@ pub(super) fn words(node: &str, addresses: &[IpAddr]) -> Result<Vec<String>, Pro
         };
         let host = ask(&format!("Name of {of} (uname -n there)"), &host)?;
         let address = ask(&format!("Its address, over which data goes, [PORT may follow]: {host}"), &address)?;
-        let disk = ask("Its disk, all of which is used (none: it only votes)", "")?;
+        let disk = ask("Its disk, all of which is used", "")?;
         let address =
             if address.contains("::") && !address.starts_with('[') { format!("[{address}]") } else { address };
         words.push(format!("{host}={address}:{disk}"));

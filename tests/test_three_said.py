@@ -1,0 +1,155 @@
+"""Three urbd nodes: what `status` says of each fault, and that the commands which it names are the right ones."""
+
+import os
+import re
+
+from cluster import FAST_NET, PORT, eventually
+from test_three_nine import all_together, connected, equal, prepared, started
+from test_three_nodes import towards
+
+MIB = 1 << 20
+
+
+def said(node, *words, verb="status", timeout=30):
+    """Waits until all of the words are said; the whole of it in one line."""
+    def there():
+        out = " ".join(node.urbd(verb, "r0").out.split())
+        return out if all(w in out for w in words) else None
+    return eventually(f"{node.name}: {verb} says {words}", there, timeout)
+
+
+def nothing(*nodes):
+    for n in nodes:
+        eventually(f"{n.name} has nothing to say", lambda: "!" not in n.urbd("status", "r0").out, 30)
+
+
+def test_new_disks(cluster):
+    a, b, c = prepared(cluster)
+    a.start()
+    said(a, "This disk is new: it has no data yet. Next: to copy another node's, start that (b or c): urbd up r0; "
+         "if all disks are new, on one node: urbd primary --force r0")
+    for n in (b, c):
+        n.start()
+    connected(a, b, c)
+    said(a, "No node in reach has good data", "urbd primary --force r0")
+    a.urbd("primary", "--force", "r0")
+    all_together(a, b, c)
+    nothing(a, b, c)
+
+
+def test_one_is_cut_off_and_goes_its_own_way(cluster):
+    """Whoever is cut off is told to make sure that no other node is Primary. Who does not gets a split brain among three, and
+    the way out of it that `status` names is the right one."""
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    c.cut()
+    said(a, "c is not connected: no answer to a ping within ping-timeout. Next: ping", "; on c: urbd status r0")
+    said(c, "a is not connected", "b is not connected")
+    said(c, "if surely none of a or b is Primary: urbd primary r0", verb="why")
+    a.write(0, os.urandom(64 << 10))
+    c.urbd("primary", "--force", "r0")
+    c.write(0, os.urandom(8 << 10))
+    c.urbd("secondary", "r0")
+    c.heal()
+    said(c, "r0:a: Split brain: since the nodes parted, this node has changed 8 KiB of its data, the peer 64 KiB. Next:",
+         "This node's: urbd secondary r0; urbd connect --discard-my-data r0; on each other node: urbd connect r0.",
+         "r0:b: Split brain", "Next: the choice is the same as for r0:a")
+    way = "Those of c: on c, urbd secondary r0; urbd connect --discard-my-data r0; then here and on b: urbd connect r0."
+    said(a, "r0:c: Split brain", way)
+    said(b, "r0:c: Split brain", way.replace("on b", "on a"))
+    c.urbd("secondary", "r0")
+    c.urbd("connect", "--discard-my-data", "r0")
+    for n in (a, b):
+        n.urbd("connect", "r0")
+    equal(a, b, c)
+    nothing(a, b, c)
+
+
+def test_a_primary_without_its_disk_and_a_node_that_has_left(cluster):
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    b.urbd("disconnect", "r0:a")
+    a.write(0, os.urandom(MIB))
+    said(b, "This disk has old data", "a node is Primary that this one does not reach", "Next: urbd connect r0:a")
+    said(c, "The disk of b has old data, and is not being copied. Next: on b: urbd status r0")
+    refused = b.call("primary", "r0")
+    assert refused.rc == 17 and "Need access to UpToDate data" in refused.err, refused
+    b.urbd("connect", "r0:a")
+    equal(a, b, c)
+    # Its reads are done by a peer. It takes its disk into use only as Secondary, and that is what is said.
+    a.urbd("detach", "r0")
+    said(a, "No disk is attached: reads are done by a peer, and writes fail.",
+         "or stop them here, then: urbd secondary r0; urbd attach r0")
+    said(b, "a has no disk attached, and keeps no copy. Next: on a: urbd attach r0")
+    refused = a.call("attach", "r0")
+    assert refused.rc == 11 and "make it Secondary first" in refused.err, refused
+    a.urbd("secondary", "r0")
+    a.urbd("attach", "r0")
+    equal(a, b, c)
+    nothing(a, b, c)
+
+
+def test_what_a_verify_finds(cluster):
+    """The command that replaces what differs depends on who is Primary, and copies no more than that."""
+    a, b, c = prepared(cluster)
+    for n in (a, b, c):
+        with open(os.path.join(n.dir, "res.d", "r0.res")) as f:
+            text = f.read()
+        n.put_res("r0", text.replace("protocol C;", "protocol C; verify-alg crc32c;"))
+        n.start()
+    connected(a, b, c)
+    a.urbd("new-current-uuid", "--clear-bitmap", "r0/0")
+    all_together(a, b, c)
+    a.urbd("primary", "r0")
+    with open(c.disk_file(), "r+b") as f:
+        f.seek(8 * MIB)
+        f.write(os.urandom(8192))
+    assert a.urbd("verify", "--wait", "r0:c").out == "r0:c/0: 8 KiB differ\n"
+    command = "urbd invalidate --reset-bitmap=no r0/0"
+    said(a, f"8 KiB differ between this node and c. Next: on c, whose copy of them is replaced: {command}")
+    said(c, f"8 KiB differ between this node and a. Next: {command} (this node's copy of them is replaced)")
+    assert "online verify" not in b.log(), "only who was named is compared with"
+    assert towards(a, b)["conn"] == "Connected"
+    eventually("it is replaced", lambda: c.call(*command.split()[1:]).rc == 0, 20)
+    equal(a, b, c)
+    assert re.search(r"resync done: 8 KiB", c.log()), c.log()
+    nothing(a, b, c)
+    # Without a name it is compared with all.
+    with open(b.disk_file(), "r+b") as f:
+        f.seek(12 * MIB)
+        f.write(os.urandom(4096))
+    assert a.urbd("verify", "--wait", "r0").out == "r0:b/0: 4 KiB differ\nr0:c/0: 0 KiB differ\n"
+    assert b.log().count("online verify done") == c.log().count("online verify done") - 1 == 1
+
+
+def test_a_node_in_the_place_of_another_one(cluster):
+    """Metadata keep an account of so many nodes, by their ids: another id beside them is refused before anything is taken over,
+    as the Primary would start without its disk. The id of who has left is free."""
+    a, b, c = started(cluster)
+    d = cluster.node("d", size=32 * MIB)
+
+    def configure(node_id):
+        hosts = "".join(f"  on {n.name} {{ node-id {i}; address {n.ip}:{PORT}; device minor 0; disk {n.disk_path()}; "
+                        "meta-disk internal; }\n" for n, i in ((a, 0), (b, 1), (d, node_id)))
+        for n in (a, b, d):
+            n.put_res("r0", f"resource r0 {{\n  net {{ {FAST_NET} }}\n{hosts}  connection-mesh {{ hosts a b d; }}\n"
+                      "  urbd { protocol-version-max 124; }\n}\n")
+
+    a.urbd("primary", "r0")
+    a.write(0, os.urandom(MIB))
+    c.kill()
+    configure(3)
+    for n in (a, b):
+        for verb in ("adjust", "restart"):
+            refused = n.call(verb, "r0")
+            assert refused.rc == 10 and "r0/0: its metadata has room for 2 peers, and none for a new one" in refused.err, refused
+            assert "nothing was changed; give the new node the node-id of the one that has left: 2" in refused.err, refused
+        assert towards(n, c)["conn"] == "Connecting", "it runs on with what it had"
+    a.write(MIB, os.urandom(MIB))
+    configure(2)
+    d.create_md()
+    d.start()
+    for n in (b, a):
+        n.urbd("adjust", "r0")
+    equal(a, b, d)
+    nothing(a, b, d)
