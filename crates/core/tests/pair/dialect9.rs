@@ -139,7 +139,7 @@ fn no_command_fails_as_the_other_node_asks_for_something_too() {
         |_| Command::Invalidate { volume: VOLUME },
         |peer| Command::InvalidateRemote { volume: VOLUME, peer },
         |_| Command::InvalidateMarked(VOLUME, None),
-        |_| Command::Verify { volume: VOLUME, start: None, stop: None, repair: false },
+        |_| Command::Verify { volume: VOLUME, peer: None, start: None, stop: None, repair: false },
         |peer| Command::Disconnect { peer, force: false },
     ];
     for (primary, first, second) in (0..2).flat_map(|p| (0..64).map(move |n| (p == 1, n / 8, n % 8))) {
