@@ -73,6 +73,13 @@ impl Cluster {
         sent && written && !receives && !overwritten && !parted && !self.peer_listens(n, peer)
     }
 
+    /// Had this peer written it, and has gone its own way since, or lost it with its power, which may take what was not
+    /// flushed? It goes on with it, if it has what was complete before.
+    pub(crate) fn went_on_with(&self, n: usize, peer: usize, v: usize, written: &Written) -> bool {
+        let volume = &self.nodes[peer].volumes[v];
+        volume.arrived.is_lost(written) || volume.alone[n] && volume.arrived.is_whole(written)
+    }
+
     /// A barrier was answered: this peer has these writes. With protocol A nothing was known of them before.
     pub(crate) fn keep_promises(&mut self, n: usize, peer: usize, confirmed: &[Early]) {
         if self.setup.protocol != Protocol::A || !matches!(self.net.wishes[n][peer], Wish::Connected(_)) {
