@@ -54,8 +54,7 @@ enum Step {
     /// All is in order, but the volume is shaking hands and has told the peer that there is no disk yet: what that
     /// ends in must be known, as from then on the disk is negotiated.
     Handshake,
-    /// 9's dialect: the peers are asked whether the disk may come into use. With a time: they are asked again then, as
-    /// something else was under way.
+    /// 9's dialect: the peers are asked whether the disk may come into use. With a time: once more then.
     Consent(Option<Instant>),
 }
 
@@ -372,7 +371,7 @@ impl Resource {
             al_clean: md.is_clean(),
             current: md.current,
             exposed: dev.exposed,
-            outrun: dev.outrun || dev.lacks_peers_write,
+            outrun: dev.lacks_writes(),
             primary: self.state.is_primary(),
             peer_primary: self.state.peers.values().any(|p| p.role() == wire::Role::Primary),
             connected: self.state.replicates_anywhere(d),
@@ -400,7 +399,7 @@ impl Resource {
         let dev = &self.devices[d];
         // Where there is no disk none holds another generation.
         let current = dev.backing.as_ref().map_or(dev.exposed, |b| b.md.current);
-        attach84::lags_behind_users(current, dev.exposed, dev.outrun)
+        attach84::lags_behind_users(current, dev.exposed, dev.lacks_writes())
     }
 
     /// v09: every peer gets a bitmap slot.
@@ -497,9 +496,7 @@ impl Resource {
             self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
             return false;
         }
-        let dev = &self.devices[d];
-        let lacks = outrun && dev.outrun || dev.lacks_peers_write;
-        if lacks && dev.attach_state > DiskState::Outdated {
+        if outrun && self.devices[d].lacks_writes() && self.devices[d].attach_state > DiskState::Outdated {
             self.devices[d].attach_state = DiskState::Outdated;
         }
         true

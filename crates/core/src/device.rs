@@ -207,6 +207,11 @@ impl Device {
         }
     }
 
+    /// Does the own disk lack writes that users of this device, or of a peer's, have seen?
+    pub(crate) fn lacks_writes(&self) -> bool {
+        self.outrun || self.lacks_peers_write
+    }
+
     /// Has the disk a volatile cache that epochs are to be flushed from?
     pub(crate) fn needs_flushes(&self) -> bool {
         let wanted = self.cfg.as_ref().is_some_and(|c| c.disk_flushes);

@@ -158,7 +158,7 @@ impl Cluster {
         if !acknowledged {
             return Ok(());
         }
-        volume.view.includes[n] = count;
+        let before = std::mem::replace(&mut volume.view.includes[n], count);
         let mut holders = Vec::new();
         if words.first().is_some_and(|(_, word)| word.disk == DiskState::UpToDate) {
             holders.push(n);
@@ -178,9 +178,9 @@ impl Cluster {
                 volume.view.includes[n] = count;
                 // It may be in its cache only, until a flush of its own.
                 volume.unflushed.push((now, written.range, peer));
-            } else if request.sent[peer].is_some() && self.nodes[peer].volumes[v].arrived.is_lost(&written) {
-                // That one goes on without it, perhaps, and a loss of power may take what was not flushed.
-                self.nodes[n].volumes[v].doubtful.push(written.range);
+            } else if request.sent[peer].is_some() && self.went_on_with(n, peer, v, &written) {
+                let includes = &mut self.nodes[peer].volumes[v].view.includes[n];
+                *includes = if *includes == before { count } else { *includes };
             }
         }
         for holder in holders {
@@ -565,7 +565,8 @@ impl Cluster {
         // An acknowledgement may have been on its way when the link was lost: then the source has more than it seems.
         let counted = source.includes_all_of(&volume.view);
         let fewer = !counted && volume.view.allows(whole, &content, now).is_err();
-        let lost = fewer && volume.view.allows_but(&volume.doubtful, whole, &content, now).is_err();
+        let allowed = volume.view.allows_but(&volume.doubtful, whole, &content, now);
+        let lost = allowed.err().filter(|_| fewer);
         if !counted && !fewer {
             for (mine, theirs) in volume.view.includes.iter_mut().zip(source.includes.iter().copied()) {
                 *mine = theirs.max(*mine);
@@ -611,8 +612,8 @@ impl Cluster {
                 volume.view.may_hold(write.range, write.content, now);
             }
         }
-        if lost && !excused {
-            self.fail(text);
+        if let Some(lost) = lost.filter(|_| !excused) {
+            self.fail(format!("{text}: {lost}"));
         }
     }
 }

@@ -5,7 +5,7 @@
 //! links fail one by one, in one direction or both.
 
 use crate::drawing::{Drawing, numbered};
-use crate::drawn::Drawn;
+use crate::drawn::{Drawn, add_adjusts};
 use crate::extras::Extras;
 use crate::plan::{AFTER_SPLIT_BRAIN, Plan, Setup, Step, VolumeSetup, node_id, others, pick, volume_nr};
 use units::{Duration, Instant, Rng};
@@ -18,6 +18,9 @@ pub(crate) const MANY: u64 = 5_000_000;
 const COPIES: u64 = 5_400_000;
 /// Seeds from here on have four nodes, or five.
 const MORE: u64 = 5_500_000;
+/// Seeds from here on have three nodes again, unlike options, which are changed while all goes on, and copies that go,
+/// come and are declared good more often.
+const WIDER: u64 = 5_600_000;
 /// The oldest version of the dialect.
 const OLDEST: u32 = 118;
 
@@ -57,18 +60,33 @@ impl Mix {
             copies: if (COPIES..MORE).contains(&seed) { 1 + rng.below(10) } else { 0 },
         }
     }
+
+    /// What seeds of the last range have besides.
+    fn widen(&mut self, rng: &mut Rng) {
+        self.copies = 1 + rng.below(10);
+        self.disk += rng.below(6);
+        self.disks += rng.below(20);
+        self.forced += rng.below(6);
+    }
 }
 
 /// The plan of a seed of this range.
 pub(crate) fn draw(seed: u64) -> Plan {
     let mut rng = Rng::new(seed ^ 0x6d61_6e79);
-    let nodes = if seed < MORE { 3 } else { 4 + rng.below(2) as usize };
-    let setup = setup(&mut rng, nodes);
-    let mix = Mix::draw(&mut rng, seed);
+    let nodes = if !(MORE..WIDER).contains(&seed) { 3 } else { 4 + rng.below(2) as usize };
+    let mut setup = setup(&mut rng, nodes);
+    let mut mix = Mix::draw(&mut rng, seed);
+    if seed >= WIDER {
+        mix.widen(&mut rng);
+        Drawn::draw(seed, &mut setup);
+    }
     let mut drawing = Drawing::new(rng, mix, setup);
     drawing.prologue();
     drawing.body();
     let Drawing { setup, mut steps, .. } = drawing;
+    if seed >= WIDER {
+        add_adjusts(seed, &setup, &mut steps);
+    }
     steps.sort_by_key(|(at, _)| *at);
     Plan { seed, luck: 0, setup, steps: numbered(steps), least_events: 0 }
 }

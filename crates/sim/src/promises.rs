@@ -68,8 +68,16 @@ impl Cluster {
         // Or it was overwritten since by what a third node has.
         let overwritten = volume.copied.is_some_and(|(from, at)| from != n && at > request.written.issued);
         // Or it went its own way before this was complete.
-        let parted = volume.alone[n];
+        let parted = self.nodes.len() > 2 && volume.alone[n];
         sent && written && !receives && !overwritten && !parted && !self.peer_listens(n, peer)
+    }
+
+    /// Had this peer written it, and has gone its own way since, or lost it with its power, which may take what was not
+    /// flushed? It goes on with it, if it has what was complete before.
+    pub(crate) fn went_on_with(&self, n: usize, peer: usize, v: usize, written: &Written) -> bool {
+        let volume = &self.nodes[peer].volumes[v];
+        let parted = volume.alone[n] && volume.arrived.is_whole(written);
+        self.nodes.len() > 2 && (parted || volume.arrived.is_lost(written))
     }
 
     /// A barrier was answered: this peer has these writes. With protocol A nothing was known of them before.

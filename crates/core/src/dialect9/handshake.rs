@@ -420,6 +420,7 @@ impl Resource {
             return;
         }
         self.prepare_bitmap(i, d, bitmap);
+        self.awaits_bitmap(i);
         self.begin_resync9(i, d, replication);
     }
 

@@ -123,9 +123,9 @@ impl Resource {
         }
     }
 
-    /// What of the extent is in the range. The peer knows nothing of what this node has got since from others: of that it
-    /// has marks towards the peer. What is being written here meanwhile may have been refused by a node after the peer has
-    /// said this.
+    /// What of the extent is in the range. The peer knows nothing of what this node has got since from others: of that
+    /// it has marks towards the peer. What is being written here meanwhile may have been refused by a node after the
+    /// peer has said this.
     fn part_in_sync(&mut self, i: NodeId, d: VolumeNr, at: u64, range: SectorRange, listed: NodeMask) {
         let all = self.extent(d, at);
         let part = SectorRange { start: range.start.max(all.start), end: range.end.min(all.end) };

@@ -277,7 +277,8 @@ impl Resource {
         }
     }
 
-    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy that hear of it.
+    /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy that hear of
+    /// it.
     fn good_witnesses(&self, primary: NodeId) -> NodeMask {
         let mut out = NodeMask::default();
         let hears = |u: &Uuids110| !u.flags.contains(UuidFlags::STABLE) && u.nodes.nodes().contains(primary);
@@ -327,8 +328,8 @@ impl Resource {
         self.calm = false;
     }
 
-    /// A peer depends on these Primaries, and hears of none of the others: it has marked what it does not know to be here,
-    /// and is waited for no more.
+    /// A peer depends on these Primaries, and hears of none of the others: it has marked what it does not know to be
+    /// here, and is waited for no more.
     pub(super) fn witness_sees(&mut self, i: NodeId, primaries: NodeMask) {
         for c in self.connections.values_mut() {
             for pd in c.peer_devices.values_mut() {

@@ -185,7 +185,7 @@ impl Resource {
             Ordering::Less => (Replication::WFBitMapT, "the peer has more of a lost Primary's writes"),
         };
         self.note(Severity::Info, Some(d), Some(i), "reconcile-lost-primary", text);
-        self.connections[i].survivor.until = Some(self.now + PATIENCE);
+        self.awaits_bitmap(i);
         if replication == Replication::WFBitMapT {
             self.connections[i].survivor.gets = Some(named);
         }
@@ -205,6 +205,11 @@ impl Resource {
         self.connections[i].survivor.until.is_some() || losses.any(|loss| loss != Loss::Told)
     }
 
+    /// A resync is to begin: the peer comes to the same conclusion, or they connect anew after a while.
+    pub(super) fn awaits_bitmap(&mut self, i: NodeId) {
+        self.connections[i].survivor.until = Some(self.now + PATIENCE);
+    }
+
     /// When a node has waited long enough for such a word.
     pub(crate) fn survivors_timer(&self) -> Option<Instant> {
         self.connections.values().filter_map(|c| c.survivor.until).min()
@@ -218,9 +223,10 @@ impl Resource {
             }
             self.connections[i].survivor.until = None;
             self.calm = false;
-            let waits = |d| matches!(self.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
+            let begins = |d| matches!(self.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
+            let waits = |d| begins(d) && self.connections[i].peer_devices[d].says <= Replication::Established;
             if self.devices.ids().any(waits) {
-                let text = "the peer does not compare what it has of a lost Primary: connecting anew".to_owned();
+                let text = "the peer does not come to the same conclusion: connecting anew".to_owned();
                 self.drop_link(i, ConnectionState::NetworkFailure, "reconcile-unanswered", text);
             }
         }
