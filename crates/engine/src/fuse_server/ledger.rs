@@ -180,8 +180,8 @@ impl Ledger {
         self.taken[entry] = Some(range);
     }
 
-    /// The entry has no message. Its length goes first: this process may be killed between two bytes, and half a message
-    /// is none.
+    /// The entry has no message. Its length goes first: this process may be killed between two bytes, and half a
+    /// message is none.
     fn clear(&mut self, entry: usize) {
         let at = entry * ENTRY;
         for part in [at..at + 4, at + 4..at + WRITE_HEADER] {
