@@ -5,6 +5,7 @@ on its disk.
 """
 
 import itertools
+import os
 import threading
 
 import pytest
@@ -17,10 +18,10 @@ SIZE = 32 * MIB
 DIALECTS = {"8.4": "", "9": "urbd { protocol-version-max 124; }"}
 
 
-def pair_in_use(cluster, dialect):
+def pair_in_use(cluster, dialect, **options):
     """Both UpToDate and with room to grow; an application writes to the first one's device."""
     a, b = cluster.node("a", size=SIZE), cluster.node("b", size=SIZE)
-    cluster.configure(net="verify-alg crc32c;", extra=DIALECTS[dialect])
+    cluster.configure(net="verify-alg crc32c;", extra=DIALECTS[dialect], **options)
     for n in (a, b):
         n.urbd("create-md", "--force", "--format=v09", "--max-peers=1", "r0")
         n.start()
@@ -31,6 +32,34 @@ def pair_in_use(cluster, dialect):
         n.wait(disk="UpToDate", peer_disk="UpToDate")
     a.urbd("primary", "r0")
     return a, b, Application(a.device(), 0)
+
+
+def test_in_nines_dialect_a_crash_is_copied_beside_io(cluster):
+    """The killed Primary is the target of who has lived on, and Primary again at once; killed once more during the copy it
+    has no good disk of its own."""
+    a, b, app = pair_in_use(cluster, "9", disk="c-plan-ahead 0; resync-rate 4M;", fast=False)
+    with open(a.device(), "r+b", buffering=0) as f:
+        for at in range(0, 24, 4):  # extents of the activity log
+            f.seek(at * MIB + MIB)
+            f.write(b"\x55" * 4096)
+        os.fsync(f.fileno())
+    for n in range(3):
+        app.worst = 0
+        kill(a)
+        app.goes_on()
+        assert app.worst < 5
+        if n < 2:
+            assert a.state()["repl"] == "SyncTarget", "nothing was shown"
+    for n in (a, b):
+        n.urbd("peer-device-options", "--resync-rate=200M", "r0", env=None)
+    cluster.wait_synced()
+    app.end()
+    with open(a.device(), "rb", buffering=0) as f:
+        for n in range(min(app.blocks, app.done)):
+            times = int.from_bytes(f.read(4096)[8:16], "little")
+            assert times == n + (app.done - 1 - n) // app.blocks * app.blocks, "it was written again since"
+    a.urbd("secondary", "r0")
+    cluster.assert_same()
 
 
 def in_the_middle_of(a, b, command, way):
@@ -72,7 +101,8 @@ OF_DIALECT = {"8.4": [["detach", "r0"]], "9": [["detach", "r0"], ["resize", "r0"
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_command_of_a_primary(cluster, dialect):
     a, b, app = pair_in_use(cluster, dialect)
-    for command, way in itertools.product(OF_DIALECT[dialect] + COMMANDS, (kill, restart)):
+    ways = itertools.cycle((kill, restart) if dialect == "9" else (restart, kill))
+    for command, way in [*itertools.product(OF_DIALECT[dialect], (kill, restart)), *zip(COMMANDS, ways)]:
         if command[0] == "resize":
             for n in (a, b):
                 room(n, 2 * MIB)

@@ -66,7 +66,7 @@ def main_pid(m):
 
 def the_service_hands_over(a, b):
     """Under checked writes to what is mounted: by each way in which a service gets another process."""
-    blocks = f"/proc/{a.init}/root/data/blocks"
+    blocks = os.path.join("/proc", a.init, "root", "data", "blocks")
     with open(blocks, "wb") as f:
         f.write(bytes(1 << 20))
         os.fsync(f.fileno())

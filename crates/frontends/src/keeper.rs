@@ -153,7 +153,8 @@ impl Keeper {
     /// Copies of all that it holds, in the order of their places.
     ///
     /// # Errors
-    /// As [`Keeper::put`]; `InvalidData` if a program of another version has put something there that this one does not know.
+    /// As [`Keeper::put`]; `InvalidData` if a program of another version has put something there that this one does
+    /// not know.
     pub fn fetch(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
         self.order(Word::Fetch, NO_PLACE, None).map(|(_, held)| held)
     }

@@ -49,8 +49,8 @@ enum Progress {
 type Look = (bool, DiskState, DiskState, Role);
 
 impl Resource {
-    /// `beside`: the peers that the previous process was connected with, if that is known. `without_disk`: volumes whose
-    /// own disk is too old for the users, whoever attaches it, and whatever its metadata say.
+    /// `beside`: the peers that the previous process was connected with, if that is known. `without_disk`: volumes
+    /// whose own disk is too old for the users, whoever attaches it, and whatever its metadata say.
     pub(super) fn primary_again(&mut self, id: u64, beside: Option<NodeMask>, without_disk: &[VolumeNr]) {
         for d in without_disk.iter().copied() {
             if self.devices.contains(d) {

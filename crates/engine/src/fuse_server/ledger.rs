@@ -82,7 +82,9 @@ impl Ledger {
             let start = ledger.u32(entry, WRITE_HEADER) as usize;
             let range = start..start + whole.saturating_sub(WRITE_HEADER).next_multiple_of(PIECE);
             let fits = whole <= WRITE_HEADER + PAYLOAD_MAX && range.end <= ROOM;
-            if !fits || ledger.ranges.iter().any(|other| other.start < range.end && range.start < other.end) {
+            // Who takes no room may have been read where there is another one's by now.
+            let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
+            if !fits || !range.is_empty() && ledger.ranges.iter().any(overlaps) {
                 return Err(wrong("damaged"));
             }
             ledger.take(entry, range);
@@ -178,11 +180,14 @@ impl Ledger {
         self.taken[entry] = Some(range);
     }
 
-    /// The entry has no message.
+    /// The entry has no message. Its length goes first: this process may be killed between two bytes, and half a
+    /// message is none.
     fn clear(&mut self, entry: usize) {
         let at = entry * ENTRY;
-        self.memory.bytes_mut(at..at + WRITE_HEADER).fill(0);
-        compiler_fence(Ordering::SeqCst);
+        for part in [at..at + 4, at + 4..at + WRITE_HEADER] {
+            self.memory.bytes_mut(part).fill(0);
+            compiler_fence(Ordering::SeqCst);
+        }
     }
 
     fn u32(&self, entry: usize, at: usize) -> u32 {
@@ -248,6 +253,22 @@ mod tests {
         unanswered.into_iter().for_each(|entry| next.forget(entry));
         let again = next.descriptor().as_fd().try_clone_to_owned().unwrap();
         assert!(Ledger::inherit(again).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn a_message_without_payload_is_in_nobodys_way() {
+        let mut ledger = Ledger::new().unwrap();
+        let before = read(&mut ledger, &message(WRITE_HEADER + 100_000, 1));
+        // Behind that one's payload, which is answered; the next one's is longer.
+        let small = read(&mut ledger, &message(WRITE_HEADER, 2));
+        ledger.forget(before);
+        let large = read(&mut ledger, &message(WRITE_HEADER + 200_000, 3));
+        let left = ledger.descriptor().as_fd().try_clone_to_owned().unwrap();
+        let mut unanswered = Ledger::inherit(left).unwrap().1;
+        unanswered.sort_unstable();
+        let mut want = [small, large];
+        want.sort_unstable();
+        assert_eq!(unanswered, want);
     }
 
     #[test]
