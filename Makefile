@@ -3,7 +3,7 @@
 CARGO ?= cargo
 export URBD_BIN ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/urbd
 
-.PHONY: help build install deb static demo test test-rust test-python long bench bench-resync sim fuzz nemesis guests package-test newcomer doc packages wrong-rules
+.PHONY: help build install deb rpm static demo test test-rust test-python long bench bench-resync sim fuzz nemesis guests package-test newcomer doc packages wrong-rules
 
 help:
 	@echo 'make demo    build, then mirror a disk between two nodes, kill one, check every file (about a minute)'
@@ -12,6 +12,7 @@ help:
 	@echo 'make build   optimised program: target/release/urbd'
 	@echo 'make install build, then install the program, its service unit and shell completion; DESTDIR=/somewhere'
 	@echo 'make deb     build, then Debian packages: target/deb/*.deb'
+	@echo 'make rpm     an RPM package with the static program: target/rpm/*.rpm'
 	@echo 'make static  one program that needs no libraries and no Rust: target/x86_64-unknown-linux-musl/release/urbd'
 	@echo 'make bench   measure urbd and its alternatives side by side; renews docs/performance.md'
 	@echo 'make bench-resync   measure resync: idle, at a rate, beside applications, thin link, slow disk; ARGS=--quick'
@@ -48,9 +49,19 @@ install: build
 	install -D -m 755 dist/ocf/drbd $(DESTDIR)/usr/lib/ocf/resource.d/urbd/drbd
 	install -D -m 755 dist/ocf/crm-fence-peer $(DESTDIR)/usr/lib/urbd/crm-fence-peer
 	ln -sf crm-fence-peer $(DESTDIR)/usr/lib/urbd/crm-unfence-peer
+	install -D -m 644 -t $(SHARE)/doc/urbd/examples/prometheus dist/prometheus/urbd.rules.yml dist/prometheus/urbd.rules.test.yml
+	install -D -m 644 -t $(SHARE)/doc/urbd/examples/grafana dist/grafana/urbd.json
 
 deb: build
 	dist/deb/build --binaries $(BUILT) --output target/deb
+
+# From the Debian package of the static program: it runs on any distribution.
+rpm: static
+	$(CARGO) build --release --locked -p urbd-lab
+	mkdir -p target/rpm/binaries
+	cp target/$(STATIC)/release/urbd $(BUILT)/urbd-lab target/rpm/binaries/
+	dist/deb/build --binaries target/rpm/binaries --output target/rpm/deb
+	dist/rpm/build --from $$(ls target/rpm/deb/urbd_*.deb) --output target/rpm
 
 STATIC = $(shell uname -m)-unknown-linux-musl
 static:

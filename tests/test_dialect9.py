@@ -86,6 +86,26 @@ def test_they_part_and_meet(cluster):
     same(a, b)
 
 
+def test_who_was_fenced_is_unfenced(cluster):
+    """With and without a resync: when both are UpToDate again (docs/spec/connection-and-state.md 2.7, row 33)."""
+    log = os.path.join(cluster.dir, "fence.log")
+    a, b = two(cluster, net=f"{C.FAST_NET} fencing resource-only;", fast=False,
+               handlers=f'fence-peer "echo fence-$DRBD_PEER >>{log}; exit 7"; unfence-peer "echo un-$DRBD_PEER >>{log}";')
+    eventually("the first connection, too", lambda: called_for(log) == ["un-a", "un-b"], 20)
+    a.urbd("primary", "r0")
+    for write in (True, False):
+        before = called_for(log)
+        b.kill()
+        eventually("fenced", lambda: called_for(log).count("fence-b") == before.count("fence-b") + 1, 20)
+        if write:
+            a.write(0, os.urandom(MIB))
+        assert called_for(log).count("un-b") == before.count("un-b"), "not while it is away"
+        b.start()
+        in_sync(a, b)
+        eventually("unfenced", lambda: called_for(log).count("un-b") == before.count("un-b") + 1, 20)
+        same(a, b)
+
+
 @pytest.mark.parametrize("protocol,version", [("A", 124), ("C", 118), ("C", 122)])
 def test_what_was_missed_is_copied(cluster, protocol, version):
     """Each node is the source once; only what differs is copied."""

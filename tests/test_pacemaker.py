@@ -308,9 +308,9 @@ def three(cluster):
     """alpha, bravo and charlie with an ext4 on r0, in sync and all connected, stopped."""
     nodes = [machine(cluster, name) for name in ("alpha", "bravo", "charlie")]
     names = " ".join(n.name for n in nodes)
-    dialect = f"connection-mesh {{ hosts {names}; }} urbd {{ protocol-version-max 124; }}"
+    dialect = f"connection-mesh {{ hosts {names}; }} urbd {{ protocol-version-max 124; }} handlers {{ {FENCING['handlers']} }}"
     for n in nodes:
-        n.put_res("r0", text(nodes, dialect, net="ping-int 1; connect-int 1;"))
+        n.put_res("r0", text(nodes, dialect, net=f"ping-int 1; connect-int 1; {FENCING['net']}"))
         n.sh("urbd create-md r0; urbd up r0")
     alpha = nodes[0]
     alpha.sh("urbd wait-connect r0; urbd primary --force r0; mkfs.ext4 -q /dev/urbd/by-res/r0/0; "
@@ -336,9 +336,12 @@ def test_fail_over_among_three(cluster, record_property):
             assert p.fenced == ["alpha"]
             here, other = (bravo, charlie) if app.where == "bravo" else (charlie, bravo)
             app.goes_on(here)
-            assert "UpToDate" in here.sh(f"urbd status r0:{other.name} || urbd status r0")
+            # Who is not lost may be promoted: the constraint names alpha alone.
+            constraints = other.sh("cibadmin -Q --xpath \"//rsc_location[starts-with(@id, 'urbd-fence')]\"")
+            assert 'operation="eq"' in constraints and 'value="alpha"' in constraints and constraints.count("<rule") == 1, constraints
             alpha.power_on()
             p.join(alpha)
+            eventually("unfenced", lambda: "urbd-fence" not in here.sh("cibadmin -Q"), 60)
             # It is preferred, and gets the role as soon as it has everything.
             record_property("back, of three", app.goes_on(alpha))
             for n in nodes:

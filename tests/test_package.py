@@ -3,6 +3,7 @@
 By default on this machine's own system. `URBD_PACKAGE_SYSTEMS` names directories with others, separated by colons:
 mmdebstrap --variant=minbase --include=systemd,systemd-sysv,udev,dbus,iproute2,procps,e2fsprogs trixie DIR"""
 
+import contextlib
 import os
 import subprocess
 
@@ -46,8 +47,14 @@ def test_lintian_finds_no_error(packages):
 
 @pytest.fixture(params=SYSTEMS)
 def host(request, packages):
+    with booted(request.param, packages) as m:
+        yield m
+
+
+@contextlib.contextmanager
+def booted(system, packages):
     with scratch.lasting("urbd-machines-", C.scratch_dir()) as place:
-        m = container.Machine(os.path.join(place, "alpha"), "alpha", below=request.param, installed=False)
+        m = container.Machine(os.path.join(place, "alpha"), "alpha", below=system, installed=False)
         m.write("/etc/drbd.conf", CONFIG)
         os.makedirs(m.path("/srv"), exist_ok=True)
         with open(m.path("/srv/disk"), "wb") as f:
@@ -76,6 +83,11 @@ def test_a_life_of_the_package(host):
     assert m.run("man", "-w", "urbd-up").strip() if m.call("man", "-w", "man").returncode == 0 else True
     r = m.call("urbd", "bench", "bars", "--list")
     assert r.returncode == 20 and "install the package urbd-lab" in r.stderr
+    # What the pages name is there: the agent, its fencing handler, alerts and board.
+    for path in ("lib/ocf/resource.d/urbd/drbd", "lib/urbd/crm-fence-peer", "lib/urbd/crm-unfence-peer"):
+        m.run("test", "-x", f"/usr/{path}")
+    for path in ("examples/prometheus/urbd.rules.yml", "examples/grafana/urbd.json", "guide/three-nodes.md", "security.md"):
+        m.run("test", "-s", f"/usr/share/doc/urbd/{path}")
     m.run("dpkg", "-i", deb("urbd-lab", 1))
     assert "nbd" in m.run("urbd", "bench", "bars", "--list")
     m.run("urbd", "create-md", "r0")
@@ -122,3 +134,27 @@ def test_the_names_of_the_real_tools(host):
     assert m.run("drbdsetup", "status") == "# No currently configured DRBD found.\n" or m.call("drbdsetup", "status").returncode == 0
     m.run("dpkg", "-r", "urbd-drbd-utils")
     assert m.call("test", "-e", "/usr/sbin/drbdadm").returncode
+
+
+def test_an_rpm_has_the_same_files_and_scripts(packages):
+    """Made from the Debian package. This machine's own rpm installs and removes it, in a database of its own."""
+    made = subprocess.run([os.path.join(container.DIST, "rpm", "build"), "--from", os.path.join(packages, "urbd_0.1.0-1_amd64.deb"),
+                           "--output", packages], check=True, capture_output=True, text=True).stdout.strip()
+    listed = subprocess.run(["rpm", "-qpl", made], check=True, capture_output=True, text=True).stdout.split()
+    in_deb = subprocess.run(["dpkg-deb", "--fsys-tarfile", os.path.join(packages, "urbd_0.1.0-1_amd64.deb")], check=True, capture_output=True)
+    names = subprocess.run(["tar", "-t"], input=in_deb.stdout, check=True, capture_output=True).stdout.decode().split()
+    wanted = {n[1:].replace("/zsh/vendor-completions/", "/zsh/site-functions/") for n in names if not n.endswith("/")}
+    assert set(listed) == wanted - {"/usr/share/doc/urbd/changelog.Debian.gz"}
+    with booted("/", packages) as m:
+        rpm = ["rpm", "--nodeps", "--dbpath", "/srv/rpm"]
+        file = "/srv/" + os.path.basename(made)
+        m.run(*rpm, "-i", file)
+        m.run("urbd", "create-md", "r0")
+        m.run("systemctl", "start", "urbd@r0")
+        m.run("urbd", "primary", "--force", "r0")
+        m.run("sh", "-c", "mkfs.ext4 -q $(urbd sh-dev r0) && mkdir -p /data && mount $(urbd sh-dev r0) /data")
+        r = m.call(*rpm, "-e", "urbd")
+        assert r.returncode != 0 and "r0 is not stopped, so the package is not removed" in r.stderr, r
+        m.run("umount", "/data")
+        m.run(*rpm, "-e", "urbd")
+        assert m.call("pgrep", "-x", "urbd").stdout == "" and m.call("test", "-e", "/usr/sbin/urbd").returncode

@@ -120,6 +120,9 @@ def test_what_a_verify_finds(cluster):
         f.write(os.urandom(4096))
     assert a.urbd("verify", "--wait", "r0").out == "r0:b/0: 4 KiB differ\nr0:c/0: 0 KiB differ\n"
     assert b.log().count("online verify done") == c.log().count("online verify done") - 1 == 1
+    # Beside a Primary a Secondary is compared with that one.
+    b.urbd("verify", "--wait", "r0")
+    assert b.log().count("online verify done") == 2 and c.log().count("online verify done") == 2
 
 
 def test_a_node_in_the_place_of_another_one(cluster):

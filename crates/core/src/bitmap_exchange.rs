@@ -250,7 +250,8 @@ impl Resource {
         self.happened(change);
         let all = self.state.peers[i].volumes.values().all(|p| p.disk == DiskState::UpToDate)
             && self.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
-        if crate::decide::fencing::unfence(self.fencing_policy(), all) {
+        let asked_elsewhere = self.connections[i].nine().is_some();
+        if crate::decide::fencing::unfence(self.fencing_policy(), all) && !asked_elsewhere {
             self.handler(Handler::UnfencePeer.name(), None, Some(i));
         }
         true

@@ -5,11 +5,18 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
-/// A minor number that no kernel device has; the real tool notes sizes under it, which [`Disks`] removes again.
-const MINOR: &str = "1048000";
+/// A minor number that no kernel device has. The real tool locks it on the whole machine, and notes sizes under it, which
+/// [`Disks`] removes again: each test of each run has its own.
+fn minor() -> String {
+    static TESTS: AtomicU32 = AtomicU32::new(0);
+    thread_local!(static TEST: u32 = TESTS.fetch_add(1, Ordering::Relaxed));
+    (1_000_000 + (std::process::id() * 16 + TEST.with(|test| *test)) % 48_000).to_string()
+}
+
 const MIB: u64 = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +35,7 @@ fn drbdmeta(tool: Tool, format: &str, disk: &Path, index: &str, command: &[&str]
         }
         Tool::Real => Command::new("/usr/sbin/drbdmeta"),
     };
-    process.args(["--force", MINOR, format]).arg(disk).arg(index).args(command).stdin(Stdio::null());
+    process.args(["--force", &minor(), format]).arg(disk).arg(index).args(command).stdin(Stdio::null());
     process.output().unwrap_or_else(|e| panic!("{tool:?} drbdmeta does not start (is drbd-utils installed?): {e}"))
 }
 
@@ -56,7 +63,7 @@ impl Disks {
 
 impl Drop for Disks {
     fn drop(&mut self) {
-        let _ = fs::remove_file(format!("/var/lib/drbd/drbd-minor-{MINOR}.lkbd"));
+        let _ = fs::remove_file(format!("/var/lib/drbd/drbd-minor-{}.lkbd", minor()));
     }
 }
 

@@ -28,7 +28,9 @@ use resync::FlushAsked;
 
 use crate::Resource;
 use crate::api::{ConnectionState, Event, Severity};
+use crate::config::Fencing;
 use crate::connection::Spoken;
+use crate::decide::Handler;
 use crate::decide::state::State;
 use crate::dialect84;
 use units::{Instant, NodeId, VolumeNr};
@@ -102,9 +104,25 @@ impl Resource {
         self.follow_peers_disks(old);
         self.follow_equal_copies(old);
         self.follow_lost_disks(old);
+        self.unfence_equals(old);
         self.tell_stability(old);
         self.tell_end_of_resync(old);
         self.tell_positions(old);
+    }
+
+    /// A peer may have been fenced, and has become as good as this node in each volume: `unfence-peer` (2.7, row 33).
+    fn unfence_equals(&mut self, old: &State) {
+        if self.fencing_policy() == Fencing::DontCare {
+            return;
+        }
+        let good = |s: &State, i, d| s.disk(d).min(s.peer_disk(i, d)) == DiskState::UpToDate && s.replicates(i, d);
+        for i in self.connections.ids().filter(|i| self.connections[*i].nine().is_some()).collect::<Vec<_>>() {
+            let all = self.devices.ids().all(|d| good(&self.state, i, d));
+            let worse = self.devices.ids().any(|d| old.peer_disk(i, d) != DiskState::UpToDate);
+            if all && worse {
+                self.handler(Handler::UnfencePeer.name(), None, Some(i));
+            }
+        }
     }
 
     /// Is the peer who it is taken for, and can this node do what the dialect asks for? If not, the link has ended.

@@ -579,14 +579,15 @@ impl Runner {
         Ok(self.peers(peer)?.into_iter().map(make).collect())
     }
 
-    /// Who was named, else all who are connected.
+    /// Who was named, else the Primary, else all who are connected: beside a Primary two others are not compared.
     fn peers_to_compare_with(&self, peer: Option<String>) -> Result<Vec<Option<NodeId>>, Failure> {
         if peer.is_some() {
             return Ok(self.peers(peer)?.into_iter().map(Some).collect());
         }
         let connections = self.core.snapshot().connections;
         let connected = connections.iter().filter(|c| c.state == urbd_core::ConnectionState::Connected);
-        let all: Vec<_> = connected.map(|c| Some(c.peer)).collect();
+        let primary = connected.clone().find(|c| c.role == wire::Role::Primary).map(|c| Some(c.peer));
+        let all = primary.map_or_else(|| connected.map(|c| Some(c.peer)).collect(), |primary| vec![primary]);
         // Nobody: it is refused, with the reason.
         Ok(if all.is_empty() { vec![None] } else { all })
     }
