@@ -173,12 +173,9 @@ impl Resource {
             (Copied::Marked, None) => Replication::WFBitMapT,
         };
         let change = Change::from(Set::Replication(i, d, starting));
-        if remote.is_none() && self.in_mesh9() {
-            if self.state.is_primary() {
-                let text = "among several peers a Primary is not brought up to date: make it Secondary first";
-                return (None, Some(Err(failure(Code::NotSupported.code(), text))));
-            }
-            self.leave_others_of_target(i, d);
+        if remote.is_none() && self.in_mesh9() && self.state.is_primary() {
+            let text = "among several peers a Primary is not brought up to date: make it Secondary first";
+            return (None, Some(Err(failure(Code::NotSupported.code(), text))));
         }
         if remote.is_none() && self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(d) {
             return at(GiveUp::Draining);

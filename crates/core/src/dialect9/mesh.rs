@@ -411,22 +411,6 @@ impl Resource {
         self.in_mesh9() && (!self.usable(d) || self.state.disk(d) != DiskState::UpToDate)
     }
 
-    /// A copy is to be given up, and copied again from this peer: the others are let in again when that has ended.
-    pub(crate) fn leave_others_of_target(&mut self, source: NodeId, d: VolumeNr) {
-        let serves = self.state.replication(source, d) == Replication::Established
-            && self.state.peer_disk(source, d) == DiskState::UpToDate
-            && self.may_copy(source, Replication::StartingSyncT);
-        if !serves {
-            return;
-        }
-        let others = self.connections.ids().filter(|i| *i != source && self.state.is_connected(*i));
-        for i in others.collect::<Vec<_>>() {
-            let name = &self.connections[source].cfg.peer_name;
-            let text = format!("this node is brought up to date by {name} first: connecting again after that");
-            self.drop_link(i, ConnectionState::NetworkFailure, "resync-comes-first", text);
-        }
-    }
-
     /// A disk comes into use while several are connected: they compare at the next handshake, as it is there by then.
     pub(crate) fn leave_for_attach(&mut self, d: VolumeNr) {
         for i in self.connections.ids().filter(|i| self.state.is_connected(*i)).collect::<Vec<_>>() {
