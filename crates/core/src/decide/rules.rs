@@ -66,6 +66,8 @@ pub struct PairFacts {
     pub outdated_at_attach: bool,
     /// The bitmap UUID is 0: no bitmap records the difference to the peer.
     pub bitmap_uuid_zero: bool,
+    /// What the peer has depends on no Primary that this node is not told of: the peer may be copied from.
+    pub serves: bool,
 }
 
 /// How a change is meant.
@@ -303,6 +305,7 @@ pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
     let begins = |volume| lacks_data(&new, volume) && !lacks_data(old, volume);
     new.frozen_without_data |= facts.on_no_data == OnNoData::SuspendIo && old.volumes.ids().any(begins);
     passed.by(8, &new);
+    new.volumes.ids().for_each(|volume| choose_source(old, &mut new, volume, facts));
     each_pair(&mut new, pause);
     passed.by(9, &new);
     new
@@ -473,6 +476,30 @@ fn freeze_unfenced(old: &State, new: &mut State, facts: &Facts) {
 #[must_use]
 pub fn lacks_data(state: &State, volume: VolumeNr) -> bool {
     state.is_primary() && state.disk(volume) < D::UpToDate && state.good_peers(volume).next().is_none()
+}
+
+/// One source at a time (spec 2.2, "select the active sync source"): the present one, else the Primary, else any.
+fn choose_source(old: &State, new: &mut State, volume: VolumeNr, facts: &Facts) {
+    let is_target = |peer: NodeId| new.replication(peer, volume).is_target() && speaks9(facts, peer);
+    let peers: Vec<NodeId> = new.peers.members().into_iter().collect();
+    let may = |peer: &NodeId| {
+        let pair = new.pair(*peer, volume);
+        let paused = Paused { by_other: false, ..pair.paused };
+        let serves = facts.peers.get(*peer).is_some_and(|peer| peer.volumes[volume].serves);
+        is_target(*peer) && !paused.any() && serves
+    };
+    let present = |peer: &NodeId| old.replication(*peer, volume) == R::SyncTarget;
+    let primary = |peer: &NodeId| new.peers[*peer].role() == Role::Primary;
+    let able = || peers.iter().copied().filter(may);
+    let chosen = able().find(present).or_else(|| able().find(primary)).or_else(|| able().next());
+    let waits = |peer: &NodeId| match chosen {
+        Some(chosen) => *peer != chosen,
+        None => is_target(*peer) && !facts.peers[*peer].volumes[volume].serves,
+    };
+    let waiting: Vec<bool> = peers.iter().map(waits).collect();
+    for (peer, waits) in peers.into_iter().zip(waiting) {
+        new.pair_mut(peer, volume).paused.by_other = waits;
+    }
 }
 
 /// Rule 9.

@@ -5,6 +5,7 @@
 
 use crate::Resource;
 use crate::api::Segments;
+use crate::decide::DiskState;
 use crate::decide::state::Replication;
 use crate::request::Request;
 use units::{NodeId, NodeMask, Sector, SectorRange, VolumeNr};
@@ -119,8 +120,16 @@ impl Resource {
         if !self.state.replicates(i, d) || self.is_written_to(d, range) {
             return;
         }
-        let listed = told.nodes.nodes().and(self.connections.members());
-        let cleared: u64 = listed.into_iter().map(|n| self.clear_out_of_sync(n, d, range)).sum();
+        // A Primary's writes overtake what is said by who does not get them.
+        let behind = self.in_mesh9() && self.state.is_primary() && self.state.peer_disk(i, d) != DiskState::UpToDate;
+        let mut listed = told.nodes.nodes().and(self.connections.members());
+        if behind {
+            listed = NodeMask::default();
+        }
+        // What is copied now is not to be known from hearsay.
+        let copied = |n: &NodeId| self.state.replication(*n, d) != Replication::SyncTarget || !self.in_mesh9();
+        let heard = listed.into_iter().filter(copied).collect::<Vec<_>>();
+        let cleared: u64 = heard.into_iter().map(|n| self.clear_out_of_sync(n, d, range)).sum();
         if cleared > 0 || self.state.replication(i, d).is_source() {
             for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
                 self.tell_who_is_in_sync(d, self.extent(d, at));

@@ -178,8 +178,11 @@ impl Resource {
                 let good = |s: &State| s.disk(d).min(s.peer_disk(i, d)) == DiskState::UpToDate;
                 let bad = |disk| matches!(disk, DiskState::Inconsistent | DiskState::Outdated);
                 let was_bad = bad(old.disk(d)) || bad(old.peer_disk(i, d));
+                let rested = |r: Replication| {
+                    matches!(r, Replication::Established | Replication::PausedSyncS | Replication::PausedSyncT)
+                };
                 let at_rest = self.state.replication(i, d) == Replication::Established
-                    && old.replication(i, d) == Replication::Established;
+                    && rested(old.replication(i, d));
                 if !at_rest || !good(&self.state) || !was_bad {
                     continue;
                 }
@@ -203,7 +206,7 @@ impl Resource {
     }
 
     pub(super) fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
-        let theirs = self.connections[i].peer_devices[d].uuids110.as_ref().map(|u| u.current);
+        let theirs = self.current_of(i, d);
         self.devices[d].backing.as_ref().zip(theirs).is_some_and(|(b, theirs)| b.md.current.same(theirs))
     }
 
@@ -227,8 +230,8 @@ impl Resource {
     /// Which connected peers have the generation that a resync brought.
     pub(super) fn nodes_with(&self, d: VolumeNr, current: Generation) -> NodeMask {
         let mut nodes = NodeMask::default();
-        for (i, c) in self.connections.iter() {
-            let theirs = c.peer_devices[d].uuids110.as_ref().map(|u| u.current);
+        for i in self.connections.ids() {
+            let theirs = self.current_of(i, d);
             if self.state.replicates(i, d) && theirs.is_some_and(|theirs| theirs.same(current)) {
                 nodes.insert(i);
             }
@@ -252,6 +255,10 @@ impl Resource {
         let mut others = self.connections.ids().filter(|other| *other != i);
         if !source && others.any(|other| self.devices.ids().any(|d| self.is_source_of(other, d))) {
             return Some(Reason::SourceOfAnother);
+        }
+        // A further source of a target waits as long as it depends on a Primary.
+        if theirs.flags.contains(UuidFlags::SYNC_TARGET) || !source && self.active_source_of_any(i) {
+            return None;
         }
         let sight = self.primaries_in_sight();
         let told = if theirs.flags.contains(UuidFlags::STABLE) { NodeMask::default() } else { theirs.nodes.nodes() };
@@ -278,10 +285,15 @@ impl Resource {
         self.primaries_in_sight().without(sources).is_empty() && self.source_of_target(i).is_none()
     }
 
-    /// The source of a running resync depends on a Primary from now on: it is given up.
+    fn active_source_of_any(&self, i: NodeId) -> bool {
+        self.devices.ids().any(|d| self.active_source(d, i).is_some())
+    }
+
+    /// The source of a running resync depends on a Primary from now on: it is given up. One that waits goes on waiting.
     pub(super) fn source_changed(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) -> bool {
         let replication = self.state.replication(i, d);
-        let receives = replication.is_target() || replication == Replication::WFBitMapT;
+        let waits = self.state.pair(i, d).paused.by_other || self.active_source(d, i).is_some();
+        let receives = (replication.is_target() || replication == Replication::WFBitMapT) && !waits;
         let others = packet.nodes.nodes().without(NodeMask::of(self.cfg.node));
         if !receives || packet.flags.contains(UuidFlags::STABLE) || others.is_empty() || !self.in_mesh9() {
             return false;
@@ -314,6 +326,7 @@ impl Resource {
         for other in self.connections.ids().filter(|other| *other != i) {
             for write in &left {
                 self.mark_out_of_sync(other, write.volume, write.range);
+                self.tell_target(other, write);
                 self.connections[other].peer_devices[write.volume].lost_writes = true;
             }
         }

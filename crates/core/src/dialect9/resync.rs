@@ -180,11 +180,11 @@ impl Resource {
     /// marked for all of them until it is here, and then they are told who has it. Nobody else would know what of it
     /// this copy has if its process ends.
     pub(crate) fn slot_of_source(&self, d: VolumeNr) -> Option<usize> {
-        let source = |(i, pair): (NodeId, &PairState)| {
-            let receives = matches!(pair.replication, Replication::SyncTarget | Replication::PausedSyncT);
-            self.slot(i, d).filter(|_| receives)
+        let target = |active: bool| {
+            let fits = move |pair: &PairState| pair.replication.is_target() && pair.paused.by_other != active;
+            self.state.pairs(d).find_map(|(i, pair)| self.slot(i, d).filter(|_| fits(pair)))
         };
-        self.state.pairs(d).find_map(source).filter(|_| self.in_mesh9())
+        target(true).or_else(|| target(false)).filter(|_| self.in_mesh9())
     }
 
     /// The bitmap is about to be written: with all pages that this is about.
@@ -277,8 +277,10 @@ impl Resource {
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        if self.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
-            self.send(i, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
+        for n in self.connections.ids().filter(|n| *n == i || self.state.replicates(*n, d)).collect::<Vec<_>>() {
+            if self.connections[n].has(Features::RESYNC_WITHOUT_REPLICATION) {
+                self.send(n, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
+            }
         }
         let flushes = self.connections[i].version() >= FLUSHES && self.state.peers[i].role() == Role::Primary;
         let waits = self.good_witnesses(i);
@@ -364,6 +366,9 @@ impl Resource {
             self.devices[d].crashed_primary = false;
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.state.peer_disk(i, d)));
+            // Other sources have nothing more for it: what they lack of each other they compare.
+            let others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
+            others.for_each(|(n, _)| change.push(Set::Replication(n, d, Replication::Established)));
         } else {
             change.push(Set::Disk(d, DiskState::Inconsistent));
             change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
@@ -410,22 +415,19 @@ impl Resource {
     /// The source hears from the target that it is done.
     pub(crate) fn target_is_done(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let failed = self.bits_failed(i, d);
+        let elsewhere = self.in_mesh9() && self.state.replication(i, d) == Replication::PausedSyncS;
         let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
+        if elsewhere {
+            // It was brought up to date by another one.
+            return self.happened(target_rests(i, d, theirs));
+        }
         if theirs.disk == DiskState::UpToDate && left > 0 {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
             return self.drop_link(i, crate::api::ConnectionState::NetworkFailure, "resync-incomplete", text);
         }
         self.connections[i].peer_devices[d].lost_writes &= left > 0;
         self.report_end(i, d, failed);
-        let change: Change = [
-            Set::Replication(i, d, Replication::Established),
-            Set::PeerRole(i, d, theirs.role),
-            Set::PeerDisk(i, d, theirs.disk),
-            Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp),
-        ]
-        .into_iter()
-        .collect();
-        self.happened(change);
+        self.happened(target_rests(i, d, theirs));
     }
 
     /// Both have the same generation: what this node's slot counts from is of the past (7.5). The others hear of it.
@@ -477,4 +479,15 @@ impl Resource {
         }
         !past.is_none()
     }
+}
+
+/// What a source hears of a target that is none any more.
+fn target_rests(i: NodeId, d: VolumeNr, theirs: &StateWord) -> Change {
+    let sets = [
+        Set::Replication(i, d, Replication::Established),
+        Set::PeerRole(i, d, theirs.role),
+        Set::PeerDisk(i, d, theirs.disk),
+        Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp),
+    ];
+    sets.into_iter().collect()
 }

@@ -331,7 +331,7 @@ impl Resource {
         let rs = &self.connections[i].peer_devices[d].resync;
         let all_asked = rs.next_pass.is_some() && mutant(Mutant::FinishTooEarly);
         let copied = rs.blocks.is_empty() && self.bits_left(i, d) <= self.bits_failed(i, d);
-        if rs.finishing.is_some() || !(copied || all_asked) {
+        if rs.finishing.is_some() || !(copied || all_asked) || self.end_must_wait(i, d) {
             return;
         }
         if !self.last_pass_is_over(i, d) {
@@ -353,7 +353,7 @@ impl Resource {
             }
             let target = self.state.replication(i, d) == Replication::SyncTarget;
             let copied = self.bits_left(i, d) <= self.bits_failed(i, d) || mutant(Mutant::FinishTooEarly);
-            if target && copied {
+            if target && copied && !self.end_must_wait(i, d) {
                 self.resync_finished_as_target(i, d);
             }
         }
