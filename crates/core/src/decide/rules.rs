@@ -491,7 +491,9 @@ fn choose_source(old: &State, new: &mut State, volume: VolumeNr, facts: &Facts) 
     let present = |peer: &NodeId| old.replication(*peer, volume) == R::SyncTarget;
     let primary = |peer: &NodeId| new.peers[*peer].role() == Role::Primary;
     let able = || peers.iter().copied().filter(may);
-    let chosen = able().find(present).or_else(|| able().find(primary)).or_else(|| able().next());
+    let good = |peer: &NodeId| new.peer_disk(*peer, volume) == D::UpToDate;
+    let best = || able().find(primary).or_else(|| able().find(good)).or_else(|| able().next());
+    let chosen = able().find(|peer| present(peer) && (good(peer) || !able().any(|other| good(&other)))).or_else(best);
     let waits = |peer: &NodeId| match chosen {
         Some(chosen) => *peer != chosen,
         None => is_target(*peer) && !facts.peers[*peer].volumes[volume].serves,

@@ -538,6 +538,7 @@ impl Resource {
             let Some(outcome) = part.outcome else { continue };
             self.forget_equal_bits(i, d, part, outcome);
             self.prepare_bitmap(i, d, outcome.bitmap);
+            self.lacks_what_comes(i, d, outcome.replication);
             let alone = self.follow_size(i, d, part);
             grown.extend(alone.filter(|_| outcome.replication == Replication::Established).map(|source| (d, source)));
             change.push(Set::PeerRole(i, d, outcome.role));
@@ -594,6 +595,16 @@ impl Resource {
         let slot = self.slot(i, d);
         if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot).filter(|_| what != Preparation::AsIs) {
             b.fill(slot, what == Preparation::Set);
+            self.write_bitmap(d);
+        }
+    }
+
+    /// A further source of a target: what is still to come from the first one is not here either.
+    fn lacks_what_comes(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
+        let first = self.active_source(d, i).filter(|_| replication == Replication::WFBitMapT);
+        let slots = first.and_then(|first| self.slot(first, d)).zip(self.slot(i, d));
+        if let Some((b, (first, slot))) = self.devices[d].backing.as_mut().zip(slots) {
+            b.add_marks(slot, first);
             self.write_bitmap(d);
         }
     }

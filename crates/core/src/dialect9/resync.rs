@@ -3,7 +3,7 @@
 //! (`docs/spec/data-path-and-resync.md` 7.5, 7.10, 7.11, `docs/spec/connection-and-state.md` 7.4).
 
 use crate::Resource;
-use crate::api::Segments;
+use crate::api::{ConnectionState, Segments};
 use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
@@ -12,7 +12,7 @@ use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
     BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, Role, Socket,
-    StateWord, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
+    StateWord, UuidFlags, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
 };
 
 /// From this version on a request has a name of its own.
@@ -271,9 +271,32 @@ impl Resource {
         let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
         if answers(primary) {
             out.insert(primary);
-            self.connections.ids().filter(|i| answers(*i) && good(*i)).for_each(|i| out.insert(i));
+            let hears = |i: &NodeId| self.sees(*i, primary);
+            self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i)).for_each(|i| out.insert(i));
         }
         out
+    }
+
+    /// Has the peer said that it sees this Primary?
+    fn sees(&self, i: NodeId, primary: NodeId) -> bool {
+        let told = self.connections[i].peer_devices.values().filter_map(|pd| pd.uuids110.as_ref());
+        let mut seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map(|u| u.nodes.nodes());
+        seen.any(|seen| seen.contains(primary))
+    }
+
+    /// Who does not see a Primary any more is told nothing by it: nobody waits for that.
+    pub(super) fn forget_witness(&mut self, i: NodeId) {
+        for primary in self.connections.ids().filter(|n| *n != i).collect::<Vec<_>>() {
+            let sees = self.sees(i, primary);
+            for pd in self.connections.values_mut().flat_map(|c| c.peer_devices.values_mut()) {
+                if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
+                    && asked.primary == primary
+                    && !sees
+                {
+                    asked.waits.remove(i);
+                }
+            }
+        }
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
@@ -358,6 +381,9 @@ impl Resource {
     pub(crate) fn resync_finished_as_target9(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
         let rest: Vec<_> = std::mem::take(&mut self.connections[i].peer_devices[d].resync.untold).into_iter().collect();
         self.copied_up_to(i, d, rest);
+        if failed == 0 {
+            self.leave_unlike_sources(i, d);
+        }
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
             self.connections[i].peer_devices[d].lost_writes = false;
@@ -366,7 +392,7 @@ impl Resource {
             self.devices[d].crashed_primary = false;
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.state.peer_disk(i, d)));
-            // Other sources have nothing more for it: what they lack of each other they compare.
+            // Other sources of the same data have nothing more for it: what they lack of each other they compare.
             let others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
             others.for_each(|(n, _)| change.push(Set::Replication(n, d, Replication::Established)));
         } else {
@@ -375,6 +401,18 @@ impl Resource {
         }
         self.report_end(i, d, failed);
         self.happened(change);
+    }
+
+    /// Another source has newer data, or older, than the one that has copied all: with that one it is compared anew.
+    fn leave_unlike_sources(&mut self, i: NodeId, d: VolumeNr) {
+        let (current, good) = (self.current_of(i, d), self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let like = |n| good && self.current_of(n, d).zip(current).is_some_and(|(a, b)| a.same(b));
+        let others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
+        let unlike: Vec<_> = others.map(|(n, _)| n).filter(|n| !like(*n)).collect();
+        for n in unlike {
+            let text = "a source with other data has copied all: connecting anew".to_owned();
+            self.drop_link(n, ConnectionState::NetworkFailure, "sources-differ", text);
+        }
     }
 
     /// A target that is none any more tells its generations, before it tells its state (2.7, row 3).
@@ -423,7 +461,7 @@ impl Resource {
         }
         if theirs.disk == DiskState::UpToDate && left > 0 {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
-            return self.drop_link(i, crate::api::ConnectionState::NetworkFailure, "resync-incomplete", text);
+            return self.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
         }
         self.connections[i].peer_devices[d].lost_writes &= left > 0;
         self.report_end(i, d, failed);
