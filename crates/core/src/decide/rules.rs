@@ -603,6 +603,13 @@ impl Judge<'_> {
         self.peer.and_then(|peer| self.facts.peers.get(peer)).map(f)
     }
 
+    /// In 9's dialect: is this node's copy about to be replaced, beside peers that only look on?
+    fn gives_up(&self) -> bool {
+        let begins = |pair: &PairState| matches!(pair.replication, R::StartingSyncT | R::WFBitMapT);
+        let nine = self.about_peer(|p| p.protocol).is_some_and(|version| version >= 110);
+        nine && self.state.pairs(self.volume).any(|(_, pair)| begins(pair))
+    }
+
     fn valid(&self) -> Result<(), Code> {
         let s = &View::of(self.state, self.peer, self.volume);
         let facts = self.facts;
@@ -631,7 +638,10 @@ impl Judge<'_> {
             (beyond && s.peer_disk < D::Inconsistent, Code::NoRemoteDisk),
             (beyond && no_good_disk, Code::NoUpToDateDisk),
             (
-                refuses_outdated(replication) && s.disk == D::Outdated && s.peer_disk >= D::Inconsistent,
+                refuses_outdated(replication)
+                    && s.disk == D::Outdated
+                    && s.peer_disk >= D::Inconsistent
+                    && !self.gives_up(),
                 Code::ConnectedOutdates,
             ),
             (verify && !self.about_peer(|p| p.verify_alg).unwrap_or(false), Code::NoVerifyAlg),

@@ -181,8 +181,7 @@ impl Resource {
                 let rested = |r: Replication| {
                     matches!(r, Replication::Established | Replication::PausedSyncS | Replication::PausedSyncT)
                 };
-                let at_rest = self.state.replication(i, d) == Replication::Established
-                    && rested(old.replication(i, d));
+                let at_rest = self.state.replication(i, d) == Replication::Established && rested(old.replication(i, d));
                 if !at_rest || !good(&self.state) || !was_bad {
                     continue;
                 }
@@ -239,9 +238,10 @@ impl Resource {
         nodes
     }
 
-    /// The bits of a pair that becomes equal by its generations are kept where a lost Primary's writes are among them.
+    /// The bits of a pair that becomes equal by its generations are kept, if there are any, where a lost Primary's writes
+    /// are among them.
     pub(super) fn keeps_bits(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.connections[i].peer_devices[d].lost_writes
+        self.connections[i].peer_devices[d].lost_writes && self.bits_left(i, d) > 0
     }
 
     // -- who may bring whom up to date -------------------------------------------------------------------------------

@@ -126,7 +126,8 @@ impl Context {
 fn part(state: &mut PeerState, word: &StateWord) {
     let (connection, replication) = dialect84::connection_and_replication(word.conn);
     state.connection = connection;
-    let paused = Paused { by_user: word.user_isp, by_peer: word.peer_isp, by_dependency: word.aftr_isp, by_other: false };
+    let paused =
+        Paused { by_user: word.user_isp, by_peer: word.peer_isp, by_dependency: word.aftr_isp, by_other: false };
     state.volumes[VOLUME] = PairState { replication, disk: word.pdsk, role: word.peer, paused };
 }
 
