@@ -153,6 +153,7 @@ impl Resource {
     /// A node that is brought up to date from here lacks a write of a third one.
     fn tell_target(&mut self, other: NodeId, write: &Unsettled) {
         if self.is_source_of(other, write.volume) && self.connections[other].nine().is_some() {
+            self.mark_overtaken(other, write.volume, write.range);
             let notice = BlockRange { sector: write.range.start, size: write.range.len() };
             self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice), Segments::None);
         }

@@ -381,6 +381,10 @@ impl Resource {
     pub(crate) fn resync_finished_as_target9(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
         let rest: Vec<_> = std::mem::take(&mut self.connections[i].peer_devices[d].resync.untold).into_iter().collect();
         self.copied_up_to(i, d, rest);
+        if failed == 0 && self.lets_primary_end(i, d) {
+            self.report_end(i, d, failed);
+            return self.happened(Set::Replication(i, d, Replication::Established));
+        }
         if failed == 0 {
             self.leave_unlike_sources(i, d);
         }
@@ -401,6 +405,13 @@ impl Resource {
         }
         self.report_end(i, d, failed);
         self.happened(change);
+    }
+
+    /// All of a source is here, but a Primary is a source as well: what it has written meanwhile it knows itself.
+    fn lets_primary_end(&self, i: NodeId, d: VolumeNr) -> bool {
+        let primary = |n: NodeId| self.state.peers[n].role() == Role::Primary;
+        let mut others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
+        self.in_mesh9() && !primary(i) && others.any(|(n, _)| primary(n))
     }
 
     /// Another source has newer data, or older, than the one that has copied all: with that one it is compared anew.
@@ -455,7 +466,9 @@ impl Resource {
         let failed = self.bits_failed(i, d);
         let elsewhere = self.in_mesh9() && self.state.replication(i, d) == Replication::PausedSyncS;
         let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
-        if elsewhere {
+        // What a Primary has marked for it nobody else knows of better.
+        let lacks = theirs.disk == DiskState::UpToDate && self.state.is_primary() && left > 0;
+        if elsewhere && !lacks {
             // It was brought up to date by another one.
             return self.happened(target_rests(i, d, theirs));
         }
