@@ -339,8 +339,8 @@ impl Resource {
                 }
                 Err(refusal) => (None, Some(Err(self.refusal(volume, refusal.code)))),
             },
-            Waiting::Invalidate { volume, remote, step: GiveUp::Sent, .. } => {
-                (None, Some(outcome.map_err(|r| self.invalidate_refusal(volume, remote, r.code))))
+            Waiting::Invalidate { volume, step: GiveUp::Sent, .. } => {
+                (None, Some(outcome.map_err(|r| self.refusal(volume, r.code))))
             }
             Waiting::Verify { volume, sent: true, .. } => {
                 (None, Some(outcome.map_err(|r| self.refusal(volume, r.code))))

@@ -22,7 +22,7 @@ pub fn word(state: &State, peer: Option<NodeId>, volume: VolumeNr) -> StateWord 
         disk: state.disk(volume),
         pdsk: pair.disk,
         susp: suspended.user,
-        aftr_isp: pair.paused.by_dependency,
+        aftr_isp: pair.paused.by_dependency || pair.paused.by_other,
         peer_isp: pair.paused.by_peer,
         user_isp: pair.paused.by_user,
         susp_nod: suspended.no_data,

@@ -98,7 +98,7 @@ impl Resource {
     pub(crate) fn refuse_beside_other(&mut self, i: NodeId) -> bool {
         let others = self.connections.ids().filter(|other| *other != i && self.state.is_connected(*other));
         let refused = { others }.find_map(|other| Some((other, self.why_not_beside(i, other)?)));
-        let Some((other, why)) = refused else { return self.waits_for_own_resync(i) };
+        let Some((other, why)) = refused else { return false };
         let met = self.devices.ids().any(|d| self.state.replication(other, d) != Replication::Off);
         let name = |i: NodeId| &self.connections[i].cfg.peer_name;
         let (name, other) = (name(i), name(other));
@@ -122,25 +122,6 @@ impl Resource {
         }
         let two = both.iter().any(|c| c.cfg.two_primaries);
         two.then(|| "with allow-two-primaries urbd speaks with one peer as yet".to_owned())
-    }
-
-    /// A node that is brought up to date by one peer connects with no other one before that has ended: it would be the
-    /// target of both, and what it has got from the one says nothing about what it lacks of the other.
-    fn waits_for_own_resync(&mut self, i: NodeId) -> bool {
-        let Some(source) = self.source_of_target(i) else { return false };
-        let name = |i: NodeId| &self.connections[i].cfg.peer_name;
-        let text = format!("{} is let in later: this node is brought up to date by {}", name(i), name(source));
-        self.begin_anew(i, Lost::NetworkFailure, "resync-comes-first", text, (RETRY, false));
-        true
-    }
-
-    /// The peer, other than this one, that brings a volume of this node up to date, or is about to.
-    pub(crate) fn source_of_target(&self, i: NodeId) -> Option<NodeId> {
-        let receives = |r: Replication| {
-            r.is_target() || matches!(r, Replication::WFBitMapT | Replication::StartingSyncT | Replication::WFSyncUUID)
-        };
-        let mut others = self.connections.ids().filter(|other| *other != i);
-        others.find(|other| self.devices.ids().any(|d| receives(self.state.replication(*other, d))))
     }
 
     /// The wait of a refused connection is over: something has changed that may make the next try succeed.

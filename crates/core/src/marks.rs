@@ -13,6 +13,7 @@ impl Resource {
         }
         let clipped = SectorRange { start: range.start, end: range.end.min(size) };
         self.mark_out_of_sync(i, d, clipped);
+        self.mark_overtaken(i, d, clipped);
     }
 
     /// Bits for this peer: something of the range may differ.

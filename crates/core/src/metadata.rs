@@ -102,6 +102,15 @@ impl Backing {
         self.dirty.note_all();
     }
 
+    /// What is marked in one slot is marked in the other one, too.
+    pub(crate) fn add_marks(&mut self, to: usize, from: usize) {
+        let words = self.bitmaps[from].words().to_vec();
+        words.iter().enumerate().for_each(|(w, value)| {
+            self.bitmaps[to].or_word(w, *value);
+        });
+        self.dirty.note_all();
+    }
+
     /// Makes the bitmap fit a new size; blocks of a grown area are `different` or not.
     pub(crate) fn resize_bitmap(&mut self, size: Sector, different: bool) {
         if size == self.bitmap_size {

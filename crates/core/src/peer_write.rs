@@ -176,6 +176,7 @@ impl Resource {
     /// Takes a write of the peer up: to the disk, by way of the activity log if the bitmap is ours to keep.
     fn begin_peer_write(&mut self, write: PeerWrite) {
         let (i, d, range) = (write.connection, write.device, write.range);
+        self.overtake_answers(i, d, range);
         self.devices[d].peer_writing.insert(range, write.interval, ());
         self.connections[i].peer_devices[d].unacked += 1;
         self.connections[i].working += write.cost();

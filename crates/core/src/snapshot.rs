@@ -106,7 +106,11 @@ impl Resource {
             volume: pd.volume,
             replication: dialect84::conn_state(self.state.connection(i), pair.replication),
             peer_disk: pair.disk,
-            paused: (pair.paused.by_user, pair.paused.by_peer, pair.paused.by_dependency),
+            paused: (
+                pair.paused.by_user,
+                pair.paused.by_peer,
+                pair.paused.by_dependency || pair.paused.by_other && syncing,
+            ),
             out_of_sync: bytes_of_bits(left),
             sync_total: bytes_of_bits(pd.resync.total),
             sync_left: bytes_of_bits(if syncing { progress.left } else { 0 }),

@@ -117,6 +117,7 @@ impl Resource {
             outdated_at_attach: md
                 .is_some_and(|md| md.peers[self.slot_owner(i, d)].flags.contains(meta::PeerFlags::OUTDATED)),
             bitmap_uuid_zero: md.is_none() || self.uuids(i, d).bitmap.is_none(),
+            serves: self.depends_on_nobody_else(i, d),
         }
     }
 

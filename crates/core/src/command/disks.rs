@@ -172,12 +172,9 @@ impl Resource {
             (Copied::Marked, None) => Replication::WFBitMapT,
         };
         let change = Change::from(Set::Replication(i, d, starting));
-        if remote.is_none() && self.in_mesh9() {
-            if self.state.is_primary() {
-                let text = "among several peers a Primary is not brought up to date: make it Secondary first";
-                return (None, Some(Err(failure(Code::NotSupported.code(), text))));
-            }
-            self.leave_others_of_target(i, d);
+        if remote.is_none() && self.in_mesh9() && self.state.is_primary() {
+            let text = "among several peers a Primary is not brought up to date: make it Secondary first";
+            return (None, Some(Err(failure(Code::NotSupported.code(), text))));
         }
         if remote.is_none() && self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(d) {
             return at(GiveUp::Draining);
@@ -186,17 +183,8 @@ impl Resource {
             Ok(true) => (None, Some(Ok(()))),
             Ok(false) => at(GiveUp::Sent),
             Err(Refusal { code: Code::InTransientState, .. }) => at(GiveUp::Wish),
-            Err(refusal) => (None, Some(Err(self.invalidate_refusal(d, remote, refusal.code)))),
+            Err(refusal) => (None, Some(Err(self.refusal(d, refusal.code)))),
         }
-    }
-
-    /// Why a copy is not given up. Another node's is given up by that one alone, if it is connected to several.
-    pub(super) fn invalidate_refusal(&self, d: VolumeNr, remote: Option<NodeId>, code: Code) -> CommandError {
-        let Some(i) = remote.filter(|_| self.in_mesh9() && code == Code::FailedByPeer) else {
-            return self.refusal(d, code);
-        };
-        let name = &self.connections[i].cfg.peer_name;
-        failure(code.code(), format!("{name} is connected to others as well, and refused: on {name}, urbd invalidate"))
     }
 
     /// Is this volume's own copy about to be given up, by a command here or of the peer? Then no write begins: it would

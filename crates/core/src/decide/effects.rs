@@ -1,7 +1,7 @@
 //! What a state change brings with it, in order (`docs/spec/connection-and-state.md` 2.8, "Deferred effects").
 
 use super::rules::{Facts, View, lacks_data, towards};
-use super::state::{Replication as R, State};
+use super::state::{Paused, Replication as R, State};
 use super::{DiskState as D, Handler, Role};
 use crate::api::ConnectionState as N;
 use crate::rows::hit;
@@ -284,7 +284,8 @@ impl About {
             self.out.extend([Effect::SendSizes, Effect::SendUuids, Effect::SendState]);
         }
         let (was, is) = (old.paused, new.paused);
-        let pause_changed = was.by_dependency != is.by_dependency || was.by_user != is.by_user;
+        let here = |p: Paused| (p.by_dependency, p.by_user, p.by_other);
+        let pause_changed = here(was) != here(is);
         let handshake_over = !old.is_together() && connected;
         let becomes = |replication| new.replication == replication && old.replication != replication;
         // In 9's dialect each change of a disk that stays one is told.

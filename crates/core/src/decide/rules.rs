@@ -65,6 +65,8 @@ pub struct PairFacts {
     pub outdated_at_attach: bool,
     /// The bitmap UUID is 0: no bitmap records the difference to the peer.
     pub bitmap_uuid_zero: bool,
+    /// What the peer has depends on no Primary that this node is not told of: the peer may be copied from.
+    pub serves: bool,
 }
 
 /// How a change is meant.
@@ -300,6 +302,7 @@ pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
     let begins = |volume| lacks_data(&new, volume) && !lacks_data(old, volume);
     new.frozen_without_data |= facts.on_no_data == OnNoData::SuspendIo && old.volumes.ids().any(begins);
     passed.by(8, &new);
+    new.volumes.ids().for_each(|volume| choose_source(old, &mut new, volume, facts));
     each_pair(&mut new, pause);
     passed.by(9, &new);
     new
@@ -472,6 +475,32 @@ pub fn lacks_data(state: &State, volume: VolumeNr) -> bool {
     state.is_primary() && state.disk(volume) < D::UpToDate && state.good_peers(volume).next().is_none()
 }
 
+/// One source at a time (spec 2.2, "select the active sync source"): the present one, else the Primary, else any.
+fn choose_source(old: &State, new: &mut State, volume: VolumeNr, facts: &Facts) {
+    let is_target = |peer: NodeId| new.replication(peer, volume).is_target() && speaks9(facts, peer);
+    let peers: Vec<NodeId> = new.peers.members().into_iter().collect();
+    let may = |peer: &NodeId| {
+        let pair = new.pair(*peer, volume);
+        let paused = Paused { by_other: false, ..pair.paused };
+        let serves = facts.peers.get(*peer).is_some_and(|peer| peer.volumes[volume].serves);
+        is_target(*peer) && !paused.any() && serves
+    };
+    let present = |peer: &NodeId| old.replication(*peer, volume) == R::SyncTarget;
+    let primary = |peer: &NodeId| new.peers[*peer].role() == Role::Primary;
+    let able = || peers.iter().copied().filter(may);
+    let good = |peer: &NodeId| new.peer_disk(*peer, volume) == D::UpToDate;
+    let best = || able().find(primary).or_else(|| able().find(good)).or_else(|| able().next());
+    let chosen = able().find(|peer| present(peer) && (good(peer) || !able().any(|other| good(&other)))).or_else(best);
+    let waits = |peer: &NodeId| match chosen {
+        Some(chosen) => *peer != chosen,
+        None => is_target(*peer) && !facts.peers[*peer].volumes[volume].serves,
+    };
+    let waiting: Vec<bool> = peers.iter().map(waits).collect();
+    for (peer, waits) in peers.into_iter().zip(waiting) {
+        new.pair_mut(peer, volume).paused.by_other = waits;
+    }
+}
+
 /// Rule 9.
 fn pause(new: &mut State, peer: NodeId, volume: VolumeNr) {
     let pair = new.pair_mut(peer, volume);
@@ -570,6 +599,13 @@ impl Judge<'_> {
         self.peer.and_then(|peer| self.facts.peers.get(peer)).map(f)
     }
 
+    /// In 9's dialect: is this node's copy about to be replaced, beside peers that only look on?
+    fn gives_up(&self) -> bool {
+        let begins = |pair: &PairState| matches!(pair.replication, R::StartingSyncT | R::WFBitMapT);
+        let nine = self.about_peer(|p| p.protocol).is_some_and(|version| version >= 110);
+        nine && self.state.pairs(self.volume).any(|(_, pair)| begins(pair))
+    }
+
     fn valid(&self) -> Result<(), Code> {
         let s = &View::of(self.state, self.peer, self.volume);
         let facts = self.facts;
@@ -594,7 +630,10 @@ impl Judge<'_> {
             (beyond && s.peer_disk < D::Inconsistent, Code::NoRemoteDisk),
             (beyond && no_good_disk, Code::NoUpToDateDisk),
             (
-                refuses_outdated(replication) && s.disk == D::Outdated && s.peer_disk >= D::Inconsistent,
+                refuses_outdated(replication)
+                    && s.disk == D::Outdated
+                    && s.peer_disk >= D::Inconsistent
+                    && !self.gives_up(),
                 Code::ConnectedOutdates,
             ),
             (verify && !self.about_peer(|p| p.verify_alg).unwrap_or(false), Code::NoVerifyAlg),

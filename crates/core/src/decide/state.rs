@@ -163,13 +163,15 @@ pub struct Paused {
     pub by_peer: bool,
     /// A resync that comes first, by `resync-after`.
     pub by_dependency: bool,
+    /// Another source of this node, which comes first; or this one has none that it may copy from now.
+    pub by_other: bool,
 }
 
 impl Paused {
     /// Does anybody?
     #[must_use]
     pub const fn any(self) -> bool {
-        self.by_user || self.by_peer || self.by_dependency
+        self.by_user || self.by_peer || self.by_dependency || self.by_other
     }
 }
 
@@ -179,7 +181,7 @@ impl PairState {
         replication: Replication::Off,
         disk: DiskState::DUnknown,
         role: Role::Unknown,
-        paused: Paused { by_user: false, by_peer: false, by_dependency: false },
+        paused: Paused { by_user: false, by_peer: false, by_dependency: false, by_other: false },
     };
 }
 

@@ -5,6 +5,7 @@ use crate::Resource;
 use crate::api::Segments;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
+use crate::decide::uuid9;
 use meta::generations::{PeerDisk, Rotation};
 use meta::{DeviceFlags, PeerFlags};
 use units::{Generation, NodeId, NodeMask, VolumeNr};
@@ -47,15 +48,34 @@ impl Resource {
             tracked.insert(node);
             flags = flags | UuidFlags::of_unallocated(node);
         }
+        let of_source = self.active_source(d, i).and_then(|source| self.current_of(source, d));
+        if of_source.is_some() {
+            flags = flags | UuidFlags::SYNC_TARGET;
+        }
         Some(Uuids110 {
-            current: b.md.current,
+            current: of_source.unwrap_or(b.md.current),
             dirty_bits: self.bits_left(i, d),
             flags,
             nodes,
             tracked,
-            bitmaps: tracked.into_iter().map(|node| b.md.peers[node.index()].bitmap_uuid).collect(),
+            bitmaps: tracked.into_iter().map(|node| self.slot_as_told(node, d)).collect(),
             history: b.md.history.to_vec(),
         })
+    }
+
+    /// The generation that a peer has told last, if it has that itself: not the one of its source.
+    pub(super) fn current_of(&self, i: NodeId, d: VolumeNr) -> Option<Generation> {
+        let told = self.connections[i].peer_devices[d].uuids110.as_ref();
+        told.filter(|u| !u.flags.contains(UuidFlags::SYNC_TARGET)).map(|u| u.current)
+    }
+
+    /// What a node's slot counts from; that of a source of this node, which has another generation, nobody knows.
+    fn slot_as_told(&self, node: NodeId, d: VolumeNr) -> Generation {
+        let Some(b) = &self.devices[d].backing else { return Generation::NONE };
+        let slot = b.md.peers[node.index()].bitmap_uuid;
+        let target = self.connections.members().contains(node) && self.state.replication(node, d).is_target();
+        let differs = || self.current_of(node, d).is_some_and(|theirs| !theirs.same(b.md.current));
+        if slot.is_none() && target && self.in_mesh9() && differs() { uuid9::UNKNOWN } else { slot }
     }
 
     /// Nodes that have a bitmap here, or are known to exist.
@@ -134,7 +154,9 @@ impl Resource {
     fn answer_stability(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
         let at_rest = self.state.replication(i, d) == Replication::Established;
         let stable = primaries_seen(&self.state).is_empty() && self.state.disk(d) >= DiskState::Inconsistent;
-        if !at_rest || !stable {
+        // Who is brought up to date by another one has its turn when that has ended.
+        let copies = packet.flags.contains(UuidFlags::SYNC_TARGET) || self.source_of_target(i).is_some();
+        if !at_rest || !stable || self.in_mesh9() && copies {
             return;
         }
         if packet.flags.contains(UuidFlags::GOT_STABLE) {
@@ -164,9 +186,13 @@ impl Resource {
         if self.source_changed(i, d, &packet) {
             return;
         }
+        self.forget_witness(i);
+        self.choose_source_anew(d);
         self.note_moved_on(i, d, &packet);
-        self.retire_slot_if_equal(i, d, packet.current);
-        self.note_brought_up_elsewhere(i, d, &packet);
+        if !packet.flags.contains(UuidFlags::SYNC_TARGET) {
+            self.retire_slot_if_equal(i, d, packet.current);
+            self.note_brought_up_elsewhere(i, d, &packet);
+        }
         let fresh = self.uuids(i, d).current.same(Generation::JUST_CREATED);
         if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
             let reason = crate::decide::Reason::SkipInitialSync;

@@ -159,6 +159,7 @@ impl Resource {
         if let Some(nine) = self.connections[i].nine_mut() {
             nine.attempt = None;
         }
+        self.calm = false;
         self.go_on_with_first_writes();
     }
 
@@ -304,6 +305,10 @@ impl Resource {
         };
         if let Some(reason) = source.and_then(|source| self.why_no_resync(i, source, b)) {
             return Err(Verdict::Retry(reason));
+        }
+        if let Ok(begins) = begins {
+            let sides = [(a, own.disk), (b, other.disk)];
+            self.beside_another_source(i, begins, sides).map_err(Verdict::Retry)?;
         }
         if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
             self.note_split_brain(i, d, other.uuids.dirty_bits);
@@ -504,7 +509,9 @@ impl Resource {
     fn has_changed_since(&self, i: NodeId, d: VolumeNr, sent: &Uuids110) -> bool {
         let Some(now) = self.uuids110(i, d, UuidFlags::NONE) else { return true };
         // What a Primary writes meanwhile is its own to tell of.
-        let writes = self.in_mesh9() && !sent.flags.contains(UuidFlags::STABLE);
+        // What a target copies meanwhile it marks for the others.
+        let copies = sent.flags.contains(UuidFlags::SYNC_TARGET);
+        let writes = self.in_mesh9() && (copies || !sent.flags.contains(UuidFlags::STABLE));
         let bits = |u: &Uuids110| if writes { 0 } else { u.dirty_bits };
         let of = |u: &Uuids110| (u.current, u.bitmap(i), u.flags.0 & !UuidFlags::INCONSISTENT.0, bits(u));
         of(&now) != of(sent)
@@ -513,8 +520,9 @@ impl Resource {
     /// The nodes are connected: what the attempt came to takes place, of all volumes at once.
     pub(crate) fn carry_out_attempt(&mut self, i: NodeId) {
         let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.take()) else { return };
-        let current = |d: VolumeNr| self.devices[d].backing.as_ref().map(|b| b.md.current);
-        let told = |part: &Part| part.sent.as_ref().map(|(sent, _)| sent.current);
+        let of = |u: &Uuids110| (u.current, u.flags.contains(UuidFlags::SYNC_TARGET));
+        let current = |d: VolumeNr| self.uuids110(i, d, UuidFlags::NONE).as_ref().map(of);
+        let told = |part: &Part| part.sent.as_ref().map(|(sent, _)| of(sent));
         if attempt.volumes.iter().any(|(d, part)| part.outcome.is_some() && current(d) != told(part)) {
             let reason = Reason::HandshakeChanged;
             let text = format!("{reason}: connecting anew");
@@ -527,6 +535,7 @@ impl Resource {
             let Some(outcome) = part.outcome else { continue };
             self.forget_equal_bits(i, d, part, outcome);
             self.prepare_bitmap(i, d, outcome.bitmap);
+            self.lacks_what_comes(i, d, outcome.replication);
             let alone = self.follow_size(i, d, part);
             grown.extend(alone.filter(|_| outcome.replication == Replication::Established).map(|source| (d, source)));
             change.push(Set::PeerRole(i, d, outcome.role));
@@ -583,6 +592,16 @@ impl Resource {
         let slot = self.slot(i, d);
         if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot).filter(|_| what != Preparation::AsIs) {
             b.fill(slot, what == Preparation::Set);
+            self.write_bitmap(d);
+        }
+    }
+
+    /// A further source of a target: what is still to come from the first one is not here either.
+    fn lacks_what_comes(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
+        let first = self.active_source(d, i).filter(|_| replication == Replication::WFBitMapT);
+        let slots = first.and_then(|first| self.slot(first, d)).zip(self.slot(i, d));
+        if let Some((b, (first, slot))) = self.devices[d].backing.as_mut().zip(slots) {
+            b.add_marks(slot, first);
             self.write_bitmap(d);
         }
     }

@@ -5,6 +5,7 @@
 
 use crate::Resource;
 use crate::api::Segments;
+use crate::decide::DiskState;
 use crate::decide::state::Replication;
 use crate::request::Request;
 use units::{NodeId, NodeMask, Sector, SectorRange, VolumeNr};
@@ -117,7 +118,13 @@ impl Resource {
         if !self.state.replicates(i, d) {
             return;
         }
-        let listed = told.nodes.nodes().and(self.connections.members());
+        // A Primary's writes overtake what is said by who does not get them.
+        let behind = self.in_mesh9() && self.state.is_primary() && self.state.peer_disk(i, d) != DiskState::UpToDate;
+        // What is copied now is not to be known from hearsay.
+        let copied = |n: &NodeId| self.state.replication(*n, d) == Replication::SyncTarget && self.in_mesh9();
+        let mut listed = NodeMask::default();
+        let heard = told.nodes.nodes().and(self.connections.members()).into_iter();
+        heard.filter(|n| !behind && !copied(n)).for_each(|n| listed.insert(n));
         for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
             self.part_in_sync(i, d, at, range, listed);
         }

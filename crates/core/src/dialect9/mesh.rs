@@ -159,6 +159,7 @@ impl Resource {
     /// A node that is brought up to date from here lacks a write of a third one.
     fn tell_target(&mut self, other: NodeId, write: &Unsettled) {
         if self.is_source_of(other, write.volume) && self.connections[other].nine().is_some() {
+            self.mark_overtaken(other, write.volume, write.range);
             let notice = BlockRange { sector: write.range.start, size: write.range.len() };
             self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice), Segments::None);
         }
@@ -184,8 +185,10 @@ impl Resource {
                 let good = |s: &State| s.disk(d).min(s.peer_disk(i, d)) == DiskState::UpToDate;
                 let bad = |disk| matches!(disk, DiskState::Inconsistent | DiskState::Outdated);
                 let was_bad = bad(old.disk(d)) || bad(old.peer_disk(i, d));
-                let at_rest = self.state.replication(i, d) == Replication::Established
-                    && old.replication(i, d) == Replication::Established;
+                let rested = |r: Replication| {
+                    matches!(r, Replication::Established | Replication::PausedSyncS | Replication::PausedSyncT)
+                };
+                let at_rest = self.state.replication(i, d) == Replication::Established && rested(old.replication(i, d));
                 if !at_rest || !good(&self.state) || !was_bad {
                     continue;
                 }
@@ -209,7 +212,7 @@ impl Resource {
     }
 
     pub(super) fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
-        let theirs = self.connections[i].peer_devices[d].uuids110.as_ref().map(|u| u.current);
+        let theirs = self.current_of(i, d);
         self.devices[d].backing.as_ref().zip(theirs).is_some_and(|(b, theirs)| b.md.current.same(theirs))
     }
 
@@ -233,8 +236,8 @@ impl Resource {
     /// Which connected peers have the generation that a resync brought.
     pub(super) fn nodes_with(&self, d: VolumeNr, current: Generation) -> NodeMask {
         let mut nodes = NodeMask::default();
-        for (i, c) in self.connections.iter() {
-            let theirs = c.peer_devices[d].uuids110.as_ref().map(|u| u.current);
+        for i in self.connections.ids() {
+            let theirs = self.current_of(i, d);
             if self.state.replicates(i, d) && theirs.is_some_and(|theirs| theirs.same(current)) {
                 nodes.insert(i);
             }
@@ -242,9 +245,10 @@ impl Resource {
         nodes
     }
 
-    /// The bits of a pair that becomes equal by its generations are kept where a lost Primary's writes are among them.
+    /// The bits of a pair that becomes equal by its generations are kept, if there are any, where a lost Primary's writes
+    /// are among them.
     pub(super) fn keeps_bits(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.connections[i].peer_devices[d].lost_writes
+        self.connections[i].peer_devices[d].lost_writes && self.bits_left(i, d) > 0
     }
 
     // -- who may bring whom up to date -------------------------------------------------------------------------------
@@ -258,6 +262,10 @@ impl Resource {
         let mut others = self.connections.ids().filter(|other| *other != i);
         if !source && others.any(|other| self.devices.ids().any(|d| self.is_source_of(other, d))) {
             return Some(Reason::SourceOfAnother);
+        }
+        // A further source of a target waits as long as it depends on a Primary.
+        if theirs.flags.contains(UuidFlags::SYNC_TARGET) || !source && self.active_source_of_any(i) {
+            return None;
         }
         let sight = self.primaries_in_sight();
         let told = if theirs.flags.contains(UuidFlags::STABLE) { NodeMask::default() } else { theirs.nodes.nodes() };
@@ -284,10 +292,15 @@ impl Resource {
         self.primaries_in_sight().without(sources).is_empty() && self.source_of_target(i).is_none()
     }
 
-    /// The source of a running resync depends on a Primary from now on: it is given up.
+    fn active_source_of_any(&self, i: NodeId) -> bool {
+        self.devices.ids().any(|d| self.active_source(d, i).is_some())
+    }
+
+    /// The source of a running resync depends on a Primary from now on: it is given up. One that waits goes on waiting.
     pub(super) fn source_changed(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) -> bool {
         let replication = self.state.replication(i, d);
-        let receives = replication.is_target() || replication == Replication::WFBitMapT;
+        let waits = self.state.pair(i, d).paused.by_other || self.active_source(d, i).is_some();
+        let receives = (replication.is_target() || replication == Replication::WFBitMapT) && !waits;
         let others = packet.nodes.nodes().without(NodeMask::of(self.cfg.node));
         if !receives || packet.flags.contains(UuidFlags::STABLE) || others.is_empty() || !self.in_mesh9() {
             return false;
@@ -320,6 +333,7 @@ impl Resource {
         for other in self.connections.ids().filter(|other| *other != i) {
             for write in &left {
                 self.mark_out_of_sync(other, write.volume, write.range);
+                self.tell_target(other, write);
                 self.connections[other].peer_devices[write.volume].lost_writes = true;
             }
         }
@@ -415,22 +429,6 @@ impl Resource {
     /// A node without a disk does not write beside several copies: who has what of that nobody would know.
     pub(crate) fn lacks_own_copy9(&self, d: VolumeNr) -> bool {
         self.in_mesh9() && (!self.usable(d) || self.state.disk(d) != DiskState::UpToDate)
-    }
-
-    /// A copy is to be given up, and copied again from this peer: the others are let in again when that has ended.
-    pub(crate) fn leave_others_of_target(&mut self, source: NodeId, d: VolumeNr) {
-        let serves = self.state.replication(source, d) == Replication::Established
-            && self.state.peer_disk(source, d) == DiskState::UpToDate
-            && self.may_copy(source, Replication::StartingSyncT);
-        if !serves {
-            return;
-        }
-        let others = self.connections.ids().filter(|i| *i != source && self.state.is_connected(*i));
-        for i in others.collect::<Vec<_>>() {
-            let name = &self.connections[source].cfg.peer_name;
-            let text = format!("this node is brought up to date by {name} first: connecting again after that");
-            self.drop_link(i, ConnectionState::NetworkFailure, "resync-comes-first", text);
-        }
     }
 
     /// A disk comes into use while several are connected: they compare at the next handshake, as it is there by then.

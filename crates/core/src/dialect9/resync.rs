@@ -3,7 +3,7 @@
 //! (`docs/spec/data-path-and-resync.md` 7.5, 7.10, 7.11, `docs/spec/connection-and-state.md` 7.4).
 
 use crate::Resource;
-use crate::api::Segments;
+use crate::api::{ConnectionState, Segments};
 use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
@@ -180,11 +180,11 @@ impl Resource {
     /// marked for all of them until it is here, and then they are told who has it. Nobody else would know what of it
     /// this copy has if its process ends.
     pub(crate) fn slot_of_source(&self, d: VolumeNr) -> Option<usize> {
-        let source = |(i, pair): (NodeId, &PairState)| {
-            let receives = matches!(pair.replication, Replication::SyncTarget | Replication::PausedSyncT);
-            self.slot(i, d).filter(|_| receives)
+        let target = |active: bool| {
+            let fits = move |pair: &PairState| pair.replication.is_target() && pair.paused.by_other != active;
+            self.state.pairs(d).find_map(|(i, pair)| self.slot(i, d).filter(|_| fits(pair)))
         };
-        self.state.pairs(d).find_map(source).filter(|_| self.in_mesh9())
+        target(true).or_else(|| target(false)).filter(|_| self.in_mesh9())
     }
 
     /// The bitmap is about to be written: with all pages that this is about.
@@ -290,14 +290,39 @@ impl Resource {
         let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
         if answers(primary) {
             out.insert(primary);
-            self.connections.ids().filter(|i| answers(*i) && good(*i)).for_each(|i| out.insert(i));
+            let hears = |i: &NodeId| self.sees(*i, primary);
+            self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i)).for_each(|i| out.insert(i));
         }
         out
     }
 
+    /// Has the peer said that it sees this Primary?
+    fn sees(&self, i: NodeId, primary: NodeId) -> bool {
+        let told = self.connections[i].peer_devices.values().filter_map(|pd| pd.uuids110.as_ref());
+        let mut seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map(|u| u.nodes.nodes());
+        seen.any(|seen| seen.contains(primary))
+    }
+
+    /// Who does not see a Primary any more is told nothing by it: nobody waits for that.
+    pub(super) fn forget_witness(&mut self, i: NodeId) {
+        for primary in self.connections.ids().filter(|n| *n != i).collect::<Vec<_>>() {
+            let sees = self.sees(i, primary);
+            for pd in self.connections.values_mut().flat_map(|c| c.peer_devices.values_mut()) {
+                if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
+                    && asked.primary == primary
+                    && !sees
+                {
+                    asked.waits.remove(i);
+                }
+            }
+        }
+    }
+
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        if self.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
-            self.send(i, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
+        for n in self.connections.ids().filter(|n| *n == i || self.state.replicates(*n, d)).collect::<Vec<_>>() {
+            if self.connections[n].has(Features::RESYNC_WITHOUT_REPLICATION) {
+                self.send(n, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
+            }
         }
         let flushes = self.connections[i].version() >= FLUSHES && self.state.peers[i].role() == Role::Primary;
         let waits = self.good_witnesses(i);
@@ -390,6 +415,13 @@ impl Resource {
     pub(crate) fn resync_finished_as_target9(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
         let rest: Vec<_> = std::mem::take(&mut self.connections[i].peer_devices[d].resync.untold).into_iter().collect();
         self.copied_up_to(i, d, rest);
+        if failed == 0 && self.lets_primary_end(i, d) {
+            self.report_end(i, d, failed);
+            return self.happened(Set::Replication(i, d, Replication::Established));
+        }
+        if failed == 0 {
+            self.leave_unlike_sources(i, d);
+        }
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
             self.connections[i].peer_devices[d].lost_writes = false;
@@ -398,12 +430,34 @@ impl Resource {
             self.devices[d].crashed_primary = false;
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.state.peer_disk(i, d)));
+            // Other sources of the same data have nothing more for it: what they lack of each other they compare.
+            let others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
+            others.for_each(|(n, _)| change.push(Set::Replication(n, d, Replication::Established)));
         } else {
             change.push(Set::Disk(d, DiskState::Inconsistent));
             change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
         }
         self.report_end(i, d, failed);
         self.happened(change);
+    }
+
+    /// All of a source is here, but a Primary is a source as well: what it has written meanwhile it knows itself.
+    fn lets_primary_end(&self, i: NodeId, d: VolumeNr) -> bool {
+        let primary = |n: NodeId| self.state.peers[n].role() == Role::Primary;
+        let mut others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
+        self.in_mesh9() && !primary(i) && others.any(|(n, _)| primary(n))
+    }
+
+    /// Another source has newer data, or older, than the one that has copied all: with that one it is compared anew.
+    fn leave_unlike_sources(&mut self, i: NodeId, d: VolumeNr) {
+        let (current, good) = (self.current_of(i, d), self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let like = |n| good && self.current_of(n, d).zip(current).is_some_and(|(a, b)| a.same(b));
+        let others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
+        let unlike: Vec<_> = others.map(|(n, _)| n).filter(|n| !like(*n)).collect();
+        for n in unlike {
+            let text = "a source with other data has copied all: connecting anew".to_owned();
+            self.drop_link(n, ConnectionState::NetworkFailure, "sources-differ", text);
+        }
     }
 
     /// A target that is none any more tells its generations, before it tells its state (2.7, row 3).
@@ -444,22 +498,21 @@ impl Resource {
     /// The source hears from the target that it is done.
     pub(crate) fn target_is_done(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let failed = self.bits_failed(i, d);
+        let elsewhere = self.in_mesh9() && self.state.replication(i, d) == Replication::PausedSyncS;
         let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
+        // What a Primary has marked for it nobody else knows of better.
+        let lacks = theirs.disk == DiskState::UpToDate && self.state.is_primary() && left > 0;
+        if elsewhere && !lacks {
+            // It was brought up to date by another one.
+            return self.happened(target_rests(i, d, theirs));
+        }
         if theirs.disk == DiskState::UpToDate && left > 0 {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
-            return self.drop_link(i, crate::api::ConnectionState::NetworkFailure, "resync-incomplete", text);
+            return self.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
         }
         self.connections[i].peer_devices[d].lost_writes &= left > 0;
         self.report_end(i, d, failed);
-        let change: Change = [
-            Set::Replication(i, d, Replication::Established),
-            Set::PeerRole(i, d, theirs.role),
-            Set::PeerDisk(i, d, theirs.disk),
-            Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp),
-        ]
-        .into_iter()
-        .collect();
-        self.happened(change);
+        self.happened(target_rests(i, d, theirs));
     }
 
     /// Both have the same generation: what this node's slot counts from is of the past (7.5). The others hear of it.
@@ -511,4 +564,15 @@ impl Resource {
         }
         !past.is_none()
     }
+}
+
+/// What a source hears of a target that is none any more.
+fn target_rests(i: NodeId, d: VolumeNr, theirs: &StateWord) -> Change {
+    let sets = [
+        Set::Replication(i, d, Replication::Established),
+        Set::PeerRole(i, d, theirs.role),
+        Set::PeerDisk(i, d, theirs.disk),
+        Set::PausedByPeer(i, d, theirs.aftr_isp || theirs.user_isp),
+    ];
+    sets.into_iter().collect()
 }

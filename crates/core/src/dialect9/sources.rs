@@ -2,15 +2,81 @@
 
 use crate::Resource;
 use crate::api::ConnectionState;
-use crate::decide::DiskState;
-use crate::decide::state::Replication;
-use units::{Duration, Instant, NodeId, VolumeNr};
-use wire::UuidFlags;
+use crate::connection::Connection;
+use crate::decide::change::Change;
+use crate::decide::state::{PairState, Replication};
+use crate::decide::{DiskState, Reason};
+use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
+use wire::{UuidFlags, Uuids110};
 
 /// So long a bad copy waits for a resync before its node connects anew.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Resource {
+    /// The peer, other than this one, that brings a volume of this node up to date, or is about to. Not one that waits
+    /// for another.
+    pub(crate) fn source_of_target(&self, i: NodeId) -> Option<NodeId> {
+        use Replication::{StartingSyncT, WFBitMapT, WFSyncUUID};
+        let receives = |pair: &PairState| {
+            let begins = matches!(pair.replication, WFBitMapT | StartingSyncT | WFSyncUUID);
+            begins || pair.replication.is_target() && !pair.paused.by_other
+        };
+        let mut others = self.connections.ids().filter(|other| *other != i);
+        others.find(|other| self.devices.ids().any(|d| receives(self.state.pair(*other, d))))
+    }
+
+    /// The one of this node's sources that is copied from; not this peer.
+    pub(super) fn active_source(&self, d: VolumeNr, but: NodeId) -> Option<NodeId> {
+        let active = |(_, pair): &(NodeId, &PairState)| pair.replication.is_target() && !pair.paused.by_other;
+        let mut all = self.state.pairs(d).filter(active).map(|(i, _)| i);
+        all.next().filter(|i| *i != but && self.in_mesh9())
+    }
+
+    /// May a target copy from this peer: does what it has depend on no Primary, but perhaps on this node?
+    pub(crate) fn depends_on_nobody_else(&self, i: NodeId, d: VolumeNr) -> bool {
+        let told = self.connections[i].peer_devices[d].uuids110.as_ref().filter(|_| self.in_mesh9());
+        told.is_none_or(|u| {
+            let others = u.nodes.nodes().without(NodeMask::of(self.cfg.node));
+            u.flags.contains(UuidFlags::STABLE) || others.is_empty()
+        })
+    }
+
+    /// A peer has said whether its data depends on a Primary: another source may come first now.
+    pub(super) fn choose_source_anew(&mut self, d: VolumeNr) {
+        if self.in_mesh9() && self.state.pairs(d).any(|(_, pair)| pair.replication.is_target()) {
+            self.happened(Change::default());
+        }
+    }
+
+    /// A resync from this peer is not to end now: another source is about to be one, or this node has told what it is
+    /// as long as this goes on.
+    pub(crate) fn end_must_wait(&self, i: NodeId, d: VolumeNr) -> bool {
+        let begins = |(n, pair): (NodeId, &PairState)| n != i && pair.replication == Replication::WFBitMapT;
+        let shakes = |c: &Connection| c.nine().is_some_and(|nine| nine.attempt.is_some());
+        self.in_mesh9() && (self.state.pairs(d).any(begins) || self.connections.values().any(shakes))
+    }
+
+    /// What a handshake with this peer comes to while this node, or the peer, is brought up to date by a third one: it
+    /// is a further source of the same, which waits. Anything else is for later.
+    pub(super) fn beside_another_source(
+        &self,
+        i: NodeId,
+        begins: Replication,
+        [own, other]: [(&Uuids110, DiskState); 2],
+    ) -> Result<(), Reason> {
+        if !self.in_mesh9() {
+            return Ok(());
+        }
+        let target = [own, other].map(|(uuids, _)| uuids.flags.contains(UuidFlags::SYNC_TARGET));
+        let fits = match target {
+            [false, false] => self.source_of_target(i).is_none(),
+            [true, false] => begins == Replication::WFBitMapT && other.1 == DiskState::UpToDate,
+            [false, true] => begins == Replication::WFBitMapS && own.1 == DiskState::UpToDate,
+            [true, true] => false,
+        };
+        if fits { Ok(()) } else { Err(Reason::TargetOfAnother) }
+    }
+
     /// Nobody brings this node up to date although its copy is bad, as its source was lost, and a good one is within
     /// reach that depends on nothing: after a while they connect anew, and compare.
     pub(crate) fn check_lagging(&mut self) {

@@ -97,7 +97,17 @@ struct Block {
     on_disk: Option<Instant>,
     /// Neighbours that the same disk operation is about.
     with: Vec<u64>,
+    overtaken: Overtaken,
     step: Step,
+}
+
+/// What third nodes have written while a block was on its way.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+struct Overtaken {
+    /// The source has these, and the target lacks them, perhaps: they stay marked.
+    marked: Vec<SectorRange>,
+    /// The target has some: what comes from the source is not written any more.
+    written: bool,
 }
 
 #[derive(Debug)]
@@ -387,9 +397,40 @@ impl Resource {
         let name = if let Step::Reading(ask) = &step { ask.block.block_id.0 } else { id };
         let (since, name) = (self.now, self.name_of_request(i, name));
         let rs = &mut self.connections[i].peer_devices[d].resync;
-        rs.blocks.insert(id, Block { range, name, since, on_disk: None, with: Vec::new(), step });
+        rs.blocks.insert(id, Block { range, name, since, on_disk: None, with: Vec::new(), overtaken: Overtaken::default(), step });
         rs.in_flight += range.len().0;
         id
+    }
+
+    /// The target of a resync lacks a write to blocks that are on their way, perhaps.
+    pub(crate) fn mark_overtaken(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        if !self.in_mesh9() {
+            return;
+        }
+        let ids: Vec<u64> = self.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();
+        for id in ids {
+            self.block_mut(i, d, id).into_iter().for_each(|block| block.overtaken.marked.push(range));
+        }
+    }
+
+    /// A peer's write comes here: what another one sends of these blocks for a resync may lack it.
+    pub(crate) fn overtake_answers(&mut self, writer: NodeId, d: VolumeNr, range: SectorRange) {
+        if !self.in_mesh9() || self.devices[d].resyncing.overlapping(range).next().is_none() {
+            return;
+        }
+        let ids: Vec<u64> = self.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();
+        let sources = self.connections.ids().filter(|i| *i != writer && self.state.replication(*i, d).is_target());
+        for i in sources.collect::<Vec<_>>() {
+            for id in &ids {
+                self.block_mut(i, d, *id).into_iter().for_each(|block| block.overtaken.written = true);
+            }
+        }
+    }
+
+    /// A block is the same on both nodes now, but for what has overtaken it.
+    fn clear_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, overtaken: &Overtaken) -> u64 {
+        let bits = self.clear_out_of_sync(i, d, range);
+        bits - overtaken.marked.iter().map(|range| self.mark_out_of_sync(i, d, *range)).sum::<u64>().min(bits)
     }
 
     fn block_mut(&mut self, i: NodeId, d: VolumeNr, id: u64) -> Option<&mut Block> {

@@ -301,8 +301,8 @@ impl Resource {
             }
             Step::Digesting(ask, data) if ask.want == Want::Unless(digest) => {
                 self.release(data);
-                let Block { range, name, .. } = self.take_block(i, d, id).expect("just seen");
-                let bits = self.clear_out_of_sync(i, d, range);
+                let Block { range, name, overtaken, .. } = self.take_block(i, d, id).expect("just seen");
+                let bits = self.clear_block(i, d, range, &overtaken);
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.same += bits;
                 rs.known |= bits > 0;
@@ -321,13 +321,13 @@ impl Resource {
             let text = format!("resync acknowledgement for {} that was not sent", ack.sector);
             return self.unwanted_answer(i, d, SENDING, text);
         };
-        let Block { range, since, .. } = self.take_block(i, d, id).expect("found");
+        let Block { range, since, overtaken, .. } = self.take_block(i, d, id).expect("found");
         let now = self.now;
         if let Some(b) = &mut self.connections[i].peer_devices[d].resync.brake {
             b.acknowledged(now, since);
         }
         if ok {
-            let bits = self.clear_out_of_sync(i, d, range);
+            let bits = self.clear_block(i, d, range, &overtaken);
             self.connections[i].peer_devices[d].resync.known |= bits > 0;
         } else {
             self.block_failed(i, d, range);

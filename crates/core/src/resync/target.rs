@@ -182,6 +182,9 @@ impl Resource {
             return self.unwanted_answer(i, d, RECEIVING, text);
         };
         self.count_answer(i, d, data.len());
+        if self.drop_if_overtaken(i, d, id) {
+            return self.release(data);
+        }
         let pd = &mut self.connections[i].peer_devices[d];
         pd.received_bytes += data.len();
         pd.resync.blocks.get_mut(&id).expect("found").step = Step::Arrived(data);
@@ -195,9 +198,25 @@ impl Resource {
             return self.unwanted_answer(i, d, RECEIVING, text);
         };
         self.count_answer(i, d, range.map_or(0, |range| range.len().0));
+        if self.drop_if_overtaken(i, d, id) {
+            return;
+        }
         let rs = &mut self.connections[i].peer_devices[d].resync;
         rs.blocks.get_mut(&id).expect("found").step = Step::Arrived(Segments::None);
         rs.arrived.push(id);
+    }
+
+    /// A third node's write is here, which the answer may lack: the block is asked for again.
+    fn drop_if_overtaken(&mut self, i: NodeId, d: VolumeNr, id: u64) -> bool {
+        if self.block_mut(i, d, id).is_none_or(|block| !block.overtaken.written) {
+            return false;
+        }
+        let block = self.take_block(i, d, id).expect("just seen");
+        let (range, name, named) = (block.range, block.name, self.names_requests(i));
+        self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
+        self.release(block.into_data());
+        self.connections[i].peer_devices[d].resync.next_pass = Some(self.now + RETRY);
+        true
     }
 
     fn count_answer(&mut self, i: NodeId, d: VolumeNr, bytes: u64) {
@@ -211,6 +230,9 @@ impl Resource {
     pub(super) fn write_arrived(&mut self, i: NodeId, d: VolumeNr) {
         let mut zeroes: Vec<(SectorRange, u64)> = Vec::new();
         for id in std::mem::take(&mut self.connections[i].peer_devices[d].resync.arrived) {
+            if self.drop_if_overtaken(i, d, id) {
+                continue;
+            }
             let Some(block) = self.connections[i].peer_devices[d].resync.blocks.get_mut(&id) else { continue };
             if self.devices[d].peer_writing.overlapping(block.range).next().is_some() {
                 self.connections[i].peer_devices[d].resync.arrived.push(id);
@@ -256,7 +278,7 @@ impl Resource {
 
     fn block_written(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
         let Some(block) = self.take_block(i, d, id) else { return };
-        let (range, since, name) = (block.range, block.since, block.name);
+        let (range, since, name, overtaken) = (block.range, block.since, block.name, block.overtaken.clone());
         let abandoned = matches!(block.step, Step::Abandoned(_));
         self.release(block.into_data());
         if abandoned {
@@ -271,7 +293,7 @@ impl Resource {
                 if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
                     c.completed(now, since);
                 }
-                self.clear_out_of_sync(i, d, range);
+                self.clear_block(i, d, range, &overtaken);
                 self.send_ack(i, d, Packet::RsWriteAck, range, name);
                 self.note_in_sync(i, d, range);
             }
@@ -299,7 +321,10 @@ impl Resource {
         let now = self.now;
         match answer {
             Answer::InSync => {
-                let bits = self.clear_out_of_sync(i, d, block.range);
+                let bits = match block.overtaken.written {
+                    true => 0,
+                    false => self.clear_block(i, d, block.range, &block.overtaken),
+                };
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.same += bits;
                 if let Some(Controller::Adaptive(c)) = &mut rs.controller {
@@ -318,7 +343,7 @@ impl Resource {
     pub(super) fn check_resync_end(&mut self, i: NodeId, d: VolumeNr) {
         let rs = &self.connections[i].peer_devices[d].resync;
         let copied = rs.blocks.is_empty() && self.bits_left(i, d) <= self.bits_failed(i, d);
-        if rs.finishing.is_some() || !copied {
+        if rs.finishing.is_some() || !copied || self.end_must_wait(i, d) {
             return;
         }
         if !self.last_pass_is_over(i, d) {
@@ -340,7 +365,7 @@ impl Resource {
             }
             let target = self.state.replication(i, d) == Replication::SyncTarget;
             let copied = self.bits_left(i, d) <= self.bits_failed(i, d);
-            if target && copied {
+            if target && copied && !self.end_must_wait(i, d) {
                 self.resync_finished_as_target(i, d);
             }
         }

@@ -79,6 +79,7 @@ impl Context {
             undecided: self.peer_undecided,
             outdated_at_attach: self.at_attach.1 == DiskState::Outdated,
             bitmap_uuid_zero: !self.bitmap_in_use,
+            serves: true,
         };
         let peer_facts = || PeerFacts {
             two_primaries: self.two_primaries,
@@ -125,7 +126,8 @@ impl Context {
 fn part(state: &mut PeerState, word: &StateWord) {
     let (connection, replication) = dialect84::connection_and_replication(word.conn);
     state.connection = connection;
-    let paused = Paused { by_user: word.user_isp, by_peer: word.peer_isp, by_dependency: word.aftr_isp };
+    let paused =
+        Paused { by_user: word.user_isp, by_peer: word.peer_isp, by_dependency: word.aftr_isp, by_other: false };
     state.volumes[VOLUME] = PairState { replication, disk: word.pdsk, role: word.peer, paused };
 }
 

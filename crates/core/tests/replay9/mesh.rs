@@ -4,7 +4,7 @@ use crate::node::{Node, Start, Together};
 use crate::{VOLUME, disk};
 use units::{Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
-use wire::{DiskState, Role};
+use wire::{ConnState, DiskState, Role};
 
 fn fresh(node: NodeId) -> Vec<(VolumeNr, Start)> {
     let mut starts = disk(&[], node, true, Sector(8192));
@@ -241,5 +241,79 @@ fn survivors_that_do_not_hear_each_other_connect_anew() {
     nodes.join(1, 2);
     nodes.pass(500);
     assert!(nodes.said(2, "resync-done: resync done: 4 KiB"), "node 2 gets it: {}", nodes.notes(2));
+    assert_eq!(nodes.marked_between(1, 2), 0);
+}
+
+/// Its copy is given up, and copied again, while all stay connected: from the Primary, if there is one.
+#[test]
+fn a_copy_is_given_up_while_all_stay_connected() {
+    for primary in [false, true] {
+        let mut nodes = three();
+        write(&mut nodes, 0);
+        nodes.pass(500);
+        if !primary {
+            nodes.command(0, Command::Secondary { force: true });
+        }
+        nodes.command(2, Command::PauseSync { volume: VOLUME });
+        nodes.command(2, Command::Invalidate { volume: VOLUME });
+        assert_eq!(nodes.disk(2), DiskState::Inconsistent, "{}", nodes.notes(2));
+        assert!([0, 1].iter().all(|n| nodes.is_connected(*n, 2)), "{}", nodes.notes(2));
+        nodes.command(2, Command::ResumeSync { volume: VOLUME });
+        nodes.pass(1_000);
+        assert!(nodes.said(2, "resync-done"), "{}", nodes.notes(2));
+        assert_eq!([0, 1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 3]);
+        assert!([0, 1].iter().all(|n| nodes.is_connected(*n, 2)), "{}", nodes.notes(2));
+        if primary {
+            write(&mut nodes, 8);
+            nodes.pass(500);
+        }
+        assert_eq!(nodes.marked(), 0, "{primary}");
+    }
+}
+
+/// Node 2 was away while node 0 wrote, and is brought up to date by that; node 1 is its source, too, and waits.
+fn two_sources() -> Together {
+    let mut nodes = three();
+    write(&mut nodes, 0);
+    nodes.pass(500);
+    nodes.forgive();
+    nodes.cut(0, 2);
+    nodes.cut(1, 2);
+    write(&mut nodes, 8);
+    nodes.pass(500);
+    nodes.command(2, Command::PauseSync { volume: VOLUME });
+    nodes.join(0, 2);
+    nodes.pass(50);
+    nodes.join(1, 2);
+    nodes.pass(50);
+    assert_eq!([0, 1].map(|n| nodes.replication(2, n)), [ConnState::PausedSyncT; 2], "{}", nodes.notes(2));
+    assert_eq!([0, 1].map(|n| nodes.replication(n, 2)), [ConnState::PausedSyncS; 2], "{}", nodes.notes(1));
+    nodes
+}
+
+#[test]
+fn a_second_source_waits_for_the_first_one() {
+    let mut nodes = two_sources();
+    write(&mut nodes, 16);
+    nodes.command(2, Command::ResumeSync { volume: VOLUME });
+    nodes.pass(500);
+    assert_eq!([0, 1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 3], "{}", nodes.notes(2));
+    assert!([0, 1].iter().all(|n| nodes.is_connected(*n, 2)), "{}", nodes.notes(2));
+    assert_eq!(nodes.marked(), 0);
+}
+
+/// The Primary is lost: who gets its writes from it goes on with the other source, of which nobody else knows more now.
+#[test]
+fn a_second_source_goes_on_when_the_first_one_is_lost() {
+    let mut nodes = two_sources();
+    nodes.cut(0, 2);
+    nodes.command(2, Command::ResumeSync { volume: VOLUME });
+    nodes.pass(200);
+    assert_eq!(nodes.disk(2), DiskState::Inconsistent, "node 1 depends on the Primary: {}", nodes.notes(2));
+    nodes.cut(0, 1);
+    nodes.pass(1_000);
+    assert!(nodes.said(2, "resync-done"), "{}", nodes.notes(2));
+    assert_eq!([1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 2], "{}", nodes.notes(2));
+    assert!(!nodes.said(2, "lags-behind"), "without connecting anew: {}", nodes.notes(2));
     assert_eq!(nodes.marked_between(1, 2), 0);
 }

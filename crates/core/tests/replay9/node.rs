@@ -527,6 +527,12 @@ impl Together {
         towards.expect("a peer").state == urbd_core::ConnectionState::Connected
     }
 
+    pub(crate) fn replication(&self, node: usize, peer: usize) -> wire::ConnState {
+        let snapshot = self.nodes[node].core.snapshot();
+        let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[peer].id);
+        towards.expect("a peer").peer_devices[0].replication
+    }
+
     /// Has the node said why it did something, in these words?
     pub(crate) fn said(&self, node: usize, note: &str) -> bool {
         self.nodes[node].notes.iter().any(|said| said.starts_with(note))
