@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
-/// A minor number that no kernel device has. The real tool locks it on the whole machine, and notes sizes under it, which
-/// [`Disks`] removes again: each test of each run has its own.
+/// A minor number that no kernel device has. The real tool locks it on the whole machine, and notes sizes under it,
+/// which [`Disks`] removes again: each test of each run has its own.
 fn minor() -> String {
     static TESTS: AtomicU32 = AtomicU32::new(0);
     thread_local!(static TEST: u32 = TESTS.fetch_add(1, Ordering::Relaxed));
