@@ -1,8 +1,8 @@
 //! Three nodes or more: what one of them must know of two others (`docs/spec/data-path-and-resync.md` 2.8, 2.10,
 //! `docs/spec/connection-and-state.md` 7.7).
 //!
-//! Narrower than the reference, where that is safer and simpler: a node is the target of one peer at a time, and only
-//! of one that is Primary or sees none (`docs/compatibility.md`).
+//! Narrower than the reference, where that is safer and simpler: a node copies from one peer at a time, and only from one
+//! that is Primary or sees none (`docs/compatibility.md`).
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments, Severity};
@@ -245,8 +245,8 @@ impl Resource {
         nodes
     }
 
-    /// The bits of a pair that becomes equal by its generations are kept, if there are any, where a lost Primary's writes
-    /// are among them.
+    /// The bits of a pair that becomes equal by its generations are kept, if there are any, where a lost Primary's
+    /// writes are among them.
     pub(super) fn keeps_bits(&self, i: NodeId, d: VolumeNr) -> bool {
         self.connections[i].peer_devices[d].lost_writes && self.bits_left(i, d) > 0
     }

@@ -68,10 +68,14 @@ impl Resource {
             return Ok(());
         }
         let target = [own, other].map(|(uuids, _)| uuids.flags.contains(UuidFlags::SYNC_TARGET));
+        // Who has crashed as Primary may have completed what the first source lacks, in the same generation.
+        let serves = |(uuids, disk): (&Uuids110, DiskState)| {
+            disk == DiskState::UpToDate && !uuids.flags.contains(UuidFlags::CRASHED_PRIMARY)
+        };
         let fits = match target {
             [false, false] => self.source_of_target(i).is_none(),
-            [true, false] => begins == Replication::WFBitMapT && other.1 == DiskState::UpToDate,
-            [false, true] => begins == Replication::WFBitMapS && own.1 == DiskState::UpToDate,
+            [true, false] => begins == Replication::WFBitMapT && serves(other),
+            [false, true] => begins == Replication::WFBitMapS && serves(own),
             [true, true] => false,
         };
         if fits { Ok(()) } else { Err(Reason::TargetOfAnother) }

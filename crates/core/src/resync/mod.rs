@@ -397,7 +397,10 @@ impl Resource {
         let name = if let Step::Reading(ask) = &step { ask.block.block_id.0 } else { id };
         let (since, name) = (self.now, self.name_of_request(i, name));
         let rs = &mut self.connections[i].peer_devices[d].resync;
-        rs.blocks.insert(id, Block { range, name, since, on_disk: None, with: Vec::new(), overtaken: Overtaken::default(), step });
+        rs.blocks.insert(
+            id,
+            Block { range, name, since, on_disk: None, with: Vec::new(), overtaken: Overtaken::default(), step },
+        );
         rs.in_flight += range.len().0;
         id
     }

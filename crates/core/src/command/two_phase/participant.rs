@@ -210,6 +210,12 @@ impl Resource {
         if !self.two_phase().is_some_and(ours) {
             return;
         }
+        // Who has asked and has lost the initiator calls it off; what that decides it says here itself.
+        let asked =
+            |two: &TwoPhase| matches!(&two.part, Part::Participant { parents, .. } if parents.contains(head.initiator));
+        if !commit && i != head.initiator && self.two_phase().is_some_and(asked) {
+            return;
+        }
         let Some(two) = self.take_two_phase() else { return };
         if let (Matter::Size(size), true) = (&two.matter, commit) {
             // What follows for a third node must find it told.
