@@ -223,8 +223,7 @@ impl Resource {
             }
             self.connections[i].survivor.until = None;
             self.calm = false;
-            let begins = |d| matches!(self.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
-            let waits = |d| begins(d) && self.connections[i].peer_devices[d].says <= Replication::Established;
+            let waits = |d| matches!(self.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
             if self.devices.ids().any(waits) {
                 let text = "the peer does not come to the same conclusion: connecting anew".to_owned();
                 self.drop_link(i, ConnectionState::NetworkFailure, "reconcile-unanswered", text);
