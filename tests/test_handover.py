@@ -473,6 +473,27 @@ def test_a_restart_that_is_refused_changes_nothing(cluster):
     nothing_is_left(a)
 
 
+def test_a_restart_beside_another_one_and_beside_down(cluster):
+    """Whoever comes second is told so, and nobody waits for what does not come."""
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    for other in ("restart", "down", "down"):
+        results = []
+        threads = [threading.Thread(target=lambda verb=verb: results.append((verb, a.call(verb, "r0", timeout=20))))
+                   for verb in ("restart", other)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(30)
+        a.processes.pop("r0", None)
+        assert len(results) == 2 and any(verb == "restart" and r.rc == 0 for verb, r in results), results
+        assert all(r.rc for verb, r in results if verb == "down"), results
+        app.goes_on()
+    app.end()
+    nothing_is_left(a)
+
+
 def test_a_process_that_is_only_stopped_keeps_the_resource(cluster):
     """Its late writes would destroy what another one has acknowledged."""
     a = one_node(cluster)
