@@ -61,8 +61,8 @@ pub(crate) fn was_beside(left: &[(Place, OwnedFd)]) -> Option<NodeMask> {
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Claim {
-    /// Takes the lock, and fetches what the keeper has. `leaving`: a process that has been asked to leave, and for how long
-    /// at most its end is waited for.
+    /// Takes the lock, and fetches what the keeper has. `leaving`: a process that has been asked to leave, and for how
+    /// long at most its end is waited for.
     ///
     /// # Errors
     /// If another process runs the resource, or the run directory cannot be used.

@@ -102,8 +102,8 @@ fn make_clean_when_free(local: &LocalResource, at_most: Duration) -> Result<(), 
     }
 }
 
-/// The process that runs the resource shall leave its devices to us. Gives its id, and the time after which it is gone for
-/// sure.
+/// The process that runs the resource shall leave its devices to us. Gives its id, and the time after which it is gone
+/// for sure.
 fn ask_to_leave(context: &Context, resource: &str) -> Result<(u32, Duration), Problem> {
     let mut client = context.client(resource)?;
     client.set_timeout(Some(LONG_TIMEOUT)).map_err(|e| Problem::client(resource, &e))?;
