@@ -200,7 +200,9 @@ def test_what_was_read_and_not_answered_is_answered_by_the_next_process(cluster,
     writers = [threading.Thread(target=write, args=(fd, at), daemon=True) for at in range(8)]
     for w in writers:
         w.start()
-    eventually("they are in the process", lambda: a.status()["devices"][0]["upper-pending"] == 8, 20)
+    # Before Linux 6.2 the kernel hands out one after the other.
+    many = 8 if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 2) else 1
+    eventually("they are in the process", lambda: a.status()["devices"][0]["upper-pending"] >= many, 20)
     for _ in range(3):  # what was repeated once is repeated again
         a.kill_process()
         a.start()
