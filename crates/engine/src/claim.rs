@@ -61,17 +61,18 @@ pub(crate) fn was_beside(left: &[(Place, OwnedFd)]) -> Option<NodeMask> {
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Claim {
-    /// Takes the lock, waiting for at most so long until another process has ended, and fetches what the keeper has.
+    /// Takes the lock, and fetches what the keeper has. `leaving`: a process that has been asked to leave, and for how
+    /// long at most its end is waited for.
     ///
     /// # Errors
     /// If another process runs the resource, or the run directory cannot be used.
-    pub fn take(run_dir: &Path, resource: &str, at_most: Duration) -> Result<Claim, Error> {
+    pub fn take(run_dir: &Path, resource: &str, leaving: Option<(u32, Duration)>) -> Result<Claim, Error> {
         let io = |what: &str| {
             let what = what.to_owned();
             move |error| Error::Io { what, error }
         };
         prepare_run_dir(run_dir).map_err(io("the run directory"))?;
-        let lock = lock(run_dir, resource, at_most)?;
+        let lock = lock(run_dir, resource, leaving)?;
         let keeper = Keeper::of(run_dir, resource);
         let left = if keeper.is_there() { keeper.fetch().map_err(io("asking the keeper"))? } else { Vec::new() };
         understand(resource, &left)?;
@@ -200,11 +201,13 @@ pub(crate) fn lock_file(run_dir: &Path, resource: &str) -> PathBuf {
 }
 
 /// Takes the lock that says which process runs the resource, and writes the process id into it.
-fn lock(run_dir: &Path, resource: &str, at_most: Duration) -> Result<File, Error> {
+fn lock(run_dir: &Path, resource: &str, leaving: Option<(u32, Duration)>) -> Result<File, Error> {
     let path = lock_file(run_dir, resource);
     let failed = |error| Error::Io { what: format!("locking {}", path.display()), error };
     let mut file = open_lock(&path, true).map_err(failed)?;
-    let deadline = Instant::now() + at_most;
+    let awaited = leaving.map(|(pid, at_most)| (pid, Instant::now() + at_most));
+    // One that was quicker does not leave.
+    let still_its = |pid: u32| std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == pid.to_string());
     loop {
         match exclusive::lock(&file).map_err(failed)? {
             Locked::Yes => break,
@@ -214,7 +217,9 @@ fn lock(run_dir: &Path, resource: &str, at_most: Duration) -> Result<File, Error
                 log("warning", &text);
                 break;
             }
-            Locked::No if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Locked::No if awaited.is_some_and(|(pid, until)| Instant::now() < until && still_its(pid)) => {
+                std::thread::sleep(PAUSE);
+            }
             Locked::No => return Err(Error::AlreadyRunning { resource: resource.to_owned(), lock: path }),
         }
     }

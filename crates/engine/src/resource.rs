@@ -78,7 +78,7 @@ pub enum Error {
 /// # Errors
 /// If it cannot be started, or the kernel interface fails.
 pub fn run(options: Options) -> Result<(), Error> {
-    let claim = Claim::take(&options.run_dir, &options.resource.name, std::time::Duration::ZERO)?;
+    let claim = Claim::take(&options.run_dir, &options.resource.name, None)?;
     run_with(options, claim, None)
 }
 

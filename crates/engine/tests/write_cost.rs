@@ -148,7 +148,7 @@ impl Node {
         let rng = Rng::new(5);
         let load = Load { socket, report, size: 0, depth, run, left: 0, in_flight: 0, mix, cursor: 0, rng };
         std::thread::spawn(move || {
-            let claim = engine::Claim::take(&options.run_dir, "r0", Duration::ZERO).unwrap();
+            let claim = engine::Claim::take(&options.run_dir, "r0", None).unwrap();
             engine::run_with(options, claim, Some(Box::new(load))).unwrap();
         });
         Node { run_dir, poke, reports }

@@ -139,7 +139,7 @@ pub(crate) fn be_a_node(arguments: &str) {
     };
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
     let application = Obedient { socket, wishes: VecDeque::new(), usable: false, fills: Vec::new() };
-    let claim = Claim::take(&options.run_dir, "r0", Duration::ZERO).unwrap();
+    let claim = Claim::take(&options.run_dir, "r0", None).unwrap();
     run_with(options, claim, Some(Box::new(application))).unwrap();
 }
 

@@ -67,6 +67,11 @@ pub enum Intent {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Call(String);
 
+/// `io_uring_enter`, which has this number everywhere.
+const IO_URING_ENTER: &str = "426 ";
+/// The call of a thread that is in none.
+const WORKER: &str = "-1";
+
 pub(super) fn door_node(volume: u32, door: Door) -> u64 {
     FIRST | u64::from(door.device.1) << 16 | u64::from(volume)
 }
@@ -96,7 +101,17 @@ impl Caller {
     pub fn call(self) -> io::Result<Option<Call>> {
         let text = std::fs::read_to_string(format!("/proc/{}/syscall", self.0))?;
         let text = text.trim_end();
+        // Where the kernel has given its thread the registers of whom it works for (Linux 6.1).
+        let text = if text.starts_with(IO_URING_ENTER) && self.works_for_another() { WORKER } else { text };
         Ok((text != "running").then(|| Call(text.to_owned())))
+    }
+
+    /// Is it a thread of the kernel that works for somebody's io_uring?
+    fn works_for_another(self) -> bool {
+        const PF_IO_WORKER: u64 = 0x10;
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
+        let flags = text.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & PF_IO_WORKER != 0)
     }
 
     /// What it is about to do in `call`.

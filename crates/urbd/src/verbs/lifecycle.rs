@@ -76,17 +76,17 @@ fn start(
     let _ = engine::keep_descriptors_from_children();
     let options = options(context, local, application.is_none())?;
     let failed = |e: engine::Error| Problem::usage(format!("{}: {e}", local.name));
-    let patience = match (context.is_running(&local.name), take_over) {
+    let leaving = match (context.is_running(&local.name), take_over) {
         (true, false) => return Err(runs_already(&local.name)),
         (true, true) => {
             engine::check_version(&context.run_dir, &local.name).map_err(failed)?;
             // As late as possible: from here on applications wait.
-            ask_to_leave(context, &local.name)?
+            Some(ask_to_leave(context, &local.name)?)
         }
-        (false, _) => Duration::ZERO,
+        (false, _) => None,
     };
     prepare_run_dir(&context.run_dir)?;
-    let claim = engine::Claim::take(&context.run_dir, &local.name, patience).map_err(failed)?;
+    let claim = engine::Claim::take(&context.run_dir, &local.name, leaving).map_err(failed)?;
     make_clean_when_free(local, if claim.inherits_devices() { RELEASE_TIMEOUT } else { Duration::ZERO })?;
     engine::run_with(options, claim, application).map(|()| 0).map_err(failed)
 }
@@ -102,11 +102,13 @@ fn make_clean_when_free(local: &LocalResource, at_most: Duration) -> Result<(), 
     }
 }
 
-/// The process that runs the resource shall leave its devices to us. Gives the time after which it is gone for sure.
-fn ask_to_leave(context: &Context, resource: &str) -> Result<Duration, Problem> {
+/// The process that runs the resource shall leave its devices to us. Gives its id, and the time after which it is gone
+/// for sure.
+fn ask_to_leave(context: &Context, resource: &str) -> Result<(u32, Duration), Problem> {
     let mut client = context.client(resource)?;
     client.set_timeout(Some(LONG_TIMEOUT)).map_err(|e| Problem::client(resource, &e))?;
-    client.command(Command::HandOver).map(|_| END_TIMEOUT).map_err(|e| Problem::client(resource, &e))
+    let pid = client.pid;
+    client.command(Command::HandOver).map(|_| (pid, END_TIMEOUT)).map_err(|e| Problem::client(resource, &e))
 }
 
 fn options(context: &Context, local: &LocalResource, kept: bool) -> Result<engine::Options, Problem> {
@@ -214,6 +216,9 @@ pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
     let mut kept = Kept::new(pid.trim().parse().ok());
     while !engine::clear_leftovers(&call.context.run_dir, resource, &volumes) {
         kept.check(resource)?;
+        if call.context.client(resource).is_ok() {
+            return Err(taken_over(resource));
+        }
         if Instant::now() > deadline {
             return Err(Problem::new(exit::BROKEN, format!("{resource}: a process holds it, but does not answer"))
                 .hint(format!("its number is in {}/{resource}.pid", call.context.run_dir.display())));
@@ -221,6 +226,12 @@ pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
         thread::sleep(PAUSE);
     }
     Ok(ended)
+}
+
+/// The process that was asked to end has been followed by another one.
+fn taken_over(resource: &str) -> Problem {
+    let text = format!("{resource}: another process has taken it over meanwhile (a restart)");
+    Problem::new(exit::IN_USE, text).hint(format!("to stop it: urbd down {resource}"))
 }
 
 /// No process serves the devices that applications use.
@@ -279,6 +290,9 @@ fn wait_for_end(context: &Context, resource: &str, pid: u32) -> Result<u8, Probl
     let mut kept = Kept::new(Some(pid));
     while context.is_running(resource) || is_alive(pid) {
         kept.check(resource)?;
+        if context.client(resource).is_ok_and(|client| client.pid != pid) {
+            return Err(taken_over(resource));
+        }
         if Instant::now() > deadline {
             return Err(Problem::new(exit::BROKEN, format!("{resource}: process {pid} does not end"))
                 .hint(format!("its disks and connections are closed; end it with: kill -9 {pid}")));
