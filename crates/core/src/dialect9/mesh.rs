@@ -1,8 +1,8 @@
 //! Three nodes or more: what one of them must know of two others (`docs/spec/data-path-and-resync.md` 2.8, 2.10,
 //! `docs/spec/connection-and-state.md` 7.7).
 //!
-//! Narrower than the reference, where that is safer and simpler: a node copies from one peer at a time, and only from one
-//! that is Primary or sees none (`docs/compatibility.md`).
+//! Narrower than the reference, where that is safer and simpler: a node copies from one peer at a time, and only from
+//! one that is Primary or sees none (`docs/compatibility.md`).
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments, Severity};
