@@ -179,6 +179,9 @@ impl Resource {
         if !self.state.replicates(i, d) {
             return;
         }
+        let good =
+            self.state.disk(d) == DiskState::UpToDate && self.state.replication(i, d) == Replication::Established;
+        self.connections[i].peer_devices[d].marked_by_peer = good && packet.dirty_bits > 0;
         let stable = packet.flags.contains(UuidFlags::STABLE);
         let primaries = if stable { NodeMask::default() } else { packet.nodes.nodes() };
         self.survivor_sees(i, primaries);

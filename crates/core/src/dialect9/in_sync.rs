@@ -55,7 +55,10 @@ impl Resource {
         for i in self.connections.ids().filter(|i| self.speaks9(*i) && self.state.is_connected(*i)) {
             let replication = self.state.replication(i, d);
             let counts = replication == Replication::Established || replication.is_source() || replication.is_target();
-            if counts && self.is_clean(i, d, range) {
+            // Of what it has got since from others it has marks, and this node none.
+            let marked = self.connections[i].peer_devices[d].marked_by_peer;
+            let apart = marked && replication == Replication::Established;
+            if counts && !apart && self.is_clean(i, d, range) {
                 nodes.insert(i);
             }
         }
