@@ -33,7 +33,8 @@ impl Resource {
         let started = self.now;
         let mark = self.devices[d].backing.as_ref().map_or(0, |b| b.flushing.mark());
         let local_pending = local && !clean;
-        let flush = Flush { device: d, came, started, tag, local_pending, mark, failed: false, waiting, covered: good };
+        let (failed, own, covered) = (false, good, good);
+        let flush = Flush { device: d, came, started, tag, local_pending, mark, failed, waiting, own, covered };
         let key = self.requests.insert(Request::Flush(flush));
         self.flushes.push(key);
         if local_pending {
@@ -76,8 +77,14 @@ impl Resource {
         if f.local_pending || !f.waiting.is_empty() {
             return;
         }
+        let own_lost = f.own && self.state.disk(f.device) != DiskState::UpToDate;
         let Some(Request::Flush(f)) = self.requests.remove(key) else { return };
         self.flushes.retain(|k| *k != key);
+        let unasked = |i| self.connections[i].cfg.protocol != crate::config::Protocol::C;
+        if own_lost && self.state.good_peers(f.device).any(unasked) {
+            // The copy that it relied on is gone: the others have what they were sent, perhaps in a volatile cache.
+            return self.start_flush(f.device, f.tag, f.came);
+        }
         let connected_good = self.state.good_peers(f.device).next().is_some();
         let result = if f.covered || (connected_good && !f.failed) { Ok(()) } else { Err(IoError::Io) };
         if result.is_err() && !f.failed && self.state.is_frozen() {

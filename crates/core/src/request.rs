@@ -33,6 +33,8 @@ pub(crate) struct Flush {
     pub(crate) failed: bool,
     /// Epochs that must be confirmed: (connection, epoch).
     pub(crate) waiting: Vec<(NodeId, u32)>,
+    /// The own disk was good when it began: peers of protocols A and B were not waited for.
+    pub(crate) own: bool,
     /// Some copy is known to hold everything.
     pub(crate) covered: bool,
 }
