@@ -184,6 +184,29 @@ def test_a_third_node_is_added_under_a_mounted_file_system(cluster):
     same(a, b)
 
 
+def test_who_was_brought_up_to_date_by_a_third_node_and_is_primary_is_no_target(cluster):
+    """a still has marked for b what b has got from c since."""
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    load = Load(a, seconds=100, sectors=8 * MIB // 512)
+    load.wait_writes(50)
+    b.kill()
+    load.wait_writes(100)
+    journal = load.interrupt()
+    a.urbd("secondary", "r0")
+    a.kill()
+    c.kill()
+    for n in (c, b):
+        n.start()
+    together(c, b)
+    b.urbd("primary", "r0")
+    a.start()
+    all_together(a, b, c)
+    verify(b, journal)
+    b.urbd("secondary", "r0")
+    equal(a, b, c)
+
+
 def test_after_an_outage_the_role_is_moved_at_once(cluster):
     """What two Secondaries have marked of each other as one of them was cut off is settled while there is a Primary: it is
     no reason to compare again when there is none."""

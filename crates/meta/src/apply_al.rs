@@ -31,10 +31,13 @@ pub struct ApplyAl {
 
 /// Decides from the superblock and the bytes of the whole activity log area. An unusable log is an error only if this
 /// node was Primary: then nothing tells which blocks may differ.
+///
+/// With bitmaps for several peers the same is done for a Secondary, which the reference does not do: what it got from
+/// one peer another one may lack, and marks of that may have been in memory only.
 pub fn decide(found: &Found, ring: &[u8]) -> Result<ApplyAl, ReplayError> {
     let sb = &found.superblock;
     let replay = replay(ring, found.layout.geometry().al(), sb.format, sb.al_extents);
-    let was_primary = sb.flags.contains(DeviceFlags::PRIMARY_IND);
+    let counts = sb.flags.contains(DeviceFlags::PRIMARY_IND) || found.layout.geometry().slots() > 1;
     let mut plan = ApplyAl {
         layout: found.layout,
         area: BitmapArea::new(found.layout.geometry(), sb.effective_size),
@@ -46,11 +49,11 @@ pub fn decide(found: &Found, ring: &[u8]) -> Result<ApplyAl, ReplayError> {
     };
     let mut marks = false;
     match replay {
-        Err(e) if was_primary => return Err(e),
+        Err(e) if counts => return Err(e),
         Err(_) => {}
         Ok(r) => {
             plan.reinitialize = r.has_records || r.must_reinitialize;
-            marks = r.has_records && was_primary;
+            marks = r.has_records && counts;
             if marks {
                 plan.all = r.gap;
                 plan.hot = r.hot;
@@ -84,7 +87,7 @@ impl ApplyAl {
         on_page.map(|&e| self.area.mark_extent_on_page(e, page, data)).sum()
     }
 
-    /// Hot extents that are marked (none if the node was not Primary).
+    /// Hot extents that are marked (none if the node was not Primary, and has one peer).
     #[must_use]
     pub fn hot(&self) -> &BTreeSet<u32> {
         &self.hot
@@ -101,7 +104,8 @@ impl ApplyAl {
         self.hot.iter().copied().filter(|&e| self.area.pages_of_extent(e).is_empty())
     }
 
-    /// What the ring said, for messages. An error here was ignored because the node was not Primary.
+    /// What the ring said, for messages. An error here was ignored because the node was not Primary, and
+    /// has one peer.
     pub fn replay(&self) -> Result<&Replay, ReplayError> {
         self.replay.as_ref().map_err(|e| *e)
     }

@@ -11,7 +11,7 @@ use meta::create::{self, CreateOptions, InitialBitmap};
 use meta::dump;
 use meta::existing::{self, Verdict};
 use meta::find::{self, FindError, Found};
-use meta::{BLOCK_LEN, BitmapArea, Geometry, Layout, MetaDisk, Superblock, Version};
+use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, Geometry, Layout, MetaDisk, Superblock, Version};
 use meta::{apply_al, convert, gi, layout, resize};
 use units::ByteLen;
 
@@ -290,6 +290,19 @@ pub(crate) fn wipe(place: &Place, force: bool) -> Result<u8, Problem> {
     store.carry_out(&create::wipe(&found.layout))?;
     println!("{}: metadata wiped", place.label);
     Ok(0)
+}
+
+/// The same before an attach, unless that is to see the activity log.
+///
+/// # Errors
+/// As `apply-al`.
+pub(crate) fn make_clean(place: &Place) -> Result<(), Problem> {
+    let Opened { found, .. } = place.find(true)?;
+    let primary = found.superblock.flags.contains(DeviceFlags::PRIMARY_IND);
+    if !primary && found.layout.geometry().slots() > 1 {
+        return Ok(());
+    }
+    apply_al(place).map(|_| ())
 }
 
 /// `apply-al`: silent if there is nothing to do.

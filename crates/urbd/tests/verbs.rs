@@ -424,6 +424,10 @@ fn a_third_host_needs_metadata_that_have_a_place_for_it() {
     let complaint = node.complaint(&["up", "r0"]);
     assert!(complaint.contains("knows one peer") && complaint.contains("--max-peers"), "{complaint}");
     node.exit(&["down", "r0"]);
+    // What is there is kept where it has room for all, and is not given up by the way.
+    let complaint = node.complaint(&["create-md", "--force", "r0"]);
+    assert!(complaint.contains("room for one peer, and not for 2") && complaint.contains("wipe-md"), "{complaint}");
+    assert!(node.call(&["wipe-md", "--force", "r0"]).status.success());
     // As many places as there are peers, unless something else is wanted.
     assert!(node.call(&["create-md", "--force", "r0"]).status.success());
     assert_eq!(node.exit(&["up", "r0"]), 0);

@@ -290,6 +290,7 @@ impl Resource {
                 uuid9::Comparison { strategy: Strategy::NoSync, ..found }
             }
             Strategy::NoSync if self.in_mesh9() => self.reconciled(i, [own, other]).unwrap_or(found),
+            _ if self.in_mesh9() => overtaken_by_primary(found, [own, other]).unwrap_or(found),
             _ => found,
         };
         let found = self.missed_finish_without_bits(i, d, found, own.role);
@@ -642,6 +643,19 @@ fn in_step(sides: [Told<'_>; 2]) -> bool {
 /// before: it has met the Primary again, and has what that has.
 fn goes_on(told: &Told<'_>) -> bool {
     told.uuids.flags.contains(UuidFlags::RECONNECT)
+}
+
+/// A node was away while another one had written, and has got that from a third since: it is Primary by now. What the
+/// other one has marked for it is no reason to copy to it: its users go on with its copy, which is of the same
+/// generation, and the other way round the marks say as well what may differ.
+fn overtaken_by_primary(found: uuid9::Comparison, [own, other]: [Told<'_>; 2]) -> Option<uuid9::Comparison> {
+    let serves = |told: Told<'_>| told.role == Role::Primary && told.disk == DiskState::UpToDate;
+    let strategy = match (found.strategy, found.rule) {
+        (Strategy::TargetUseBitmap, Reason::TargetPeerMissedFinish) if serves(own) => Strategy::SourceUseBitmap,
+        (Strategy::SourceUseBitmap, Reason::SourceMissedFinish) if serves(other) => Strategy::TargetUseBitmap,
+        _ => return None,
+    };
+    (own.role != other.role).then_some(uuid9::Comparison { strategy, ..found })
 }
 
 /// Would a Primary be the target of nothing, as the other one has crashed as Primary, but neither has marked anything?

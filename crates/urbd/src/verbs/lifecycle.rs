@@ -144,10 +144,10 @@ pub(super) fn prepare_run_dir(run_dir: &Path) -> Result<(), Problem> {
 }
 
 /// After a crash the activity log must be applied before a disk of one of these volumes is attached. A disk without
-/// metadata ends the start.
+/// metadata ends the start. A Secondary's with several bitmaps is left to who attaches it, and knows its peers.
 pub(crate) fn make_clean(local: &LocalResource, volumes: impl Fn(VolumeNr) -> bool) -> Result<(), Problem> {
     for place in local.volumes.iter().filter(|v| volumes(v.nr)).filter_map(|v| metadata::place(local, v)) {
-        offline::apply_al(&place).map_err(|problem| match problem.exit {
+        offline::make_clean(&place).map_err(|problem| match problem.exit {
             // What `up` gives for a disk without metadata.
             offline::NO_METADATA => Problem { exit: exit::USAGE, ..problem },
             _ => problem,
