@@ -606,9 +606,11 @@ impl Resource {
         match &mut two.part {
             Part::Initiator { .. } if two.waits_for.contains(i) || target => {
                 two.waits_for.remove(i);
-                // As long as others are there it is worth another try; a size may be changed without them.
+                // As long as others are there it is worth another try; a size may be changed without them, and who is
+                // to be connected has not refused.
                 let resizes = matches!(two.matter, Matter::Size(_));
-                let tries_again = !target && (resizes || !self.neighbours9().is_empty());
+                let connects = two.connects.is_some();
+                let tries_again = !target && (resizes || connects || !self.neighbours9().is_empty());
                 self.give_up_transaction(if tries_again { Code::ConcurrentStateChange } else { Code::FailedByPeer });
             }
             Part::Initiator { .. } => {}
