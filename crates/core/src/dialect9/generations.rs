@@ -189,7 +189,6 @@ impl Resource {
         if self.source_changed(i, d, &packet) {
             return;
         }
-        self.forget_witness(i);
         self.choose_source_anew(d);
         self.note_moved_on(i, d, &packet);
         if !packet.flags.contains(UuidFlags::SYNC_TARGET) {

@@ -615,8 +615,7 @@ impl Resource {
         let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
         let failed = self.connections[i].peer_devices[d].write_failed;
-        let unreconciled = self.keeps_bits(i, d) && self.bits_left(i, d) > 0;
-        let slot = self.slot(i, d).filter(|_| !failed);
+        let (slot, unreconciled) = (self.slot(i, d).filter(|_| !failed), self.keeps_bits(i, d));
         let Some(b) = &mut self.devices[d].backing else { return };
         if !good || outcome.replication != Replication::Established || unreconciled {
             return;

@@ -281,12 +281,7 @@ impl Resource {
     /// it.
     fn good_witnesses(&self, primary: NodeId) -> NodeMask {
         let mut out = NodeMask::default();
-        let hears = |u: &Uuids110| !u.flags.contains(UuidFlags::STABLE) && u.nodes.nodes().contains(primary);
-        let told = |i: NodeId| self.connections[i].peer_devices.values().filter_map(|pd| pd.uuids110.as_deref());
-        let good = |i| {
-            let good = self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
-            good && (i == primary || told(i).any(hears))
-        };
+        let good = |i| self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
         let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
         if answers(primary) {
             out.insert(primary);
@@ -301,21 +296,6 @@ impl Resource {
         let told = self.connections[i].peer_devices.values().filter_map(|pd| pd.uuids110.as_ref());
         let mut seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map(|u| u.nodes.nodes());
         seen.any(|seen| seen.contains(primary))
-    }
-
-    /// Who does not see a Primary any more is told nothing by it: nobody waits for that.
-    pub(super) fn forget_witness(&mut self, i: NodeId) {
-        for primary in self.connections.ids().filter(|n| *n != i).collect::<Vec<_>>() {
-            let sees = self.sees(i, primary);
-            for pd in self.connections.values_mut().flat_map(|c| c.peer_devices.values_mut()) {
-                if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
-                    && asked.primary == primary
-                    && !sees
-                {
-                    asked.waits.remove(i);
-                }
-            }
-        }
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
