@@ -31,8 +31,14 @@ impl Resource {
         self.copied_up_to(i, d, past);
     }
 
+    /// All is copied: who has the rest is told, too.
+    pub(crate) fn tell_last_copied(&mut self, i: NodeId, d: VolumeNr) {
+        let rest = std::mem::take(&mut self.connections[i].peer_devices[d].resync.untold);
+        self.copied_up_to(i, d, rest);
+    }
+
     /// All of these extents that a resync from this peer is about is copied.
-    pub(super) fn copied_up_to(&mut self, i: NodeId, d: VolumeNr, extents: impl IntoIterator<Item = u64>) {
+    fn copied_up_to(&mut self, i: NodeId, d: VolumeNr, extents: impl IntoIterator<Item = u64>) {
         for at in extents {
             let range = self.extent(d, at);
             if self.is_clean(i, d, range) {

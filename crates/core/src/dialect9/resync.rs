@@ -393,8 +393,7 @@ impl Resource {
 
     /// All blocks are here.
     pub(crate) fn resync_finished_as_target9(&mut self, i: NodeId, d: VolumeNr, failed: u64) {
-        let rest: Vec<_> = std::mem::take(&mut self.connections[i].peer_devices[d].resync.untold).into_iter().collect();
-        self.copied_up_to(i, d, rest);
+        self.tell_last_copied(i, d);
         if failed == 0 && self.lets_primary_end(i, d) {
             self.report_end(i, d, failed);
             return self.happened(Set::Replication(i, d, Replication::Established));

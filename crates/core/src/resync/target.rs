@@ -349,6 +349,10 @@ impl Resource {
         if !self.last_pass_is_over(i, d) {
             return;
         }
+        if self.in_mesh9() {
+            // Only the source of a resync passes it on to third nodes. This node would have marks towards those.
+            self.tell_last_copied(i, d);
+        }
         // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them.
         self.connections[i].peer_devices[d].resync.finishing = Some(self.ping_behind(i));
     }
