@@ -47,6 +47,8 @@ pub(crate) struct Connection {
     pub(crate) loss: Loss,
     /// What the two have told each other of a Primary that both may have lost (9).
     pub(crate) survivor: Survivor,
+    /// This node has ended the connection itself, to compare anew, and waits so long for the peer (9).
+    pub(crate) left_until: Option<Instant>,
 
     // Liveness (spec 10).
     pub(crate) last_heard: Instant,
@@ -209,6 +211,7 @@ impl Connection {
             heard_at: None,
             loss: Loss::Told,
             survivor: Survivor::default(),
+            left_until: None,
             last_heard: Instant(0),
             ping_sent: None,
             pings_out: 0,

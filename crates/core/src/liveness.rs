@@ -204,6 +204,7 @@ impl Resource {
         self.note_lost_writes(i);
         self.requests_lost_peer(i);
         self.forget_survivor(i);
+        self.connections[i].left_until = None;
         self.close_epoch();
         if !self.connections.values().any(|c| c.log.owes_barrier()) {
             self.epoch.barriers_done();

@@ -178,9 +178,12 @@ impl Cluster {
                 volume.view.includes[n] = count;
                 // It may be in its cache only, until a flush of its own.
                 volume.unflushed.push((now, written.range, peer));
-            } else if request.sent[peer].is_some() && self.went_on_with(n, peer, v, &written) {
-                let includes = &mut self.nodes[peer].volumes[v].view.includes[n];
-                *includes = if *includes == before { count } else { *includes };
+            } else if request.sent[peer].is_some() && self.went_on_with(n, (peer, word), v, &written) {
+                let volume = &mut self.nodes[peer].volumes[v];
+                let left_at = volume.left_at.as_mut().map(|includes| &mut includes[n]);
+                for includes in left_at.into_iter().chain([&mut volume.view.includes[n]]) {
+                    *includes = if *includes == before { count } else { *includes };
+                }
             }
         }
         for holder in holders {

@@ -58,12 +58,8 @@ impl Cluster {
     /// has is judged when its resync ends.
     pub(crate) fn was_written_by_who_is_gone(&mut self, n: usize, peer: usize, request: &Request) -> bool {
         let sent = self.setup.protocol != Protocol::A && request.sent[peer].is_some();
+        let written = self.is_written(peer, request.volume, &request.written);
         let volume = &self.nodes[peer].volumes[request.volume];
-        let written = match request.written.content {
-            // Nobody's in particular: what is there shows it.
-            ZEROES => Payload::read(volume.data.data(), request.written.range).is_zeroes(),
-            _ => volume.arrived.is_whole(&request.written),
-        };
         let receives = volume.word.is_some_and(|w| w.disk == DiskState::Inconsistent);
         // Or it was overwritten since by what a third node has.
         let overwritten = volume.copied.is_some_and(|(from, at)| from != n && at > request.written.issued);
@@ -72,12 +68,30 @@ impl Cluster {
         sent && written && !receives && !overwritten && !parted && !self.peer_listens(n, peer)
     }
 
-    /// Had this peer written it, and has gone its own way since, or lost it with its power, which may take what was not
-    /// flushed? It goes on with it, if it has what was complete before.
-    pub(crate) fn went_on_with(&self, n: usize, peer: usize, v: usize, written: &Written) -> bool {
+    /// Has a node written this?
+    fn is_written(&self, n: usize, v: usize, written: &Written) -> bool {
+        let volume = &self.nodes[n].volumes[v];
+        match written.content {
+            // Nobody's in particular: what is there shows it.
+            ZEROES => Payload::read(volume.data.data(), written.range).is_zeroes(),
+            _ => volume.arrived.is_whole(written),
+        }
+    }
+
+    /// Had this peer written it, and has gone its own way since, or is detaching its disk, or lost it with its power,
+    /// which may take what was not flushed? It goes on with it, if it has what was complete before.
+    pub(crate) fn went_on_with(
+        &self,
+        n: usize,
+        (peer, word): (usize, &StateWord),
+        v: usize,
+        written: &Written,
+    ) -> bool {
         let volume = &self.nodes[peer].volumes[v];
         let parted = volume.alone[n] && volume.arrived.is_whole(written);
-        self.nodes.len() > 2 && (parted || volume.arrived.is_lost(written))
+        let detaches =
+            matches!(word.pdsk, DiskState::Detaching | DiskState::Failed) && self.is_written(peer, v, written);
+        self.nodes.len() > 2 && (parted || detaches || volume.arrived.is_lost(written))
     }
 
     /// A barrier was answered: this peer has these writes. With protocol A nothing was known of them before.

@@ -37,7 +37,7 @@ impl Resource {
             let refusal = Refusal { code: Code::ResyncRunning, volume: None };
             return self.promotion_result(promotion, Err(refusal));
         }
-        if self.reconciles() {
+        if self.reconciles() || self.awaits_who_was_left() {
             return at(Stage::Later(self.now + SOON));
         }
         let change = self.rise(&promotion);

@@ -306,7 +306,7 @@ impl Resource {
             return false;
         }
         let text = "the source depends on a Primary by now: connecting again".to_owned();
-        self.drop_link(i, ConnectionState::NetworkFailure, "source-depends", text);
+        self.compare_anew(i, "source-depends", text);
         true
     }
 
@@ -364,7 +364,7 @@ impl Resource {
             if !self.awaits_survivor(i) && self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
                 let text =
                     "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
-                self.drop_link(i, ConnectionState::NetworkFailure, "reconcile", text);
+                self.compare_anew(i, "reconcile", text);
             }
         }
     }
@@ -431,12 +431,27 @@ impl Resource {
         self.in_mesh9() && (!self.usable(d) || self.state.disk(d) != DiskState::UpToDate)
     }
 
+    /// This node ends the connection, and the two compare in a handshake. It has not lost the peer by that.
+    pub(super) fn compare_anew(&mut self, i: NodeId, reason: &'static str, text: String) {
+        self.drop_link(i, ConnectionState::NetworkFailure, reason, text);
+        self.connections[i].left_until = Some(self.now + self.connections[i].cfg.timeout);
+    }
+
+    /// Is there a peer that this node has left for that, and has not met again yet? Who is promoted meanwhile would do
+    /// so without asking it, and may lack what it has, or what a Primary writes there.
+    pub(crate) fn awaits_who_was_left(&self) -> bool {
+        let left = |c: &Connection| c.left_until.is_some_and(|until| self.now < until);
+        let trying = ConnectionState::Unconnected..=ConnectionState::Connecting;
+        let tries = |i| trying.contains(&self.state.connection(i));
+        self.connections.iter().any(|(i, c)| left(c) && tries(i))
+    }
+
     /// A disk comes into use while several are connected: they compare at the next handshake, as it is there by then.
     pub(crate) fn leave_for_attach(&mut self, d: VolumeNr) {
         for i in self.connections.ids().filter(|i| self.state.is_connected(*i)).collect::<Vec<_>>() {
             self.note(Severity::Info, Some(d), Some(i), "attach-reconnects", "connecting anew with the disk");
             let text = "a disk comes into use: connecting anew".to_owned();
-            self.drop_link(i, ConnectionState::NetworkFailure, "attach-reconnects", text);
+            self.compare_anew(i, "attach-reconnects", text);
         }
     }
 }

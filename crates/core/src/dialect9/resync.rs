@@ -435,7 +435,7 @@ impl Resource {
         let unlike: Vec<_> = others.map(|(n, _)| n).filter(|n| !like(*n)).collect();
         for n in unlike {
             let text = "a source with other data has copied all: connecting anew".to_owned();
-            self.drop_link(n, ConnectionState::NetworkFailure, "sources-differ", text);
+            self.compare_anew(n, "sources-differ", text);
         }
     }
 

@@ -1,7 +1,6 @@
 //! A target and its sources (`docs/spec/connection-and-state.md` 7.6).
 
 use crate::Resource;
-use crate::api::ConnectionState;
 use crate::connection::Connection;
 use crate::decide::change::Change;
 use crate::decide::state::{PairState, Replication};
@@ -91,7 +90,7 @@ impl Resource {
             if let Some(i) = good.filter(|_| since.is_some_and(|since| since + PATIENCE <= self.now)) {
                 self.devices[d].lags_since = None;
                 let text = "this copy is bad, and no resync goes on: connecting anew".to_owned();
-                self.drop_link(i, ConnectionState::NetworkFailure, "lags-behind", text);
+                self.compare_anew(i, "lags-behind", text);
             }
         }
     }

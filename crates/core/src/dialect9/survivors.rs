@@ -2,7 +2,7 @@
 //! has more is the source of the other one (`docs/spec/connection-and-state.md` 4.7 step 11, 7.7).
 
 use crate::Resource;
-use crate::api::{ConnectionState, IoError, Segments, Severity};
+use crate::api::{IoError, Segments, Severity};
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
 use crate::dialect9::mesh::LostPrimary;
@@ -226,7 +226,7 @@ impl Resource {
             let waits = |d| matches!(self.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
             if self.devices.ids().any(waits) {
                 let text = "the peer does not come to the same conclusion: connecting anew".to_owned();
-                self.drop_link(i, ConnectionState::NetworkFailure, "reconcile-unanswered", text);
+                self.compare_anew(i, "reconcile-unanswered", text);
             }
         }
     }
