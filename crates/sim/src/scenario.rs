@@ -431,8 +431,8 @@ impl Cluster {
         if self.packets <= most { Ok(()) } else { Err(format!("{} were sent", self.packets)) }
     }
 
-    /// With `set in-step`: it has done what it was told after so many ways of packets, of which one followed from another.
-    /// Disks and turns take far less than a way in all.
+    /// With `set in-step`: it has done what it was told after so many ways of packets, of which one followed from
+    /// another. Disks and turns take far less than a way in all.
     fn expect_within(&self, n: usize, most: u64) -> Result<(), String> {
         self.expect_result(n, true)?;
         let ended = self.nodes[n].last_result.as_ref().map(|(at, _)| *at).filter(|at| *at >= self.step_began);

@@ -345,9 +345,9 @@ impl Resource {
         self.devices.ids().any(|d| self.is_opening(d))
     }
 
-    /// Among several nodes those that came in each other's way shall not do so again. Four and more have so many pairs to
-    /// connect that the ways of their packets may be too long for all of them: they leave each other the more room the
-    /// more often that happens.
+    /// Among several nodes those that came in each other's way shall not do so again. Four and more have so many pairs
+    /// to connect that the ways of their packets may be too long for all of them: they leave each other the more room
+    /// the more often that happens.
     fn connect_soon(&mut self, i: NodeId) {
         let peers = self.connections.members().len();
         let collisions = self.connections[i].nine_mut().map_or(0, |nine| {
