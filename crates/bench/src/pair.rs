@@ -115,6 +115,8 @@ const NODES: [&str; 3] = ["first", "second", "third"];
 pub const PRIMARY: &str = "primary";
 /// See [`PRIMARY`].
 pub const SECONDARY: &str = "secondary";
+/// See [`PRIMARY`]; of three nodes.
+pub const THIRD: &str = "third";
 
 /// Two nodes or three, connected and UpToDate.
 pub struct Pair {
@@ -308,8 +310,8 @@ impl Pair {
             control: Some(socket_path(&self.dir.join(name), &self.resource)),
             ..Watched::new(role, process.pid())
         };
-        let others = NODES[1..].iter().zip(&self.secondaries);
-        let others = others.map(|(name, process)| node(SECONDARY, process, name));
+        let others = NODES[1..].iter().zip([SECONDARY, THIRD]).zip(&self.secondaries);
+        let others = others.map(|((name, role), process)| node(role, process, name));
         [node(PRIMARY, &self.primary, NODES[0])].into_iter().chain(others).collect()
     }
 
