@@ -145,9 +145,9 @@ class Cluster:
         if kind is None:
             assert not left, f"left behind: {left}"
 
-    def node(self, name, size=32 * MIB, volumes=1):
-        """Adds an urbd node with backing files."""
-        n = UrbdNode(self, name, size, volumes)
+    def node(self, name, size=32 * MIB, volumes=1, beside=None):
+        """Adds an urbd node with backing files. `beside`: a node whose network it shares, with the address."""
+        n = UrbdNode(self, name, size, volumes, beside)
         self.nodes.append(n)
         return n
 
@@ -275,7 +275,7 @@ def make_free_loops_writable():
 class UrbdNode(Node):
     kind = "urbd"
 
-    def __init__(self, cluster, name, size, volumes):
+    def __init__(self, cluster, name, size, volumes, beside=None):
         self.cluster, self.name, self.volumes = cluster, name, volumes
         self.dir = os.path.join(cluster.dir, name)
         self.run_dir = os.path.join(self.dir, "run")
@@ -290,16 +290,16 @@ class UrbdNode(Node):
         self.processes = {}  # resource -> Popen of `urbd run`
         self.mounts = []
         self.disks = []
-        self.ip = self._join_network()
+        self.ip = self._share_network(beside) if beside else self._join_network()
 
     # ---- network -----------------------------------------------------------
-    def _join_network(self):
-        lab = self.cluster.lab
+    def _hold(self, *namespaces):
+        """Somebody who lives as long as the node, in new namespaces."""
         # Mounts of its own, too: /dev/urbd is one machine's, and this is another machine.
         # What another test has mounted at this moment would stay mounted here, and its device in use.
         script = ("awk '$2 ~ \"/urbd-(test|bench)-\" { print $2 }' /proc/mounts | xargs -r umount -l;"
                   "mkdir -p /dev/urbd && mount -t tmpfs none /dev/urbd && echo up && exec sleep infinity")
-        holder = subprocess.Popen(["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
+        holder = subprocess.Popen([*namespaces, "--mount", "--propagation", "private", "sh", "-c", script],
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
                                   preexec_fn=end_with_us)
         assert holder.stdout.readline() == b"up\n", "cannot make namespaces for network and mounts"
@@ -307,6 +307,15 @@ class UrbdNode(Node):
         self.pidfile = os.path.join(self.dir, "netns.pid")
         _write_pidfile(self.pidfile, holder)
         self.holder = holder.pid
+
+    def _share_network(self, other):
+        self._hold("nsenter", "-t", str(other.holder), "-n", "--", "unshare")
+        self.port = other.port
+        return other.ip
+
+    def _join_network(self):
+        lab = self.cluster.lab
+        self._hold("unshare", "--net")
         used = set(re.findall(r": (un\d+)[@:]", lab.ip("-o link show")))
         index = next(i for i in range(101, 200) if f"un{i}" not in used)
         self.port = f"un{index}"

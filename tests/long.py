@@ -35,6 +35,7 @@ from cluster import FAST_NET, Cluster, MIB, eventually  # noqa: E402
 import kernel_peer  # noqa: E402
 from failovers import fail_overs  # noqa: E402
 from kernel_peer import Lab  # noqa: E402
+from nemesis_mesh import Mesh  # noqa: E402
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes  # noqa: E402
 from test_handover import Application, kill, restart  # noqa: E402
 from test_kernel_peer import adjust_for_a_proxy, through_a_proxy  # noqa: E402
@@ -244,6 +245,14 @@ def versions_of_commits(cluster, _, rounds):
     return versions(cluster, built(oldest), rounds)
 
 
+def five_nodes(cluster, seed, _):
+    """A round of faults among five: how long it took, and what was written."""
+    began = time.monotonic()
+    r = Mesh(cluster, seed or time.time_ns() % 1_000_000, nodes=5, rate=3000, writes=3000)
+    r.run()
+    return [time.monotonic() - began], r.app.written
+
+
 # What is run, how each round is made, rounds in all, rounds in a batch.
 PARTS = {
     "kills": (file_system, kill, 1000, 50),
@@ -251,6 +260,7 @@ PARTS = {
     "postgres": (database, None, 50, 10),
     "versions": (versions_of_commits, None, 60, 20),
     "fail-overs": (fail_overs, None, 20, 10),
+    "five": (five_nodes, None, 20, 1),
     "targets": (target_in_use, "96", 300, 20),
 }
 

@@ -7,7 +7,7 @@ application was promised.
 """
 
 from functools import partial
-from itertools import permutations
+from itertools import permutations, product
 
 from cluster import MIB, Failed, eventually
 from faulty_disk import FaultyDisk
@@ -22,10 +22,8 @@ WHOLE = ("Connected", "Established", "UpToDate")
 class Mesh(Round):
     """`nodes` of them; a fault hits a node, or all links of a node, or one of its links in one direction."""
 
-    least = 12
-
-    def __init__(self, *args, nodes=3, **options):
-        self.nodes = nodes
+    def __init__(self, *args, nodes=3, least=12, **options):
+        self.nodes, self.least = nodes, least
         super().__init__(*args, **options)
 
     def configure(self):
@@ -139,6 +137,19 @@ class Mesh(Round):
     def mute(self, n):
         n.lose_packets_to(self.rng.choice([x for x in self.c.nodes if x is not n]))
 
+    def partition(self, n):
+        """The node, and perhaps others with it, from the rest: each has an address of its own, and loses what goes there."""
+        others = [x for x in self.c.nodes if x is not n]
+        here = [n, *self.rng.sample(others, self.rng.randrange(len(others)))]
+        self.say(f"alone are {' '.join(sorted(x.name for x in here))}")
+        for a, b in product(here, [x for x in others if x not in here]):
+            a.lose_packets_to(b)
+            b.lose_packets_to(a)
+
+    def unite(self, _):
+        for n in self.c.nodes:
+            n.find_packets()
+
     def lose_disk(self, n):
         """By an operator, who puts it back (`operate`)."""
         if n is not self.home and self.complete == set(self.c.nodes):
@@ -150,6 +161,8 @@ class Mesh(Round):
         faults["mute"] = self.mute, lambda n: n.find_packets()
         faults["fail-over"] = self.fail_over, lambda n: None
         faults["move"] = self.move, lambda n: None
+        if self.nodes > 3:
+            faults["partition"] = self.partition, self.unite
         faults["detach"] = self.lose_disk, lambda n: None
         return faults
 

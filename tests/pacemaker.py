@@ -73,12 +73,12 @@ def nvpairs(prefix, values):
     return "".join(f'<nvpair id="{prefix}-{k}" name="{k}" value="{v}"/>' for k, v in values.items())
 
 
-def fencing_devices(nodes):
-    """One for each node; fencing the first node waits: where both shoot, the first survives."""
+def fencing_devices(nodes, duel):
+    """One for each node; where both may shoot (`duel`), fencing the first one waits: it survives."""
     out = []
     for i, n in enumerate(nodes):
         out.append(f'<primitive id="fence-{n.name}" class="stonith" type="fence_test"><instance_attributes id="fd{i}">' + nvpairs(
-            f"fd{i}", {"pcmk_host_list": n.name, "plug": n.name, "pcmk_delay_base": "0s" if i else "2s"}) +
+            f"fd{i}", {"pcmk_host_list": n.name, "plug": n.name, "pcmk_delay_base": "2s" if duel and i == 0 else "0s"}) +
             "</instance_attributes></primitive>")
     return "".join(out)
 
@@ -88,13 +88,13 @@ def apart(nodes):
 
 
 class Pacemaker:
-    def __init__(self, cluster, resources, constraints="", fencing=False):
+    def __init__(self, cluster, resources, constraints="", fencing=False, duel=False):
         self.cluster, self.nodes, self.fencing = cluster, list(cluster.nodes), fencing
         self.cib = (f'<cib epoch="1" num_updates="0" admin_epoch="1" validate-with="pacemaker-3.9"><configuration>'
                     f'<crm_config><cluster_property_set id="o">'
                     f'{nvpairs("o", {**OPTIONS, "stonith-enabled": str(fencing).lower()})}'
                     f'</cluster_property_set></crm_config><nodes/>'
-                    f'<resources>{resources}{fencing_devices(self.nodes) if fencing else ""}</resources>'
+                    f'<resources>{resources}{fencing_devices(self.nodes, duel) if fencing else ""}</resources>'
                     f'<constraints>{constraints}{apart(self.nodes) if fencing else ""}</constraints>'
                     f'</configuration><status/></cib>')
         self.fenced, self.ending = [], threading.Event()

@@ -16,7 +16,7 @@ import scratch
 from cluster import MIB
 
 CASES = {"seeds": ["mirroring", "protocols", "activity-log", "resync", "client"],
-         "bars": ["in-process", "counts", "nbd", "fuse"]}
+         "bars": ["in-process", "three", "counts", "nbd", "fuse"]}
 
 ALTERNATIVES = {"GlusterFS", "nbdkit, one copy", "qemu mirror", "qemu quorum", "tgt + libiscsi", "bindfs, one copy", "limit",
                 "system calls", "packets"}

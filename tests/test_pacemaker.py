@@ -372,7 +372,7 @@ def failures(p, node):
 def test_split_network(cluster, record_property):
     """Neither node sees the other: the one that is shot loses nothing that was acknowledged, and no split brain comes of it."""
     alpha, bravo = pair(cluster, fast=False, disk=FAST_DISK, **FENCING)
-    with Pacemaker(cluster, RESOURCES, CONSTRAINTS, fencing=True) as p:
+    with Pacemaker(cluster, RESOURCES, CONSTRAINTS, fencing=True, duel=True) as p:
         p.start()
         with p.told():
             app = Writer(alpha, bravo)

@@ -1,5 +1,7 @@
 """Services, the journal and handlers under a real systemd, in containers that boot this machine's own files."""
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -28,9 +30,9 @@ def sh(*command):
     subprocess.run(command, check=True)
 
 
-@pytest.fixture
-def pair():
-    """Two machines with a link between them, and their disks."""
+@contextlib.contextmanager
+def two_machines():
+    """With a link between them, and their disks."""
     assert os.geteuid() == 0
     mine = f"urbd-{os.getpid()}"
     names = {"alpha": f"{mine}-a", "bravo": f"{mine}-b"}
@@ -60,8 +62,40 @@ def pair():
                 subprocess.run(["ip", "netns", "del", netns], check=False)
 
 
+@pytest.fixture
+def pair():
+    with two_machines() as machines:
+        yield machines
+
+
 def main_pid(m):
     return m.run("systemctl", "show", "-P", "MainPID", "urbd@r0").strip()
+
+
+def is_primary(m):
+    return m.call("urbd", "role", "r0").stdout.startswith("Primary")
+
+
+def stand_ins(m):
+    """Those who have served applications while the service restarted."""
+    said = m.run("journalctl", "-o", "json", "--output-fields=_SYSTEMD_UNIT,MESSAGE", "--no-pager").splitlines()
+    units = [x["_SYSTEMD_UNIT"] for x in map(json.loads, said) if x.get("MESSAGE") == "applications' I/O goes on"]
+    return [unit for unit in units if unit.startswith("urbd-restart-r0-")]
+
+
+def the_next_process_does_not_start(m, app):
+    """Who has taken over while the service restarts goes on serving, until the service does."""
+    m.run("mkdir", "-p", "/run/systemd/system/urbd@.service.d")
+    m.run("sh", "-c", "printf '[Service]\\nExecStartPre=false\\n' >/run/systemd/system/urbd@.service.d/fails.conf")
+    m.run("systemctl", "daemon-reload")
+    assert m.call("systemctl", "restart", "urbd@r0").returncode != 0
+    app.goes_on()
+    assert main_pid(m) == "0" and m.run("urbd", "role", "r0").startswith("Primary")
+    m.run("rm", "-r", "/run/systemd/system/urbd@.service.d")
+    m.run("systemctl", "daemon-reload")
+    m.run("systemctl", "start", "urbd@r0")
+    app.goes_on()
+    assert main_pid(m) != "0" and m.run("urbd", "role", "r0").startswith("Primary")
 
 
 def the_service_hands_over(a, b):
@@ -83,7 +117,7 @@ def the_service_hands_over(a, b):
         before = main_pid(a)
         a.run("sed", "-i", "/on charlie/d; /connection-mesh/d", "/etc/urbd.conf")
         a.run("systemctl", "reload", "urbd@r0")
-        C.eventually("the service has another process", lambda: main_pid(a) not in (before, "0"), 20)
+        C.eventually("the service has another process", lambda: main_pid(a) not in (before, "0") and is_primary(a), 20)
 
     ways = {"systemctl restart": lambda: a.run("systemctl", "restart", "urbd@r0"),
             "urbd restart": lambda: a.run("urbd", "restart", "r0"),
@@ -92,13 +126,15 @@ def the_service_hands_over(a, b):
             "kill -9 beside one that never came": lambda: a.run("kill", "-9", main_pid(a)),
             "systemctl reload to other peers": reload_without_it}
     for name, way in ways.items():
-        before, app.worst = main_pid(a), 0.0
+        before, stood_in, app.worst = main_pid(a), len(stand_ins(a)), 0.0
         way()
         app.goes_on()
         assert main_pid(a) not in (before, "0"), name
         assert a.run("urbd", "role", "r0").startswith("Primary"), name
         print(f"{name}: {1000 * app.worst:.0f} ms")
         assert app.worst < 4, "a peer that is not there was waited for (timeout, 6 s)"
+        assert len(stand_ins(a)) - stood_in == (0 if name.startswith("kill") else 1), (name, stand_ins(a))
+    the_next_process_does_not_start(a, app)
     # A program that could not go on leaves it to the one that runs.
     before = main_pid(a)
     r = a.call("env", "URBD_TEST_CONTRACT=77", "urbd", "restart", "r0")

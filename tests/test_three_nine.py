@@ -7,6 +7,7 @@ import pytest
 
 from cluster import MIB, Failed, eventually
 from test_dialect9 import room
+from test_filesystems import FSCK, sh
 from test_three_nodes import MESH, application, same, text, together, towards
 from test_two_nodes import Load, verify
 
@@ -182,6 +183,31 @@ def test_a_third_node_is_added_under_a_mounted_file_system(cluster):
         assert [x["name"] for x in a.status()["connections"]] == ["b"]
     a.urbd("secondary", "r0")
     same(a, b)
+
+
+@pytest.mark.limit(120)
+def test_a_node_is_replaced_by_an_empty_one_under_a_mounted_file_system(cluster):
+    """Its disk is new: all is copied from the Primary while that writes, and the third node goes on. Then it has the file system."""
+    a, b, c = started(cluster)
+    a.urbd("primary", "r0")
+    with application(a) as app:
+        before = app.done
+        b.kill()
+        app.goes_on()
+        with open(b.disk_file(), "r+b") as f:
+            f.truncate(0)
+            f.truncate(SIZE)
+        b.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+        b.start()
+        app.goes_on()
+        assert towards(a, c)["conn"] == "Connected"
+        all_together(a, b, c)
+        app.goes_on()
+        assert app.done > before + 16 and f"resync as target begins: {a.data_size() // 1024} KiB differ" in b.log()
+    a.urbd("secondary", "r0")
+    equal(a, b, c)
+    b.urbd("primary", "r0")
+    sh(*FSCK["ext4"], b.device())
 
 
 def test_who_was_brought_up_to_date_by_a_third_node_and_is_primary_is_no_target(cluster):

@@ -47,6 +47,10 @@ pub struct Plan {
     pub first: Option<PathBuf>,
     /// Backing file of the second node.
     pub second: PathBuf,
+    /// Backing file of a third node. `None`: there are two.
+    pub third: Option<PathBuf>,
+    /// All speak DRBD 9's dialect with each other, as three have to.
+    pub nine: bool,
     /// A, B or C.
     pub protocol: char,
     /// How applications reach the first node.
@@ -64,6 +68,8 @@ impl Plan {
         Plan {
             first: Some(first.to_owned()),
             second: second.to_owned(),
+            third: None,
+            nine: false,
             protocol: 'C',
             front,
             net: String::new(),
@@ -71,16 +77,22 @@ impl Plan {
         }
     }
 
+    /// The nodes: their names and their disks.
+    fn nodes(&self) -> impl Iterator<Item = (&'static str, Option<&Path>)> {
+        let third = self.third.as_deref().map(Some);
+        NODES.into_iter().zip([self.first.as_deref(), Some(self.second.as_path())].into_iter().chain(third))
+    }
+
     /// The configuration.
-    fn text(&self, resource: &str, ports: [u16; 2]) -> String {
+    fn text(&self, resource: &str, ports: [u16; 3]) -> String {
         let front = if self.front == Front::Device { "fuse" } else { "nbd" };
+        let versions = if self.nine { "protocol-version-max 124;" } else { "" };
         let mut text = format!(
-            "global {{ usage-count no; }}\nresource {resource} {{\n  urbd {{ front-end {front}; hand-over no; }}\n  net {{ protocol {}; \
+            "global {{ usage-count no; }}\nresource {resource} {{\n  urbd {{ front-end {front}; hand-over no; {versions} }}\n  net {{ protocol {}; \
              {} }}\n  disk {{ {} }}\n",
             self.protocol, self.net, self.disk
         );
-        let disks = [self.first.as_deref(), Some(self.second.as_path())];
-        for ((node, port), disk) in NODES.iter().zip(ports).zip(disks) {
+        for (id, ((node, disk), port)) in self.nodes().zip(ports).enumerate() {
             let backing = match disk {
                 Some(path) => format!("disk {}; meta-disk internal;", path.display()),
                 None => "disk none;".into(),
@@ -88,36 +100,39 @@ impl Plan {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "  on {node} {{ address ipv4 127.0.0.1:{port}; volume 0 {{ device minor 0; {backing} }} }}"
+                "  on {node} {{ node-id {id}; address ipv4 127.0.0.1:{port}; volume 0 {{ device minor 0; {backing} }} }}"
             );
         }
-        text + "}\n"
+        let mesh = if self.third.is_some() { "  connection-mesh { hosts first second third; }\n" } else { "" };
+        text + mesh + "}\n"
     }
 }
 
 /// Names of the nodes in the configuration.
-const NODES: [&str; 2] = ["first", "second"];
+const NODES: [&str; 3] = ["first", "second", "third"];
 
 /// Roles of the two processes in outcomes.
 pub const PRIMARY: &str = "primary";
 /// See [`PRIMARY`].
 pub const SECONDARY: &str = "secondary";
+/// See [`PRIMARY`]; of three nodes.
+pub const THIRD: &str = "third";
 
-/// Two nodes, connected and UpToDate.
+/// Two nodes or three, connected and UpToDate.
 pub struct Pair {
-    // Dropped in this order: the primary goes down before its peer.
+    // Dropped in this order: the primary goes down before its peers.
     primary: Process,
-    secondary: Process,
+    secondaries: Vec<Process>,
     programs: Programs,
     dir: PathBuf,
     resource: String,
     plan: Plan,
-    ports: [u16; 2],
+    ports: [u16; 3],
     inside: Option<InProcess>,
 }
 
 impl Pair {
-    /// Starts both nodes with fresh metadata; what the disks hold counts as equal. Everything that is needed is made
+    /// Starts the nodes with fresh metadata; what the disks hold counts as equal. Everything that is needed is made
     /// in `dir`.
     ///
     /// # Errors
@@ -128,15 +143,15 @@ impl Pair {
         // Its own: names of devices are one machine's.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let resource = format!("bench-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let ports = [free_port()?, free_port()?];
+        let ports = [free_port()?, free_port()?, free_port()?];
         let config = Config { programs, dir: &dir, resource: &resource };
         write_config(&dir, &plan, &resource, ports)?;
-        for (node, has_disk) in NODES.iter().zip([plan.first.is_some(), true]) {
-            if has_disk {
-                output(config.urbd(node).args(["create-md", "--force"]).arg(&resource))?;
-            }
+        let room: &[&str] = if plan.nine { &["--format=v09", "--max-peers=2"] } else { &[] };
+        for (node, _) in plan.nodes().filter(|(_, disk)| disk.is_some()) {
+            output(config.urbd(node).args(["create-md", "--force"]).args(room).arg(&resource))?;
         }
-        let secondary = config.run(&programs.urbd, "second", &["run"], None)?;
+        let others = plan.nodes().skip(1).map(|(node, _)| config.run(&programs.urbd, node, &["run"], None));
+        let secondaries = others.collect::<Result<_>>()?;
         let (inside, primary) = match plan.front {
             Front::Inside => {
                 let (inside, theirs) = InProcess::pair()?;
@@ -145,7 +160,7 @@ impl Pair {
             _ => (None, config.run(&programs.urbd, "first", &["run"], None)?),
         };
         let mut pair =
-            Pair { primary, secondary, programs: programs.clone(), dir: dir.clone(), resource, plan, ports, inside };
+            Pair { primary, secondaries, programs: programs.clone(), dir: dir.clone(), resource, plan, ports, inside };
         pair.promote()?;
         Ok(pair)
     }
@@ -153,14 +168,14 @@ impl Pair {
     fn promote(&mut self) -> Result<()> {
         // One of them is connected a little before the other, and before its disk is attached: it then refuses what
         // follows.
-        self.wait_on_both("connected, with disks", |s, diskless| {
+        self.wait_on_all("connected, with disks", |s, diskless| {
             let attached =
                 |disk| diskless || !matches!(disk, DiskState::Diskless | DiskState::Attaching | DiskState::Negotiating);
             !s.connections.is_empty()
                 && s.connections.iter().all(|c| c.connection == ConnectionState::Connected)
                 && s.devices.iter().all(|d| attached(d.disk))
         })?;
-        // Whoever has a disk says that both are equal.
+        // Whoever has a disk says that all are equal.
         let judge = if self.plan.first.is_some() { NODES[0] } else { NODES[1] };
         output(self.urbd(judge).args(["new-current-uuid", "--clear-bitmap"]).arg(format!("{}/0", self.resource)))?;
         self.wait_synced()?;
@@ -168,22 +183,21 @@ impl Pair {
         Ok(())
     }
 
-    /// Waits until both are connected and everything is UpToDate.
+    /// Waits until all are connected and everything is UpToDate.
     ///
     /// # Errors
     /// If it takes too long.
     pub fn wait_synced(&mut self) -> Result<()> {
-        self.wait_on_both("up to date on both nodes", is_synced)
+        self.wait_on_all("up to date on all nodes", is_synced)
     }
 
-    /// Waits until both nodes' status is as `there` wants it, who also hears whether that node has no disk.
-    fn wait_on_both(&mut self, what: &str, there: impl Fn(&ResourceStatus, bool) -> bool) -> Result<()> {
-        let diskless = [self.plan.first.is_none(), false];
-        let sockets = NODES.map(|node| socket_path(&self.dir.join(node), &self.resource));
+    /// Waits until every node's status is as `there` wants it, who also hears whether that node has no disk.
+    fn wait_on_all(&mut self, what: &str, there: impl Fn(&ResourceStatus, bool) -> bool) -> Result<()> {
+        let socket = |node: &str| socket_path(&self.dir.join(node), &self.resource);
+        let nodes: Vec<_> = self.plan.nodes().map(|(node, disk)| (socket(node), disk.is_none())).collect();
         self.primary.wait_until(what, PATIENCE, || {
             let status = |socket: &PathBuf| Client::connect(socket, Some(ANSWER)).and_then(|mut c| c.status());
-            let mut nodes = sockets.iter().zip(diskless);
-            nodes.all(|(socket, diskless)| status(socket).is_ok_and(|s| there(&s, diskless)))
+            nodes.iter().all(|(socket, diskless)| status(socket).is_ok_and(|s| there(&s, *diskless)))
         })
     }
 
@@ -250,13 +264,13 @@ impl Pair {
     pub fn change(&mut self, change: impl FnOnce(&mut Plan)) -> Result<()> {
         change(&mut self.plan);
         write_config(&self.dir, &self.plan, &self.resource, self.ports)?;
-        for node in NODES {
+        for (node, _) in self.plan.nodes() {
             self.verb_on(node, "adjust")?;
         }
         self.wait_synced()
     }
 
-    /// The status of both nodes.
+    /// The status of the first two nodes.
     ///
     /// # Errors
     /// If one does not answer.
@@ -296,7 +310,9 @@ impl Pair {
             control: Some(socket_path(&self.dir.join(name), &self.resource)),
             ..Watched::new(role, process.pid())
         };
-        vec![node(PRIMARY, &self.primary, NODES[0]), node(SECONDARY, &self.secondary, NODES[1])]
+        let others = NODES[1..].iter().zip([SECONDARY, THIRD]).zip(&self.secondaries);
+        let others = others.map(|((name, role), process)| node(role, process, name));
+        [node(PRIMARY, &self.primary, NODES[0])].into_iter().chain(others).collect()
     }
 
     /// The load inside the first node. Panics if the pair was not started with [`Front::Inside`].
@@ -382,7 +398,7 @@ fn config_file(dir: &Path) -> PathBuf {
     dir.join("urbd.conf")
 }
 
-fn write_config(dir: &Path, plan: &Plan, resource: &str, ports: [u16; 2]) -> Result<()> {
+fn write_config(dir: &Path, plan: &Plan, resource: &str, ports: [u16; 3]) -> Result<()> {
     let file = config_file(dir);
     fs::write(&file, plan.text(resource, ports)).map_err(Error::io(file.display()))
 }

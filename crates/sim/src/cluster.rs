@@ -36,6 +36,8 @@ pub(crate) struct Cluster {
     pub(crate) failure: Option<String>,
     pub(crate) events: u64,
     pub(crate) packets: u64,
+    /// When the last step of a scenario began.
+    pub(crate) step_began: Instant,
     /// How often each reason was given.
     pub(crate) reached: BTreeMap<&'static str, u64>,
     /// What the cores said to whom it concerns, if it is kept.
@@ -129,7 +131,7 @@ pub(crate) struct Node {
     /// By peer.
     pub(crate) epochs: Vec<Epochs>,
     /// How the last command ended.
-    pub(crate) last_result: Option<Result<(), CommandError>>,
+    pub(crate) last_result: Option<(Instant, Result<(), CommandError>)>,
     /// The applications want their devices open.
     pub(crate) wants_open: bool,
     /// Disks that lie in a drawer, with what is known of them.
@@ -258,6 +260,7 @@ impl Cluster {
             failure: None,
             events: 0,
             packets: 0,
+            step_began: Instant(0),
             reached: BTreeMap::new(),
             notices: None,
             steps_about: 0,
@@ -301,6 +304,9 @@ impl Cluster {
     }
 
     pub(crate) fn delay(&mut self, most: Duration) -> Duration {
+        if self.setup.drawn.in_step {
+            return most;
+        }
         let most = if self.rng.chance(1, 50) { most.0 * 5 } else { most.0 };
         Duration(self.rng.below(most.max(1)))
     }

@@ -27,6 +27,8 @@ pub struct Drawn {
     pub always_asbp: bool,
     /// `data-integrity-alg` is set, on both nodes.
     pub integrity: bool,
+    /// Everything takes exactly as long as `latency` says: how often something went to and fro can be told by the time.
+    pub in_step: bool,
     /// The network damages one in so many payloads that have a digest; 0: none.
     pub damage: u64,
     /// By node: what an operation of its disk, and a packet that it sends, may take longer than `latency` says.
@@ -100,6 +102,7 @@ impl Drawn {
             rr_conflict: RrConflict::default(),
             always_asbp: false,
             integrity: false,
+            in_step: false,
             damage: 0,
             slower: vec![(Duration(0), Duration(0)); nodes],
         }

@@ -209,7 +209,7 @@ impl Cluster {
                 let command = node.commands.remove(&id);
                 let command = command.ok_or_else(|| format!("command {id} ended twice or was never given"))?;
                 let done = result.is_ok();
-                node.last_result = Some(result);
+                node.last_result = Some((self.now, result));
                 if done {
                     self.has_done(n, &command);
                 }

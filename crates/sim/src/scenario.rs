@@ -12,6 +12,8 @@ use wire::{ConnState, DiskState, Role, StateWord};
 
 /// What one step has to take effect, unless its line ends with `&`.
 const STEP: Duration = Duration::from_secs(2);
+/// What a packet is on its way, with `set in-step`.
+const WAY: Duration = Duration::from_millis(10);
 /// When the copies must be equal at the end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -156,6 +158,10 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
         ["unequal"] => setup.same_content = false,
         ["before-resync-target", ref ends @ ..] => setup.before_target = handler_ends(ends)?,
         ["before-resync-source", ref ends @ ..] => setup.before_source = handler_ends(ends)?,
+        ["in-step"] => {
+            setup.drawn.in_step = true;
+            setup.latency = (Duration(10_000), WAY, Duration(1_000));
+        }
         ["slow-disks"] => setup.latency.0 = Duration(setup.latency.0.0 * 20),
         _ => return Err("an unknown setting".to_owned()),
     }
@@ -237,6 +243,7 @@ impl Cluster {
             [n, "is", ref states @ ..] => return self.expect_state(node(n)?, states),
             [n, "says", ..] | [n, "never", "says", ..] => return self.expect_words(node(n)?, line),
             [n, "obeys"] => return self.expect_result(node(n)?, true),
+            [n, "obeys", "within", ways, "ways"] => return self.expect_within(node(n)?, number(ways)?),
             [n, "refuses"] => return self.expect_result(node(n)?, false),
             [n, "waits"] => return self.expect_waiting(node(n)?, true),
             ["at", "most", packets, "packets"] => return self.expect_packets(number(packets)?),
@@ -244,7 +251,7 @@ impl Cluster {
             _ => {
                 // What is said and answered from here on is about this step.
                 self.notices = Some(Vec::new());
-                self.packets = 0;
+                (self.packets, self.step_began) = (0, self.now);
                 self.perform(&words)?;
             }
         }
@@ -424,9 +431,18 @@ impl Cluster {
         if self.packets <= most { Ok(()) } else { Err(format!("{} were sent", self.packets)) }
     }
 
+    /// With `set in-step`: it has done what it was told after so many ways of packets, of which one followed from
+    /// another. Disks and turns take far less than a way in all.
+    fn expect_within(&self, n: usize, most: u64) -> Result<(), String> {
+        self.expect_result(n, true)?;
+        let ended = self.nodes[n].last_result.as_ref().map(|(at, _)| *at).filter(|at| *at >= self.step_began);
+        let ways = (ended.ok_or("it has not ended")? - self.step_began).0 / WAY.0;
+        if ways <= most { Ok(()) } else { Err(format!("it took {ways} ways")) }
+    }
+
     fn expect_result(&self, n: usize, good: bool) -> Result<(), String> {
         match &self.nodes[n].last_result {
-            Some(result) if result.is_ok() == good => Ok(()),
+            Some((_, result)) if result.is_ok() == good => Ok(()),
             other => Err(format!("the last command's result: {other:?}")),
         }
     }

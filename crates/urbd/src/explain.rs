@@ -45,7 +45,7 @@ const VERBS: &[(&str, &str)] = &[
     ),
     (
         "restart",
-        "For a new version of the program: the device stays, and what applications ask of it waits until the next process serves it. Where systemd runs the resource, its service is restarted, unless this version could not go on with the devices: systemctl restart itself does not ask.",
+        "For a new version of the program: the device stays, and what applications ask of it waits until the next process serves it. Where systemd runs the resource, its service is restarted, unless this version could not go on with the devices: systemctl restart itself does not ask. A process outside of the service serves applications until its next one does.",
     ),
     (
         "primary",

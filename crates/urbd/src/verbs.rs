@@ -18,6 +18,7 @@ pub(crate) mod options;
 pub(crate) mod setup;
 pub(crate) mod shell;
 pub(crate) mod show;
+mod stand_in;
 pub(crate) mod status;
 pub(crate) mod wait;
 pub(crate) mod watch;

@@ -7,6 +7,7 @@ mod fuse;
 mod in_process;
 mod nbd;
 mod resync;
+mod three;
 
 use crate::error::{Error, Result};
 use crate::fio::Fio;
@@ -84,6 +85,7 @@ pub const CASES: &[Case] = &[
     resync::CASE,
     client::CASE,
     in_process::CASE,
+    three::CASE,
     counts::CASE,
     nbd::CASE,
     fuse::CASE,

@@ -23,6 +23,8 @@ pub(super) use size::NewSize;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A connect that came to nothing because of another transaction is tried again after this.
 const SOON: Duration = Duration::from_millis(50);
+/// How often the time is doubled within which it is tried again.
+const MOST_DOUBLED: u32 = 3;
 /// One that the nodes do not want now, after this.
 const LATER: Duration = Duration::from_secs(1);
 
@@ -343,9 +345,17 @@ impl Resource {
         self.devices.ids().any(|d| self.is_opening(d))
     }
 
-    /// Among several nodes those that came in each other's way shall not do so again.
+    /// Among several nodes those that came in each other's way shall not do so again. Four and more have so many pairs
+    /// to connect that the ways of their packets may be too long for all of them: they leave each other the more room
+    /// the more often that happens.
     fn connect_soon(&mut self, i: NodeId) {
-        let turns = if self.connections.members().len() > 1 { self.rng.next_u64() % 5 } else { 0 };
+        let peers = self.connections.members().len();
+        let collisions = self.connections[i].nine_mut().map_or(0, |nine| {
+            nine.collisions += 1;
+            nine.collisions
+        });
+        let doubled = if peers > 2 { collisions.min(MOST_DOUBLED) } else { 0 };
+        let turns = if peers > 1 { self.rng.next_u64() % (5 << doubled) } else { 0 };
         self.connect_later(i, Duration(SOON.0 * (1 + turns)));
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct Nine {
     pub(crate) attempt: Option<Attempt>,
     /// When the next such transaction begins, if the last one came to nothing.
     pub(crate) again: Option<Instant>,
+    /// How often such a transaction came in another one's way.
+    pub(crate) collisions: u32,
     /// Why the nodes must not be connected, when this node is the one to say so.
     pub(crate) refused: Option<crate::decide::Reason>,
     /// The position in this node's stream of writes that the peer knows.

@@ -103,7 +103,7 @@ fn spawn(
     let config_file = absolute(&context.config_file).map_err(failed)?;
     let run_dir = absolute(&context.run_dir).map_err(failed)?;
     let mut command = match systemd {
-        Some(systemd) => systemd.scope(resource, &program),
+        Some(systemd) => systemd.scope(resource, &program, &[]),
         None => Process::new(&program),
     };
     if systemd.is_none() {
@@ -121,7 +121,7 @@ fn spawn(
 
 /// A session of its own, so that it outlives the terminal, and none of the caller's descriptors but its log.
 #[allow(unsafe_code)]
-fn detach_from_session(command: &mut Process) {
+pub(super) fn detach_from_session(command: &mut Process) {
     let new_session = || {
         // SAFETY: setsid takes no arguments and touches no memory; it may be called between fork and exec.
         match unsafe { libc::setsid() } {
@@ -168,11 +168,11 @@ fn wait_until_it_answers(context: &Context, resource: &str, child: &mut Child, l
 }
 
 /// The service manager of this machine.
-struct Systemd;
+pub(super) struct Systemd;
 
 impl Systemd {
     /// Is it there, and may this user ask it for something (sd_booted(3))?
-    fn find() -> Option<Systemd> {
+    pub(super) fn find() -> Option<Systemd> {
         let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
         (root && Path::new("/run/systemd/system").is_dir()).then_some(Systemd)
     }
@@ -184,13 +184,15 @@ impl Systemd {
         unit(resource).filter(|_| context.is_default() && installed())
     }
 
-    /// What starts `program` in a scope of its own: a control group that nobody else's end takes along.
-    fn scope(&self, resource: &str, program: &Path) -> Process {
+    /// What starts `program` in a scope of its own: a control group that nobody else's end takes along. `more`: options
+    /// of systemd-run.
+    pub(super) fn scope(&self, resource: &str, program: &Path, more: &[&str]) -> Process {
         let mut command = Process::new("systemd-run");
         command.args(["--scope", "--quiet", "--collect", "--slice=system.slice"]);
         command.arg(format!("--description=urbd resource {resource}"));
         // File systems on its devices are unmounted before it ends.
-        command.args(["--property=Before=remote-fs-pre.target", "--property=After=network.target", "--"]).arg(program);
+        command.args(["--property=Before=remote-fs-pre.target", "--property=After=network.target"]);
+        command.args(more).arg("--").arg(program);
         command
     }
 }
@@ -203,14 +205,39 @@ fn start_unit(resource: &str, unit: &str) -> Result<(), Problem> {
     ask_systemd(resource, unit, &["start"])
 }
 
-/// Restarts the unit of the resource. `from_inside`: this process is one of the unit, and ends before the service does.
+/// Restarts the unit of the resource, when the manager has reloaded it: a service that is stopped while it is reloaded
+/// is killed without being asked (`ExecStop`).
 ///
 /// # Errors
 /// As [`start_unit`].
-pub(super) fn restart_unit(resource: &str, from_inside: bool) -> Result<(), Problem> {
+pub(super) fn restart_unit(resource: &str) -> Result<(), Problem> {
     let unit = unit(resource).expect("a process of it runs");
-    let verbs: &[&str] = if from_inside { &["--no-block", "restart"] } else { &["restart"] };
-    ask_systemd(resource, &unit, verbs)
+    let deadline = Instant::now() + START_TIMEOUT;
+    while is_reloading(&unit) && Instant::now() < deadline {
+        thread::sleep(PAUSE);
+    }
+    ask_systemd(resource, &unit, &["restart"])
+}
+
+fn is_reloading(unit: &str) -> bool {
+    let shown = Process::new("systemctl").args(["show", "--property=ActiveState", unit]).stdin(Stdio::null()).output();
+    shown.is_ok_and(|shown| shown.stdout.starts_with(b"ActiveState=reloading"))
+}
+
+/// Has the resource restarted by a process outside of its unit: this one is what reloads it, and ends before that.
+///
+/// # Errors
+/// Exit 20: the manager does not start that process.
+pub(super) fn restart_from_outside(resource: &str) -> Result<(), Problem> {
+    let failed = |e| Problem::new(exit::BROKEN, format!("{resource}: cannot start `urbd restart`: {e}"));
+    let mut command = Process::new("systemd-run");
+    command.args(["--quiet", "--collect", "--no-block", "--description=urbd restarts a reloaded resource", "--"]);
+    command.arg(env::current_exe().map_err(failed)?).args(["restart", resource]).stdin(Stdio::null());
+    let asked = command.output().map_err(failed)?;
+    if asked.status.success() {
+        return Ok(());
+    }
+    Err(Problem::new(exit::BROKEN, format!("{resource}: {}", String::from_utf8_lossy(&asked.stderr).trim_end())))
 }
 
 fn ask_systemd(resource: &str, unit: &str, verb: &[&str]) -> Result<(), Problem> {
@@ -237,7 +264,7 @@ fn ask_systemd(resource: &str, unit: &str, verb: &[&str]) -> Result<(), Problem>
 }
 
 /// The unit of a resource; `None` if its name cannot be that of a unit.
-fn unit(resource: &str) -> Option<String> {
+pub(super) fn unit(resource: &str) -> Option<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'_' | b'.' | b'-');
     resource.bytes().all(fits).then(|| format!("urbd@{resource}.service"))
 }

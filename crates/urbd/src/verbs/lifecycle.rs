@@ -16,7 +16,7 @@ use crate::context::{Context, LONG_TIMEOUT};
 use crate::objects::{Takes, Target};
 use crate::offline;
 use crate::problem::{Problem, exit};
-use crate::verbs::{at_shutdown, background, metadata};
+use crate::verbs::{at_shutdown, background, metadata, stand_in};
 
 /// How long a process may take to end after it said yes to `down`.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
@@ -76,7 +76,8 @@ fn start(
     let _ = engine::keep_descriptors_from_children();
     let options = options(context, local, application.is_none())?;
     let failed = |e: engine::Error| Problem::usage(format!("{}: {e}", local.name));
-    let leaving = match (context.is_running(&local.name), take_over) {
+    let runs = context.is_running(&local.name);
+    let leaving = match (runs, take_over || runs && stand_in::serves(context, &local.name)) {
         (true, false) => return Err(runs_already(&local.name)),
         (true, true) => {
             engine::check_version(&context.run_dir, &local.name).map_err(failed)?;
@@ -186,7 +187,11 @@ pub(crate) fn restart(call: &Call, target: &Target) -> Result<u8, Problem> {
     }
     // The manager does not ask: its process leaves, whether this version can go on with the devices or not.
     engine::check_version(&call.context.run_dir, name).map_err(|e| Problem::usage(format!("{name}: {e}")))?;
-    background::restart_unit(name, is_of_service_manager(std::process::id(), name)).map(|()| 0)
+    match is_of_service_manager(std::process::id(), name) {
+        true => background::restart_from_outside(name),
+        false => background::restart_unit(name),
+    }
+    .map(|()| 0)
 }
 
 /// Is the process one of the resource's service unit?
@@ -201,6 +206,9 @@ pub(crate) fn down(call: &Call, target: &Target) -> Result<u8, Problem> {
     let resource = &target.name.resource;
     if call.flag("at-shutdown") {
         at_shutdown::unmount(call.context, resource);
+        if target.local().is_ok_and(|local| stand_in::take_over(call.context, local)) {
+            return Ok(0);
+        }
     }
     let ended = stop(call.context, resource, call.flag("force"))?;
     let kept = engine::end_keeper(&call.context.run_dir, resource, call.flag("force"));
