@@ -646,6 +646,6 @@ impl Resource {
             _ => None,
         });
         let later = self.pending.iter().filter_map(|p| p.later);
-        times.chain(later).chain(self.again_timer()).min()
+        times.chain(later).min()
     }
 }
