@@ -32,11 +32,17 @@ use wire::{DiskState, Role};
 pub(crate) struct Pending {
     id: u64,
     what: Waiting,
-    /// Another node's transaction came first (9's dialect): it is looked at again then.
+    /// Before then it is not looked at: what is in its way is another matter, and goes by itself.
     later: Option<Instant>,
 }
 
-/// So long a command makes way for another transaction.
+impl Pending {
+    fn new(id: u64, what: Waiting) -> Pending {
+        Pending { id, what, later: None }
+    }
+}
+
+/// So long a command makes way for another transaction, or for another change.
 pub(crate) const SOON: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -115,7 +121,6 @@ enum Stage {
         waits: NodeMask,
         fenced: bool,
     },
-    Later(Instant),
 }
 
 /// How far a command is that gives up a copy.
@@ -137,8 +142,17 @@ enum Copied {
     Marked,
 }
 
-/// What goes on waiting, or the result.
-type Progress = (Option<Waiting>, Option<Result<(), CommandError>>);
+/// What a command has come to.
+#[derive(Debug)]
+enum Progress {
+    /// It is looked at again whenever anything has changed.
+    Waits(Waiting),
+    /// It is looked at again at this time, not before.
+    Later(Waiting, Instant),
+    Ended(Result<(), CommandError>),
+    /// It is off this list without a word: another list has it, or nobody waits for it.
+    Left,
+}
 
 impl Waiting {
     /// Does it give up the volume's own copy, which no write must rely on any more?
@@ -259,7 +273,7 @@ impl Resource {
     }
 
     fn wait_for(&mut self, id: u64, what: Waiting) {
-        self.pending.push(Pending { id, what, later: None });
+        self.pending.push(Pending::new(id, what));
         self.pump_commands();
     }
 
@@ -295,7 +309,7 @@ impl Resource {
                 Waiting::Promote { promotion, stage } => self.step_promotion(id, promotion, stage),
                 Waiting::Demote { force, asked } => self.step_demotion(id, force, asked),
                 Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
-                Waiting::Reconnect { peer, step, sent } => (self.step_reconnect(id, peer, step, sent), None),
+                Waiting::Reconnect { peer, step, sent } => self.step_reconnect(id, peer, step, sent),
                 Waiting::Detach { volume, step } => self.step_detach(id, volume, step),
                 Waiting::Invalidate { volume, remote, copied, step } => {
                     self.step_invalidate(id, volume, (remote, copied), step)
@@ -314,8 +328,8 @@ impl Resource {
         let Pending { id, what, .. } = self.pending.remove(at);
         let busy = |r: &Refusal| r.code == Code::ConcurrentStateChange;
         if what.awaits_answer() && outcome.as_ref().is_err_and(busy) {
-            let later = Some(self.now + SOON);
-            return self.pending.insert(at, Pending { id, what: what.unasked(), later });
+            let later = Progress::Later(what.unasked(), self.now + SOON);
+            return self.goes_on_or_ends(at, id, later);
         }
         let progress = match what {
             Waiting::Promote { promotion, stage: Stage::Answer } => self.promotion_result(promotion, outcome),
@@ -323,8 +337,8 @@ impl Resource {
                 self.disconnect_result(peer, step, outcome.map_err(|r| r.code))
             }
             Waiting::Reconnect { peer, step, sent: true } if peer == i => {
-                let (again, _) = self.disconnect_result(peer, step, outcome.map_err(|r| r.code));
-                (self.come_back(peer, again), None)
+                let again = self.disconnect_result(peer, step, outcome.map_err(|r| r.code));
+                self.come_back(peer, again)
             }
             Waiting::Demote { asked: true, .. } => self.demotion_result(outcome),
             Waiting::Down { force, leave: Leave { step, asked: Some(_) } } => {
@@ -332,20 +346,20 @@ impl Resource {
                 self.leave_peer_result(i, force, next)
             }
             Waiting::Detach { volume, step: GiveUp::Sent } => match outcome {
-                Ok(()) if !self.devices[volume].closing => (None, Some(Ok(()))),
+                Ok(()) if !self.devices[volume].closing => Progress::Ended(Ok(())),
                 Ok(()) => {
                     self.devices[volume].detach_commands.push(id);
-                    (None, None)
+                    Progress::Left
                 }
-                Err(refusal) => (None, Some(Err(self.refusal(volume, refusal.code)))),
+                Err(refusal) => Progress::Ended(Err(self.refusal(volume, refusal.code))),
             },
             Waiting::Invalidate { volume, step: GiveUp::Sent, .. } => {
-                (None, Some(outcome.map_err(|r| self.refusal(volume, r.code))))
+                Progress::Ended(outcome.map_err(|r| self.refusal(volume, r.code)))
             }
             Waiting::Verify { volume, sent: true, .. } => {
-                (None, Some(outcome.map_err(|r| self.refusal(volume, r.code))))
+                Progress::Ended(outcome.map_err(|r| self.refusal(volume, r.code)))
             }
-            other => (Some(other), None),
+            other => Progress::Waits(other),
         };
         self.goes_on_or_ends(at, id, progress);
     }
@@ -353,9 +367,10 @@ impl Resource {
     /// What a command has come to: it waits on, at this place among the others, or has its result.
     fn goes_on_or_ends(&mut self, at: usize, id: u64, progress: Progress) {
         match progress {
-            (Some(what), _) => self.pending.insert(at, Pending { id, what, later: None }),
-            (None, Some(result)) => self.end(Some(id), result),
-            (None, None) => {}
+            Progress::Waits(what) => self.pending.insert(at, Pending::new(id, what)),
+            Progress::Later(what, time) => self.pending.insert(at, Pending { id, what, later: Some(time) }),
+            Progress::Ended(result) => self.end(Some(id), result),
+            Progress::Left => {}
         }
     }
 
@@ -391,11 +406,11 @@ impl Resource {
         self.wait_for(id, Waiting::Suspend { volume: d });
     }
 
-    fn step_suspend(&mut self, volume: VolumeNr) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    fn step_suspend(&mut self, volume: VolumeNr) -> Progress {
         if self.devices[volume].local_pending > 0 {
-            return (Some(Waiting::Suspend { volume }), None);
+            return Progress::Waits(Waiting::Suspend { volume });
         }
-        (None, Some(Ok(())))
+        Progress::Ended(Ok(()))
     }
 
     fn resume_io(&mut self, id: u64, d: VolumeNr) {
@@ -426,9 +441,9 @@ impl Resource {
     fn step_down(&mut self, id: u64, force: bool, leave: Leave) -> Progress {
         if self.state.is_primary() {
             match self.step_demotion(id, false, false) {
-                (_, Some(Err(e))) => return (None, Some(Err(e))),
-                (Some(_), _) => return (Some(Waiting::Down { force, leave }), None),
-                _ => {}
+                Progress::Ended(Err(e)) => return Progress::Ended(Err(e)),
+                Progress::Waits(_) | Progress::Later(..) => return Progress::Waits(Waiting::Down { force, leave }),
+                Progress::Ended(Ok(())) | Progress::Left => {}
             }
         }
         if let Some(i) = self.connections.ids().find(|i| self.state.connection(*i) != ConnectionState::StandAlone) {
@@ -445,31 +460,28 @@ impl Resource {
             }
         }
         if attached || self.devices.values().any(|d| d.attaching.is_some()) {
-            return (Some(Waiting::Down { force, leave }), None);
+            return Progress::Waits(Waiting::Down { force, leave });
         }
         if !std::mem::replace(&mut self.stopped, true) {
             self.emit(Effect::Stopped);
         }
-        (None, Some(Ok(())))
+        Progress::Ended(Ok(()))
     }
 
     /// Going down: leaves a peer as `disconnect` does.
     fn leave_peer(&mut self, id: u64, i: NodeId, force: bool, leave: Leave) -> Progress {
-        let waits = (Some(Waiting::Down { force, leave }), None);
+        let waits = Progress::Waits(Waiting::Down { force, leave });
         match leave.asked {
             Some(at) if self.now < at + Leave::PATIENCE => waits,
             Some(_) if !force && self.peer_lives_on_this_node(i) => {
                 // Should it agree after all, this node is disconnected.
                 let unattended = u64::MAX - i.index() as u64;
-                self.pending.push(Pending {
-                    id: unattended,
-                    what: Waiting::Disconnect { peer: i, step: leave.step, sent: true },
-                    later: None,
-                });
+                let goes_on = Waiting::Disconnect { peer: i, step: leave.step, sent: true };
+                self.pending.push(Pending::new(unattended, goes_on));
                 self.hand_over_to(unattended);
                 let text = "the peer is Primary without a good disk of its own, and has not answered for 2 s whether it \
                     can do without this node: try again, or take its data away with --force";
-                (None, Some(Err(failure(Code::FailedByPeer.code(), text))))
+                Progress::Ended(Err(failure(Code::FailedByPeer.code(), text)))
             }
             Some(_) => {
                 self.stand_alone(i);
@@ -479,7 +491,7 @@ impl Resource {
                 let next = self.step_disconnect(id, i, leave.step, false);
                 match self.leave_peer_result(i, force, next) {
                     // At once: nothing else may ever come in.
-                    (Some(_), None) if self.state.connection(i) == ConnectionState::StandAlone => {
+                    Progress::Waits(_) if self.state.connection(i) == ConnectionState::StandAlone => {
                         self.step_down(id, force, Leave::WISH)
                     }
                     next => next,
@@ -491,17 +503,17 @@ impl Resource {
     /// What became of an attempt to disconnect from a peer: the next one, or the refusal, or the next peer.
     fn leave_peer_result(&mut self, i: NodeId, force: bool, next: Progress) -> Progress {
         let leave = match next {
-            (Some(Waiting::Disconnect { step, sent, .. }), _) => Leave { step, asked: sent.then_some(self.now) },
-            (_, Some(Err(e))) if !force => {
+            Progress::Waits(Waiting::Disconnect { step, sent, .. }) => Leave { step, asked: sent.then_some(self.now) },
+            Progress::Ended(Err(e)) if !force => {
                 let text = if e.code == Code::FailedByPeer.code() {
                     "its users need this node: wait for the end of the resync, or take their data away with --force"
                         .to_owned()
                 } else {
                     e.text
                 };
-                return (None, Some(Err(failure(e.code, text))));
+                return Progress::Ended(Err(failure(e.code, text)));
             }
-            (_, Some(Err(e))) => {
+            Progress::Ended(Err(e)) => {
                 let text = format!("going down although that was refused: {}", e.text);
                 self.note(Severity::Warning, None, Some(i), "left-by-force", text);
                 self.stand_alone(i);
@@ -509,7 +521,7 @@ impl Resource {
             }
             _ => Leave::WISH,
         };
-        (Some(Waiting::Down { force, leave }), None)
+        Progress::Waits(Waiting::Down { force, leave })
     }
 
     /// Would the users of the peer lose their data with this node?
@@ -554,15 +566,15 @@ impl Resource {
     }
 
     fn step_verify(&mut self, id: u64, i: NodeId, d: VolumeNr, sent: bool) -> Progress {
-        let at = |sent| (Some(Waiting::Verify { peer: i, volume: d, sent }), None);
+        let at = |sent| Progress::Waits(Waiting::Verify { peer: i, volume: d, sent });
         if sent {
             return at(sent);
         }
         match self.agree(id, &Set::Replication(i, d, Replication::VerifyS).into()) {
-            Ok(true) => (None, Some(Ok(()))),
+            Ok(true) => Progress::Ended(Ok(())),
             Ok(false) => at(true),
             Err(Refusal { code: Code::InTransientState, .. }) => at(false),
-            Err(refusal) => (None, Some(Err(self.refusal(d, refusal.code)))),
+            Err(refusal) => Progress::Ended(Err(self.refusal(d, refusal.code))),
         }
     }
 
@@ -630,12 +642,10 @@ impl Resource {
 
     pub(crate) fn command_timer(&self) -> Option<Instant> {
         let times = self.pending.iter().filter_map(|p| match p.what {
-            Waiting::Promote { stage: Stage::Later(at), .. } => Some(at),
-            Waiting::Resize(resizing) => resizing.timer(),
             Waiting::Down { leave: Leave { asked: Some(at), .. }, .. } => Some(at + Leave::PATIENCE),
             _ => None,
         });
         let later = self.pending.iter().filter_map(|p| p.later);
-        times.chain(later).chain(self.again_timer()).min()
+        times.chain(later).min()
     }
 }

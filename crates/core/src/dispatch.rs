@@ -19,7 +19,7 @@ impl Resource {
             (Socket::Data, Phase::Running) => self.queue_data(i, volume, packet, payload),
             (Socket::Data, _) => {
                 self.release(payload);
-                self.calm = false;
+                self.chores.mark();
                 self.handshake_packet(i, phase, &packet);
             }
         }
@@ -45,7 +45,7 @@ impl Resource {
 
     /// The control stream: processed at once, never behind data.
     fn control_packet(&mut self, i: NodeId, volume: VolumeNr, packet: Packet) {
-        self.calm &= is_routine(&packet);
+        self.chores.mark_unless(is_routine(&packet));
         match &packet {
             Packet::Ping => return self.send_connection(i, Socket::Control, Packet::PingAck),
             Packet::PingAck => return self.ping_acked(i),
@@ -110,7 +110,7 @@ impl Resource {
 
     /// The data stream, once nothing older is in the way.
     pub(crate) fn data_packet(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
-        self.calm &= is_routine(&packet);
+        self.chores.mark_unless(is_routine(&packet));
         match &packet {
             Packet::Barrier(nr) => return self.peer_barrier(i, *nr),
             Packet::UnplugRemote => return,

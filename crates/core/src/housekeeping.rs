@@ -1,73 +1,143 @@
-//! What the end of a turn looks after besides reads and writes: commands that wait, attaching, resync, metadata, what
-//! front ends are told.
+//! Chores: what the end of a turn looks after besides reads and writes.
 //!
-//! While a resource is *calm*, none of that has anything to do, and is left out: a turn with nothing but reads and
-//! writes would spend a quarter of its instructions here. A resource becomes calm at the end of a turn in which all of
-//! it was looked after and nothing is left that goes on by itself, nor by time. Every input ends that but the time, a
-//! request, and a packet or the end of a disk operation that is routine ([`is_routine`], [`Op::is_routine`]); and so
-//! does every change of a state or of the superblock, wherever it comes from. With debug assertions, as in the
-//! simulator, every other resource does nevertheless what could be left out, and it must come to nothing.
+//! A chore is due in each turn as long as it goes on by itself ([`Resource::goes_on`]). All of them are due once after
+//! every input but the time, a request, and a packet or the end of a disk operation that is routine ([`is_routine`],
+//! [`Op::is_routine`]); and after every change of a state or of the superblock, wherever it comes from. So nothing is
+//! due in a turn with nothing but reads and writes, which would spend a quarter of its instructions here. With debug
+//! assertions, as in the simulator, nodes of odd numbers try what is not due, and it must come to nothing.
 
 use crate::Resource;
 use crate::api::Effect;
-use crate::connection::{Connection, PeerDevice};
+use crate::connection::PeerDevice;
 use crate::decide::state::Replication;
 use crate::device::Device;
-use crate::dialect9::Loss;
 use crate::resource::Op;
 use meta::DeviceFlags;
-use units::{NodeId, VolumeNr};
+use units::{Instant, NodeId, VolumeNr};
 use wire::Packet;
+
+/// In the order in which they are done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Chore {
+    /// Which resync waits for which.
+    Dependencies,
+    /// What three nodes must know of each other.
+    Mesh,
+    /// Resyncs, verifies, repairs.
+    Copying,
+    Attach,
+    /// To be Primary as before this process.
+    Again,
+    Commands,
+    /// Metadata, and what front ends are told of the devices.
+    Disks,
+}
+
+impl Chore {
+    const ALL: [Chore; 7] = {
+        use Chore::*;
+        [Dependencies, Mesh, Copying, Attach, Again, Commands, Disks]
+    };
+}
+
+/// Those that are due at the end of the turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Chores(u8);
+
+impl Default for Chores {
+    fn default() -> Chores {
+        Chores::NONE.with(Chore::ALL.into_iter())
+    }
+}
+
+impl Chores {
+    const NONE: Chores = Chores(0);
+
+    /// Something has happened that any of them may have to do with.
+    pub(crate) fn mark(&mut self) {
+        *self = Chores::default();
+    }
+
+    pub(crate) fn mark_unless(&mut self, is_routine: bool) {
+        if !is_routine {
+            self.mark();
+        }
+    }
+
+    fn with(self, chores: impl Iterator<Item = Chore>) -> Chores {
+        Chores(chores.fold(self.0, |all, chore| all | 1 << chore as u8))
+    }
+
+    fn has(self, chore: Chore) -> bool {
+        self.0 & 1 << chore as u8 != 0
+    }
+
+    fn take(&mut self, chore: Chore) -> bool {
+        let due = self.has(chore);
+        self.0 &= !(1 << chore as u8);
+        due
+    }
+
+    fn each(self) -> impl Iterator<Item = Chore> {
+        Chore::ALL.into_iter().filter(move |chore| self.has(*chore))
+    }
+}
 
 impl Resource {
     /// The end of a turn, after reads and writes.
     pub(crate) fn keep_house(&mut self) {
-        if self.calm {
-            for d in self.devices.ids() {
-                self.pump_al(d);
-            }
+        if self.chores == Chores::NONE {
+            self.devices.ids().for_each(|d| self.pump_al(d));
+        } else {
+            self.do_chores();
         }
-        if !self.calm || self.doubts_calm {
-            self.look_after_everything();
+        if cfg!(debug_assertions) && self.cfg.node.index() % 2 == 1 {
+            self.try_idle_chores();
         }
         if std::mem::take(&mut self.status_changed) {
             self.emit(Effect::StatusChanged);
         }
     }
 
-    /// Does what is due, and decides whether the resource is calm from now on.
-    fn look_after_everything(&mut self) {
-        let (calm, effects) = (self.calm, self.effects.len());
-        self.look_after_each();
-        debug_assert!(
-            !calm || self.calm && self.effects.len() == effects,
-            "a calm resource had something to do: {:?}",
-            self.effects.iter().skip(effects).collect::<Vec<_>>()
-        );
-        self.calm = self.is_settled();
-        debug_assert!(!calm || self.calm, "a calm resource is not settled");
+    /// What one of them changes is marked: those behind it have to do with it now, those before it in the next turn.
+    fn do_chores(&mut self) {
+        for chore in Chore::ALL {
+            if self.chores.take(chore) {
+                self.do_chore(chore);
+            } else if chore == Chore::Disks {
+                self.devices.ids().for_each(|d| self.pump_al(d));
+            }
+        }
+        self.chores = self.chores.with(Chore::ALL.into_iter().filter(|chore| self.goes_on(*chore)));
     }
 
-    fn look_after_each(&mut self) {
-        self.follow_dependencies();
-        self.tell_of_lost_primaries();
-        self.reconcile();
-        self.check_lagging();
-        for i in self.connections.ids() {
-            self.leave_ahead(i);
-            self.repair_after_reconnect(i);
-            self.pump_resync(i);
-        }
-        for d in self.devices.ids() {
-            self.pump_attach(d);
-        }
-        self.pump_again();
-        self.pump_commands();
-        self.pump_disks();
-        // A disk that is let go of may have nothing left to write as of now: nothing else may ever come in.
-        if self.devices.ids().any(|d| self.devices[d].closing && self.metadata_idle(d)) {
-            self.pump_commands();
-            self.pump_disks();
+    fn do_chore(&mut self, chore: Chore) {
+        match chore {
+            Chore::Dependencies => self.follow_dependencies(),
+            Chore::Mesh => {
+                self.check_survivors();
+                self.tell_of_lost_primaries();
+                self.reconcile();
+                self.check_lagging();
+            }
+            Chore::Copying => {
+                for i in self.connections.ids() {
+                    self.leave_ahead(i);
+                    self.repair_after_reconnect(i);
+                    self.pump_resync(i);
+                }
+            }
+            Chore::Attach => self.devices.ids().for_each(|d| self.pump_attach(d)),
+            Chore::Again => self.pump_again(),
+            Chore::Commands => self.pump_commands(),
+            Chore::Disks => {
+                self.pump_disks();
+                // A disk that is let go of may have nothing left to write as of now: nothing else may ever come in.
+                if self.devices.ids().any(|d| self.devices[d].closing && self.metadata_idle(d)) {
+                    self.pump_commands();
+                    self.pump_disks();
+                }
+            }
         }
     }
 
@@ -79,32 +149,72 @@ impl Resource {
         }
     }
 
-    /// Is nothing left that goes on by itself?
-    fn is_settled(&self) -> bool {
-        let device = |(d, dev): (VolumeNr, &Device)| {
-            let backing = dev.backing.as_ref();
-            // The mark of a former Primary goes when its writes are accounted for.
-            let marked =
-                !self.state.is_primary() && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
-            let full_sync = backing.is_some_and(|b| b.full_sync);
-            !marked
-                && !full_sync
-                && !dev.will_be_logged()
-                && !dev.closing
-                && dev.attaching.is_none()
-                && self.metadata_idle(d)
-        };
-        let pair = |i: NodeId, d: VolumeNr, p: &PeerDevice| {
-            let at_rest = !self.state.is_connected(i) || self.state.replication(i, d) == Replication::Established;
-            at_rest && !p.repair.is_wanted() && p.resync.is_idle()
-        };
-        let connection = |(i, c): (NodeId, &Connection)| {
-            c.asked_later.is_none() && c.loss == Loss::Told && c.peer_devices.iter().all(|(d, p)| pair(i, d, p))
-        };
-        self.pending.is_empty()
-            && self.again.is_none()
-            && self.devices.iter().all(device)
-            && self.connections.iter().all(connection)
+    /// Is something left of it that goes on by itself, or by time, or waits for the end of reads and writes?
+    fn goes_on(&self, chore: Chore) -> bool {
+        match chore {
+            Chore::Dependencies => false,
+            Chore::Mesh => {
+                let lags = self.devices.values().any(|dev| dev.lags_since.is_some());
+                lags || self.awaits_survivors()
+            }
+            Chore::Copying => {
+                self.connections.iter().any(|(i, c)| c.peer_devices.iter().any(|(d, pair)| self.copies_on(i, d, pair)))
+            }
+            Chore::Attach => self.devices.values().any(|dev| dev.attaching.is_some()),
+            Chore::Again => self.again.is_some(),
+            Chore::Commands => {
+                let asked_later = self.connections.values().any(|c| c.asked_later.is_some());
+                asked_later || !self.pending.is_empty() || self.devices.values().any(|dev| dev.closing)
+            }
+            Chore::Disks => self.devices.iter().any(|(d, dev)| self.writes_on(d, dev)),
+        }
+    }
+
+    fn copies_on(&self, i: NodeId, d: VolumeNr, pair: &PeerDevice) -> bool {
+        let at_rest = !self.state.is_connected(i) || self.state.replication(i, d) == Replication::Established;
+        !at_rest || pair.repair.is_wanted() || !pair.resync.is_idle()
+    }
+
+    fn writes_on(&self, d: VolumeNr, dev: &Device) -> bool {
+        let backing = dev.backing.as_ref();
+        // The mark of a former Primary goes when its writes are accounted for.
+        let marked = !self.state.is_primary() && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
+        marked || backing.is_some_and(|b| b.full_sync) || dev.will_be_logged() || !self.metadata_idle(d)
+    }
+
+    /// When something is to be done about it because time passes.
+    fn chore_timer(&self, chore: Chore) -> Option<Instant> {
+        match chore {
+            Chore::Dependencies | Chore::Disks => None,
+            Chore::Mesh => [self.survivors_timer(), self.lagging_timer()].into_iter().flatten().min(),
+            Chore::Copying => self.connections.ids().filter_map(|i| self.copying_timer(i)).min(),
+            Chore::Attach => self.attach_timer(),
+            Chore::Again => self.again_timer(),
+            Chore::Commands => self.command_timer(),
+        }
+    }
+
+    fn copying_timer(&self, i: NodeId) -> Option<Instant> {
+        let timers = [self.resync_timer(i), self.congestion_timer(i), self.repair_timer(i), self.resync_overdue(i)];
+        timers.into_iter().flatten().min()
+    }
+
+    /// When the first chore is due without anything happening.
+    pub(crate) fn next_chore(&self) -> Option<Instant> {
+        self.chores.each().filter_map(|chore| self.chore_timer(chore)).min()
+    }
+
+    /// What is not due has nothing to do, and will have nothing to do by itself.
+    fn try_idle_chores(&mut self) {
+        let (due, effects) = (self.chores, self.effects.len());
+        for chore in Chore::ALL.into_iter().filter(|chore| !due.has(*chore)) {
+            self.do_chore(chore);
+            let done = self.effects.iter().skip(effects).collect::<Vec<_>>();
+            assert!(done.is_empty() && self.chores == due, "{chore:?} was not due, and had to do: {done:?}");
+            assert!(!self.goes_on(chore), "{chore:?} goes on, and is not due");
+            let timer = self.chore_timer(chore);
+            assert!(timer.is_none(), "{chore:?} is not due, and waits for {timer:?}");
+        }
     }
 }
 

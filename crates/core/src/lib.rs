@@ -107,6 +107,7 @@ mod slab;
 mod snapshot;
 mod splitting;
 mod state;
+mod timers;
 mod transfer_log;
 
 pub use api::*;

@@ -3,7 +3,7 @@
 
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState, ConnectionState as Lost, Effect, Event, LinkDown, Severity};
-use crate::connection::{Connection, Link, Phase};
+use crate::connection::Phase;
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
@@ -304,58 +304,41 @@ impl Resource {
         self.ping_answered(i);
     }
 
-    pub(crate) fn check_timers(&mut self) {
-        for i in self.connections.ids() {
-            self.check_link(i);
-        }
-        for d in self.devices.ids() {
-            self.check_disk_timeout(d);
-        }
-        self.check_transaction();
-        self.check_positions();
-        self.check_survivors();
-        self.check_lagging();
+    /// When the peer is to be asked whether it lives, or must have answered that.
+    pub(crate) fn ping_timer(&self, i: NodeId) -> Instant {
+        let c = &self.connections[i];
+        c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |sent| sent + c.cfg.ping_timeout)
     }
 
-    fn check_link(&mut self, i: NodeId) {
-        let now = self.now;
-        self.connect_again_if_due(i);
-        if self.check_handshake9(i) {
-            return;
-        }
-        let c = &self.connections[i];
-        let Some(link) = &c.link else { return };
-        if let Some(limit) = handshake_deadline(link, c.cfg.ping_timeout) {
-            if now >= limit {
-                let text = "the peer did not answer the handshake in time".to_owned();
-                self.drop_link(i, Lost::Timeout, "handshake-timeout", text);
-            }
-            return;
-        }
-        if self.number_is_overdue(i) {
-            let text = "a sequence number before that of a write did not come within ping-timeout".to_owned();
-            return self.protocol_error(i, "missing-number", text);
-        }
-        if let Some(sent) = c.ping_sent {
-            if now >= sent + c.cfg.ping_timeout && c.last_heard <= sent {
+    pub(crate) fn ping_due(&mut self, i: NodeId) {
+        let c = &mut self.connections[i];
+        match c.ping_sent {
+            None => self.send_ping(i),
+            // Something else was heard: alive (but the answer is still awaited by whoever asked).
+            Some(sent) if c.last_heard > sent => c.ping_sent = None,
+            Some(_) => {
                 let text = "no answer to a ping within ping-timeout".to_owned();
-                return self.drop_link(i, Lost::NetworkFailure, "ping-timeout", text);
+                self.drop_link(i, Lost::NetworkFailure, "ping-timeout", text);
             }
-            if c.last_heard > sent && now >= sent + c.cfg.ping_timeout {
-                // Something else was heard: alive (but the answer is still awaited by whoever asked).
-                self.connections[i].ping_sent = None;
-            }
-        } else if now >= c.last_heard + c.cfg.ping_int {
-            self.send_ping(i);
         }
-        self.check_unanswered_attach(i);
-        self.check_unanswered_change(i);
-        self.check_overdue(i);
+    }
+
+    /// Until when the peer must have taken the next step of the handshake; `None` when that is over. A kernel reads the
+    /// control stream only from then on, and would take the header of an earlier ping for one of the agreed version.
+    pub(crate) fn handshake_timer(&self, i: NodeId) -> Option<Instant> {
+        let c = &self.connections[i];
+        let link = c.link.as_ref().filter(|link| link.phase < Phase::Running)?;
+        Some(link.phase_since + times(c.cfg.ping_timeout, 4))
+    }
+
+    pub(crate) fn handshake_overdue(&mut self, i: NodeId) {
+        let text = "the peer did not answer the handshake in time".to_owned();
+        self.drop_link(i, Lost::Timeout, "handshake-timeout", text);
     }
 
     /// Until when the peer must have said what a disk that is attached beside it is good for: `ko-count` times
     /// `timeout`, as for a request; without `ko-count` seven times.
-    fn attach_deadline(&self, i: NodeId) -> Option<(Instant, VolumeNr)> {
+    pub(crate) fn attach_deadline(&self, i: NodeId) -> Option<(Instant, VolumeNr)> {
         let waiting = self.devices.iter().filter(|(d, _)| {
             let answered = self.state.disk(*d) != DiskState::Negotiating;
             !answered && self.state.replicates(i, *d)
@@ -366,8 +349,8 @@ impl Resource {
 
     /// The peer does not answer an attach: 8.4.11 and 9.3.3 may take no notice of one. A new handshake compares the
     /// disks anew. But not if that took away the only copy that users have.
-    fn check_unanswered_attach(&mut self, i: NodeId) {
-        let Some((_, d)) = self.attach_deadline(i).filter(|(limit, _)| self.now >= *limit) else { return };
+    pub(crate) fn attach_unanswered(&mut self, i: NodeId) {
+        let Some((_, d)) = self.attach_deadline(i) else { return };
         if self.state.is_primary() {
             let text = "the peer has not said what the disk that is being attached is good for: it is detached";
             self.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
@@ -378,24 +361,22 @@ impl Resource {
     }
 
     /// Until when the peer must have answered a change that it was asked to agree to.
-    fn change_deadline(&self, i: NodeId) -> Option<Instant> {
+    pub(crate) fn change_deadline(&self, i: NodeId) -> Option<Instant> {
         Some(self.asked_since(i)? + self.patience_with_answers(i))
     }
 
     /// The peer answers pings, but not what it is asked to agree to. Commands wait for that, and nothing would tell a
     /// late answer from that to the next question.
-    fn check_unanswered_change(&mut self, i: NodeId) {
-        if self.change_deadline(i).is_none_or(|limit| self.now < limit) {
-            return;
-        }
+    pub(crate) fn change_unanswered(&mut self, i: NodeId) {
         let limit = self.patience_with_answers(i);
         let text = format!("a state change that the peer must agree to, unanswered for {} s", limit.0 / 1_000_000_000);
         self.drop_link(i, Lost::Timeout, "change-unanswered", text);
     }
 
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
-    fn check_overdue(&mut self, i: NodeId) {
-        let Some(limit) = self.patience(i) else { return };
+    pub(crate) fn check_overdue(&mut self, i: NodeId) {
+        let running = self.connections[i].link.as_ref().is_some_and(|link| link.phase == Phase::Running);
+        let Some(limit) = self.patience(i).filter(|_| running) else { return };
         let now = self.now;
         let c = &self.connections[i];
         if now < c.established_at + limit {
@@ -432,67 +413,21 @@ impl Resource {
         oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
     }
 
-    /// What is looked after at the end of a turn, and goes on by time.
-    fn timers_of_others(&self) -> Option<Instant> {
-        let connection = |(i, c): (NodeId, &Connection)| {
-            let limit = self.patience(i).filter(|_| c.link.is_some());
-            let deadline =
-                limit.and_then(|limit| self.resync_deadline(i, limit).map(|t| t.max(c.established_at + limit)));
-            [self.resync_timer(i), self.congestion_timer(i), self.repair_timer(i), deadline].into_iter().flatten().min()
-        };
-        let connections = self.connections.iter().filter_map(connection);
-        connections.chain(self.command_timer()).min()
+    /// When it is worth looking for requests that are too old.
+    pub(crate) fn overdue_timer(&self, i: NodeId) -> Option<Instant> {
+        let c = &self.connections[i];
+        let (limit, oldest) = self.patience(i).zip(c.log.oldest_since())?;
+        // The front may be one that nobody waits for any more: not twice at once.
+        let again = c.overdue_checked + Duration(limit.0 / 2);
+        Some((oldest + limit).max(c.established_at + limit).max(again))
     }
 
-    pub(crate) fn next_timer(&self) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        let mut at = |t: Option<Instant>| {
-            if let Some(t) = t {
-                next = Some(next.map_or(t, |n| n.min(t)));
-            }
-        };
-        for (i, c) in self.connections.iter() {
-            let Some(link) = &c.link else { continue };
-            if let Some(limit) = handshake_deadline(link, c.cfg.ping_timeout) {
-                at(Some(limit));
-                continue;
-            }
-            at(self.handshake9_timers(i));
-            at(self.attach_deadline(i).map(|(limit, _)| limit));
-            at(self.change_deadline(i));
-            at(c.held.number_missing().map(|since| since + c.cfg.ping_timeout));
-            at(Some(c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |s| s + c.cfg.ping_timeout)));
-            if let (Some(limit), Some(oldest)) = (self.patience(i), c.log.oldest_since()) {
-                // The front may be one that nobody waits for any more: not twice at once.
-                let again = c.overdue_checked + Duration(limit.0 / 2);
-                at(Some((oldest + limit).max(c.established_at + limit).max(again)));
-            }
-        }
-        for dev in self.devices.values() {
-            if let (Some(limit), true) = (dev.disk_timeout(), dev.is_busy()) {
-                // Coarse: looked at twice per limit.
-                at(Some(self.now + Duration(limit.0 / 2 + 1)));
-            }
-        }
-        at(self.epoch.barriers_due());
-        at(self.transaction_timer());
-        at(self.attach_timer());
-        at(self.positions_timer());
-        at(self.survivors_timer());
-        at(self.lagging_timer());
-        if !self.calm || self.doubts_calm {
-            let others = self.timers_of_others();
-            debug_assert!(!self.calm || others.is_none(), "a calm resource waits for {others:?}");
-            at(others);
-        }
-        next
+    /// When a request of a resync is too old.
+    pub(crate) fn resync_overdue(&self, i: NodeId) -> Option<Instant> {
+        let c = &self.connections[i];
+        let limit = self.patience(i).filter(|_| c.link.is_some())?;
+        self.resync_deadline(i, limit).map(|at| at.max(c.established_at + limit))
     }
-}
-
-/// Until when the peer must have taken the next step of the handshake; `None` when that is over. A kernel reads the
-/// control stream only from then on, and would take the header of an earlier ping for one of the agreed version.
-fn handshake_deadline(link: &Link, ping_timeout: Duration) -> Option<Instant> {
-    (link.phase < Phase::Running).then(|| link.phase_since + times(ping_timeout, 4))
 }
 
 fn times(d: Duration, n: u64) -> Duration {

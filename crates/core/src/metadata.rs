@@ -177,7 +177,7 @@ impl Device {
 impl Resource {
     /// The superblock in memory changed: it is written at the end of the turn.
     pub(crate) fn md_changed(&mut self, d: VolumeNr) {
-        self.calm = false;
+        self.chores.mark();
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.wanted += 1;
         }
@@ -208,7 +208,7 @@ impl Resource {
 
     /// All changed bitmap pages shall go to disk.
     pub(crate) fn write_bitmap(&mut self, d: VolumeNr) {
-        self.calm = false;
+        self.chores.mark();
         if let Some(b) = &mut self.devices[d].backing {
             b.writer.all_pages = true;
         }
@@ -312,7 +312,7 @@ impl Resource {
 
     /// `flush`: the page may call blocks equal whose data is in the disk's cache yet.
     fn emit_bitmap_page(&mut self, d: VolumeNr, page: u64, flush: bool) {
-        self.calm = false;
+        self.chores.mark();
         let coming = self.slot_of_source(d);
         let dev = &mut self.devices[d];
         let flush = flush && dev.cfg.as_ref().is_some_and(|c| c.md_flushes);

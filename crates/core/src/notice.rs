@@ -86,7 +86,7 @@ impl Resource {
         event: Event,
         text: String,
     ) {
-        self.calm = false;
+        self.chores.mark();
         let volume = d.map(|d| self.devices[d].volume);
         let peer = i.map(|i| self.connections[i].cfg.peer);
         let notice = Notice { severity, volume, peer, reason, text, event };

@@ -131,7 +131,7 @@ impl Resource {
     fn copy_by_resync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         if self.mark_out_of_sync(i, d, range) > 0 {
             self.connections[i].peer_devices[d].repair.wanted(self.now);
-            self.calm = false;
+            self.chores.mark();
         }
     }
 

@@ -10,6 +10,7 @@ use crate::connection::Connection;
 use crate::decide::state::State;
 use crate::device::Device;
 use crate::dialect9::Positions;
+use crate::housekeeping::Chores;
 use crate::members::{Peers, Volumes};
 use crate::peer_write::PeerWrite;
 use crate::request::Request;
@@ -44,10 +45,7 @@ pub struct Resource {
     pub(crate) starts: Counters,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) status_changed: bool,
-    /// Nothing but reads and writes happens ([`crate::housekeeping`]).
-    pub(crate) calm: bool,
-    /// What a calm resource leaves out is done nevertheless, and must come to nothing.
-    pub(crate) doubts_calm: bool,
+    pub(crate) chores: Chores,
     pub(crate) decisions: VecDeque<(Instant, Notice)>,
     pub(crate) pending: Vec<Pending>,
     /// The change that other nodes must agree to, or this one.
@@ -120,8 +118,7 @@ impl Resource {
             starts: Counters::default(),
             effects: VecDeque::new(),
             status_changed: true,
-            calm: false,
-            doubts_calm: cfg!(debug_assertions) && seed.is_multiple_of(2),
+            chores: Chores::default(),
             decisions: VecDeque::new(),
             pending: Vec::new(),
             transaction: None,
@@ -229,7 +226,7 @@ impl Resource {
     pub fn on_disk_done(&mut self, now: Instant, done: DiskDone) {
         self.now = now;
         let Some(op) = self.ops.remove(done.op.0) else { return self.release(done.data) };
-        self.calm &= done.result.is_ok() && op.is_routine();
+        self.chores.mark_unless(done.result.is_ok() && op.is_routine());
         let result = done.result.map_err(|e| match e {
             DiskError::Io => IoError::Io,
             DiskError::NoSpace => IoError::NoSpace,
@@ -368,7 +365,7 @@ impl Resource {
     /// Takes in something that is no routine.
     fn begin(&mut self, now: Instant) {
         self.now = now;
-        self.calm = false;
+        self.chores.mark();
     }
 
     pub(crate) fn emit(&mut self, effect: Effect) {

@@ -180,7 +180,7 @@ impl Resource {
 
     /// The one place that a state is stored. Returns what it was.
     fn store(&mut self, new: State) -> State {
-        self.calm = false;
+        self.chores.mark();
         self.status_changed = true;
         std::mem::replace(&mut self.state, new)
     }

@@ -1,8 +1,8 @@
 //! Connecting and disconnecting on command (`docs/spec/connection-and-state.md` 3.1).
 
-use super::Waiting;
+use super::{Progress, Waiting};
 use crate::Resource;
-use crate::api::{CommandError, ConnectionState};
+use crate::api::ConnectionState;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{DisconnectStep, Kind, Refusal};
@@ -47,25 +47,25 @@ impl Resource {
         );
     }
 
-    pub(super) fn step_reconnect(&mut self, id: u64, i: NodeId, step: DisconnectStep, sent: bool) -> Option<Waiting> {
+    pub(super) fn step_reconnect(&mut self, id: u64, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
         if !self.state.is_connected(i) {
             // It was lost, and is connecting again by itself, or somebody wants it to be disconnected.
-            return None;
+            return Progress::Left;
         }
-        let (again, _) = self.step_disconnect(id, i, step, sent);
+        let again = self.step_disconnect(id, i, step, sent);
         self.come_back(i, again)
     }
 
     /// Disconnected: connects. Or the next step towards it. If the peer does not let go, all stays as it is.
-    pub(super) fn come_back(&mut self, i: NodeId, again: Option<Waiting>) -> Option<Waiting> {
-        if let Some(Waiting::Disconnect { peer, step, sent }) = again {
-            return Some(Waiting::Reconnect { peer, step, sent });
+    pub(super) fn come_back(&mut self, i: NodeId, again: Progress) -> Progress {
+        if let Progress::Waits(Waiting::Disconnect { peer, step, sent }) = again {
+            return Progress::Waits(Waiting::Reconnect { peer, step, sent });
         }
         if self.state.connection(i) == ConnectionState::StandAlone {
             self.happened(Set::Connection(i, ConnectionState::Unconnected));
             self.start_connecting(i, Duration(0));
         }
-        None
+        Progress::Left
     }
 
     pub(super) fn disconnect(&mut self, id: u64, i: NodeId, force: bool) {
@@ -76,22 +76,16 @@ impl Resource {
         self.wait_for(id, Waiting::Disconnect { peer: i, step, sent: false });
     }
 
-    pub(super) fn step_disconnect(
-        &mut self,
-        id: u64,
-        i: NodeId,
-        step: DisconnectStep,
-        sent: bool,
-    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    pub(super) fn step_disconnect(&mut self, id: u64, i: NodeId, step: DisconnectStep, sent: bool) -> Progress {
         if self.state.connection(i) == ConnectionState::StandAlone {
-            return (None, Some(Ok(())));
+            return Progress::Ended(Ok(()));
         }
         if sent {
-            return (Some(Waiting::Disconnect { peer: i, step, sent }), None);
+            return Progress::Waits(Waiting::Disconnect { peer: i, step, sent });
         }
         if step == DisconnectStep::Forced {
             self.stand_alone(i);
-            return (None, Some(Ok(())));
+            return Progress::Ended(Ok(()));
         }
         let mut change = Change::from(Set::Connection(i, ConnectionState::Disconnecting));
         for d in self.devices.ids() {
@@ -106,7 +100,7 @@ impl Resource {
         {
             return match self.disconnect_result(i, step, Err(code)) {
                 // At once: nothing else may ever come in. Once only, lest two steps lead to each other.
-                (Some(Waiting::Disconnect { step: next, .. }), None)
+                Progress::Waits(Waiting::Disconnect { step: next, .. })
                     if step == DisconnectStep::Plain || next == DisconnectStep::Forced =>
                 {
                     self.step_disconnect(id, i, next, false)
@@ -116,31 +110,26 @@ impl Resource {
         }
         if !self.state.is_connected(i) {
             self.stand_alone(i);
-            return (None, Some(Ok(())));
+            return Progress::Ended(Ok(()));
         }
         let asked = self.ask(id, i, None, change);
-        (Some(Waiting::Disconnect { peer: i, step, sent: asked }), None)
+        Progress::Waits(Waiting::Disconnect { peer: i, step, sent: asked })
     }
 
-    pub(super) fn disconnect_result(
-        &mut self,
-        i: NodeId,
-        step: DisconnectStep,
-        outcome: Result<(), Code>,
-    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
+    pub(super) fn disconnect_result(&mut self, i: NodeId, step: DisconnectStep, outcome: Result<(), Code>) -> Progress {
         if outcome.is_ok() {
             self.stand_alone(i);
-            return (None, Some(Ok(())));
+            return Progress::Ended(Ok(()));
         }
         let code = outcome.err().unwrap_or(Code::Success);
         if code == Code::FailedByPeer && !self.state.is_connected(i) {
             // The link is lost: nobody is left to refuse.
-            return (Some(Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false }), None);
+            return Progress::Waits(Waiting::Disconnect { peer: i, step: DisconnectStep::Plain, sent: false });
         }
         match crate::decide::rules::next_disconnect_step(step, code, self.state.connection(i)) {
-            DisconnectStep::Done => (None, Some(Ok(()))),
-            DisconnectStep::Failed => (None, Some(Err(self.refusal(self.devices.first(), code)))),
-            next => (Some(Waiting::Disconnect { peer: i, step: next, sent: false }), None),
+            DisconnectStep::Done => Progress::Ended(Ok(())),
+            DisconnectStep::Failed => Progress::Ended(Err(self.refusal(self.devices.first(), code))),
+            next => Progress::Waits(Waiting::Disconnect { peer: i, step: next, sent: false }),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Detach, invalidate, generations and size on command (`docs/spec/connection-and-state.md` 11.4, 12).
 
-use super::{Copied, GiveUp, Waiting};
+use super::{Copied, GiveUp, Progress, Waiting};
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState};
 use crate::connection::Connection;
@@ -56,18 +56,13 @@ impl Resource {
         !self.devices[d].detach_commands.is_empty() || self.pending.iter().any(|p| wants(&p.what))
     }
 
-    pub(super) fn step_detach(
-        &mut self,
-        id: u64,
-        d: VolumeNr,
-        step: GiveUp,
-    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
-        let at = |step| (Some(Waiting::Detach { volume: d, step }), None);
+    pub(super) fn step_detach(&mut self, id: u64, d: VolumeNr, step: GiveUp) -> Progress {
+        let at = |step| Progress::Waits(Waiting::Detach { volume: d, step });
         if step == GiveUp::Sent {
             return at(step);
         }
         if !self.can_detach(d) {
-            return (None, Some(Ok(())));
+            return Progress::Ended(Ok(()));
         }
         let change = Change::from(Set::Disk(d, DiskState::Failed));
         if self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(d) {
@@ -76,11 +71,11 @@ impl Resource {
         match self.agree(id, &change) {
             Ok(true) => {
                 self.devices[d].detach_commands.push(id);
-                (None, None)
+                Progress::Left
             }
             Ok(false) => at(GiveUp::Sent),
             Err(Refusal { code: Code::InTransientState, .. }) => at(GiveUp::Wish),
-            Err(refusal) => (None, Some(Err(self.refusal(d, refusal.code)))),
+            Err(refusal) => Progress::Ended(Err(self.refusal(d, refusal.code))),
         }
     }
 
@@ -141,29 +136,29 @@ impl Resource {
         d: VolumeNr,
         (remote, copied): (Option<NodeId>, Copied),
         step: GiveUp,
-    ) -> (Option<Waiting>, Option<Result<(), CommandError>>) {
-        let at = |step| (Some(Waiting::Invalidate { volume: d, remote, copied, step }), None);
+    ) -> Progress {
+        let at = |step| Progress::Waits(Waiting::Invalidate { volume: d, remote, copied, step });
         if step == GiveUp::Sent {
             return at(step);
         }
         if let Err(refusal) = self.has_disk(d) {
-            return (None, Some(Err(refusal)));
+            return Progress::Ended(Err(refusal));
         }
         let partner = remote.or_else(|| self.source_to_copy_from(d));
         if copied == Copied::Marked
             && let Err(refusal) = self.copies_marked(partner)
         {
-            return (None, Some(Err(refusal)));
+            return Progress::Ended(Err(refusal));
         }
         let alone = self.connections.ids().all(|i| self.state.connection(i) == ConnectionState::StandAlone);
         if alone && remote.is_some() == self.state.is_primary() {
             partner.into_iter().for_each(|i| self.mark_all(i, d));
             let bad =
                 remote.map_or(Set::Disk(d, DiskState::Inconsistent), |i| Set::PeerDisk(i, d, DiskState::Inconsistent));
-            return (None, Some(self.change(bad, Kind::Fact).map_err(|r| self.refusal(d, r.code))));
+            return Progress::Ended(self.change(bad, Kind::Fact).map_err(|r| self.refusal(d, r.code)));
         }
         let Some(i) = partner else {
-            return (None, Some(Err(self.refusal(d, Code::NeedConnection))));
+            return Progress::Ended(Err(self.refusal(d, Code::NeedConnection)));
         };
         let starting = match (copied, remote) {
             (Copied::All, Some(_)) => Replication::StartingSyncS,
@@ -174,16 +169,16 @@ impl Resource {
         let change = Change::from(Set::Replication(i, d, starting));
         if remote.is_none() && self.in_mesh9() && self.state.is_primary() {
             let text = "among several peers a Primary is not brought up to date: make it Secondary first";
-            return (None, Some(Err(failure(Code::NotSupported.code(), text))));
+            return Progress::Ended(Err(failure(Code::NotSupported.code(), text)));
         }
         if remote.is_none() && self.would_be(&change, Kind::Wish).is_ok() && !self.peer_has_all(d) {
             return at(GiveUp::Draining);
         }
         match self.agree(id, &change) {
-            Ok(true) => (None, Some(Ok(()))),
+            Ok(true) => Progress::Ended(Ok(())),
             Ok(false) => at(GiveUp::Sent),
             Err(Refusal { code: Code::InTransientState, .. }) => at(GiveUp::Wish),
-            Err(refusal) => (None, Some(Err(self.refusal(d, refusal.code)))),
+            Err(refusal) => Progress::Ended(Err(self.refusal(d, refusal.code))),
         }
     }
 

@@ -21,23 +21,8 @@ pub(crate) struct Resizing {
     flags: ResizeFlags,
     /// Then it fails, if others are in its way.
     until: Instant,
-    step: Step,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
-    Ask,
     /// All were asked.
-    Asked,
-    /// Another transaction was under way.
-    Later(Instant),
-}
-
-impl Resizing {
-    /// When it is tried again.
-    pub(super) fn timer(&self) -> Option<Instant> {
-        if let Step::Later(at) = self.step { Some(at) } else { None }
-    }
+    asked: bool,
 }
 
 impl Resource {
@@ -48,7 +33,7 @@ impl Resource {
             Err(refusal) => self.end(Some(id), Err(refusal)),
             Ok(()) if nine => {
                 let until = self.now + PATIENCE;
-                self.wait_for(id, Waiting::Resize(Resizing { volume: d, flags, until, step: Step::Ask }));
+                self.wait_for(id, Waiting::Resize(Resizing { volume: d, flags, until, asked: false }));
             }
             Ok(()) => {
                 let (size, _) = sizes::usable(&self.size_limits(d));
@@ -80,22 +65,19 @@ impl Resource {
     }
 
     pub(super) fn step_resize(&mut self, id: u64, resizing: Resizing) -> Progress {
-        let goes_on = |step| (Some(Waiting::Resize(Resizing { step, ..resizing })), None);
-        match resizing.step {
-            Step::Asked if self.asks_for_size(id) => return goes_on(Step::Asked),
-            // Another command has ended it.
-            Step::Asked => return self.resize_later(resizing),
-            Step::Later(at) if self.now < at => return goes_on(resizing.step),
-            Step::Ask | Step::Later(_) => {}
+        let asked = Progress::Waits(Waiting::Resize(Resizing { asked: true, ..resizing }));
+        if resizing.asked {
+            // If not, another command has ended it.
+            return if self.asks_for_size(id) { asked } else { self.resize_later(resizing) };
         }
         // Disks and peers may have come and gone meanwhile.
         let d = resizing.volume;
         if let Err(refusal) = self.has_disk(d).and_then(|()| self.may_resize(d, resizing.flags, true)) {
-            return (None, Some(Err(refusal)));
+            return Progress::Ended(Err(refusal));
         }
         match self.ask_for_size(id, d, resizing.flags) {
-            Some(result) => (None, Some(result)),
-            None if self.asks_for_size(id) => goes_on(Step::Asked),
+            Some(result) => Progress::Ended(result),
+            None if self.asks_for_size(id) => asked,
             None => self.resize_later(resizing),
         }
     }
@@ -103,10 +85,9 @@ impl Resource {
     fn resize_later(&self, resizing: Resizing) -> Progress {
         if self.now >= resizing.until {
             let text = "the nodes do not come to agree on something else: try again";
-            return (None, Some(Err(failure(Code::ConcurrentStateChange.code(), text))));
+            return Progress::Ended(Err(failure(Code::ConcurrentStateChange.code(), text)));
         }
-        let step = Step::Later(self.now + SOON);
-        (Some(Waiting::Resize(Resizing { step, ..resizing })), None)
+        Progress::Later(Waiting::Resize(Resizing { asked: false, ..resizing }), self.now + SOON)
     }
 
     /// What came of asking all.
@@ -116,7 +97,7 @@ impl Resource {
         let busy = Code::ConcurrentStateChange.code();
         let progress = match outcome {
             Err(refusal) if refusal.code == busy => self.resize_later(resizing),
-            other => (None, Some(other)),
+            other => Progress::Ended(other),
         };
         self.pending.remove(at);
         self.goes_on_or_ends(at, id, progress);

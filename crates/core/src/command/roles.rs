@@ -13,15 +13,15 @@ use wire::{Role, UuidFlags};
 
 impl Resource {
     pub(super) fn step_promotion(&mut self, id: u64, promotion: Promotion, stage: Stage) -> Progress {
-        let at = |stage| (Some(Waiting::Promote { promotion, stage }), None);
-        match stage {
-            Stage::Answer | Stage::Fence { .. } => return at(stage),
-            Stage::Later(time) if self.now < time => return at(stage),
-            Stage::Ask | Stage::Later(_) => {}
+        let at = |stage| Progress::Waits(Waiting::Promote { promotion, stage });
+        let soon = self.now + SOON;
+        let later = || Progress::Later(Waiting::Promote { promotion, stage: Stage::Ask }, soon);
+        if !matches!(stage, Stage::Ask) {
+            return at(stage);
         }
         if self.state.is_primary() && !promotion.changes(self.state.volumes.values().map(|v| v.disk)) {
             // Another command has done it, maybe while this one waited: no generation begins.
-            return (None, Some(Ok(())));
+            return Progress::Ended(Ok(()));
         }
         // What a lost peer wrote and is still on its way to a disk would change under the applications.
         if self.devices.values().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
@@ -38,7 +38,7 @@ impl Resource {
             return self.promotion_result(promotion, Err(refusal));
         }
         if self.reconciles() || self.awaits_who_was_left() {
-            return at(Stage::Later(self.now + SOON));
+            return later();
         }
         let change = self.rise(&promotion);
         let forced = self.forced_volumes(&promotion);
@@ -48,7 +48,7 @@ impl Resource {
                 self.promotion_result(promotion, Ok(()))
             }
             Ok(false) => at(Stage::Answer),
-            Err(Refusal { code: Code::InTransientState, .. }) => at(Stage::Later(self.now + SOON)),
+            Err(Refusal { code: Code::InTransientState, .. }) => later(),
             Err(refusal) => self.promotion_result(promotion, Err(refusal)),
         }
     }
@@ -92,15 +92,15 @@ impl Resource {
         let volume = about.unwrap_or(self.devices.first());
         let disk = self.state.disk(volume);
         match promotion.next(code, disk) {
-            Step::Done => (None, Some(Ok(()))),
-            Step::Request(_) => (Some(Waiting::Promote { promotion, stage: Stage::Ask }), None),
+            Step::Done => Progress::Ended(Ok(())),
+            Step::Request(_) => Progress::Waits(Waiting::Promote { promotion, stage: Stage::Ask }),
             Step::FencePeer => self.fence_for_promotion(promotion, code, volume),
             Step::WaitThenRequest(_) => {
                 let patience = self.connections.values().map(|c| c.cfg.ping_timeout).max().unwrap_or(Duration(0));
                 let at = self.now + patience + Duration::from_millis(100);
-                (Some(Waiting::Promote { promotion, stage: Stage::Later(at) }), None)
+                Progress::Later(Waiting::Promote { promotion, stage: Stage::Ask }, at)
             }
-            Step::Failed(code) => (None, Some(Err(self.refusal(volume, code)))),
+            Step::Failed(code) => Progress::Ended(Err(self.refusal(volume, code))),
         }
     }
 
@@ -124,13 +124,13 @@ impl Resource {
         if waits.is_empty() {
             return self.promotion_fenced(promotion, fenced, code, volume);
         }
-        (Some(Waiting::Promote { promotion, stage: Stage::Fence { code, volume, waits, fenced } }), None)
+        Progress::Waits(Waiting::Promote { promotion, stage: Stage::Fence { code, volume, waits, fenced } })
     }
 
     fn promotion_fenced(&mut self, mut promotion: Promotion, fenced: bool, code: Code, volume: VolumeNr) -> Progress {
         match promotion.fenced(fenced, code, self.state.disk(volume)) {
-            Step::Failed(code) => (None, Some(Err(self.refusal(volume, code)))),
-            _ => (Some(Waiting::Promote { promotion, stage: Stage::Ask }), None),
+            Step::Failed(code) => Progress::Ended(Err(self.refusal(volume, code))),
+            _ => Progress::Waits(Waiting::Promote { promotion, stage: Stage::Ask }),
         }
     }
 
@@ -154,7 +154,7 @@ impl Resource {
                 self.promotion_fenced(promotion, fenced, code, volume)
             } else {
                 let stage = Stage::Fence { code, volume, waits, fenced };
-                (Some(Waiting::Promote { promotion, stage }), None)
+                Progress::Waits(Waiting::Promote { promotion, stage })
             };
             self.goes_on_or_ends(self.pending.len(), id, next);
         }
@@ -202,17 +202,17 @@ impl Resource {
 
     pub(super) fn step_demotion(&mut self, id: u64, force: bool, asked: bool) -> Progress {
         if asked {
-            return (Some(Waiting::Demote { force, asked }), None);
+            return Progress::Waits(Waiting::Demote { force, asked });
         }
         if !self.state.is_primary() {
-            return (None, Some(Ok(())));
+            return Progress::Ended(Ok(()));
         }
         if force {
             self.devices.values_mut().for_each(|d| d.openers = crate::Openers::default());
         }
         if self.devices.values().any(|d| d.openers.writers + d.openers.readers > 0) {
             let text = "the device is in use: close it (umount, stop the VM, disconnect NBD clients) and try again";
-            return (None, Some(Err(failure(Code::DeviceInUse.code(), text))));
+            return Progress::Ended(Err(failure(Code::DeviceInUse.code(), text)));
         }
         // Everything on its way must be settled on both sides (spec 8.2).
         self.close_epoch();
@@ -220,14 +220,14 @@ impl Resource {
         let busy = self.requests_under_way() && !self.state.is_frozen();
         let unconfirmed = self.connected().any(|(_, c)| !c.log.is_confirmed());
         if busy || unconfirmed {
-            return (Some(Waiting::Demote { force, asked: false }), None);
+            return Progress::Waits(Waiting::Demote { force, asked: false });
         }
         if self.changes_in_two_phases() {
             self.settle_marks_of_others();
             return match self.agree_in_two_phases(id, &Set::Role(Role::Secondary).into()) {
-                Ok(_) => (Some(Waiting::Demote { force, asked: true }), None),
+                Ok(_) => Progress::Waits(Waiting::Demote { force, asked: true }),
                 Err(Refusal { code: Code::InTransientState, .. }) => {
-                    (Some(Waiting::Demote { force, asked: false }), None)
+                    Progress::Waits(Waiting::Demote { force, asked: false })
                 }
                 Err(refusal) => self.demotion_result(Err(refusal)),
             };
@@ -236,15 +236,15 @@ impl Resource {
             return self.demotion_result(Err(refusal));
         }
         self.has_become_secondary();
-        (None, Some(Ok(())))
+        Progress::Ended(Ok(()))
     }
 
     pub(super) fn demotion_result(&mut self, outcome: Result<(), Refusal>) -> Progress {
         match outcome {
-            Ok(()) => (None, Some(Ok(()))),
+            Ok(()) => Progress::Ended(Ok(())),
             Err(refusal) => {
                 let d = refusal.volume.unwrap_or(self.devices.first());
-                (None, Some(Err(self.refusal(d, refusal.code))))
+                Progress::Ended(Err(self.refusal(d, refusal.code)))
             }
         }
     }

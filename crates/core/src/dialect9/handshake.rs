@@ -159,7 +159,7 @@ impl Resource {
         if let Some(nine) = self.connections[i].nine_mut() {
             nine.attempt = None;
         }
-        self.calm = false;
+        self.chores.mark();
         self.go_on_with_first_writes();
     }
 

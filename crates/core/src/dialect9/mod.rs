@@ -168,37 +168,24 @@ impl Resource {
         }
     }
 
-    /// The next attempt to connect, if the last one came to nothing.
-    pub(crate) fn connect_again_if_due(&mut self, i: NodeId) {
-        let now = self.now;
-        let due = |at: &mut Instant| *at <= now;
-        let nine = self.connections[i].nine_mut();
-        if nine.is_some_and(|nine| nine.again.take_if(due).is_some()) {
+    /// The last attempt to connect came to nothing: the next one.
+    pub(crate) fn connect_again(&mut self, i: NodeId) {
+        if let Some(nine) = self.connections[i].nine_mut() {
+            nine.again = None;
             self.begin_connect(i);
         }
     }
 
-    /// Until when the handshake of a link must get further, and the next attempt.
-    pub(crate) fn handshake9_timers(&self, i: NodeId) -> Option<Instant> {
+    /// Until when the handshake of a link must get further.
+    pub(crate) fn handshake9_timer(&self, i: NodeId) -> Option<Instant> {
         let c = &self.connections[i];
-        let nine = c.nine()?;
-        let link = c.link.as_ref()?;
-        let waits = link.phase == crate::connection::Phase::Running && !self.state.is_connected(i);
-        let limit = waits.then(|| c.last_heard.max(link.phase_since) + self.handshake9_patience(i));
-        limit.into_iter().chain(nine.again).min()
+        let link = c.link.as_ref().filter(|_| c.nine().is_some() && !self.state.is_connected(i))?;
+        Some(c.last_heard.max(link.phase_since) + self.handshake9_patience(i))
     }
 
-    /// The peer has been silent for too long within the handshake.
-    pub(crate) fn check_handshake9(&mut self, i: NodeId) -> bool {
-        let c = &self.connections[i];
-        let (Some(_), Some(link)) = (c.nine(), &c.link) else { return false };
-        let limit = c.last_heard.max(link.phase_since) + self.handshake9_patience(i);
-        if link.phase != crate::connection::Phase::Running || self.state.is_connected(i) || self.now < limit {
-            return false;
-        }
+    pub(crate) fn handshake9_overdue(&mut self, i: NodeId) {
         let text = "the peer did not go on with the handshake in time".to_owned();
         self.drop_link(i, ConnectionState::Timeout, "handshake-timeout", text);
-        true
     }
 
     fn handshake9_patience(&self, i: NodeId) -> units::Duration {

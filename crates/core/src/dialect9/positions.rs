@@ -148,7 +148,7 @@ impl Resource {
         if self.positions.due.as_ref().is_some_and(|due| due.at - due.from >= WINDOW) {
             self.say_who_has_what();
         }
-        self.calm = false;
+        self.chores.mark();
     }
 
     /// P_PEER_ACK.

@@ -330,7 +330,7 @@ impl Resource {
                 asked.waits.remove(i);
             }
         }
-        self.calm = false;
+        self.chores.mark();
     }
 
     /// A peer depends on these Primaries, and hears of none of the others: it has marked what it does not know to be

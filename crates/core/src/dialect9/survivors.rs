@@ -210,6 +210,11 @@ impl Resource {
         self.connections[i].survivor.until = Some(self.now + PATIENCE);
     }
 
+    /// Does this node wait for such a word, or owe one?
+    pub(crate) fn awaits_survivors(&self) -> bool {
+        self.connections.values().any(|c| c.loss != Loss::Told || c.survivor.until.is_some())
+    }
+
     /// When a node has waited long enough for such a word.
     pub(crate) fn survivors_timer(&self) -> Option<Instant> {
         self.connections.values().filter_map(|c| c.survivor.until).min()
@@ -222,7 +227,6 @@ impl Resource {
                 continue;
             }
             self.connections[i].survivor.until = None;
-            self.calm = false;
             let waits = |d| matches!(self.state.replication(i, d), Replication::WFBitMapS | Replication::WFBitMapT);
             if self.devices.ids().any(waits) {
                 let text = "the peer does not come to the same conclusion: connecting anew".to_owned();

@@ -18,11 +18,13 @@ impl Resource {
     }
 
     /// That number has not come for too long (`docs/spec/wire-protocol.md` 3.3).
-    pub(crate) fn number_is_overdue(&self, i: NodeId) -> bool {
-        let c = &self.connections[i];
-        let Some((volume, next, since)) = c.held.waiting_for_number() else { return false };
-        let late = self.now >= since + c.cfg.ping_timeout;
-        late && self.number_is_missing(i, volume, next)
+    pub(crate) fn number_overdue(&mut self, i: NodeId) {
+        let next = self.connections[i].held.waiting_for_number();
+        if next.is_none_or(|(volume, packet)| !self.number_is_missing(i, volume, packet)) {
+            return; // it has come in this turn
+        }
+        let text = "a sequence number before that of a write did not come within ping-timeout".to_owned();
+        self.protocol_error(i, "missing-number", text);
     }
 
     fn lacks_number_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> bool {

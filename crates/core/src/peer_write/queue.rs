@@ -66,8 +66,8 @@ impl DataQueue {
     }
 
     /// The first one, and since when it waits for a number.
-    pub(super) fn waiting_for_number(&self) -> Option<(VolumeNr, &Packet, Instant)> {
-        self.packets.front().zip(self.number_missing).map(|(first, since)| (first.volume, &first.packet, since))
+    pub(super) fn waiting_for_number(&self) -> Option<(VolumeNr, &Packet)> {
+        self.packets.front().filter(|_| self.number_missing.is_some()).map(|first| (first.volume, &first.packet))
     }
 
     /// Since when the first one waits for a number.

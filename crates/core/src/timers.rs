@@ -1,0 +1,92 @@
+//! What time brings: the table of timers, each with when it is due and what is done then.
+//!
+//! When one is due follows from the state as it is, so that none has to be set or stopped. Those of chores are in
+//! [`crate::housekeeping`]: the end of the turn does what is due.
+
+use crate::Resource;
+use crate::connection::Phase;
+use units::{Duration, Instant, NodeId, VolumeNr};
+
+/// Of a link.
+#[derive(Clone, Copy, Debug)]
+enum OfLink {
+    Handshake,
+    /// The next attempt of 9's handshake.
+    Attempt9,
+    Handshake9,
+    /// A sequence number before that of a write.
+    Number,
+    Ping,
+    /// The peer's word on a disk that is attached here.
+    Attach,
+    /// The peer's word on a change.
+    Change,
+}
+
+impl OfLink {
+    const ALL: [OfLink; 7] = {
+        use OfLink::*;
+        [Handshake, Attempt9, Handshake9, Number, Ping, Attach, Change]
+    };
+}
+
+impl Resource {
+    fn link_timer(&self, i: NodeId, timer: OfLink) -> Option<Instant> {
+        let c = &self.connections[i];
+        let running = c.link.as_ref()?.phase == Phase::Running;
+        match timer {
+            OfLink::Handshake => self.handshake_timer(i),
+            _ if !running => None,
+            OfLink::Attempt9 => c.nine()?.again,
+            OfLink::Handshake9 => self.handshake9_timer(i),
+            OfLink::Number => c.held.number_missing().map(|since| since + c.cfg.ping_timeout),
+            OfLink::Ping => Some(self.ping_timer(i)),
+            OfLink::Attach => self.attach_deadline(i).map(|(limit, _)| limit),
+            OfLink::Change => self.change_deadline(i),
+        }
+    }
+
+    fn link_timer_ended(&mut self, i: NodeId, timer: OfLink) {
+        match timer {
+            OfLink::Handshake => self.handshake_overdue(i),
+            OfLink::Attempt9 => self.connect_again(i),
+            OfLink::Handshake9 => self.handshake9_overdue(i),
+            OfLink::Number => self.number_overdue(i),
+            OfLink::Ping => self.ping_due(i),
+            OfLink::Attach => self.attach_unanswered(i),
+            OfLink::Change => self.change_unanswered(i),
+        }
+    }
+
+    /// Coarse, as is [`Self::overdue_timer`]: it is looked at twice per limit, and whenever time passes.
+    fn disk_timer(&self, d: VolumeNr) -> Option<Instant> {
+        let dev = &self.devices[d];
+        let limit = dev.disk_timeout().filter(|_| dev.is_busy())?;
+        Some(self.now + Duration(limit.0 / 2 + 1))
+    }
+
+    /// Time has passed.
+    pub(crate) fn check_timers(&mut self) {
+        for i in self.connections.ids() {
+            for timer in OfLink::ALL {
+                if self.link_timer(i, timer).is_some_and(|at| at <= self.now) {
+                    self.link_timer_ended(i, timer);
+                }
+            }
+            self.check_overdue(i);
+        }
+        for d in self.devices.ids() {
+            self.check_disk_timeout(d);
+        }
+        self.check_transaction();
+        self.check_positions();
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        let of_link = |i| OfLink::ALL.into_iter().filter_map(move |timer| self.link_timer(i, timer));
+        let links = self.connections.ids().flat_map(|i| of_link(i).chain(self.overdue_timer(i)));
+        let disks = self.devices.ids().filter_map(|d| self.disk_timer(d));
+        let others = [self.epoch.barriers_due(), self.transaction_timer(), self.positions_timer(), self.next_chore()];
+        links.chain(disks).chain(others.into_iter().flatten()).min()
+    }
+}
