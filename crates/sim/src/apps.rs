@@ -176,6 +176,7 @@ impl Cluster {
                 let volume = &mut self.nodes[peer].volumes[v];
                 volume.view.confirmed(&written, now, now, reading);
                 volume.view.includes[n] = count;
+                volume.had_it_as_it_left(n, before, count);
                 // It may be in its cache only, until a flush of its own.
                 volume.unflushed.push((now, written.range, peer));
             } else if request.sent[peer].is_some() && self.went_on_with(n, peer, v, &written) {
@@ -537,7 +538,8 @@ impl Cluster {
 
     /// A resync is complete: the target is as good as its source, this peer.
     fn resynced(&mut self, n: usize, peer: usize, v: usize, was_secondary: bool) {
-        let source = self.peers_view(n, peer, v);
+        let mut source = self.peers_view(n, peer, v);
+        self.count_unheard(&mut source, [n, peer], v);
         let on_the_way: Vec<Written> = self.nodes[peer].epochs[n].early(v).copied().collect();
         let source_volume = &self.nodes[peer].volumes[v];
         let parted_from = source_volume.alone.clone();
