@@ -186,7 +186,7 @@ impl Cluster {
         }
         for holder in holders {
             self.nodes[holder].volumes[v].unflushed.push((now, written.range, n));
-            if holder != n && self.setup.protocol == Protocol::B {
+            if holder != n && self.setup.protocol_between(n, holder) == Protocol::B {
                 self.nodes[holder].volumes[v].received.push(Received { count, by: n, written });
             } else {
                 self.check_holder(holder, v, &written, now, fua)?;
@@ -199,7 +199,9 @@ impl Cluster {
     fn is_mirrored(&mut self, n: usize, peer: usize, word: &StateWord, request: &Request) -> bool {
         let by = |number| request.sent[peer].is_some_and(|(sent, _)| sent == number);
         let connected = matches!(self.net.wishes[n][peer], Wish::Connected(number) if by(number));
-        connected && self.setup.protocol != Protocol::A && self.peer_is_equal(n, peer, request.volume, word)
+        connected
+            && self.setup.protocol_between(n, peer) != Protocol::A
+            && self.peer_is_equal(n, peer, request.volume, word)
     }
 
     /// What a node says of a volume towards each of its peers.
@@ -246,9 +248,13 @@ impl Cluster {
         let began = request.written.issued;
         let own_good = words.first().is_some_and(|(_, word)| word.disk == DiskState::UpToDate);
         // With protocols A and B a flush waits for the peer only where that has the good copy.
-        let promised = self.setup.protocol == Protocol::C || !own_good;
         let mut good: Vec<usize> = own_good.then_some(n).into_iter().collect();
-        good.extend(words.iter().filter(|(p, word)| promised && self.peer_is_equal(n, *p, v, word)).map(|(p, _)| *p));
+        for (peer, word) in words {
+            let promised = self.setup.protocol_between(n, *peer) == Protocol::C || !own_good;
+            if promised && self.peer_is_equal(n, *peer, v, word) {
+                good.push(*peer);
+            }
+        }
         for holder in good {
             let volume = &mut self.nodes[holder].volumes[v];
             let unflushed = std::mem::take(&mut volume.unflushed);
@@ -576,7 +582,7 @@ impl Cluster {
         }
         // Who was promoted without this node need not have what was acknowledged here: with protocols A and B nobody
         // has promised that it has all of it, and otherwise both have gone their own way, and the nodes know that.
-        let asynchronous = self.setup.protocol != Protocol::C;
+        let asynchronous = self.setup.is_asynchronous();
         let parted = asynchronous || two_primaries || volume.gave_in;
         let given_up = &mut self.given_up[v];
         let lacking = (0..given_up.len()).filter(|by| volume.view.includes[*by] > source.includes[*by]);

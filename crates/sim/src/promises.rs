@@ -75,7 +75,7 @@ impl Cluster {
     /// This peer has written it and acknowledged that, and its process has died before this was heard. What a target
     /// has is judged when its resync ends.
     pub(crate) fn was_written_by_who_is_gone(&mut self, n: usize, peer: usize, request: &Request) -> bool {
-        let sent = self.setup.protocol != Protocol::A && request.sent[peer].is_some();
+        let sent = self.setup.protocol_between(n, peer) != Protocol::A && request.sent[peer].is_some();
         let volume = &self.nodes[peer].volumes[request.volume];
         let written = has_written(volume, &request.written);
         let receives = volume.word.is_some_and(|w| w.disk == DiskState::Inconsistent);
@@ -96,7 +96,9 @@ impl Cluster {
 
     /// A barrier was answered: this peer has these writes. With protocol A nothing was known of them before.
     pub(crate) fn keep_promises(&mut self, n: usize, peer: usize, confirmed: &[Early]) {
-        if self.setup.protocol != Protocol::A || !matches!(self.net.wishes[n][peer], Wish::Connected(_)) {
+        if self.setup.protocol_between(n, peer) != Protocol::A
+            || !matches!(self.net.wishes[n][peer], Wish::Connected(_))
+        {
             return;
         }
         for early in confirmed {
@@ -120,7 +122,10 @@ impl Cluster {
     pub(crate) fn count_unheard(&self, source: &mut View, [target, peer]: [usize; 2], v: usize) {
         let wanted = &self.nodes[target].volumes[v].view.includes;
         let volume = &self.nodes[peer].volumes[v];
-        for by in self.peers(peer).filter(|by| *by != target && self.setup.protocol == Protocol::A) {
+        for by in self.peers(peer).filter(|by| *by != target) {
+            if self.setup.protocol_between(by, peer) != Protocol::A {
+                continue;
+            }
             let unheard = self.nodes[by].epochs[peer].unheard(v).take_while(|early| has_written(volume, &early.write));
             for early in unheard.filter(|early| early.count <= wanted[by]) {
                 source.includes[by] = source.includes[by].max(early.count);
