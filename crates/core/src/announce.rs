@@ -75,7 +75,9 @@ impl Resource {
         let c = &self.connections[i];
         let usable = self.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
         let own = if usable { self.capacity(d) } else { units::Sector(0) };
-        let disk_size = if c.nine().is_some() { self.capacity_within_reach(d, own) } else { own };
+        // A device whose size was never agreed on may be larger than a disk that is within reach by now.
+        let disk_size =
+            if c.nine().is_some() { self.capacity_within_reach(d, own).max(dev.size.min(own)) } else { own };
         let user = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
         // In 9's dialect one that is not in force yet, as `resize` is to come, would contradict the size.
         let user_size = if c.nine().is_some() && user.0 > 0 { user.max(dev.size) } else { user };

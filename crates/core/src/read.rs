@@ -9,11 +9,20 @@ use crate::merging::Waiting;
 use crate::request::{Owner, Owners, Request};
 use crate::resource::Op;
 use crate::splitting::slice;
-use units::{ByteLen, Instant, NodeId, Sector, SectorRange, VolumeNr};
+use units::{ByteLen, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// How often a read is tried after the first time.
 const RETRIES: u32 = 3;
+
+/// What came of a read so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tried {
+    /// How often it was tried before.
+    pub(crate) times: u32,
+    /// By these: others come first.
+    pub(crate) refused: NodeMask,
+}
 
 #[derive(Debug)]
 pub(crate) struct Read {
@@ -26,7 +35,7 @@ pub(crate) struct Read {
     pub(crate) started: Instant,
     /// Waits for this connection's answer; `None` = local.
     pub(crate) remote: Option<NodeId>,
-    pub(crate) tries: u32,
+    pub(crate) tried: Tried,
     /// The node was demoted while this was under way.
     pub(crate) outlived: bool,
 }
@@ -43,7 +52,7 @@ pub(crate) struct PartWaiting {
 impl Resource {
     pub(crate) fn start_reads(&mut self, d: VolumeNr, Waiting { came, request: req }: Waiting) {
         let range = SectorRange::new(req.sector, req.len).expect("checked in accept");
-        let (owner, tries) = (Owner::Tag(req.tag), (came, 0));
+        let (owner, tries) = (Owner::Tag(req.tag), (came, Tried::default()));
         if req.len.0 <= MAX_DATA {
             return self.start_read(d, range, req.data, owner, tries);
         }
@@ -57,7 +66,7 @@ impl Resource {
         range: SectorRange,
         data: &Segments,
         owner: Owner,
-        tries: (Instant, u32),
+        tries: (Instant, Tried),
         most: u64,
     ) {
         let whole = range.len().0;
@@ -72,19 +81,19 @@ impl Resource {
         }
     }
 
-    /// Reads from wherever is best; with when it came, and how often it was tried before.
+    /// Reads from wherever is best; with when it came, and what came of it before.
     pub(crate) fn start_read(
         &mut self,
         d: VolumeNr,
         range: SectorRange,
         data: Segments,
         tag: Owner,
-        (came, tries): (Instant, u32),
+        (came, tried): (Instant, Tried),
     ) {
         if !self.devices[d].holds(range) {
             return self.end_owner(d, tag, Err(IoError::OutOfRange));
         }
-        let remote = match self.read_route(d, range) {
+        let remote = match self.read_route(d, range, tried.refused) {
             (ReadRoute::Local, _) => None,
             (ReadRoute::Remote, Some(i)) => Some(i),
             _ => return self.read_nowhere(d, range, data, tag, came),
@@ -92,10 +101,10 @@ impl Resource {
         // Old peers take less at a time than a disk does.
         let most = remote.map_or(MAX_DATA, |i| self.connections[i].max_data(d));
         if range.len().0 > most {
-            return self.start_in_parts(d, range, &data, tag, (came, tries), most);
+            return self.start_in_parts(d, range, &data, tag, (came, tried), most);
         }
         let read =
-            Read { device: d, range, data: data.clone(), tag, came, started: self.now, remote, tries, outlived: false };
+            Read { device: d, range, data: data.clone(), tag, came, started: self.now, remote, tried, outlived: false };
         let key = self.requests.insert(Request::Read(read));
         match remote {
             None => {
@@ -121,8 +130,8 @@ impl Resource {
         }
     }
 
-    /// The own disk if it will do for any peer, else the first peer that will.
-    fn read_route(&self, d: VolumeNr, range: SectorRange) -> (ReadRoute, Option<NodeId>) {
+    /// The own disk if it will do for any peer, else the first peer that will, preferably one that has not refused.
+    fn read_route(&self, d: VolumeNr, range: SectorRange, refused: NodeMask) -> (ReadRoute, Option<NodeId>) {
         let dev = &self.devices[d];
         let range_clean = dev.backing.as_ref().is_some_and(|b| (0..b.bitmaps.len()).all(|s| b.in_sync(s, range)));
         let context = ReadContext {
@@ -139,10 +148,11 @@ impl Resource {
             view.disk = if usable { view.disk } else { DiskState::Diskless };
             (routing::read(&view, &context), i)
         };
-        let rank = |(route, _): &(ReadRoute, Option<NodeId>)| match route {
+        let rank = |(route, i): &(ReadRoute, Option<NodeId>)| match route {
             ReadRoute::Local => 0,
-            ReadRoute::Remote => 1,
-            ReadRoute::Nowhere => 2,
+            ReadRoute::Remote if i.is_none_or(|i| !refused.contains(i)) => 1,
+            ReadRoute::Remote => 2,
+            ReadRoute::Nowhere => 3,
         };
         self.peers_or_none().map(route).min_by_key(rank).unwrap_or((ReadRoute::Nowhere, None))
     }
@@ -159,7 +169,8 @@ impl Resource {
                     self.mark_out_of_sync(i, r.device, r.range);
                 }
                 self.data_error(r.device, "read", r.range, e);
-                self.retry_read(r.tries + 1, r);
+                let tried = Tried { times: r.tried.times + 1, ..r.tried };
+                self.retry_read(tried, r);
             }
         }
     }
@@ -175,11 +186,11 @@ impl Resource {
     /// A read that failed in one place is tried in another; a disk that went bad is not eligible any more. Nor is
     /// anything after a demotion, which has found I/O frozen: the peer may have been made Primary by force since, with
     /// data that those who asked have never seen (`docs/spec/data-path-and-resync.md` 4.3).
-    pub(crate) fn retry_read(&mut self, tries: u32, r: Read) {
-        if tries > RETRIES || r.outlived {
+    pub(crate) fn retry_read(&mut self, tried: Tried, r: Read) {
+        if tried.times > RETRIES || r.outlived {
             return self.end_owner(r.device, r.tag, Err(IoError::Io));
         }
-        self.start_read(r.device, r.range, r.data, r.tag, (r.came, tries));
+        self.start_read(r.device, r.range, r.data, r.tag, (r.came, tried));
     }
 
     /// This device was demoted.

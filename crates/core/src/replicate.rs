@@ -7,6 +7,7 @@ use crate::config::Protocol;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::latency::Stage;
+use crate::read::Tried;
 use crate::repetition::Behind;
 use crate::request::legs::{Acked, Wanted};
 use crate::request::{Local, Request, Write, WriteKind};
@@ -371,7 +372,9 @@ impl Resource {
         }
         let Some(Request::Read(r)) = self.requests.remove(key) else { unreachable!("just seen") };
         self.connections[i].peer_devices[d].pending -= 1;
-        self.retry_read(r.tries + 1, r);
+        let mut tried = Tried { times: r.tried.times + 1, ..r.tried };
+        tried.refused.insert(i);
+        self.retry_read(tried, r);
     }
 
     // -- losing the peer ----------------------------------------------------------------------------------------------
@@ -410,7 +413,7 @@ impl Resource {
             .collect();
         for key in reads {
             if let Some(Request::Read(r)) = self.requests.remove(key) {
-                self.retry_read(0, r);
+                self.retry_read(Tried::default(), r);
             }
         }
     }

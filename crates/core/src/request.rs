@@ -14,7 +14,7 @@ use crate::decide::rules::View;
 use crate::dialect9::FirstWrite;
 use crate::latency::Stage;
 use crate::merging::Waiting;
-use crate::read::Read;
+use crate::read::{Read, Tried};
 use crate::resource::Op;
 use std::collections::VecDeque;
 use units::{Instant, NodeId, NodeMask, SectorRange, VolumeNr};
@@ -135,7 +135,7 @@ impl Resource {
             }
         }
         for part in std::mem::take(&mut self.devices[d].parts_waiting) {
-            self.start_read(d, part.range, part.data, part.owner, (part.came, 0));
+            self.start_read(d, part.range, part.data, part.owner, (part.came, Tried::default()));
         }
         let dev = &mut self.devices[d];
         dev.merging.bring_neighbours_together(&mut dev.incoming);

@@ -176,6 +176,7 @@ impl Cluster {
                 let volume = &mut self.nodes[peer].volumes[v];
                 volume.view.confirmed(&written, now, now, reading);
                 volume.view.includes[n] = count;
+                volume.had_it_as_it_left(n, before, count);
                 // It may be in its cache only, until a flush of its own.
                 volume.unflushed.push((now, written.range, peer));
             } else if request.sent[peer].is_some() && self.went_on_with(n, (peer, word), v, &written) {
@@ -188,7 +189,7 @@ impl Cluster {
         }
         for holder in holders {
             self.nodes[holder].volumes[v].unflushed.push((now, written.range, n));
-            if holder != n && self.setup.protocol == Protocol::B {
+            if holder != n && self.setup.protocol_between(n, holder) == Protocol::B {
                 self.nodes[holder].volumes[v].received.push(Received { count, by: n, written });
             } else {
                 self.check_holder(holder, v, &written, now, fua)?;
@@ -201,7 +202,9 @@ impl Cluster {
     fn is_mirrored(&mut self, n: usize, peer: usize, word: &StateWord, request: &Request) -> bool {
         let by = |number| request.sent[peer].is_some_and(|(sent, _)| sent == number);
         let connected = matches!(self.net.wishes[n][peer], Wish::Connected(number) if by(number));
-        connected && self.setup.protocol != Protocol::A && self.peer_is_equal(n, peer, request.volume, word)
+        connected
+            && self.setup.protocol_between(n, peer) != Protocol::A
+            && self.peer_is_equal(n, peer, request.volume, word)
     }
 
     /// What a node says of a volume towards each of its peers.
@@ -248,9 +251,13 @@ impl Cluster {
         let began = request.written.issued;
         let own_good = words.first().is_some_and(|(_, word)| word.disk == DiskState::UpToDate);
         // With protocols A and B a flush waits for the peer only where that has the good copy.
-        let promised = self.setup.protocol == Protocol::C || !own_good;
         let mut good: Vec<usize> = own_good.then_some(n).into_iter().collect();
-        good.extend(words.iter().filter(|(p, word)| promised && self.peer_is_equal(n, *p, v, word)).map(|(p, _)| *p));
+        for (peer, word) in words {
+            let promised = self.setup.protocol_between(n, *peer) == Protocol::C || !own_good;
+            if promised && self.peer_is_equal(n, *peer, v, word) {
+                good.push(*peer);
+            }
+        }
         for holder in good {
             let volume = &mut self.nodes[holder].volumes[v];
             let unflushed = std::mem::take(&mut volume.unflushed);
@@ -540,7 +547,8 @@ impl Cluster {
 
     /// A resync is complete: the target is as good as its source, this peer.
     fn resynced(&mut self, n: usize, peer: usize, v: usize, was_secondary: bool) {
-        let source = self.peers_view(n, peer, v);
+        let mut source = self.peers_view(n, peer, v);
+        self.count_unheard(&mut source, [n, peer], v);
         let on_the_way: Vec<Written> = self.nodes[peer].epochs[n].early(v).copied().collect();
         let source_volume = &self.nodes[peer].volumes[v];
         let parted_from = source_volume.alone.clone();
@@ -577,7 +585,7 @@ impl Cluster {
         }
         // Who was promoted without this node need not have what was acknowledged here: with protocols A and B nobody
         // has promised that it has all of it, and otherwise both have gone their own way, and the nodes know that.
-        let asynchronous = self.setup.protocol != Protocol::C;
+        let asynchronous = self.setup.is_asynchronous();
         let parted = asynchronous || two_primaries || volume.gave_in;
         let given_up = &mut self.given_up[v];
         let lacking = (0..given_up.len()).filter(|by| volume.view.includes[*by] > source.includes[*by]);

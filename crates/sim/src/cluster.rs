@@ -531,7 +531,8 @@ impl VolumeSetup {
 
 /// The configuration of a node.
 pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
-    let disk = |v: &VolumeSetup| DiskConfig {
+    let disk = |i: usize, v: &VolumeSetup| DiskConfig {
+        size: setup.limit(i),
         meta: if v.external { meta::MetaDisk::FlexExternal } else { meta::MetaDisk::Internal },
         on_io_error: setup.on_io_error,
         fencing: setup.fencing,
@@ -539,7 +540,7 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         ..setup.drawn.nodes[n].disk(DiskConfig::default())
     };
     let volumes = setup.volumes.iter().enumerate();
-    let volumes = volumes.map(|(i, v)| VolumeConfig { volume: volume_nr(i), disk: Some(disk(v)) }).collect();
+    let volumes = volumes.map(|(i, v)| VolumeConfig { volume: volume_nr(i), disk: Some(disk(i, v)) }).collect();
     ResourceConfig {
         name: "r0".to_owned(),
         node: node_id(n),
@@ -555,7 +556,7 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
 fn connection(setup: &Setup, n: usize, peer: usize) -> ConnectionConfig {
     let address = "127.0.0.1:7789".parse().expect("an address");
     let mut c = ConnectionConfig::new(node_id(peer), "peer", (address, address));
-    c.protocol = setup.protocol;
+    c.protocol = setup.protocol_between(n, peer);
     c.max_epoch_size = setup.max_epoch_size;
     c.ko_count = setup.ko_count;
     c.max_version = setup.versions[n];

@@ -3,6 +3,7 @@
 //! likely as what lies between them.
 
 use crate::plan::{Setup, Step, node_id, pick};
+use crate::widest::Widest;
 use units::{Duration, Instant, Rng};
 use urbd_core::{
     Command, ConnectionConfig, Counters, DiskConfig, OnCongestion, Protocol, ResourceConfig, ResyncConfig,
@@ -33,6 +34,8 @@ pub struct Drawn {
     pub damage: u64,
     /// By node: what an operation of its disk, and a packet that it sends, may take longer than `latency` says.
     pub slower: Vec<(Duration, Duration)>,
+    /// What seeds of the last range draw besides.
+    pub widest: Widest,
 }
 
 /// What may be unlike on the nodes.
@@ -105,6 +108,7 @@ impl Drawn {
             in_step: false,
             damage: 0,
             slower: vec![(Duration(0), Duration(0)); nodes],
+            widest: Widest::default(),
         }
     }
 
@@ -142,7 +146,7 @@ impl Drawn {
 }
 
 impl NodeOptions {
-    fn draw(rng: &mut Rng, setup: &Setup) -> NodeOptions {
+    pub(crate) fn draw(rng: &mut Rng, setup: &Setup) -> NodeOptions {
         let plain = NodeOptions::default();
         let seconds = |rng: &mut Rng, of: &[u64]| Duration::from_millis(*pick(rng, of));
         // Most options are as they are by default: a few at a time show what each does.

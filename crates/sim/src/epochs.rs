@@ -163,7 +163,12 @@ impl Epochs {
 
     /// Writes to a volume that applications know to be complete, and that the peer may not have yet.
     pub(crate) fn early(&self, v: usize) -> impl Iterator<Item = &Written> {
-        self.early.iter().filter(move |early| early.volume == v).map(|early| &early.write)
+        self.unheard(v).map(|early| &early.write)
+    }
+
+    /// The same, in the order in which they were completed.
+    pub(crate) fn unheard(&self, v: usize) -> impl Iterator<Item = &Early> {
+        self.early.iter().filter(move |early| early.volume == v)
     }
 
     /// The oldest epoch is confirmed: which of its writes were complete before.

@@ -108,8 +108,13 @@ impl Cluster {
         let (v, came) = (request.volume, request.written.issued);
         self.nodes[n].volumes[v].reach.note_words(words.iter().copied(), self.moment);
         let own = &self.nodes[n].volumes[v].reach;
-        let reaches = self.peers(n).map(|peer| &self.nodes[peer].volumes[v].reach);
-        let peers = reaches.map(|reach| reach.no_own.max(reach.erred)).min().unwrap_or_default();
+        // A peer that has left, which this node has not noticed yet, is as good as none.
+        let of = |peer: usize| {
+            let reach = &self.nodes[peer].volumes[v].reach;
+            let left = self.nodes.len() > 2 && !self.peer_listens(n, peer);
+            if left { self.moment } else { reach.no_own.max(reach.erred) }
+        };
+        let peers = self.peers(n).map(of).min().unwrap_or_default();
         let zeroes = matches!(request.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
         // An older peer cannot be told of them: whoever asks writes zeroes instead.
         let too_old = self.setup.versions.iter().any(|version| *version < DISCARDS);

@@ -51,6 +51,8 @@ impl Cluster {
             Step::Open(n, open) => self.want_open(n, open),
             Step::Io { volume, kind, range, node } => self.io(volume, kind, range, node),
             Step::Command(n, command) => self.command(n, command),
+            Step::Adjust(n, options) => self.adjust(n, *options),
+            Step::Grow(n) => self.grow(n),
         }
     }
 
@@ -114,6 +116,9 @@ impl Cluster {
         }
         if self.setup.extras.clocks {
             self.nodes[n].clock.run_at(self.now, 100);
+        }
+        if self.setup.drawn.widest.offline_tools && self.rng.chance(1, 2) {
+            self.apply_al(n);
         }
         let seed = self.rng.next_u64();
         let mut core = Resource::new(configuration(&self.setup, n), seed);

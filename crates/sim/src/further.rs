@@ -33,7 +33,7 @@ fn metadata(rng: &mut Rng, setup: &mut Setup) {
 }
 
 /// What becomes of discarded sectors, if they can be discarded at all.
-fn discards(rng: &mut Rng, setup: &mut Setup) {
+pub(crate) fn discards(rng: &mut Rng, setup: &mut Setup) {
     for node in &mut setup.drawn.nodes {
         node.discards = *pick(rng, &[(true, true), (true, false), (false, true)]);
         node.true_to_discards = true;
@@ -41,7 +41,7 @@ fn discards(rng: &mut Rng, setup: &mut Setup) {
 }
 
 /// `data-integrity-alg`, which older protocols do not have.
-fn integrity(rng: &mut Rng, setup: &mut Setup) {
+pub(crate) fn integrity(rng: &mut Rng, setup: &mut Setup) {
     setup.drawn.integrity = rng.chance(1, 3);
     if setup.drawn.integrity {
         setup.versions.iter_mut().for_each(|version| *version = (*version).max(87));
@@ -49,13 +49,13 @@ fn integrity(rng: &mut Rng, setup: &mut Setup) {
 }
 
 /// Where counters begin: many of them a few steps before they are 0 again, or negative.
-fn counters(rng: &mut Rng, setup: &mut Setup) {
+pub(crate) fn counters(rng: &mut Rng, setup: &mut Setup) {
     let edge = |rng: &mut Rng| {
         let edge = *pick(rng, &[0, 1 << 31]);
         if rng.chance(1, 2) { 0u32 } else { u32::wrapping_sub(edge, *pick(rng, &[1, 2, 10, 100])) }
     };
     let (sequence, epochs) = (edge(rng), [edge(rng), edge(rng)]);
-    for (node, epoch) in setup.drawn.nodes.iter_mut().zip(epochs) {
+    for (node, epoch) in setup.drawn.nodes.iter_mut().zip(epochs.into_iter().cycle()) {
         // The activity log is emptied at each attach: few plans fill many rounds of a ring.
         node.counters = Counters { epoch, sequence, log_rounds: *pick(rng, &[0, 1, 1, 2]) };
     }

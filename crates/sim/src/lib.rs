@@ -17,7 +17,8 @@
 //! and options that users may set, from one end of their ranges to the other, on a network that has a bandwidth
 //! (`drawn.rs`, 1,000,000), and more of them (`further.rs`, 2,000,000); payload that is
 //! damaged on its way, and two Primaries that are unlike and write to the same places (`unlike.rs`, 3,000,000);
-//! DRBD 9's dialect (`nine.rs`, 4,000,000), and more than two nodes that speak it (`many.rs`, 5,000,000).
+//! DRBD 9's dialect (`nine.rs`, 4,000,000), more than two nodes that speak it (`many.rs`, 5,000,000), small worlds of
+//! three (`worlds.rs`, 5,700,000), and what else three nodes may have (`widest.rs`, 5,800,000).
 //!
 //! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
 //! the write that they come from.
@@ -63,6 +64,8 @@ mod settle;
 mod shrink;
 mod trace;
 mod unlike;
+mod widest;
+mod worlds;
 
 pub use campaign::{BAD_CALL, BROKEN, Campaign, Coverage, FAILED};
 pub use disk::DiskFaults;
@@ -72,6 +75,8 @@ pub use options::{OPTIONS, Opt};
 pub use plan::{Plan, Planned, Setup, Step, VolumeSetup};
 pub use scenario::{Scenario, parse as parse_scenarios, run_scenario};
 pub use shrink::shrink;
+pub use widest::Widest;
+pub use worlds::{WORLDS, count as count_worlds};
 
 use checks::Watch;
 use cluster::Cluster;

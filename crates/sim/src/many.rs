@@ -8,6 +8,7 @@ use crate::drawing::{Drawing, numbered};
 use crate::drawn::{Drawn, add_adjusts};
 use crate::extras::Extras;
 use crate::plan::{AFTER_SPLIT_BRAIN, Plan, Setup, Step, VolumeSetup, node_id, others, pick, volume_nr};
+use crate::widest::{self, WIDEST};
 use units::{Duration, Instant, Rng};
 use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol};
 use wire::Version;
@@ -80,11 +81,16 @@ pub(crate) fn draw(seed: u64) -> Plan {
         mix.widen(&mut rng);
         Drawn::draw(seed, &mut setup);
     }
+    if seed >= WIDEST {
+        widest::draw(seed, &mut setup);
+    }
     let mut drawing = Drawing::new(rng, mix, setup);
     drawing.prologue();
     drawing.body();
     let Drawing { setup, mut steps, .. } = drawing;
-    if seed >= WIDER {
+    if seed >= WIDEST {
+        widest::add_steps(seed, &setup, &mut steps);
+    } else if seed >= WIDER {
         add_adjusts(seed, &setup, &mut steps);
     }
     steps.sort_by_key(|(at, _)| *at);

@@ -2,7 +2,7 @@
 
 use crate::disk::DiskFaults;
 use crate::drawing::{Drawing, numbered};
-use crate::drawn::{Drawn, add_adjusts};
+use crate::drawn::{Drawn, NodeOptions, add_adjusts};
 use crate::extras::{Extras, add_extras};
 use units::{ByteLen, Duration, Instant, NodeId, Rng, Sector, SectorRange, VolumeNr};
 use urbd_core::{Command, Fencing, OnIoError, OnNoData, Policies, Protocol, RequestKind};
@@ -191,6 +191,10 @@ pub enum Step {
     },
     /// An operator's command.
     Command(usize, Command),
+    /// The options of a node become these, for good.
+    Adjust(usize, Box<NodeOptions>),
+    /// `size` is of the past, and this node is told to grow.
+    Grow(usize),
 }
 
 /// How likely each kind of step is in a run.
@@ -216,6 +220,9 @@ impl Plan {
     /// The plan of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
+        if (crate::worlds::WORLDS..crate::worlds::END).contains(&seed) {
+            return crate::worlds::draw(seed);
+        }
         if seed >= crate::many::MANY {
             return crate::many::draw(seed);
         }

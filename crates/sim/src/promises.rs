@@ -2,10 +2,10 @@
 //! its disk. B: all of it, as long as its process and machine live; what its disk has not got by then was in the
 //! process alone. A: what was acknowledged before the last barrier that it has answered.
 
-use crate::cluster::{Cluster, Request};
+use crate::cluster::{Cluster, Request, Volume};
 use crate::epochs::Early;
 use crate::net::Wish;
-use crate::oracle::{Moment, Written};
+use crate::oracle::{Moment, View, Written};
 use crate::payload::{Payload, ZEROES};
 use urbd_core::Protocol;
 use urbd_core::decide::uuid9::Strategy;
@@ -45,6 +45,24 @@ pub(crate) fn is_outlived(reason: &str, strategy: Strategy) -> bool {
     matches!(reason, "reconnected" | "lost-quorum") && strategy == Strategy::TargetIfBothFailed
 }
 
+/// Has it come to this node's disk?
+fn has_written(volume: &Volume, written: &Written) -> bool {
+    match written.content {
+        // Nobody's in particular: what is there shows it.
+        ZEROES => Payload::read(volume.data.data(), written.range).is_zeroes(),
+        _ => volume.arrived.is_whole(written),
+    }
+}
+
+impl Volume {
+    /// This copy has a write that was completed on `by` only after it had left: it had it by then, too.
+    pub(crate) fn had_it_as_it_left(&mut self, by: usize, before: u64, count: u64) {
+        if let Some(left) = self.left_at.as_mut().map(|left| &mut left[by]).filter(|left| **left == before) {
+            *left = count;
+        }
+    }
+}
+
 impl Cluster {
     /// Does the peer, as this node's word says, have a good copy, and a process that goes on with this connection?
     pub(crate) fn peer_is_equal(&mut self, n: usize, peer: usize, v: usize, word: &StateWord) -> bool {
@@ -57,25 +75,15 @@ impl Cluster {
     /// This peer has written it and acknowledged that, and its process has died before this was heard. What a target
     /// has is judged when its resync ends.
     pub(crate) fn was_written_by_who_is_gone(&mut self, n: usize, peer: usize, request: &Request) -> bool {
-        let sent = self.setup.protocol != Protocol::A && request.sent[peer].is_some();
-        let written = self.is_written(peer, request.volume, &request.written);
+        let sent = self.setup.protocol_between(n, peer) != Protocol::A && request.sent[peer].is_some();
         let volume = &self.nodes[peer].volumes[request.volume];
+        let written = has_written(volume, &request.written);
         let receives = volume.word.is_some_and(|w| w.disk == DiskState::Inconsistent);
         // Or it was overwritten since by what a third node has.
         let overwritten = volume.copied.is_some_and(|(from, at)| from != n && at > request.written.issued);
         // Or it went its own way before this was complete.
         let parted = self.nodes.len() > 2 && volume.alone[n];
         sent && written && !receives && !overwritten && !parted && !self.peer_listens(n, peer)
-    }
-
-    /// Has a node written this?
-    fn is_written(&self, n: usize, v: usize, written: &Written) -> bool {
-        let volume = &self.nodes[n].volumes[v];
-        match written.content {
-            // Nobody's in particular: what is there shows it.
-            ZEROES => Payload::read(volume.data.data(), written.range).is_zeroes(),
-            _ => volume.arrived.is_whole(written),
-        }
     }
 
     /// Had this peer written it, and has gone its own way since, or is detaching its disk, or lost it with its power,
@@ -88,15 +96,16 @@ impl Cluster {
         written: &Written,
     ) -> bool {
         let volume = &self.nodes[peer].volumes[v];
-        let parted = volume.alone[n] && volume.arrived.is_whole(written);
-        let detaches =
-            matches!(word.pdsk, DiskState::Detaching | DiskState::Failed) && self.is_written(peer, v, written);
+        let parted = volume.alone[n] && has_written(volume, written);
+        let detaches = matches!(word.pdsk, DiskState::Detaching | DiskState::Failed) && has_written(volume, written);
         self.nodes.len() > 2 && (parted || detaches || volume.arrived.is_lost(written))
     }
 
     /// A barrier was answered: this peer has these writes. With protocol A nothing was known of them before.
     pub(crate) fn keep_promises(&mut self, n: usize, peer: usize, confirmed: &[Early]) {
-        if self.setup.protocol != Protocol::A || !matches!(self.net.wishes[n][peer], Wish::Connected(_)) {
+        if self.setup.protocol_between(n, peer) != Protocol::A
+            || !matches!(self.net.wishes[n][peer], Wish::Connected(_))
+        {
             return;
         }
         for early in confirmed {
@@ -112,6 +121,22 @@ impl Cluster {
             let volume = &mut self.nodes[peer].volumes[v];
             volume.view.confirmed(&early.write, early.completed, now, reading);
             volume.view.includes[n] = volume.view.includes[n].max(up_to);
+        }
+    }
+
+    /// With protocol A a source may have more of what a third node completed than that one had heard of when it was
+    /// lost.
+    pub(crate) fn count_unheard(&self, source: &mut View, [target, peer]: [usize; 2], v: usize) {
+        let wanted = &self.nodes[target].volumes[v].view.includes;
+        let volume = &self.nodes[peer].volumes[v];
+        for by in self.peers(peer).filter(|by| *by != target) {
+            if self.setup.protocol_between(by, peer) != Protocol::A {
+                continue;
+            }
+            let unheard = self.nodes[by].epochs[peer].unheard(v).take_while(|early| has_written(volume, &early.write));
+            for early in unheard.filter(|early| early.count <= wanted[by]) {
+                source.includes[by] = source.includes[by].max(early.count);
+            }
         }
     }
 

@@ -160,6 +160,7 @@ impl Resource {
         }
         let fresh = b.md.current;
         self.devices[d].exposed = fresh;
+        self.crash_is_past(d);
         self.generation_changed(d);
         self.status_changed = true;
         self.close_epoch();

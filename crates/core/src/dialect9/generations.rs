@@ -58,7 +58,7 @@ impl Resource {
             flags,
             nodes,
             tracked,
-            bitmaps: tracked.into_iter().map(|node| self.slot_as_told(node, d)).collect(),
+            bitmaps: tracked.into_iter().map(|node| self.slot_as_told(i, node, d)).collect(),
             history: b.md.history.to_vec(),
         })
     }
@@ -69,13 +69,19 @@ impl Resource {
         told.filter(|u| !u.flags.contains(UuidFlags::SYNC_TARGET)).map(|u| u.current)
     }
 
-    /// What a node's slot counts from; that of a source of this node, which has another generation, nobody knows.
-    fn slot_as_told(&self, node: NodeId, d: VolumeNr) -> Generation {
+    /// What a node's slot counts from, as a peer is told. That of a source of this node, which has another generation,
+    /// nobody knows. Nor is said of a third node that it lacks nothing, where a lost Primary's writes are marked for
+    /// it.
+    fn slot_as_told(&self, i: NodeId, node: NodeId, d: VolumeNr) -> Generation {
         let Some(b) = &self.devices[d].backing else { return Generation::NONE };
         let slot = b.md.peers[node.index()].bitmap_uuid;
-        let target = self.connections.members().contains(node) && self.state.replication(node, d).is_target();
-        let differs = || self.current_of(node, d).is_some_and(|theirs| !theirs.same(b.md.current));
-        if slot.is_none() && target && self.in_mesh9() && differs() { uuid9::UNKNOWN } else { slot }
+        if !slot.is_none() || !self.in_mesh9() || !self.connections.members().contains(node) {
+            return slot;
+        }
+        let target = self.state.replication(node, d).is_target();
+        let differs = target && self.current_of(node, d).is_some_and(|theirs| !theirs.same(b.md.current));
+        let marked = node != i && self.keeps_bits(node, d);
+        if differs || marked { uuid9::UNKNOWN } else { slot }
     }
 
     /// Nodes that have a bitmap here, or are known to exist.
@@ -291,6 +297,7 @@ impl Resource {
         let Some(b) = &mut self.devices[d].backing else { return };
         b.md.receive_new_current(own, fresh, weak, rotate);
         self.devices[d].exposed = fresh;
+        self.crash_is_past(d);
         self.generation_changed(d);
         self.status_changed = true;
         let text = format!("the peer begins the data generation {fresh}");

@@ -359,13 +359,15 @@ impl Resource {
             [None, Some(_)] => Some(goes_on(&own)),
             _ => None,
         };
+        // Whose process is a new one knows nothing of what was completed without it.
+        let lives_on = Some(goes_on(&own)).filter(|own| *own != goes_on(&other));
         let (rule, source) = match (marked, by_position) {
             _ if primary != [false; 2] => (Reason::ReconcileBitmap, primary[0]),
             _ if own.disk != other.disk => (Reason::ReconcileBitmap, own.disk > other.disk),
             ([true, false], _) => (Reason::ReconcileBitmap, true),
             ([false, true], _) => (Reason::ReconcileBitmap, false),
             (_, Some(source)) => (Reason::ReconcileDagtag, source),
-            (_, None) => (Reason::ReconcileBitmap, self.cfg.node < i),
+            (_, None) => (Reason::ReconcileBitmap, lives_on.unwrap_or(self.cfg.node < i)),
         };
         let strategy = if source { Strategy::SourceUseBitmap } else { Strategy::TargetUseBitmap };
         Some(uuid9::Comparison { rule, strategy })

@@ -316,6 +316,29 @@ impl Resource {
         let depends = !packet.flags.contains(UuidFlags::STABLE) && !packet.flags.contains(UuidFlags::INCONSISTENT);
         if self.in_mesh9() && at_rest && depends && !self.has_this_generation(i, d) {
             self.outdate_beside(packet.nodes.nodes());
+            // Perhaps that Primary has given up its connection to this node, which does not know yet.
+            let silent = |n: &NodeId| self.state.is_connected(*n) && self.connections[*n].ping_sent.is_none();
+            let primaries = packet.nodes.nodes().and(self.connections.members());
+            primaries.into_iter().filter(silent).collect::<Vec<_>>().into_iter().for_each(|n| self.send_ping(n));
+        }
+    }
+
+    /// A node is Primary from now on: who is known to have another generation, although its disk counts as good, lacks
+    /// what a former Primary wrote without it, and has not noticed yet. They connect anew, and compare.
+    pub(super) fn leave_other_generations(&mut self, old: &State) {
+        if old.is_primary() || !self.state.is_primary() || !self.in_mesh9() {
+            return;
+        }
+        for i in self.connections.ids() {
+            let good = |d| self.state.disk(d).min(self.state.peer_disk(i, d)) == DiskState::UpToDate;
+            let other = |d| {
+                let rests = self.state.replication(i, d) == Replication::Established;
+                rests && good(d) && self.has_told_of_data(i, d) && !self.has_this_generation(i, d)
+            };
+            if self.devices.ids().any(other) {
+                let text = "the peer has another data generation: connecting anew".to_owned();
+                self.drop_link(i, ConnectionState::NetworkFailure, "other-generation", text);
+            }
         }
     }
 
@@ -415,6 +438,20 @@ impl Resource {
             self.slot(i, d).is_none() || self.state.is_connected(i) && pair.disk == DiskState::UpToDate
         };
         early && self.in_mesh9() && !self.state.pairs(d).all(good)
+    }
+
+    /// Has a target got what its source, which has crashed as Primary, has completed, and what others may lack? It is
+    /// the source of those, too, as the mark travels with the data.
+    pub(super) fn has_got_from_crashed(&self, i: NodeId, d: VolumeNr) -> bool {
+        let told = self.connections[i].peer_devices[d].uuids110.as_ref();
+        told.is_some_and(|u| u.flags.contains(UuidFlags::CRASHED_PRIMARY)) && self.has_writes_for_others(d)
+    }
+
+    /// A generation has begun: who has no part in it is known by that, not by whose Primary has crashed.
+    pub(super) fn crash_is_past(&mut self, d: VolumeNr) {
+        if self.in_mesh9() {
+            self.devices[d].crashed_primary = false;
+        }
     }
 
     /// Who has crashed as Primary, and knows by now that others have gone on, is the source of nobody for that.

@@ -7,6 +7,7 @@ use crate::api::{ConnectionState, Segments};
 use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
+use crate::decide::uuid9;
 use crate::resync::Want;
 use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
@@ -406,7 +407,7 @@ impl Resource {
             self.connections[i].peer_devices[d].lost_writes = false;
             self.has_survivors_writes(i);
             // What it has written itself is what its source has of it.
-            self.devices[d].crashed_primary = false;
+            self.devices[d].crashed_primary = self.has_got_from_crashed(i, d);
             self.take_over_generations9(i, d);
             change.push(Set::Disk(d, self.state.peer_disk(i, d)));
             // Other sources of the same data have nothing more for it: what they lack of each other they compare.
@@ -465,7 +466,8 @@ impl Resource {
         for (n, slot) in source.history.iter_mut().enumerate() {
             *slot = told.history.get(n).copied().unwrap_or_default();
         }
-        for (node, counted) in told.tracked.into_iter().zip(&told.bitmaps) {
+        let known = told.tracked.into_iter().zip(&told.bitmaps).filter(|(_, counted)| **counted != uuid9::UNKNOWN);
+        for (node, counted) in known {
             source.bitmaps[node.index()] = *counted;
         }
         b.md.finish_as_target(own, &source, same, at_start, self.state.is_primary(), position);

@@ -158,12 +158,18 @@ impl Resource {
         if mine.node != named.node || self.state.is_connected(named.node) {
             return;
         }
-        self.connections[i].survivor = Survivor::default();
         let idle = |d: VolumeNr| {
             let good = self.state.disk(d).min(self.state.peer_disk(i, d)) >= DiskState::Consistent;
             good && self.state.replication(i, d) == Replication::Established
         };
-        if !self.in_mesh9() || !self.devices.ids().all(idle) || self.sees_primary() {
+        if !self.devices.ids().all(idle) {
+            // A resync that has begun, or whose bitmap is awaited, is not over with this.
+            let survivor = &mut self.connections[i].survivor;
+            (survivor.told, survivor.named) = (None, None);
+            return;
+        }
+        self.connections[i].survivor = Survivor::default();
+        if !self.in_mesh9() || self.sees_primary() {
             return;
         }
         for d in self.devices.ids() {
