@@ -2,7 +2,7 @@
 
 use crate::bind::Bound;
 use crate::copying::{Contents, Copying};
-use crate::node::{Node, Start, Together};
+use crate::node::{Node, Sent, Start, Together};
 use crate::recording::{Said, conversation};
 use crate::tolerance::{
     answers_stability, is_hint, offers_comparison, request, says_the_same_again, tolerated, without_hints,
@@ -32,6 +32,9 @@ pub(crate) struct Replay {
     pub(crate) now: Instant,
     /// The recorded nodes had been connected before, and say so; the core was not there.
     pub(crate) came_back: bool,
+    /// A node has said that it has marks: the core does not list it among those that are in sync, and who is not listed
+    /// says and hears less of that.
+    pub(crate) fewer_in_sync: bool,
     /// How far the core's clock is ahead of the recording's.
     ahead: Duration,
     script: VecDeque<(Instant, Act)>,
@@ -126,7 +129,10 @@ fn marked(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector, dirty: u6
     if said.iter().find(comes_first).is_some_and(|s| s.from == node) {
         return Some(own);
     }
-    let others = first_bitmap(said, NodeId::new(1 - node.index() as u8)?, volume, size)?;
+    let is_own = |s: &&Said| {
+        s.from == node && s.volume == volume && matches!(s.packet, Packet::Bitmap(_) | Packet::CompressedBitmap(_))
+    };
+    let others = first_bitmap(said, said.iter().find(is_own)?.to, volume, size)?;
     // Of those that both may have any will do.
     let both = own.iter().flat_map(|(from, to)| *from..*to);
     let both: Vec<_> = both.filter(|bit| others.iter().any(|(from, to)| (from..to).contains(&bit))).collect();
@@ -284,6 +290,7 @@ impl Replay {
             copying,
             now,
             came_back: false,
+            fewer_in_sync: false,
             ahead: Duration(0),
             script: VecDeque::new(),
         }
@@ -579,8 +586,9 @@ impl Replay {
         self.node.pass(self.now);
         self.compare();
         self.copying.assert_over();
-        let left = self.expected.iter().flatten().filter(|s| s.packet != Packet::Ping && !answers_stability(&s.packet));
-        let left: Vec<_> = left.map(|s| &s.packet).collect();
+        let untold = |p: &Packet| self.fewer_in_sync && matches!(p, Packet::PeersInSync(_));
+        let may_stay = |p: &Packet| *p == Packet::Ping || answers_stability(p) || untold(p);
+        let left: Vec<_> = self.expected.iter().flatten().map(|s| &s.packet).filter(|p| !may_stay(p)).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
     }
 
@@ -649,13 +657,25 @@ impl Replay {
         }
     }
 
+    /// Who is in sync, where some are not listed: the others are those that the recorded node has named.
+    fn lists_fewer(&mut self, sent: &Sent) -> bool {
+        let (Packet::PeersInSync(ours), true) = (&sent.packet, self.fewer_in_sync) else { return false };
+        let lane = &mut self.expected[behind(&self.node, sent.peer) + 1];
+        let next = lane.iter().position(|s| matches!(s.packet, Packet::PeersInSync(_))).and_then(|n| lane.remove(n));
+        if let Some(Said { packet: Packet::PeersInSync(theirs), .. }) = next {
+            assert_eq!((ours.sector, ours.size), (theirs.sector, theirs.size));
+            assert_eq!(ours.nodes.nodes().without(theirs.nodes.nodes()), Default::default(), "{ours:?} {theirs:?}");
+        }
+        true
+    }
+
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
             if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.peer, sent.volume, &sent.packet) {
                 continue;
             }
-            if self.copying.takes(&sent.packet) {
+            if self.copying.takes(&sent.packet) || self.lists_fewer(&sent) {
                 continue;
             }
             let lane =
@@ -664,6 +684,10 @@ impl Replay {
                 continue;
             }
             if !answers_stability(&sent.packet) && lane.front().is_some_and(|said| answers_stability(&said.packet)) {
+                lane.pop_front();
+            }
+            let fewer = self.fewer_in_sync;
+            while lane.front().is_some_and(|said| fewer && matches!(said.packet, Packet::PeersInSync(_))) {
                 lane.pop_front();
             }
             // The recorded node may have asked more often whether the peer is there.

@@ -6,7 +6,7 @@ use crate::replay::Replay;
 use crate::{SMALL, VOLUME, between, disk};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
-use wire::Packet;
+use wire::{ConnState, DiskState, Packet};
 
 const END: u64 = 1_000_000;
 
@@ -38,6 +38,51 @@ fn to_before_the_connect(said: &mut [Said], written: impl Fn(&Packet) -> bool) {
     let at = Instant(said.iter().rfind(asks).expect("they connect").at.0 - 400_000);
     said.iter_mut().filter(|s| written(&s.packet)).for_each(|s| s.at = s.at.min(at));
     said.sort_by_key(|s| s.at);
+}
+
+/// A kernel that has a source's bitmap takes some milliseconds before it is a target: node 2 gets the bitmap, and what
+/// its source says of blocks, later.
+fn begin_late(said: &mut [Said], source: usize) {
+    let begins = |s: &Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncTarget);
+    let target = said.iter().find(|s| [s.from.index(), s.to.index()] == [2, source] && begins(s));
+    let at = Instant(target.expect("it is a target").at.0 - 100_000);
+    let early = |p: &Packet| matches!(p, Packet::Bitmap(_) | Packet::CompressedBitmap(_) | Packet::OutOfSync(_));
+    let of_source = said.iter_mut().filter(|s| s.from.index() == source && early(&s.packet));
+    of_source.for_each(|s| s.at = s.at.max(at));
+    said.sort_by_key(|s| s.at);
+}
+
+/// A kernel that one source has brought up to date tells the other one its state before its generations, and forgets
+/// what it has marked for that one when it hears who is in sync; the core tells the generations first, and that nothing
+/// is marked.
+fn equal_at_once(said: &mut Vec<Said>, other: usize) {
+    let (mut at, mut uuids) = (None, None);
+    for (n, s) in said.iter().enumerate().filter(|(_, s)| [s.from.index(), s.to.index()] == [2, other]) {
+        match &s.packet {
+            Packet::State(word) if word.disk == DiskState::UpToDate && word.conn == ConnState::Connected => {
+                at = at.or(Some(n));
+            }
+            Packet::Uuids110(_) if at.is_some() && uuids.is_none() => uuids = Some(n),
+            _ => {}
+        }
+    }
+    let (Some(at), Some(uuids)) = (at, uuids) else { panic!("a resync ends") };
+    if let Packet::Uuids110(u) = &mut said[uuids].packet {
+        u.dirty_bits = 0;
+    }
+    let mut told = said.remove(uuids);
+    told.at = said[at].at;
+    said.insert(at, told);
+}
+
+/// The core cuts what it asks for into one request more: what it acknowledges later has another number.
+fn asked_once_more(said: &mut [Said]) {
+    let acks = said.iter_mut().filter(|s| s.from.index() == 2);
+    acks.for_each(|s| {
+        if let Packet::WriteAck(ack) = &mut s.packet {
+            ack.seq += 1
+        }
+    });
 }
 
 fn is_write(packet: &Packet, at: u64) -> bool {
@@ -118,6 +163,7 @@ fn meets_a_primary_that_writes(node: u8) -> Replay {
     }
     let mut replay = Replay::of_joined(said, node, declared_equal, |_| {}, declare);
     replay.begin_with_one_generation();
+    replay.fewer_in_sync = node == 1;
     replay.follow();
     replay.links_up();
     replay
@@ -125,5 +171,15 @@ fn meets_a_primary_that_writes(node: u8) -> Replay {
 
 #[test]
 fn who_comes_up_meets_a_primary_that_writes() {
-    meets_a_primary_that_writes(0).play();
+    for node in [0, 1] {
+        meets_a_primary_that_writes(node).play();
+    }
+    let mut said = between("73", 6_000, END);
+    begin_late(&mut said, 0);
+    equal_at_once(&mut said, 1);
+    asked_once_more(&mut said);
+    let mut replay = Replay::whole(said, 2, |_| {});
+    replay.fewer_in_sync = true;
+    replay.links_up();
+    replay.play();
 }
