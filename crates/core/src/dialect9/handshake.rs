@@ -262,7 +262,7 @@ impl Resource {
         let other = Told { uuids, disk: peer_disk, role: theirs.role };
         let Begins { replication, bitmap } = self.compare9(i, d, [own, other])?;
         let grown = self.has_grown_alone(i, d, &part).filter(|_| replication == Replication::Established);
-        if let Some(reason) = grown.and_then(|source| self.why_no_resync(i, source, uuids)) {
+        if let Some(reason) = grown.and_then(|source| self.why_no_resync(i, d, source, uuids)) {
             return Err(Verdict::Retry(reason));
         }
         let both = [own.role, other.role] == [Role::Primary; 2];
@@ -304,7 +304,7 @@ impl Resource {
             Ok(Replication::WFBitMapT) => Some(false),
             _ => None,
         };
-        if let Some(reason) = source.and_then(|source| self.why_no_resync(i, source, b)) {
+        if let Some(reason) = source.and_then(|source| self.why_no_resync(i, d, source, b)) {
             return Err(Verdict::Retry(reason));
         }
         if let Ok(begins) = begins {
@@ -520,13 +520,27 @@ impl Resource {
         of(&now) != of(sent)
     }
 
+    /// Has this node another generation than it has told, or ceased to be a target? A further source is told if it has
+    /// become one.
+    fn has_moved_since(&self, i: NodeId, d: VolumeNr, part: &Part) -> bool {
+        let (Some(outcome), Some((sent, _))) = (part.outcome, &part.sent) else { return false };
+        if self.has_become_target(i, d, part) && outcome.replication == Replication::WFBitMapT {
+            return self.devices[d].backing.as_ref().is_none_or(|b| b.md.current != sent.current);
+        }
+        let of = |u: &Uuids110| (u.current, is_target(u));
+        self.uuids110(i, d, UuidFlags::NONE).as_ref().map(of) != Some(of(sent))
+    }
+
+    /// Has a resync begun since this node has said what it has?
+    fn has_become_target(&self, i: NodeId, d: VolumeNr, part: &Part) -> bool {
+        let was = part.sent.as_ref().is_some_and(|(sent, _)| is_target(sent));
+        !was && self.uuids110(i, d, UuidFlags::NONE).as_ref().is_some_and(is_target)
+    }
+
     /// The nodes are connected: what the attempt came to takes place, of all volumes at once.
     pub(crate) fn carry_out_attempt(&mut self, i: NodeId) {
         let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.take()) else { return };
-        let of = |u: &Uuids110| (u.current, u.flags.contains(UuidFlags::SYNC_TARGET));
-        let current = |d: VolumeNr| self.uuids110(i, d, UuidFlags::NONE).as_ref().map(of);
-        let told = |part: &Part| part.sent.as_ref().map(|(sent, _)| of(sent));
-        if attempt.volumes.iter().any(|(d, part)| part.outcome.is_some() && current(d) != told(part)) {
+        if attempt.volumes.iter().any(|(d, part)| self.has_moved_since(i, d, part)) {
             let reason = Reason::HandshakeChanged;
             let text = format!("{reason}: connecting anew");
             self.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
@@ -536,6 +550,9 @@ impl Resource {
         let mut grown = Vec::new();
         for (d, part) in attempt.volumes.iter() {
             let Some(outcome) = part.outcome else { continue };
+            if self.has_become_target(i, d, part) {
+                self.send_uuids110(i, d, UuidFlags::NONE);
+            }
             self.forget_equal_bits(i, d, part, outcome);
             self.prepare_bitmap(i, d, outcome.bitmap);
             self.lacks_what_comes(i, d, outcome.replication);
@@ -629,6 +646,10 @@ impl Resource {
         self.mark_unlogged(i);
         self.retire_slot(i, d);
     }
+}
+
+fn is_target(told: &Uuids110) -> bool {
+    told.flags.contains(UuidFlags::SYNC_TARGET)
 }
 
 /// Two good copies of one generation that both get what one Primary writes: what one of them has marked, or not heard

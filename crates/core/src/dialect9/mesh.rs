@@ -254,8 +254,8 @@ impl Resource {
     // -- who may bring whom up to date -------------------------------------------------------------------------------
 
     /// Must no resync between this node and a peer begin? A source that depends on a Primary lacks what is on its way
-    /// to it; that Primary itself knows.
-    pub(super) fn why_no_resync(&self, i: NodeId, source: bool, theirs: &Uuids110) -> Option<Reason> {
+    /// to it; that Primary itself knows, and so does a target that this Primary brings up to date.
+    pub(super) fn why_no_resync(&self, i: NodeId, d: VolumeNr, source: bool, theirs: &Uuids110) -> Option<Reason> {
         if !self.in_mesh9() {
             return None;
         }
@@ -270,9 +270,9 @@ impl Resource {
         let sight = self.primaries_in_sight();
         let told = if theirs.flags.contains(UuidFlags::STABLE) { NodeMask::default() } else { theirs.nodes.nodes() };
         let seen = if source {
-            sight.without(NodeMask::of(self.cfg.node))
+            sight.without(NodeMask::of(self.cfg.node)).without(told)
         } else {
-            NodeMask(sight.without(NodeMask::of(i)).0 | told.0)
+            NodeMask(sight.without(NodeMask::of(i)).0 | told.0).without(self.sources_to_be(d))
         };
         (!seen.is_empty()).then_some(Reason::SourceDependsOnPrimary)
     }

@@ -31,6 +31,14 @@ impl Resource {
         all.next().filter(|i| *i != but && self.in_mesh9())
     }
 
+    /// Peers that bring a volume up to date by what is marked, or are about to.
+    pub(super) fn sources_to_be(&self, d: VolumeNr) -> NodeMask {
+        let mut out = NodeMask::default();
+        let receives = |pair: &PairState| pair.replication == Replication::WFBitMapT || pair.replication.is_target();
+        self.state.pairs(d).filter(|(_, pair)| receives(pair)).for_each(|(i, _)| out.insert(i));
+        out
+    }
+
     /// May a target copy from this peer: does what it has depend on no Primary, but perhaps on this node?
     pub(crate) fn depends_on_nobody_else(&self, i: NodeId, d: VolumeNr) -> bool {
         let told = self.connections[i].peer_devices[d].uuids110.as_ref().filter(|_| self.in_mesh9());
@@ -56,7 +64,8 @@ impl Resource {
     }
 
     /// What a handshake with this peer comes to while this node, or the peer, is brought up to date by a third one: it
-    /// is a further source of the same, which waits. Anything else is for later.
+    /// is a further source of the same, which waits; the resync from the first one may be about to begin. Anything else
+    /// is for later.
     pub(super) fn beside_another_source(
         &self,
         i: NodeId,
@@ -72,7 +81,12 @@ impl Resource {
             disk == DiskState::UpToDate && !uuids.flags.contains(UuidFlags::CRASHED_PRIMARY)
         };
         let fits = match target {
-            [false, false] => self.source_of_target(i).is_none(),
+            [false, false] => {
+                let first = self.source_of_target(i);
+                let marked =
+                    first.is_none_or(|first| self.devices.ids().all(|d| self.sources_to_be(d).contains(first)));
+                marked && (first.is_none() || begins == Replication::WFBitMapT && serves(other))
+            }
             [true, false] => begins == Replication::WFBitMapT && serves(other),
             [false, true] => begins == Replication::WFBitMapS && serves(own),
             [true, true] => false,

@@ -13,6 +13,8 @@ mod mesh;
 mod node;
 mod recording;
 mod replay;
+mod sources;
+mod tolerance;
 
 use node::Start;
 use recording::{Said, conversation};

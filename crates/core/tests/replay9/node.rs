@@ -394,9 +394,11 @@ impl Node {
         false
     }
 
-    /// Is a resync going on?
-    pub(crate) fn resyncs(&self) -> bool {
-        let replication = self.core.snapshot().connections[0].peer_devices[0].replication;
+    /// Is a resync with a peer going on?
+    pub(crate) fn resyncs(&self, peer: NodeId) -> bool {
+        let snapshot = self.core.snapshot();
+        let towards = snapshot.connections.iter().find(|c| c.peer == peer).expect("a peer");
+        let replication = towards.peer_devices[0].replication;
         (wire::ConnState::SyncSource..=wire::ConnState::PausedSyncT).contains(&replication)
     }
 

@@ -4,10 +4,13 @@ use crate::bind::Bound;
 use crate::copying::{Contents, Copying};
 use crate::node::{Node, Sent, Start, Together};
 use crate::recording::{Said, conversation};
+use crate::tolerance::{
+    answers_stability, is_hint, offers_comparison, request, says_the_same_again, tolerated, without_hints,
+};
 use std::collections::{BTreeSet, VecDeque};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, OnIoError, RequestKind, ResyncConfig};
-use wire::{ConnState, DpFlags, Packet, QueueLimits, Role, Socket, UuidFlags};
+use wire::{ConnState, DpFlags, Packet, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
 const ON_ITS_WAY: u64 = 25_000;
@@ -29,6 +32,9 @@ pub(crate) struct Replay {
     pub(crate) now: Instant,
     /// The recorded nodes had been connected before, and say so; the core was not there.
     pub(crate) came_back: bool,
+    /// A node has said that it has marks: the core does not list it among those that are in sync, and who is not listed
+    /// says and hears less of that.
+    pub(crate) fewer_in_sync: bool,
     /// How far the core's clock is ahead of the recording's.
     ahead: Duration,
     script: VecDeque<(Instant, Act)>,
@@ -123,7 +129,10 @@ fn marked(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector, dirty: u6
     if said.iter().find(comes_first).is_some_and(|s| s.from == node) {
         return Some(own);
     }
-    let others = first_bitmap(said, NodeId::new(1 - node.index() as u8)?, volume, size)?;
+    let is_own = |s: &&Said| {
+        s.from == node && s.volume == volume && matches!(s.packet, Packet::Bitmap(_) | Packet::CompressedBitmap(_))
+    };
+    let others = first_bitmap(said, said.iter().find(is_own)?.to, volume, size)?;
     // Of those that both may have any will do.
     let both = own.iter().flat_map(|(from, to)| *from..*to);
     let both: Vec<_> = both.filter(|bit| others.iter().any(|(from, to)| (from..to).contains(&bit))).collect();
@@ -281,6 +290,7 @@ impl Replay {
             copying,
             now,
             came_back: false,
+            fewer_in_sync: false,
             ahead: Duration(0),
             script: VecDeque::new(),
         }
@@ -327,6 +337,26 @@ impl Replay {
             self.script.push_back((Instant(at.0 - ON_ITS_WAY), up));
         }
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
+        self.begin_in_time();
+    }
+
+    /// A kernel takes some milliseconds before it begins the transaction that is to connect it, and may write
+    /// meanwhile; the core begins at once when it has heard what the peer is. It hears that later.
+    fn begin_in_time(&mut self) {
+        let connects = |s: &&Said| match &s.packet {
+            Packet::TwopcPrepare(p) if p.change.conn == Some(ConnState::WFReportParams) => {
+                p.transaction.target == Some(s.to) && p.transaction.initiator == s.from
+            }
+            _ => false,
+        };
+        let begun: Vec<_> = self.expected.iter().flatten().filter(connects).map(|s| (s.to, s.at)).collect();
+        for said in self.said.iter_mut().filter(|s| matches!(s.packet, Packet::Protocol(_))) {
+            let answers = begun.iter().filter(|(peer, at)| *peer == said.from && *at > said.at);
+            if let Some(first) = answers.map(|(_, at)| *at).min() {
+                said.at = said.at.max(Instant(first.0 - 2 * ON_ITS_WAY));
+            }
+        }
+        self.said.make_contiguous().sort_by_key(|s| s.at);
     }
 
     /// The link to a peer is lost so long after the recording begins.
@@ -454,6 +484,15 @@ impl Replay {
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
+    /// All nodes have the same generation when the recording begins, which is told in it.
+    pub(crate) fn begin_with_one_generation(&mut self) {
+        let told = |s: &Said| if let Packet::Uuids110(u) = &s.packet { Some((s.at, u.current)) } else { None };
+        let all = self.said.iter().chain(self.expected.iter().flatten()).filter_map(told);
+        let (_, first) = all.min_by_key(|(at, _)| *at).expect("somebody tells it");
+        let [own, ..] = self.node.core.generations(VolumeNr(0)).expect("a disk");
+        self.bound.are_the_same(first, own);
+    }
+
     /// The recorded node has not written anything before.
     pub(crate) fn write_from_the_start(&mut self) {
         self.bound.write_from_the_start();
@@ -547,26 +586,30 @@ impl Replay {
         self.node.pass(self.now);
         self.compare();
         self.copying.assert_over();
-        let left = self.expected.iter().flatten().filter(|s| s.packet != Packet::Ping && !answers_stability(&s.packet));
-        let left: Vec<_> = left.map(|s| &s.packet).collect();
+        let untold = |p: &Packet| self.fewer_in_sync && matches!(p, Packet::PeersInSync(_));
+        let may_stay = |p: &Packet| *p == Packet::Ping || answers_stability(p) || untold(p);
+        let left: Vec<_> = self.expected.iter().flatten().map(|s| &s.packet).filter(|p| !may_stay(p)).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
     }
 
-    /// The core says that an epoch is over in its own time: the answer does not come before.
+    /// The core says that an epoch is over, and answers a target, in its own time: the answer does not come before.
     fn wait_for_question(&mut self, peer: NodeId, answer: &Packet) {
-        let question = match answer {
-            Packet::BarrierAck(ack) => Packet::Barrier(ack.barrier),
-            Packet::FlushRequestsAck(answer) => Packet::FlushRequests(answer.sequence),
-            _ => return,
+        let question = |said: &Packet| match (answer, said) {
+            (Packet::BarrierAck(ack), Packet::Barrier(epoch)) => ack.barrier == *epoch,
+            (Packet::FlushRequestsAck(ack), Packet::FlushRequests(sequence)) => ack.sequence == *sequence,
+            (Packet::RsWriteAck(ack), Packet::RsDataReply(data)) => {
+                [(ack.sector, ack.block_id)] == [(data.sector, data.block_id)]
+            }
+            _ => false,
         };
         let patience = self.now + Duration::from_secs(60);
         let lane = behind(&self.node, peer);
-        while self.expected[lane].iter().any(|said| said.packet == question) {
-            assert!(self.now < patience, "{question:?} does not come: {:#?}", self.node.notes);
+        while self.expected[lane].iter().any(|said| question(&said.packet)) {
+            assert!(self.now < patience, "nothing that {answer:?} answers: {:#?}", self.node.notes);
             let then = self
                 .node
                 .next()
-                .unwrap_or_else(|| panic!("{question:?} does not come: {:#?}", self.node.notes))
+                .unwrap_or_else(|| panic!("nothing that {answer:?} answers: {:#?}", self.node.notes))
                 .max(self.now);
             self.ahead = self.ahead + then.since(self.now);
             self.now = then;
@@ -614,13 +657,25 @@ impl Replay {
         }
     }
 
+    /// Who is in sync, where some are not listed: the others are those that the recorded node has named.
+    fn lists_fewer(&mut self, sent: &Sent) -> bool {
+        let (Packet::PeersInSync(ours), true) = (&sent.packet, self.fewer_in_sync) else { return false };
+        let lane = &mut self.expected[behind(&self.node, sent.peer) + 1];
+        let next = lane.iter().position(|s| matches!(s.packet, Packet::PeersInSync(_))).and_then(|n| lane.remove(n));
+        if let Some(Said { packet: Packet::PeersInSync(theirs), .. }) = next {
+            assert_eq!((ours.sector, ours.size), (theirs.sector, theirs.size));
+            assert_eq!(ours.nodes.nodes().without(theirs.nodes.nodes()), Default::default(), "{ours:?} {theirs:?}");
+        }
+        true
+    }
+
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
             if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.peer, sent.volume, &sent.packet) {
                 continue;
             }
-            if self.copying.takes(&sent.packet) {
+            if self.copying.takes(&sent.packet) || self.lists_fewer(&sent) {
                 continue;
             }
             let lane =
@@ -629,6 +684,10 @@ impl Replay {
                 continue;
             }
             if !answers_stability(&sent.packet) && lane.front().is_some_and(|said| answers_stability(&said.packet)) {
+                lane.pop_front();
+            }
+            let fewer = self.fewer_in_sync;
+            while lane.front().is_some_and(|said| fewer && matches!(said.packet, Packet::PeersInSync(_))) {
                 lane.pop_front();
             }
             // The recorded node may have asked more often whether the peer is there.
@@ -644,9 +703,11 @@ impl Replay {
                 }
                 lane.pop_front();
             }
-            // Or later. And a disk answers requests in any order.
+            // Or later. A disk answers requests in any order. And an epoch may be over before or after what is no
+            // write.
             let fits = |said: &Said| match &sent.packet {
                 Packet::Ping => said.packet == Packet::Ping,
+                Packet::Barrier(_) => matches!(said.packet, Packet::Barrier(_)) || request(&said.packet).is_some(),
                 Packet::RsDataReply(ours) => match &said.packet {
                     Packet::RsDataReply(theirs) => theirs.block_id == ours.block_id && theirs.sector == ours.sector,
                     _ => false,
@@ -665,7 +726,7 @@ impl Replay {
                 u.flags = UuidFlags(u.flags.0 & !UuidFlags::RECONNECT.0);
             }
             if let Packet::Data(w) = &mut recorded
-                && !self.node.resyncs()
+                && !self.node.resyncs(sent.peer)
             {
                 // A kernel needs a moment to see that a resync is over.
                 w.flags = DpFlags(w.flags.0 & !DpFlags::MAY_SET_IN_SYNC.0);
@@ -695,90 +756,4 @@ fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDequ
 /// Where the lanes towards a peer begin.
 fn behind(node: &Node, peer: NodeId) -> usize {
     if peer == node.peer { 0 } else { LANES }
-}
-
-/// Of two that cease to depend on a Primary at the same time that one answers the other which comes to it first. In the
-/// recording that may have been the other one.
-fn answers_stability(packet: &Packet) -> bool {
-    matches!(packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::RESYNC))
-}
-
-/// "The own data depends on no Primary any more, and may be compared."
-fn offers_comparison(packet: &Packet) -> bool {
-    matches!(packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::GOT_STABLE))
-}
-
-/// Says nothing that changes anything: P_UNPLUG_REMOTE, and P_DELAY_PROBE.
-fn is_hint(packet: &Packet) -> bool {
-    matches!(packet, Packet::UnplugRemote | Packet::DelayProbe(_))
-}
-
-fn without_hints(said: Vec<Said>) -> impl Iterator<Item = Said> {
-    let mut last = Vec::new();
-    said.into_iter().filter(move |s| !says_the_same_again(&mut last, s.to, s.volume, &s.packet) && !is_hint(&s.packet))
-}
-
-/// A kernel that comes to depend on a Primary says so twice, and a change of one volume may make it say once more what
-/// the others' states are. The core does so at other times.
-fn says_the_same_again(
-    last: &mut Vec<(NodeId, VolumeNr, Packet)>,
-    to: NodeId,
-    volume: VolumeNr,
-    packet: &Packet,
-) -> bool {
-    let again = last.contains(&(to, volume, packet.clone()));
-    let kind = std::mem::discriminant(packet);
-    last.retain(|(whom, of, packet)| *whom != to || *of != volume || std::mem::discriminant(packet) != kind);
-    last.push((to, volume, packet.clone()));
-    again && matches!(packet, Packet::Uuids110(_) | Packet::State(_))
-}
-
-/// What may differ, taken from the recording: the limits of the disk and of the block layer, which are those of another
-/// machine, what a write is called that somebody waits for, and what an older release does not offer.
-fn tolerated(recorded: Packet, mut ours: Sent) -> (Packet, Sent) {
-    match (&recorded, &mut ours.packet) {
-        (Packet::Sizes(theirs), Packet::Sizes(own)) => {
-            own.max_bio_size = theirs.max_bio_size;
-            if let (Some(theirs), Some(own)) = (&theirs.limits, &mut own.limits) {
-                let QueueLimits { physical_block_size, logical_block_size, io_min, io_opt, .. } = *theirs;
-                *own = QueueLimits { physical_block_size, logical_block_size, io_min, io_opt, ..*own };
-            }
-        }
-        (Packet::ConnectionFeatures(theirs), Packet::ConnectionFeatures(own)) => own.features = theirs.features,
-        (Packet::Trim(theirs), Packet::Trim(own)) | (Packet::Zeroes(theirs), Packet::Zeroes(own)) => {
-            own.flags = own.flags | by_applications(theirs.flags);
-        }
-        (Packet::Data(theirs), Packet::Data(own)) => {
-            // The caller makes the digest.
-            own.digest.clone_from(&theirs.digest);
-            own.flags = own.flags | by_applications(theirs.flags);
-        }
-        _ => {}
-    }
-    if ours.packet.command(&crate::recording::OF_9_3).is_connection_level() {
-        ours.volume = VolumeNr::NONE;
-    }
-    if matches!(ours.packet, Packet::ConnectionFeatures(_)) {
-        ours.volume = VolumeNr(0);
-    }
-    (recorded, ours)
-}
-
-/// What an application must have asked for when this is sent.
-fn request(packet: &Packet) -> Option<(RequestKind, Sector, u32)> {
-    match packet {
-        Packet::DataRequest(r) => Some((RequestKind::Read, r.sector, r.size.0 as u32)),
-        Packet::Data(w) => Some((RequestKind::Write { fua: false }, w.sector, w.size.0 as u32)),
-        Packet::Trim(w) => Some((RequestKind::Discard, w.sector, w.size.0 as u32)),
-        Packet::Zeroes(w) => {
-            let unmap = w.flags.contains(DpFlags::DISCARD);
-            Some((RequestKind::WriteZeroes { unmap, fua: false }, w.sector, w.size.0 as u32))
-        }
-        _ => None,
-    }
-}
-
-/// DP_RW_SYNC.
-fn by_applications(flags: DpFlags) -> DpFlags {
-    DpFlags(flags.0 & 0x2)
 }

@@ -57,7 +57,8 @@ impl Resource {
                 self.give_up_transaction(Code::ConcurrentStateChange);
             }
             Some(_) => {
-                let busy = Vote::on_change(&head, WireMask::NONE, WireMask::NONE, WireMask::NONE);
+                let reachable = with(self.neighbours9(), self.cfg.node);
+                let busy = Vote::on_change(&head, reachable.into(), WireMask::NONE, WireMask::NONE);
                 self.send_as(i, Socket::Control, volume, Packet::TwopcRetry(Box::new(busy)));
                 return false;
             }

@@ -1,0 +1,185 @@
+//! Recordings of three nodes of which one comes back while another one is Primary: both others are its sources.
+
+use crate::node::Together;
+use crate::recording::{Said, conversation};
+use crate::replay::Replay;
+use crate::{SMALL, VOLUME, between, disk};
+use units::{Duration, Instant, NodeId, Sector, VolumeNr};
+use urbd_core::{Command, RequestKind};
+use wire::{ConnState, DiskState, Packet};
+
+const END: u64 = 1_000_000;
+
+/// Disks of three nodes that node 0 declares equal.
+fn declared_equal(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
+    disk(said, node, true, Sector(1024))
+}
+
+fn small(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
+    disk(said, node, true, SMALL)
+}
+
+fn declare(nodes: &mut Together) {
+    nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+}
+
+/// A kernel marks for a node that is not there what it writes when the epoch is over, the core at once: when the two
+/// connect it has marked more blocks.
+fn as_if_marked_at_once(said: &mut [Said], node: u8, late: u64, at_once: u64) {
+    let to_node_2 = said.iter_mut().filter(|s| [s.from.index(), s.to.index()] == [node.into(), 2]);
+    let told = to_node_2.filter_map(|s| if let Packet::Uuids110(u) = &mut s.packet { Some(u) } else { None });
+    told.filter(|u| u.dirty_bits == late).for_each(|u| u.dirty_bits = at_once);
+}
+
+/// A kernel makes its bitmap a while after the nodes are connected, the core at once: what the kernel wrote in between
+/// it writes before they begin.
+fn to_before_the_connect(said: &mut [Said], written: impl Fn(&Packet) -> bool) {
+    let asks = |s: &&Said| [s.from.index(), s.to.index()] == [0, 2] && matches!(s.packet, Packet::TwopcPrepare(_));
+    let at = Instant(said.iter().rfind(asks).expect("they connect").at.0 - 400_000);
+    said.iter_mut().filter(|s| written(&s.packet)).for_each(|s| s.at = s.at.min(at));
+    said.sort_by_key(|s| s.at);
+}
+
+/// A kernel that has a source's bitmap takes some milliseconds before it is a target: node 2 gets the bitmap, and what
+/// its source says of blocks, later.
+fn begin_late(said: &mut [Said], source: usize) {
+    let begins = |s: &Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncTarget);
+    let target = said.iter().find(|s| [s.from.index(), s.to.index()] == [2, source] && begins(s));
+    let at = Instant(target.expect("it is a target").at.0 - 100_000);
+    let early = |p: &Packet| matches!(p, Packet::Bitmap(_) | Packet::CompressedBitmap(_) | Packet::OutOfSync(_));
+    let of_source = said.iter_mut().filter(|s| s.from.index() == source && early(&s.packet));
+    of_source.for_each(|s| s.at = s.at.max(at));
+    said.sort_by_key(|s| s.at);
+}
+
+/// A kernel that one source has brought up to date tells the other one its state before its generations, and forgets
+/// what it has marked for that one when it hears who is in sync; the core tells the generations first, and that nothing
+/// is marked.
+fn equal_at_once(said: &mut Vec<Said>, other: usize) {
+    let (mut at, mut uuids) = (None, None);
+    for (n, s) in said.iter().enumerate().filter(|(_, s)| [s.from.index(), s.to.index()] == [2, other]) {
+        match &s.packet {
+            Packet::State(word) if word.disk == DiskState::UpToDate && word.conn == ConnState::Connected => {
+                at = at.or(Some(n));
+            }
+            Packet::Uuids110(_) if at.is_some() && uuids.is_none() => uuids = Some(n),
+            _ => {}
+        }
+    }
+    let (Some(at), Some(uuids)) = (at, uuids) else { panic!("a resync ends") };
+    if let Packet::Uuids110(u) = &mut said[uuids].packet {
+        u.dirty_bits = 0;
+    }
+    let mut told = said.remove(uuids);
+    told.at = said[at].at;
+    said.insert(at, told);
+}
+
+/// The core cuts what it asks for into one request more: what it acknowledges later has another number.
+fn asked_once_more(said: &mut [Said]) {
+    let acks = said.iter_mut().filter(|s| s.from.index() == 2);
+    acks.for_each(|s| {
+        if let Packet::WriteAck(ack) = &mut s.packet {
+            ack.seq += 1
+        }
+    });
+}
+
+fn is_write(packet: &Packet, at: u64) -> bool {
+    matches!(packet, Packet::Data(w) if w.sector.0 == at)
+}
+
+/// Node 0 has begun a transaction of its own before it reads that node 1 has begun this one.
+fn read_late(said: &mut [Said], transaction: u32) {
+    let asks = |s: &&Said| s.from.index() == 0 && matches!(s.packet, Packet::TwopcPrepare(_));
+    let at = Instant(said.iter().find(asks).expect("node 0 begins one").at.0 + 100_000);
+    let late = |p: &Packet| matches!(p, Packet::TwopcPrepare(p) if p.transaction.tid == transaction);
+    said.iter_mut().filter(|s| s.to.index() == 0 && late(&s.packet)).for_each(|s| s.at = at);
+    said.sort_by_key(|s| s.at);
+}
+
+/// Node 0 is Primary and writes while node 2 is down.
+fn writes_without_node_2(nodes: &mut Together) {
+    declare(nodes);
+    nodes.command(0, Command::Primary { force: false });
+    nodes.forgive();
+    for peer in [0, 1].map(|n| NodeId::new(n).unwrap()) {
+        nodes.command(2, Command::Disconnect { peer, force: false });
+        nodes.pass(10);
+    }
+    for at in [0, 8, 16, 24] {
+        nodes.act(0, |node, now| node.write(now, VOLUME, RequestKind::Write { fua: false }, Sector(at), 4096));
+    }
+    nodes.pass(100);
+    nodes.act(0, |node, now| node.close(now, VOLUME));
+    nodes.pass(1_000);
+}
+
+/// Two want to connect to the same node at the same time. A kernel that has begun waits half a second before it calls
+/// that off; then nothing is told any more.
+fn collision() -> Vec<Said> {
+    let mut said = conversation("35");
+    let over = |s: &Said| [s.from.index(), s.to.index()] == [0, 2] && matches!(s.packet, Packet::TwopcAbort(_));
+    said.truncate(1 + said.iter().position(over).expect("it is called off"));
+    read_late(&mut said, 1_033_498_832);
+    said
+}
+
+#[test]
+fn two_meet_a_third_node_at_once() {
+    for node in [0, 1] {
+        let mut replay = Replay::of_joined(collision(), node, small, |_| {}, writes_without_node_2);
+        replay.follow();
+        replay.links_up();
+        replay.play();
+    }
+}
+
+/// Node 2 was down while node 0, Primary, wrote. It comes up.
+fn meets_a_secondary_first(node: u8) -> Replay {
+    let mut said = conversation("35");
+    // Without the collision.
+    let (begin, over) = (said[0].at, collision().last().expect("it is over").at);
+    said.retain(|s| s.at.since(begin) < Duration::from_millis(15) || s.at > over);
+    let mut replay = Replay::of_joined(said, node, small, |_| {}, writes_without_node_2);
+    replay.follow();
+    replay.links_up();
+    replay
+}
+
+#[test]
+fn who_comes_up_meets_a_secondary_first() {
+    meets_a_secondary_first(0).play();
+}
+
+/// Node 2 was down while node 0 wrote, and comes up while it goes on writing: that is its first source.
+fn meets_a_primary_that_writes(node: u8) -> Replay {
+    let mut said = between("73", 2_000, END);
+    let [late, at_once] = [[15, 17], [17, 18]][usize::from(node)];
+    as_if_marked_at_once(&mut said, node, late, at_once);
+    if node == 0 {
+        let later = |p: &Packet| matches!(p, Packet::Barrier(n) if n.0 == 15) || is_write(p, 208);
+        to_before_the_connect(&mut said, later);
+    }
+    let mut replay = Replay::of_joined(said, node, declared_equal, |_| {}, declare);
+    replay.begin_with_one_generation();
+    replay.fewer_in_sync = node == 1;
+    replay.follow();
+    replay.links_up();
+    replay
+}
+
+#[test]
+fn who_comes_up_meets_a_primary_that_writes() {
+    for node in [0, 1] {
+        meets_a_primary_that_writes(node).play();
+    }
+    let mut said = between("73", 6_000, END);
+    begin_late(&mut said, 0);
+    equal_at_once(&mut said, 1);
+    asked_once_more(&mut said);
+    let mut replay = Replay::whole(said, 2, |_| {});
+    replay.fewer_in_sync = true;
+    replay.links_up();
+    replay.play();
+}
