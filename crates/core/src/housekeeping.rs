@@ -179,7 +179,7 @@ impl Resource {
         let backing = dev.backing.as_ref();
         // The mark of a former Primary goes when its writes are accounted for.
         let marked = !self.state.is_primary() && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
-        marked || backing.is_some_and(|b| b.full_sync) || dev.will_be_logged() || !self.metadata_idle(d)
+        marked || dev.closing || backing.is_some_and(|b| b.full_sync) || dev.will_be_logged() || !self.metadata_idle(d)
     }
 
     /// When something is to be done about it because time passes.
