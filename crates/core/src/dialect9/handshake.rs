@@ -179,8 +179,15 @@ impl Resource {
         (own != theirs && size == own.max(theirs)).then_some(own > theirs)
     }
 
+    /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise now,
+    /// nothing follows from that.
     pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
-        self.part(i, d, |part| part.uuids = Some(packet));
+        self.part(i, d, |part| {
+            if part.uuids.as_ref().is_some_and(|before| *before != packet) {
+                part.outcome = None;
+            }
+            part.uuids = Some(packet);
+        });
     }
 
     /// P_PEER_DAGTAG: the last write that the peer has of a node that it has lost.
