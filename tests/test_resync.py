@@ -43,8 +43,12 @@ def fill(node, megabytes, first=0):
 def resyncing(pair, rate, megabytes):
     """The second node fetches so much from the first one, at a fixed rate in MiB/s; returns both."""
     a, b = pair.nodes
-    pair.up(disk=f"c-plan-ahead 0; resync-rate {rate}M;", fast=False, net=C.FAST_NET)
+    # The first resync is not the one that is looked at.
+    pair.up(disk="c-plan-ahead 0; resync-rate 400M;", fast=False, net=C.FAST_NET)
     fill(a, megabytes)
+    pair.configure(disk=f"c-plan-ahead 0; resync-rate {rate}M;")
+    for n in (a, b):
+        n.verb("adjust", "r0")
     b.verb("invalidate", "r0")
     b.wait(repl="SyncTarget")
     return a, b
@@ -285,9 +289,9 @@ def test_resync_after(cluster):
         n.start()
     for n in (a, b):
         n.wait(conn="Connected")
-    a.verb("primary", "--force", "r0")
     for v in (0, 1):
-        cluster.wait_synced(volume=v)
+        a.verb("new-current-uuid", "--clear-bitmap", f"r0/{v}")
+    a.verb("primary", "r0")
     for v in (0, 1):
         for i in range(12):
             a.write(i * MIB, os.urandom(MIB), volume=v)

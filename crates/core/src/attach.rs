@@ -144,7 +144,8 @@ impl Resource {
                 let pages = bytes.chunks_exact(meta::BLOCK_LEN);
                 let next = page + pages.len() as u64;
                 for (page, bytes) in (page..).zip(pages) {
-                    area.load(page, bytes.first_chunk().expect("a whole page"), &mut bitmaps);
+                    // No bit is set yet.
+                    area.load_or(page, bytes.first_chunk().expect("a whole page"), &mut bitmaps);
                 }
                 self.read_bitmap(d, Step::Bitmap { layout, md, log, bitmaps, page: next });
             }

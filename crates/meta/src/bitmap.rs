@@ -12,6 +12,9 @@ use units::{BitSet, Sector, SectorRange};
 /// 32-bit words in a page.
 const PAGE_WORDS: u64 = (BLOCK_LEN / 4) as u64;
 
+/// A page without a bit that is set.
+static ZEROES: Block = [0; BLOCK_LEN];
+
 /// The mapping between bits and pages for one device size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BitmapArea {
@@ -150,7 +153,10 @@ impl BitmapArea {
 
     /// As [`load`](Self::load), but only sets bits: what is set in memory stays set.
     pub fn load_or(&self, page: u64, data: &Block, bits: &mut [BitSet]) {
-        self.merge(page, data, bits, |old, new| old | new);
+        // Most pages of a large volume are such.
+        if *data != ZEROES {
+            self.merge(page, data, bits, |old, new| old | new);
+        }
     }
 
     fn merge(&self, page: u64, data: &Block, bits: &mut [BitSet], f: impl Fn(u32, u32) -> u32) {

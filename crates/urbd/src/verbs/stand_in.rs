@@ -35,7 +35,10 @@ pub(super) fn take_over(context: &Context, local: &LocalResource) -> bool {
     }
     let began = begin(&systemd, name).and_then(|child| wait_until_it_serves(context, name, child));
     match began {
-        Ok(()) => true,
+        Ok(pid) => {
+            eprintln!("urbd: {name}: process {pid} stands in while the service restarts");
+            true
+        }
         Err(problem) => {
             eprintln!("urbd: {name}: nobody stands in while the service restarts: {problem}");
             false
@@ -91,7 +94,7 @@ fn begin(systemd: &Systemd, resource: &str) -> Result<Child, Problem> {
 }
 
 /// It has taken over, and is Primary again: what applications ask is answered.
-fn wait_until_it_serves(context: &Context, resource: &str, mut child: Child) -> Result<(), Problem> {
+fn wait_until_it_serves(context: &Context, resource: &str, mut child: Child) -> Result<u32, Problem> {
     let deadline = Instant::now() + PATIENCE;
     let is_it = |pid: u32| context.client(resource).is_ok_and(|client| client.pid == pid);
     while !(is_it(child.id()) && is_primary(context, resource)) {
@@ -103,7 +106,7 @@ fn wait_until_it_serves(context: &Context, resource: &str, mut child: Child) -> 
         }
         thread::sleep(PAUSE);
     }
-    Ok(())
+    Ok(child.id())
 }
 
 #[cfg(test)]
