@@ -187,6 +187,11 @@ pub enum Command {
         /// The whole new configuration text, without includes (as `dump` prints it).
         config: String,
     },
+    /// Takes the block device of a volume away that nobody uses: the next process does not have the volume.
+    TakeAway {
+        /// Which volume.
+        volume: u16,
+    },
     /// Ends the process; the block devices stay, and what applications ask of them waits for the next process. Refused
     /// where they cannot be left.
     HandOver,

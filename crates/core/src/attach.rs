@@ -461,7 +461,7 @@ impl Resource {
     }
 
     fn attach_settled(&mut self, d: VolumeNr) {
-        if self.connected().any(|(i, _)| !self.state.replicates(i, d)) {
+        if self.connected().any(|(i, _)| self.will_be_compared(i, d)) {
             return self.step_of_attach(d, Step::Handshake);
         }
         if !self.fits_into_use(d) {

@@ -35,7 +35,7 @@ impl Resource {
     /// A generation was put off, and the peer is just told of the present one: whether it is still due shows when the
     /// handshake is over. Until then nothing may be written.
     pub(crate) fn generation_undecided(&self, d: VolumeNr) -> bool {
-        let shaking = self.connected().any(|(i, _)| !self.state.replicates(i, d));
+        let shaking = self.connected().any(|(i, _)| self.will_be_compared(i, d));
         self.devices[d].new_generation_pending && shaking
     }
 

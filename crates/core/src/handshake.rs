@@ -13,7 +13,7 @@ use crate::decide::uuid84::{self, UuidSet};
 use crate::decide::{Reason, protocol};
 use crate::dialect9::Nine;
 use crate::dialect84;
-use units::{NodeId, VolumeNr};
+use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
 
 /// Tokens of [`Effect::Hmac`].
@@ -44,6 +44,48 @@ impl Resource {
         let offer = offer(self.cfg.node, &c.cfg);
         c.offered = offer;
         self.send_connection(i, Socket::Data, Packet::ConnectionFeatures(offer));
+    }
+
+    /// Is a volume to be compared with a peer, as the link is up? Not one of which nothing comes: the peer has no such
+    /// volume.
+    pub(crate) fn will_be_compared(&self, i: NodeId, d: VolumeNr) -> bool {
+        let c = &self.connections[i];
+        let Some(link) = c.link.as_ref().filter(|_| !self.state.replicates(i, d)) else { return false };
+        match c.nine() {
+            // What comes later begins a handshake of its own.
+            Some(_) => !self.state.is_connected(i),
+            None => link.phase < Phase::Running || self.volumes_known_at(i).is_none_or(|at| self.now < at),
+        }
+    }
+
+    /// 8.4's dialect: when it is known which volumes the peer has. It speaks of all at once.
+    fn volumes_known_at(&self, i: NodeId) -> Option<Instant> {
+        let c = &self.connections[i];
+        let link = c.link.as_ref().filter(|_| self.devices.ids().any(|d| self.state.replicates(i, d)))?;
+        Some(link.phase_since + Duration(c.cfg.ping_timeout.0.saturating_mul(4)))
+    }
+
+    /// When what waits for the comparison of a volume that the peer does not have goes on without.
+    pub(crate) fn volumes_timer(&self, i: NodeId) -> Option<Instant> {
+        match self.connections[i].nine() {
+            Some(_) => self.volumes_timer9(i),
+            None if !self.waits_for_comparison() => None,
+            None => self.volumes_known_at(i).filter(|_| self.devices.ids().any(|d| self.will_be_compared(i, d))),
+        }
+    }
+
+    /// Does anything go on when it is known that a volume is not compared? An attach looks again with the next ping.
+    fn waits_for_comparison(&self) -> bool {
+        self.again.is_some() || self.devices.values().any(|dev| dev.new_generation_pending)
+    }
+
+    pub(crate) fn volumes_are_known(&mut self, i: NodeId) {
+        if self.connections[i].nine().is_some() {
+            return self.leave_out_missing(i);
+        }
+        self.chores.mark();
+        self.devices.values_mut().for_each(|dev| dev.recheck = true);
+        self.settle_pending_generations();
     }
 
     fn enter(&mut self, i: NodeId, phase: Phase) {
@@ -386,10 +428,12 @@ impl Resource {
             let text = format!("the peer's state is not acceptable: {code}");
             return self.give_up(i, "peer-state-refused", text);
         }
+        if first {
+            self.connections[i].established_at = self.now;
+        }
         if first && self.devices.ids().all(|d| self.state.replicates(i, d)) {
             self.connections[i].discard_my_data = false;
             self.connections[i].survivor_insists = false;
-            self.connections[i].established_at = self.now;
         }
         let undecided = begins && their_replication <= Replication::Established;
         let pd = &mut self.connections[i].peer_devices[d];

@@ -124,7 +124,7 @@ impl Resource {
     /// Our parameters are on their way and some volume's handshake is not over.
     fn state_sent(&self) -> bool {
         self.connected().any(|(i, c)| {
-            let waiting = self.devices.ids().any(|d| !self.state.replicates(i, d));
+            let waiting = self.devices.ids().any(|d| self.will_be_compared(i, d));
             waiting && c.link.as_ref().is_some_and(|l| l.phase >= Phase::Parameters)
         })
     }

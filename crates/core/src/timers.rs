@@ -14,6 +14,8 @@ enum OfLink {
     /// The next attempt of 9's handshake.
     Attempt9,
     Handshake9,
+    /// Which volumes the peer has.
+    Volumes,
     /// A sequence number before that of a write.
     Number,
     Ping,
@@ -24,9 +26,9 @@ enum OfLink {
 }
 
 impl OfLink {
-    const ALL: [OfLink; 7] = {
+    const ALL: [OfLink; 8] = {
         use OfLink::*;
-        [Handshake, Attempt9, Handshake9, Number, Ping, Attach, Change]
+        [Handshake, Attempt9, Handshake9, Volumes, Number, Ping, Attach, Change]
     };
 }
 
@@ -39,6 +41,7 @@ impl Resource {
             _ if !running => None,
             OfLink::Attempt9 => c.nine()?.again,
             OfLink::Handshake9 => self.handshake9_timer(i),
+            OfLink::Volumes => self.volumes_timer(i),
             OfLink::Number => c.held.number_missing().map(|since| since + c.cfg.ping_timeout),
             OfLink::Ping => Some(self.ping_timer(i)),
             OfLink::Attach => self.attach_deadline(i).map(|(limit, _)| limit),
@@ -51,6 +54,7 @@ impl Resource {
             OfLink::Handshake => self.handshake_overdue(i),
             OfLink::Attempt9 => self.connect_again(i),
             OfLink::Handshake9 => self.handshake9_overdue(i),
+            OfLink::Volumes => self.volumes_are_known(i),
             OfLink::Number => self.number_overdue(i),
             OfLink::Ping => self.ping_due(i),
             OfLink::Attach => self.attach_unanswered(i),

@@ -17,8 +17,11 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::state::{Replication, VolumeState};
 use crate::liveness::failure;
 use crate::members::Volumes;
-use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
+use units::{Duration, Generation, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Role};
+
+/// How soon a peer that has refused is asked once more.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The wish to be Primary again.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub(crate) struct Again {
     found: Option<Volumes<DiskState>>,
     /// The administrator does not want to wait for the peer.
     resumed: bool,
+    /// Why it was refused the last time.
+    told: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,8 +46,8 @@ enum Progress {
     Waiting,
     /// The promotion is under way.
     Asking,
-    /// It was refused while everything looked like this.
-    Refused(Vec<Look>),
+    /// It was refused while everything looked like this; by a peer, which may know better at this time.
+    Refused(Vec<Look>, Option<Instant>),
 }
 
 /// What decides over a volume: whether its handshake is over, the disks, the peer's role.
@@ -58,7 +63,7 @@ impl Resource {
             }
         }
         let (since, stage) = (self.now, Progress::Waiting);
-        self.again = Some(Again { id, beside, since, stage, found: None, resumed: false });
+        self.again = Some(Again { id, beside, since, stage, found: None, resumed: false, told: None });
     }
 
     /// Does what is due about it.
@@ -72,15 +77,20 @@ impl Resource {
         }
         match stage {
             Progress::Asking => {}
-            Progress::Refused(look) if look == self.look_of_all() => {}
-            Progress::Refused(_) | Progress::Waiting => self.try_again(id),
+            Progress::Refused(look, later) if look == self.look_of_all() && later.is_none_or(|at| self.now < at) => {}
+            Progress::Refused(..) | Progress::Waiting => self.try_again(id),
         }
     }
 
     /// When there is something to do about it only because time passes.
     pub(crate) fn again_timer(&self) -> Option<Instant> {
-        let again = self.again.as_ref().filter(|again| again.stage == Progress::Waiting)?;
-        Some(again.since + self.patience_with_peers()).filter(|at| *at > self.now)
+        let again = self.again.as_ref()?;
+        let at = match again.stage {
+            Progress::Waiting => Some(again.since + self.patience_with_peers()),
+            Progress::Asking => None,
+            Progress::Refused(_, later) => later,
+        };
+        at.filter(|at| *at > self.now)
     }
 
     /// `resume-io` while it waits: goes on without the peer, if the own copy allows.
@@ -96,6 +106,12 @@ impl Resource {
         self.again = None;
     }
 
+    /// Has nobody used this volume yet? It was added to the resource, and has no data. Nothing waits for it.
+    pub(super) fn is_untouched(&self, d: VolumeNr) -> bool {
+        let current = self.devices[d].backing.as_ref().map(|b| b.md.current);
+        self.again.is_some() && current.is_some_and(|current| current.same(Generation::JUST_CREATED))
+    }
+
     fn try_again(&mut self, id: u64) {
         let attaching = |d: &crate::device::Device| d.attaching.is_some();
         if self.devices.values().any(attaching) {
@@ -109,9 +125,9 @@ impl Resource {
         let (noted, patience) = (self.left_beside(), self.patience_with_peers());
         let Some(again) = &mut self.again else { return };
         let found = again.found.get_or_insert(states).clone();
+        let resumed = again.resumed;
         let beside = again.beside.or(noted);
-        let force = again.resumed && found.values().all(|disk| *disk >= DiskState::Consistent);
-        let over = again.resumed || self.now >= again.since + patience;
+        let over = resumed || self.now >= again.since + patience;
         if self.peer_is_awaited(|i| !over && beside.is_none_or(|beside| beside.contains(i))) {
             return;
         }
@@ -125,6 +141,8 @@ impl Resource {
         if let Some(again) = &mut self.again {
             again.stage = Progress::Asking;
         }
+        let good = |d: VolumeNr| found[d] >= DiskState::Consistent || self.is_untouched(d);
+        let force = resumed && self.devices.ids().all(good);
         self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
     }
 
@@ -144,8 +162,13 @@ impl Resource {
             self.note(Severity::Error, None, None, "replaced-meanwhile", text);
             return true;
         }
-        again.stage = Progress::Refused(look);
+        // A peer refuses while it is being connected, too.
+        let by_peer = error.code == Code::FailedByPeer.code();
+        again.stage = Progress::Refused(look, by_peer.then(|| self.now + RETRY));
         again.resumed = false;
+        if again.told.replace(error.code) == Some(error.code) {
+            return false;
+        }
         let text = format!(
             "applications' I/O waits, as this node cannot be Primary again: {error}. It goes on when the peer is reached; \
              without it: urbd resume-io {}",
@@ -169,7 +192,7 @@ impl Resource {
         self.connections.iter().any(|(i, c)| match (&c.link, self.state.connection(i)) {
             (_, ConnectionState::StandAlone) => false,
             (None, _) => awaited(i),
-            (Some(_), _) => !self.devices.ids().all(|d| self.state.replicates(i, d)),
+            (Some(_), _) => self.devices.ids().any(|d| self.will_be_compared(i, d)),
         }) || self.state.volumes.values().any(|v| v.disk == DiskState::Negotiating)
     }
 

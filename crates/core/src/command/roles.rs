@@ -28,7 +28,7 @@ impl Resource {
             return at(Stage::Ask);
         }
         let bad = |disk: DiskState| disk <= DiskState::Outdated && !promotion.forces(disk);
-        let lacks = |d: &VolumeNr| self.lacks_own_copy9(*d) && bad(self.state.disk(*d));
+        let lacks = |d: &VolumeNr| self.lacks_own_copy9(*d) && bad(self.state.disk(*d)) && !self.is_untouched(*d);
         if let Some(d) = self.devices.ids().find(lacks) {
             let refusal = Refusal { code: Code::NoUpToDateDisk, volume: Some(d) };
             return self.promotion_result(promotion, Err(refusal));
@@ -58,6 +58,9 @@ impl Resource {
         let mut change = Change::from(Set::Role(Role::Primary));
         for d in self.devices.ids() {
             let rise = promotion.request(self.state.disk(d));
+            if self.is_untouched(d) {
+                change.push(Set::Unused(d));
+            }
             rise.disk.into_iter().for_each(|disk| change.push(Set::Disk(d, disk)));
             for (i, pair) in self.state.pairs(d) {
                 // A peer that is there says itself what its disk is.
@@ -168,8 +171,8 @@ impl Resource {
             if effects.drop_discard_my_data {
                 self.connections.values_mut().for_each(|c| c.discard_my_data = false);
             }
-            // With 9's dialect it begins with the first write.
-            let later = self.devices[d].first_write.is_due() && !forced.contains(&d);
+            // With 9's dialect it begins with the first write; of what has no data, with the data.
+            let later = self.state.volumes[d].unused || self.devices[d].first_write.is_due() && !forced.contains(&d);
             if forced.contains(&d) && self.has_peers_of_9() {
                 self.begin_forced9(d);
             } else if effects.new_generation && !later {

@@ -18,6 +18,8 @@ pub enum Set {
     FrozenByUser(bool),
     /// A disk of this node.
     Disk(VolumeNr, DiskState),
+    /// Nobody uses a volume of this Primary yet ([`super::state::VolumeState::unused`]).
+    Unused(VolumeNr),
     /// The connection to a peer.
     Connection(NodeId, ConnectionState),
     /// What goes on between this node and a peer.
@@ -40,6 +42,7 @@ impl Set {
             Set::Role(role) => state.role = role,
             Set::FrozenByUser(on) => state.frozen_by_user = on,
             Set::Disk(volume, disk) => state.volumes[volume].disk = disk,
+            Set::Unused(volume) => state.volumes[volume].unused = true,
             Set::Connection(peer, connection) => state.peers[peer].connection = connection,
             Set::Replication(peer, volume, replication) => state.pair_mut(peer, volume).replication = replication,
             Set::PeerDisk(peer, volume, disk) => state.pair_mut(peer, volume).disk = disk,

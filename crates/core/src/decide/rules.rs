@@ -298,6 +298,10 @@ pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
     passed.by(6, &new);
     freeze_unfenced(old, &mut new, facts);
     passed.by(7, &new);
+    for volume in old.volumes.ids() {
+        let data = new.disk(volume) == D::UpToDate || new.good_peers(volume).next().is_some();
+        new.volumes[volume].unused &= new.is_primary() && !data;
+    }
     // I/O freezes when the condition begins, not as long as it lasts.
     let begins = |volume| lacks_data(&new, volume) && !lacks_data(old, volume);
     new.frozen_without_data |= facts.on_no_data == OnNoData::SuspendIo && old.volumes.ids().any(begins);
@@ -472,7 +476,8 @@ fn freeze_unfenced(old: &State, new: &mut State, facts: &Facts) {
 /// Primary without access to an UpToDate disk.
 #[must_use]
 pub fn lacks_data(state: &State, volume: VolumeNr) -> bool {
-    state.is_primary() && state.disk(volume) < D::UpToDate && state.good_peers(volume).next().is_none()
+    let used = state.is_primary() && !state.volumes[volume].unused;
+    used && state.disk(volume) < D::UpToDate && state.good_peers(volume).next().is_none()
 }
 
 /// One source at a time (spec 2.2, "select the active sync source"): the present one, else the Primary, else any.
@@ -610,6 +615,7 @@ impl Judge<'_> {
         let s = &View::of(self.state, self.peer, self.volume);
         let facts = self.facts;
         let primary = s.role == Role::Primary;
+        let needs_data = primary && !self.state.volumes[self.volume].unused;
         let two_primaries = self.about_peer(|p| p.two_primaries).unwrap_or(false);
         let peer_primary = self.peer.is_some_and(|peer| self.state.peers[peer].role() == Role::Primary);
         let protocol = self.about_peer(|p| p.protocol);
@@ -623,9 +629,9 @@ impl Judge<'_> {
             (!two_primaries && primary && s.peer == Role::Primary, Code::TwoPrimaries),
             (!two_primaries && primary && peer_primary, Code::OtherVolumePeerPrimary),
             (s.role == Role::Secondary && facts.volumes[self.volume].open, Code::DeviceInUse),
-            (primary && !connected && no_good_copy, Code::NoUpToDateDisk),
+            (needs_data && !connected && no_good_copy, Code::NoUpToDateDisk),
             (unfenced && primary && self.peer.is_some(), Code::PrimaryNop),
-            (primary && worthless, Code::NoUpToDateDisk),
+            (needs_data && worthless, Code::NoUpToDateDisk),
             (beyond && s.disk < D::Inconsistent, Code::NoLocalDisk),
             (beyond && s.peer_disk < D::Inconsistent, Code::NoRemoteDisk),
             (beyond && no_good_disk, Code::NoUpToDateDisk),
@@ -638,7 +644,7 @@ impl Judge<'_> {
             ),
             (verify && !self.about_peer(|p| p.verify_alg).unwrap_or(false), Code::NoVerifyAlg),
             (verify && protocol.is_some_and(|version| version < 88), Code::NotSupported),
-            (primary && no_good_copy, Code::NoUpToDateDisk),
+            (needs_data && no_good_copy, Code::NoUpToDateDisk),
             (replication.is_starting() && s.peer_disk == D::DUnknown, Code::NeedConnection),
             (connected && s.peer_disk == D::DUnknown, Code::ConnectedOutdates),
         ];

@@ -128,6 +128,9 @@ pub struct State {
 pub struct VolumeState {
     /// Its disk.
     pub disk: DiskState,
+    /// This node is Primary, and nobody uses this volume yet: it has been added to the resource, and has no good data.
+    /// The others do not wait for it.
+    pub unused: bool,
 }
 
 /// One peer.
@@ -211,7 +214,7 @@ impl State {
             role: Role::Secondary,
             frozen_by_user: false,
             frozen_without_data: false,
-            volumes: volumes.iter().map(|nr| (*nr, VolumeState { disk: DiskState::Diskless })).collect(),
+            volumes: volumes.iter().map(|nr| (*nr, VolumeState { disk: DiskState::Diskless, unused: false })).collect(),
             peers: peers.into_iter().map(peer).collect(),
         }
     }

@@ -12,7 +12,7 @@ use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes};
 use crate::dialect9;
 use crate::dialect9::mesh::LostPrimary;
 use crate::members::Volumes;
-use units::{Generation, NodeId, Sector, SectorRange, VolumeNr};
+use units::{Generation, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
 
 /// What one transaction that is to connect the nodes has brought. Nothing of it outlives the transaction.
@@ -22,6 +22,8 @@ pub(crate) struct Attempt {
     verdict: Verdict,
     /// The lost Primaries that this node and the peer have named.
     lost: [Option<LostPrimary>; 2],
+    /// Since when the peer speaks of its volumes, until it is known which it has.
+    speaks: Option<Instant>,
 }
 
 /// One volume's part in it.
@@ -33,6 +35,8 @@ struct Part {
     uuids: Option<Uuids110>,
     /// What follows, when the peer's state has come.
     outcome: Option<Outcome>,
+    /// Nothing has come: the peer has no such volume.
+    missing: bool,
 }
 
 /// What a node has told of a volume.
@@ -108,7 +112,7 @@ impl Resource {
         let volumes = self.devices.map(|_| Part::default());
         let verdict = if volumes.is_empty() { Verdict::Connect } else { Verdict::Open };
         if let Some(nine) = self.connections[i].nine_mut() {
-            nine.attempt = Some(Attempt { volumes, verdict, lost: [None; 2] });
+            nine.attempt = Some(Attempt { volumes, verdict, lost: [None; 2], speaks: None });
             nine.refused = None;
         }
         let lost = self.tell_lost_primary(i);
@@ -220,13 +224,17 @@ impl Resource {
             part.outcome.iter_mut().for_each(|outcome| outcome.paused = paused);
             part.outcome.is_some()
         });
+        let now = self.now;
+        if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
+            attempt.speaks.get_or_insert(now);
+        }
         // Without an attempt it is left over from one that was given up.
         if known != Some(false) {
             return;
         }
         let verdict = match self.conclude(i, d, theirs) {
             Ok(outcome) => {
-                self.part(i, d, |part| part.outcome = Some(outcome));
+                self.part(i, d, |part| (part.outcome, part.missing) = (Some(outcome), false));
                 Verdict::Connect
             }
             Err(verdict) => verdict,
@@ -234,9 +242,27 @@ impl Resource {
         self.judge_attempt(i, verdict);
     }
 
+    /// When it is known which volumes the peer has.
+    pub(crate) fn volumes_timer9(&self, i: NodeId) -> Option<Instant> {
+        let c = &self.connections[i];
+        let attempt = c.nine()?.attempt.as_ref().filter(|attempt| attempt.verdict == Verdict::Open)?;
+        attempt.speaks.map(|since| since + c.cfg.ping_timeout + c.cfg.ping_timeout)
+    }
+
+    /// A volume of which the peer says nothing, while it speaks of others, it does not have: the nodes are connected
+    /// without it.
+    pub(crate) fn leave_out_missing(&mut self, i: NodeId) {
+        let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) else { return };
+        attempt.speaks = None;
+        for part in attempt.volumes.values_mut() {
+            part.missing = part.uuids.is_none() && part.outcome.is_none();
+        }
+        self.judge_attempt(i, Verdict::Connect);
+    }
+
     fn judge_attempt(&mut self, i: NodeId, verdict: Verdict) {
         let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) else { return };
-        let complete = attempt.volumes.values().all(|part| part.outcome.is_some());
+        let complete = attempt.volumes.values().all(|part| part.outcome.is_some() || part.missing);
         attempt.verdict = match (attempt.verdict, verdict) {
             (Verdict::Disconnect(reason), _) | (_, Verdict::Disconnect(reason)) => Verdict::Disconnect(reason),
             (Verdict::Retry(reason), _) | (_, Verdict::Retry(reason)) => Verdict::Retry(reason),

@@ -2,6 +2,7 @@
 //! (`docs/spec/connection-and-state.md` 5.6.1).
 
 use crate::Resource;
+use crate::api::ConnectionState;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
@@ -16,6 +17,10 @@ impl Resource {
     pub(crate) fn state9_received(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         if !self.state.is_connected(i) {
             return self.state_of_handshake(i, d, theirs);
+        }
+        if !self.state.replicates(i, d) {
+            let text = "the peer has this volume now, too: connecting anew".to_owned();
+            return self.drop_link(i, ConnectionState::NetworkFailure, "volume-came", text);
         }
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
         let said = std::mem::replace(&mut self.connections[i].peer_devices[d].says, replication);

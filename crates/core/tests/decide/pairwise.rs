@@ -176,6 +176,15 @@ pub(crate) fn judge_state(
     rules::successor(&ctx.state(old), &change(wish), kind, &ctx.facts()).map_err(|refusal| refusal.code)
 }
 
+/// What follows from a wish of any kind.
+pub(crate) fn successor(old: &StateWord, wish: &Change, ctx: &Context) -> Result<State, StateChangeResult> {
+    follows(&ctx.state(old), wish, ctx)
+}
+
+pub(crate) fn follows(old: &State, wish: &Change, ctx: &Context) -> Result<State, StateChangeResult> {
+    rules::successor(old, wish, Kind::Wish, &ctx.facts()).map_err(|refusal| refusal.code)
+}
+
 pub(crate) fn judge(
     old: &StateWord,
     wish: &StateChange,

@@ -1,6 +1,7 @@
 use crate::pairwise::{self, Context, PLAIN, effects, good_volume, is_cluster_wide, judge, sanitise, valid};
 use crate::table::{self, Args};
 use crate::words;
+use urbd_core::decide::change::{Change, Set};
 use urbd_core::decide::effects::Effect;
 use urbd_core::decide::rules::{DisconnectStep, Kind, metadata_flags, next_disconnect_step};
 use urbd_core::decide::state::{Replication, State};
@@ -347,5 +348,30 @@ fn no_resync_or_verify_begins_beside_another() {
             let judged = judge(&old, &change, Kind::Wish, &context);
             assert_eq!(judged, Err(StateChangeResult::ResyncRunning), "{conn} to {wished}");
         }
+    }
+}
+
+/// A volume that has been added, and that nobody uses yet, keeps the others from nothing, until it has data.
+#[test]
+fn the_others_do_not_wait_for_an_unused_volume() {
+    let old = StateWord::undisturbed(
+        Role::Secondary,
+        Role::Secondary,
+        ConnState::Connected,
+        DiskState::Inconsistent,
+        DiskState::Inconsistent,
+    );
+    let context = Context { other_volume: Some(good_volume()), on_no_data: OnNoData::SuspendIo, ..PLAIN };
+    let change = |unused: bool| {
+        let role = Change::from(Set::Role(Role::Primary));
+        if unused { role.and(Set::Unused(pairwise::VOLUME)) } else { role }
+    };
+    assert_eq!(pairwise::successor(&old, &change(false), &context), Err(StateChangeResult::NoUpToDateDisk));
+    let primary = pairwise::successor(&old, &change(true), &context).expect("the others have data");
+    assert!(primary.is_primary() && primary.volumes[pairwise::VOLUME].unused && !primary.is_frozen());
+    // With data it is a volume like others.
+    for set in [Set::Disk(pairwise::VOLUME, DiskState::UpToDate), Set::Role(Role::Secondary)] {
+        let state = pairwise::follows(&primary, &set.into(), &context).expect("in order");
+        assert!(!state.volumes[pairwise::VOLUME].unused, "{set:?}");
     }
 }

@@ -7,6 +7,7 @@ mod counting;
 mod crash;
 mod dialect9;
 mod links;
+mod overdue;
 mod peers;
 mod resync;
 mod rig;

@@ -3,7 +3,7 @@
 use crate::rig::{Pair, Shape, VOLUME};
 use meta::Version;
 use std::net::SocketAddr;
-use units::{Duration, Generation, NodeId};
+use units::{Duration, Generation, NodeId, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, ConnectionState, Effect, LinkUp, Resource, Segments};
 use wire::{ConnState, Packet, Role, Socket};
 
@@ -246,4 +246,42 @@ fn metadata_that_know_one_peer_are_refused_where_there_are_two() {
     let [(_, Err(error))] = &pair.nodes[0].answers.as_ref().expect("kept")[..] else { panic!("one refusal") };
     assert_eq!(error.code, 162);
     assert!(error.text.contains("--max-peers"), "{}", error.text);
+}
+
+/// The second node goes on with a volume that the first one does not have.
+fn with_one_volume_more(dialect: u32) -> Pair {
+    let mut pair = Pair::on(SHAPE, true, |cfg| cfg.connections[0].max_version = dialect);
+    pair.unlink();
+    let (now, n) = (pair.now, &mut pair.nodes[1]);
+    let more = urbd_core::VolumeConfig { volume: VolumeNr(1), disk: None };
+    n.cfg.volumes.push(more);
+    n.core = Resource::new(n.cfg.clone(), 23);
+    let (peer, discard_my_data, tentative) = (n.peer, false, false);
+    n.core.on_command(now, 1, Command::Attach { volume: VOLUME });
+    n.core.on_command(now, 2, Command::Connect { peer, discard_my_data, tentative });
+    n.told = true;
+    pair.run(20);
+    pair.link();
+    pair
+}
+
+#[test]
+fn a_volume_that_only_one_node_has_keeps_nobody_from_connecting_and_promoting() {
+    for dialect in [101, wire::Version::MAX.number()] {
+        let mut pair = with_one_volume_more(dialect);
+        let good = |pair: &Pair| {
+            let snapshots = pair.nodes.each_ref().map(|n| n.core.snapshot());
+            snapshots.iter().all(|s| s.connections[0].state == ConnectionState::Connected)
+                && snapshots.iter().all(|s| s.connections[0].peer_devices[0].peer_disk == wire::DiskState::UpToDate)
+        };
+        let seconds = pair.until(Duration::from_secs(10), good);
+        assert!(seconds < 2.0, "dialect {dialect}: {seconds} s");
+        let known = pair.now + Duration::from_secs(3);
+        pair.until(Duration::from_secs(10), |pair| pair.now >= known);
+        pair.command(0, Command::Secondary { force: false });
+        pair.run(50);
+        pair.command(0, Command::Primary { force: false });
+        pair.until(Duration::from_secs(5), |pair| pair.nodes[0].core.snapshot().role == Role::Primary);
+        assert!(good(&pair), "dialect {dialect}: {:?}", pair.nodes[1].notes);
+    }
 }

@@ -53,6 +53,8 @@ pub(super) struct Node {
     pub(super) guarded: bool,
     /// What the keeper knows of that.
     pub(super) noted: bool,
+    /// The device is to go for good.
+    pub(super) goes: bool,
 }
 
 pub(super) struct Device {
@@ -190,6 +192,7 @@ impl Node {
     }
 
     fn task(&self, volume: VolumeNr, doors: &Doors, ending: bool) -> Option<Task> {
+        let ending = ending || self.goes;
         if self.work.is_some() || self.problem.is_some() {
             return None;
         }
@@ -258,6 +261,11 @@ impl FuseServer {
     /// The devices are taken away, but for those in use.
     pub(crate) fn take_away(&mut self) {
         self.ending = true;
+    }
+
+    /// The device of this volume, which nobody uses, is taken away for good.
+    pub(crate) fn take_away_one(&mut self, volume: VolumeNr) {
+        self.volumes.get_mut(&volume).into_iter().for_each(|node| node.goes = true);
     }
 
     /// Which device could not be made, and why.

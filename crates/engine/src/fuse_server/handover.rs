@@ -114,7 +114,8 @@ impl FuseServer {
             let (ledger, unanswered) = Ledger::inherit(requests)?;
             (server.ledger, server.unread) = (Some(ledger), unanswered.into());
         }
-        for (volume, tag) in tags {
+        let known = |volume: VolumeNr| local.volumes.iter().any(|v| v.nr == volume);
+        for (volume, tag) in tags.into_iter().filter(|(volume, _)| known(*volume)) {
             let device = LoopDevice::of_descriptor(tag.as_fd())?;
             // The last process may have written what was not flushed.
             let forbidden = read_only.contains(&volume);

@@ -253,6 +253,10 @@ impl Runner {
                 Ok(()) => Reply::Ok { info: Vec::new() },
                 Err(failure) => Reply::Error(failure),
             },
+            Request::Command(Asked::TakeAway { volume }) => match self.take_away_device(VolumeNr(volume)) {
+                Ok(()) => Reply::Ok { info: Vec::new() },
+                Err(failure) => Reply::Error(failure),
+            },
             Request::Command(asked) => return self.on_asked(Some(client), asked),
         };
         self.control.reply(client, &reply);
@@ -535,7 +539,7 @@ impl Runner {
             }
             Asked::ChangeOptions { config } => vec![self.change_options(&config)?],
             // Not for the core.
-            Asked::HandOver => Vec::new(),
+            Asked::HandOver | Asked::TakeAway { .. } => Vec::new(),
             Asked::Down { force: false } => vec![Command::Down(false)],
             Asked::Down { force: true } => {
                 let hung = self.volumes_with_disk().filter(|nr| self.volumes.hangs(*nr).is_some());

@@ -350,6 +350,19 @@ impl Runner {
         self.fuse.as_ref().is_some_and(|fuse| kept && fuse.is_kept() && worth(fuse))
     }
 
+    /// The next process does not have this volume. Nobody may be using it.
+    pub(super) fn take_away_device(&mut self, volume: VolumeNr) -> Result<(), Failure> {
+        let Some(fuse) = &mut self.fuse else { return Ok(()) };
+        if fuse.is_open(volume) {
+            let name = &self.local.name;
+            let text = format!("applications use the device of {name}/{volume}, which is to go");
+            let hint = format!("close it (unmount it), and then: urbd adjust {name}");
+            return Err(Failure::new(ErrorCode::DEVICE_IN_USE, text).with_hint(hint));
+        }
+        fuse.take_away_one(volume);
+        Ok(())
+    }
+
     /// Another process shall go on.
     pub(super) fn hand_over(&mut self) -> Result<(), Failure> {
         let primary = self.core.snapshot().role == wire::Role::Primary;

@@ -87,24 +87,21 @@ fn has_other_objects(plan: &Plan) -> bool {
 }
 
 /// A process makes its volumes and connections when it starts. One that nobody uses is started anew; the peer sees it
-/// go and come back. On a Primary the next process takes over the devices that are in use. What would keep it from
-/// starting is found before it is stopped.
+/// go and come back. On a Primary the next process takes over the devices that are in use; a volume that goes must not
+/// be. What would keep it from starting is found before it is stopped.
 fn restart(call: &Call, target: &Target, plan: &Plan) -> Result<u8, Problem> {
     let name = &target.name.resource;
     let primary = status::one(call.context, name)?.role == Role::Primary;
-    let volumes = plan.steps.iter().any(|s| matches!(s, Step::NewMinor { .. } | Step::DelMinor { .. }));
-    if primary && volumes {
-        let text = format!("{name}: other volumes can be taken over only while it is Secondary here");
-        return Err(Problem::new(exit::FAILURE, text).hint(format!(
-            "nothing was changed; make it Secondary (the other node may be Primary meanwhile), then: urbd adjust {name}"
-        )));
-    }
     let local = target.local()?;
     lifecycle::check_startable(call.context, local)?;
     metadata::check_room(local)?;
     let comes = |nr: VolumeNr| plan.steps.iter().any(|s| matches!(s, Step::NewMinor { volume, .. } if *volume == nr));
     lifecycle::make_clean(local, comes)?;
     if primary {
+        let goes = |step: &Step| if let Step::DelMinor { volume, .. } = step { Some(*volume) } else { None };
+        for volume in plan.steps.iter().filter_map(goes).filter(|volume| !comes(*volume)) {
+            commands::send(call, target, Command::TakeAway { volume: volume.0 })?;
+        }
         return lifecycle::restart(call, target);
     }
     lifecycle::stop(call.context, name, false)?;

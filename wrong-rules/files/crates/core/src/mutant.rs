@@ -9,6 +9,8 @@ pub enum Layer {
     Decision,
     /// Scenarios and seeds of the simulator (`crates/sim/tests/`).
     Cluster,
+    /// Two cores that are watched (`crates/core/tests/pair`).
+    Pair,
 }
 
 macro_rules! mutants {
@@ -195,6 +197,12 @@ mutants! {
     StaleSyncUuid "stale-sync-uuid" Cluster "a sync UUID belongs to one resync (state 7.4)";
     HistoryFallsOut "history-falls-out" Cluster "a target that never learns of its resync stays known (state 5.7, 80)";
     StaleAnswers "stale-answers" Cluster "an earlier resync's answers are none of this one (data 7.1)";
+    BarrierNeverOverdue "barrier-never-overdue" Pair "an unanswered barrier is overdue, too (data 10)";
+    OnlyPingsCount "only-pings-count" Pair "who sends anything is alive (state 4.6)";
+    FencedByFormer "fenced-by-former" Pair "a handler of a former connection does not fence (state 8.5)";
+    ThawedTogether "thawed-together" Cluster "I/O thaws when the last reason is gone (state 2.8)";
+    FlushCoversLater "flush-covers-later" Cluster "a flush covers what was written before it began (data 1.10)";
+    EpochTooLong "epoch-too-long" Pair "an epoch has max-epoch-size writes at most (data 1.9)";
     FailedBlockCleared "failed-block-cleared" Cluster "a block that could not be copied stays marked (data 7.6)";
 }
 
