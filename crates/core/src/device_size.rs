@@ -8,7 +8,7 @@ use crate::decide::change::Set;
 use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
 use crate::decide::{Reason, sizes};
-use units::{NodeId, Sector, VolumeNr};
+use units::{Generation, NodeId, Sector, VolumeNr};
 use wire::{DiskState, Role};
 
 impl Resource {
@@ -63,10 +63,16 @@ impl Resource {
 
     pub(crate) fn sizes_received(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Sizes) {
         self.connections[i].peer_devices[d].sizes = Some(*packet);
+        let mut limits = self.size_limits(d);
         let dev = &self.devices[d];
+        let fresh = dev.backing.as_ref().is_some_and(|b| b.md.current.same(Generation::JUST_CREATED));
+        if fresh && self.in_mesh9() && self.state.replicates(i, d) {
+            // Nobody has agreed on the size of a disk that never had data: it follows a peer that has found some.
+            limits.last_agreed = Sector(0);
+        }
         let input = sizes::SizesReceived {
             peer: sizes::PeerSizes { device: packet.disk_size, user: packet.user_size, current: packet.current_size },
-            limits: self.size_limits(d),
+            limits,
             current: dev.size,
             disk: self.state.disk(d),
             peer_disk: self.state.peer_disk(i, d),

@@ -6,6 +6,7 @@ use crate::oracle::{Moment, View, Written};
 use crate::payload::{ContentId, Owner, Payload, Piece, ZEROES};
 use crate::plan::{bytes, node_id, volume_nr};
 use crate::promises::{Received, chooses_a_victim, is_outlived};
+use crate::ranges::sectors;
 use units::{ByteLen, Duration, Sector, SectorRange};
 use urbd_core::{Access, BlockRequest, Event, IoError, Notice, Openers, Protocol, RequestKind, Resource};
 use wire::{ConnState, DiskState, Role, StateWord};
@@ -297,10 +298,26 @@ impl Cluster {
     // -- openers ------------------------------------------------------------------------------------------------------
 
     pub(crate) fn device_changed(&mut self, n: usize, v: usize, size: ByteLen, access: Access) {
+        let before = self.nodes[n].volumes[v].size;
+        if self.nodes.len() > 2 && before > 0 && size.0 / 512 > before {
+            self.may_hold_what_grew(n, v, sectors(before, size.0 / 512));
+        }
         let volume = &mut self.nodes[n].volumes[v];
         volume.size = size.0 / 512;
         volume.writable = access == Access::ReadWrite;
         self.adjust_openers(n, v);
+    }
+
+    /// Nobody has promised anything of what a device has grown by: any copy's will do.
+    fn may_hold_what_grew(&mut self, n: usize, v: usize, grown: SectorRange) {
+        let now = self.tick();
+        for of in 0..self.nodes.len() {
+            let data = self.nodes[of].volumes[v].data.data();
+            let grown = sectors(grown.start.0, grown.end.0.min(data.len()));
+            let held: Vec<_> = data.runs(grown).map(|(range, content)| (range, content.id)).collect();
+            let view = &mut self.nodes[n].volumes[v].view;
+            held.into_iter().for_each(|(range, content)| view.may_hold(range, content, now));
+        }
     }
 
     pub(crate) fn want_open(&mut self, n: usize, open: bool) {
