@@ -405,6 +405,7 @@ impl Replay {
     /// The core is told to do what the recorded node was told to, as its packets show.
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
+        let begins = self.generations_begun();
         let (mut paused, mut detaches) = (false, false);
         // What is said to all is said to the first one, too; some is said to the second one only.
         let first = self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>();
@@ -477,8 +478,8 @@ impl Replay {
                 }
                 packet => {
                     let Some((kind, sector, len)) = request(packet) else { continue };
-                    // Before the first one the node asks whether the peer is there.
-                    let first = written.insert(said.volume);
+                    // Before the first one, or the first one of a generation, the node asks whether the peer is there.
+                    let first = written.insert(said.volume) | begins.iter().any(|at| is_just_before(*at, said.at));
                     let asked = self.asked_before(said.at).filter(|_| first);
                     let then = Instant(asked.unwrap_or(self.first_sent(&said)).0 - ON_ITS_WAY);
                     let volume = said.volume;
@@ -490,13 +491,17 @@ impl Replay {
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
-    /// All nodes have the same generation when the recording begins, which is told in it.
-    pub(crate) fn begin_with_one_generation(&mut self) {
-        let told = |s: &Said| if let Packet::Uuids110(u) = &s.packet { Some((s.at, u.current)) } else { None };
-        let all = self.said.iter().chain(self.expected.iter().flatten()).filter_map(told);
-        let (_, first) = all.min_by_key(|(at, _)| *at).expect("somebody tells it");
+    /// All nodes have the same generation when the recording begins, and somebody tells it first of all.
+    pub(crate) fn begin_with_one_generation(&mut self, said: &[Said]) {
+        let told = |s: &Said| if let Packet::Uuids110(u) = &s.packet { Some(u.current) } else { None };
         let [own, ..] = self.node.core.generations(VolumeNr(0)).expect("a disk");
-        self.bound.are_the_same(first, own);
+        self.bound.are_the_same(said.iter().find_map(told).expect("somebody tells it"), own);
+    }
+
+    /// When the recorded node tells the first peer that it has begun a generation.
+    fn generations_begun(&self) -> Vec<Instant> {
+        let begins = |s: &&Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::NEW_DATAGEN));
+        self.expected[..LANES].iter().flatten().filter(begins).map(|s| s.at).collect()
     }
 
     /// The recorded node has not written anything before.
@@ -750,6 +755,10 @@ impl Replay {
             assert_eq!(ours.volume, said.volume, "{recorded:?}");
         }
     }
+}
+
+fn is_just_before(then: Instant, at: Instant) -> bool {
+    then <= at && at.since(then) < Duration::from_millis(2)
 }
 
 /// What the others say, what the node asks a source for, and what it says else.

@@ -96,6 +96,18 @@ fn marks_what_comes(said: &mut [Said], [target, second]: [usize; 2], bits: u64) 
     uuids.filter(|u| connected(u) && u.dirty_bits < bits).for_each(|u| u.dirty_bits = bits);
 }
 
+/// A kernel that has a target's bitmap takes some milliseconds before it is a source, and answers others meanwhile.
+fn begins_at_once(said: &mut [Said], source: usize) {
+    let bitmap = |s: &&Said| s.to.index() == source && matches!(s.packet, Packet::CompressedBitmap(_));
+    let at = said.iter().find(bitmap).expect("a bitmap").at;
+    let begins = |s: &&mut Said| {
+        let is = matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncSource);
+        [s.from.index(), s.to.index()] == [source, 2] && is
+    };
+    said.iter_mut().find(begins).expect("it is a source").at = at;
+    said.sort_by_key(|s| s.at);
+}
+
 fn is_write(packet: &Packet, at: u64) -> bool {
     matches!(packet, Packet::Data(w) if w.sector.0 == at)
 }
@@ -197,8 +209,8 @@ fn meets_a_primary_that_writes(node: u8) -> Replay {
         let later = |p: &Packet| matches!(p, Packet::Barrier(n) if n.0 == 15) || is_write(p, 208);
         to_before_the_connect(&mut said, later);
     }
-    let mut replay = Replay::of_joined(said, node, declared_equal, |_| {}, declare);
-    replay.begin_with_one_generation();
+    let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
+    replay.begin_with_one_generation(&said);
     replay.fewer_in_sync = node == 1;
     replay.follow();
     replay.links_up();
@@ -226,8 +238,8 @@ fn who_comes_up_meets_a_primary_that_writes() {
 fn the_first_source_is_slow() {
     for node in [0, 1] {
         let said = between("62", 2_000, END);
-        let mut replay = Replay::of_joined(said, node, declared_equal, |_| {}, declare);
-        replay.begin_with_one_generation();
+        let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
+        replay.begin_with_one_generation(&said);
         replay.fewer_in_sync = true;
         if node == 0 {
             replay.write_from_the_start();
@@ -298,4 +310,28 @@ fn two_come_back_to_a_third_node() {
     replay.ask_more();
     replay.links_up();
     replay.play();
+}
+
+/// Node 2 was down while node 0, Primary, discarded. It is not replaced: in the recording it asks the Primary twice who
+/// has its writes, before and after the second source is ready.
+#[test]
+fn who_comes_up_gets_what_was_discarded() {
+    let primary = |nodes: &mut Together| {
+        declare(nodes);
+        nodes.command(0, Command::Primary { force: false });
+    };
+    for node in [0, 1] {
+        let mut said = between("68", 2_500, END);
+        begins_at_once(&mut said, 1);
+        let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, primary);
+        replay.begin_with_one_generation(&said);
+        replay.fewer_in_sync = true;
+        replay.write_from_the_start();
+        replay.follow();
+        replay.links_up();
+        if node != 0 {
+            replay.hear_position();
+        }
+        replay.play();
+    }
 }
