@@ -335,3 +335,15 @@ fn who_comes_up_gets_what_was_discarded() {
         replay.play();
     }
 }
+
+/// Node 0, Primary, has parted from both others after a verify, and wrote. It connects with node 1, which is connected
+/// with node 2.
+#[test]
+fn what_a_verify_found_is_copied_to_one_of_two() {
+    let mut replay = Replay::whole(between("67", 12_500, 15_300), 0, crate::with_crc);
+    (replay.came_back, replay.fewer_in_sync) = (true, true);
+    replay.node.command(replay.now, Command::Primary { force: false });
+    replay.node.turn(replay.now);
+    replay.links_up();
+    replay.play();
+}
