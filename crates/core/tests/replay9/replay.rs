@@ -413,7 +413,7 @@ impl Replay {
         let mut asks = |said: &Said| match &said.packet {
             Packet::TwopcPrepare(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
             Packet::TwopcPrepRsz(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
-            _ => said.to == self.node.peer,
+            packet => said.to == self.node.peer || request(packet).is_some() && !self.is_said_to_first(said),
         };
         let all = first.iter().chain(self.expected[LANES..].iter().flatten());
         for said in all.filter(|said| asks(said)).cloned().collect::<Vec<_>>() {
@@ -509,6 +509,12 @@ impl Replay {
         self.bound.write_from_the_start();
     }
 
+    /// Is what is said to the second peer said to the first one as well?
+    fn is_said_to_first(&self, said: &Said) -> bool {
+        let near = |s: &Said| s.at.since(said.at).max(said.at.since(s.at)) < Duration::from_millis(20);
+        self.expected[..LANES].iter().flatten().any(|s| request(&s.packet) == request(&said.packet) && near(s))
+    }
+
     /// When what is sent to both peers was sent to one.
     fn first_sent(&self, said: &Said) -> Instant {
         let same = |s: &&Said| request(&s.packet) == request(&said.packet);
@@ -517,10 +523,13 @@ impl Replay {
         other.map_or(said.at, |other| other.at.min(said.at))
     }
 
-    /// When the first peer was asked whether it is there, just before that time.
+    /// When the first peer, or else the second one, was asked whether it is there, just before that time.
     fn asked_before(&self, then: Instant) -> Option<Instant> {
-        let mut pings = self.expected[1].iter().filter(|s| s.packet == Packet::Ping && s.at < then);
-        pings.next_back().map(|s| s.at).filter(|at| then.since(*at) < Duration::from_millis(30))
+        let is_before = |s: &&Said| s.packet == Packet::Ping && s.at < then;
+        let ping = |lane: usize| self.expected[lane].iter().rfind(is_before);
+        let near = |s: &&Said| then.since(s.at) < Duration::from_millis(30);
+        let pings = ping(1).filter(near).or_else(|| ping(LANES + 1));
+        pings.map(|s| s.at).filter(|at| then.since(*at) < Duration::from_millis(30))
     }
 
     /// Blocks that are written while no peer gets them: what the first bitmap says, just before a generation begins.
