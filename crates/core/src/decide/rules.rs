@@ -65,7 +65,7 @@ pub struct PairFacts {
     pub outdated_at_attach: bool,
     /// The bitmap UUID is 0: no bitmap records the difference to the peer.
     pub bitmap_uuid_zero: bool,
-    /// What the peer has depends on no Primary that this node is not told of: the peer may be copied from.
+    /// What the peer has depends on no Primary, but perhaps on this node: when it has been copied, this copy is good.
     pub serves: bool,
 }
 
@@ -360,8 +360,8 @@ fn without_disks(old: &State, new: &mut State, peer: NodeId, volume: VolumeNr) {
             new.pair_mut(peer, volume).disk = D::Inconsistent;
         }
         if target && matches!(disk, D::Consistent | D::Outdated) {
-            // The source's disk is gone before the resync began. The reference calls this copy UpToDate then, although
-            // it lacks what the source had written alone.
+            // The source's disk is gone before the resync began. The reference calls this copy UpToDate then,
+            // although it lacks what the source had written alone.
             new.volumes[volume].disk = D::Inconsistent;
         }
         new.pair_mut(peer, volume).replication = R::Established;
@@ -480,27 +480,24 @@ pub fn lacks_data(state: &State, volume: VolumeNr) -> bool {
     used && state.disk(volume) < D::UpToDate && state.good_peers(volume).next().is_none()
 }
 
-/// One source at a time (spec 2.2, "select the active sync source"): the present one, else the Primary, else any.
+/// One source at a time (spec 2.2, "select the active sync source"): the present one, else the Primary, else a good
+/// one, of those one that depends on no Primary, else any.
 fn choose_source(old: &State, new: &mut State, volume: VolumeNr, facts: &Facts) {
     let is_target = |peer: NodeId| new.replication(peer, volume).is_target() && speaks9(facts, peer);
     let peers: Vec<NodeId> = new.peers.members().into_iter().collect();
     let may = |peer: &NodeId| {
-        let pair = new.pair(*peer, volume);
-        let paused = Paused { by_other: false, ..pair.paused };
-        let serves = facts.peers.get(*peer).is_some_and(|peer| peer.volumes[volume].serves);
-        is_target(*peer) && !paused.any() && serves
+        let paused = Paused { by_other: false, ..new.pair(*peer, volume).paused };
+        is_target(*peer) && !paused.any()
     };
     let present = |peer: &NodeId| old.replication(*peer, volume) == R::SyncTarget;
     let primary = |peer: &NodeId| new.peers[*peer].role() == Role::Primary;
     let able = || peers.iter().copied().filter(may);
     let good = |peer: &NodeId| new.peer_disk(*peer, volume) == D::UpToDate;
-    let best = || able().find(primary).or_else(|| able().find(good)).or_else(|| able().next());
+    let serves = |peer: &NodeId| good(peer) && facts.peers[*peer].volumes[volume].serves;
+    let among = |which: &dyn Fn(&NodeId) -> bool| able().find(|peer| which(peer));
+    let best = || among(&primary).or_else(|| among(&serves)).or_else(|| among(&good)).or_else(|| able().next());
     let chosen = able().find(|peer| present(peer) && (good(peer) || !able().any(|other| good(&other)))).or_else(best);
-    let waits = |peer: &NodeId| match chosen {
-        Some(chosen) => *peer != chosen,
-        None => is_target(*peer) && !facts.peers[*peer].volumes[volume].serves,
-    };
-    let waiting: Vec<bool> = peers.iter().map(waits).collect();
+    let waiting: Vec<bool> = peers.iter().map(|peer| chosen.is_some_and(|chosen| *peer != chosen)).collect();
     for (peer, waits) in peers.into_iter().zip(waiting) {
         new.pair_mut(peer, volume).paused.by_other = waits;
     }

@@ -192,9 +192,7 @@ impl Resource {
         let primaries = if stable { NodeMask::default() } else { packet.nodes.nodes() };
         self.survivor_sees(i, primaries);
         self.witness_sees(i, primaries);
-        if self.source_changed(i, d, &packet) {
-            return;
-        }
+        self.note_unstable(i, d);
         self.choose_source_anew(d);
         self.note_moved_on(i, d, &packet);
         if !packet.flags.contains(UuidFlags::SYNC_TARGET) {

@@ -41,10 +41,10 @@ struct Part {
 
 /// What a node has told of a volume.
 #[derive(Clone, Copy, Debug)]
-struct Told<'a> {
-    uuids: &'a Uuids110,
-    disk: DiskState,
-    role: Role,
+pub(super) struct Told<'a> {
+    pub(super) uuids: &'a Uuids110,
+    pub(super) disk: DiskState,
+    pub(super) role: Role,
 }
 
 /// What a volume becomes when the nodes are connected.
@@ -295,7 +295,7 @@ impl Resource {
         let other = Told { uuids, disk: peer_disk, role: theirs.role };
         let Begins { replication, bitmap } = self.compare9(i, d, [own, other])?;
         let grown = self.has_grown_alone(i, d, &part).filter(|_| replication == Replication::Established);
-        if let Some(reason) = grown.and_then(|source| self.why_no_resync(i, d, source, uuids)) {
+        if let Some(reason) = grown.and_then(|source| self.why_not_grown(i, d, source, uuids)) {
             return Err(Verdict::Retry(reason));
         }
         let both = [own.role, other.role] == [Role::Primary; 2];
@@ -341,8 +341,7 @@ impl Resource {
             return Err(Verdict::Retry(reason));
         }
         if let Ok(begins) = begins {
-            let sides = [(a, own.disk), (b, other.disk)];
-            self.beside_another_source(i, begins, sides).map_err(Verdict::Retry)?;
+            self.beside_another_source((i, d), begins, [own, other]).map_err(Verdict::Retry)?;
         }
         if begins.is_err() && matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect) {
             self.note_split_brain(i, d, other.uuids.dirty_bits);

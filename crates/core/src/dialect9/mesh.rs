@@ -1,8 +1,8 @@
 //! Three nodes or more: what one of them must know of two others (`docs/spec/data-path-and-resync.md` 2.8, 2.10,
 //! `docs/spec/connection-and-state.md` 7.7).
 //!
-//! Narrower than the reference, where that is safer and simpler: a node copies from one peer at a time, and only from
-//! one that is Primary or sees none (`docs/compatibility.md`).
+//! Narrower than the reference, where that is safer and simpler: a node copies from one peer at a time, and is a good
+//! copy only by one that is Primary or sees none (`docs/compatibility.md`).
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments, Severity};
@@ -253,9 +253,34 @@ impl Resource {
 
     // -- who may bring whom up to date -------------------------------------------------------------------------------
 
-    /// Must no resync between this node and a peer begin? A source that depends on a Primary lacks what is on its way
-    /// to it; that Primary itself knows, and so does a target that this Primary brings up to date.
+    /// Must no resync between this node and a peer begin? A Primary is brought up to date by nobody, and of a node that
+    /// reaches one that one is the first source. Who copies from a node that depends on a Primary is not up to date by
+    /// that (see [`is_unstable`](Resource::is_unstable)).
     pub(super) fn why_no_resync(&self, i: NodeId, d: VolumeNr, source: bool, theirs: &Uuids110) -> Option<Reason> {
+        self.why_not_from(i, d, source, theirs, |sight, _| {
+            if source { sight.and(NodeMask::of(i)) } else { sight.without(NodeMask::of(i)) }
+        })
+    }
+
+    /// The same where what is added to a device is to be copied: not from who depends on a Primary, unless that one
+    /// brings the target up to date.
+    pub(super) fn why_not_grown(&self, i: NodeId, d: VolumeNr, source: bool, theirs: &Uuids110) -> Option<Reason> {
+        let own = NodeMask::of(self.cfg.node);
+        self.why_not_from(i, d, source, theirs, |sight, told| {
+            if source { sight.without(own).without(told) } else { NodeMask(sight.without(NodeMask::of(i)).0 | told.0) }
+        })
+    }
+
+    /// `comes_first`: the Primaries that must be a target's sources first, of those that this node sees and those that
+    /// the peer has told of.
+    fn why_not_from(
+        &self,
+        i: NodeId,
+        d: VolumeNr,
+        source: bool,
+        theirs: &Uuids110,
+        comes_first: impl Fn(NodeMask, NodeMask) -> NodeMask,
+    ) -> Option<Reason> {
         if !self.in_mesh9() {
             return None;
         }
@@ -263,18 +288,14 @@ impl Resource {
         if !source && others.any(|other| self.devices.ids().any(|d| self.is_source_of(other, d))) {
             return Some(Reason::SourceOfAnother);
         }
-        // A further source of a target waits as long as it depends on a Primary.
+        // A further source of a target waits.
         if theirs.flags.contains(UuidFlags::SYNC_TARGET) || !source && self.active_source_of_any(i) {
             return None;
         }
-        let sight = self.primaries_in_sight();
         let told = if theirs.flags.contains(UuidFlags::STABLE) { NodeMask::default() } else { theirs.nodes.nodes() };
-        let seen = if source {
-            sight.without(NodeMask::of(self.cfg.node)).without(told)
-        } else {
-            NodeMask(sight.without(NodeMask::of(i)).0 | told.0).without(self.sources_to_be(d))
-        };
-        (!seen.is_empty()).then_some(Reason::SourceDependsOnPrimary)
+        let first = comes_first(self.primaries_in_sight(), told);
+        let first = if source { first } else { first.without(self.sources_to_be(d)) };
+        (!first.is_empty()).then_some(Reason::SourceDependsOnPrimary)
     }
 
     /// May a resync or verify by command begin between this node and a peer? The Primary must be one of both, and the
@@ -294,20 +315,6 @@ impl Resource {
 
     fn active_source_of_any(&self, i: NodeId) -> bool {
         self.devices.ids().any(|d| self.active_source(d, i).is_some())
-    }
-
-    /// The source of a running resync depends on a Primary from now on: it is given up. One that waits goes on waiting.
-    pub(super) fn source_changed(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) -> bool {
-        let replication = self.state.replication(i, d);
-        let waits = self.state.pair(i, d).paused.by_other || self.active_source(d, i).is_some();
-        let receives = (replication.is_target() || replication == Replication::WFBitMapT) && !waits;
-        let others = packet.nodes.nodes().without(NodeMask::of(self.cfg.node));
-        if !receives || packet.flags.contains(UuidFlags::STABLE) || others.is_empty() || !self.in_mesh9() {
-            return false;
-        }
-        let text = "the source depends on a Primary by now: connecting again".to_owned();
-        self.compare_anew(i, "source-depends", text);
-        true
     }
 
     /// A peer has part in a generation that a Primary has begun, which this node does not reach.

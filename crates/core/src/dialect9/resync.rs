@@ -29,8 +29,9 @@ pub(crate) enum LastPass {
     Ahead,
     /// A Primary was asked to say of all its writes who has them.
     Flushing(Flushing),
-    /// What is written is sent. When nothing is left now the resync is over.
-    Begun,
+    /// What is written is sent, and this Primary has said of all its writes who has them. When nothing is left now the
+    /// resync is over.
+    Begun(Option<NodeId>),
 }
 
 /// What a target waits for.
@@ -266,11 +267,11 @@ impl Resource {
             return true;
         }
         match self.connections[i].peer_devices[d].resync.last_pass {
-            LastPass::Begun => true,
+            LastPass::Begun(_) => true,
             LastPass::Flushing(asked) => {
                 let over = self.good_witnesses(asked.primary).and(asked.waits).is_empty();
                 if over {
-                    self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun;
+                    self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(Some(asked.primary));
                 }
                 over
             }
@@ -300,23 +301,42 @@ impl Resource {
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
+        // This source, or another one.
+        let mut sources = NodeMask::of(i).into_iter().chain(self.sources_to_be(d));
+        let flushes = |n: &NodeId| self.connections[*n].version() >= FLUSHES;
+        let primary = sources.find(|n| flushes(n) && self.state.peers[*n].role() == Role::Primary);
+        let mut passes = self.connections.values().map(|c| c.peer_devices[d].resync.last_pass);
+        if primary.is_some() && passes.any(|pass| pass == LastPass::Begun(primary)) {
+            // It was asked when another source had nothing more.
+            self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(primary);
+            return true;
+        }
         for n in self.connections.ids().filter(|n| *n == i || self.state.replicates(*n, d)).collect::<Vec<_>>() {
             if self.connections[n].has(Features::RESYNC_WITHOUT_REPLICATION) {
                 self.send(n, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
             }
         }
-        let flushes = self.connections[i].version() >= FLUSHES && self.state.peers[i].role() == Role::Primary;
-        let waits = self.good_witnesses(i);
-        let Some(nine) = self.connections[i].nine_mut().filter(|_| flushes) else {
-            self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun;
+        let waits = primary.map_or(NodeMask::default(), |primary| self.good_witnesses(primary));
+        let Some((primary, nine)) = primary.and_then(|n| Some((n, self.connections[n].nine_mut()?))) else {
+            self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(None);
             return true;
         };
         nine.flushes += 1;
-        let sequence = nine.flushes;
-        let asked = Flushing { sequence, primary: i, waits };
+        let asked = Flushing { sequence: nine.flushes, primary, waits };
         self.connections[i].peer_devices[d].resync.last_pass = LastPass::Flushing(asked);
-        self.send_connection(i, Socket::Data, Packet::FlushRequests(sequence));
+        self.send_connection(primary, Socket::Data, Packet::FlushRequests(asked.sequence));
         false
+    }
+
+    /// A resync begins: what this peer has said before, or who was a source before, is of the past.
+    pub(crate) fn forget_last_passes(&mut self, i: NodeId, d: VolumeNr) {
+        let goes_on = self.state.pairs(d).any(|(n, pair)| n != i && pair.replication.is_target());
+        for c in self.connections.values_mut() {
+            let pass = &mut c.peer_devices[d].resync.last_pass;
+            if !goes_on || *pass == LastPass::Begun(Some(i)) {
+                *pass = LastPass::Ahead;
+            }
+        }
     }
 
     /// P_FLUSH_REQUESTS_ACK: a node has been told who has a Primary's writes, and has passed on what it must.
@@ -324,8 +344,9 @@ impl Resource {
         if !self.connections.members().contains(answer.node) {
             return;
         }
-        for d in self.devices.ids() {
-            if let LastPass::Flushing(asked) = &mut self.connections[answer.node].peer_devices[d].resync.last_pass
+        for pd in self.connections.values_mut().flat_map(|c| c.peer_devices.values_mut()) {
+            if let LastPass::Flushing(asked) = &mut pd.resync.last_pass
+                && asked.primary == answer.node
                 && asked.sequence <= answer.sequence
             {
                 asked.waits.remove(i);
@@ -399,6 +420,10 @@ impl Resource {
             self.report_end(i, d, failed);
             return self.happened(Set::Replication(i, d, Replication::Established));
         }
+        if failed == 0 && self.is_unstable(i, d) {
+            self.report_end(i, d, failed);
+            return self.end_unstable(i, d);
+        }
         if failed == 0 {
             self.leave_unlike_sources(i, d);
         }
@@ -422,7 +447,7 @@ impl Resource {
     }
 
     /// All of a source is here, but a Primary is a source as well: what it has written meanwhile it knows itself.
-    fn lets_primary_end(&self, i: NodeId, d: VolumeNr) -> bool {
+    pub(super) fn lets_primary_end(&self, i: NodeId, d: VolumeNr) -> bool {
         let primary = |n: NodeId| self.state.peers[n].role() == Role::Primary;
         let mut others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
         self.in_mesh9() && !primary(i) && others.any(|(n, _)| primary(n))

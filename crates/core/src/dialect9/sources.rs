@@ -1,27 +1,33 @@
 //! A target and its sources (`docs/spec/connection-and-state.md` 7.6).
 
 use crate::Resource;
+use crate::api::Severity;
 use crate::connection::Connection;
-use crate::decide::change::Change;
+use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication};
 use crate::decide::{DiskState, Reason};
+use crate::dialect9::handshake::Told;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
-use wire::{UuidFlags, Uuids110};
+use wire::{Role, UuidFlags};
 
 /// So long a bad copy waits for a resync before its node connects anew.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Resource {
-    /// The peer, other than this one, that brings a volume of this node up to date, or is about to. Not one that waits
-    /// for another.
+    /// The peer, other than this one, that brings a volume of this node up to date, or is about to. Not one that
+    /// waits for another.
     pub(crate) fn source_of_target(&self, i: NodeId) -> Option<NodeId> {
+        self.devices.ids().find_map(|d| self.source_of_volume(d, i))
+    }
+
+    /// The same of this volume.
+    fn source_of_volume(&self, d: VolumeNr, but: NodeId) -> Option<NodeId> {
         use Replication::{StartingSyncT, WFBitMapT, WFSyncUUID};
         let receives = |pair: &PairState| {
             let begins = matches!(pair.replication, WFBitMapT | StartingSyncT | WFSyncUUID);
             begins || pair.replication.is_target() && !pair.paused.by_other
         };
-        let mut others = self.connections.ids().filter(|other| *other != i);
-        others.find(|other| self.devices.ids().any(|d| receives(self.state.pair(*other, d))))
+        self.state.pairs(d).find(|(i, pair)| *i != but && receives(pair)).map(|(i, _)| i)
     }
 
     /// The one of this node's sources that is copied from; not this peer.
@@ -39,13 +45,37 @@ impl Resource {
         out
     }
 
-    /// May a target copy from this peer: does what it has depend on no Primary, but perhaps on this node?
+    /// Does what this peer has depend on no Primary, but perhaps on this node?
     pub(crate) fn depends_on_nobody_else(&self, i: NodeId, d: VolumeNr) -> bool {
         let told = self.connections[i].peer_devices[d].uuids110.as_ref().filter(|_| self.in_mesh9());
         told.is_none_or(|u| {
             let others = u.nodes.nodes().without(NodeMask::of(self.cfg.node));
             u.flags.contains(UuidFlags::STABLE) || others.is_empty()
         })
+    }
+
+    /// A source has said what its data depends on.
+    pub(crate) fn note_unstable(&mut self, i: NodeId, d: VolumeNr) {
+        let depends = !self.depends_on_nobody_else(i, d);
+        self.connections[i].peer_devices[d].resync.unstable |= depends && self.state.replication(i, d).is_target();
+        self.chores.mark();
+    }
+
+    /// Has a source depended on a Primary while it was copied from? What it has marked of that one's writes when that
+    /// one was lost may not have been heard of here: it is compared anew.
+    pub(super) fn is_unstable(&self, i: NodeId, d: VolumeNr) -> bool {
+        self.connections[i].peer_devices[d].resync.unstable
+    }
+
+    /// All of such a source is here, and it depends on nobody by now: this copy is as bad as before until they have
+    /// compared.
+    pub(super) fn end_unstable(&mut self, i: NodeId, d: VolumeNr) {
+        let text = "the source has depended on a Primary meanwhile: comparing once more";
+        self.note(Severity::Info, Some(d), Some(i), "resync-unstable", text);
+        self.happened(Set::Replication(i, d, Replication::Established));
+        if !self.sees_primary() {
+            self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
+        }
     }
 
     /// A peer has said whether its data depends on a Primary: another source may come first now.
@@ -56,37 +86,42 @@ impl Resource {
     }
 
     /// A resync from this peer is not to end now: another source is about to be one, or this node has told what it is
-    /// as long as this goes on.
+    /// as long as this goes on. Or the source depends on a Primary, which does not bring this node up to date: what
+    /// it gets of that one follows.
     pub(crate) fn end_must_wait(&self, i: NodeId, d: VolumeNr) -> bool {
         let begins = |(n, pair): (NodeId, &PairState)| n != i && pair.replication == Replication::WFBitMapT;
         let shakes = |c: &Connection| c.nine().is_some_and(|nine| nine.attempt.is_some());
-        self.in_mesh9() && (self.state.pairs(d).any(begins) || self.connections.values().any(shakes))
+        let depends = !self.depends_on_nobody_else(i, d) && !self.lets_primary_end(i, d);
+        self.in_mesh9() && (depends || self.state.pairs(d).any(begins) || self.connections.values().any(shakes))
     }
 
-    /// What a handshake with this peer comes to while this node, or the peer, is brought up to date by a third one: it
-    /// is a further source of the same, which waits; the resync from the first one may be about to begin. Anything else
-    /// is for later.
+    /// What a handshake with this peer comes to while this node, or the peer, is brought up to date by a third one:
+    /// it is a further source of the same, which waits; the resync from the first one may be about to begin. Of a
+    /// node that copies another volume it is no target. Anything else is for later.
     pub(super) fn beside_another_source(
         &self,
-        i: NodeId,
+        (i, d): (NodeId, VolumeNr),
         begins: Replication,
-        [own, other]: [(&Uuids110, DiskState); 2],
+        [own, other]: [Told<'_>; 2],
     ) -> Result<(), Reason> {
         if !self.in_mesh9() {
             return Ok(());
         }
-        let target = [own, other].map(|(uuids, _)| uuids.flags.contains(UuidFlags::SYNC_TARGET));
-        // Who has crashed as Primary may have completed what the first source lacks, in the same generation.
-        let serves = |(uuids, disk): (&Uuids110, DiskState)| {
-            disk == DiskState::UpToDate && !uuids.flags.contains(UuidFlags::CRASHED_PRIMARY)
+        let target = [own, other].map(|told| told.uuids.flags.contains(UuidFlags::SYNC_TARGET));
+        // Who has crashed as Primary may have completed what the first source lacks, in the same generation; who is
+        // that now is waited for.
+        let serves = |told: Told<'_>| {
+            let may_have_more = told.uuids.flags.contains(UuidFlags::CRASHED_PRIMARY) && told.role != Role::Primary;
+            told.disk == DiskState::UpToDate && !may_have_more
         };
         let fits = match target {
-            [false, false] => {
-                let first = self.source_of_target(i);
-                let marked =
-                    first.is_none_or(|first| self.devices.ids().all(|d| self.sources_to_be(d).contains(first)));
-                marked && (first.is_none() || begins == Replication::WFBitMapT && serves(other))
-            }
+            [false, false] => match self.source_of_volume(d, i) {
+                Some(first) => {
+                    let marked = self.sources_to_be(d).contains(first);
+                    marked && begins == Replication::WFBitMapT && serves(other)
+                }
+                None => begins != Replication::WFBitMapS || self.source_of_target(i).is_none(),
+            },
             [true, false] => begins == Replication::WFBitMapT && serves(other),
             [false, true] => begins == Replication::WFBitMapS && serves(own),
             [true, true] => false,

@@ -52,6 +52,8 @@ pub(crate) struct Resync {
     pub(crate) peer_current: Option<Generation>,
     /// It is about what was added to a device, and its source has not said of another generation since.
     pub(crate) of_growth: bool,
+    /// Target: the source depended on a Primary meanwhile (9).
+    pub(crate) unstable: bool,
     /// This node's generation then.
     pub(crate) own_current: Generation,
     /// By their name in the device's `resyncing` intervals.
@@ -211,6 +213,8 @@ impl Resource {
             wish: std::mem::take(&mut rs.wish),
             ..Resync::default()
         };
+        self.note_unstable(i, d);
+        self.forget_last_passes(i, d);
         self.settle_answers(i, d);
         let role = if is_source { "source" } else { "target" };
         let how = if csums { ", by checksums" } else { "" };

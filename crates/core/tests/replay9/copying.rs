@@ -67,8 +67,8 @@ enum Answer {
     Cancelled,
 }
 
-/// What a request says besides where: which packet it is, and on which position it depends.
-type Wanted = (Discriminant<Packet>, u32, Dagtag);
+/// What a request says besides where: whom it asks, which packet it is, and on which position it depends.
+type Wanted = (NodeId, Discriminant<Packet>, u32, Dagtag);
 
 /// What a target has asked for, and is still to ask for.
 #[derive(Default, Debug)]
@@ -77,22 +77,22 @@ pub(crate) struct Copying {
     wanted: BTreeMap<u64, VecDeque<Wanted>>,
     recorded: BTreeMap<u64, Answer>,
     /// Asked for and not answered.
-    asked: VecDeque<BlockRequest>,
+    asked: VecDeque<(NodeId, BlockRequest)>,
     /// Answered and not confirmed.
     answered: Vec<(Sector, BlockId, ByteLen)>,
     /// The recorded source answers by now.
     answers: bool,
     /// The copy was interrupted: a target that is faster asks for more, which nobody answers.
     interrupted: bool,
+    /// A target that is faster asks for what it would have been told to have.
+    pub(crate) asks_more: bool,
     /// The source answers what is recorded as answered by now, and nothing before.
     in_time: bool,
-    refused: VecDeque<BlockRequest>,
+    refused: VecDeque<(NodeId, BlockRequest)>,
     /// What came of comparing a block.
     outcomes: BTreeMap<u64, VerifyOutcome>,
     /// The core's node, and what is to be added to its positions.
     own: u32,
-    /// Who answers.
-    source: Option<NodeId>,
     positions: Option<u64>,
 }
 
@@ -127,8 +127,7 @@ impl Copying {
         let mut copying = Copying { own: own.index() as u32, ..Copying::default() };
         ours.retain(|said| match request(&said.packet) {
             Some(r) => {
-                copying.source.get_or_insert(said.to);
-                let wanted = (discriminant(&said.packet), r.node, r.dagtag);
+                let wanted = (said.to, discriminant(&said.packet), r.node, r.dagtag);
                 let all = blocks(r.block.sector, r.block.size);
                 all.for_each(|block| copying.wanted.entry(block).or_default().push_back(wanted));
                 false
@@ -164,44 +163,45 @@ impl Copying {
         true
     }
 
-    pub(crate) fn next_answer(&mut self) -> Option<Packet> {
-        if let Some(BlockRequest { sector, block_id, size }) = self.refused.pop_front() {
-            return Some(Packet::NegRsDreply(BlockAck { sector, block_id, size, seq: 0 }));
+    /// And who answers.
+    pub(crate) fn next_answer(&mut self) -> Option<(NodeId, Packet)> {
+        if let Some((source, BlockRequest { sector, block_id, size })) = self.refused.pop_front() {
+            return Some((source, Packet::NegRsDreply(BlockAck { sector, block_id, size, seq: 0 })));
         }
-        let BlockRequest { sector, block_id, size } = self.asked.pop_front().filter(|_| self.answers)?;
+        let (source, request) = self.asked.pop_front().filter(|_| self.answers)?;
         let known = |block| self.recorded.contains_key(&block);
-        if self.in_time && !blocks(sector, size).all(known) {
-            self.asked.push_front(BlockRequest { sector, block_id, size });
+        if self.in_time && !blocks(request.sector, request.size).all(known) {
+            self.asked.push_front((source, request));
             return None;
         }
+        Some((source, self.answer_to(request)))
+    }
+
+    fn answer_to(&mut self, BlockRequest { sector, block_id, size }: BlockRequest) -> Packet {
         let recorded: Vec<_> = blocks(sector, size).filter_map(|block| self.recorded.get(&block)).collect();
         let all = |answer: Answer| recorded.iter().all(|recorded| **recorded == answer);
         let ack = BlockAck { sector, block_id, size, seq: 0 };
         if all(Answer::Equal) {
-            return Some(Packet::RsIsInSync(ack));
+            return Packet::RsIsInSync(ack);
         }
         // What of it could be read is not said.
         let any = |answer: Answer| recorded.iter().any(|recorded| **recorded == answer);
         if any(Answer::Failed) {
-            return Some(Packet::NegRsDreply(ack));
+            return Packet::NegRsDreply(ack);
         }
         if any(Answer::Cancelled) {
-            return Some(Packet::RsCancel(ack));
+            return Packet::RsCancel(ack);
         }
         self.answered.push((sector, block_id, size));
         if let [Answer::Digest(digest)] = recorded[..] {
             let block = BlockRequest { sector, block_id, size };
             let reply = DagtagRequest { block, node: 0, dagtag: Dagtag(0), digest: digest.clone() };
-            return Some(Packet::OvDagtagReply(Box::new(reply)));
+            return Packet::OvDagtagReply(Box::new(reply));
         }
         if all(Answer::Zeroes) {
-            return Some(Packet::RsDeallocatedId(ack));
+            return Packet::RsDeallocatedId(ack);
         }
-        Some(Packet::RsDataReply(BlockData { sector, block_id, digest: Digest::EMPTY, size }))
-    }
-
-    pub(crate) fn source(&self) -> NodeId {
-        self.source.expect("somebody was asked")
+        Packet::RsDataReply(BlockData { sector, block_id, digest: Digest::EMPTY, size })
     }
 
     /// From now on the source answers as slowly as it was recorded.
@@ -214,9 +214,9 @@ impl Copying {
     }
 
     /// Is that a request of the core, or a confirmation? It must be one that was recorded.
-    pub(crate) fn takes(&mut self, packet: &Packet) -> bool {
+    pub(crate) fn takes(&mut self, peer: NodeId, packet: &Packet) -> bool {
         match (request(packet), packet) {
-            (Some(r), _) => self.asks(discriminant(packet), r),
+            (Some(r), _) => self.asks(peer, discriminant(packet), r),
             (None, Packet::RsWriteAck(ack)) => self.confirms(ack),
             (None, Packet::OvResultId(result)) => {
                 let recorded = self.outcomes.remove(&(result.block.sector.0 / 8));
@@ -228,23 +228,23 @@ impl Copying {
         true
     }
 
-    fn asks(&mut self, kind: Discriminant<Packet>, r: &DagtagRequest) {
+    fn asks(&mut self, peer: NodeId, kind: Discriminant<Packet>, r: &DagtagRequest) {
         let never = |block: u64| !self.wanted.contains_key(&block);
         if self.interrupted && blocks(r.block.sector, r.block.size).all(never) {
             return;
         }
         for block in blocks(r.block.sector, r.block.size) {
             let recorded = self.wanted.get_mut(&block).and_then(VecDeque::pop_front);
-            if recorded.is_none() && self.interrupted {
+            if recorded.is_none() && (self.interrupted || self.asks_more) {
                 continue;
             }
             let mut at = r.dagtag;
-            if let Some((_, _, Dagtag(theirs))) = recorded.filter(|_| r.node == self.own) {
+            if let Some((_, _, _, Dagtag(theirs))) = recorded.filter(|_| r.node == self.own) {
                 at.0 = at.0.wrapping_add(*self.positions.get_or_insert(theirs.wrapping_sub(at.0)));
             }
-            assert_eq!(recorded, Some((kind, r.node, at)), "block {block} in {r:?}");
+            assert_eq!(recorded, Some((peer, kind, r.node, at)), "block {block} in {r:?}");
         }
-        self.asked.push_back(r.block);
+        self.asked.push_back((peer, r.block));
     }
 
     fn confirms(&mut self, ack: &BlockAck) {

@@ -122,8 +122,8 @@ fn what_a_lost_primary_wrote_last_comes_to_both_when_they_connect() {
     }
 }
 
-/// A node is without a disk for the moment in which it opens it, and shakes hands when that is over: as initiator, and
-/// as the one that is asked.
+/// A node is without a disk for the moment in which it opens it, and shakes hands when that is over: as initiator,
+/// and as the one that is asked.
 #[test]
 fn a_disk_that_is_being_opened_is_waited_for() {
     for node in [0, 1] {
@@ -302,7 +302,8 @@ fn a_second_source_waits_for_the_first_one() {
     assert_eq!(nodes.marked(), 0);
 }
 
-/// The Primary is lost: who gets its writes from it goes on with the other source, of which nobody else knows more now.
+/// The Primary is lost: who gets its writes from it goes on with the other source, of which nobody else knows more
+/// now.
 #[test]
 fn a_second_source_goes_on_when_the_first_one_is_lost() {
     let mut nodes = two_sources();
@@ -316,4 +317,36 @@ fn a_second_source_goes_on_when_the_first_one_is_lost() {
     assert_eq!([1, 2].map(|n| nodes.disk(n)), [DiskState::UpToDate; 2], "{}", nodes.notes(2));
     assert!(!nodes.said(2, "lags-behind"), "without connecting anew: {}", nodes.notes(2));
     assert_eq!(nodes.marked_between(1, 2), 0);
+}
+
+/// Node 2 reaches node 1 only, which is no Primary: it gets from that what the Primary writes, and is no good copy
+/// until it reaches the Primary, or nobody is that any more.
+#[test]
+fn who_reaches_a_secondary_only_is_no_good_copy_by_that() {
+    for lost in [false, true] {
+        let mut nodes = three();
+        write(&mut nodes, 0);
+        nodes.pass(500);
+        nodes.forgive();
+        nodes.cut(0, 2);
+        nodes.cut(1, 2);
+        write(&mut nodes, 8);
+        nodes.join(1, 2);
+        nodes.pass(300);
+        write(&mut nodes, 16);
+        nodes.pass(500);
+        assert_eq!(nodes.replication(2, 1), ConnState::SyncTarget, "{}", nodes.notes(2));
+        assert_eq!(nodes.disk(2), DiskState::Inconsistent);
+        assert_eq!(nodes.marked_between(1, 2), 0, "it follows: {}", nodes.notes(2));
+        if lost {
+            nodes.cut(0, 1);
+        } else {
+            nodes.join(0, 2);
+        }
+        nodes.pass(1_000);
+        assert_eq!(nodes.disk(2), DiskState::UpToDate, "{}", nodes.notes(2));
+        assert_eq!(nodes.said(2, "resync-unstable"), lost, "{}", nodes.notes(2));
+        assert!(nodes.is_connected(1, 2) && !nodes.said(2, "lags-behind"), "{}", nodes.notes(2));
+        assert_eq!(nodes.marked_between(1, 2), 0);
+    }
 }

@@ -97,6 +97,8 @@ impl Disk {
         let good = !start.uuids.flags.contains(UuidFlags::INCONSISTENT);
         sb.flags.put(meta::DeviceFlags::CONSISTENT, good);
         sb.flags.put(meta::DeviceFlags::WAS_UP_TO_DATE, start.good);
+        let crashed = start.uuids.flags.contains(UuidFlags::CRASHED_PRIMARY);
+        sb.flags.put(meta::DeviceFlags::CRASHED_PRIMARY, crashed);
         let mut metadata = vec![0; META_DEVICE.0 as usize];
         let mut put = |at: u64, block: &[u8]| metadata[at as usize..][..block.len()].copy_from_slice(block);
         put(layout.superblock_at().0, &sb.emit()[..]);

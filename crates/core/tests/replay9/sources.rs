@@ -6,7 +6,7 @@ use crate::replay::Replay;
 use crate::{SMALL, VOLUME, between, disk};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
-use wire::{ConnState, DiskState, Packet};
+use wire::{ConnState, DiskState, Packet, UuidFlags, Uuids110};
 
 const END: u64 = 1_000_000;
 
@@ -23,16 +23,20 @@ fn declare(nodes: &mut Together) {
     nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
 }
 
+/// What the one tells the other one of its generations.
+fn generations(said: &mut [Said], ends: [usize; 2]) -> impl Iterator<Item = &mut Uuids110> {
+    let told = said.iter_mut().filter(move |s| [s.from.index(), s.to.index()] == ends);
+    told.filter_map(|s| if let Packet::Uuids110(u) = &mut s.packet { Some(&mut **u) } else { None })
+}
+
 /// A kernel marks for a node that is not there what it writes when the epoch is over, the core at once: when the two
 /// connect it has marked more blocks.
 fn as_if_marked_at_once(said: &mut [Said], node: u8, late: u64, at_once: u64) {
-    let to_node_2 = said.iter_mut().filter(|s| [s.from.index(), s.to.index()] == [node.into(), 2]);
-    let told = to_node_2.filter_map(|s| if let Packet::Uuids110(u) = &mut s.packet { Some(u) } else { None });
-    told.filter(|u| u.dirty_bits == late).for_each(|u| u.dirty_bits = at_once);
+    generations(said, [node.into(), 2]).filter(|u| u.dirty_bits == late).for_each(|u| u.dirty_bits = at_once);
 }
 
-/// A kernel makes its bitmap a while after the nodes are connected, the core at once: what the kernel wrote in between
-/// it writes before they begin.
+/// A kernel makes its bitmap a while after the nodes are connected, the core at once: what the kernel wrote in
+/// between it writes before they begin.
 fn to_before_the_connect(said: &mut [Said], written: impl Fn(&Packet) -> bool) {
     let asks = |s: &&Said| [s.from.index(), s.to.index()] == [0, 2] && matches!(s.packet, Packet::TwopcPrepare(_));
     let at = Instant(said.iter().rfind(asks).expect("they connect").at.0 - 400_000);
@@ -40,8 +44,8 @@ fn to_before_the_connect(said: &mut [Said], written: impl Fn(&Packet) -> bool) {
     said.sort_by_key(|s| s.at);
 }
 
-/// A kernel that has a source's bitmap takes some milliseconds before it is a target: node 2 gets the bitmap, and what
-/// its source says of blocks, later.
+/// A kernel that has a source's bitmap takes some milliseconds before it is a target: node 2 gets the bitmap, and
+/// what its source says of blocks, later.
 fn begin_late(said: &mut [Said], source: usize) {
     let begins = |s: &Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncTarget);
     let target = said.iter().find(|s| [s.from.index(), s.to.index()] == [2, source] && begins(s));
@@ -53,8 +57,8 @@ fn begin_late(said: &mut [Said], source: usize) {
 }
 
 /// A kernel that one source has brought up to date tells the other one its state before its generations, and forgets
-/// what it has marked for that one when it hears who is in sync; the core tells the generations first, and that nothing
-/// is marked.
+/// what it has marked for that one when it hears who is in sync; the core tells the generations first, and that
+/// nothing is marked.
 fn equal_at_once(said: &mut Vec<Said>, other: usize) {
     let (mut at, mut uuids) = (None, None);
     for (n, s) in said.iter().enumerate().filter(|(_, s)| [s.from.index(), s.to.index()] == [2, other]) {
@@ -83,6 +87,25 @@ fn asked_once_more(said: &mut [Said]) {
             ack.seq += 1
         }
     });
+}
+
+/// What is still to come from the first source the core marks for the second one as well, when that is connected.
+fn marks_what_comes(said: &mut [Said], [target, second]: [usize; 2], bits: u64) {
+    let uuids = generations(said, [target, second]);
+    let connected = |u: &Uuids110| !u.flags.contains(UuidFlags::STABLE) && u.flags.contains(UuidFlags::SYNC_TARGET);
+    uuids.filter(|u| connected(u) && u.dirty_bits < bits).for_each(|u| u.dirty_bits = bits);
+}
+
+/// A kernel that has a target's bitmap takes some milliseconds before it is a source, and answers others meanwhile.
+fn begins_at_once(said: &mut [Said], source: usize) {
+    let bitmap = |s: &&Said| s.to.index() == source && matches!(s.packet, Packet::CompressedBitmap(_));
+    let at = said.iter().find(bitmap).expect("a bitmap").at;
+    let begins = |s: &&mut Said| {
+        let is = matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncSource);
+        [s.from.index(), s.to.index()] == [source, 2] && is
+    };
+    said.iter_mut().find(begins).expect("it is a source").at = at;
+    said.sort_by_key(|s| s.at);
 }
 
 fn is_write(packet: &Packet, at: u64) -> bool {
@@ -133,23 +156,48 @@ fn two_meet_a_third_node_at_once() {
         replay.links_up();
         replay.play();
     }
+    let mut replay = Replay::whole(collision(), 2, |_| {});
+    replay.links_up();
+    replay.play();
 }
 
-/// Node 2 was down while node 0, Primary, wrote. It comes up.
-fn meets_a_secondary_first(node: u8) -> Replay {
+/// Node 2 was down while node 0, Primary, wrote. It comes up, and meets node 1 first.
+fn meets_a_secondary_first() -> Vec<Said> {
     let mut said = conversation("35");
     // Without the collision.
     let (begin, over) = (said[0].at, collision().last().expect("it is over").at);
     said.retain(|s| s.at.since(begin) < Duration::from_millis(15) || s.at > over);
-    let mut replay = Replay::of_joined(said, node, small, |_| {}, writes_without_node_2);
-    replay.follow();
-    replay.links_up();
-    replay
+    said
+}
+
+/// A kernel looks now and then whether a resync is over; the core knows at once. Node 2 gets the last block of its
+/// first source just before node 0 begins to connect.
+fn copied_when_the_primary_comes(said: &mut [Said]) {
+    let begins = |s: &&Said| [s.from.index(), s.to.index()] == [0, 2] && matches!(s.packet, Packet::TwopcPrepare(_));
+    let at = Instant(said.iter().find(begins).expect("node 0 connects").at.0 - 14_000);
+    let last = said.iter_mut().find(|s| s.from.index() == 1 && matches!(s.packet, Packet::RsDataReply(_)));
+    last.expect("it is copied").at = at;
+    said.sort_by_key(|s| s.at);
 }
 
 #[test]
 fn who_comes_up_meets_a_secondary_first() {
-    meets_a_secondary_first(0).play();
+    for node in [0, 1] {
+        let said = meets_a_secondary_first();
+        let mut replay = Replay::of_joined(said, node, small, |_| {}, writes_without_node_2);
+        replay.follow();
+        replay.links_up();
+        replay.play();
+    }
+    let mut said = meets_a_secondary_first();
+    copied_when_the_primary_comes(&mut said);
+    equal_at_once(&mut said, 1);
+    let mut replay = Replay::whole(said, 2, |_| {});
+    replay.fewer_in_sync = true;
+    replay.answer_in_time();
+    replay.follow();
+    replay.links_up();
+    replay.play();
 }
 
 /// Node 2 was down while node 0 wrote, and comes up while it goes on writing: that is its first source.
@@ -161,8 +209,8 @@ fn meets_a_primary_that_writes(node: u8) -> Replay {
         let later = |p: &Packet| matches!(p, Packet::Barrier(n) if n.0 == 15) || is_write(p, 208);
         to_before_the_connect(&mut said, later);
     }
-    let mut replay = Replay::of_joined(said, node, declared_equal, |_| {}, declare);
-    replay.begin_with_one_generation();
+    let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
+    replay.begin_with_one_generation(&said);
     replay.fewer_in_sync = node == 1;
     replay.follow();
     replay.links_up();
@@ -180,6 +228,122 @@ fn who_comes_up_meets_a_primary_that_writes() {
     asked_once_more(&mut said);
     let mut replay = Replay::whole(said, 2, |_| {});
     replay.fewer_in_sync = true;
+    replay.links_up();
+    replay.play();
+}
+
+/// The same while the links of both sources are slow: the Secondary comes first, and copies all but for the last
+/// blocks.
+#[test]
+fn the_first_source_is_slow() {
+    for node in [0, 1] {
+        let said = between("62", 2_000, END);
+        let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
+        replay.begin_with_one_generation(&said);
+        replay.fewer_in_sync = true;
+        if node == 0 {
+            replay.write_from_the_start();
+        }
+        replay.follow();
+        replay.links_up();
+        replay.play();
+    }
+    let mut said = between("62", 16_500, END);
+    marks_what_comes(&mut said, [2, 0], 62);
+    equal_at_once(&mut said, 1);
+    let mut replay = Replay::whole(said, 2, |_| {});
+    replay.fewer_in_sync = true;
+    replay.answer_in_time();
+    replay.ask_more();
+    replay.links_up();
+    replay.play();
+}
+
+/// Nothing is said of a quorum, which the core does not know in this dialect.
+fn without_quorum(mut said: Vec<Said>) -> Vec<Said> {
+    for word in said.iter_mut().filter_map(|s| if let Packet::State(word) = &mut s.packet { Some(word) } else { None })
+    {
+        (word.quorum, word.susp) = (true, false);
+    }
+    said
+}
+
+/// Node 0 has crashed as Primary. A kernel says so until it is brought up to date, the core until it hears that
+/// another one goes on.
+fn hears_that_another_goes_on(said: &mut [Said]) {
+    generations(said, [0, 2])
+        .filter(|u| !u.flags.contains(UuidFlags::STABLE))
+        .for_each(|u| u.flags = UuidFlags(u.flags.0 & !UuidFlags::CRASHED_PRIMARY.0));
+}
+
+/// Two of three have lost their power, and the third one was made Primary by force and wrote. They come back: node 0,
+/// which was Primary, meets that one, and later node 1 meets both, the Secondary first.
+#[test]
+fn two_come_back_to_a_third_node() {
+    let all = without_quorum(between("71", 22_500, END));
+    let begin = all[0].at;
+    let mut said = all.clone();
+    hears_that_another_goes_on(&mut said);
+    let mut replay = Replay::whole(said, 0, |_| {});
+    replay.fewer_in_sync = true;
+    replay.links_up();
+    replay.play();
+    let mut said = all.clone();
+    // Node 1 was not there when node 0 had asked that, and had its answer.
+    said.retain(|s| s.to.index() != 1 || !matches!(&s.packet, Packet::FlushForward(f) if f.node.index() == 0));
+    let mut replay = Replay::whole(said, 2, |_| {});
+    (replay.came_back, replay.fewer_in_sync) = (true, true);
+    replay.primary(2);
+    replay.links_up();
+    replay.play();
+    let mut said = all;
+    said.retain(|s| s.at.since(begin) >= Duration::from_millis(2_600));
+    marks_what_comes(&mut said, [1, 2], 128);
+    // It tells its state, its generations and its state again: the core not the first one.
+    let goes_on = |s: &Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncTarget);
+    let first = said.iter().position(|s| [s.from.index(), s.to.index()] == [1, 2] && goes_on(s));
+    said.remove(first.expect("the second source goes on"));
+    generations(&mut said, [1, 0]).filter(|u| u.dirty_bits == 8).for_each(|u| u.dirty_bits = 0);
+    let mut replay = Replay::whole(said, 1, |_| {});
+    replay.fewer_in_sync = true;
+    replay.answer_in_time();
+    replay.ask_more();
+    replay.links_up();
+    replay.play();
+}
+
+/// Node 2 was down while node 0, Primary, discarded. It is not replaced: in the recording it asks the Primary twice who
+/// has its writes, before and after the second source is ready.
+#[test]
+fn who_comes_up_gets_what_was_discarded() {
+    let primary = |nodes: &mut Together| {
+        declare(nodes);
+        nodes.command(0, Command::Primary { force: false });
+    };
+    for node in [0, 1] {
+        let mut said = between("68", 2_500, END);
+        begins_at_once(&mut said, 1);
+        let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, primary);
+        replay.begin_with_one_generation(&said);
+        replay.fewer_in_sync = true;
+        replay.write_from_the_start();
+        replay.follow();
+        replay.links_up();
+        if node != 0 {
+            replay.hear_position();
+        }
+        replay.play();
+    }
+}
+
+/// Node 0, Primary, has parted from both others after a verify, and wrote. It connects with node 1, which is connected
+/// with node 2.
+#[test]
+fn what_a_verify_found_is_copied_to_one_of_two() {
+    let mut replay = Replay::whole(between("67", 12_500, 15_300), 0, crate::with_crc);
+    (replay.came_back, replay.fewer_in_sync) = (true, true);
+    replay.node.command(replay.now, Command::Primary { force: false });
+    replay.node.turn(replay.now);
     replay.links_up();
     replay.play();
 }
