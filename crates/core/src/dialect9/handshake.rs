@@ -715,7 +715,8 @@ fn overtaken_by_primary(found: uuid9::Comparison, [own, other]: [Told<'_>; 2]) -
 /// Would a Primary be the target of nothing, as the other one has crashed as Primary, but neither has marked anything?
 fn nothing_to_take(rule: Reason, sides: [Told<'_>; 2]) -> bool {
     let one_is = sides.iter().any(|told| told.role == Role::Primary);
-    rule == Reason::CrashedPrimary && one_is && sides.iter().all(|told| told.uuids.dirty_bits == 0)
+    let clean = |told: &Told<'_>| told.uuids.dirty_bits == 0 && told.disk == DiskState::UpToDate;
+    rule == Reason::CrashedPrimary && one_is && sides.iter().all(clean)
 }
 
 /// Why the nodes stay apart.
