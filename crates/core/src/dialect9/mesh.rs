@@ -316,10 +316,6 @@ impl Resource {
         let depends = !packet.flags.contains(UuidFlags::STABLE) && !packet.flags.contains(UuidFlags::INCONSISTENT);
         if self.in_mesh9() && at_rest && depends && !self.has_this_generation(i, d) {
             self.outdate_beside(packet.nodes.nodes());
-            // Perhaps that Primary has given up its connection to this node, which does not know yet.
-            let silent = |n: &NodeId| self.state.is_connected(*n) && self.connections[*n].ping_sent.is_none();
-            let primaries = packet.nodes.nodes().and(self.connections.members());
-            primaries.into_iter().filter(silent).collect::<Vec<_>>().into_iter().for_each(|n| self.send_ping(n));
         }
     }
 
