@@ -319,25 +319,6 @@ impl Resource {
         }
     }
 
-    /// A node is Primary from now on: who is known to have another generation, although its disk counts as good, lacks
-    /// what a former Primary wrote without it, and has not noticed yet. They connect anew, and compare.
-    pub(super) fn leave_other_generations(&mut self, old: &State) {
-        if old.is_primary() || !self.state.is_primary() || !self.in_mesh9() {
-            return;
-        }
-        for i in self.connections.ids() {
-            let good = |d| self.state.disk(d).min(self.state.peer_disk(i, d)) == DiskState::UpToDate;
-            let other = |d| {
-                let rests = self.state.replication(i, d) == Replication::Established;
-                rests && good(d) && self.has_told_of_data(i, d) && !self.has_this_generation(i, d)
-            };
-            if self.devices.ids().any(other) {
-                let text = "the peer has another data generation: connecting anew".to_owned();
-                self.drop_link(i, ConnectionState::NetworkFailure, "other-generation", text);
-            }
-        }
-    }
-
     /// Is a resync going on here that a promotion would come in the way of: a node that is brought up to date must have
     /// all that is written, and from whom it gets that too.
     pub(crate) fn is_target9(&self) -> bool {
