@@ -111,7 +111,13 @@ impl Resource {
         if adopted.send_sizes && replicating && theirs != adopted.size {
             self.send_sizes(i, d);
         }
-        if adopted.resync_grown {
+        if !adopted.resync_grown {
+            return;
+        }
+        if self.in_mesh9() && !self.grows_from_primary(i, d) {
+            // The peer has heard of the size from a third node, from which it may still get what is there.
+            self.connections[i].peer_devices[d].lost_writes = true;
+        } else {
             self.resync_grown_area(i, d);
         }
     }
@@ -159,6 +165,11 @@ impl Resource {
     fn peers_can_hold(&mut self, d: VolumeNr, size: Sector) {
         let told = self.connections.values_mut().filter_map(|c| c.peer_devices[d].sizes.as_mut());
         told.filter(|told| told.disk_size.0 > 0).for_each(|told| told.disk_size = told.disk_size.max(size));
+    }
+
+    /// Of two that have grown outside of a transaction, is one Primary? Otherwise they compare what both have marked.
+    pub(crate) fn grows_from_primary(&self, i: NodeId, d: VolumeNr) -> bool {
+        self.state.is_primary() || self.state.pair(i, d).role == Role::Primary
     }
 
     fn resync_grown_area(&mut self, i: NodeId, d: VolumeNr) {

@@ -581,7 +581,7 @@ impl Cluster {
         let under_way = self.under_way(n, v);
         let now = self.tick();
         let nodes = self.nodes.len();
-        let elsewhere = self.is_safe_elsewhere(n, peer, v);
+        let elsewhere = self.is_safe_elsewhere(n, peer, v) || self.is_with_its_writer(&source, [n, peer], v);
         let volume = &mut self.nodes[n].volumes[v];
         // Whom the source went on without, this copy went on without, too.
         let without = volume.alone.iter_mut().zip(parted_from).enumerate();

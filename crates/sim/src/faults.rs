@@ -117,7 +117,8 @@ impl Cluster {
         if self.setup.extras.clocks {
             self.nodes[n].clock.run_at(self.now, 100);
         }
-        if self.setup.drawn.widest.offline_tools && self.rng.chance(1, 2) {
+        let tools = self.setup.drawn.widest.offline_tools;
+        if tools > 0 && self.rng.chance(tools, 2) {
             self.apply_al(n);
         }
         let seed = self.rng.next_u64();

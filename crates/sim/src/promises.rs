@@ -140,6 +140,19 @@ impl Cluster {
         }
     }
 
+    /// Does a target lack with this source nothing but what is on the disk of who completed it with protocol A, and is
+    /// down? Nobody else had to have it. As a crashed Primary that one is the source of all when it is back.
+    pub(crate) fn is_with_its_writer(&self, source: &View, [target, peer]: [usize; 2], v: usize) -> bool {
+        let had = &self.nodes[target].volumes[v].view.includes;
+        let mut lacking = (0..had.len()).filter(|by| had[*by] > source.includes[*by]);
+        self.nodes.len() > 2
+            && lacking.all(|by| {
+                let others = by != target && by != peer && self.setup.protocol_between(by, peer) == Protocol::A;
+                let node = &self.nodes[by];
+                others && node.core.is_none() && node.volumes[v].view.includes[by] >= had[by]
+            })
+    }
+
     /// A process is gone, and with it what it had received and not written.
     pub(crate) fn forget_what_was_only_received(&mut self, n: usize, now: Moment) {
         for volume in &mut self.nodes[n].volumes {

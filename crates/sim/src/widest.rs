@@ -20,8 +20,8 @@ pub struct Widest {
     pub protocols: Vec<([usize; 2], Protocol)>,
     /// `size` of each volume in sectors, until it grows.
     pub limits: Vec<Option<u64>>,
-    /// `apply-al` runs before some starts, as `drbdadm up` does.
-    pub offline_tools: bool,
+    /// Before so many of two starts `apply-al` runs, as `drbdadm up` does.
+    pub offline_tools: u64,
 }
 
 /// Makes the cluster of this seed have what it draws.
@@ -38,7 +38,7 @@ pub(crate) fn draw(seed: u64, setup: &mut Setup) {
     if setup.volumes.len() == 1 && rng.chance(1, 2) {
         setup.volumes.push(setup.volumes[0].clone());
     }
-    let mut wide = Widest { offline_tools: rng.chance(1, 2), ..Widest::default() };
+    let mut wide = Widest { offline_tools: rng.below(3), ..Widest::default() };
     if rng.chance(1, 3) {
         for a in 0..nodes {
             for b in a + 1..nodes {

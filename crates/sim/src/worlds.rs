@@ -50,6 +50,8 @@ struct World {
     primary: usize,
     away: Away,
     end: End,
+    /// Do those that have got a killed Primary's last write end as well, and do offline tools run before they start?
+    fallen: Option<bool>,
     /// Who is Primary then, if anybody, and how that one ends.
     next: Option<(usize, End)>,
     /// Which order of the pairs that are to meet.
@@ -67,10 +69,13 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let worlds = all();
     let number = (seed - WORLDS) as usize;
     let protocol = PROTOCOLS[number / worlds.len() % PROTOCOLS.len()];
-    let told = worlds[number % worlds.len()].told();
+    let world = worlds[number % worlds.len()];
+    let told = world.told();
     let number = |(number, (at, step))| Planned { number, at, step };
     let steps = told.steps.into_iter().enumerate().map(number).collect();
-    Plan { seed, luck: 0, setup: setup(protocol), steps, least_events: 0 }
+    let mut setup = setup(protocol);
+    setup.drawn.widest.offline_tools = if world.fallen == Some(true) { 2 } else { 0 };
+    Plan { seed, luck: 0, setup, steps, least_events: 0 }
 }
 
 /// All of them, those left out that cannot be told apart.
@@ -79,8 +84,11 @@ fn all() -> Vec<World> {
     for primary in 0..NODES {
         for away in aways(primary) {
             for end in ends(primary, away) {
-                for next in nexts(primary, away, end) {
-                    let world = World { primary, away, end, next, order: 0 };
+                let lives = nexts(primary, away, end).into_iter().map(|next| (None, next));
+                let got = matches!(end, End::Killed { got, .. } if got > 0);
+                let falls = [true, false].into_iter().filter(|_| got).map(|tools| (Some(tools), None));
+                for (fallen, next) in lives.chain(falls) {
+                    let world = World { primary, away, end, fallen, next, order: 0 };
                     let broken = world.apart().broken.len();
                     all.extend((0..(1..=broken).product()).map(|order| World { order, ..world }));
                 }
@@ -159,6 +167,9 @@ impl World {
         told.pass(NOTICED);
         told.write(self.primary);
         told.ends(self.primary, self.end);
+        if let (End::Killed { got, .. }, Some(_)) = (self.end, self.fallen) {
+            others(self.primary, NODES).filter(|n| got & 1 << n > 0).for_each(|n| told.kill(n, false));
+        }
         if let Some((next, end)) = self.next {
             told.pass(NOTICED);
             told.push(Step::Command(next, Command::Primary { force: false }));

@@ -3,8 +3,8 @@
 
 use urbd_sim::{Options, WORLDS, count_worlds, run_seed};
 
-/// One of so many is tried, each time another one of each; with `WORLDS=all` each.
-const SHARE: u64 = 16;
+/// One of so many is tried; with `WORLDS=all` each.
+const SHARE: u64 = 15;
 
 #[test]
 fn all_histories_end_well() {

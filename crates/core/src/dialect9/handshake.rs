@@ -624,7 +624,12 @@ impl Resource {
         if size != own {
             self.adopt_size(d, size, true);
             let connected = self.connections.ids().filter(|n| *n != i && self.state.replicates(*n, d));
-            connected.collect::<Vec<_>>().into_iter().for_each(|n| self.send_sizes(n, d));
+            for n in connected.collect::<Vec<_>>() {
+                self.send_sizes(n, d);
+                if size > own && !self.grows_from_primary(n, d) {
+                    self.connections[n].peer_devices[d].lost_writes = true;
+                }
+            }
         }
         alone
     }

@@ -323,29 +323,6 @@ impl Resource {
         let depends = !packet.flags.contains(UuidFlags::STABLE) && !packet.flags.contains(UuidFlags::INCONSISTENT);
         if self.in_mesh9() && at_rest && depends && !self.has_this_generation(i, d) {
             self.outdate_beside(packet.nodes.nodes());
-            // Perhaps that Primary has given up its connection to this node, which does not know yet.
-            let silent = |n: &NodeId| self.state.is_connected(*n) && self.connections[*n].ping_sent.is_none();
-            let primaries = packet.nodes.nodes().and(self.connections.members());
-            primaries.into_iter().filter(silent).collect::<Vec<_>>().into_iter().for_each(|n| self.send_ping(n));
-        }
-    }
-
-    /// A node is Primary from now on: who is known to have another generation, although its disk counts as good, lacks
-    /// what a former Primary wrote without it, and has not noticed yet. They connect anew, and compare.
-    pub(super) fn leave_other_generations(&mut self, old: &State) {
-        if old.is_primary() || !self.state.is_primary() || !self.in_mesh9() {
-            return;
-        }
-        for i in self.connections.ids() {
-            let good = |d| self.state.disk(d).min(self.state.peer_disk(i, d)) == DiskState::UpToDate;
-            let other = |d| {
-                let rests = self.state.replication(i, d) == Replication::Established;
-                rests && good(d) && self.has_told_of_data(i, d) && !self.has_this_generation(i, d)
-            };
-            if self.devices.ids().any(other) {
-                let text = "the peer has another data generation: connecting anew".to_owned();
-                self.drop_link(i, ConnectionState::NetworkFailure, "other-generation", text);
-            }
         }
     }
 

@@ -100,7 +100,6 @@ impl Resource {
         }
         self.note_lost_primaries(old);
         self.follow_role(old);
-        self.leave_other_generations(old);
         self.follow_own_disks(old);
         self.follow_outdated(old);
         self.follow_resync9(old);

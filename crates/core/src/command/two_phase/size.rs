@@ -193,7 +193,8 @@ impl Resource {
     /// another connection.
     pub(crate) fn is_size_asked_for(&mut self, d: VolumeNr, i: NodeId, theirs: Sector) -> bool {
         let Some(two) = self.two_phase().filter(|two| two.volume == d && !two.is_ours()) else { return false };
-        let (Matter::Size(asked), Part::Participant { answered: Some(Answer::Yes), .. }) = (&two.matter, &two.part)
+        let (Matter::Size(asked), Part::Participant { parents, children, answered: Some(Answer::Yes) }) =
+            (&two.matter, &two.part)
         else {
             return false;
         };
@@ -201,8 +202,12 @@ impl Resource {
         if !primary || theirs == self.devices[d].size {
             return false;
         }
-        let (asked, by) = (asked.clone(), Asked::by(two.head.initiator));
-        self.give_size(d, &asked, theirs, NodeMask::of(i), by);
+        let (asked, parents, children) = (asked.clone(), *parents, children.without(*parents));
+        let by = Asked { initiator: two.head.initiator, parents, children };
+        // What a Primary without a disk has grown by is copied as if there were none.
+        let has_disk = self.state.peer_disk(i, d) >= DiskState::Inconsistent;
+        let primaries = if has_disk { NodeMask::of(i) } else { NodeMask::default() };
+        self.give_size(d, &asked, theirs, primaries, by);
         true
     }
 
