@@ -183,8 +183,8 @@ impl Resource {
         (own != theirs && size == own.max(theirs)).then_some(own > theirs)
     }
 
-    /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise now,
-    /// nothing follows from that.
+    /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise
+    /// now, nothing follows from that.
     pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
         self.part(i, d, |part| {
             if part.uuids.as_ref().is_some_and(|before| *before != packet) {
