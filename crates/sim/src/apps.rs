@@ -593,7 +593,12 @@ impl Cluster {
         // An acknowledgement may have been on its way when the link was lost: then the source has more than it seems.
         let counted = source.includes_all_of(&volume.view);
         let fewer = !counted && volume.view.allows(whole, &content, now).is_err();
-        let allowed = volume.view.allows_but(&volume.doubtful, whole, &content, now);
+        // A Primary that is gone may have completed nothing without this node: where it has written anew all the same,
+        // nothing else is to be seen.
+        let ahead = volume.view.includes_all_of(&source);
+        let mut hidden = if ahead { volume.view.written_over(&source, &content) } else { Vec::new() };
+        hidden.extend(&volume.doubtful);
+        let allowed = volume.view.allows_but(&hidden, whole, &content, now);
         let lost = allowed.err().filter(|_| fewer);
         if !counted && !fewer {
             for (mine, theirs) in volume.view.includes.iter_mut().zip(source.includes.iter().copied()) {

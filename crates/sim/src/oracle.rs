@@ -255,6 +255,26 @@ impl View {
         Ok(())
     }
 
+    /// Where the content is that of a write which this copy has never heard of, which may be on the other one, and
+    /// which was issued after all that may be here: of what was acknowledged here nothing is missing there.
+    pub(crate) fn written_over(&self, other: &View, got: &Payload) -> Vec<SectorRange> {
+        let mut out = Vec::new();
+        for (part, content) in got.placed(units::Sector(0)) {
+            let known = |piece| {
+                let all = self.cells.runs(piece).flat_map(|(_, cell)| cell.entries());
+                all.map(|e| e.write.max(issued(e.content).unwrap_or(0))).max().unwrap_or(0)
+            };
+            let pieces = other.cells.runs(SectorRange { end: part.end.min(units::Sector(other.len())), ..part });
+            for (piece, cell) in pieces {
+                let latest = known(piece);
+                if cell.entries().any(|e| e.content == content.id && e.superseded.is_none() && e.write > latest) {
+                    out.push(piece);
+                }
+            }
+        }
+        out
+    }
+
     /// Does this copy include all acknowledged writes that the other one does?
     pub(crate) fn includes_all_of(&self, other: &View) -> bool {
         self.includes.iter().zip(&other.includes).all(|(mine, theirs)| mine >= theirs)
@@ -345,6 +365,19 @@ mod tests {
         v.ended(&durable, true, 8, 3);
         let fine = |id| v.allows_durable(&durable, &Payload::of_write(id, sectors(0, 8))).is_ok();
         assert_eq!([1, 10, 11, 12, 13].map(fine), [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn what_was_written_over_unheard_hides_what_was_there() {
+        let mut here = View::new(64, 1, 2);
+        let mut there = here.clone();
+        here.may_get(&write(10, 1));
+        here.ended(&write(10, 1), true, 2, 2);
+        there.may_get(&write(8, 1));
+        there.may_get(&write(12, 4));
+        let hidden = |id| here.written_over(&there, &Payload::of_write(id, sectors(0, 8)));
+        assert_eq!([1, 8, 10, 12].map(|id| hidden(id).len()), [0, 0, 0, 1]);
+        assert_eq!(hidden(12), [sectors(0, 8)]);
     }
 
     #[test]

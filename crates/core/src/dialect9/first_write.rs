@@ -8,7 +8,7 @@ use crate::connection::Connection;
 use crate::decide::Role;
 use crate::decide::state::{PairState, State};
 use crate::request::Request;
-use units::{NodeId, NodeMask, VolumeNr};
+use units::{Generation, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, UuidFlags};
 
 /// Is a generation to begin with the next write of a volume?
@@ -196,18 +196,36 @@ impl Resource {
         let mut bad = NodeMask::default();
         let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
         self.state.pairs(d).filter(inconsistent).for_each(|(i, _)| bad.insert(i));
+        let unmarked = self.unmarked_peers(d);
         self.begin_generation9(d, Some(bad));
         for i in self.connections.ids() {
             if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
                 self.send_forced_uuids(i, d);
+                let all = self.connections[i].version() < KEEPS_BITMAP || unmarked.contains(i);
                 match self.state.peer_disk(i, d) {
                     // It says nothing of its own accord.
-                    DiskState::Outdated if self.connections[i].version() < KEEPS_BITMAP => self.copy_all(d, Some(i)),
+                    DiskState::Outdated if all => self.copy_all(d, Some(i)),
                     DiskState::Outdated => self.copy_marked(d, Some(i)),
                     _ => self.connections[i].peer_devices[d].consider_resync = true,
                 }
             }
         }
+    }
+
+    /// Who has another generation than this node, which this node's slot for it does not count from: it went another
+    /// way while they were connected, with a third node's data, and what differs is marked nowhere.
+    fn unmarked_peers(&self, d: VolumeNr) -> NodeMask {
+        let mut out = NodeMask::default();
+        let Some(b) = &self.devices[d].backing else { return out };
+        for i in self.connections.ids() {
+            let theirs = self.current_of(i, d).filter(|theirs| !theirs.is_none());
+            let counted = b.md.peers[self.slot_owner(i, d)].bitmap_uuid;
+            let known = |theirs: Generation| theirs.same(b.md.current) || theirs.same(counted);
+            if theirs.is_some_and(|theirs| !known(theirs)) {
+                out.insert(i);
+            }
+        }
+        out
     }
 
     /// The generation is on disk: the peers are told before the write.
