@@ -329,6 +329,10 @@ impl Resource {
         let found = self.missed_finish_without_bits(i, d, found, own.role);
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
         self.tell(Severity::Info, Some(d), Some(i), found.rule.name(), Event::Compared9(found.strategy), text);
+        if self.in_mesh9() && has_parted(found.strategy) && (is_target(own.uuids) || is_target(other.uuids)) {
+            // It has its source's generation soon.
+            return Err(Verdict::Retry(Reason::TargetOfAnother));
+        }
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
         let begins = self.begins_by(strategy, reason, [own, other]);
         // What begins, not what was found: a Primary is the source of who crashed as one.
@@ -715,6 +719,11 @@ fn overtaken_by_primary(found: uuid9::Comparison, [own, other]: [Told<'_>; 2]) -
         _ => return None,
     };
     (own.role != other.role).then_some(uuid9::Comparison { strategy, ..found })
+}
+
+/// Would two nodes stay apart by this?
+fn has_parted(strategy: Strategy) -> bool {
+    matches!(strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect | Strategy::Unrelated)
 }
 
 /// Would a Primary be the target of nothing, as the other one has crashed as Primary, but neither has marked anything?
