@@ -543,7 +543,8 @@ impl Resource {
         let in_mesh = self.in_mesh9();
         for i in self.connections.ids() {
             let known = w.legs.has(i) || in_mesh && w.legs.is_marked(i);
-            if !known || !here {
+            // What the own disk did not get it may have got from the peer since.
+            if !known || !here && !w.legs.is_accounted(i) {
                 self.mark_out_of_sync(i, d, w.range);
             }
         }

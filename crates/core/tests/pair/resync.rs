@@ -245,3 +245,23 @@ fn options_act_on_a_running_resync() {
         assert!(wanted.contains(&rate), "{name}: {rate:.1} MiB/s, not {wanted:?}");
     }
 }
+
+/// A Primary without a disk has its writes from the peer's. The disk comes, and gets all in a short resync, before the
+/// barrier behind such a write is acknowledged.
+#[test]
+fn a_write_from_before_the_disk_came_is_not_marked_when_it_is_confirmed() {
+    for turns in 0..120 {
+        let mut pair = Pair::new(true);
+        let disk = |p: &Pair| p.nodes[0].core.snapshot().devices[0].disk;
+        pair.command(0, Command::Detach { volume: VOLUME, force: false });
+        pair.until(MINUTE, |p| disk(p) == DiskState::Diskless);
+        pair.write(5);
+        pair.run(turns);
+        pair.command(0, Command::Attach { volume: VOLUME });
+        pair.until(MINUTE, |p| disk(p) == DiskState::UpToDate && p.states() == [ConnState::Connected; 2]);
+        let end = pair.now + Duration::from_secs(1);
+        pair.until(MINUTE, |p| p.now >= end);
+        let marked = pair.nodes.each_ref().map(|n| n.core.snapshot().connections[0].peer_devices[0].out_of_sync.0);
+        assert_eq!(marked, [0; 2], "{turns}: {:?}", disk(&pair));
+    }
+}
