@@ -76,7 +76,7 @@ pub fn run_scenario(scenario: &Scenario, seed: u64, options: Options) -> Outcome
 
 impl Setup {
     /// One small volume, protocol C, everything as it is by default; times depend on the seed.
-    fn plain(seed: u64) -> Setup {
+    pub(crate) fn plain(seed: u64) -> Setup {
         let slow = Duration(20_000 << (seed % 8));
         Setup {
             volumes: vec![VolumeSetup { sectors: vec![16 * 2048; 2], external: false, log: (1, 8), slots: vec![0; 2] }],

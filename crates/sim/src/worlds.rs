@@ -3,11 +3,10 @@
 //! (`docs/testing.md`), so that what fails is looked at like any other seed.
 
 use crate::drawn::Drawn;
-use crate::extras::Extras;
-use crate::plan::{AFTER_SPLIT_BRAIN, Plan, Planned, Setup, Step, VolumeSetup, others};
+use crate::plan::{Plan, Planned, Setup, Step, VolumeSetup, others};
 use crate::ranges::sectors;
 use units::{Duration, Instant};
-use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind};
+use urbd_core::{Command, Protocol, RequestKind};
 use wire::Version;
 
 /// The first seed of the range.
@@ -257,22 +256,10 @@ fn setup(protocol: Protocol) -> Setup {
     Setup {
         volumes: vec![volume],
         protocol,
-        on_no_data: OnNoData::IoError,
-        on_io_error: OnIoError::Detach,
-        fencing: Fencing::DontCare,
-        fence_exit: 0,
-        before_target: Vec::new(),
-        before_source: Vec::new(),
-        after_split_brain: AFTER_SPLIT_BRAIN[0],
-        max_epoch_size: 2048,
-        ko_count: 7,
-        disk_timeout: Duration(0),
-        digests: false,
         same_content: false,
-        write_through: false,
         versions: vec![Version::MAX.number(); NODES],
-        extras: Extras::default(),
         drawn: Drawn::plain(NODES),
         latency: (Duration(20_000), Duration(20_000), Duration(10_000)),
+        ..Setup::plain(0)
     }
 }

@@ -271,8 +271,8 @@ fn a_copy_is_given_up_while_all_stay_connected() {
     }
 }
 
-/// Node 2 was away while node 0 wrote, and is brought up to date by that; node 1 is its source, too, and waits.
-fn two_sources() -> Together {
+/// Node 2 is away, and node 0 has written meanwhile.
+fn node_2_is_away() -> Together {
     let mut nodes = three();
     write(&mut nodes, 0);
     nodes.pass(500);
@@ -280,6 +280,12 @@ fn two_sources() -> Together {
     nodes.cut(0, 2);
     nodes.cut(1, 2);
     write(&mut nodes, 8);
+    nodes
+}
+
+/// Node 2 was away while node 0 wrote, and is brought up to date by that; node 1 is its source, too, and waits.
+fn two_sources() -> Together {
+    let mut nodes = node_2_is_away();
     nodes.pass(500);
     nodes.command(2, Command::PauseSync { volume: VOLUME });
     nodes.join(0, 2);
@@ -324,13 +330,7 @@ fn a_second_source_goes_on_when_the_first_one_is_lost() {
 #[test]
 fn who_reaches_a_secondary_only_is_no_good_copy_by_that() {
     for lost in [false, true] {
-        let mut nodes = three();
-        write(&mut nodes, 0);
-        nodes.pass(500);
-        nodes.forgive();
-        nodes.cut(0, 2);
-        nodes.cut(1, 2);
-        write(&mut nodes, 8);
+        let mut nodes = node_2_is_away();
         nodes.join(1, 2);
         nodes.pass(300);
         write(&mut nodes, 16);
