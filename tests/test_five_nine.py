@@ -43,12 +43,12 @@ def test_machines_with_two_nodes_each_are_cut_off_and_die(cluster):
     assert all(towards(a, n)["conn"] == "Connected" for n in (b, d))
     c.heal()
     all_together(*nodes)
-    # One after the other: several at once are in `make nemesis NODES=5`.
     for n in (b, d):
         n.kill()
-        load.wait_writes(100)
+    load.wait_writes(100)
+    for n in (b, d):
         n.start()
-        all_together(*nodes)
+    all_together(*nodes)
     load.wait_writes(100)
     journal = load.interrupt()
     a.urbd("secondary", "r0")
