@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 import signal
+import socket
 import struct
 import subprocess
 import threading
@@ -251,6 +252,38 @@ def test_who_has_the_number_next_forbids_nothing_here(cluster, tmp_path):
     finally:
         sh("blockdev", "--setrw", side)
         sh("losetup", "-d", side)
+
+
+def test_a_user_on_its_way_out_is_waited_for(cluster):
+    """A program that has ended, or unmounted, is not a user any more, although the kernel may close its device a moment
+    later, and later still on a busy machine. Whom nobody can name is such a one: here a descriptor under way in a socket
+    is the last. Who can be named is refused at once."""
+    a = one(cluster)
+    a.urbd("primary", "r0")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        fd = os.open(a.device(), os.O_RDWR)
+        os.write(fd, bytes(BLOCK))
+        eventually("it is in use", lambda: is_open(a), 10)
+        time.sleep(1)  # No user is waited for any more.
+        r = a.call("secondary", "r0")
+        assert r.rc == 11 and f"process {os.getpid()}" in r.err, r
+        socket.send_fds(ours, [b"x"], [fd])
+        os.close(fd)
+        closing = threading.Timer(0.8, lambda: os.close(socket.recv_fds(theirs, 1, 1)[1][0]))
+        closing.start()
+        a.urbd("secondary", "r0")
+        closing.join()
+    assert role(a) == "Secondary"
+    # Who stays, and cannot be named, is refused in the end.
+    a.urbd("primary", "r0")
+    with open(a.device(), "r+b", buffering=0) as f:
+        ours, theirs = socket.socketpair()
+        socket.send_fds(ours, [b"x"], [f.fileno()])
+    with ours, theirs:
+        r = a.call("secondary", "r0")
+        assert r.rc == 11 and "held open" in r.err, r
+    eventually("it can be", lambda: a.call("secondary", "r0").rc == 0, 10)
 
 
 def test_the_device_is_there_from_the_start_to_the_end(cluster):

@@ -13,7 +13,7 @@ use control::{MemoryStatus, ResourceStatus};
 use frontends::loopdev::Background;
 use frontends::users::User;
 use std::collections::BTreeMap;
-use units::{NodeId, Sector, VolumeNr};
+use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, CommandError, ConnectionState};
 
 /// Commands that the core works on.
@@ -54,7 +54,13 @@ pub(super) struct UseCheck {
     /// Who the users are is being found out.
     users: Option<Background<Vec<(VolumeNr, User)>>>,
     waiting: Vec<(Option<ClientId>, Asked)>,
+    /// A user whom nobody can name is not waited for any more.
+    until: Instant,
 }
+
+/// A program that has ended, or unmounted, may be seen nowhere while the kernel still closes its device. So long it may
+/// take; who is in a place that this node cannot see (another process namespace) is refused only then.
+const LEAVING: Duration = Duration::from_secs(3);
 
 /// One client's command; it may be several for the core (all volumes, all peers).
 #[derive(Default)]
@@ -348,7 +354,8 @@ impl Runner {
         if let Some(check) = &mut self.checking {
             return check.waiting.push((client, asked));
         }
-        self.checking = Some(UseCheck { used: Vec::new(), users: None, waiting: vec![(client, asked)] });
+        let until = self.now + LEAVING;
+        self.checking = Some(UseCheck { used: Vec::new(), users: None, waiting: vec![(client, asked)], until });
         if let Some(fuse) = &mut self.fuse {
             fuse.begin_probe(self.now);
         }
@@ -372,8 +379,15 @@ impl Runner {
 
     /// It is known who uses the devices.
     pub(super) fn on_use_checked(&mut self) {
-        let users = self.checking.as_mut().and_then(|check| check.users.as_mut()?.take()?.ok());
-        self.go_on_checked(users.unwrap_or_default());
+        let users = self.checking.as_mut().and_then(|check| check.users.as_mut()?.take()?.ok()).unwrap_or_default();
+        if let Some(check) = self.checking.as_mut().filter(|check| users.is_empty() && self.now < check.until)
+            && let Some(fuse) = &mut self.fuse
+        {
+            check.users = None;
+            fuse.begin_probe(self.now);
+            return self.ask_probe();
+        }
+        self.go_on_checked(users);
     }
 
     /// Tells the core which devices are in use, and goes on with the commands that waited for that.
