@@ -7,6 +7,7 @@ use crate::dialect9::{AllUnsettled, Loss, Nine, Survivor};
 use crate::members::Volumes;
 use crate::peer_epochs::PeerEpochs;
 use crate::peer_write::DataQueue;
+use crate::pings::Pings;
 use crate::resync::{BeforeResync, Repair, Resync};
 use crate::transfer_log::TransferLog;
 use units::{Instant, Sector, VolumeNr};
@@ -52,9 +53,7 @@ pub(crate) struct Connection {
 
     // Liveness (spec 10).
     pub(crate) last_heard: Instant,
-    pub(crate) ping_sent: Option<Instant>,
-    /// Pings on this link whose answers have not come.
-    pub(crate) pings_out: u32,
+    pub(crate) pings: Pings,
     /// A change of a volume that the peer has asked for, and that waits until what was sent there is durable.
     pub(crate) asked_later: Option<(VolumeNr, StateChange)>,
     /// The fence-peer handler is running, begun in this session.
@@ -213,8 +212,7 @@ impl Connection {
             survivor: Survivor::default(),
             left_until: None,
             last_heard: Instant(0),
-            ping_sent: None,
-            pings_out: 0,
+            pings: Pings::default(),
             asked_later: None,
             fencing: None,
             fence_result: None,

@@ -30,7 +30,7 @@ impl Resource {
         }
         c.session += 1;
         c.last_heard = now;
-        c.ping_sent = None;
+        c.pings.lost();
         c.link = Some(Link {
             resolve_conflicts: link.resolve_conflicts,
             challenge: link.challenge,

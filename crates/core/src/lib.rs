@@ -96,6 +96,7 @@ mod notice;
 mod peer_epochs;
 mod peer_read;
 mod peer_write;
+mod pings;
 mod read;
 mod repetition;
 mod replicate;

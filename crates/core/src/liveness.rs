@@ -7,8 +7,9 @@ use crate::connection::Phase;
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
+use crate::pings::{PingNr, PingedPeers};
 use crate::state::Lifted;
-use units::{Duration, Instant, NodeId, VolumeNr};
+use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Packet, Socket};
 
 /// After a failed handshake the next try waits this long.
@@ -188,8 +189,7 @@ impl Resource {
         let peer = self.connections[i].cfg.peer;
         self.emit(Effect::CloseLink { peer });
         self.connections[i].session += 1;
-        self.connections[i].ping_sent = None;
-        self.connections[i].pings_out = 0;
+        self.connections[i].pings.lost();
         for d in self.devices.ids() {
             self.abandon_resync(i, d);
             let pd = &mut self.connections[i].peer_devices[d];
@@ -212,7 +212,7 @@ impl Resource {
         self.connections[i].asked_later = None;
         self.peer_gone_for_commands(i);
         self.forget_positions_of(i);
-        self.pinged_for_first_write(i);
+        self.answered_for_first_write(i);
         self.fence_if_due(i);
     }
 
@@ -288,34 +288,41 @@ impl Resource {
 
     // -- pings and time-outs ------------------------------------------------------------------------------------------
 
-    pub(crate) fn send_ping(&mut self, i: NodeId) {
-        if self.connections[i].link.is_some() {
-            self.send_connection(i, Socket::Control, Packet::Ping);
-            self.connections[i].ping_sent = Some(self.now);
-            self.connections[i].pings_out += 1;
+    /// Sends a ping behind all that was sent on the control stream. `None`: there is no link.
+    pub(crate) fn send_ping(&mut self, i: NodeId) -> Option<PingNr> {
+        self.connections[i].link.as_ref()?;
+        self.send_connection(i, Socket::Control, Packet::Ping);
+        Some(self.connections[i].pings.send(self.now))
+    }
+
+    /// The same to several peers: those who are to answer.
+    pub(crate) fn ping_all(&mut self, peers: NodeMask) -> PingedPeers {
+        let mut pinged = PingedPeers::default();
+        for i in peers {
+            self.send_ping(i).into_iter().for_each(|ping| pinged.add(i, ping));
         }
+        pinged
     }
 
     pub(crate) fn ping_acked(&mut self, i: NodeId) {
-        self.connections[i].ping_sent = None;
-        self.connections[i].pings_out = self.connections[i].pings_out.saturating_sub(1);
-        self.pinged_for_transaction(i);
-        self.pinged_for_first_write(i);
-        self.ping_answered(i);
+        self.connections[i].pings.answer();
+        self.answered_for_transaction(i);
+        self.answered_for_first_write(i);
+        self.answered_for_resync(i);
     }
 
     /// When the peer is to be asked whether it lives, or must have answered that.
     pub(crate) fn ping_timer(&self, i: NodeId) -> Instant {
         let c = &self.connections[i];
-        c.ping_sent.map_or(c.last_heard + c.cfg.ping_int, |sent| sent + c.cfg.ping_timeout)
+        c.pings.urgent().map_or(c.last_heard + c.cfg.ping_int, |sent| sent + c.cfg.ping_timeout)
     }
 
     pub(crate) fn ping_due(&mut self, i: NodeId) {
         let c = &mut self.connections[i];
-        match c.ping_sent {
-            None => self.send_ping(i),
+        match c.pings.urgent() {
+            None => drop(self.send_ping(i)),
             // Something else was heard: alive (but the answer is still awaited by whoever asked).
-            Some(sent) if c.last_heard > sent => c.ping_sent = None,
+            Some(sent) if c.last_heard > sent => c.pings.heard(),
             Some(_) => {
                 let text = "no answer to a ping within ping-timeout".to_owned();
                 self.drop_link(i, Lost::NetworkFailure, "ping-timeout", text);

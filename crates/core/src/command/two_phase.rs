@@ -14,6 +14,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::dialect9::Verdict;
 use crate::dialect84;
+use crate::pings::PingedPeers;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, WireMask};
 
@@ -100,7 +101,7 @@ pub(crate) enum Origin {
 #[derive(Debug)]
 enum Stage {
     /// Before a promotion: who is there? These have not said so.
-    Pinging(NodeMask),
+    Pinging(PingedPeers),
     Asking,
 }
 
@@ -253,7 +254,9 @@ impl Resource {
         };
         // A node that connects says its role; only one that is to be promoted asks first who is there.
         let pings = asked.role == Some(Role::Primary) && asked.conn.is_none();
-        let stage = if pings { Stage::Pinging(asks) } else { Stage::Asking };
+        let pinged = pings.then(|| self.ping_all(asks)).filter(|pinged| !pinged.is_empty());
+        let asks_at_once = pinged.is_none();
+        let stage = pinged.map_or(Stage::Asking, Stage::Pinging);
         let until = self.now + PATIENCE;
         self.transaction = Some(Transaction::TwoPhase(Box::new(TwoPhase {
             head,
@@ -266,9 +269,7 @@ impl Resource {
             masks,
             until,
         })));
-        if pings {
-            asks.into_iter().for_each(|i| self.send_ping(i));
-        } else {
+        if asks_at_once {
             self.send_prepare();
         }
         true
@@ -311,12 +312,10 @@ impl Resource {
     }
 
     /// A peer is there.
-    pub(crate) fn pinged_for_transaction(&mut self, i: NodeId) {
-        let Some(Part::Initiator { stage: Stage::Pinging(waits), .. }) = self.two_phase_mut().map(|two| &mut two.part)
-        else {
-            return;
-        };
-        waits.remove(i);
+    pub(crate) fn answered_for_transaction(&mut self, i: NodeId) {
+        let Some(Transaction::TwoPhase(two)) = &mut self.transaction else { return };
+        let Part::Initiator { stage: Stage::Pinging(waits), .. } = &mut two.part else { return };
+        waits.settle(i, |ping| self.connections[i].pings.has_answered(ping));
         if waits.is_empty() {
             self.send_prepare();
         }

@@ -7,12 +7,13 @@ use crate::command::disks::KEEPS_BITMAP;
 use crate::connection::Connection;
 use crate::decide::Role;
 use crate::decide::state::{PairState, State};
+use crate::pings::PingedPeers;
 use crate::request::Request;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, UuidFlags};
 
 /// Is a generation to begin with the next write of a volume?
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum FirstWrite {
     /// No.
     #[default]
@@ -20,7 +21,7 @@ pub(crate) enum FirstWrite {
     /// Yes, when there is one.
     Due,
     /// There is one. These peers have not said that they are there.
-    Pinging(NodeMask),
+    Pinging(PingedPeers),
     /// It is on its way to the disk; peers are told when it is there. Is a further one to begin with the write that
     /// follows, as a peer was lost since?
     Telling { due: bool },
@@ -36,18 +37,18 @@ fn speaks_9(c: &Connection) -> bool {
 
 impl FirstWrite {
     /// May a write begin?
-    pub(crate) fn lets_writes_begin(self) -> bool {
+    pub(crate) fn lets_writes_begin(&self) -> bool {
         matches!(self, FirstWrite::Nothing | FirstWrite::Due)
     }
 
     /// Is one to begin with a write to come?
-    pub(crate) fn is_due(self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         matches!(self, FirstWrite::Due | FirstWrite::Telling { due: true })
     }
 
     /// From now on one is to begin with the next write, or is not. One that is on its way is told of all the same.
     fn put_due(&mut self, due: bool) {
-        *self = match (*self, due) {
+        *self = match (&*self, due) {
             (FirstWrite::Telling { .. }, due) => FirstWrite::Telling { due },
             (_, true) => FirstWrite::Due,
             (_, false) => FirstWrite::Nothing,
@@ -105,18 +106,15 @@ impl Resource {
         }
         let mut peers = NodeMask::default();
         self.connected().filter(|(_, c)| c.nine().is_some()).for_each(|(i, _)| peers.insert(i));
-        self.devices[d].first_write = FirstWrite::Pinging(peers);
-        for i in peers {
-            self.send_ping(i);
-        }
+        self.devices[d].first_write = FirstWrite::Pinging(self.ping_all(peers));
         self.go_on_with_first_write(d);
     }
 
     /// A peer has answered a ping, or is gone.
-    pub(crate) fn pinged_for_first_write(&mut self, i: NodeId) {
+    pub(crate) fn answered_for_first_write(&mut self, i: NodeId) {
         for d in self.devices.ids() {
             if let FirstWrite::Pinging(waits) = &mut self.devices[d].first_write {
-                waits.remove(i);
+                waits.settle(i, |ping| self.connections[i].pings.has_answered(ping));
                 self.go_on_with_first_write(d);
             }
         }
@@ -130,7 +128,7 @@ impl Resource {
     /// Not between what a peer is told of this node's generations and the connection that follows from it: it would
     /// count as equal to a node that has begun another one.
     fn go_on_with_first_write(&mut self, d: VolumeNr) {
-        match self.devices[d].first_write {
+        match &self.devices[d].first_write {
             FirstWrite::Pinging(waits) if waits.is_empty() && !self.is_about_to_connect() => {}
             _ => return,
         }

@@ -22,6 +22,7 @@ use crate::api::{Segments, Severity};
 use crate::config::ResyncConfig;
 use crate::decide::state::Replication;
 use crate::dialect9::LastPass;
+use crate::pings::PingNr;
 use crate::resource::Op;
 use controller::{Controller, SourceBrake, Work};
 use progress::Marks;
@@ -72,10 +73,10 @@ pub(crate) struct Resync {
     csums: bool,
     /// What this one computes digests with, whatever is configured meanwhile: both nodes began with the same.
     algorithm: Option<String>,
-    /// A resync ends when so many more pings are answered: they flush the acknowledgements on the other stream.
-    finishing: Option<u32>,
+    /// A resync ends when this ping is answered, which flushes the acknowledgements on the other stream.
+    finishing: Option<PingNr>,
     /// The same before it asks or answers anything: what may still come belongs to the one before.
-    settling: Option<u32>,
+    settling: Option<PingNr>,
     /// The peer answered or acknowledged something last.
     heard: Instant,
     /// Target: how far the end is (9).
@@ -151,13 +152,6 @@ impl Resync {
         self.failed = None;
     }
 
-    /// A ping was answered: is it the one that so many answers were to be counted for?
-    fn is_last_answer(left: &mut Option<u32>) -> bool {
-        let Some(pings) = *left else { return false };
-        *left = (pings > 1).then(|| pings - 1);
-        left.is_none()
-    }
-
     /// No answer to an earlier one can come any more.
     pub(crate) fn settled(&self) -> bool {
         self.settling.is_none()
@@ -229,15 +223,7 @@ impl Resource {
         if !self.connections[i].peer_devices[d].answers_may_come {
             return;
         }
-        self.connections[i].peer_devices[d].resync.settling = Some(self.ping_behind(i));
-    }
-
-    /// Sends a ping behind all that was sent on the control stream. The answers to pings that are on their way already
-    /// (of other volumes, too) show nothing: returns how many answers there are up to its own.
-    fn ping_behind(&mut self, i: NodeId) -> u32 {
-        let before = self.connections[i].pings_out;
-        self.send_ping(i);
-        1 + before
+        self.connections[i].peer_devices[d].resync.settling = self.send_ping(i);
     }
 
     /// Options changed: running resyncs go on by them.

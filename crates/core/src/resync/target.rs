@@ -1,10 +1,11 @@
 //! The resync's target: which blocks to ask for, and what to do with the answers.
 
 use super::controller::{BLOCK, Controller};
-use super::{RETRY, Resync, Step};
+use super::{RETRY, Step};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
 use crate::decide::state::Replication;
+use crate::pings::PingNr;
 use crate::resource::Op;
 use units::{NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, Digest, Features, Packet, Socket};
@@ -354,17 +355,19 @@ impl Resource {
             self.tell_last_copied(i, d);
         }
         // The acknowledgements travel on the other stream: a ping behind them shows that the source has seen them.
-        self.connections[i].peer_devices[d].resync.finishing = Some(self.ping_behind(i));
+        self.connections[i].peer_devices[d].resync.finishing = self.send_ping(i);
     }
 
-    /// Our ping was answered: whatever was sent on the control stream before has been seen.
-    pub(crate) fn ping_answered(&mut self, i: NodeId) {
+    /// A ping was answered: whatever was sent on the control stream before it has been seen.
+    pub(crate) fn answered_for_resync(&mut self, i: NodeId) {
         for d in self.devices.ids() {
-            let pd = &mut self.connections[i].peer_devices[d];
-            if Resync::is_last_answer(&mut pd.resync.settling) {
+            let c = &mut self.connections[i];
+            let pd = &mut c.peer_devices[d];
+            let answered = |ping: &mut PingNr| c.pings.has_answered(*ping);
+            if pd.resync.settling.take_if(answered).is_some() {
                 pd.answers_may_come = false;
             }
-            if !Resync::is_last_answer(&mut pd.resync.finishing) {
+            if pd.resync.finishing.take_if(answered).is_none() {
                 continue;
             }
             let target = self.state.replication(i, d) == Replication::SyncTarget;
