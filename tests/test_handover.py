@@ -184,6 +184,39 @@ def test_a_restart_leaves_nothing_to_resynchronise(cluster):
     cluster.assert_same()
 
 
+def test_who_asks_while_another_process_takes_over_learns_of_it_nothing(cluster):
+    """Between the two no process listens. A resource that is being taken over is not down: a cluster manager would
+    start it elsewhere."""
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    app.goes_on()
+    said, over = {}, threading.Event()
+
+    def ask(*words):
+        while not over.is_set():
+            r = a.call(*words)
+            said.setdefault((words, r.rc, r.out if words == ("role", "r0") else "", r.err), 0)
+            said[words, r.rc, r.out if words == ("role", "r0") else "", r.err] += 1
+
+    askers = [threading.Thread(target=ask, args=words)
+              for words in (("role", "r0"), ("role", "r0"), ("status", "r0", "--json"), ("primary", "r0"))]
+    for t in askers:
+        t.start()
+    try:
+        for _ in range(10):
+            restart(a)
+    finally:
+        over.set()
+        for t in askers:
+            t.join(60)
+    assert len(said) == 3 and all(rc == 0 and not err for _, rc, _, err in said), said
+    assert (("role", "r0"), 0, "Primary\n", "") in said, said
+    app.end()
+    nothing_is_left(a)
+    # And who is down is down, at once.
+    assert a.call("role", "r0").rc == 10
+
+
 def test_what_was_read_and_not_answered_is_answered_by_the_next_process(cluster, kernel):
     """Frozen I/O is in the process that is killed, and nowhere else."""
     a = one_node(cluster)

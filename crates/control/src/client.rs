@@ -9,9 +9,15 @@ use std::time::{Duration, Instant};
 use crate::frame::{Decoder, FrameError, encode};
 use crate::message::{Command, Event, Failure, Reply, Request, VERSION};
 use crate::status::ResourceStatus;
+use crate::successor::is_coming;
 
-/// How long a process that hangs up before it greets is taken to be dying rather than broken.
+/// How long a process that hangs up is taken to be dying rather than broken.
 const DYING: Duration = Duration::from_secs(5);
+
+/// How long a process may need to take a resource over from another one.
+const TAKING_OVER: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The control socket of a resource: `RUN_DIR/RES.sock`.
 pub fn socket_path(run_dir: &Path, resource: &str) -> PathBuf {
@@ -23,6 +29,8 @@ pub fn socket_path(run_dir: &Path, resource: &str) -> PathBuf {
 pub struct Client {
     stream: UnixStream,
     decoder: Decoder,
+    path: PathBuf,
+    timeout: Option<Duration>,
     /// Process id of the running resource.
     pub pid: u32,
 }
@@ -44,6 +52,8 @@ pub enum ClientError {
     Unexpected(String),
     /// The resource refused.
     Refused(Failure),
+    /// The process leaves the resource to another one, and none has come in time.
+    Leaving,
 }
 
 impl fmt::Display for ClientError {
@@ -59,6 +69,7 @@ impl fmt::Display for ClientError {
             ClientError::Closed => f.write_str("the running process ended the connection"),
             ClientError::Unexpected(what) => write!(f, "unexpected answer on the control socket: {what}"),
             ClientError::Refused(failure) => failure.fmt(f),
+            ClientError::Leaving => f.write_str("the running process leaves the resource to another one"),
         }
     }
 }
@@ -71,6 +82,24 @@ impl ClientError {
             ClientError::Io(e) => matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe),
             _ => false,
         }
+    }
+
+    /// Whether the other side went away before it had read what it was asked.
+    fn was_not_read(&self) -> bool {
+        self.hung_up() && !matches!(self, ClientError::Closed)
+    }
+}
+
+/// May the request be put to the process that comes after the one that hung up?
+fn may_be_repeated(request: &Request, e: &ClientError) -> bool {
+    match request {
+        _ if matches!(e, ClientError::Leaving) => true,
+        // They are meant for that process.
+        Request::Hello { .. } | Request::Command(Command::HandOver | Command::Down { .. }) => false,
+        // Twice is as good as once.
+        Request::Command(Command::Primary { .. } | Command::Secondary { .. }) => e.hung_up(),
+        Request::Command(_) => e.was_not_read(),
+        _ => e.hung_up(),
     }
 }
 
@@ -93,14 +122,22 @@ impl Client {
     ///
     /// A process that is being killed may still hold its listening socket for a moment: a connection that ends before
     /// the greeting is tried again for up to five seconds, by when the socket refuses and the answer is `NotRunning`.
+    /// While a process takes over from another one, it is waited for.
     ///
     /// # Errors
     /// [`ClientError::NotRunning`] if there is no socket or nobody listens on it; otherwise as [`Client::ask`].
     pub fn connect(path: &Path, timeout: Option<Duration>) -> Result<Client, ClientError> {
         let begin = Instant::now();
+        // It listens before it is not coming any more: who was refused and is told so looks once more.
+        let mut refused = false;
         loop {
             match Client::connect_once(path, timeout) {
                 Err(e) if e.hung_up() && begin.elapsed() < DYING => std::thread::sleep(Duration::from_millis(20)),
+                Err(ClientError::NotRunning(_)) if begin.elapsed() < TAKING_OVER && is_coming(path) => {
+                    refused = false;
+                    std::thread::sleep(PAUSE);
+                }
+                Err(ClientError::NotRunning(_)) if !refused => refused = true,
                 other => return other,
             }
         }
@@ -114,8 +151,8 @@ impl Client {
         })?;
         stream.set_read_timeout(timeout)?;
         stream.set_write_timeout(timeout)?;
-        let mut client = Client { stream, decoder: Decoder::default(), pid: 0 };
-        match client.ask(&Request::Hello { version: VERSION })? {
+        let mut client = Client { stream, decoder: Decoder::default(), path: path.to_owned(), timeout, pid: 0 };
+        match client.ask_once(&Request::Hello { version: VERSION })? {
             Reply::Hello { version: VERSION, pid, .. } => client.pid = pid,
             other => return Err(ClientError::Unexpected(format!("{other:?}"))),
         }
@@ -127,17 +164,36 @@ impl Client {
     /// # Errors
     /// When the socket refuses it.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ClientError> {
+        self.timeout = timeout;
         Ok(self.stream.set_read_timeout(timeout)?)
     }
 
     /// Sends a request and waits for its reply; a reply of [`Reply::Error`] becomes an error.
     ///
+    /// A process that takes over from another one answers in its place: questions, and commands that the other has not
+    /// read, or that do no harm twice. What else was read and not answered may have been done; that is for the caller
+    /// to find out.
+    ///
     /// # Errors
-    /// Any [`ClientError`] but `NotRunning`.
+    /// Any [`ClientError`].
     pub fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
+        let begin = Instant::now();
+        loop {
+            match self.ask_once(request) {
+                Err(e) if may_be_repeated(request, &e) && begin.elapsed() < TAKING_OVER => {
+                    std::thread::sleep(PAUSE);
+                    *self = Client::connect(&self.path, self.timeout)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn ask_once(&mut self, request: &Request) -> Result<Reply, ClientError> {
         self.stream.write_all(&encode(request))?;
         match self.receive()? {
             Reply::Error(failure) => Err(ClientError::Refused(failure)),
+            Reply::Leaving => Err(ClientError::Leaving),
             reply => Ok(reply),
         }
     }
@@ -204,6 +260,7 @@ impl EventStream {
         self.client.set_timeout(timeout)?;
         match self.client.receive()? {
             Reply::Event(event) => Ok(event),
+            Reply::Leaving => Err(ClientError::Closed),
             Reply::Error(failure) => Err(ClientError::Refused(failure)),
             other => Err(ClientError::Unexpected(format!("{other:?}"))),
         }

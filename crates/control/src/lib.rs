@@ -26,6 +26,7 @@ pub mod query;
 mod rates;
 mod states;
 mod status;
+mod successor;
 
 pub use client::Client;
 pub use latency::StageLatency;
@@ -38,3 +39,4 @@ pub use status::{
     MemoryStatus, PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended,
     SlowedBy, Suspended, SyncDetails, VerifyDetails,
 };
+pub use successor::Successor;

@@ -225,6 +225,8 @@ pub enum Reply {
     },
     /// Refused.
     Error(Failure),
+    /// Not done: this process leaves the resource to another one, which is to be asked.
+    Leaving,
     /// To [`Request::Status`].
     Status(ResourceStatus),
     /// To [`Request::Show`].

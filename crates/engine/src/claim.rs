@@ -4,6 +4,7 @@
 use crate::exclusive::{self, Locked};
 use crate::fuse_server::{PRIMARY, PROMOTED};
 use crate::resource::{Error, log, prepare_run_dir};
+use control::Successor;
 use frontends::fuse;
 use frontends::keeper::{Keeper, Kind, Place};
 use frontends::loopdev::LoopDevice;
@@ -34,6 +35,19 @@ pub struct Claim {
     pub(crate) lock: File,
     pub(crate) keeper: Keeper,
     pub(crate) left: Vec<(Place, OwnedFd)>,
+    /// Until this process listens on the control socket.
+    pub(crate) successor: Option<Successor>,
+}
+
+/// A process that has been asked to leave.
+#[derive(Debug)]
+pub struct Leaving {
+    /// Its number.
+    pub pid: u32,
+    /// How long at most its end is waited for.
+    pub at_most: Duration,
+    /// Says to clients that another one takes over.
+    pub successor: Option<Successor>,
 }
 
 /// What a process that leaves says to the next one: it had no peer.
@@ -61,22 +75,21 @@ pub(crate) fn was_beside(left: &[(Place, OwnedFd)]) -> Option<NodeMask> {
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Claim {
-    /// Takes the lock, and fetches what the keeper has. `leaving`: a process that has been asked to leave, and for how
-    /// long at most its end is waited for.
+    /// Takes the lock, and fetches what the keeper has.
     ///
     /// # Errors
     /// If another process runs the resource, or the run directory cannot be used.
-    pub fn take(run_dir: &Path, resource: &str, leaving: Option<(u32, Duration)>) -> Result<Claim, Error> {
+    pub fn take(run_dir: &Path, resource: &str, leaving: Option<Leaving>) -> Result<Claim, Error> {
         let io = |what: &str| {
             let what = what.to_owned();
             move |error| Error::Io { what, error }
         };
         prepare_run_dir(run_dir).map_err(io("the run directory"))?;
-        let lock = lock(run_dir, resource, leaving)?;
+        let lock = lock(run_dir, resource, leaving.as_ref().map(|leaving| (leaving.pid, leaving.at_most)))?;
         let keeper = Keeper::of(run_dir, resource);
         let left = if keeper.is_there() { keeper.fetch().map_err(io("asking the keeper"))? } else { Vec::new() };
         understand(resource, &left)?;
-        Ok(Claim { lock, keeper, left })
+        Ok(Claim { lock, keeper, left, successor: leaving.and_then(|leaving| leaving.successor) })
     }
 
     /// Are there devices that applications may be using?

@@ -38,7 +38,7 @@ mod token;
 mod volumes;
 
 pub use application::Application;
-pub use claim::{Claim, KeeperCommand, check_version, end_keeper, keep};
+pub use claim::{Claim, KeeperCommand, Leaving, check_version, end_keeper, keep};
 pub use frontends::{Errno, Kind, Request};
 pub use notify::tell_service_manager;
 pub use resource::{Error, Options, clear_leftovers, device_name, device_of_file, prepare_run_dir, run, run_with};

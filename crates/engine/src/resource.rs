@@ -147,6 +147,7 @@ pub fn clear_leftovers(run_dir: &Path, resource: &str, volumes: &[VolumeNr]) -> 
     }));
     // What cannot be removed is replaced by the next start, which says why it cannot.
     sockets.for_each(|path| drop(std::fs::remove_file(path)));
+    control::Successor::clear(run_dir, resource);
     true
 }
 
@@ -253,7 +254,7 @@ impl Runner {
         let core_config = setup::resource_config(&local).map_err(Error::Config)?;
         let links = setup::link_settings(&local).map_err(Error::Config)?;
         check_ports(links.values()).map_err(Error::Config)?;
-        let Claim { lock, keeper, mut left } = handover::check(claim, &local)?;
+        let Claim { lock, keeper, mut left, successor } = handover::check(claim, &local)?;
         for refused in memory::harden_memory() {
             log("warning", &format!("not granted: {refused}; the process may stall when memory is short"));
         }
@@ -289,6 +290,7 @@ impl Runner {
         let path = socket_path(&run_dir, &local.name);
         let control = ControlServer::listen(&mut ring, &local.name, &path, local.urbd.status_group.as_deref())
             .map_err(io(&format!("listening on {}", path.display())))?;
+        drop(successor);
         let growth = Growth::start(&[pool, control.pool()]).map_err(io("starting a thread"))?;
         ring.push(Op::Readable { fd: growth.event() }, Token::Memory);
         let mut dependencies = Dependencies::new(&mut ring, &run_dir).map_err(io("making a pipe for resync-after"))?;

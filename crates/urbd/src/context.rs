@@ -142,16 +142,12 @@ impl Context {
         Client::connect(&self.socket(resource), Some(ANSWER_TIMEOUT)).map_err(|e| Problem::client(resource, &e))
     }
 
-    /// Whether a process runs `resource`: one that answers, or hangs. One that is being killed does not, although its
-    /// socket may still accept connections for a moment.
+    /// Whether a process runs `resource`: one that answers, or hangs, or takes over from another one. One that is being
+    /// killed does not, although its socket may still accept connections for a moment. Where it is not for us to say,
+    /// what is done next is refused for the same reason.
     pub(crate) fn is_running(&self, resource: &str) -> bool {
-        let socket = self.socket(resource);
-        let greets = || Client::connect(&socket, Some(ANSWER_TIMEOUT));
-        match std::os::unix::net::UnixStream::connect(&socket) {
-            Ok(_) => !matches!(greets(), Err(ClientError::NotRunning(_))),
-            // Not for us to say: what is done next is refused for the same reason.
-            Err(e) => e.kind() == ErrorKind::PermissionDenied,
-        }
+        let client = Client::connect(&self.socket(resource), Some(ANSWER_TIMEOUT));
+        !matches!(client, Err(ClientError::NotRunning(_)))
     }
 
     /// The control socket of `resource`.

@@ -241,6 +241,10 @@ fn ready() {
 impl Runner {
     /// Answers a client's request, now or when the core has done it.
     pub(super) fn on_control(&mut self, client: ClientId, request: Request) {
+        let ends = matches!(request, Request::Command(Asked::HandOver | Asked::Down { .. }));
+        if self.is_leaving() && !ends {
+            return self.control.reply(client, &Reply::Leaving);
+        }
         let reply = match request {
             Request::Hello { .. } => return,
             Request::Started => return self.commands.await_start(client),

@@ -103,13 +103,15 @@ fn make_clean_when_free(local: &LocalResource, at_most: Duration) -> Result<(), 
     }
 }
 
-/// The process that runs the resource shall leave its devices to us. Gives its id, and the time after which it is gone
-/// for sure.
-fn ask_to_leave(context: &Context, resource: &str) -> Result<(u32, Duration), Problem> {
+/// The process that runs the resource shall leave its devices to us. It is gone for sure after the time given.
+fn ask_to_leave(context: &Context, resource: &str) -> Result<engine::Leaving, Problem> {
+    // Without it clients may be told, for a moment, that the resource does not run.
+    let successor = control::Successor::announce(&context.run_dir, resource).ok();
     let mut client = context.client(resource)?;
     client.set_timeout(Some(LONG_TIMEOUT)).map_err(|e| Problem::client(resource, &e))?;
     let pid = client.pid;
-    client.command(Command::HandOver).map(|_| (pid, END_TIMEOUT)).map_err(|e| Problem::client(resource, &e))
+    client.command(Command::HandOver).map_err(|e| Problem::client(resource, &e))?;
+    Ok(engine::Leaving { pid, at_most: END_TIMEOUT, successor })
 }
 
 fn options(context: &Context, local: &LocalResource, kept: bool) -> Result<engine::Options, Problem> {
