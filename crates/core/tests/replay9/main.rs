@@ -9,6 +9,8 @@ mod crossing;
 mod failing;
 mod growing;
 mod hostile;
+mod in_sync;
+mod joining;
 mod mesh;
 mod node;
 mod recording;

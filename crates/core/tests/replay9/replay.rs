@@ -2,13 +2,14 @@
 
 use crate::bind::Bound;
 use crate::copying::{Contents, Copying};
-use crate::node::{Node, Sent, Start, Together};
+use crate::in_sync::InSync;
+use crate::node::{Node, Start, Together};
 use crate::recording::{Said, conversation};
 use crate::tolerance::{
     answers_stability, is_hint, offers_comparison, request, says_the_same_again, tolerated, without_hints,
 };
 use std::collections::{BTreeSet, VecDeque};
-use units::{Duration, Instant, NodeId, NodeMask, Sector, VolumeNr};
+use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, OnIoError, RequestKind, ResyncConfig};
 use wire::{ConnState, DpFlags, Packet, Role, Socket, UuidFlags};
 
@@ -32,9 +33,7 @@ pub(crate) struct Replay {
     pub(crate) now: Instant,
     /// The recorded nodes had been connected before, and say so; the core was not there.
     pub(crate) came_back: bool,
-    /// A node has said that it has marks: the core does not list it among those that are in sync, and who is not listed
-    /// says and hears less of that.
-    pub(crate) fewer_in_sync: bool,
+    pub(crate) in_sync: InSync,
     /// How far the core's clock is ahead of the recording's.
     ahead: Duration,
     script: VecDeque<(Instant, Act)>,
@@ -279,7 +278,7 @@ impl Replay {
 
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
         let mut node = node;
-        let (said, copying, expected) = roles(said, &mut node);
+        let (said, copying, expected, in_sync) = roles(said, &mut node);
         Replay {
             said,
             node,
@@ -290,7 +289,7 @@ impl Replay {
             copying,
             now,
             came_back: false,
-            fewer_in_sync: false,
+            in_sync,
             ahead: Duration(0),
             script: VecDeque::new(),
         }
@@ -309,7 +308,8 @@ impl Replay {
         }
         self.compare();
         self.last.clear();
-        (self.said, self.copying, self.expected) = roles(said, &mut self.node);
+        self.in_sync.assert_same();
+        (self.said, self.copying, self.expected, self.in_sync) = roles(said, &mut self.node);
     }
 
     /// Who has accepted the control stream resolves conflicts.
@@ -370,6 +370,13 @@ impl Replay {
         let (peer, at) = (NodeId::new(peer).unwrap(), self.said[0].at + after);
         let lose: Act = Box::new(move |node, now| node.core.on_link_down(now, peer, urbd_core::LinkDown::Closed));
         self.script.push_back((at, lose));
+    }
+
+    /// Does something that no packet shows, so long after the recording begins.
+    pub(crate) fn act_at(&mut self, after: Duration, act: impl FnOnce(&mut Node, Instant) + 'static) {
+        let first = self.expected.iter().flatten().chain(&self.said).map(|s| s.at).min();
+        self.script.push_back((first.expect("somebody says something") + after, Box::new(act)));
+        self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
     /// With what the recorded nodes have hashed: the challenge, and who answers it. `same`: the peer has our secret.
@@ -606,8 +613,8 @@ impl Replay {
         self.node.pass(self.now);
         self.compare();
         self.copying.assert_over();
-        let untold = |p: &Packet| self.fewer_in_sync && matches!(p, Packet::PeersInSync(_));
-        let may_stay = |p: &Packet| *p == Packet::Ping || answers_stability(p) || untold(p);
+        self.in_sync.assert_same();
+        let may_stay = |p: &Packet| *p == Packet::Ping || answers_stability(p);
         let left: Vec<_> = self.expected.iter().flatten().map(|s| &s.packet).filter(|p| !may_stay(p)).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
     }
@@ -677,28 +684,13 @@ impl Replay {
         }
     }
 
-    /// Who is in sync, where some are not listed: the others are those that the recorded node has named.
-    fn lists_fewer(&mut self, sent: &Sent) -> bool {
-        let (Packet::PeersInSync(ours), true) = (&sent.packet, self.fewer_in_sync) else { return false };
-        let lane = &mut self.expected[behind(&self.node, sent.peer) + 1];
-        let names = |said: &Said| match &said.packet {
-            Packet::PeersInSync(theirs) => {
-                let same = (ours.sector, ours.size) == (theirs.sector, theirs.size);
-                same && ours.nodes.nodes().without(theirs.nodes.nodes()) == NodeMask::default()
-            }
-            _ => false,
-        };
-        lane.iter().position(names).and_then(|n| lane.remove(n));
-        true
-    }
-
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
             if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.peer, sent.volume, &sent.packet) {
                 continue;
             }
-            if self.copying.takes(sent.peer, &sent.packet) || self.lists_fewer(&sent) {
+            if self.copying.takes(sent.peer, &sent.packet) || self.in_sync.says(sent.peer, sent.volume, &sent.packet) {
                 continue;
             }
             let lane =
@@ -707,10 +699,6 @@ impl Replay {
                 continue;
             }
             if !answers_stability(&sent.packet) && lane.front().is_some_and(|said| answers_stability(&said.packet)) {
-                lane.pop_front();
-            }
-            let fewer = self.fewer_in_sync;
-            while lane.front().is_some_and(|said| fewer && matches!(said.packet, Packet::PeersInSync(_))) {
                 lane.pop_front();
             }
             // The recorded node may have asked more often whether the peer is there.
@@ -771,18 +759,20 @@ fn is_just_before(then: Instant, at: Instant) -> bool {
 }
 
 /// What the others say, what the node asks a source for, and what it says else.
-fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDeque<Said>; 2 * LANES]) {
+fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDeque<Said>; 2 * LANES], InSync) {
     let own = node.id;
     node.peer = others_of(&said, own)[0];
     let (mut ours, theirs): (Vec<_>, Vec<_>) =
         said.into_iter().filter(|s| s.from == own || s.to == own).partition(|s| s.from == own);
     node.contents = Contents::of(&ours, &theirs);
     let copying = Copying::of(&mut ours, &theirs, own);
+    let mut in_sync = InSync::default();
+    ours.retain(|said| !in_sync.record(said));
     let mut expected = [const { VecDeque::new() }; 2 * LANES];
     for said in without_hints(ours) {
         expected[behind(node, said.to) + lane(own, said.stream, &said.packet)].push_back(said);
     }
-    (theirs.into(), copying, expected)
+    (theirs.into(), copying, expected, in_sync)
 }
 
 /// Where the lanes towards a peer begin.

@@ -8,7 +8,11 @@ use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
 use wire::{ConnState, DiskState, Packet, UuidFlags, Uuids110};
 
-const END: u64 = 1_000_000;
+pub(crate) const END: u64 = 1_000_000;
+
+pub(crate) fn id(node: u8) -> NodeId {
+    NodeId::new(node).unwrap()
+}
 
 /// Disks of three nodes that node 0 declares equal.
 fn declared_equal(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
@@ -24,7 +28,7 @@ fn declare(nodes: &mut Together) {
 }
 
 /// What the one tells the other one of its generations.
-fn generations(said: &mut [Said], ends: [usize; 2]) -> impl Iterator<Item = &mut Uuids110> {
+pub(crate) fn generations(said: &mut [Said], ends: [usize; 2]) -> impl Iterator<Item = &mut Uuids110> {
     let told = said.iter_mut().filter(move |s| [s.from.index(), s.to.index()] == ends);
     told.filter_map(|s| if let Packet::Uuids110(u) = &mut s.packet { Some(&mut **u) } else { None })
 }
@@ -59,7 +63,7 @@ fn begin_late(said: &mut [Said], source: usize) {
 /// A kernel that one source has brought up to date tells the other one its state before its generations, and forgets
 /// what it has marked for that one when it hears who is in sync; the core tells the generations first, and that
 /// nothing is marked.
-fn equal_at_once(said: &mut Vec<Said>, other: usize) {
+pub(crate) fn equal_at_once(said: &mut Vec<Said>, other: usize) {
     let (mut at, mut uuids) = (None, None);
     for (n, s) in said.iter().enumerate().filter(|(_, s)| [s.from.index(), s.to.index()] == [2, other]) {
         match &s.packet {
@@ -126,7 +130,7 @@ fn writes_without_node_2(nodes: &mut Together) {
     declare(nodes);
     nodes.command(0, Command::Primary { force: false });
     nodes.forgive();
-    for peer in [0, 1].map(|n| NodeId::new(n).unwrap()) {
+    for peer in [0, 1].map(id) {
         nodes.command(2, Command::Disconnect { peer, force: false });
         nodes.pass(10);
     }
@@ -193,7 +197,6 @@ fn who_comes_up_meets_a_secondary_first() {
     copied_when_the_primary_comes(&mut said);
     equal_at_once(&mut said, 1);
     let mut replay = Replay::whole(said, 2, |_| {});
-    replay.fewer_in_sync = true;
     replay.answer_in_time();
     replay.follow();
     replay.links_up();
@@ -211,7 +214,7 @@ fn meets_a_primary_that_writes(node: u8) -> Replay {
     }
     let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
     replay.begin_with_one_generation(&said);
-    replay.fewer_in_sync = node == 1;
+    replay.in_sync.fewer_of = (node == 1).then(|| id(2));
     replay.follow();
     replay.links_up();
     replay
@@ -227,7 +230,7 @@ fn who_comes_up_meets_a_primary_that_writes() {
     equal_at_once(&mut said, 1);
     asked_once_more(&mut said);
     let mut replay = Replay::whole(said, 2, |_| {});
-    replay.fewer_in_sync = true;
+    replay.in_sync.fewer_of = Some(id(1));
     replay.links_up();
     replay.play();
 }
@@ -240,7 +243,6 @@ fn the_first_source_is_slow() {
         let said = between("62", 2_000, END);
         let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
         replay.begin_with_one_generation(&said);
-        replay.fewer_in_sync = true;
         if node == 0 {
             replay.write_from_the_start();
         }
@@ -252,7 +254,6 @@ fn the_first_source_is_slow() {
     marks_what_comes(&mut said, [2, 0], 62);
     equal_at_once(&mut said, 1);
     let mut replay = Replay::whole(said, 2, |_| {});
-    replay.fewer_in_sync = true;
     replay.answer_in_time();
     replay.ask_more();
     replay.links_up();
@@ -285,14 +286,13 @@ fn two_come_back_to_a_third_node() {
     let mut said = all.clone();
     hears_that_another_goes_on(&mut said);
     let mut replay = Replay::whole(said, 0, |_| {});
-    replay.fewer_in_sync = true;
     replay.links_up();
     replay.play();
     let mut said = all.clone();
     // Node 1 was not there when node 0 had asked that, and had its answer.
     said.retain(|s| s.to.index() != 1 || !matches!(&s.packet, Packet::FlushForward(f) if f.node.index() == 0));
     let mut replay = Replay::whole(said, 2, |_| {});
-    (replay.came_back, replay.fewer_in_sync) = (true, true);
+    replay.came_back = true;
     replay.primary(2);
     replay.links_up();
     replay.play();
@@ -305,7 +305,6 @@ fn two_come_back_to_a_third_node() {
     said.remove(first.expect("the second source goes on"));
     generations(&mut said, [1, 0]).filter(|u| u.dirty_bits == 8).for_each(|u| u.dirty_bits = 0);
     let mut replay = Replay::whole(said, 1, |_| {});
-    replay.fewer_in_sync = true;
     replay.answer_in_time();
     replay.ask_more();
     replay.links_up();
@@ -325,7 +324,7 @@ fn who_comes_up_gets_what_was_discarded() {
         begins_at_once(&mut said, 1);
         let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, primary);
         replay.begin_with_one_generation(&said);
-        replay.fewer_in_sync = true;
+        replay.in_sync.fewer_of = (node == 1).then(|| id(2));
         replay.write_from_the_start();
         replay.follow();
         replay.links_up();
@@ -341,7 +340,7 @@ fn who_comes_up_gets_what_was_discarded() {
 #[test]
 fn what_a_verify_found_is_copied_to_one_of_two() {
     let mut replay = Replay::whole(between("67", 12_500, 15_300), 0, crate::with_crc);
-    (replay.came_back, replay.fewer_in_sync) = (true, true);
+    replay.came_back = true;
     replay.node.command(replay.now, Command::Primary { force: false });
     replay.node.turn(replay.now);
     replay.links_up();
