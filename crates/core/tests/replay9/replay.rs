@@ -11,7 +11,7 @@ use crate::tolerance::{
 use std::collections::{BTreeSet, VecDeque};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, OnIoError, RequestKind, ResyncConfig};
-use wire::{ConnState, DpFlags, Packet, Role, Socket, UuidFlags};
+use wire::{ConnState, DpFlags, Packet, PeerAck, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
 const ON_ITS_WAY: u64 = 25_000;
@@ -34,6 +34,9 @@ pub(crate) struct Replay {
     /// The recorded nodes had been connected before, and say so; the core was not there.
     pub(crate) came_back: bool,
     pub(crate) in_sync: InSync,
+    /// Who has which writes, if the core says so in its own time.
+    acks: VecDeque<Said>,
+    acks_in_own_time: bool,
     /// How far the core's clock is ahead of the recording's.
     ahead: Duration,
     script: VecDeque<(Instant, Act)>,
@@ -290,6 +293,8 @@ impl Replay {
             now,
             came_back: false,
             in_sync,
+            acks: VecDeque::new(),
+            acks_in_own_time: false,
             ahead: Duration(0),
             script: VecDeque::new(),
         }
@@ -434,9 +439,13 @@ impl Replay {
                         (_, Some(ConnState::Disconnecting)) => {
                             Command::Disconnect { peer: p.transaction.target.unwrap_or(peer), force: false }
                         }
-                        (_, Some(ConnState::VerifyS)) => {
-                            Command::Verify { volume, peer: None, start: None, stop: None, repair: false }
-                        }
+                        (_, Some(ConnState::VerifyS)) => Command::Verify {
+                            volume,
+                            peer: p.transaction.target,
+                            start: None,
+                            stop: None,
+                            repair: false,
+                        },
                         (_, Some(ConnState::StartingSyncT)) => Command::Invalidate { volume },
                         (_, Some(ConnState::WFBitMapT)) => Command::InvalidateMarked(volume, None),
                         (_, Some(ConnState::StartingSyncS)) => Command::InvalidateRemote { volume, peer },
@@ -589,6 +598,30 @@ impl Replay {
         self.node.hear_from(writer, self.now, Socket::Data, VolumeNr::NONE, begins);
     }
 
+    /// The core says in its own time who has which writes.
+    pub(crate) fn acknowledge_in_own_time(&mut self) {
+        self.acks_in_own_time = true;
+        for lane in &mut self.expected {
+            let (acks, rest): (Vec<_>, Vec<_>) =
+                std::mem::take(lane).into_iter().partition(|s| matches!(s.packet, Packet::PeerAck(_)));
+            *lane = rest.into();
+            self.acks.extend(acks);
+        }
+    }
+
+    /// It says of writes who has them: what is recorded of those, or of some that follow.
+    fn acknowledge(&mut self, ours: &PeerAck) {
+        let of = |s: &Said| if let Packet::PeerAck(ack) = &s.packet { *ack } else { panic!("an ack") };
+        while self.acks.front().is_some_and(|s| self.bound.is_before(&of(s), ours)) {
+            self.acks.pop_front();
+        }
+        let theirs = self.acks.front().map(of).expect("the recorded node says who has them");
+        assert_eq!(theirs.nodes, ours.nodes);
+        if self.bound.translated(theirs.dagtag) == ours.dagtag {
+            self.acks.pop_front();
+        }
+    }
+
     /// Until the end.
     pub(crate) fn play(&mut self) {
         while let Some(said) = self.said.pop_front() {
@@ -615,7 +648,8 @@ impl Replay {
         self.copying.assert_over();
         self.in_sync.assert_same();
         let may_stay = |p: &Packet| *p == Packet::Ping || answers_stability(p);
-        let left: Vec<_> = self.expected.iter().flatten().map(|s| &s.packet).filter(|p| !may_stay(p)).collect();
+        let left: Vec<_> =
+            self.expected.iter().flatten().chain(&self.acks).map(|s| &s.packet).filter(|p| !may_stay(p)).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
     }
 
@@ -688,6 +722,10 @@ impl Replay {
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
             if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.peer, sent.volume, &sent.packet) {
+                continue;
+            }
+            if let (Packet::PeerAck(ours), true) = (&sent.packet, self.acks_in_own_time) {
+                self.acknowledge(ours);
                 continue;
             }
             if self.copying.takes(sent.peer, &sent.packet) || self.in_sync.says(sent.peer, sent.volume, &sent.packet) {

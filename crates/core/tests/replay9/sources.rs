@@ -15,7 +15,7 @@ pub(crate) fn id(node: u8) -> NodeId {
 }
 
 /// Disks of three nodes that node 0 declares equal.
-fn declared_equal(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
+pub(crate) fn declared_equal(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
     disk(said, node, true, Sector(1024))
 }
 
@@ -23,7 +23,7 @@ fn small(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
     disk(said, node, true, SMALL)
 }
 
-fn declare(nodes: &mut Together) {
+pub(crate) fn declare(nodes: &mut Together) {
     nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
 }
 
@@ -60,27 +60,30 @@ fn begin_late(said: &mut [Said], source: usize) {
     said.sort_by_key(|s| s.at);
 }
 
-/// A kernel that one source has brought up to date tells the other one its state before its generations, and forgets
-/// what it has marked for that one when it hears who is in sync; the core tells the generations first, and that
-/// nothing is marked.
-pub(crate) fn equal_at_once(said: &mut Vec<Said>, other: usize) {
-    let (mut at, mut uuids) = (None, None);
-    for (n, s) in said.iter().enumerate().filter(|(_, s)| [s.from.index(), s.to.index()] == [2, other]) {
+/// A kernel that one source has brought up to date tells the other one its state before its generations, the core the
+/// generations first.
+pub(crate) fn generations_first(said: &mut Vec<Said>, ends: [usize; 2]) -> &mut Uuids110 {
+    let (mut bad, mut at, mut uuids) = (false, None, None);
+    for (n, s) in said.iter().enumerate().filter(|(_, s)| [s.from.index(), s.to.index()] == ends) {
         match &s.packet {
-            Packet::State(word) if word.disk == DiskState::UpToDate && word.conn == ConnState::Connected => {
+            Packet::State(word) if word.disk == DiskState::UpToDate && word.conn == ConnState::Connected && bad => {
                 at = at.or(Some(n));
             }
+            Packet::State(word) => bad |= word.disk == DiskState::Inconsistent,
             Packet::Uuids110(_) if at.is_some() && uuids.is_none() => uuids = Some(n),
             _ => {}
         }
     }
     let (Some(at), Some(uuids)) = (at, uuids) else { panic!("a resync ends") };
-    if let Packet::Uuids110(u) = &mut said[uuids].packet {
-        u.dirty_bits = 0;
-    }
     let mut told = said.remove(uuids);
     told.at = said[at].at;
     said.insert(at, told);
+    if let Packet::Uuids110(u) = &mut said[at].packet { u } else { unreachable!() }
+}
+
+/// And it forgets what it has marked for that one when it hears who is in sync; the core tells that nothing is marked.
+pub(crate) fn equal_at_once(said: &mut Vec<Said>, other: usize) {
+    generations_first(said, [2, other]).dirty_bits = 0;
 }
 
 /// The core cuts what it asks for into one request more: what it acknowledges later has another number.
@@ -261,7 +264,7 @@ fn the_first_source_is_slow() {
 }
 
 /// Nothing is said of a quorum, which the core does not know in this dialect.
-fn without_quorum(mut said: Vec<Said>) -> Vec<Said> {
+pub(crate) fn without_quorum(mut said: Vec<Said>) -> Vec<Said> {
     for word in said.iter_mut().filter_map(|s| if let Packet::State(word) = &mut s.packet { Some(word) } else { None })
     {
         (word.quorum, word.susp) = (true, false);
