@@ -1,12 +1,12 @@
-//! A third node that was configured from the first day on, and comes up later.
+//! Three nodes come up, one of them perhaps later than the others.
 
-use crate::VOLUME;
 use crate::recording::{Said, conversation};
 use crate::replay::Replay;
-use crate::sources::{equal_at_once, generations, id};
-use units::{Duration, Instant, Sector};
+use crate::sources::{equal_at_once, generations, id, without_quorum};
+use crate::{VOLUME, between};
+use units::{Duration, Generation, Instant, Sector};
 use urbd_core::{Command, RequestKind};
-use wire::{Packet, UuidFlags};
+use wire::{DiskState, Packet, UuidFlags, Uuids110};
 
 /// The last answer comes just before the target says that all is copied: a kernel needs some time to see that, and is
 /// connected with a second source meanwhile. What it had got by then it has marked for that one.
@@ -80,6 +80,61 @@ fn a_copy_of_the_first_day_gets_what_was_written_since() {
         for place in [0, 1] {
             let state = replay.node.state_towards(place);
             assert!(state.ends_with("Connected UpToDate/UpToDate"), "node {node}: {state}");
+        }
+    }
+}
+
+/// The three nodes of a recording with fresh disks come up, and node 0 declares them equal; in some it becomes Primary.
+fn comes_up(number: &str, until: u64, node: u8) {
+    let mut said = without_quorum(between(number, 0, until));
+    declared_at_once(&mut said);
+    hear_late(&mut said, node);
+    let mut replay = Replay::whole(said, node, |c| c.verify = (number == "67").then(|| "crc32c".to_owned()));
+    replay.follow();
+    replay.links_up();
+    replay.play();
+    let state = replay.node.core.snapshot();
+    assert_eq!(state.devices[0].disk, DiskState::UpToDate, "{number}, node {node}");
+}
+
+/// A kernel clears what it counts from for one peer after the other, and tells the first one in between.
+fn declared_at_once(said: &mut [Said]) {
+    for s in said {
+        if let Packet::Uuids110(u) = &mut s.packet
+            && u.flags.contains(UuidFlags::SKIP_INITIAL_SYNC)
+        {
+            u.bitmaps.fill(Generation::NONE);
+        }
+    }
+}
+
+/// A kernel takes some milliseconds until it has adopted that, and hears meanwhile that the third node has done so.
+fn hear_late(said: &mut [Said], node: u8) {
+    let own = usize::from(node);
+    let good = |s: &&Said| {
+        s.from.index() == own && matches!(&s.packet, Packet::State(word) if word.disk == DiskState::UpToDate)
+    };
+    let knows = |s: &Said| matches!(&s.packet, Packet::State(word) if word.pdsk == DiskState::UpToDate);
+    let at = Instant(said.iter().find(good).expect("all are declared equal").at.0 - 60_000);
+    let late = said.iter().filter(|s| s.to.index() != 0).find(good).is_some_and(knows);
+    let told = said.iter_mut().find(|s| {
+        let skips = |u: &Uuids110| u.flags.contains(UuidFlags::SKIP_INITIAL_SYNC);
+        s.to.index() == own && matches!(&s.packet, Packet::Uuids110(u) if skips(u))
+    });
+    if let (Some(told), true) = (told, late) {
+        told.at = told.at.max(at);
+        said.sort_by_key(|s| s.at);
+    }
+}
+
+/// In 52 nodes 0 and 2 do not reach each other.
+#[test]
+fn three_come_up_and_are_declared_equal() {
+    for (number, until) in
+        [("52", 2_500), ("54", 2_500), ("62", 2_000), ("67", 2_100), ("68", 2_500), ("71", 3_000), ("73", 2_000)]
+    {
+        for node in [0, 1, 2] {
+            comes_up(number, until, node);
         }
     }
 }

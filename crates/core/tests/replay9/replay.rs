@@ -630,7 +630,7 @@ impl Replay {
             self.node.pass(self.now);
             self.compare();
             self.wait_for_question(said.from, &said.packet);
-            let answers = self.copying.is_answer(&said.packet);
+            let answers = self.copying.is_answer(said.from, &said.packet);
             self.answer();
             if answers {
                 continue;
