@@ -6,6 +6,7 @@ mod bind;
 mod capture;
 mod comparing;
 mod copying;
+mod coverage;
 mod crossing;
 mod failing;
 mod growing;
@@ -17,11 +18,13 @@ mod node;
 mod recording;
 mod replay;
 mod sources;
+mod starts;
 mod tolerance;
 
 use node::Start;
 use recording::{Said, conversation};
-use replay::{Replay, resync_options, until_parted};
+use replay::{Replay, until_parted};
+use starts::{others_of, resync_options};
 use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, OnIoError, Protocol, RequestKind};
 use wire::{Packet, UuidFlags, Uuids110, WireMask};
@@ -120,7 +123,7 @@ fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr
         bitmaps: vec![Generation::NONE; if fresh { 1 } else { 2 }],
         history: Vec::new(),
     };
-    let slots = replay::others_of(said, node).len().max(1) as u32;
+    let slots = others_of(said, node).len().max(1) as u32;
     vec![(
         VOLUME,
         Start {
