@@ -227,8 +227,8 @@ impl Resource {
         }
     }
 
-    /// `new-current-uuid --clear-bitmap` on this node, with peers whose metadata are as fresh (12.8). Those that are not
-    /// here lack whatever is written from the first day on.
+    /// `new-current-uuid --clear-bitmap` on this node, with peers whose metadata are as fresh (12.8). Those that are
+    /// not here lack whatever is written from the first day on.
     pub(crate) fn begin_equal9(&mut self, d: VolumeNr) {
         self.rotate_slots(d, NodeMask::default());
         let fresh = self.draw_generation();

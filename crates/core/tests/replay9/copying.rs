@@ -196,7 +196,7 @@ impl Copying {
             return Packet::RsIsInSync(ack);
         }
         // What of it could be read is not said.
-        let any = |answer: Answer| recorded.iter().any(|recorded| *recorded == answer);
+        let any = |answer: Answer| recorded.contains(&answer);
         if any(Answer::Failed) {
             return Packet::NegRsDreply(ack);
         }

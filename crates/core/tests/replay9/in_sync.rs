@@ -1,6 +1,6 @@
 //! Who is said to be in sync (P_PEERS_IN_SYNC). In which packets, and how often, depends on when a node knows that
-//! nothing of an extent is left. Compared is what is said of each extent in all, from the beginning of one resync to that
-//! of the next one.
+//! nothing of an extent is left. Compared is what is said of each extent in all, from the beginning of one resync to
+//! that of the next one.
 
 use crate::recording::Said;
 use std::collections::BTreeSet;
@@ -28,8 +28,8 @@ struct Teller {
 pub(crate) struct InSync {
     recorded: Teller,
     ours: Teller,
-    /// Of this node the core says nothing, nor to it, and does not pass on what it hears of it: it has taken it for equal
-    /// by its generation at once, so that no marks go by what others say; or it has heard that it has marks.
+    /// Of this node the core says nothing, nor to it, and does not pass on what it hears of it. It has taken it for
+    /// equal by its generation at once, so that no marks go by what others say; or it has heard that it has marks.
     pub(crate) fewer_of: Option<NodeId>,
 }
 
