@@ -7,7 +7,7 @@ use crate::connection::Connection;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
-use crate::decide::state::Replication;
+use crate::decide::state::{PairState, Replication};
 use crate::liveness::failure;
 use crate::request::Request;
 use units::{Generation, NodeId, VolumeNr};
@@ -284,9 +284,11 @@ impl Resource {
             self.tell_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
             self.peer_has_our_generations(i, d);
             let mut change = Change::from(Set::Disk(d, DiskState::UpToDate));
-            if view.peer_disk >= DiskState::Inconsistent {
-                change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
-            }
+            let here = |(_, pair): &(NodeId, &PairState)| {
+                pair.replication >= Replication::Established && pair.disk >= DiskState::Inconsistent
+            };
+            let declared = self.state.pairs(d).filter(here).map(|(peer, _)| peer);
+            declared.for_each(|peer| change.push(Set::PeerDisk(peer, d, DiskState::UpToDate)));
             self.happened(change);
             if view.peer_disk == DiskState::Diskless {
                 // The peer takes no generations, so nothing else tells it of this node's disk.

@@ -227,11 +227,13 @@ impl Resource {
         }
     }
 
-    /// `new-current-uuid --clear-bitmap` on this node, with a peer whose metadata are as fresh (12.8).
+    /// `new-current-uuid --clear-bitmap` on this node, with peers whose metadata are as fresh (12.8). Those that are
+    /// not here lack whatever is written from the first day on.
     pub(crate) fn begin_equal9(&mut self, d: VolumeNr) {
         self.rotate_slots(d, NodeMask::default());
         let fresh = self.draw_generation();
-        let owners: Vec<_> = self.connections.ids().map(|i| self.slot_owner(i, d)).collect();
+        let here = self.connections.ids().filter(|i| self.state.replicates(*i, d));
+        let owners: Vec<_> = here.map(|i| self.slot_owner(i, d)).collect();
         let Some(b) = &mut self.devices[d].backing else { return };
         owners.into_iter().for_each(|owner| b.md.peers[owner].bitmap_uuid = Generation::NONE);
         b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);

@@ -8,6 +8,7 @@ use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::uuid9;
+use crate::dialect9::FirstWrite;
 use crate::resync::Want;
 use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
@@ -538,13 +539,17 @@ impl Resource {
     }
 
     /// A peer of the same generation says that another node lacks nothing of it: it was brought up to date elsewhere
-    /// (7.5). A Primary knows itself who has its writes.
+    /// (7.5). A Primary knows itself who has its writes; that one who is not here lacks nothing it hears only of the
+    /// time before its first one.
     pub(super) fn note_brought_up_elsewhere(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
         let receives = self.state.pairs(d).any(|(_, pair)| pair.replication.is_target());
-        if self.state.is_primary() || receives || !self.has_this_generation(i, d) {
+        if receives || !self.has_this_generation(i, d) {
             return;
         }
-        let lacks_nothing = |n: &NodeId| packet.bitmap(*n).is_some_and(|g| g.is_none());
+        let writes = self.state.is_primary();
+        let unwritten = self.devices[d].first_write == FirstWrite::Due;
+        let hears = |n: &NodeId| !writes || unwritten && !self.state.is_connected(*n) && self.bits_left(*n, d) == 0;
+        let lacks_nothing = |n: &NodeId| packet.bitmap(*n).is_some_and(|g| g.is_none()) && hears(n);
         let mut retired = false;
         for n in self.connections.ids().filter(|n| *n != i).filter(lacks_nothing).collect::<Vec<_>>() {
             let owner = self.slot_owner(n, d);

@@ -140,6 +140,12 @@ impl Bound {
         theirs.nodes == ours.nodes && theirs_at.is_some_and(|at| at < ours.dagtag.0)
     }
 
+    /// A position of the recorded node.
+    pub(crate) fn translated(&self, mut at: Dagtag) -> Dagtag {
+        self.position(&mut at);
+        at
+    }
+
     fn number(&self, seq: u32) -> u32 {
         self.numbers.get(&seq).copied().unwrap_or(seq)
     }

@@ -29,7 +29,9 @@ impl Contents {
                 Packet::OvResultId(result) if result.outcome == VerifyOutcome::InSync => {
                     let block = result.block;
                     let told = |s: &Said| match &s.packet {
-                        Packet::OvDagtagReply(r) if r.block.sector == block.sector => Some(r.digest.clone()),
+                        Packet::OvDagtagReply(r) if s.from == said.to && r.block.sector == block.sector => {
+                            Some(r.digest.clone())
+                        }
                         _ => None,
                     };
                     contents.digests.extend(theirs.iter().find_map(told).map(|digest| (block.sector.0, digest)));
@@ -75,7 +77,8 @@ type Wanted = (NodeId, Discriminant<Packet>, u32, Dagtag);
 pub(crate) struct Copying {
     /// Blocks of 4 KiB, with each time that they are asked for.
     wanted: BTreeMap<u64, VecDeque<Wanted>>,
-    recorded: BTreeMap<u64, Answer>,
+    /// From whom, of which block.
+    recorded: BTreeMap<(NodeId, u64), Answer>,
     /// Asked for and not answered.
     asked: VecDeque<(NodeId, BlockRequest)>,
     /// Answered and not confirmed.
@@ -90,7 +93,7 @@ pub(crate) struct Copying {
     in_time: bool,
     refused: VecDeque<(NodeId, BlockRequest)>,
     /// What came of comparing a block.
-    outcomes: BTreeMap<u64, VerifyOutcome>,
+    outcomes: BTreeMap<(NodeId, u64), VecDeque<VerifyOutcome>>,
     /// The core's node, and what is to be added to its positions.
     own: u32,
     positions: Option<u64>,
@@ -135,28 +138,29 @@ impl Copying {
             None => match &said.packet {
                 Packet::RsWriteAck(_) => false,
                 Packet::OvResultId(result) => {
-                    copying.outcomes.insert(result.block.sector.0 / 8, result.outcome);
+                    let block = (said.to, result.block.sector.0 / 8);
+                    copying.outcomes.entry(block).or_default().push_back(result.outcome);
                     false
                 }
                 _ => true,
             },
         });
-        for (sector, len, answer) in theirs.iter().filter_map(|s| answer(&s.packet)) {
+        for (from, (sector, len, answer)) in theirs.iter().filter_map(|s| Some(s.from).zip(answer(&s.packet))) {
             copying.interrupted |= matches!(answer, Answer::Failed | Answer::Cancelled);
-            copying.recorded.extend(blocks(sector, len).map(|block| (block, answer.clone())));
+            copying.recorded.extend(blocks(sector, len).map(|block| ((from, block), answer.clone())));
         }
         copying
     }
 
     /// Is that an answer of the recorded source? Those are not heard.
-    pub(crate) fn is_answer(&mut self, packet: &Packet) -> bool {
+    pub(crate) fn is_answer(&mut self, from: NodeId, packet: &Packet) -> bool {
         let Some((sector, len, answer)) = answer(packet) else { return false };
         if self.in_time {
             if answer == Answer::Failed {
                 // So are all others.
                 self.refused.extend(self.asked.drain(..));
             } else {
-                self.recorded.extend(blocks(sector, len).map(|block| (block, answer.clone())));
+                self.recorded.extend(blocks(sector, len).map(|block| ((from, block), answer.clone())));
             }
         }
         self.answers = true;
@@ -169,23 +173,30 @@ impl Copying {
             return Some((source, Packet::NegRsDreply(BlockAck { sector, block_id, size, seq: 0 })));
         }
         let (source, request) = self.asked.pop_front().filter(|_| self.answers)?;
-        let known = |block| self.recorded.contains_key(&block);
+        let known = |block| self.recorded_of(source, block).is_some();
         if self.in_time && !blocks(request.sector, request.size).all(known) {
             self.asked.push_front((source, request));
             return None;
         }
-        Some((source, self.answer_to(request)))
+        Some((source, self.answer_to(source, request)))
     }
 
-    fn answer_to(&mut self, BlockRequest { sector, block_id, size }: BlockRequest) -> Packet {
-        let recorded: Vec<_> = blocks(sector, size).filter_map(|block| self.recorded.get(&block)).collect();
-        let all = |answer: Answer| recorded.iter().all(|recorded| **recorded == answer);
+    /// Another source would have answered the same; not so a node that data is compared with.
+    fn recorded_of(&self, source: NodeId, block: u64) -> Option<&Answer> {
+        let others = || self.recorded.iter().find(|((_, b), a)| *b == block && !matches!(a, Answer::Digest(_)));
+        self.recorded.get(&(source, block)).or_else(|| others().map(|(_, answer)| answer))
+    }
+
+    fn answer_to(&mut self, source: NodeId, BlockRequest { sector, block_id, size }: BlockRequest) -> Packet {
+        let recorded: Vec<_> =
+            blocks(sector, size).filter_map(|block| self.recorded_of(source, block).cloned()).collect();
+        let all = |answer: Answer| recorded.iter().all(|recorded| *recorded == answer);
         let ack = BlockAck { sector, block_id, size, seq: 0 };
         if all(Answer::Equal) {
             return Packet::RsIsInSync(ack);
         }
         // What of it could be read is not said.
-        let any = |answer: Answer| recorded.iter().any(|recorded| **recorded == answer);
+        let any = |answer: Answer| recorded.contains(&answer);
         if any(Answer::Failed) {
             return Packet::NegRsDreply(ack);
         }
@@ -193,7 +204,7 @@ impl Copying {
             return Packet::RsCancel(ack);
         }
         self.answered.push((sector, block_id, size));
-        if let [Answer::Digest(digest)] = recorded[..] {
+        if let [Answer::Digest(digest)] = &recorded[..] {
             let block = BlockRequest { sector, block_id, size };
             let reply = DagtagRequest { block, node: 0, dagtag: Dagtag(0), digest: digest.clone() };
             return Packet::OvDagtagReply(Box::new(reply));
@@ -219,7 +230,8 @@ impl Copying {
             (Some(r), _) => self.asks(peer, discriminant(packet), r),
             (None, Packet::RsWriteAck(ack)) => self.confirms(ack),
             (None, Packet::OvResultId(result)) => {
-                let recorded = self.outcomes.remove(&(result.block.sector.0 / 8));
+                let block = (peer, result.block.sector.0 / 8);
+                let recorded = self.outcomes.get_mut(&block).and_then(VecDeque::pop_front);
                 assert_eq!(recorded, Some(result.outcome), "{result:?}");
                 self.confirms(&result.block);
             }
@@ -255,7 +267,8 @@ impl Copying {
     pub(crate) fn assert_over(&self) {
         let left: Vec<_> = self.wanted.iter().filter(|(_, times)| !times.is_empty()).collect();
         assert!(left.is_empty(), "not asked for: {left:?}");
-        assert!(self.outcomes.is_empty() || self.interrupted, "not compared: {:?}", self.outcomes);
+        let compared = self.outcomes.values().all(VecDeque::is_empty);
+        assert!(compared || self.interrupted, "not compared: {:?}", self.outcomes);
         let all = self.answered.is_empty() && self.asked.is_empty();
         assert!(all || self.interrupted, "not confirmed: {self:?}");
     }

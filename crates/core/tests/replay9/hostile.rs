@@ -4,7 +4,7 @@
 use crate::capture::recordings_in;
 use crate::node::{Node, Start, Together};
 use crate::recording::{Said, conversation};
-use crate::replay::start_of;
+use crate::starts::start_of;
 use crate::{SMALL, disk};
 use std::collections::{BTreeMap, VecDeque};
 use units::{Duration, Instant, NodeId, Rng, VolumeNr};

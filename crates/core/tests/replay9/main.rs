@@ -4,24 +4,30 @@
 mod bind;
 #[path = "../../../wire/tests/capture/mod.rs"]
 mod capture;
+mod comparing;
 mod copying;
+mod coverage;
 mod crossing;
 mod failing;
 mod growing;
 mod hostile;
+mod in_sync;
+mod joining;
 mod mesh;
 mod node;
 mod recording;
 mod replay;
 mod sources;
+mod starts;
 mod tolerance;
 
 use node::Start;
 use recording::{Said, conversation};
-use replay::{Replay, resync_options, until_parted};
+use replay::{Replay, until_parted};
+use starts::{others_of, resync_options};
 use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, OnIoError, Protocol, RequestKind};
-use wire::{Dagtag, Packet, Socket, UuidFlags, Uuids110, WireMask};
+use wire::{Packet, UuidFlags, Uuids110, WireMask};
 
 const VOLUME: VolumeNr = VolumeNr(0);
 
@@ -117,7 +123,7 @@ fn disk(said: &[Said], node: NodeId, fresh: bool, size: Sector) -> Vec<(VolumeNr
         bitmaps: vec![Generation::NONE; if fresh { 1 } else { 2 }],
         history: Vec::new(),
     };
-    let slots = replay::others_of(said, node).len().max(1) as u32;
+    let slots = others_of(said, node).len().max(1) as u32;
     vec![(
         VOLUME,
         Start {
@@ -496,29 +502,6 @@ fn a_chain_passes_on_what_is_agreed_on_and_written() {
         let disks = replay.node.core.snapshot();
         assert_eq!(disks.devices[0].disk, wire::DiskState::UpToDate, "node {node}");
         assert_eq!(replay.node.size(), Sector(768), "node {node}");
-    }
-}
-
-/// Node 0, Primary, disconnects one after the other.
-#[test]
-fn who_loses_a_primary_says_how_much_of_it_it_has() {
-    for node in [0, 1, 2] {
-        let primary = |nodes: &mut node::Together| {
-            nodes.forgive();
-            nodes.command(0, Command::Primary { force: false });
-        };
-        let mut replay = Replay::of_joined(between("67", 8_000, 12_500), node, equal_three, |_| {}, primary);
-        replay.follow();
-        if node != 0 {
-            replay.node.hear_from(
-                NodeId::new(0).unwrap(),
-                replay.now,
-                Socket::Data,
-                VolumeNr::NONE,
-                Packet::Dagtag(Dagtag(32)),
-            );
-        }
-        replay.play();
     }
 }
 

@@ -208,16 +208,34 @@ impl Node {
             contents: Contents::default(),
             failing: None,
         };
-        for (n, (volume, _)) in starts.iter().enumerate() {
-            out.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
-        }
         let discard_my_data = starts.iter().any(|(_, s)| s.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA));
-        let tentative = false;
-        for peer in peers.iter().copied() {
-            out.core.on_command(now, 99, Command::Connect { peer, discard_my_data, tentative });
-        }
-        out.turn(now);
+        out.up(now, discard_my_data);
         out
+    }
+
+    /// Takes its disks into use, and waits for its peers.
+    fn up(&mut self, now: Instant, discard_my_data: bool) {
+        for (n, VolumeConfig { volume, .. }) in self.cfg.volumes.iter().enumerate() {
+            self.core.on_command(now, 100 + n as u64, Command::Attach { volume: *volume });
+        }
+        let tentative = false;
+        for peer in self.cfg.connections.iter().map(|c| c.peer).collect::<Vec<_>>() {
+            self.core.on_command(now, 99, Command::Connect { peer, discard_my_data, tentative });
+        }
+        self.turn(now);
+    }
+
+    /// `down`: nothing is left of it but what is on its disks.
+    pub(crate) fn down(&mut self, now: Instant) {
+        self.command(now, Command::Down(false));
+        self.turn(now);
+    }
+
+    /// It comes up anew.
+    pub(crate) fn come_up(&mut self, now: Instant) {
+        self.core = Resource::new(self.cfg.clone(), 2 * self.id.index() as u64 + 109);
+        self.working.clear();
+        self.up(now, false);
     }
 
     /// Does it seek a link by now?

@@ -14,6 +14,8 @@ pub(crate) const OF_9_3: Dialect = Dialect { version: Version::MAX, features: Fe
 /// A packet of a recording.
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
+    /// The number of the recording.
+    pub(crate) recording: u8,
     /// When its last byte passed the bridge between the nodes.
     pub(crate) at: Instant,
     pub(crate) from: NodeId,
@@ -32,6 +34,9 @@ pub(crate) fn conversation(number: &str) -> Vec<Said> {
     let integrity = if number == "24" { "crc32c" } else { "" };
     let mut all: Vec<Said> = connections_joined(&file).iter().flat_map(|c| said_on(c, integrity)).collect();
     all.sort_by_key(|said| said.at);
+    let recording = number.parse().expect("a number");
+    all.iter_mut().for_each(|said| said.recording = recording);
+    crate::coverage::note_recording(recording, &all);
     all
 }
 
@@ -95,7 +100,16 @@ fn flow(flow: &Flow, stream: Socket, skip: usize, integrity: &str) -> Option<Vec
         at += found.consumed + found.payload_len as usize;
         let time = flow.times.iter().find(|(bytes, _)| *bytes >= at)?.1;
         let (volume, packet) = (found.volume, found.packet);
-        out.push(Said { at: Instant(time), from: node(flow.from), to: node(flow.to), stream, volume, packet });
+        let recording = 0;
+        out.push(Said {
+            recording,
+            at: Instant(time),
+            from: node(flow.from),
+            to: node(flow.to),
+            stream,
+            volume,
+            packet,
+        });
     }
     debug_assert!(introduced || stream == Socket::Control);
     Some(out)

@@ -2,15 +2,18 @@
 
 use crate::bind::Bound;
 use crate::copying::{Contents, Copying};
-use crate::node::{Node, Sent, Start, Together};
+use crate::coverage::Played;
+use crate::in_sync::InSync;
+use crate::node::{Node, Start, Together};
 use crate::recording::{Said, conversation};
+use crate::starts::{first_bitmap, others_of, start_of};
 use crate::tolerance::{
     answers_stability, is_hint, offers_comparison, request, says_the_same_again, tolerated, without_hints,
 };
 use std::collections::{BTreeSet, VecDeque};
-use units::{Duration, Instant, NodeId, NodeMask, Sector, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, OnIoError, RequestKind, ResyncConfig};
-use wire::{ConnState, DpFlags, Packet, Role, Socket, UuidFlags};
+use units::{Duration, Instant, NodeId, Sector, VolumeNr};
+use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, RequestKind};
+use wire::{ConnState, DpFlags, Packet, PeerAck, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
 const ON_ITS_WAY: u64 = 25_000;
@@ -32,9 +35,11 @@ pub(crate) struct Replay {
     pub(crate) now: Instant,
     /// The recorded nodes had been connected before, and say so; the core was not there.
     pub(crate) came_back: bool,
-    /// A node has said that it has marks: the core does not list it among those that are in sync, and who is not listed
-    /// says and hears less of that.
-    pub(crate) fewer_in_sync: bool,
+    pub(crate) in_sync: InSync,
+    played: Played,
+    /// Who has which writes, if the core says so in its own time.
+    acks: VecDeque<Said>,
+    acks_in_own_time: bool,
     /// How far the core's clock is ahead of the recording's.
     ahead: Duration,
     script: VecDeque<(Instant, Act)>,
@@ -59,117 +64,6 @@ fn lane(own: NodeId, stream: Socket, packet: &Packet) -> usize {
         (Socket::Control, _) => 1,
         (Socket::Data, _) => 0,
     }
-}
-
-/// What the metadata of a node must have said at the start of a recording that shows how it connects.
-pub(crate) fn start_of(said: &[Said], node: NodeId, volume: VolumeNr) -> Start {
-    let mut own = said.iter().filter(|s| s.from == node && s.volume == volume).map(|s| &s.packet);
-    let sizes = own.clone().find_map(|p| if let Packet::Sizes(s) = p { Some(**s) } else { None }).expect("P_SIZES");
-    let uuids = own.clone().find_map(|p| if let Packet::Uuids110(u) = p { Some(u) } else { None }).expect("P_UUIDS110");
-    let state = own.find_map(|p| if let Packet::State(s) = p { Some(*s) } else { None }).expect("P_STATE");
-    let vacant = |s: &Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.unallocated().is_some());
-    Start {
-        slots: if said.iter().any(|s| s.from == node && vacant(s)) { 7 } else { others_of(said, node).len() as u32 },
-        size: sizes.current_size,
-        room: sizes.disk_size.max(sizes.current_size),
-        uuids: (**uuids).clone(),
-        marked: marked(said, node, volume, sizes.current_size, uuids.dirty_bits)
-            .filter(|runs| bits_in(runs) == uuids.dirty_bits),
-        good: state.disk == wire::DiskState::UpToDate,
-        resync: resync_options(said, node),
-        on_io_error: OnIoError::default(),
-        discard: sizes.limits.is_some_and(|l| l.discard_enabled),
-    }
-}
-
-/// Those to which a node says something.
-pub(crate) fn peers_of(said: &[Said], node: NodeId) -> Vec<NodeId> {
-    let mut peers: Vec<_> = said.iter().filter(|s| s.from == node).map(|s| s.to).collect();
-    peers.sort();
-    peers.dedup();
-    peers
-}
-
-/// All others of a recording: those first to which it says something, as what is said to all is said to the first.
-pub(crate) fn others_of(said: &[Said], node: NodeId) -> Vec<NodeId> {
-    let mut others = peers_of(said, node);
-    let mut all: Vec<_> = said.iter().flat_map(|s| [s.from, s.to]).filter(|n| *n != node).collect();
-    all.sort();
-    all.dedup();
-    all.retain(|n| !others.contains(n));
-    others.append(&mut all);
-    others
-}
-
-/// The options that a node was configured with.
-pub(crate) fn resync_options(said: &[Said], node: NodeId) -> ResyncConfig {
-    let told = |s: &Said| match &s.packet {
-        Packet::SyncParam(p) if s.from == node => Some(p.clone()),
-        _ => None,
-    };
-    let Some(p) = said.iter().find_map(told) else { return ResyncConfig::default() };
-    let c = p.controller;
-    let (plan_ahead, delay_target, fill_target) = (c.plan_ahead, c.delay_target, c.fill_target);
-    ResyncConfig {
-        rate: p.resync_rate,
-        plan_ahead,
-        delay_target,
-        fill_target,
-        max_rate: c.max_rate,
-        ..ResyncConfig::default()
-    }
-}
-
-/// The blocks that a node has marked when a recording begins: what its first bitmap says, without what the source's had
-/// before it.
-fn marked(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector, dirty: u64) -> Option<Vec<(u64, u64)>> {
-    let own = first_bitmap(said, node, volume, size)?;
-    let comes_first =
-        |s: &&Said| s.volume == volume && matches!(s.packet, Packet::Bitmap(_) | Packet::CompressedBitmap(_));
-    if said.iter().find(comes_first).is_some_and(|s| s.from == node) {
-        return Some(own);
-    }
-    let is_own = |s: &&Said| {
-        s.from == node && s.volume == volume && matches!(s.packet, Packet::Bitmap(_) | Packet::CompressedBitmap(_))
-    };
-    let others = first_bitmap(said, said.iter().find(is_own)?.to, volume, size)?;
-    // Of those that both may have any will do.
-    let both = own.iter().flat_map(|(from, to)| *from..*to);
-    let both: Vec<_> = both.filter(|bit| others.iter().any(|(from, to)| (from..to).contains(&bit))).collect();
-    let mut bits = units::BitSet::new(size.0.div_ceil(8));
-    for (from, to) in own {
-        bits.set_range(from, to);
-    }
-    for (from, to) in others {
-        bits.clear_range(from, to);
-    }
-    let lacking = dirty.saturating_sub(bits.count()) as usize;
-    for bit in both.into_iter().take(lacking) {
-        bits.set_range(bit, bit + 1);
-    }
-    Some((0..bits.len()).filter(|bit| bits.contains(*bit)).map(|bit| (bit, bit + 1)).collect())
-}
-
-fn bits_in(runs: &[(u64, u64)]) -> u64 {
-    runs.iter().map(|(from, to)| to - from).sum()
-}
-
-/// What a node's first bitmap says.
-fn first_bitmap(said: &[Said], node: NodeId, volume: VolumeNr, size: Sector) -> Option<Vec<(u64, u64)>> {
-    let mut receiver = wire::BitmapReceiver::new(&crate::recording::OF_9_3, size.0.div_ceil(8));
-    let mut runs = Vec::new();
-    for said in said.iter().filter(|s| s.from == node && s.volume == volume) {
-        let mut set = |from, to| runs.push((from, to));
-        let over = match &said.packet {
-            Packet::Bitmap(words) => receiver.plain(words, &mut set),
-            Packet::CompressedBitmap(code) => receiver.compressed(code, &mut set),
-            _ => continue,
-        };
-        if over.expect("a bitmap") {
-            return Some(runs);
-        }
-    }
-    None
 }
 
 /// Without what comes after the nodes have parted.
@@ -279,7 +173,8 @@ impl Replay {
 
     fn of(said: Vec<Said>, node: Node, now: Instant) -> Replay {
         let mut node = node;
-        let (said, copying, expected) = roles(said, &mut node);
+        let played = Played::of(&said, node.id);
+        let (said, copying, expected, in_sync) = roles(said, &mut node);
         Replay {
             said,
             node,
@@ -290,7 +185,10 @@ impl Replay {
             copying,
             now,
             came_back: false,
-            fewer_in_sync: false,
+            in_sync,
+            played,
+            acks: VecDeque::new(),
+            acks_in_own_time: false,
             ahead: Duration(0),
             script: VecDeque::new(),
         }
@@ -309,7 +207,9 @@ impl Replay {
         }
         self.compare();
         self.last.clear();
-        (self.said, self.copying, self.expected) = roles(said, &mut self.node);
+        self.in_sync.assert_same();
+        self.played.go_on(&said);
+        (self.said, self.copying, self.expected, self.in_sync) = roles(said, &mut self.node);
     }
 
     /// Who has accepted the control stream resolves conflicts.
@@ -372,6 +272,13 @@ impl Replay {
         self.script.push_back((at, lose));
     }
 
+    /// Does something that no packet shows, so long after the recording begins.
+    pub(crate) fn act_at(&mut self, after: Duration, act: impl FnOnce(&mut Node, Instant) + 'static) {
+        let first = self.expected.iter().flatten().chain(&self.said).map(|s| s.at).min();
+        self.script.push_back((first.expect("somebody says something") + after, Box::new(act)));
+        self.script.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
     /// With what the recorded nodes have hashed: the challenge, and who answers it. `same`: the peer has our secret.
     pub(crate) fn link_up_with_secret(&mut self, resolve_conflicts: bool, same: bool) {
         let (own, peer) = (self.node.id, self.node.peer);
@@ -427,9 +334,13 @@ impl Replay {
                         (_, Some(ConnState::Disconnecting)) => {
                             Command::Disconnect { peer: p.transaction.target.unwrap_or(peer), force: false }
                         }
-                        (_, Some(ConnState::VerifyS)) => {
-                            Command::Verify { volume, peer: None, start: None, stop: None, repair: false }
-                        }
+                        (_, Some(ConnState::VerifyS)) => Command::Verify {
+                            volume,
+                            peer: p.transaction.target,
+                            start: None,
+                            stop: None,
+                            repair: false,
+                        },
                         (_, Some(ConnState::StartingSyncT)) => Command::Invalidate { volume },
                         (_, Some(ConnState::WFBitMapT)) => Command::InvalidateMarked(volume, None),
                         (_, Some(ConnState::StartingSyncS)) => Command::InvalidateRemote { volume, peer },
@@ -582,6 +493,30 @@ impl Replay {
         self.node.hear_from(writer, self.now, Socket::Data, VolumeNr::NONE, begins);
     }
 
+    /// The core says in its own time who has which writes.
+    pub(crate) fn acknowledge_in_own_time(&mut self) {
+        self.acks_in_own_time = true;
+        for lane in &mut self.expected {
+            let (acks, rest): (Vec<_>, Vec<_>) =
+                std::mem::take(lane).into_iter().partition(|s| matches!(s.packet, Packet::PeerAck(_)));
+            *lane = rest.into();
+            self.acks.extend(acks);
+        }
+    }
+
+    /// It says of writes who has them: what is recorded of those, or of some that follow.
+    fn acknowledge(&mut self, ours: &PeerAck) {
+        let of = |s: &Said| if let Packet::PeerAck(ack) = &s.packet { *ack } else { panic!("an ack") };
+        while self.acks.front().is_some_and(|s| self.bound.is_before(&of(s), ours)) {
+            self.acks.pop_front();
+        }
+        let theirs = self.acks.front().map(of).expect("the recorded node says who has them");
+        assert_eq!(theirs.nodes, ours.nodes);
+        if self.bound.translated(theirs.dagtag) == ours.dagtag {
+            self.acks.pop_front();
+        }
+    }
+
     /// Until the end.
     pub(crate) fn play(&mut self) {
         while let Some(said) = self.said.pop_front() {
@@ -590,7 +525,7 @@ impl Replay {
             self.node.pass(self.now);
             self.compare();
             self.wait_for_question(said.from, &said.packet);
-            let answers = self.copying.is_answer(&said.packet);
+            let answers = self.copying.is_answer(said.from, &said.packet);
             self.answer();
             if answers {
                 continue;
@@ -606,10 +541,12 @@ impl Replay {
         self.node.pass(self.now);
         self.compare();
         self.copying.assert_over();
-        let untold = |p: &Packet| self.fewer_in_sync && matches!(p, Packet::PeersInSync(_));
-        let may_stay = |p: &Packet| *p == Packet::Ping || answers_stability(p) || untold(p);
-        let left: Vec<_> = self.expected.iter().flatten().map(|s| &s.packet).filter(|p| !may_stay(p)).collect();
+        self.in_sync.assert_same();
+        let may_stay = |p: &Packet| *p == Packet::Ping || answers_stability(p);
+        let left: Vec<_> =
+            self.expected.iter().flatten().chain(&self.acks).map(|s| &s.packet).filter(|p| !may_stay(p)).collect();
         assert!(left.is_empty(), "not said: {left:#?}\n{:#?}", self.node.notes);
+        self.played.over = true;
     }
 
     /// The core says that an epoch is over, and answers a target, in its own time: the answer does not come before.
@@ -677,28 +614,17 @@ impl Replay {
         }
     }
 
-    /// Who is in sync, where some are not listed: the others are those that the recorded node has named.
-    fn lists_fewer(&mut self, sent: &Sent) -> bool {
-        let (Packet::PeersInSync(ours), true) = (&sent.packet, self.fewer_in_sync) else { return false };
-        let lane = &mut self.expected[behind(&self.node, sent.peer) + 1];
-        let names = |said: &Said| match &said.packet {
-            Packet::PeersInSync(theirs) => {
-                let same = (ours.sector, ours.size) == (theirs.sector, theirs.size);
-                same && ours.nodes.nodes().without(theirs.nodes.nodes()) == NodeMask::default()
-            }
-            _ => false,
-        };
-        lane.iter().position(names).and_then(|n| lane.remove(n));
-        true
-    }
-
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
             if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.peer, sent.volume, &sent.packet) {
                 continue;
             }
-            if self.copying.takes(sent.peer, &sent.packet) || self.lists_fewer(&sent) {
+            if let (Packet::PeerAck(ours), true) = (&sent.packet, self.acks_in_own_time) {
+                self.acknowledge(ours);
+                continue;
+            }
+            if self.copying.takes(sent.peer, &sent.packet) || self.in_sync.says(sent.peer, sent.volume, &sent.packet) {
                 continue;
             }
             let lane =
@@ -707,10 +633,6 @@ impl Replay {
                 continue;
             }
             if !answers_stability(&sent.packet) && lane.front().is_some_and(|said| answers_stability(&said.packet)) {
-                lane.pop_front();
-            }
-            let fewer = self.fewer_in_sync;
-            while lane.front().is_some_and(|said| fewer && matches!(said.packet, Packet::PeersInSync(_))) {
                 lane.pop_front();
             }
             // The recorded node may have asked more often whether the peer is there.
@@ -771,18 +693,20 @@ fn is_just_before(then: Instant, at: Instant) -> bool {
 }
 
 /// What the others say, what the node asks a source for, and what it says else.
-fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDeque<Said>; 2 * LANES]) {
+fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDeque<Said>; 2 * LANES], InSync) {
     let own = node.id;
     node.peer = others_of(&said, own)[0];
     let (mut ours, theirs): (Vec<_>, Vec<_>) =
         said.into_iter().filter(|s| s.from == own || s.to == own).partition(|s| s.from == own);
     node.contents = Contents::of(&ours, &theirs);
     let copying = Copying::of(&mut ours, &theirs, own);
+    let mut in_sync = InSync::default();
+    ours.retain(|said| !in_sync.record(said));
     let mut expected = [const { VecDeque::new() }; 2 * LANES];
     for said in without_hints(ours) {
         expected[behind(node, said.to) + lane(own, said.stream, &said.packet)].push_back(said);
     }
-    (theirs.into(), copying, expected)
+    (theirs.into(), copying, expected, in_sync)
 }
 
 /// Where the lanes towards a peer begin.

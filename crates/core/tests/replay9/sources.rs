@@ -8,10 +8,14 @@ use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
 use wire::{ConnState, DiskState, Packet, UuidFlags, Uuids110};
 
-const END: u64 = 1_000_000;
+pub(crate) const END: u64 = 1_000_000;
+
+pub(crate) fn id(node: u8) -> NodeId {
+    NodeId::new(node).unwrap()
+}
 
 /// Disks of three nodes that node 0 declares equal.
-fn declared_equal(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
+pub(crate) fn declared_equal(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
     disk(said, node, true, Sector(1024))
 }
 
@@ -19,12 +23,12 @@ fn small(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
     disk(said, node, true, SMALL)
 }
 
-fn declare(nodes: &mut Together) {
+pub(crate) fn declare(nodes: &mut Together) {
     nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
 }
 
 /// What the one tells the other one of its generations.
-fn generations(said: &mut [Said], ends: [usize; 2]) -> impl Iterator<Item = &mut Uuids110> {
+pub(crate) fn generations(said: &mut [Said], ends: [usize; 2]) -> impl Iterator<Item = &mut Uuids110> {
     let told = said.iter_mut().filter(move |s| [s.from.index(), s.to.index()] == ends);
     told.filter_map(|s| if let Packet::Uuids110(u) = &mut s.packet { Some(&mut **u) } else { None })
 }
@@ -56,27 +60,30 @@ fn begin_late(said: &mut [Said], source: usize) {
     said.sort_by_key(|s| s.at);
 }
 
-/// A kernel that one source has brought up to date tells the other one its state before its generations, and forgets
-/// what it has marked for that one when it hears who is in sync; the core tells the generations first, and that
-/// nothing is marked.
-fn equal_at_once(said: &mut Vec<Said>, other: usize) {
-    let (mut at, mut uuids) = (None, None);
-    for (n, s) in said.iter().enumerate().filter(|(_, s)| [s.from.index(), s.to.index()] == [2, other]) {
+/// A kernel that one source has brought up to date tells the other one its state before its generations, the core the
+/// generations first.
+pub(crate) fn generations_first(said: &mut Vec<Said>, ends: [usize; 2]) -> &mut Uuids110 {
+    let (mut bad, mut at, mut uuids) = (false, None, None);
+    for (n, s) in said.iter().enumerate().filter(|(_, s)| [s.from.index(), s.to.index()] == ends) {
         match &s.packet {
-            Packet::State(word) if word.disk == DiskState::UpToDate && word.conn == ConnState::Connected => {
+            Packet::State(word) if word.disk == DiskState::UpToDate && word.conn == ConnState::Connected && bad => {
                 at = at.or(Some(n));
             }
+            Packet::State(word) => bad |= word.disk == DiskState::Inconsistent,
             Packet::Uuids110(_) if at.is_some() && uuids.is_none() => uuids = Some(n),
             _ => {}
         }
     }
     let (Some(at), Some(uuids)) = (at, uuids) else { panic!("a resync ends") };
-    if let Packet::Uuids110(u) = &mut said[uuids].packet {
-        u.dirty_bits = 0;
-    }
     let mut told = said.remove(uuids);
     told.at = said[at].at;
     said.insert(at, told);
+    if let Packet::Uuids110(u) = &mut said[at].packet { u } else { unreachable!() }
+}
+
+/// And it forgets what it has marked for that one when it hears who is in sync; the core tells that nothing is marked.
+pub(crate) fn equal_at_once(said: &mut Vec<Said>, other: usize) {
+    generations_first(said, [2, other]).dirty_bits = 0;
 }
 
 /// The core cuts what it asks for into one request more: what it acknowledges later has another number.
@@ -126,7 +133,7 @@ fn writes_without_node_2(nodes: &mut Together) {
     declare(nodes);
     nodes.command(0, Command::Primary { force: false });
     nodes.forgive();
-    for peer in [0, 1].map(|n| NodeId::new(n).unwrap()) {
+    for peer in [0, 1].map(id) {
         nodes.command(2, Command::Disconnect { peer, force: false });
         nodes.pass(10);
     }
@@ -193,7 +200,6 @@ fn who_comes_up_meets_a_secondary_first() {
     copied_when_the_primary_comes(&mut said);
     equal_at_once(&mut said, 1);
     let mut replay = Replay::whole(said, 2, |_| {});
-    replay.fewer_in_sync = true;
     replay.answer_in_time();
     replay.follow();
     replay.links_up();
@@ -211,7 +217,7 @@ fn meets_a_primary_that_writes(node: u8) -> Replay {
     }
     let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
     replay.begin_with_one_generation(&said);
-    replay.fewer_in_sync = node == 1;
+    replay.in_sync.fewer_of = (node == 1).then(|| id(2));
     replay.follow();
     replay.links_up();
     replay
@@ -227,7 +233,7 @@ fn who_comes_up_meets_a_primary_that_writes() {
     equal_at_once(&mut said, 1);
     asked_once_more(&mut said);
     let mut replay = Replay::whole(said, 2, |_| {});
-    replay.fewer_in_sync = true;
+    replay.in_sync.fewer_of = Some(id(1));
     replay.links_up();
     replay.play();
 }
@@ -240,7 +246,6 @@ fn the_first_source_is_slow() {
         let said = between("62", 2_000, END);
         let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
         replay.begin_with_one_generation(&said);
-        replay.fewer_in_sync = true;
         if node == 0 {
             replay.write_from_the_start();
         }
@@ -252,7 +257,6 @@ fn the_first_source_is_slow() {
     marks_what_comes(&mut said, [2, 0], 62);
     equal_at_once(&mut said, 1);
     let mut replay = Replay::whole(said, 2, |_| {});
-    replay.fewer_in_sync = true;
     replay.answer_in_time();
     replay.ask_more();
     replay.links_up();
@@ -260,7 +264,7 @@ fn the_first_source_is_slow() {
 }
 
 /// Nothing is said of a quorum, which the core does not know in this dialect.
-fn without_quorum(mut said: Vec<Said>) -> Vec<Said> {
+pub(crate) fn without_quorum(mut said: Vec<Said>) -> Vec<Said> {
     for word in said.iter_mut().filter_map(|s| if let Packet::State(word) = &mut s.packet { Some(word) } else { None })
     {
         (word.quorum, word.susp) = (true, false);
@@ -285,14 +289,13 @@ fn two_come_back_to_a_third_node() {
     let mut said = all.clone();
     hears_that_another_goes_on(&mut said);
     let mut replay = Replay::whole(said, 0, |_| {});
-    replay.fewer_in_sync = true;
     replay.links_up();
     replay.play();
     let mut said = all.clone();
     // Node 1 was not there when node 0 had asked that, and had its answer.
     said.retain(|s| s.to.index() != 1 || !matches!(&s.packet, Packet::FlushForward(f) if f.node.index() == 0));
     let mut replay = Replay::whole(said, 2, |_| {});
-    (replay.came_back, replay.fewer_in_sync) = (true, true);
+    replay.came_back = true;
     replay.primary(2);
     replay.links_up();
     replay.play();
@@ -305,15 +308,34 @@ fn two_come_back_to_a_third_node() {
     said.remove(first.expect("the second source goes on"));
     generations(&mut said, [1, 0]).filter(|u| u.dirty_bits == 8).for_each(|u| u.dirty_bits = 0);
     let mut replay = Replay::whole(said, 1, |_| {});
-    replay.fewer_in_sync = true;
     replay.answer_in_time();
     replay.ask_more();
     replay.links_up();
     replay.play();
 }
 
-/// Node 2 was down while node 0, Primary, discarded. It is not replaced: in the recording it asks the Primary twice who
-/// has its writes, before and after the second source is ready.
+/// Node 2 has two sources. It is a target when it has the first one's bitmap; in the recording that takes so long that
+/// it asks the Primary twice who has its writes, before and after the second source is ready.
+fn asks_once(said: &mut Vec<Said>) {
+    said.retain(|s| match &s.packet {
+        Packet::FlushRequests(sequence) => *sequence == 1,
+        Packet::FlushRequestsAck(answer) => answer.sequence == 2,
+        _ => true,
+    });
+    for s in said.iter_mut() {
+        if let Packet::FlushRequestsAck(answer) = &mut s.packet {
+            answer.sequence = 1;
+        }
+    }
+    begin_late(said, 0);
+    let waits = |s: &&Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::PausedSyncT);
+    let at = Instant(said.iter().find(waits).expect("the second source waits").at.0 - 60_000);
+    let second = said.iter_mut().filter(|s| s.from == id(1) && matches!(s.packet, Packet::CompressedBitmap(_)));
+    second.for_each(|s| s.at = at);
+    said.sort_by_key(|s| s.at);
+}
+
+/// Node 2 was down while node 0, Primary, discarded.
 #[test]
 fn who_comes_up_gets_what_was_discarded() {
     let primary = |nodes: &mut Together| {
@@ -325,7 +347,7 @@ fn who_comes_up_gets_what_was_discarded() {
         begins_at_once(&mut said, 1);
         let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, primary);
         replay.begin_with_one_generation(&said);
-        replay.fewer_in_sync = true;
+        replay.in_sync.fewer_of = (node == 1).then(|| id(2));
         replay.write_from_the_start();
         replay.follow();
         replay.links_up();
@@ -334,16 +356,12 @@ fn who_comes_up_gets_what_was_discarded() {
         }
         replay.play();
     }
-}
-
-/// Node 0, Primary, has parted from both others after a verify, and wrote. It connects with node 1, which is connected
-/// with node 2.
-#[test]
-fn what_a_verify_found_is_copied_to_one_of_two() {
-    let mut replay = Replay::whole(between("67", 12_500, 15_300), 0, crate::with_crc);
-    (replay.came_back, replay.fewer_in_sync) = (true, true);
-    replay.node.command(replay.now, Command::Primary { force: false });
-    replay.node.turn(replay.now);
+    let mut said = between("68", 7_000, END);
+    asks_once(&mut said);
+    equal_at_once(&mut said, 1);
+    let mut replay = Replay::whole(said, 2, |_| {});
+    replay.in_sync.fewer_of = Some(id(1));
+    replay.answer_in_time();
     replay.links_up();
     replay.play();
 }
