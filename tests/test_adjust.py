@@ -95,5 +95,5 @@ def test_a_volume_comes_and_goes_under_a_mounted_file_system(cluster, version):
             becomes(n, 0, *GOOD)
         assert [d["volume"] for d in b.status()["devices"]] == [0]
     # Under load the check of the file system is a user for some moments more.
-    eventually("nobody has the device open", lambda: a.call("secondary", "r0").rc == 0, 10)
+    eventually("nobody has the device open", lambda: a.call("secondary", "r0").rc == 0)
     cluster.assert_same()

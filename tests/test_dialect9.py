@@ -356,7 +356,7 @@ def test_a_device_grows_in_use(cluster, asks, clean):
     asked = a if asks == "a" else b
     asked.urbd("resize", *(["--", "--assume-clean"] if clean else []), "r0")
     for n in (a, b):
-        eventually("it has grown", lambda: n.data_size() > before + 7 * MIB, 10)
+        eventually("it has grown", lambda: n.data_size() > before + 7 * MIB)
     load.wait_writes(100)
     in_sync(a, b)
     journal = load.interrupt()

@@ -440,7 +440,7 @@ def test_nor_does_who_took_over_give_up_a_keeper_that_dies(cluster):
     [keeper], serving = a.keepers(), a.serving()
     os.kill(serving, signal.SIGSTOP)
     os.kill(keeper, signal.SIGKILL)
-    eventually("the keeper has ended", lambda: not a.keepers(), 10)
+    eventually("the keeper has ended", lambda: not a.keepers())
     os.unlink(os.path.join(a.run_dir, "r0.keeper"))
     dying = DyingKeeper(a)
     try:
@@ -591,7 +591,7 @@ def test_nor_does_one_that_is_too_old_to_know_all_that_is_kept(cluster):
     [keeper], before = a.keepers(), a.serving()
     a.freeze()
     os.kill(keeper, signal.SIGKILL)
-    eventually("the keeper has ended", lambda: not a.keepers(), 10)
+    eventually("the keeper has ended", lambda: not a.keepers())
     os.unlink(os.path.join(a.run_dir, "r0.keeper"))
     newer = NewerKeeper(a)
     try:

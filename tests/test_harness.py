@@ -22,7 +22,7 @@ HELPERS = [C.TESTS, os.path.join(C.TESTS, "kernel-peer")]
 def serve(tmp_path, *plugin):
     sock = str(tmp_path / "nbd.sock")
     p = subprocess.Popen(["nbdkit", "-f", "-U", sock, *plugin], stderr=subprocess.DEVNULL)
-    C.eventually("nbdkit's socket", lambda: os.path.exists(sock), 10)
+    C.eventually("nbdkit's socket", lambda: os.path.exists(sock))
     return p, f"nbd+unix:///?socket={sock}"
 
 
@@ -150,7 +150,7 @@ def test_a_killed_run_leaves_no_guest():
             except ProcessLookupError:
                 return True
 
-        C.eventually("the guest's processes are gone", gone, 10)
+        C.eventually("the guest's processes are gone", gone)
     finally:
         run.kill()
         run.wait()

@@ -337,8 +337,8 @@ def test_resources_wait_for_each_other(cluster):
     b.verb("invalidate", "r1")
     # The last one waits for the first one, too: who comes before it is paused.
     for res in ("r1", "r2"):
-        b.wait(res=res, repl="PausedSyncT", timeout=10)
-        a.wait(res=res, repl="PausedSyncS", timeout=10)
+        b.wait(res=res, repl="PausedSyncT")
+        a.wait(res=res, repl="PausedSyncS")
     paused = b.status("r2")["connections"][0]["peer_devices"][0]["resync-suspended"]
     assert "dependency" in paused, paused
     b.wait(res="r0", repl="Established", timeout=30)
@@ -353,7 +353,7 @@ def test_who_does_not_answer_holds_nobody_up(cluster, how):
     a, b = in_order(cluster, {"r1": "r0"}, rate=1)
     for res in ("r0", "r1"):
         b.verb("invalidate", res)
-    b.wait(res="r1", repl="PausedSyncT", timeout=10)
+    b.wait(res="r1", repl="PausedSyncT")
     assert not b.verb("adjust", "--tentative", "r1").out, "nothing is to be changed"
     for n in (a, b):
         n.kill("r0") if how == "killed" else n.processes["r0"].send_signal(signal.SIGSTOP)
@@ -361,13 +361,13 @@ def test_who_does_not_answer_holds_nobody_up(cluster, how):
     for n in (a, b):
         n.start("r0") if how == "killed" else n.processes["r0"].send_signal(signal.SIGCONT)
     b.wait(res="r0", repl="SyncTarget", timeout=30)
-    b.wait(res="r1", repl="PausedSyncT", timeout=10)
+    b.wait(res="r1", repl="PausedSyncT")
     # An order that is not wanted any more ends at once.
     put_in_order(cluster, {}, rate=1)
     for n in (a, b):
         n.verb("adjust", "r1")
         assert not n.verb("adjust", "--tentative", "r1").out
-    b.wait(res="r1", repl="SyncTarget", timeout=10)
+    b.wait(res="r1", repl="SyncTarget")
 
 
 def test_resyncs_do_not_wait_in_circles(cluster):

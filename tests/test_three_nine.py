@@ -389,7 +389,7 @@ def test_a_device_grows(cluster, serves):
         load.wait_writes(100)
     b.urbd("resize", "r0")
     for n in nodes:
-        eventually("it has grown", lambda n=n: n.data_size() > before + 7 * MIB, 10)
+        eventually("it has grown", lambda n=n: n.data_size() > before + 7 * MIB)
     if serves:
         load.wait_writes(100)
         journals.append(load.interrupt())

@@ -455,7 +455,7 @@ def test_open_device_keeps_the_role(synced):
         r = a.call("secondary", "r0")
         assert r.rc == 11 and "Device is held open by someone" in r.err, r
         assert a.state()["role"] == "Primary"
-    eventually("demotion once it is closed", lambda: a.call("secondary", "r0").rc == 0, 10)
+    eventually("demotion once it is closed", lambda: a.call("secondary", "r0").rc == 0)
 
 
 def split(c, a_writes=True, b_writes=True):
