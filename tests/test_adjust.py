@@ -36,7 +36,6 @@ def becomes(node, volume, *wanted, timeout=20):
 GOOD = ("UpToDate", "Established", "UpToDate")
 
 
-@pytest.mark.limit(240)
 @pytest.mark.parametrize("version", [101, 124])
 def test_a_volume_comes_and_goes_under_a_mounted_file_system(cluster, version):
     a, b = nodes = [cluster.node(name, size=SIZE, volumes=2) for name in "ab"]

@@ -356,7 +356,6 @@ def ended_with_the_kernel(source, target, gone):
     source.wait(disk="UpToDate", peer_disk="Inconsistent")
 
 
-@pytest.mark.limit(240)
 @pytest.mark.parametrize("policy", ["detach", "pass_on"])
 @pytest.mark.parametrize("fault", ["reads", "writes"])
 def test_kernels_disk_fails_during_a_resync(mixed, fault, policy):
@@ -372,7 +371,6 @@ def test_kernels_disk_fails_during_a_resync(mixed, fault, policy):
     whole_again(mixed)
 
 
-@pytest.mark.limit(240)
 @pytest.mark.parametrize("policy", ["detach", "pass_on"])
 @pytest.mark.parametrize("fault", ["reads", "writes"])
 def test_our_disk_fails_during_a_resync_with_the_kernel(mixed, fault, policy):

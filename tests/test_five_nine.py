@@ -1,7 +1,5 @@
 """Five urbd nodes that speak DRBD 9's dialect, all connected; some of them share an address."""
 
-import pytest
-
 from cluster import FAST_DISK, FAST_NET, MIB, PORT, eventually
 from test_three_nine import all_together, connected, equal
 from test_three_nodes import towards
@@ -29,7 +27,6 @@ def started(cluster):
     return nodes
 
 
-@pytest.mark.limit(120)
 def test_machines_with_two_nodes_each_are_cut_off_and_die(cluster):
     """The Primary goes on with the others; who was away gets what it lacks, and any of them can follow."""
     nodes = a, b, c, d, e = started(cluster)

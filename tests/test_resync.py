@@ -246,7 +246,6 @@ def test_options_change_while_a_resync_and_an_application_run(pair):
 # ---- interrupted --------------------------------------------------------------------------
 
 
-@pytest.mark.limit(240)
 def test_link_cut_all_the_time(pair):
     a, b = resyncing(pair, rate=12, megabytes=28)
     for i in range(8):

@@ -150,7 +150,6 @@ def test_a_copy_is_given_up_and_copied_again(cluster):
     verify(a, journal)
 
 
-@pytest.mark.limit(120)
 def test_a_third_node_is_added_under_a_mounted_file_system(cluster):
     """`adjust` on the Primary: the next process takes over the device, and lets the new one in."""
     a, b, c = nodes = [cluster.node(name, size=SIZE) for name in "abc"]
@@ -185,7 +184,6 @@ def test_a_third_node_is_added_under_a_mounted_file_system(cluster):
     same(a, b)
 
 
-@pytest.mark.limit(120)
 def test_a_node_is_replaced_by_an_empty_one_under_a_mounted_file_system(cluster):
     """Its disk is new: all is copied from the Primary while that writes, and the third node goes on. Then it has the file system."""
     a, b, c = started(cluster)

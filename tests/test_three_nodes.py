@@ -96,7 +96,6 @@ def copied(node):
     return [int(kib) for kib in re.findall(r"resync done: (\d+) KiB", node.log())]
 
 
-@pytest.mark.limit(240)
 def test_the_third_waits_and_gets_what_it_lacks(three):
     a, b, c = first_two(three)
     # Each writer has a place of its own: what an interrupted write leaves is the content from before.

@@ -91,7 +91,6 @@ def stopped_pair(c, **options):
 STATES = ["Connected", "StandAlone", "Connecting", "SyncTarget", "VerifyT", "Diskless", "a wrong secret"]
 
 
-@pytest.mark.limit(300)
 @pytest.mark.parametrize("state", STATES)
 def test_down_after_each_verb(pair, state):
     """`VERB r0; down r0` on a Secondary: both end, and so does the process."""
