@@ -78,6 +78,19 @@ class Application(threading.Thread):
         assert self.problem is None, self.problem
 
 
+def handed_over(node):
+    """The keeper has the descriptors of what is mounted and of the device; the rest comes within the same moment."""
+    def has_them():
+        names = set()
+        for keeper in node.keepers():
+            with contextlib.suppress(OSError):
+                names |= {os.readlink(f"/proc/{keeper}/fd/{fd}") for fd in os.listdir(f"/proc/{keeper}/fd")}
+        return "/dev/fuse" in names and any(name.startswith("/dev/loop") for name in names)
+
+    eventually("the keeper was handed the descriptors", has_them)
+    time.sleep(0.2)
+
+
 def kill(node):
     node.kill_process()
     node.start()
@@ -349,7 +362,7 @@ def test_a_keeper_that_is_killed_is_followed_by_another(cluster):
         eventually("another keeper", lambda: a.keepers() not in ([], [keeper]), 20)
         eventually("it has everything", lambda: a.log().count("starting another one") and app.done, 20)
         app.goes_on()
-        time.sleep(0.2)  # until it was handed the descriptors
+        handed_over(a)
         kill(a)
         app.goes_on()
     app.end()
@@ -423,7 +436,7 @@ def test_a_keeper_that_takes_connections_while_it_dies_is_followed_by_another(cl
         keeper.end()
     eventually("another keeper", lambda: len(a.keepers()) == 1, 20)
     app.goes_on()
-    time.sleep(0.2)  # until it was handed the descriptors
+    handed_over(a)
     kill(a)
     app.goes_on()
     app.end()
@@ -452,7 +465,7 @@ def test_nor_does_who_took_over_give_up_a_keeper_that_dies(cluster):
     eventually("another keeper", lambda: len(a.keepers()) == 1, 20)
     assert "go with this process: the kernel" not in a.log()
     app.goes_on()
-    time.sleep(0.2)  # until it was handed the descriptors
+    handed_over(a)
     kill(a)
     app.goes_on()
     app.end()

@@ -289,12 +289,13 @@ def test_frozen_secondary(synced):
     """A peer that stops answering is dropped after the timeouts; the primary goes on."""
     a, b = synced.nodes
     b.freeze()
-    load = Load(a, seconds=12, sectors=2048)
+    load = Load(a, seconds=100, sectors=2048, pace=0.002)
     a.wait(conn="~Connecting|Unconnected|Timeout|NetworkFailure", timeout=40)
     load.wait_writes(20)
     b.thaw()
     synced.wait_synced()
-    load.end(0)
+    load.wait_writes(20)
+    load.interrupt()
     verify(a, load.journal)
     synced.assert_same()
 
