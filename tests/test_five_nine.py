@@ -31,7 +31,7 @@ def test_machines_with_two_nodes_each_are_cut_off_and_die(cluster):
     """The Primary goes on with the others; who was away gets what it lacks, and any of them can follow."""
     nodes = a, b, c, d, e = started(cluster)
     a.urbd("primary", "r0")
-    load = Load(a, seconds=100)
+    load = Load(a)
     load.wait_writes(100)
     c.cut()  # and e with it
     for n in (c, e):
