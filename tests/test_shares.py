@@ -54,11 +54,11 @@ def test_who_takes_no_answers_keeps_nobody_waiting(synced, length):
     a, _ = synced.nodes
     a.write(0, b"\x07" * 18 * MIB)
     with greedy(a, 4, length) as p:
-        reads(a, 5)
+        reads(a, 25)
         assert a.call("secondary", "r0").rc == 11
         p.send_signal(signal.SIGKILL)
         p.wait()
-        reads(a, 5)
+        reads(a, 25)
     eventually("nobody holds the device", lambda: a.call("secondary", "r0").rc == 0)
     assert "was closed" not in a.log()
 

@@ -15,7 +15,7 @@ import cluster as C
 from cluster import MIB, eventually
 from faulty_disk import FaultyDisk
 
-LIMIT = 10.0
+LIMIT = 25.0
 VERBS = ("disconnect", "connect", "detach", "attach", "primary", "secondary", "invalidate", "invalidate-remote",
          "outdate", "pause-sync", "resume-sync", "suspend-io", "resume-io", "verify", "resize", "new-current-uuid", "adjust")
 
