@@ -271,7 +271,7 @@ def test_noisy_line(pair):
         # The connection may be lost once more, in the middle of that.
         eventually("a is Primary", lambda: a.call("primary", "--force", "r0").rc == 0, 20)
         pair.wait_synced()
-        load = Load(a, seconds=60, sectors=8192)
+        load = Load(a, sectors=8192)
         noise.on = True
         eventually("some flipped bits", lambda: noise.flipped > 5 or load.p.poll() is not None, 60)
         noise.on = False
@@ -462,7 +462,7 @@ def test_disk_full(cluster):
     a.urbd("new-current-uuid", "--clear-bitmap", "r0/0")
     a.wait(disk="UpToDate", peer_disk="UpToDate")
     a.urbd("primary", "r0")
-    load = Load(a, seconds=20, max_kib=256)
+    load = Load(a, max_kib=256)
     a.wait(disk="~Diskless|Failed", timeout=30)
     load.wait_writes(50)
     load.interrupt()

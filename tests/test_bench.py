@@ -198,7 +198,7 @@ def test_a_killed_run_leaves_nothing_for_long(place):
         assert r.returncode == 0 and len(folders()) == 1, "the folder of a run that is alive was taken"
         killed.kill()
     assert folders()
-    C.eventually("its nodes are gone", lambda: not left_behind(place), 10)
+    C.eventually("its nodes are gone", lambda: not left_behind(place))
     r = bench("run", "--size", "8M", "--requests", 100, "--dir", place)
     assert r.returncode == 0 and not r.stderr, r.stderr
     assert not folders()

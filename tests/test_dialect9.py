@@ -54,7 +54,7 @@ def test_writes_and_roles(cluster, protocol, version):
         here.urbd("primary", "r0")
         there.wait(peer_role="Primary")
         # Each in a place of its own: what an interrupted write leaves is the content from before.
-        load = Load(here, seed=turn, seconds=100, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
+        load = Load(here, seed=turn, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
         load.wait_writes(100)
         journals.append(load.interrupt())
         verify(here, *journals)
@@ -129,7 +129,7 @@ def test_a_primary_dies_and_comes_back(cluster):
     journals = []
     for turn, (here, there) in enumerate([(a, b), (b, a), (a, b)]):
         here.urbd("primary", "r0")
-        load = Load(here, seed=turn, seconds=100, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
+        load = Load(here, seed=turn, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
         load.wait_writes(100)
         here.kill()
         journals.append(load.interrupt())
@@ -234,7 +234,7 @@ def test_a_disk_is_taken_out_and_put_back(cluster, detaches, version):
     """A Primary writes all the time; without an own disk it reads from the peer and writes there."""
     a, b = two(cluster, version)
     a.urbd("primary", "r0")
-    load = Load(a, seed=1, seconds=100, first=0, sectors=8 * MIB // 512)
+    load = Load(a, seed=1, first=0, sectors=8 * MIB // 512)
     load.wait_writes(50)
     here, there = (a, b) if detaches == "primary" else (b, a)
     for _ in range(2):
@@ -269,7 +269,7 @@ def test_an_attach_is_interrupted(cluster, dies):
     journals = []
     for turn in range(3):
         a.urbd("primary", "r0")
-        load = Load(a, seed=turn, seconds=100, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
+        load = Load(a, seed=turn, first=turn * 8 * MIB // 512, sectors=8 * MIB // 512)
         load.wait_writes(50)
         b.urbd("detach", "r0")
         a.wait(peer_disk="Diskless")
@@ -351,12 +351,12 @@ def test_a_device_grows_in_use(cluster, asks, clean):
         in_sync(a, b)
         assert a.data_size() == before
     a.urbd("primary", "r0")
-    load = Load(a, seconds=100)
+    load = Load(a)
     load.wait_writes(100)
     asked = a if asks == "a" else b
     asked.urbd("resize", *(["--", "--assume-clean"] if clean else []), "r0")
     for n in (a, b):
-        eventually("it has grown", lambda: n.data_size() > before + 7 * MIB, 10)
+        eventually("it has grown", lambda: n.data_size() > before + 7 * MIB)
     load.wait_writes(100)
     in_sync(a, b)
     journal = load.interrupt()

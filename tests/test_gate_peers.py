@@ -47,12 +47,12 @@ def test_by_default_in_nines_dialect(cluster):
     os.makedirs(where)
     for name in ("open", "io_uring", "qemu-io"):
         close = WAYS[name](a.device(), where)
-        eventually(f"{name}: it is in", lambda: (role(a), is_open(a)) == ("Primary", True), 10)
+        eventually(f"{name}: it is in", lambda: (role(a), is_open(a)) == ("Primary", True))
         b.wait(peer_role="Primary")
         # It tries once, and does not wait.
         assert opens(b.device(), os.O_RDWR | os.O_NONBLOCK) == errno.EMEDIUMTYPE
         close()
-        eventually(f"{name}: Secondary again", lambda: (role(a), is_open(a)) == ("Secondary", False), 10)
+        eventually(f"{name}: Secondary again", lambda: (role(a), is_open(a)) == ("Secondary", False))
     assert opens(a.device(), os.O_RDWR | os.O_NONBLOCK) == 0
     a.wait(role="Secondary")
     increments([a, b], 8)
@@ -70,7 +70,7 @@ def test_by_default_in_nines_dialect(cluster):
 
 
 def test_three_nodes_at_once(cluster):
-    nodes = started(cluster)
+    nodes = started(cluster, options=PATIENT)
     for n in nodes:  # each makes way for the next one
         with open(n.device(), "r+b", buffering=0) as f:
             f.write(bytes(BLOCK))
@@ -87,7 +87,7 @@ def test_three_nodes_at_once(cluster):
 def test_a_machine_migrates(cluster, nine):
     """As Proxmox VE does it: two Primaries are allowed while the machine moves, and the target opens its disk before the
     source has closed it."""
-    a, b = two_of_nine(cluster) if nine else two(cluster)
+    a, b = two_of_nine(cluster, options=PATIENT) if nine else two(cluster)
     source = os.open(a.device(), os.O_RDWR)
     os.pwrite(source, b"\x01" * BLOCK, 0)
     os.fsync(source)

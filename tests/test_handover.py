@@ -78,6 +78,19 @@ class Application(threading.Thread):
         assert self.problem is None, self.problem
 
 
+def handed_over(node):
+    """The keeper has the descriptors of what is mounted and of the device; the rest comes within the same moment."""
+    def has_them():
+        names = set()
+        for keeper in node.keepers():
+            with contextlib.suppress(OSError):
+                names |= {os.readlink(f"/proc/{keeper}/fd/{fd}") for fd in os.listdir(f"/proc/{keeper}/fd")}
+        return "/dev/fuse" in names and any(name.startswith("/dev/loop") for name in names)
+
+    eventually("the keeper was handed the descriptors", has_them)
+    time.sleep(0.2)
+
+
 def kill(node):
     node.kill_process()
     node.start()
@@ -382,7 +395,7 @@ def test_a_keeper_that_is_killed_is_followed_by_another(cluster):
         eventually("another keeper", lambda: a.keepers() not in ([], [keeper]), 20)
         eventually("it has everything", lambda: a.log().count("starting another one") and app.done, 20)
         app.goes_on()
-        time.sleep(0.2)  # until it was handed the descriptors
+        handed_over(a)
         kill(a)
         app.goes_on()
     app.end()
@@ -456,7 +469,7 @@ def test_a_keeper_that_takes_connections_while_it_dies_is_followed_by_another(cl
         keeper.end()
     eventually("another keeper", lambda: len(a.keepers()) == 1, 20)
     app.goes_on()
-    time.sleep(0.2)  # until it was handed the descriptors
+    handed_over(a)
     kill(a)
     app.goes_on()
     app.end()
@@ -473,7 +486,7 @@ def test_nor_does_who_took_over_give_up_a_keeper_that_dies(cluster):
     [keeper], serving = a.keepers(), a.serving()
     os.kill(serving, signal.SIGSTOP)
     os.kill(keeper, signal.SIGKILL)
-    eventually("the keeper has ended", lambda: not a.keepers(), 10)
+    eventually("the keeper has ended", lambda: not a.keepers())
     os.unlink(os.path.join(a.run_dir, "r0.keeper"))
     dying = DyingKeeper(a)
     try:
@@ -485,7 +498,7 @@ def test_nor_does_who_took_over_give_up_a_keeper_that_dies(cluster):
     eventually("another keeper", lambda: len(a.keepers()) == 1, 20)
     assert "go with this process: the kernel" not in a.log()
     app.goes_on()
-    time.sleep(0.2)  # until it was handed the descriptors
+    handed_over(a)
     kill(a)
     app.goes_on()
     app.end()
@@ -624,7 +637,7 @@ def test_nor_does_one_that_is_too_old_to_know_all_that_is_kept(cluster):
     [keeper], before = a.keepers(), a.serving()
     a.freeze()
     os.kill(keeper, signal.SIGKILL)
-    eventually("the keeper has ended", lambda: not a.keepers(), 10)
+    eventually("the keeper has ended", lambda: not a.keepers())
     os.unlink(os.path.join(a.run_dir, "r0.keeper"))
     newer = NewerKeeper(a)
     try:

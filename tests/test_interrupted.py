@@ -37,7 +37,7 @@ def pair_in_use(cluster, dialect, **options):
 def test_in_nines_dialect_a_crash_is_copied_beside_io(cluster):
     """The killed Primary is the target of who has lived on, and Primary again at once; killed once more during the copy it
     has no good disk of its own."""
-    a, b, app = pair_in_use(cluster, "9", disk="c-plan-ahead 0; resync-rate 4M;", fast=False)
+    a, b, app = pair_in_use(cluster, "9", disk="c-plan-ahead 0; resync-rate 1M;", fast=False)
     with open(a.device(), "r+b", buffering=0) as f:
         for at in range(0, 24, 4):  # extents of the activity log
             f.seek(at * MIB + MIB)

@@ -426,7 +426,7 @@ def test_bitmap_of_a_target(mixed, target):
     s.write(20 * MIB, os.urandom(4096))  # only P_OUT_OF_SYNC says so
     begun = t.wait(repl="SyncTarget", timeout=20)
     total = 1024 + 4
-    some = eventually("blocks are confirmed", lambda: 0 < s.state()["oos"] < total and t.state(), 10)
+    some = eventually("blocks are confirmed", lambda: 0 < s.state()["oos"] < total and t.state())
     marked = [is_marked_on_disk(t, at) for at in (9 * MIB - 4096, 20 * MIB)]
     assert some["repl"] == "SyncTarget" and some["oos"] > 64, f"too late to see: {begun}, {some}"
     assert marked == [t.kind == "urbd"] * 2

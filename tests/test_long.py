@@ -15,7 +15,6 @@ def figures(directory, part):
         return json.load(f)
 
 
-@pytest.mark.limit(120)
 @pytest.mark.parametrize("part", ["kills", "restarts"])
 def test_a_file_system_goes_on(part, tmp_path, capsys):
     """Twice: the second call goes on where the first one was."""
@@ -27,7 +26,6 @@ def test_a_file_system_goes_on(part, tmp_path, capsys):
     assert "5 rounds" in capsys.readouterr().out
 
 
-@pytest.mark.limit(120)
 def test_a_database_goes_on(tmp_path):
     assert long.main(["--part", "postgres", "--directory", str(tmp_path), "--rounds", "4"]) == 0
     assert figures(tmp_path, "postgres")["rounds"] == 4
@@ -41,14 +39,12 @@ def test_another_program_goes_on(cluster, tmp_path):
     assert len(pauses) == 4 and written > 50
 
 
-@pytest.mark.limit(240)
 def test_a_database_goes_on_elsewhere(tmp_path):
     """Three nodes: each is Primary once, and is killed under PostgreSQL."""
     assert long.main(["--part", "fail-overs", "--directory", str(tmp_path), "--rounds", "3"]) == 0
     assert figures(tmp_path, "fail-overs")["rounds"] == 3
 
 
-@pytest.mark.limit(120)
 def test_writes_of_a_target_are_answered(tmp_path):
     assert long.main(["--part", "targets", "--directory", str(tmp_path), "--rounds", "1"]) == 0
     f = figures(tmp_path, "targets")

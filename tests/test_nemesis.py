@@ -21,7 +21,6 @@ HANGING = ["hanging disk", "slow disk", "kill", "cut"]
 PROCESSES_AND_LINKS = ["kill", "freeze", "cut", "mute", "slow link", "slow disk"]
 
 
-@pytest.mark.limit(300)
 @pytest.mark.parametrize("seed", [1])
 def test_round(seed):
     """10,000 acknowledged writes, every read checked; then both nodes are whole and hold what was promised."""
@@ -37,21 +36,18 @@ def disk_round(seed, faults, first):
     assert any(line.split(None, 1)[1].startswith(first) for line in r.history)
 
 
-@pytest.mark.limit(300)
 @pytest.mark.parametrize("seed", [601, 609])
 def test_round_with_failing_disks(seed):
     """Reads and writes fail with EIO and ENOSPC (full disk), all of them or some, while processes are killed."""
     disk_round(seed, DISKS, "failing writes")
 
 
-@pytest.mark.limit(300)
 @pytest.mark.parametrize("seed", [701])
 def test_round_with_hanging_disks(seed):
     """Disks that answer nothing for seconds, or little, while processes are killed and links are cut."""
     disk_round(seed, HANGING, "hanging disk")
 
 
-@pytest.mark.limit(300)
 @pytest.mark.parametrize("seed", [303])
 def test_round_of_three_nodes(seed):
     """All faults, moves and fail-overs among three nodes, all connected."""
@@ -60,7 +56,6 @@ def test_round_of_three_nodes(seed):
     assert r.suffered >= r.least
 
 
-@pytest.mark.limit(120)
 def test_a_round_that_is_ended_leaves_nothing(tmp_path):
     """SIGTERM in the middle, with a node that is stopped and a disk that hangs: no process and no file is left."""
     mark = os.fsencode(tmp_path)

@@ -547,7 +547,7 @@ def test_demotion_after_use_leaves_no_errors_in_the_logs(synced):
     # What is really lost is still said: nothing is written back before a demotion by force.
     use(a.side_door())
     a.urbd("secondary", "--force", "r0")
-    C.eventually("it is said", lambda: "the block device of volume 0: Input/output error" in a.log(), 10)
+    C.eventually("it is said", lambda: "the block device of volume 0: Input/output error" in a.log())
     a.urbd("primary", "r0")
     use(a.side_door())
     log = a.log()

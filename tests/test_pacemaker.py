@@ -270,7 +270,6 @@ def test_ocf_tester(lone):
     lone.sh("urbd down r0")
 
 
-@pytest.mark.limit(240)
 def test_fail_over(cluster, record_property):
     alpha, bravo = pair(cluster, fast=False, disk=FAST_DISK, **FENCING)
     with Pacemaker(cluster, RESOURCES, CONSTRAINTS, fencing=True) as p:
@@ -320,7 +319,6 @@ def three(cluster):
     return nodes
 
 
-@pytest.mark.limit(240)
 def test_fail_over_among_three(cluster, record_property):
     """clone-max is three. The Primary is moved, and dies: another node has it, the third one follows."""
     alpha, bravo, charlie = nodes = three(cluster)
@@ -368,7 +366,6 @@ def failures(p, node):
     return re.findall(r'<failure [^>]*>', p.status(node))
 
 
-@pytest.mark.limit(240)
 def test_split_network(cluster, record_property):
     """Neither node sees the other: the one that is shot loses nothing that was acknowledged, and no split brain comes of it."""
     alpha, bravo = pair(cluster, fast=False, disk=FAST_DISK, **FENCING)

@@ -6,8 +6,6 @@ import pwd
 import shutil
 import subprocess
 
-import pytest
-
 from cluster import eventually
 from test_filesystems import FSCK, MKFS, mounted, sh, two_nodes
 
@@ -50,7 +48,6 @@ class Database:
         return self.call("psql", "-At", "-d", "postgres", "-c", sql).strip()
 
 
-@pytest.mark.limit(240)
 def test_committed_rows_survive(cluster, tmp_path_factory):
     a, b = two_nodes(cluster)
     dev = a.device()

@@ -136,7 +136,7 @@ def the_service_hands_over(a, b):
         if name.startswith("kill"):
             assert len(stand_ins(a)) == stood_in, name
         else:  # the journal may be late
-            C.eventually(f"{name}: somebody has stood in", lambda: len(stand_ins(a)) == stood_in + 1, 5)
+            C.eventually(f"{name}: somebody has stood in", lambda: len(stand_ins(a)) == stood_in + 1)
     the_next_process_does_not_start(a, app)
     # A program that could not go on leaves it to the one that runs.
     before = main_pid(a)

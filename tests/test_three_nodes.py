@@ -96,11 +96,10 @@ def copied(node):
     return [int(kib) for kib in re.findall(r"resync done: (\d+) KiB", node.log())]
 
 
-@pytest.mark.limit(240)
 def test_the_third_waits_and_gets_what_it_lacks(three):
     a, b, c = first_two(three)
     # Each writer has a place of its own: what an interrupted write leaves is the content from before.
-    load = Load(a, seconds=100, sectors=8 * MIB // 512)
+    load = Load(a, sectors=8 * MIB // 512)
     load.wait_writes(100)
     before = a.log()
     c.start()
@@ -134,7 +133,7 @@ def test_the_third_waits_and_gets_what_it_lacks(three):
         assert exchange(a, here, absent) == MIB // 1024, f"turn {turn}"
     same(a, b, c)
     assert a.read(8 * MIB, 3 * MIB) == 3 * block
-    more = Load(a, seed=2, seconds=100, first=12 * MIB // 512)
+    more = Load(a, seed=2, first=12 * MIB // 512)
     more.wait_writes(200)
     second = more.interrupt()
     exchange(a, b, c)
@@ -154,7 +153,7 @@ def test_a_secondary_knows_what_the_absent_one_lacks(three):
     exchange(a, b, c)
     assert exchange(a, c, b) == 0
     a.urbd("primary", "r0")
-    load = Load(a, seconds=100)
+    load = Load(a)
     load.wait_writes(300)
     journal = load.interrupt()
     a.kill()

@@ -15,7 +15,7 @@ import cluster as C
 from cluster import MIB, eventually
 from faulty_disk import FaultyDisk
 
-LIMIT = 10.0
+LIMIT = 25.0
 VERBS = ("disconnect", "connect", "detach", "attach", "primary", "secondary", "invalidate", "invalidate-remote",
          "outdate", "pause-sync", "resume-sync", "suspend-io", "resume-io", "verify", "resize", "new-current-uuid", "adjust")
 
@@ -91,7 +91,6 @@ def stopped_pair(c, **options):
 STATES = ["Connected", "StandAlone", "Connecting", "SyncTarget", "VerifyT", "Diskless", "a wrong secret"]
 
 
-@pytest.mark.limit(300)
 @pytest.mark.parametrize("state", STATES)
 def test_down_after_each_verb(pair, state):
     """`VERB r0; down r0` on a Secondary: both end, and so does the process."""

@@ -75,7 +75,7 @@ def shows(tmux, *words):
 
 def test_top(pair):
     a, _ = pair
-    load = Load(a, seconds=60, sectors=2048)
+    load = Load(a, sectors=2048)
     with terminal(a, f"{URBD} top") as tmux:
         shows(tmux, "2 resources", ">!alone", "b is not reached", "on b: urbd up alone")
         tmux("send-keys", "Down")

@@ -38,7 +38,7 @@ mod slot;
 
 use abi::{NOTIFY_RESEND, OUT_HEADER};
 pub use abi::{ReplyHeader, SLOT_HEADER};
-pub use door::{Call, Caller, Door, Intent, Knock, Question};
+pub use door::{Call, Caller, Door, Intent, Knock, Question, Ran};
 pub use mount::{is_mounted, mount, mount_with_devices, unmount};
 pub use session::{Event, Session};
 pub use slot::commit;

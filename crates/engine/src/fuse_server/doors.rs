@@ -5,8 +5,8 @@ use crate::ring::{FuseSlot, Ring};
 use crate::sys;
 use crate::token::Token;
 use frontends::Errno;
-use frontends::fuse::{Call, Caller, Intent, Knock, Session};
-use std::io::IoSlice;
+use frontends::fuse::{Call, Caller, Intent, Knock, Ran, Session};
+use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use units::{Duration, Instant};
 
@@ -42,6 +42,8 @@ struct Entering {
     caller: Caller,
     call: Call,
     since: Instant,
+    /// What it had had of the processors when it was let in, if that is counted.
+    ran: Option<Ran>,
 }
 
 /// How often who is on the way in is looked at: the pause grows from the first to the second.
@@ -52,6 +54,9 @@ const ALIVE: Duration = Duration::from_millis(100);
 const RUNS: Duration = Duration::from_secs(1);
 /// The same of a thread of the kernel's, which works for somebody else and is never seen in a call.
 const WORKS: Duration = Duration::from_millis(200);
+/// With so much of a processor a thread that runs has left its call. One that has had less may not even have begun to
+/// open the device: where many want to run, it can wait for its turn longer than any time that we would wait.
+const ENOUGH: Duration = Duration::from_millis(5);
 
 /// How soon that is. The same call a little later is another one, which may look the same.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -73,10 +78,18 @@ impl Doors {
 impl Entering {
     /// Is it in another call by now, or gone?
     fn has_left(&self, now: Instant) -> bool {
-        match self.caller.call() {
-            Ok(Some(call)) if call.is_opaque() => now >= self.since + WORKS,
+        self.has_left_if(now, self.caller.call(), self.caller.ran())
+    }
+
+    /// The same, of a thread that is seen in this call, and has run as long as that.
+    fn has_left_if(&self, now: Instant, seen: io::Result<Option<Call>>, ran: Option<Ran>) -> bool {
+        let has_run = |enough: fn(Ran, Ran) -> bool| self.ran.zip(ran).is_none_or(|(then, now)| enough(then, now));
+        let worked = || now >= self.since + WORKS && has_run(|then, now| now.turns > then.turns);
+        match seen {
+            Ok(Some(call)) if call.is_opaque() => worked(),
             Ok(Some(call)) => call != self.call,
-            Ok(None) => now >= self.since + if self.call.is_opaque() { WORKS } else { RUNS },
+            Ok(None) if self.call.is_opaque() => worked(),
+            Ok(None) => now >= self.since + RUNS && has_run(|then, now| now.time >= then.time + ENOUGH.0),
             Err(_) if self.caller.0 == 0 => now >= self.since + RUNS,
             Err(_) => true,
         }
@@ -100,7 +113,10 @@ impl FuseServer {
         }
         let is =
             |e: &Entering| e.volume == volume && e.caller == knock.caller && opening.call.as_ref() == Some(&e.call);
-        if self.doors.entering.iter().any(is) && self.volumes.get(&volume).is_some_and(|node| node.is_ready()) {
+        if let Some(entering) = self.doors.entering.iter_mut().find(|e| is(e))
+            && self.volumes.get(&volume).is_some_and(|node| node.is_ready())
+        {
+            (entering.since, entering.ran) = (now, knock.caller.ran());
             return self.open(ring, opening);
         }
         let again = self.doors.refused.iter().position(|(e, _)| is(e) && now < e.since + AGAIN);
@@ -147,7 +163,8 @@ impl FuseServer {
             };
             let opening = self.doors.openings.swap_remove(at);
             if let Some(call) = opening.call.clone() {
-                let who = Entering { volume: opening.volume, caller: opening.knock.caller, call, since: now };
+                let caller = opening.knock.caller;
+                let who = Entering { volume: opening.volume, caller, call, since: now, ran: None };
                 self.doors.refused.retain(|(e, _)| now < e.since + AGAIN);
                 self.doors.refused.push((who, errno));
             }
@@ -168,7 +185,8 @@ impl FuseServer {
             let opening = self.doors.openings.swap_remove(at);
             let (volume, caller, since) = (opening.volume, opening.knock.caller, sys::now());
             let call = opening.call.clone().unwrap_or_default();
-            self.doors.entering.push(Entering { volume, caller, call, since });
+            // Before it is answered: it does not run.
+            self.doors.entering.push(Entering { volume, caller, call, since, ran: caller.ran() });
             self.doors.look_soon(since);
             self.open(ring, opening);
         }
@@ -266,4 +284,46 @@ fn known_call(caller: Caller) -> Option<Call> {
 fn intent_of(caller: Caller, call: &Call) -> Intent {
     let gone = caller.0 != 0 && *call == Call::default();
     if gone { Intent::Look } else { caller.intent(call) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_processor_has_not_left_its_call() {
+        let start = Instant(0);
+        let (call, other) = (Call::from("257 0x1"), Call::from("0 0x3"));
+        let ran = |time: Duration, turns| Some(Ran { time: time.0, turns });
+        let entering = |call: &Call, ran| Entering {
+            volume: VolumeNr(0),
+            caller: Caller(1),
+            call: call.clone(),
+            since: start,
+            ran,
+        };
+        let minute = Duration::from_secs(60);
+        let who = entering(&call, ran(minute, 7));
+        let left =
+            |who: &Entering, after, seen: Option<&Call>, ran| who.has_left_if(start + after, Ok(seen.cloned()), ran);
+        // It is seen in another call, or in its own.
+        assert!(left(&who, LOOK.0, Some(&other), ran(minute, 8)));
+        assert!(!left(&who, minute, Some(&call), ran(minute + minute, 9)));
+        // It runs, or would if it were its turn.
+        assert!(!left(&who, minute, None, ran(minute, 7)));
+        assert!(!left(&who, minute, None, ran(minute + Duration::from_millis(1), 8)));
+        assert!(!left(&who, LOOK.1, None, ran(minute + ENOUGH, 8)));
+        assert!(left(&who, RUNS, None, ran(minute + ENOUGH, 8)));
+        // A thread of the kernel's, which has done what it was asked to, or not begun with it.
+        let worker = Call::from("-1 0x0 0x0");
+        let who = entering(&worker, ran(minute, 7));
+        for seen in [Some(&worker), None] {
+            assert!(!left(&who, minute, seen, ran(minute, 7)));
+            assert!(!left(&who, LOOK.1, seen, ran(minute, 8)));
+            assert!(left(&who, WORKS, seen, ran(minute, 8)));
+        }
+        // Where the kernel does not count, time is all there is.
+        assert!(left(&entering(&call, None), RUNS, None, None));
+        assert!(left(&entering(&worker, None), WORKS, Some(&worker), None));
+    }
 }

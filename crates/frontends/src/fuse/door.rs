@@ -46,6 +46,15 @@ pub struct Knock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller(pub u32);
 
+/// What a thread has had of the processors so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// How long, in nanoseconds; what it has had of its present turn may be missing.
+    pub time: u64,
+    /// How many times it was its turn.
+    pub turns: u64,
+}
+
 /// What a thread is about to do with a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
@@ -114,6 +123,14 @@ impl Caller {
         flags.is_some_and(|flags| flags & PF_IO_WORKER != 0)
     }
 
+    /// What it has had of the processors. `None`: this kernel does not count, or the thread is not to be seen.
+    pub fn ran(self) -> Option<Ran> {
+        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.0)).ok()?;
+        let mut words = text.split_whitespace().map(str::parse);
+        let (time, _waited, turns) = (words.next()?.ok()?, words.next()?.ok()?, words.next()?.ok()?);
+        Some(Ran { time, turns })
+    }
+
     /// What it is about to do in `call`.
     pub fn intent(self, call: &Call) -> Intent {
         let how = |at: u64| {
@@ -136,6 +153,13 @@ impl Caller {
     /// Is it a thread of this process?
     pub fn is_own(self) -> bool {
         std::path::Path::new(&format!("/proc/self/task/{}", self.0)).exists()
+    }
+}
+
+impl From<&str> for Call {
+    /// As it stands in `/proc/TID/syscall`.
+    fn from(text: &str) -> Call {
+        Call(text.to_owned())
     }
 }
 
@@ -423,6 +447,9 @@ mod tests {
             }
         };
         assert_eq!(call.numbers().unwrap().1[2], 1);
+        // It does not run while it waits.
+        let ran = caller.ran();
+        assert!(ran.is_none_or(|ran| ran.turns > 0) && caller.ran() == ran);
         drop(writer);
         thread.join().unwrap();
         assert!(caller.call().is_err());
