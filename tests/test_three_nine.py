@@ -15,10 +15,10 @@ SIZE = 32 * MIB
 OPTIONS = "urbd { protocol-version-max 124; }"
 
 
-def prepared(cluster, protocol="C", size=SIZE):
+def prepared(cluster, protocol="C", size=SIZE, options=""):
     """Fresh metadata, not started."""
     nodes = [cluster.node(name, size=size) for name in "abc"]
-    config = text(nodes, f"{MESH} {OPTIONS}").replace("protocol C;", f"protocol {protocol};")
+    config = text(nodes, f"{MESH} {OPTIONS} options {{ {options} }}").replace("protocol C;", f"protocol {protocol};")
     for n in nodes:
         n.put_res("r0", config)
         n.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
