@@ -208,15 +208,15 @@ impl Cluster {
             && self.peer_is_equal(n, peer, request.volume, word)
     }
 
-    /// What a node says of a volume towards each of its peers.
+    /// What a node says of a volume towards each of its peers, if it has it.
     pub(crate) fn words(
         &self,
         n: usize,
         v: usize,
         core: &Resource,
     ) -> impl Iterator<Item = (usize, StateWord)> + use<> {
-        let word = |peer| core.state_word_towards(volume_nr(v), node_id(peer)).expect("volume and peer exist");
-        let words: Vec<_> = self.peers(n).map(|peer| (peer, word(peer))).collect();
+        let word = |peer| core.state_word_towards(volume_nr(v), node_id(peer)).map(|word| (peer, word));
+        let words: Vec<_> = self.peers(n).filter_map(word).collect();
         words.into_iter()
     }
 
@@ -329,7 +329,7 @@ impl Cluster {
 
     fn adjust_openers(&mut self, n: usize, v: usize) {
         let node = &mut self.nodes[n];
-        let open = node.wants_open && node.volumes[v].writable;
+        let open = node.wants_open && node.volumes[v].writable && node.leaving.is_none();
         if open != node.volumes[v].open {
             node.volumes[v].open = open;
             let openers = Openers { writers: u32::from(open), readers: 0 };
