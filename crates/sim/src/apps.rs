@@ -449,7 +449,11 @@ impl Cluster {
         volume.alone[peer] |=
             word.role == Role::Primary && (word.conn < ConnState::Connected || word.pdsk < DiskState::Inconsistent);
         let promoted = word.role == Role::Primary && old.is_none_or(|w| w.role == Role::Secondary);
-        if promoted && works_on_the_peers_copy(word) {
+        // A Primary's volume may come without data: its users have seen nothing before.
+        let without = |v: &crate::cluster::Volume| v.view.includes.iter().all(|count| *count == 0);
+        let came = self.setup.drawn.coming.keeps && word.role == Role::Primary && without(volume);
+        let came = came && !old.is_some_and(|w| w.disk == DiskState::UpToDate || works_on_the_peers_copy(w));
+        if (promoted || came) && works_on_the_peers_copy(word) {
             self.sees_the_peers_copy(n, peer, v);
         }
         let volume = &mut self.nodes[n].volumes[v];

@@ -9,12 +9,14 @@
 use crate::cluster::{Cluster, Event, Input};
 use crate::drawing::numbered;
 use crate::further::source;
+use crate::oracle::{Moment, View};
+use crate::payload::Payload;
 use crate::plan::{Plan, Planned, Setup, Step, node_id, pick, volume_nr};
 use crate::ranges::sectors;
 use std::collections::BTreeSet;
 use units::{Duration, Instant, NodeMask, Rng, VolumeNr};
-use urbd_core::{Command, CommandError, Openers, RequestKind, Resource};
-use wire::{DiskState, Role};
+use urbd_core::{Command, CommandError, Inherited, Openers, RequestKind, Resource};
+use wire::{ConnState, DiskState, Role, StateWord};
 
 /// The first seed of the range: two nodes, each other seed of 8.4's dialect and of 9's.
 pub(crate) const COMING: u64 = 5_900_000;
@@ -68,8 +70,9 @@ pub(crate) struct Inheritance {
     beside: Option<NodeMask>,
     /// Volumes that it used without their disk.
     detached: Vec<VolumeNr>,
-    /// By volume: the acknowledged writes that its applications may have seen.
-    seen: Vec<Vec<u64>>,
+    /// By volume: what its applications may have seen, if it had that.
+    seen: Vec<Option<View>>,
+    since: Moment,
 }
 
 /// The plan of a seed of this range.
@@ -272,8 +275,7 @@ impl Cluster {
 
     /// What the applications of a Primary leave to the next process.
     fn left_by(&self, n: usize, beside: Option<NodeMask>) -> Inheritance {
-        let seen = self.nodes[n].volumes.iter().map(|v| v.view.includes.clone()).collect();
-        let mut left = Inheritance { beside, detached: Vec::new(), seen };
+        let mut left = Inheritance { beside, detached: Vec::new(), seen: Vec::new(), since: 0 };
         if let Some(core) = &self.nodes[n].core {
             left.note_detached(core, self.detaching(n));
         }
@@ -305,7 +307,7 @@ impl Cluster {
             Stage::Demoted => {
                 let left = self.left_by(n, None);
                 if let Some(Leaving { left: Some(before), .. }) = &mut self.nodes[n].leaving {
-                    (before.detached, before.seen) = (left.detached, left.seen);
+                    before.detached = left.detached;
                 }
                 for peer in self.peers(n) {
                     self.command_id(n, Command::Disconnect { peer: node_id(peer), force: true });
@@ -373,7 +375,10 @@ impl Cluster {
     pub(crate) fn inherit(&mut self, n: usize) {
         let Some(inherited) = self.nodes[n].inherited.clone() else { return };
         if self.cluster_manager_allows(n, &Command::Primary { force: false }) {
-            self.command(n, Command::PrimaryAgain(inherited.beside, inherited.detached));
+            let of = |v: &usize| inherited.seen.get(*v).is_some_and(Option::is_none) && self.setup.has(n, *v);
+            let came = (0..self.setup.volumes.len()).filter(of).map(volume_nr).collect();
+            let inherited = Inherited { beside: inherited.beside, without_disk: inherited.detached, came };
+            self.command(n, Command::PrimaryAgain(inherited));
         } else {
             self.give_up_waiting(n);
         }
@@ -392,18 +397,35 @@ impl Cluster {
         if !done {
             return self.give_up_waiting(n);
         }
-        if self.setup.extras.two_primaries {
-            return;
-        }
         for (v, seen) in inherited.seen.iter().enumerate() {
-            let includes = self.nodes[n].volumes[v].view.includes.clone();
-            if let Some(peer) = self.peers(n).find(|peer| includes[*peer] > seen[*peer]) {
+            let Some(seen) = seen.as_ref().filter(|_| !self.setup.extras.two_primaries) else { continue };
+            let word = |n: usize| self.nodes[n].volumes[v].word;
+            let good = |n: &usize| word(*n).is_some_and(|w| w.disk == DiskState::UpToDate);
+            // A disk that cannot be read does not tell which generation was in use, nor does one that was not used.
+            let without_disk = inherited.detached.contains(&volume_nr(v));
+            if without_disk || self.nodes[n].volumes[v].reach.has_erred_since(inherited.since) {
+                continue;
+            }
+            let includes = &self.nodes[n].volumes[v].view.includes;
+            let others = self.peers(n).any(|peer| includes[peer] > seen.includes[peer]);
+            let used = std::iter::once(n).chain(self.peers(n)).find(good);
+            let Some(used) = used.filter(|_| others) else { continue };
+            let whole = sectors(0, self.nodes[n].volumes[v].size.min(seen.len()));
+            let content = Payload::read(self.nodes[used].volumes[v].data.data(), whole);
+            if let Err(text) = seen.allows(whole, &content, self.moment) {
                 self.fail(format!(
-                    "node {n} is Primary again, and volume {v} has what node {peer} wrote since: {includes:?}, and its \
-                     applications have seen {seen:?}"
+                    "node {n} is Primary again, and volume {v} is not what its applications have seen: {text}"
                 ));
             }
         }
+    }
+
+    /// A process has ended: of what it had, its applications may have seen so much.
+    pub(crate) fn note_seen(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        let Some(left) = node.inherited.as_mut().filter(|left| left.seen.is_empty()) else { return };
+        left.since = self.moment;
+        left.seen = node.volumes.iter().map(|v| v.word.map(|_| v.view.clone())).collect();
     }
 
     /// What an operator does at the end: all nodes have all volumes, and who waits to be Primary for long goes on, or
@@ -412,6 +434,17 @@ impl Cluster {
         self.setup.drawn.coming.absent.clear();
         for n in 0..self.nodes.len() {
             self.adjust_volumes(n);
+            let stays_alone = |w: &StateWord| {
+                w.role == Role::Primary && w.disk == DiskState::Inconsistent && w.conn < ConnState::Connected
+            };
+            if self.nodes.len() > 2
+                && round >= 6
+                && self.nodes[n].volumes.iter().any(|v| v.word.is_some_and(|w| stays_alone(&w)))
+            {
+                // Among several peers a Primary is brought up to date by nobody (`docs/compatibility.md`).
+                self.want_open(n, false);
+                self.command(n, Command::Secondary { force: true });
+            }
             if !self.waits_to_be_primary(n) {
                 continue;
             }

@@ -176,6 +176,7 @@ impl Cluster {
                 self.close_link(n, peer, !power);
             }
         }
+        self.note_seen(n);
         for volume in &mut self.nodes[n].volumes {
             if let Some(includes) = volume.left_at.take() {
                 // The process had gone on without this disk, and only it knew: what comes up next is what the disk was.
