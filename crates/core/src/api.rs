@@ -515,8 +515,8 @@ pub enum Command {
         /// Also without UpToDate data, or without fencing the peer.
         force: bool,
     },
-    /// Become Primary again: beside these peers, if that is known; without these volumes' disks, which lack writes.
-    PrimaryAgain(Option<NodeMask>, Vec<VolumeNr>),
+    /// Become Primary again, as applications have waited since the last process.
+    PrimaryAgain(Inherited),
     /// Become Secondary. Fails while a device is held open.
     Secondary {
         /// Fail the openers' I/O instead of refusing.
@@ -592,6 +592,17 @@ pub enum Command {
     ChangeOptions(Box<crate::ResourceConfig>),
     /// Secondary, disconnect all (true: even if a peer does not agree), detach all, stop.
     Down(bool),
+}
+
+/// What a Primary's process has left to the next one.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inherited {
+    /// The peers that it was connected with, if that is known.
+    pub beside: Option<NodeMask>,
+    /// Volumes whose disks it did without: these lack writes, whatever their metadata say.
+    pub without_disk: Vec<VolumeNr>,
+    /// Volumes that it did not have: nobody has seen what they hold, and nothing waits for them.
+    pub came: Vec<VolumeNr>,
 }
 
 /// Why a command failed: DRBD's code (`docs/spec/config-and-cli.md` A, `connection-and-state.md` 1.7) and words.

@@ -222,8 +222,8 @@ impl Resource {
                 self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
                 Ok(())
             }
-            Command::PrimaryAgain(beside, without_disk) => {
-                self.primary_again(id, beside, &without_disk);
+            Command::PrimaryAgain(inherited) => {
+                self.primary_again(id, inherited);
                 Ok(())
             }
             Command::Secondary { force } => {

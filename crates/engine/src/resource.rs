@@ -254,7 +254,9 @@ impl Runner {
         let core_config = setup::resource_config(&local).map_err(Error::Config)?;
         let links = setup::link_settings(&local).map_err(Error::Config)?;
         check_ports(links.values()).map_err(Error::Config)?;
-        let Claim { lock, keeper, mut left, successor } = handover::check(claim, &local)?;
+        let claim = handover::check(claim, &local)?;
+        let came = handover::came(&claim, &local);
+        let Claim { lock, keeper, mut left, successor } = claim;
         for refused in memory::harden_memory() {
             log("warning", &format!("not granted: {refused}; the process may stall when memory is short"));
         }
@@ -286,7 +288,7 @@ impl Runner {
             Err(why) => (None, Some(why)),
         };
         let gate = gate::Gate::new(sys::now(), left.iter().any(|(place, _)| *place == PRIMARY));
-        let handover = handover::Handover::new(keeper, keeper_command.filter(|_| local.urbd.hand_over), &left);
+        let handover = handover::Handover::new(keeper, keeper_command.filter(|_| local.urbd.hand_over), &left, came);
         let path = socket_path(&run_dir, &local.name);
         let control = ControlServer::listen(&mut ring, &local.name, &path, local.urbd.status_group.as_deref())
             .map_err(io(&format!("listening on {}", path.display())))?;

@@ -208,15 +208,15 @@ impl Cluster {
             && self.peer_is_equal(n, peer, request.volume, word)
     }
 
-    /// What a node says of a volume towards each of its peers.
+    /// What a node says of a volume towards each of its peers, if it has it.
     pub(crate) fn words(
         &self,
         n: usize,
         v: usize,
         core: &Resource,
     ) -> impl Iterator<Item = (usize, StateWord)> + use<> {
-        let word = |peer| core.state_word_towards(volume_nr(v), node_id(peer)).expect("volume and peer exist");
-        let words: Vec<_> = self.peers(n).map(|peer| (peer, word(peer))).collect();
+        let word = |peer| core.state_word_towards(volume_nr(v), node_id(peer)).map(|word| (peer, word));
+        let words: Vec<_> = self.peers(n).filter_map(word).collect();
         words.into_iter()
     }
 
@@ -329,7 +329,7 @@ impl Cluster {
 
     fn adjust_openers(&mut self, n: usize, v: usize) {
         let node = &mut self.nodes[n];
-        let open = node.wants_open && node.volumes[v].writable;
+        let open = node.wants_open && node.volumes[v].writable && node.leaving.is_none();
         if open != node.volumes[v].open {
             node.volumes[v].open = open;
             let openers = Openers { writers: u32::from(open), readers: 0 };
@@ -449,7 +449,11 @@ impl Cluster {
         volume.alone[peer] |=
             word.role == Role::Primary && (word.conn < ConnState::Connected || word.pdsk < DiskState::Inconsistent);
         let promoted = word.role == Role::Primary && old.is_none_or(|w| w.role == Role::Secondary);
-        if promoted && works_on_the_peers_copy(word) {
+        // A Primary's volume may come without data: its users have seen nothing before.
+        let without = |v: &crate::cluster::Volume| v.view.includes.iter().all(|count| *count == 0);
+        let came = self.setup.drawn.coming.keeps && word.role == Role::Primary && without(volume);
+        let came = came && !old.is_some_and(|w| w.disk == DiskState::UpToDate || works_on_the_peers_copy(w));
+        if (promoted || came) && works_on_the_peers_copy(word) {
             self.sees_the_peers_copy(n, peer, v);
         }
         let volume = &mut self.nodes[n].volumes[v];

@@ -90,6 +90,8 @@ pub(crate) enum Event {
     Established(u64, usize),
     /// One stream has ended some time ago: the link is down.
     LastWords(u64, usize),
+    /// A process that leaves has had its time.
+    Leave(usize, u32),
 }
 
 /// What a process learns.
@@ -136,6 +138,10 @@ pub(crate) struct Node {
     pub(crate) wants_open: bool,
     /// Disks that lie in a drawer, with what is known of them.
     pub(crate) taken_out: Vec<Volume>,
+    /// The process makes room for the next one.
+    pub(crate) leaving: Option<crate::coming::Leaving>,
+    /// What the last process has left to the next one.
+    pub(crate) inherited: Option<crate::coming::Inheritance>,
 }
 
 /// A volume on a node.
@@ -363,6 +369,11 @@ impl Cluster {
             Event::Meet(nodes) => self.meet(nodes),
             Event::Established(number, n) => self.established(number, n),
             Event::LastWords(number, n) => self.link_ended(number, n),
+            Event::Leave(n, life) => {
+                if self.nodes[n].life == life {
+                    self.go_on_leaving(n);
+                }
+            }
         }
     }
 
@@ -422,6 +433,8 @@ impl Node {
             last_result: None,
             wants_open: false,
             taken_out: Vec::new(),
+            leaving: None,
+            inherited: None,
         }
     }
 }
@@ -539,7 +552,7 @@ pub(crate) fn configuration(setup: &Setup, n: usize) -> ResourceConfig {
         disk_timeout: setup.disk_timeout,
         ..setup.drawn.nodes[n].disk(DiskConfig::default())
     };
-    let volumes = setup.volumes.iter().enumerate();
+    let volumes = setup.volumes.iter().enumerate().filter(|(i, _)| setup.has(n, *i));
     let volumes = volumes.map(|(i, v)| VolumeConfig { volume: volume_nr(i), disk: Some(disk(i, v)) }).collect();
     ResourceConfig {
         name: "r0".to_owned(),

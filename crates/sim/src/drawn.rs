@@ -2,6 +2,7 @@
 //! seeds draw stays as it is. The ends of each option's documented range (`docs/spec/config-and-cli.md` 2) are as
 //! likely as what lies between them.
 
+use crate::coming::Coming;
 use crate::plan::{Setup, Step, node_id, pick};
 use crate::widest::Widest;
 use units::{Duration, Instant, Rng};
@@ -36,6 +37,8 @@ pub struct Drawn {
     pub slower: Vec<(Duration, Duration)>,
     /// What seeds of the last range draw besides.
     pub widest: Widest,
+    /// What seeds with volumes that come and go have besides.
+    pub coming: Coming,
 }
 
 /// What may be unlike on the nodes.
@@ -109,6 +112,7 @@ impl Drawn {
             damage: 0,
             slower: vec![(Duration(0), Duration(0)); nodes],
             widest: Widest::default(),
+            coming: Coming::default(),
         }
     }
 

@@ -40,6 +40,11 @@ impl Reach {
         Reach { connected: vec![false; nodes], peers: vec![false; nodes], ..Reach::default() }
     }
 
+    /// Has this node's disk failed an operation since then?
+    pub(crate) fn has_erred_since(&self, moment: Moment) -> bool {
+        self.erred >= moment
+    }
+
     /// The node is in this state now, and towards each of these peers.
     pub(crate) fn note_words(&mut self, words: impl Iterator<Item = (usize, StateWord)>, now: Moment) {
         for (peer, word) in words {

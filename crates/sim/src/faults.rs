@@ -53,13 +53,16 @@ impl Cluster {
             Step::Command(n, command) => self.command(n, command),
             Step::Adjust(n, options) => self.adjust(n, *options),
             Step::Grow(n) => self.grow(n),
+            Step::Volume { node, volume, there } => self.configure_volume(node, volume, there),
         }
     }
 
     pub(crate) fn command(&mut self, n: usize, command: Command) {
-        if self.nodes[n].core.is_none() || !self.cluster_manager_allows(n, &command) {
+        let Some(core) = &self.nodes[n].core else { return };
+        if !self.cluster_manager_allows(n, &command) || self.lacks_volume(n, &command) {
             return;
         }
+        let there: Vec<bool> = (0..self.setup.volumes.len()).map(|v| core.state_word(volume_nr(v)).is_some()).collect();
         self.note_wish();
         self.note_by_hand(&command);
         match &command {
@@ -77,10 +80,12 @@ impl Cluster {
                 self.nodes.iter_mut().for_each(|node| node.volumes[usize::from(volume.0)].declared = true);
             }
             Command::Connect { discard_my_data: true, .. } => {
-                self.nodes[n].volumes.iter_mut().for_each(|v| v.worthless = true);
+                let volumes = self.nodes[n].volumes.iter_mut().zip(there).filter(|(_, there)| *there);
+                volumes.for_each(|(v, _)| v.worthless = true);
             }
             Command::Primary { force: true } => {
-                self.nodes[n].volumes.iter_mut().for_each(|v| v.declared = true);
+                let volumes = self.nodes[n].volumes.iter_mut().zip(there).filter(|(_, there)| *there);
+                volumes.for_each(|(v, _)| v.declared = true);
             }
             _ => {}
         }
@@ -131,11 +136,13 @@ impl Cluster {
         for peer in self.peers(n) {
             self.command(n, plain_connect(peer));
         }
+        self.inherit(n);
     }
 
     /// The process dies, or the whole machine.
     pub(crate) fn die(&mut self, n: usize, power: bool) {
         let now = self.tick();
+        self.bequeath(n, power);
         let node = &mut self.nodes[n];
         let was_running = node.core.take().is_some();
         if !was_running && !power {
@@ -169,6 +176,7 @@ impl Cluster {
                 self.close_link(n, peer, !power);
             }
         }
+        self.note_seen(n);
         for volume in &mut self.nodes[n].volumes {
             if let Some(includes) = volume.left_at.take() {
                 // The process had gone on without this disk, and only it knew: what comes up next is what the disk was.

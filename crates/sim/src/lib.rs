@@ -18,7 +18,8 @@
 //! (`drawn.rs`, 1,000,000), and more of them (`further.rs`, 2,000,000); payload that is
 //! damaged on its way, and two Primaries that are unlike and write to the same places (`unlike.rs`, 3,000,000);
 //! DRBD 9's dialect (`nine.rs`, 4,000,000), more than two nodes that speak it (`many.rs`, 5,000,000), small worlds of
-//! three (`worlds.rs`, 5,700,000), and what else three nodes may have (`widest.rs`, 5,800,000).
+//! three (`worlds.rs`, 5,700,000), what else three nodes may have (`widest.rs`, 5,800,000), and volumes that come and
+//! go on two and three (`coming.rs`, 5,900,000).
 //!
 //! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
 //! the write that they come from.
@@ -32,6 +33,7 @@ mod checks;
 mod clocks;
 mod cluster;
 mod codec;
+mod coming;
 mod damage;
 mod disk;
 mod drawing;
@@ -68,6 +70,7 @@ mod widest;
 mod worlds;
 
 pub use campaign::{BAD_CALL, BROKEN, Campaign, Coverage, FAILED};
+pub use coming::Coming;
 pub use disk::DiskFaults;
 pub use drawn::{Drawn, NodeOptions};
 pub use extras::Extras;

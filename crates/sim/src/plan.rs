@@ -195,6 +195,15 @@ pub enum Step {
     Adjust(usize, Box<NodeOptions>),
     /// `size` is of the past, and this node is told to grow.
     Grow(usize),
+    /// A volume comes into a node's configuration, or goes, and it is told to `adjust`.
+    Volume {
+        /// Whose.
+        node: usize,
+        /// Its index.
+        volume: usize,
+        /// It comes.
+        there: bool,
+    },
 }
 
 /// How likely each kind of step is in a run.
@@ -222,6 +231,9 @@ impl Plan {
     pub fn draw(seed: u64) -> Plan {
         if (crate::worlds::WORLDS..crate::worlds::END).contains(&seed) {
             return crate::worlds::draw(seed);
+        }
+        if seed >= crate::coming::COMING {
+            return crate::coming::draw(seed);
         }
         if seed >= crate::many::MANY {
             return crate::many::draw(seed);

@@ -40,6 +40,7 @@ impl Cluster {
             self.observe(n, &core);
             self.schedule_timer(n, &core);
             self.nodes[n].core = Some(core);
+            self.go_on_leaving(n);
         } else {
             let (_, power) = self.nodes[n].dies_after.take().unwrap_or_default();
             self.trace.note(self.now, || format!("n{n} dies in the middle of a turn (power: {power})"));
@@ -209,7 +210,11 @@ impl Cluster {
                 let command = node.commands.remove(&id);
                 let command = command.ok_or_else(|| format!("command {id} ended twice or was never given"))?;
                 let done = result.is_ok();
-                node.last_result = Some((self.now, result));
+                self.note_command_done(n, id, &result);
+                self.nodes[n].last_result = Some((self.now, result));
+                if matches!(command, urbd_core::Command::PrimaryAgain(..)) {
+                    self.note_primary_again(n, done);
+                }
                 if done {
                     self.has_done(n, &command);
                 }
@@ -234,7 +239,10 @@ impl Cluster {
                     self.noticed(n, usize::from(volume.0), &notice);
                 }
             }
-            Effect::Stopped => self.nodes[n].paused = false,
+            Effect::Stopped => {
+                self.nodes[n].paused = false;
+                self.note_stopped(n);
+            }
         }
         Ok(())
     }

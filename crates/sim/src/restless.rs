@@ -117,6 +117,7 @@ fn name(event: &Event) -> String {
         Event::Fence(n, ..) => format!("fencing by node {n}"),
         Event::Stream(_, n, _) => format!("packets of node {n}"),
         Event::Meet(_) | Event::Established(..) | Event::LastWords(..) => "connections".to_owned(),
+        Event::Leave(n, _) => format!("node {n} leaving"),
     }
 }
 

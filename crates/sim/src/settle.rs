@@ -34,7 +34,7 @@ impl Cluster {
             let volumes = 0..self.setup.volumes.len();
             let clean = |v: usize| (0..self.nodes.len()).all(|n| self.unequal_blocks(n, v) == 0);
             let busy = self.nodes.iter().any(|n| !n.requests.is_empty() || !n.commands.is_empty());
-            let busy = busy || self.handlers.any();
+            let busy = busy || self.handlers.any() || self.nodes.iter().any(|n| n.leaving.is_some());
             if !busy && volumes.clone().all(|v| self.is_settled(v) && clean(v)) {
                 if self.setup.extras.rot && !self.verified {
                     self.find_rot();
@@ -173,6 +173,7 @@ impl Cluster {
     /// What an operator would do now.
     fn operate(&mut self, round: u32) {
         self.end_handlers();
+        self.complete_volumes(round);
         for n in 0..self.nodes.len() {
             self.start(n);
             for v in 0..self.setup.volumes.len() {

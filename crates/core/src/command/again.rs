@@ -12,9 +12,9 @@
 
 use super::{Promotion, Stage, Waiting};
 use crate::Resource;
-use crate::api::{CommandError, ConnectionState, Severity};
+use crate::api::{CommandError, ConnectionState, Inherited, Severity};
 use crate::decide::StateChangeResult as Code;
-use crate::decide::state::{Replication, VolumeState};
+use crate::decide::state::Replication;
 use crate::liveness::failure;
 use crate::members::Volumes;
 use units::{Duration, Generation, Instant, NodeId, NodeMask, VolumeNr};
@@ -28,16 +28,22 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct Again {
     /// The command that ends when it comes true, or cannot.
     id: u64,
-    /// The peers that the previous process was connected with, if it has said so.
-    beside: Option<NodeMask>,
+    inherited: Inherited,
     since: Instant,
     stage: Progress,
-    /// What each volume's disk was when it was attached.
-    found: Option<Volumes<DiskState>>,
+    /// What each volume's disk was when it was attached, as far as that is over.
+    found: Volumes<Option<Found>>,
     /// The administrator does not want to wait for the peer.
     resumed: bool,
     /// Why it was refused the last time.
     told: Option<i32>,
+}
+
+/// What a volume's disk was when it was attached, and of which generation.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    disk: DiskState,
+    generation: Option<Generation>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,26 +60,29 @@ enum Progress {
 type Look = (bool, DiskState, DiskState, Role);
 
 impl Resource {
-    /// `beside`: the peers that the previous process was connected with, if that is known. `without_disk`: volumes
-    /// whose own disk is too old for the users, whoever attaches it, and whatever its metadata say.
-    pub(super) fn primary_again(&mut self, id: u64, beside: Option<NodeMask>, without_disk: &[VolumeNr]) {
-        for d in without_disk.iter().copied() {
+    pub(super) fn primary_again(&mut self, id: u64, inherited: Inherited) {
+        for d in inherited.without_disk.iter().copied() {
             if self.devices.contains(d) {
                 self.devices[d].outrun |= self.state.disk(d) < DiskState::Inconsistent;
             }
         }
         let (since, stage) = (self.now, Progress::Waiting);
-        self.again = Some(Again { id, beside, since, stage, found: None, resumed: false, told: None });
+        let found = self.devices.ids().map(|d| (d, None)).collect();
+        self.again = Some(Again { id, inherited, since, stage, found, resumed: false, told: None });
     }
 
     /// Does what is due about it.
     pub(crate) fn pump_again(&mut self) {
+        self.note_found();
         let Some(again) = &self.again else { return };
         let (id, stage) = (again.id, again.stage.clone());
         if self.state.is_primary() && stage != Progress::Asking {
             // An administrator has made it so.
             self.again = None;
             return self.end(Some(id), Ok(()));
+        }
+        if let Some(d) = self.being_replaced().filter(|_| stage != Progress::Asking) {
+            return self.has_been_replaced(id, d);
         }
         match stage {
             Progress::Asking => {}
@@ -106,42 +115,59 @@ impl Resource {
         self.again = None;
     }
 
-    /// Has nobody used this volume yet? It was added to the resource, and has no data. Nothing waits for it.
+    /// Has nobody used this volume yet? It was added to the resource, and has no data, or what it holds was not in use
+    /// here. Nothing waits for it.
     pub(super) fn is_untouched(&self, d: VolumeNr) -> bool {
+        let Some(again) = &self.again else { return false };
         let current = self.devices[d].backing.as_ref().map(|b| b.md.current);
-        self.again.is_some() && current.is_some_and(|current| current.same(Generation::JUST_CREATED))
+        again.inherited.came.contains(&d) || current.is_some_and(|current| current.same(Generation::JUST_CREATED))
+    }
+
+    fn note_found(&mut self) {
+        let Some(again) = &mut self.again else { return };
+        for d in again.found.ids().filter(|d| self.devices[*d].attaching.is_none()) {
+            let (dev, disk) = (&self.devices[d], self.state.disk(d));
+            let disk = if disk == DiskState::Negotiating { dev.attach_state } else { disk };
+            let generation = dev.backing.as_ref().map(|b| b.md.current);
+            again.found[d].get_or_insert(Found { disk, generation });
+        }
+    }
+
+    /// The volume whose copy was in use here, and is being replaced by other data. Among several peers that may be over
+    /// before all of them have been heard of.
+    fn being_replaced(&self) -> Option<VolumeNr> {
+        self.devices.ids().find(|d| self.source(*d).is_some() && self.was_replaced(*d))
+    }
+
+    fn has_been_replaced(&mut self, id: u64, d: VolumeNr) {
+        let text = "the peer went on as Primary while this node's process was away: its data is newer than what \
+                    applications here have seen; their I/O fails. Unmount, and use the peer";
+        self.note(Severity::Error, Some(d), None, "replaced-meanwhile", text);
+        self.again = None;
+        self.end(Some(id), Err(failure(Code::TwoPrimaries.code(), text)));
     }
 
     fn try_again(&mut self, id: u64) {
-        let attaching = |d: &crate::device::Device| d.attaching.is_some();
-        if self.devices.values().any(attaching) {
+        if self.devices.values().any(|d| d.attaching.is_some()) {
             return;
         }
-        let found = |(d, v): (VolumeNr, &VolumeState)| match v.disk {
-            DiskState::Negotiating => (d, self.devices[d].attach_state),
-            disk => (d, disk),
-        };
-        let states: Volumes<DiskState> = self.state.volumes.iter().map(found).collect();
         let (noted, patience) = (self.left_beside(), self.patience_with_peers());
         let Some(again) = &mut self.again else { return };
-        let found = again.found.get_or_insert(states).clone();
         let resumed = again.resumed;
-        let beside = again.beside.or(noted);
+        let beside = again.inherited.beside.or(noted);
         let over = resumed || self.now >= again.since + patience;
         if self.peer_is_awaited(|i| !over && beside.is_none_or(|beside| beside.contains(i))) {
             return;
         }
-        if let Some(d) = self.devices.ids().find(|d| self.was_replaced(*d, found[*d])) {
-            let text = "the peer went on as Primary while this node's process was away: its data is newer than what \
-                        applications here have seen; their I/O fails. Unmount, and use the peer";
-            self.note(Severity::Error, Some(d), None, "replaced-meanwhile", text);
-            self.again = None;
-            return self.end(Some(id), Err(failure(Code::TwoPrimaries.code(), text)));
+        if let Some(d) = self.devices.ids().find(|d| self.was_replaced(*d)) {
+            return self.has_been_replaced(id, d);
         }
         if let Some(again) = &mut self.again {
             again.stage = Progress::Asking;
         }
-        let good = |d: VolumeNr| found[d] >= DiskState::Consistent || self.is_untouched(d);
+        let good = |d: VolumeNr| {
+            self.found(d).is_some_and(|found| found.disk >= DiskState::Consistent) || self.is_untouched(d)
+        };
         let force = resumed && self.devices.ids().all(good);
         self.wait_for(id, Waiting::Promote { promotion: Promotion::new(force), stage: Stage::Ask });
     }
@@ -200,20 +226,52 @@ impl Resource {
         self.connections.values().map(|c| c.cfg.timeout).max().unwrap_or(Duration(0))
     }
 
-    /// Has another node's data taken the place of what was good here?
-    fn was_replaced(&self, d: VolumeNr, found: DiskState) -> bool {
+    /// From whom a volume's copy is being replaced.
+    fn source(&self, d: VolumeNr) -> Option<NodeId> {
         use Replication::{PausedSyncT, StartingSyncT, SyncTarget, WFBitMapT, WFSyncUUID};
         let target = |repl| matches!(repl, WFBitMapT | StartingSyncT | WFSyncUUID | SyncTarget | PausedSyncT);
-        let source = self.state.pairs(d).find(|(_, pair)| target(pair.replication)).map(|(i, _)| i);
-        let bad = matches!(self.state.disk(d), DiskState::Inconsistent | DiskState::Outdated);
-        found >= DiskState::Consistent && source.map_or(bad, |i| !self.peer_has_generation(i, d))
+        self.state.pairs(d).find(|(_, pair)| target(pair.replication)).map(|(i, _)| i)
+    }
+
+    fn found(&self, d: VolumeNr) -> Option<Found> {
+        self.again.as_ref().and_then(|again| again.found[d])
+    }
+
+    /// Has another node's data taken the place of what was in use here? Users of a copy that was not good have seen
+    /// the peer's, which goes on from it. One that is Outdated was good while they used it, unless they did without it.
+    fn was_replaced(&self, d: VolumeNr) -> bool {
+        let Some((again, found)) = self.again.as_ref().zip(self.found(d)) else { return false };
+        if again.inherited.came.contains(&d) {
+            return false;
+        }
+        let good = found.disk >= DiskState::Consistent;
+        let used = good || found.disk == DiskState::Outdated && !again.inherited.without_disk.contains(&d);
+        match (self.source(d), self.state.disk(d)) {
+            (Some(i), _) if used => !self.peer_has_generation(i, d, found),
+            (Some(i), _) => !self.peer_follows(i, d),
+            (None, DiskState::Inconsistent | DiskState::Outdated) => good,
+            // It was given up: users would go on with a peer's.
+            (None, DiskState::Diskless | DiskState::Failed | DiskState::Detaching) => {
+                used && self.state.good_peers(d).any(|i| !self.peer_has_generation(i, d, found))
+            }
+            _ => false,
+        }
+    }
+
+    /// Is this node's generation one that the peer's data comes from?
+    fn peer_follows(&self, i: NodeId, d: VolumeNr) -> bool {
+        let Some(own) = self.devices[d].backing.as_ref().map(|b| b.md.current) else { return true };
+        let pd = &self.connections[i].peer_devices[d];
+        let of84 = pd.uuids.iter().flat_map(|told| told.history.into_iter().chain([told.current, told.bitmap]));
+        let of9 = pd.uuids110.iter().flat_map(|told| told.history.iter().chain(&told.bitmaps).copied());
+        own.same(Generation::JUST_CREATED) || of84.chain(of9).any(|generation| generation.same(own))
     }
 
     /// Does the peer have this node's generation? Then nobody has gone on alone: what a crash has left different is
     /// copied from who has not crashed, as 9's dialect does it (5.8, A10), and what waits here is written again.
-    fn peer_has_generation(&self, i: NodeId, d: VolumeNr) -> bool {
+    fn peer_has_generation(&self, i: NodeId, d: VolumeNr, found: Found) -> bool {
         let theirs = self.connections[i].peer_devices[d].uuids.map(|told| told.current);
-        let own = self.devices[d].backing.as_ref().map(|b| b.md.current);
+        let own = self.devices[d].backing.as_ref().map(|b| b.md.current).or(found.generation);
         own.zip(theirs).is_some_and(|(own, theirs)| own.same(theirs))
     }
 

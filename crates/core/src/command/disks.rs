@@ -18,9 +18,9 @@ pub(crate) const KEEPS_BITMAP: u32 = 120;
 /// What copies marked blocks by itself has ids of its own, from here down by volume; nobody is told of their end.
 const UNATTENDED: u64 = u64::MAX - 1024;
 
-/// Is this the id of what copies marked blocks by itself?
+/// Is this the id of what copies marked blocks by itself, or (above those) of what goes on of a command that has ended?
 pub(super) fn is_unattended(id: u64) -> bool {
-    (UNATTENDED - u64::from(u16::MAX)..=UNATTENDED).contains(&id)
+    id >= UNATTENDED - u64::from(u16::MAX)
 }
 
 impl Resource {

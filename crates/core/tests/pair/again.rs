@@ -2,7 +2,7 @@
 
 use crate::rig::{Pair, Shape, VOLUME};
 use units::{Duration, NodeMask};
-use urbd_core::{Access, Command, Effect, Resource, ResourceConfig};
+use urbd_core::{Access, Command, Effect, Inherited, Resource, ResourceConfig};
 use wire::{ConnState, DiskState, Role};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -25,6 +25,10 @@ fn kill(pair: &mut Pair) {
 
 /// It is killed; the next one attaches, and wants to be Primary again. `alone`: as one that had no peer.
 fn restart(pair: &mut Pair, alone: bool) {
+    restart_with(pair, Inherited { beside: alone.then(NodeMask::default), ..Inherited::default() });
+}
+
+fn restart_with(pair: &mut Pair, inherited: Inherited) {
     kill(pair);
     let now = pair.now;
     let node = &mut pair.nodes[0];
@@ -33,8 +37,7 @@ fn restart(pair: &mut Pair, alone: bool) {
     let (peer, discard_my_data, tentative) = (node.peer, false, false);
     node.core.on_command(now, 1, Command::Attach { volume: VOLUME });
     node.core.on_command(now, 2, Command::Connect { peer, discard_my_data, tentative });
-    let beside = alone.then(NodeMask::default);
-    node.core.on_command(now, 3, Command::PrimaryAgain(beside, Vec::new()));
+    node.core.on_command(now, 3, Command::PrimaryAgain(inherited));
     pair.run(100);
 }
 
@@ -123,6 +126,24 @@ fn if_the_peer_was_primary_meanwhile_it_fails() {
     assert_eq!(role(&pair, 0), Role::Secondary, "nor later");
 }
 
+/// What a volume holds that has come to the resource was not in use, and no reason to let other volumes' I/O fail.
+#[test]
+fn a_volume_that_has_come_may_be_old() {
+    let mut pair = written(|_| {});
+    kill(&mut pair);
+    pair.command(1, Command::Primary { force: false });
+    pair.run(100);
+    pair.write_on(1, 3);
+    pair.run(100);
+    pair.command(1, Command::Secondary { force: false });
+    pair.run(100);
+    restart_with(&mut pair, Inherited { came: vec![VOLUME], ..Inherited::default() });
+    pair.link();
+    pair.until(MINUTE, |p| role(p, 0) == Role::Primary);
+    pair.until(MINUTE, |p| p.states() == [ConnState::Connected; 2]);
+    assert!(!failed(&pair));
+}
+
 /// In 9's dialect the copy of who has not crashed is the better one of two of one generation (5.8, A10): that is no
 /// other one's data. What another Primary has written is.
 #[test]
@@ -166,7 +187,11 @@ fn nobody_goes_on_with_a_disk_that_was_given_up_before() {
     node.answers = Some(Vec::new());
     node.told = true;
     let (peer, beside) = (node.peer, Some(NodeMask::default()));
-    node.core.on_command(now, 1, Command::PrimaryAgain(beside, vec![VOLUME]));
+    node.core.on_command(
+        now,
+        1,
+        Command::PrimaryAgain(Inherited { beside, without_disk: vec![VOLUME], ..Inherited::default() }),
+    );
     pair.run(100);
     pair.command(0, Command::Attach { volume: VOLUME });
     pair.run(100);
@@ -226,7 +251,7 @@ fn the_device_is_announced_when_it_may_be_used() {
     let mut core = Resource::new(Pair::new(true).nodes[0].cfg.clone(), 5);
     let now = units::Instant(1);
     let beside = Some(NodeMask::default());
-    core.on_command(now, 1, Command::PrimaryAgain(beside, Vec::new()));
+    core.on_command(now, 1, Command::PrimaryAgain(Inherited { beside, ..Inherited::default() }));
     core.on_turn_end(now);
     let effects: Vec<Effect> = std::iter::from_fn(|| core.poll_effect()).collect();
     let usable = |e: &Effect| matches!(e, Effect::Device { access: Access::ReadWrite, .. });

@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use units::{Duration, Instant, NodeMask, VolumeNr};
-use urbd_core::{Command, CommandError, ConnectionState, Openers};
+use urbd_core::{Command, CommandError, ConnectionState, Inherited, Openers};
 
 /// How long a process that leaves may take to answer what it has, and to tell its peers.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -42,6 +42,8 @@ pub(super) struct Handover {
     /// Volumes that this Primary, or the last process, uses without their disk: the next one must not attach it, as the
     /// peer's data is newer by what was written since.
     detached: BTreeSet<VolumeNr>,
+    /// Volumes that the last process did not have.
+    came: Vec<VolumeNr>,
     /// The core's name for the wish to be Primary again.
     wish: Option<u64>,
     leaving: Option<Leaving>,
@@ -100,6 +102,13 @@ pub(super) fn check(claim: Claim, local: &LocalResource) -> Result<Claim, Error>
     Ok(claim)
 }
 
+/// The volumes that have come to the resource since applications use its devices.
+pub(super) fn came(claim: &Claim, local: &LocalResource) -> Vec<VolumeNr> {
+    let used = claim.devices();
+    let came = local.volumes.iter().map(|v| v.nr).filter(|volume| !used.contains(volume));
+    if used.is_empty() { Vec::new() } else { came.collect() }
+}
+
 /// The socket for a volume's NBD clients, if one was left.
 pub(super) fn take_listener(left: &mut Vec<(Place, OwnedFd)>, volume: VolumeNr) -> Option<OwnedFd> {
     let place = listener(volume);
@@ -112,15 +121,21 @@ fn listener(volume: VolumeNr) -> Place {
 }
 
 impl Handover {
-    /// `left`: what the last process left besides devices and sockets.
-    pub(super) fn new(keeper: Keeper, command: Option<KeeperCommand>, left: &[(Place, OwnedFd)]) -> Handover {
+    /// `left`: what the last process left besides devices and sockets. `came`: volumes that it did not have.
+    pub(super) fn new(
+        keeper: Keeper,
+        command: Option<KeeperCommand>,
+        left: &[(Place, OwnedFd)],
+        came: Vec<VolumeNr>,
+    ) -> Handover {
         let has = |place: Place| left.iter().any(|(other, _)| *other == place);
         let noted = [PRIMARY, PROMOTED].into_iter().find(|place| has(*place));
         let beside = claim::was_beside(left);
         let volumes = left.iter().filter_map(|(place, _)| place.number.checked_sub(DETACHED).map(|n| (place.kind, n)));
         let notes = volumes.filter(|(kind, number)| *kind == Kind::Note && *number <= u32::from(u16::MAX));
         let detached = notes.map(|(_, number)| VolumeNr(number as u16)).collect();
-        Handover { noted, keeper, command, watched: None, retry: None, beside, detached, wish: None, leaving: None }
+        let (watched, retry, wish, leaving) = (None, None, None, None);
+        Handover { noted, keeper, command, watched, retry, beside, detached, came, wish, leaving }
     }
 
     /// Has the last process used the volume without its disk?
@@ -276,8 +291,10 @@ impl Runner {
         );
         let (id, beside) = (self.commands.name(), self.handover.beside);
         let without_disk = self.handover.detached.iter().copied().collect();
+        let came = self.handover.came.clone();
         self.handover.wish = Some(id);
-        self.tell(|core, now| core.on_command(now, id, Command::PrimaryAgain(beside, without_disk)));
+        let inherited = Inherited { beside, without_disk, came };
+        self.tell(|core, now| core.on_command(now, id, Command::PrimaryAgain(inherited)));
     }
 
     pub(super) fn is_wish(&self, id: u64) -> bool {
