@@ -68,7 +68,10 @@ struct Begins {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Preparation {
     AsIs,
+    /// Everything is to come from the peer.
     Set,
+    /// Everything goes to the peer.
+    SetForTarget,
     Clear,
 }
 
@@ -76,9 +79,8 @@ impl Preparation {
     fn of(strategy: Strategy) -> Preparation {
         match strategy {
             // What another node lacks is not known to be what the peer lacks: all of it is copied.
-            Strategy::SourceSetBitmap | Strategy::SourceCopyOtherBitmap(_) | Strategy::TargetSetBitmap => {
-                Preparation::Set
-            }
+            Strategy::SourceSetBitmap | Strategy::SourceCopyOtherBitmap(_) => Preparation::SetForTarget,
+            Strategy::TargetSetBitmap => Preparation::Set,
             Strategy::TargetClearBitmap => Preparation::Clear,
             _ => Preparation::AsIs,
         }
@@ -654,8 +656,24 @@ impl Resource {
     fn prepare_bitmap(&mut self, i: NodeId, d: VolumeNr, what: Preparation) {
         let slot = self.slot(i, d);
         if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot).filter(|_| what != Preparation::AsIs) {
-            b.fill(slot, what == Preparation::Set);
+            b.fill(slot, what != Preparation::Clear);
             self.write_bitmap(d);
+        }
+        if what == Preparation::SetForTarget {
+            self.counts_from_target(i, d);
+        }
+    }
+
+    /// All is copied to a peer: from now on this node knows of each block whether the peer has it, so that a resync that
+    /// is interrupted goes on, and does not begin anew (5.8.1, step 15). What a target says is its source's generation.
+    fn counts_from_target(&mut self, i: NodeId, d: VolumeNr) {
+        let (Some(theirs), position) = (self.current_of(i, d), self.own_position()) else { return };
+        let owner = self.slot_owner(i, d);
+        let Some((b, node)) = self.devices[d].backing.as_mut().zip(NodeId::new(owner as u8)) else { return };
+        let real = |g: Generation| !g.is_none() && !g.same(Generation::JUST_CREATED);
+        if real(b.md.current) && real(theirs) && !theirs.same(b.md.current) {
+            b.md.set_bitmap_uuid(node, theirs.base(), position);
+            self.generation_changed(d);
         }
     }
 
