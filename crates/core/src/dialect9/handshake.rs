@@ -665,8 +665,9 @@ impl Resource {
     }
 
     /// All is copied to a peer: from now on this node knows of each block whether the peer has it, so that a resync
-    /// that is interrupted goes on, and does not begin anew (5.8.1, step 15). Only of a generation that is older than this
-    /// node's anyhow: of one that has parted from it, and is given up at the peer, a third node may have a good copy.
+    /// that is interrupted goes on, and does not begin anew (5.8.1, step 15). Only of a generation that is older than
+    /// this node's anyhow: of one that has parted from it, and is given up at the peer, a third node may have a good
+    /// copy.
     fn counts_from_target(&mut self, i: NodeId, d: VolumeNr) {
         let (Some(theirs), position) = (self.current_of(i, d), self.own_position()) else { return };
         let owner = self.slot_owner(i, d);
