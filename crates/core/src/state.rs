@@ -392,9 +392,7 @@ impl Resource {
             // It brings what was refused, and until its end the target is no good copy.
             self.devices[d].peer_refused = false;
             self.start_resync(i, d);
-            let rs = &mut self.connections[i].peer_devices[d].resync;
-            (rs.known, rs.of_growth) =
-                (was == Replication::WFBitMapS, was == Replication::Established && is.is_target());
+            self.connections[i].peer_devices[d].resync.known = was == Replication::WFBitMapS;
             self.resync_began(i, d, is.is_source());
         }
         let pd = &mut self.connections[i].peer_devices[d];

@@ -22,6 +22,8 @@ const MORE: u64 = 5_500_000;
 /// Seeds from here on have three nodes again, unlike options, which are changed while all goes on, and copies that go,
 /// come and are declared good more often.
 const WIDER: u64 = 5_600_000;
+/// Seeds from here on have four nodes, or five, and any of them are parted from the others.
+pub(crate) const PARTITIONS: u64 = 5_990_000;
 /// The oldest version of the dialect.
 const OLDEST: u32 = 118;
 
@@ -40,6 +42,7 @@ struct Mix {
     forced: u64,
     calm: u64,
     copies: u64,
+    partitions: u64,
 }
 
 impl Mix {
@@ -59,6 +62,7 @@ impl Mix {
             forced: some(1),
             calm: 1,
             copies: if (COPIES..MORE).contains(&seed) { 1 + rng.below(10) } else { 0 },
+            partitions: if seed >= PARTITIONS { 4 + rng.below(20) } else { 0 },
         }
     }
 
@@ -74,23 +78,24 @@ impl Mix {
 /// The plan of a seed of this range.
 pub(crate) fn draw(seed: u64) -> Plan {
     let mut rng = Rng::new(seed ^ 0x6d61_6e79);
-    let nodes = if !(MORE..WIDER).contains(&seed) { 3 } else { 4 + rng.below(2) as usize };
+    let nodes = if (MORE..WIDER).contains(&seed) || seed >= PARTITIONS { 4 + rng.below(2) as usize } else { 3 };
     let mut setup = setup(&mut rng, nodes);
     let mut mix = Mix::draw(&mut rng, seed);
-    if seed >= WIDER {
+    let (wider, widest) = ((WIDER..PARTITIONS).contains(&seed), (WIDEST..PARTITIONS).contains(&seed));
+    if wider {
         mix.widen(&mut rng);
         Drawn::draw(seed, &mut setup);
     }
-    if seed >= WIDEST {
+    if widest {
         widest::draw(seed, &mut setup);
     }
     let mut drawing = Drawing::new(rng, mix, setup);
     drawing.prologue();
     drawing.body();
     let Drawing { setup, mut steps, .. } = drawing;
-    if seed >= WIDEST {
+    if widest {
         widest::add_steps(seed, &setup, &mut steps);
-    } else if seed >= WIDER {
+    } else if wider {
         add_adjusts(seed, &setup, &mut steps);
     }
     steps.sort_by_key(|(at, _)| *at);
@@ -165,8 +170,20 @@ impl Drawing<Mix> {
     fn step(&mut self) {
         let m = &self.mix;
         let weights = [
-            m.io, m.crash, m.power, m.pause, m.cut, m.reset, m.disk, m.roles, m.links, m.disks, m.forced, m.calm,
+            m.io,
+            m.crash,
+            m.power,
+            m.pause,
+            m.cut,
+            m.reset,
+            m.disk,
+            m.roles,
+            m.links,
+            m.disks,
+            m.forced,
+            m.calm,
             m.copies,
+            m.partitions,
         ];
         match self.kind(&weights) {
             0 => self.io(false),
@@ -181,7 +198,8 @@ impl Drawing<Mix> {
             9 => self.disk_command(),
             10 => self.force(),
             11 => self.calm(),
-            _ => self.copies(),
+            12 => self.copies(),
+            _ => self.partition(),
         }
     }
 
@@ -219,6 +237,21 @@ impl Drawing<Mix> {
                 self.later(Duration::from_secs(30), Step::HealLink(from, to));
                 self.later(Duration::from_secs(30), Step::HealLink(to, from));
             }
+        }
+    }
+
+    /// Some nodes are parted from all others, for a while. One may die meanwhile, and be followed on either side.
+    fn partition(&mut self) {
+        let nodes = self.setup.nodes();
+        let here: Vec<bool> = (0..nodes).map(|_| self.rng.chance(1, 2)).collect();
+        let wait = Duration::from_millis(100 + self.rng.below(8000));
+        for (from, to) in (0..nodes).flat_map(|a| (0..nodes).map(move |b| (a, b))).filter(|(a, b)| here[*a] != here[*b])
+        {
+            self.push(Step::CutLink(from, to));
+            self.steps.push((self.now + wait, Step::HealLink(from, to)));
+        }
+        if self.rng.chance(1, 3) {
+            self.crash(false);
         }
     }
 

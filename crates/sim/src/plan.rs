@@ -232,7 +232,7 @@ impl Plan {
         if (crate::worlds::WORLDS..crate::worlds::END).contains(&seed) {
             return crate::worlds::draw(seed);
         }
-        if seed >= crate::coming::COMING {
+        if (crate::coming::COMING..crate::many::PARTITIONS).contains(&seed) {
             return crate::coming::draw(seed);
         }
         if seed >= crate::many::MANY {

@@ -167,6 +167,12 @@ impl Side<'_> {
         self.uuids.tracked.into_iter().find(|node| *node != but && same(self.slot(*node), generation))
     }
 
+    /// Do its slots say that another node's data is older than its own?
+    fn is_newer_than(&self, other: &Side<'_>) -> bool {
+        let theirs = other.uuids.current;
+        same(self.slot(other.node), theirs) || self.slot_of(theirs, other.node).is_some()
+    }
+
     fn remembers(&self, generation: Generation) -> bool {
         self.uuids.history.iter().any(|past| same(*past, generation))
     }
@@ -254,6 +260,10 @@ fn has_bits(input: &Input<'_>) -> bool {
 fn different_generations(me: &Side<'_>, peer: &Side<'_>) -> Comparison {
     use Strategy as S;
     let (mine, theirs) = (me.uuids.current, peer.uuids.current);
+    if me.is_newer_than(peer) && peer.is_newer_than(me) {
+        // By the rules that follow each would be the target of the other one.
+        return by(Reason::CircularGenerations, S::SplitBrainDisconnect);
+    }
     if same(peer.slot(me.node), mine) {
         return by(Reason::BitmapPeer, S::TargetUseBitmap);
     }

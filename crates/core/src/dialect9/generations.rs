@@ -276,10 +276,9 @@ impl Resource {
             .pairs(d)
             .any(|(_, pair)| pair.replication.is_target() || pair.replication == Replication::Behind);
         if behind {
-            // With what was added to a device its source begins one that counts this node in.
-            let rs = &mut self.connections[i].peer_devices[d].resync;
-            if std::mem::take(&mut rs.of_growth) && !weak.contains(self.cfg.node) {
-                rs.peer_current = Some(current);
+            // A source that counts this node in sends it, or marks for it, all that it writes in that generation.
+            if !weak.contains(self.cfg.node) {
+                self.connections[i].peer_devices[d].resync.peer_current = Some(current);
             }
             return;
         }

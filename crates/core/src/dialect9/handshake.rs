@@ -68,18 +68,20 @@ struct Begins {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Preparation {
     AsIs,
+    /// Everything is to come from the peer.
     Set,
-    Clear,
+    /// Everything goes to the peer.
+    SetForTarget,
 }
 
 impl Preparation {
     fn of(strategy: Strategy) -> Preparation {
         match strategy {
             // What another node lacks is not known to be what the peer lacks: all of it is copied.
-            Strategy::SourceSetBitmap | Strategy::SourceCopyOtherBitmap(_) | Strategy::TargetSetBitmap => {
-                Preparation::Set
-            }
-            Strategy::TargetClearBitmap => Preparation::Clear,
+            Strategy::SourceSetBitmap | Strategy::SourceCopyOtherBitmap(_) => Preparation::SetForTarget,
+            Strategy::TargetSetBitmap => Preparation::Set,
+            // Nor is what this node has marked cleared before the peer's bitmap is here: the peer may refuse, or be
+            // lost, and what a third node has brought since is marked here alone.
             _ => Preparation::AsIs,
         }
     }
@@ -654,8 +656,27 @@ impl Resource {
     fn prepare_bitmap(&mut self, i: NodeId, d: VolumeNr, what: Preparation) {
         let slot = self.slot(i, d);
         if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot).filter(|_| what != Preparation::AsIs) {
-            b.fill(slot, what == Preparation::Set);
+            b.fill(slot, true);
             self.write_bitmap(d);
+        }
+        if what == Preparation::SetForTarget {
+            self.counts_from_target(i, d);
+        }
+    }
+
+    /// All is copied to a peer: from now on this node knows of each block whether the peer has it, so that a resync
+    /// that is interrupted goes on, and does not begin anew (5.8.1, step 15). Only of a generation that is older than
+    /// this node's anyhow: of one that has parted from it, and is given up at the peer, a third node may have a good
+    /// copy.
+    fn counts_from_target(&mut self, i: NodeId, d: VolumeNr) {
+        let (Some(theirs), position) = (self.current_of(i, d), self.own_position()) else { return };
+        let owner = self.slot_owner(i, d);
+        let Some((b, node)) = self.devices[d].backing.as_mut().zip(NodeId::new(owner as u8)) else { return };
+        let mut past = b.md.history.iter().copied().chain(b.md.peers.iter().map(|record| record.bitmap_uuid));
+        let older = !theirs.is_none() && !theirs.same(b.md.current) && past.any(|g| g.same(theirs));
+        if older {
+            b.md.set_bitmap_uuid(node, theirs.base(), position);
+            self.generation_changed(d);
         }
     }
 

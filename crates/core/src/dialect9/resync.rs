@@ -20,7 +20,7 @@ use wire::{
 /// From this version on a request has a name of its own.
 const NAMES: u32 = 122;
 /// From this version on a Primary is asked for what it has not announced.
-const FLUSHES: u32 = 123;
+pub(super) const FLUSHES: u32 = 123;
 
 /// How far a target is that has copied everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +33,17 @@ pub(crate) enum LastPass {
     /// What is written is sent, and this Primary has said of all its writes who has them. When nothing is left now the
     /// resync is over.
     Begun(Option<NodeId>),
+}
+
+impl LastPass {
+    /// Is, or was, this Primary asked?
+    pub(super) fn asks(self, i: NodeId) -> bool {
+        match self {
+            LastPass::Ahead => false,
+            LastPass::Flushing(asked) => asked.primary == i,
+            LastPass::Begun(primary) => primary == Some(i),
+        }
+    }
 }
 
 /// What a target waits for.
@@ -268,6 +279,7 @@ impl Resource {
             return true;
         }
         match self.connections[i].peer_devices[d].resync.last_pass {
+            LastPass::Begun(_) if self.asks_once_more(i, d) => self.begin_last_pass(i, d),
             LastPass::Begun(_) => true,
             LastPass::Flushing(asked) => {
                 let over = self.good_witnesses(asked.primary).and(asked.waits).is_empty();
@@ -420,6 +432,10 @@ impl Resource {
         if failed == 0 && self.lets_primary_end(i, d) {
             self.report_end(i, d, failed);
             return self.happened(Set::Replication(i, d, Replication::Established));
+        }
+        if failed == 0 && self.asks_once_more(i, d) {
+            // It has become Primary within the last pass.
+            return self.chores.mark();
         }
         if failed == 0 && self.is_unstable(i, d) {
             self.report_end(i, d, failed);

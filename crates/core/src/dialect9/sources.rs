@@ -7,6 +7,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication};
 use crate::decide::{DiskState, Reason};
 use crate::dialect9::handshake::Told;
+use crate::dialect9::resync::{FLUSHES, LastPass};
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{Role, UuidFlags};
 
@@ -54,23 +55,38 @@ impl Resource {
         })
     }
 
-    /// A source has said what its data depends on.
+    /// A source has said what its data depends on. What it was asked as a Primary before that does not count.
     pub(crate) fn note_unstable(&mut self, i: NodeId, d: VolumeNr) {
-        let depends = !self.depends_on_nobody_else(i, d);
-        self.connections[i].peer_devices[d].resync.unstable |= depends && self.state.replication(i, d).is_target();
+        if self.state.replication(i, d).is_target() && !self.depends_on_nobody_else(i, d) {
+            self.connections[i].peer_devices[d].resync.unstable = true;
+            let passes = self.connections.values_mut().map(|c| &mut c.peer_devices[d].resync.last_pass);
+            passes.filter(|pass| pass.asks(i)).for_each(|pass| *pass = LastPass::Ahead);
+        }
         self.chores.mark();
     }
 
     /// Has a source depended on a Primary while it was copied from? What it has marked of that one's writes when that
-    /// one was lost may not have been heard of here: it is compared anew.
+    /// one was lost may not have been heard of here: it is compared anew. Who has become Primary itself has said it on
+    /// the data stream before it answers what it is asked in the last pass.
     pub(super) fn is_unstable(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.connections[i].peer_devices[d].resync.unstable
+        let rs = &self.connections[i].peer_devices[d].resync;
+        rs.unstable && rs.last_pass != LastPass::Begun(Some(i))
+    }
+
+    /// Can such a source, which is Primary by now, be asked what was not heard of?
+    pub(super) fn asks_once_more(&self, i: NodeId, d: VolumeNr) -> bool {
+        let primary = self.state.peers[i].role() == Role::Primary;
+        primary && self.is_unstable(i, d) && self.connections[i].version() >= FLUSHES
     }
 
     /// All of such a source is here, and it depends on nobody by now: this copy is as bad as before until they have
-    /// compared.
+    /// compared. With a Primary that is at once, in a handshake: as long as it is that nothing else compares them, and
+    /// no further source, which depends on it, ends its resync before.
     pub(super) fn end_unstable(&mut self, i: NodeId, d: VolumeNr) {
         let text = "the source has depended on a Primary meanwhile: comparing once more";
+        if self.in_mesh9() && self.state.peers[i].role() == Role::Primary {
+            return self.compare_anew(i, "resync-unstable", text.to_owned());
+        }
         self.note(Severity::Info, Some(d), Some(i), "resync-unstable", text);
         self.happened(Set::Replication(i, d, Replication::Established));
         if !self.sees_primary() {

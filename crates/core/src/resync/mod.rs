@@ -51,8 +51,6 @@ pub(crate) struct Resync {
     pub(crate) started: Option<Instant>,
     /// The peer's generation when it began.
     pub(crate) peer_current: Option<Generation>,
-    /// It is about what was added to a device, and its source has not said of another generation since.
-    pub(crate) of_growth: bool,
     /// Target: the source depended on a Primary meanwhile (9).
     pub(crate) unstable: bool,
     /// This node's generation then.
