@@ -580,7 +580,7 @@ impl Resource {
         dev.backing = None;
         dev.attach_state = DiskState::Diskless;
         self.forget_al(d);
-        self.first_write_without_disk(d);
+        self.first_write_settled(d);
         let dev = &mut self.devices[d];
         let (volume, commands) = (dev.volume, std::mem::take(&mut dev.detach_commands));
         self.resync_disk_closed(d);

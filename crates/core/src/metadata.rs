@@ -353,7 +353,7 @@ impl Resource {
         self.devices[d].recheck_al = true;
         if generation_written {
             self.send_due_sync_uuid(d);
-            self.tell_first_write(d);
+            self.first_write_settled(d);
         }
         if generation_written && generation_was_due {
             self.finish_held();

@@ -1,5 +1,9 @@
 //! The data generation that a Primary begins with its first write (`docs/spec/connection-and-state.md` 7.2): are the
-//! peers there? Then the generation is made durable, then they are told, then the write goes out.
+//! peers there? Then they are told of it, and it is made durable. When it is durable the write goes out.
+//!
+//! Peers are told before it is durable: nobody may have a generation that no other node has heard of, without a write
+//! in it. If this node is lost meanwhile it lacks the generation, and is behind. In the other order it would have
+//! parted from who is Primary next.
 
 use crate::Resource;
 use crate::api::{RequestKind, Severity};
@@ -22,9 +26,9 @@ pub(crate) enum FirstWrite {
     Due,
     /// There is one. These peers have not said that they are there.
     Pinging(PingedPeers),
-    /// It is on its way to the disk; peers are told when it is there. Is a further one to begin with the write that
-    /// follows, as a peer was lost since?
-    Telling { due: bool },
+    /// It is on its way to the disk, and peers have been told. Is a further one to begin with the write that follows,
+    /// as a peer was lost since?
+    Writing { due: bool },
 }
 
 /// Is 9's dialect spoken with the peer, or would be if it were there?
@@ -43,13 +47,13 @@ impl FirstWrite {
 
     /// Is one to begin with a write to come?
     pub(crate) fn is_due(&self) -> bool {
-        matches!(self, FirstWrite::Due | FirstWrite::Telling { due: true })
+        matches!(self, FirstWrite::Due | FirstWrite::Writing { due: true })
     }
 
-    /// From now on one is to begin with the next write, or is not. One that is on its way is told of all the same.
+    /// From now on one is to begin with the next write, or is not. One that is on its way goes on.
     fn put_due(&mut self, due: bool) {
         *self = match (&*self, due) {
-            (FirstWrite::Telling { .. }, due) => FirstWrite::Telling { due },
+            (FirstWrite::Writing { .. }, due) => FirstWrite::Writing { due },
             (_, true) => FirstWrite::Due,
             (_, false) => FirstWrite::Nothing,
         };
@@ -133,8 +137,8 @@ impl Resource {
             _ => return,
         }
         self.devices[d].recheck = true;
-        let began = self.begin_generation9(d, None);
-        self.devices[d].first_write = if began { FirstWrite::Telling { due: false } } else { FirstWrite::Nothing };
+        self.devices[d].first_write = FirstWrite::Nothing;
+        self.begin_among_peers9(d);
     }
 
     /// Begins a generation, if some node could otherwise be taken for equal that is not. Returns whether it did.
@@ -183,7 +187,8 @@ impl Resource {
     /// have, too.
     pub(crate) fn begin_among_peers9(&mut self, d: VolumeNr) {
         if self.begin_generation9(d, None) {
-            self.devices[d].first_write = FirstWrite::Telling { due: false };
+            self.devices[d].first_write = FirstWrite::Writing { due: false };
+            self.tell_uuids(d, UuidFlags::NEW_DATAGEN);
         }
     }
 
@@ -226,23 +231,10 @@ impl Resource {
         out
     }
 
-    /// The generation is on disk: the peers are told before the write.
-    pub(crate) fn tell_first_write(&mut self, d: VolumeNr) {
-        if self.told_or_not(d) {
-            self.tell_uuids(d, UuidFlags::NEW_DATAGEN);
-        }
-    }
-
-    /// The disk is gone. A generation that was on its way to it is told to nobody, and no write waits for that.
-    pub(crate) fn first_write_without_disk(&mut self, d: VolumeNr) {
-        self.told_or_not(d);
-    }
-
-    /// No generation is on its way any more. Was one?
-    fn told_or_not(&mut self, d: VolumeNr) -> bool {
-        let FirstWrite::Telling { due } = self.devices[d].first_write else { return false };
+    /// The generation is on disk, or there is no disk any more: no write waits for it.
+    pub(crate) fn first_write_settled(&mut self, d: VolumeNr) {
+        let FirstWrite::Writing { due } = self.devices[d].first_write else { return };
         self.devices[d].first_write = if due { FirstWrite::Due } else { FirstWrite::Nothing };
         self.devices[d].recheck = true;
-        true
     }
 }
