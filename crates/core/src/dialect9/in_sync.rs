@@ -63,7 +63,10 @@ impl Resource {
             let counts = replication == Replication::Established || replication.is_source() || replication.is_target();
             // Of what it has got since from others it has marks, and this node none.
             let marked = self.connections[i].peer_devices[d].marked_by_peer;
-            let apart = marked && replication == Replication::Established;
+            // One of another generation lacks what nobody has marked here: they are still to be compared.
+            let own = self.devices[d].backing.as_ref().map(|b| b.md.current);
+            let other = self.current_of(i, d).zip(own).is_some_and(|(theirs, own)| !theirs.same(own));
+            let apart = (marked || other && self.in_mesh9()) && replication == Replication::Established;
             if counts && !apart && self.is_clean(i, d, range) {
                 nodes.insert(i);
             }
