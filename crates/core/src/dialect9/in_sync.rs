@@ -63,7 +63,12 @@ impl Resource {
             let counts = replication == Replication::Established || replication.is_source() || replication.is_target();
             // Of what it has got since from others it has marks, and this node none.
             let marked = self.connections[i].peer_devices[d].marked_by_peer;
-            let apart = marked && replication == Replication::Established;
+            // One of another generation lacks what nobody has marked here: they are still to be compared.
+            // A target has its source's generation soon.
+            let of_source = self.active_source(d, i).and_then(|source| self.current_of(source, d));
+            let own = of_source.or(self.devices[d].backing.as_ref().map(|b| b.md.current));
+            let other = self.current_of(i, d).zip(own).is_some_and(|(theirs, own)| !theirs.same(own));
+            let apart = (marked || other && self.in_mesh9()) && replication == Replication::Established;
             if counts && !apart && self.is_clean(i, d, range) {
                 nodes.insert(i);
             }

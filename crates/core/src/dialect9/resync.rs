@@ -556,10 +556,10 @@ impl Resource {
 
     /// A peer of the same generation says that another node lacks nothing of it: it was brought up to date elsewhere
     /// (7.5). A Primary knows itself who has its writes; that one who is not here lacks nothing it hears only of the
-    /// time before its first one.
+    /// time before its first one. A target, also one whose resync has broken off, has blocks of another generation.
     pub(super) fn note_brought_up_elsewhere(&mut self, i: NodeId, d: VolumeNr, packet: &Uuids110) {
-        let receives = self.state.pairs(d).any(|(_, pair)| pair.replication.is_target());
-        if receives || !self.has_this_generation(i, d) {
+        let mixed = self.state.disk(d) <= DiskState::Inconsistent;
+        if mixed || !self.has_this_generation(i, d) {
             return;
         }
         let writes = self.state.is_primary();
