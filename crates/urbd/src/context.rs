@@ -143,11 +143,17 @@ impl Context {
     }
 
     /// Whether a process runs `resource`: one that answers, or hangs, or takes over from another one. One that is being
-    /// killed does not, although its socket may still accept connections for a moment. Where it is not for us to say,
-    /// what is done next is refused for the same reason.
+    /// killed does not, although its socket may still accept connections for a moment.
     pub(crate) fn is_running(&self, resource: &str) -> bool {
-        let client = Client::connect(&self.socket(resource), Some(ANSWER_TIMEOUT));
-        !matches!(client, Err(ClientError::NotRunning(_)))
+        let socket = self.socket(resource);
+        let connects = || Client::connect(&socket, Some(ANSWER_TIMEOUT));
+        match std::os::unix::net::UnixStream::connect(&socket).map_err(|e| e.kind()) {
+            Ok(_) | Err(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                !matches!(connects(), Err(ClientError::NotRunning(_)))
+            }
+            // Not for us to say: what is done next is refused for the same reason.
+            Err(kind) => kind == ErrorKind::PermissionDenied,
+        }
     }
 
     /// The control socket of `resource`.
