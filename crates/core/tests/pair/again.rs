@@ -47,6 +47,18 @@ fn written(change: fn(&mut ResourceConfig)) -> Pair {
     pair
 }
 
+/// The peer is Primary for a while, and Secondary again.
+fn peer_was_primary(pair: &mut Pair, writes: bool) {
+    pair.command(1, Command::Primary { force: false });
+    pair.run(100);
+    if writes {
+        pair.write_on(1, 3);
+        pair.run(100);
+    }
+    pair.command(1, Command::Secondary { force: false });
+    pair.run(100);
+}
+
 #[test]
 fn beside_its_peer_it_is_primary_again_in_the_same_generation() {
     let mut pair = written(|_| {});
@@ -114,10 +126,7 @@ fn if_the_peer_is_primary_now_it_fails() {
 fn if_the_peer_was_primary_meanwhile_it_fails() {
     let mut pair = written(|_| {});
     kill(&mut pair);
-    pair.command(1, Command::Primary { force: false });
-    pair.run(100);
-    pair.command(1, Command::Secondary { force: false });
-    pair.run(100);
+    peer_was_primary(&mut pair, false);
     restart(&mut pair, false);
     pair.link();
     pair.until(MINUTE, failed);
@@ -131,12 +140,7 @@ fn if_the_peer_was_primary_meanwhile_it_fails() {
 fn a_volume_that_has_come_may_be_old() {
     let mut pair = written(|_| {});
     kill(&mut pair);
-    pair.command(1, Command::Primary { force: false });
-    pair.run(100);
-    pair.write_on(1, 3);
-    pair.run(100);
-    pair.command(1, Command::Secondary { force: false });
-    pair.run(100);
+    peer_was_primary(&mut pair, true);
     restart_with(&mut pair, Inherited { came: vec![VOLUME], ..Inherited::default() });
     pair.link();
     pair.until(MINUTE, |p| role(p, 0) == Role::Primary);
@@ -156,12 +160,7 @@ fn in_9s_dialect_what_a_crash_left_is_copied_from_the_peer() {
         let before = generation(&pair, 0);
         kill(&mut pair);
         if peer_writes {
-            pair.command(1, Command::Primary { force: false });
-            pair.run(100);
-            pair.write_on(1, 3);
-            pair.run(100);
-            pair.command(1, Command::Secondary { force: false });
-            pair.run(100);
+            peer_was_primary(&mut pair, true);
         }
         restart(&mut pair, false);
         pair.link();
