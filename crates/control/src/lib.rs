@@ -39,4 +39,4 @@ pub use status::{
     MemoryStatus, PathAddress, PathStatus, PeerDeviceStatistics, PeerDeviceStatus, ResourceStatus, ResyncSuspended,
     SlowedBy, Suspended, SyncDetails, VerifyDetails,
 };
-pub use successor::Successor;
+pub use successor::{Successor, runs};

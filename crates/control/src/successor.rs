@@ -45,10 +45,16 @@ impl Drop for Successor {
 
 /// Does a process take over the resource with this control socket?
 pub(crate) fn is_coming(socket: &Path) -> bool {
-    let Some(pid) = named_in(&path_beside(socket)) else { return false };
+    let resource = socket.file_stem().and_then(|stem| stem.to_str());
+    named_in(&path_beside(socket)).zip(resource).is_some_and(|(pid, resource)| runs(pid, resource))
+}
+
+/// Is this process one that runs the resource, by its command line? Its number may be somebody else's by now.
+#[must_use]
+pub fn runs(pid: u32, resource: &str) -> bool {
     let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let resource = socket.file_stem().map(|stem| stem.as_encoded_bytes());
-    command_line.split(|byte| *byte == 0).any(|word| Some(word) == resource)
+    let words: Vec<&[u8]> = command_line.split(|byte| *byte == 0).collect();
+    words.windows(2).any(|pair| pair == [b"run".as_slice(), resource.as_bytes()])
 }
 
 fn path_beside(socket: &Path) -> PathBuf {
@@ -85,7 +91,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let piped = std::process::Stdio::piped;
         let mut command = std::process::Command::new("sh");
-        let command = command.args(["-c", "echo; read line", "my.db"]);
+        let command = command.args(["-c", "echo; read line", "run", "my.db"]);
         let mut other = command.stdin(piped()).stdout(piped()).spawn().unwrap();
         // It is that program when it has said something.
         other.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();

@@ -3,7 +3,7 @@
 use crate::node::Together;
 use crate::recording::Said;
 use crate::replay::Replay;
-use crate::sources::{END, declare, declared_equal, equal_at_once, generations_first, id};
+use crate::sources::{END, assert_is_whole, declare, declared_equal, equal_at_once, generations_first, id};
 use crate::{VOLUME, between};
 use units::{Duration, Generation, Sector};
 use urbd_core::{Command, RequestKind};
@@ -68,9 +68,6 @@ fn two_others_are_compared_with_a_primary() {
     for node in [0, 1, 2] {
         let mut replay = compared(node);
         replay.play();
-        for place in [0, 1] {
-            let state = replay.node.state_towards(place);
-            assert!(state.ends_with("Connected UpToDate/UpToDate"), "node {node}: {state}");
-        }
+        assert_is_whole(&replay, node);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::recording::{Said, conversation};
 use crate::replay::Replay;
-use crate::sources::{equal_at_once, generations, id, without_quorum};
+use crate::sources::{assert_is_whole, equal_at_once, generations, id, without_quorum};
 use crate::{VOLUME, between};
 use units::{Duration, Generation, Instant, Sector};
 use urbd_core::{Command, RequestKind};
@@ -77,10 +77,7 @@ fn a_copy_of_the_first_day_gets_what_was_written_since() {
         replay.follow();
         replay.links_up();
         replay.play();
-        for place in [0, 1] {
-            let state = replay.node.state_towards(place);
-            assert!(state.ends_with("Connected UpToDate/UpToDate"), "node {node}: {state}");
-        }
+        assert_is_whole(&replay, node);
     }
 }
 

@@ -365,3 +365,11 @@ fn who_comes_up_gets_what_was_discarded() {
     replay.links_up();
     replay.play();
 }
+
+/// The node, which takes the place of `node` among three, is connected with both others, and all are UpToDate.
+pub(crate) fn assert_is_whole(replay: &Replay, node: u8) {
+    for place in [0, 1] {
+        let state = replay.node.state_towards(place);
+        assert!(state.ends_with("Connected UpToDate/UpToDate"), "node {node}: {state}");
+    }
+}

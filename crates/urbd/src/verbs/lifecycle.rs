@@ -283,10 +283,7 @@ pub(crate) fn stop(context: &Context, resource: &str, force: bool) -> Result<u8,
 fn kill(context: &Context, resource: &str, problem: Problem) -> Result<u8, Problem> {
     let text = fs::read_to_string(context.run_dir.join(format!("{resource}.pid"))).unwrap_or_default();
     let Ok(pid) = text.trim().parse::<u32>() else { return Err(problem) };
-    // The number may belong to somebody else by now.
-    let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<&[u8]> = command_line.split(|byte| *byte == 0).collect();
-    if !words.windows(2).any(|pair| pair[0] == b"run" && pair[1] == resource.as_bytes()) {
+    if !control::runs(pid, resource) {
         return Err(problem);
     }
     eprintln!("urbd: {resource}: process {pid} does not answer: killing it");
