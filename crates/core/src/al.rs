@@ -1,59 +1,21 @@
 //! The activity log at work: who waits for which transaction, and what must be on disk before it
 //! (`docs/spec/data-path-and-resync.md` 1.2, `docs/spec/on-disk-format.md` 3.7).
 
+pub(crate) mod queue;
 mod streams;
 
+use crate::request::under_way::{EXTENT_SECTORS, Request, extents};
+use crate::repetition::place::Repetition;
+use crate::peer_write::write::PeerWrite;
+use crate::op::Op;
+use crate::al::queue::{AlJob, InFlight};
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
-use crate::peer_write::PeerWrite;
-use crate::repetition::Repetition;
-use crate::request::{EXTENT_SECTORS, NewWrite, Request, extents};
-use crate::resource::Op;
+use crate::request::NewWrite;
 use meta::ExtentRange;
 use meta::activity_log::{Acquire, Ticket, Transaction};
 use std::collections::VecDeque;
 use units::{SectorRange, VolumeNr};
-
-/// Writes that wait for the activity log of one device.
-#[derive(Debug, Default)]
-pub(crate) struct AlQueue {
-    /// Refused for now, oldest first.
-    refused: VecDeque<AlJob>,
-    /// Hold their extents, wait for the commit of their ticket.
-    taken: VecDeque<(Ticket, AlJob)>,
-    transaction: Option<InFlight>,
-    streams: streams::Streams,
-}
-
-/// What goes on when its extents are hot.
-#[derive(Debug)]
-pub(crate) enum AlJob {
-    Local(Box<NewWrite>),
-    Peer(u64, SectorRange),
-}
-
-#[derive(Debug)]
-struct InFlight {
-    transaction: Transaction,
-    /// The block itself has been handed to the disk; before that, evicted extents' bitmap pages are written.
-    block_written: bool,
-}
-
-impl AlQueue {
-    /// Does something wait until others release their extents?
-    pub(crate) fn is_starved(&self) -> bool {
-        !self.refused.is_empty()
-    }
-}
-
-impl AlJob {
-    fn range(&self) -> SectorRange {
-        match self {
-            AlJob::Local(w) => w.range,
-            AlJob::Peer(_, range) => *range,
-        }
-    }
-}
 
 impl Resource {
     /// Takes the extents of an application write; it goes on to registration when they are hot.

@@ -1,8 +1,13 @@
 //! Taking a disk into service and letting go of it (`docs/spec/connection-and-state.md` 11.3, 11.4,
 //! `docs/spec/on-disk-format.md` 1.10, 2.9, 3.9, 3.10).
 
+pub(crate) mod attaching;
 mod consent;
 
+use crate::request::under_way::Request;
+use crate::metadata::writer::MdWriter;
+use crate::attach::attaching::{Attaching, Step};
+use crate::op::Op;
 use crate::Resource;
 use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
 use crate::connection::Connection;
@@ -11,52 +16,10 @@ use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, MetadataFlags, Refusal};
 use crate::decide::{Reason, StateChangeResult, io_error};
 use crate::device::{Backing, Flushing};
-use crate::metadata::MdWriter;
-use crate::request::Request;
-use crate::resource::Op;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
 use std::collections::BTreeSet;
 use units::{BitSet, ByteLen, Instant, NodeId, SectorRange, VolumeNr};
 use wire::DiskState;
-
-/// Where an attach is.
-#[derive(Debug)]
-pub(crate) struct Attaching {
-    command: Option<u64>,
-    opened: Option<OpenedDisk>,
-    step: Step,
-}
-
-#[derive(Debug)]
-enum Step {
-    Opening,
-    Superblock {
-        at: u64,
-    },
-    Log {
-        layout: Layout,
-        md: Box<Superblock>,
-    },
-    Bitmap {
-        layout: Layout,
-        md: Box<Superblock>,
-        log: Box<[u8]>,
-        /// What has been read so far, and the next page.
-        bitmaps: Vec<BitSet>,
-        page: u64,
-    },
-    /// The replayed log is being written back as "nothing to replay".
-    Settling {
-        writes: u32,
-        /// What follows when they are all down: the log may forget only what the bitmap knows by then.
-        then: Option<MetaOp>,
-    },
-    /// All is in order, but the volume is shaking hands and has told the peer that there is no disk yet: what that
-    /// ends in must be known, as from then on the disk is negotiated.
-    Handshake,
-    /// 9's dialect: the peers are asked whether the disk may come into use. With a time: once more then.
-    Consent(Option<Instant>),
-}
 
 /// Bytes of the bitmap area that are read at a time.
 const BITMAP_PIECE: u64 = 1 << 20;
@@ -749,7 +712,7 @@ fn op_uses_disk(
     op: &Op,
     d: VolumeNr,
     requests: &crate::slab::Slab<Request>,
-    peer_writes: &crate::slab::Slab<crate::peer_write::PeerWrite>,
+    peer_writes: &crate::slab::Slab<crate::peer_write::write::PeerWrite>,
 ) -> bool {
     match op {
         Op::LocalWrite(k) | Op::LocalRead(k) | Op::LocalFlush(k) => requests.get(*k).is_some_and(|r| r.device() == d),

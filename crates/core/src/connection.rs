@@ -1,12 +1,12 @@
 //! A connection to a peer and its peer devices: what is known of the other side.
 
+use crate::peer_write::held::DataQueue;
+use crate::received_log::PeerEpochs;
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
 use crate::decide::state::Replication;
 use crate::dialect9::{AllUnsettled, Loss, Nine, Survivor};
 use crate::members::Volumes;
-use crate::peer_epochs::PeerEpochs;
-use crate::peer_write::DataQueue;
 use crate::pings::Pings;
 use crate::resync::{BeforeResync, Repair, Resync};
 use crate::transfer_log::TransferLog;

@@ -1,13 +1,13 @@
 //! A volume's local side: its disk state, its metadata in memory, and the application's requests to it.
 
-use crate::al::AlQueue;
+use crate::repetition::place::Repetition;
+use crate::metadata::writer::MdWriter;
+use crate::al::queue::AlQueue;
 use crate::api::{Access, OpenedDisk, Openers};
 use crate::config::{DiskConfig, VolumeConfig};
 use crate::dialect9::FirstWrite;
 use crate::latency::Latencies;
 use crate::merging::{Merging, Waiting};
-use crate::metadata::MdWriter;
-use crate::repetition::Repetition;
 use crate::slab::Slab;
 use std::collections::VecDeque;
 use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, NodeMask, Sector, SectorRange, VolumeNr};
@@ -51,7 +51,7 @@ pub(crate) struct Device {
     /// Detach commands that wait for the end of it.
     pub(crate) detach_commands: Vec<u64>,
     pub(crate) closing: bool,
-    pub(crate) attaching: Option<crate::attach::Attaching>,
+    pub(crate) attaching: Option<crate::attach::attaching::Attaching>,
     /// The peers whose disks are Outdated, as the metadata say.
     pub(crate) outdated_peers: NodeMask,
     pub(crate) forced_detach: bool,
@@ -60,7 +60,7 @@ pub(crate) struct Device {
     /// Requests not looked at yet, in order of arrival.
     pub(crate) incoming: VecDeque<Waiting>,
     /// The same for parts of reads that had begun when I/O froze.
-    pub(crate) parts_waiting: Vec<crate::read::PartWaiting>,
+    pub(crate) parts_waiting: Vec<crate::request::read::PartWaiting>,
     pub(crate) merging: Merging,
     /// Writes that wait for an overlapping one.
     pub(crate) blocked: VecDeque<crate::request::NewWrite>,

@@ -6,12 +6,12 @@
 //! due in a turn with nothing but reads and writes, which would spend a quarter of its instructions here. With debug
 //! assertions, as in the simulator, nodes of odd numbers try what is not due, and it must come to nothing.
 
+use crate::op::Op;
 use crate::Resource;
 use crate::api::Effect;
 use crate::connection::PeerDevice;
 use crate::decide::state::Replication;
 use crate::device::Device;
-use crate::resource::Op;
 use meta::DeviceFlags;
 use units::{Instant, NodeId, VolumeNr};
 use wire::Packet;

@@ -415,7 +415,7 @@ impl Resource {
 
     fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
         let oldest = self.connections[i].log.unconfirmed().find(
-            |s| matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w)) if w.legs.awaits(i)),
+            |s| matches!(self.requests.get(s.request), Some(crate::request::under_way::Request::Write(w)) if w.legs.awaits(i)),
         );
         oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
     }

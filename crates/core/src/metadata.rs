@@ -1,12 +1,15 @@
 //! Writing superblock and bitmap: what is due, in which order, and who waits for it
 //! (`docs/spec/on-disk-format.md` 2.8, 4.3).
 
+pub(crate) mod writer;
+
+use crate::request::under_way::Request;
+use crate::op::Op;
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::decide::rules::{View, metadata_flags};
 use crate::device::{Backing, Device};
-use crate::request::{Request, Write};
-use crate::resource::Op;
+use crate::request::Write;
 use meta::{BitmapArea, DeviceFlags, PeerFlags, Superblock};
 use std::collections::BTreeSet;
 use units::{BitSet, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
@@ -14,43 +17,6 @@ use wire::DiskState;
 
 /// Pages of a bitmap that are being written at the same time, at most. All of them would be the bitmap once more.
 const PAGES_AT_ONCE: usize = 256;
-
-/// What is being written for one device.
-#[derive(Debug, Default)]
-pub(crate) struct MdWriter {
-    /// Version of the superblock in memory.
-    wanted: u64,
-    /// Version being written.
-    writing: Option<u64>,
-    /// Version on disk.
-    written: u64,
-    /// Version that names the present data generation: no write is let through before it is on disk.
-    generation: u64,
-    /// Version that says "in use": no activity-log transaction before it is on disk.
-    in_use: u64,
-    /// Version that says that the activity log is not kept: every write is in it before that is on disk.
-    unlogged: u64,
-    /// Bitmap pages being written.
-    pages: BTreeSet<u64>,
-    /// One of them is preceded by a flush of the data; so much of it is covered.
-    flushing: Option<(u64, u64)>,
-    /// All dirty pages shall be written.
-    all_pages: bool,
-}
-
-impl MdWriter {
-    pub(crate) fn page_busy(&self, page: u64) -> bool {
-        self.pages.contains(&page)
-    }
-
-    pub(crate) fn busy_until_in_use(&self) -> bool {
-        self.written < self.in_use
-    }
-
-    fn idle(&self) -> bool {
-        self.writing.is_none() && self.written >= self.wanted && self.pages.is_empty() && !self.all_pages
-    }
-}
 
 impl Backing {
     /// The mapping of the bitmap at its present size.

@@ -1,53 +1,21 @@
 //! Reads of applications: from where, and what if that fails (`docs/spec/data-path-and-resync.md` 4).
 
+use crate::splitting::split::slice;
+use crate::request::under_way::Request;
+use crate::request::read::{PartWaiting, Read, Tried};
+use crate::op::Op;
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments};
 use crate::decide::routing::{self, ReadContext, ReadRoute};
 use crate::decide::rules::View;
 use crate::latency::Stage;
 use crate::merging::Waiting;
-use crate::request::{Owner, Owners, Request};
-use crate::resource::Op;
-use crate::splitting::slice;
+use crate::request::{Owner, Owners};
 use units::{ByteLen, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// How often a read is tried after the first time.
 const RETRIES: u32 = 3;
-
-/// What came of a read so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tried {
-    /// How often it was tried before.
-    pub(crate) times: u32,
-    /// By these: others come first.
-    pub(crate) refused: NodeMask,
-}
-
-#[derive(Debug)]
-pub(crate) struct Read {
-    pub(crate) device: VolumeNr,
-    pub(crate) range: SectorRange,
-    pub(crate) data: Segments,
-    pub(crate) tag: Owner,
-    pub(crate) came: Instant,
-    /// Submitted.
-    pub(crate) started: Instant,
-    /// Waits for this connection's answer; `None` = local.
-    pub(crate) remote: Option<NodeId>,
-    pub(crate) tried: Tried,
-    /// The node was demoted while this was under way.
-    pub(crate) outlived: bool,
-}
-
-/// A part of a read that waits, frozen, for a good copy.
-#[derive(Debug)]
-pub(crate) struct PartWaiting {
-    pub(crate) range: SectorRange,
-    pub(crate) data: Segments,
-    pub(crate) owner: Owner,
-    pub(crate) came: Instant,
-}
 
 impl Resource {
     pub(crate) fn start_reads(&mut self, d: VolumeNr, Waiting { came, request: req }: Waiting) {

@@ -1,44 +1,14 @@
 //! A write that is done again, as it gave way to one of the other Primary, or was frozen
 //! (`docs/spec/data-path-and-resync.md` 1.13, 3.2): until it has been, the copies may differ in its blocks.
 
+pub(crate) mod place;
+
+use crate::request::under_way::Request;
+use crate::repetition::place::{Behind, Repetition};
 use crate::Resource;
-use crate::request::{NewWrite, Request};
+use crate::request::NewWrite;
 use crate::rows::hit;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
-
-/// Blocks that one copy may have of a write that is done again, and another one may lack. From its first end to that of
-/// its repetition it keeps the activity-log extents, so that a crash leaves them marked. When the link or the disk goes
-/// the blocks are marked: the repetition may come to nothing.
-#[derive(Clone, Debug)]
-pub(crate) struct Repetition {
-    range: SectorRange,
-    al_held: bool,
-    behind: Behind,
-}
-
-/// What a write that is done again is behind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Behind {
-    Nothing,
-    /// The other Primary's overlapping write, which may still be on its way: one of so many that this peer has sent
-    /// since the link came up.
-    Writes {
-        peer: NodeId,
-        count: u32,
-    },
-}
-
-impl Repetition {
-    /// Is it in the activity log?
-    pub(crate) fn al_held(&self) -> bool {
-        self.al_held
-    }
-
-    /// The disk is gone, and its log with it.
-    pub(crate) fn forget_al(&mut self) {
-        self.al_held = false;
-    }
-}
 
 impl Resource {
     /// A write that is done once more: from the top, behind that which it gave way to.

@@ -1,5 +1,9 @@
 //! The resource: owner of devices and connections, dispatcher of inputs, queue of effects.
 
+use crate::splitting::split::Split;
+use crate::request::under_way::Request;
+use crate::peer_write::write::PeerWrite;
+use crate::op::Op;
 use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
     MetaOp, Notice, OpId, OpenedDisk, Openers, Segments,
@@ -12,10 +16,7 @@ use crate::device::Device;
 use crate::dialect9::Positions;
 use crate::housekeeping::Chores;
 use crate::members::{Peers, Volumes};
-use crate::peer_write::PeerWrite;
-use crate::request::Request;
 use crate::slab::Slab;
-use crate::splitting::Split;
 use crate::state::Afterwards;
 use crate::transfer_log::OwnEpoch;
 use std::collections::{BTreeMap, VecDeque};
@@ -57,26 +58,6 @@ pub struct Resource {
     pub(crate) handlers: BTreeMap<u64, HandlerCall>,
     pub(crate) next_handler: u64,
     pub(crate) stopped: bool,
-}
-
-/// What a finished disk operation belongs to. The first number is the device's index.
-#[derive(Debug)]
-pub(crate) enum Op {
-    LocalWrite(u64),
-    LocalRead(u64),
-    LocalFlush(u64),
-    PeerWrite(u64),
-    PeerRead { connection: NodeId, device: VolumeNr, request: wire::BlockRequest, session: u64 },
-    ResyncRead { connection: NodeId, device: VolumeNr, key: u64 },
-    ResyncWrite { connection: NodeId, device: VolumeNr, key: u64 },
-    ResyncDigest { connection: NodeId, device: VolumeNr, key: u64 },
-    EpochFlush { connection: NodeId, device: VolumeNr, session: u64, mark: u64 },
-    LossFlush { lost: NodeId, device: VolumeNr, since: Instant, mark: u64 },
-    AlBlock(VolumeNr),
-    BitmapPage(VolumeNr, u64),
-    Superblock(VolumeNr),
-    Attach(VolumeNr),
-    LogReset(VolumeNr),
 }
 
 /// Where counters that wrap begin; for tests, which cannot wait for that.

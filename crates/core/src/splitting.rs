@@ -1,19 +1,14 @@
 //! Requests that are longer than a peer, or one disk operation, takes at a time (`docs/spec/data-path-and-resync.md`
 //! 1.1).
 
+pub(crate) mod split;
+
+use crate::splitting::split::{Split, slice};
 use crate::Resource;
 use crate::api::{IoError, MAX_DATA, MAX_DISCARD, Segments};
 use crate::request::{NewWrite, Owner, Owners, WriteKind};
 use std::collections::VecDeque;
 use units::{Sector, SectorRange, VolumeNr};
-
-/// Something that was split: it ends when all parts have.
-#[derive(Debug)]
-pub(crate) struct Split {
-    owners: Owners,
-    left: u32,
-    result: Result<(), IoError>,
-}
 
 impl Resource {
     /// Parts of what has these owners are going to be made.
@@ -70,26 +65,3 @@ impl Resource {
     }
 }
 
-/// The pieces of `data` that hold bytes `from..from + len`.
-pub(crate) fn slice(data: &Segments, from: u64, len: u64) -> Segments {
-    let mut out = Segments::None;
-    let (mut skip, mut want) = (from, len);
-    for piece in data.as_slice() {
-        let size = u64::from(piece.len);
-        if skip >= size {
-            skip -= size;
-            continue;
-        }
-        let take = (size - skip).min(want);
-        if take == 0 {
-            break;
-        }
-        let mut part = *piece;
-        part.offset += skip as u32;
-        part.len = take as u32;
-        out.append(Segments::One(part));
-        skip = 0;
-        want -= take;
-    }
-    out
-}

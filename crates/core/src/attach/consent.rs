@@ -1,7 +1,7 @@
 //! 9's dialect: whether a disk may come into use is agreed on with all that have one
 //! (`docs/spec/connection-and-state.md` 11.2, step 15).
 
-use super::{Attaching, Step};
+use crate::attach::attaching::{Attaching, Step};
 use crate::Resource;
 use crate::connection::Connection;
 use crate::decide::StateChangeResult;

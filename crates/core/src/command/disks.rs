@@ -1,5 +1,6 @@
 //! Detach, invalidate, generations and size on command (`docs/spec/connection-and-state.md` 11.4, 12).
 
+use crate::request::under_way::Request;
 use super::{Copied, GiveUp, Progress, Waiting};
 use crate::Resource;
 use crate::api::{CommandError, ConnectionState};
@@ -9,7 +10,6 @@ use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::{PairState, Replication};
 use crate::liveness::failure;
-use crate::request::Request;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
 

@@ -1,6 +1,6 @@
 //! What a peer is told of its writes, and when it may complete them (`docs/spec/wire-protocol.md` 11).
 
-use super::PeerWrite;
+use crate::peer_write::write::PeerWrite;
 use crate::Resource;
 use crate::api::Segments;
 use crate::config::Protocol;

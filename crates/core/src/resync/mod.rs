@@ -17,13 +17,13 @@ pub(crate) use source::Want;
 pub(crate) use target::Answer;
 pub(crate) use verify::VerifyRange;
 
+use crate::op::Op;
 use crate::Resource;
 use crate::api::{Segments, Severity};
 use crate::config::ResyncConfig;
 use crate::decide::state::Replication;
 use crate::dialect9::LastPass;
 use crate::pings::PingNr;
-use crate::resource::Op;
 use controller::{Controller, SourceBrake, Work};
 use progress::Marks;
 use source::Ask;
@@ -374,7 +374,7 @@ impl Resource {
         let c = &self.connections[i];
         c.cfg.protocol != crate::Protocol::C
             && c.log.unconfirmed().any(|s| {
-                matches!(self.requests.get(s.request), Some(crate::request::Request::Write(w))
+                matches!(self.requests.get(s.request), Some(crate::request::under_way::Request::Write(w))
                     if w.device == d && w.range.overlaps(range))
             })
     }

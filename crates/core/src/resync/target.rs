@@ -1,12 +1,12 @@
 //! The resync's target: which blocks to ask for, and what to do with the answers.
 
+use crate::op::Op;
 use super::controller::{BLOCK, Controller};
 use super::{RETRY, Step};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
 use crate::decide::state::Replication;
 use crate::pings::PingNr;
-use crate::resource::Op;
 use units::{NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, Digest, Features, Packet, Socket};
 

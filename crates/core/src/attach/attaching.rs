@@ -1,0 +1,54 @@
+//! A disk on its way into service: how far it is (spec section 6.1).
+
+use crate::op::Op;
+use crate::Resource;
+use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
+use crate::connection::Connection;
+use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::{Kind, MetadataFlags, Refusal};
+use crate::decide::{Reason, StateChangeResult, io_error};
+use crate::device::{Backing, Flushing};
+use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
+use std::collections::BTreeSet;
+use units::{BitSet, ByteLen, Instant, NodeId, SectorRange, VolumeNr};
+use wire::DiskState;
+
+/// Where an attach is.
+#[derive(Debug)]
+pub(crate) struct Attaching {
+    pub(super) command: Option<u64>,
+    pub(super) opened: Option<OpenedDisk>,
+    pub(super) step: Step,
+}
+
+#[derive(Debug)]
+pub(super) enum Step {
+    Opening,
+    Superblock {
+        at: u64,
+    },
+    Log {
+        layout: Layout,
+        md: Box<Superblock>,
+    },
+    Bitmap {
+        layout: Layout,
+        md: Box<Superblock>,
+        log: Box<[u8]>,
+        /// What has been read so far, and the next page.
+        bitmaps: Vec<BitSet>,
+        page: u64,
+    },
+    /// The replayed log is being written back as "nothing to replay".
+    Settling {
+        writes: u32,
+        /// What follows when they are all down: the log may forget only what the bitmap knows by then.
+        then: Option<MetaOp>,
+    },
+    /// All is in order, but the volume is shaking hands and has told the peer that there is no disk yet: what that
+    /// ends in must be known, as from then on the disk is negotiated.
+    Handshake,
+    /// 9's dialect: the peers are asked whether the disk may come into use. With a time: once more then.
+    Consent(Option<Instant>),
+}
