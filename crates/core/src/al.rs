@@ -4,16 +4,16 @@
 pub(crate) mod queue;
 mod streams;
 
-use crate::request::under_way::{EXTENT_SECTORS, Request, extents};
-use crate::repetition::place::Repetition;
-use crate::peer_write::write::PeerWrite;
-use crate::op::Op;
-use crate::al::queue::{AlJob, InFlight};
 use crate::Resource;
+use crate::al::queue::{AlJob, InFlight};
 use crate::api::{DiskError, MetaOp};
+use crate::op::Op;
+use crate::peer_write::write::PeerWrite;
+use crate::repetition::place::Repetition;
 use crate::request::NewWrite;
+use crate::request::under_way::{EXTENT_SECTORS, Request, extents};
 use meta::ExtentRange;
-use meta::activity_log::{Acquire, Ticket, Transaction};
+use meta::activity_log::Acquire;
 use std::collections::VecDeque;
 use units::{SectorRange, VolumeNr};
 

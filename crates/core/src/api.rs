@@ -2,7 +2,9 @@
 //! Nothing here carries payload: callers name it by [`BufRef`]. The crate's head has the order of calls.
 
 pub use crate::notice::{Event, Notice, Severity};
-use std::{fmt, net::SocketAddr, sync::Arc};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use units::{ByteLen, Generation, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 
 /// A piece of a payload buffer that the caller (the engine) owns.
@@ -770,7 +772,7 @@ pub struct PeerDeviceSnapshot {
     /// Of a checksum-based resync: found equal, not transferred.
     pub sync_same: ByteLen,
     /// What it waits for most.
-    pub sync_slowed: Option<crate::SlowedBy>,
+    pub sync_slowed: Option<crate::resync::marks::SlowedBy>,
     /// Progress since the latest mark and since the oldest one: how long, how much (spec 7.12).
     pub sync_marks: [(units::Duration, ByteLen); 2],
     /// A running verify: where it is, and where it stops.
@@ -783,4 +785,9 @@ pub struct PeerDeviceSnapshot {
     pub pending: u32,
     /// Requests of the peer not yet answered.
     pub unacked: u32,
+}
+
+/// The end of a command that could not be done.
+pub(crate) fn failure(code: i32, text: impl Into<String>) -> CommandError {
+    CommandError { code, text: text.into() }
 }

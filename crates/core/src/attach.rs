@@ -4,21 +4,21 @@
 pub(crate) mod attaching;
 mod consent;
 
-use crate::request::under_way::Request;
-use crate::metadata::writer::MdWriter;
-use crate::attach::attaching::{Attaching, Step};
-use crate::op::Op;
 use crate::Resource;
 use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
+use crate::attach::attaching::{Attaching, Step};
 use crate::connection::Connection;
-use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
+use crate::decide::attach84::{ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, MetadataFlags, Refusal};
-use crate::decide::{Reason, StateChangeResult, io_error};
+use crate::decide::{Reason, StateChangeResult, attach84, io_error};
 use crate::device::{Backing, Flushing};
+use crate::metadata::writer::MdWriter;
+use crate::op::Op;
+use crate::request::under_way::Request;
 use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, ByteLen, Instant, NodeId, SectorRange, VolumeNr};
+use units::{BitSet, ByteLen, NodeId, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Bytes of the bitmap area that are read at a time.

@@ -1,12 +1,12 @@
 //! What always holds at the end of a turn, with debug assertions: sums agree with what they are sums of, and nothing
 //! waits for what is not there. Written independently of the rules that bring it about.
 
-use crate::request::under_way::Request;
-use crate::peer_write::write::PACKET_COST;
-use crate::op::Op;
 use crate::Resource;
 use crate::connection::Connection;
 use crate::decide::state::Replication;
+use crate::op::Op;
+use crate::peer_write::write::PACKET_COST;
+use crate::request::under_way::Request;
 use crate::request::{Local, Write};
 use units::{NodeId, VolumeNr};
 

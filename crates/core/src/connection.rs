@@ -1,14 +1,16 @@
 //! A connection to a peer and its peer devices: what is known of the other side.
 
-use crate::peer_write::held::DataQueue;
-use crate::received_log::PeerEpochs;
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
 use crate::decide::state::Replication;
 use crate::dialect9::{AllUnsettled, Loss, Nine, Survivor};
 use crate::members::Volumes;
+use crate::peer_write::held::DataQueue;
 use crate::pings::Pings;
-use crate::resync::{BeforeResync, Repair, Resync};
+use crate::received_log::PeerEpochs;
+use crate::resync::before::asked::BeforeResync;
+use crate::resync::repair::due::Repair;
+use crate::resync::session::Resync;
 use crate::transfer_log::TransferLog;
 use units::{Instant, Sector, VolumeNr};
 use wire::Dialect;

@@ -1,13 +1,13 @@
 //! A volume's local side: its disk state, its metadata in memory, and the application's requests to it.
 
-use crate::repetition::place::Repetition;
-use crate::metadata::writer::MdWriter;
 use crate::al::queue::AlQueue;
 use crate::api::{Access, OpenedDisk, Openers};
 use crate::config::{DiskConfig, VolumeConfig};
 use crate::dialect9::FirstWrite;
 use crate::latency::Latencies;
 use crate::merging::{Merging, Waiting};
+use crate::metadata::writer::MdWriter;
+use crate::repetition::place::Repetition;
 use crate::slab::Slab;
 use std::collections::VecDeque;
 use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, NodeMask, Sector, SectorRange, VolumeNr};

@@ -1,12 +1,12 @@
 //! Flushes of applications: what fsync says is true on both machines (`docs/spec/data-path-and-resync.md` 1.10).
 
-use crate::request::under_way::{Flush, Request};
-use crate::op::Op;
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, RequestKind, Segments};
 use crate::latency::Stage;
 use crate::merging::Waiting;
+use crate::op::Op;
 use crate::request::Owner;
+use crate::request::under_way::{Flush, Request};
 use units::{ByteLen, Instant, NodeId, Sector, VolumeNr};
 use wire::DiskState;
 

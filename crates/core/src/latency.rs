@@ -1,8 +1,7 @@
 //! How long requests spend in which stage. Times are those of the inputs: no clock is read for it, and what happens
 //! within one turn of the caller took no time.
 
-use crate::Resource;
-use units::{Duration, Histogram, VolumeNr};
+use units::{Duration, Histogram};
 
 /// A part of a request's way. Stages of one request may overlap: a write is on its way to the disk and to the peer at
 /// the same time.
@@ -87,15 +86,10 @@ impl Latencies {
     pub(crate) fn note(&mut self, stage: Stage, took: Duration, requests: usize) {
         self.0[stage as usize].record(took, requests as u64);
     }
-}
 
-impl Resource {
-    /// How long a volume's requests spent in each stage since this was made, in the order of [`Stage::ALL`]. Merged
-    /// writes count as the requests that they are made of; a request of several parts counts once per part. `None` if
-    /// there is no such volume.
-    pub fn latencies(&self, volume: VolumeNr) -> Option<impl Iterator<Item = (Stage, &Histogram)>> {
-        let d = self.device_index(volume)?;
-        Some(Stage::ALL.into_iter().zip(self.devices[d].latencies.0.iter()))
+    /// One per stage, in the order of [`Stage::ALL`].
+    pub(crate) fn histograms(&self) -> impl Iterator<Item = &Histogram> {
+        self.0.iter()
     }
 }
 

@@ -117,7 +117,7 @@ pub use api::*;
 pub use config::*;
 pub use latency::Stage;
 pub use resource::{Counters, Resource};
-pub use resync::SlowedBy;
+pub use resync::marks::SlowedBy;
 pub use rows::TABLES;
 #[cfg(feature = "rows")]
 pub use rows::take_rows;

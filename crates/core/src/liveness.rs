@@ -2,13 +2,13 @@
 //! (`docs/spec/connection-and-state.md` 4.4 to 4.7, `docs/spec/data-path-and-resync.md` 10).
 
 use crate::Resource;
-use crate::api::{CommandError, ConnectionState, ConnectionState as Lost, Effect, Event, LinkDown, Severity};
+use crate::api::{ConnectionState, ConnectionState as Lost, Effect, Event, LinkDown, Severity};
 use crate::connection::Phase;
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
 use crate::pings::{PingNr, PingedPeers};
-use crate::state::Lifted;
+use crate::state::afterwards::Lifted;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Packet, Socket};
 
@@ -439,8 +439,4 @@ impl Resource {
 
 fn times(d: Duration, n: u64) -> Duration {
     Duration(d.0.saturating_mul(n))
-}
-
-pub(crate) fn failure(code: i32, text: impl Into<String>) -> CommandError {
-    CommandError { code, text: text.into() }
 }

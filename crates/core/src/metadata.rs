@@ -3,15 +3,14 @@
 
 pub(crate) mod writer;
 
-use crate::request::under_way::Request;
-use crate::op::Op;
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
 use crate::decide::rules::{View, metadata_flags};
 use crate::device::{Backing, Device};
+use crate::op::Op;
 use crate::request::Write;
+use crate::request::under_way::Request;
 use meta::{BitmapArea, DeviceFlags, PeerFlags, Superblock};
-use std::collections::BTreeSet;
 use units::{BitSet, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 

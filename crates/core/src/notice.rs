@@ -1,14 +1,9 @@
 //! What a core has to tell: people by a text, programs by an event.
 
-use crate::Resource;
-use crate::api::Effect;
 use crate::decide::handshake84::Decision;
 use crate::decide::rules::View;
 use crate::decide::uuid9::Strategy;
 use units::{NodeId, VolumeNr};
-
-/// How many decisions `why` remembers.
-const REMEMBERED: usize = 64;
 
 /// A line for the log, and for `why`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,39 +56,4 @@ pub enum Event {
     GaveUp,
     /// Something that its reason names.
     Other,
-}
-
-impl Resource {
-    /// Tells people something that its reason names.
-    pub(crate) fn note(
-        &mut self,
-        severity: Severity,
-        d: Option<VolumeNr>,
-        i: Option<NodeId>,
-        reason: &'static str,
-        text: impl Into<String>,
-    ) {
-        self.tell(severity, d, i, reason, Event::Other, text.into());
-    }
-
-    /// Tells people and programs.
-    pub(crate) fn tell(
-        &mut self,
-        severity: Severity,
-        d: Option<VolumeNr>,
-        i: Option<NodeId>,
-        reason: &'static str,
-        event: Event,
-        text: String,
-    ) {
-        self.chores.mark();
-        let volume = d.map(|d| self.devices[d].volume);
-        let peer = i.map(|i| self.connections[i].cfg.peer);
-        let notice = Notice { severity, volume, peer, reason, text, event };
-        if self.decisions.len() == REMEMBERED {
-            self.decisions.pop_front();
-        }
-        self.decisions.push_back((self.now, notice.clone()));
-        self.emit(Effect::Log(notice));
-    }
 }

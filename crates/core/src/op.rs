@@ -1,24 +1,6 @@
 //! What a finished disk operation belongs to.
 
-use crate::peer_write::write::PeerWrite;
-use crate::api::{
-    BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
-    MetaOp, Notice, OpId, OpenedDisk, Openers, Segments,
-};
-use crate::command::{Again, Pending, Transaction};
-use crate::config::ResourceConfig;
-use crate::connection::Connection;
-use crate::decide::state::State;
-use crate::device::Device;
-use crate::dialect9::Positions;
-use crate::housekeeping::Chores;
-use crate::members::{Peers, Volumes};
-use crate::slab::Slab;
-use crate::state::Afterwards;
-use crate::transfer_log::OwnEpoch;
-use std::collections::{BTreeMap, VecDeque};
-use units::{Generation, Instant, NodeId, Rng, VolumeNr};
-use wire::{Packet, Socket};
+use units::{Instant, NodeId, VolumeNr};
 
 /// What a finished disk operation belongs to. The first number is the device's index.
 #[derive(Debug)]
@@ -38,4 +20,19 @@ pub(crate) enum Op {
     Superblock(VolumeNr),
     Attach(VolumeNr),
     LogReset(VolumeNr),
+}
+
+impl Op {
+    /// Does its end, if it ended well, concern nobody but reads and writes?
+    pub(crate) fn is_routine(&self) -> bool {
+        matches!(
+            self,
+            Op::LocalWrite(_)
+                | Op::LocalRead(_)
+                | Op::LocalFlush(_)
+                | Op::PeerWrite(_)
+                | Op::PeerRead { .. }
+                | Op::EpochFlush { .. }
+        )
+    }
 }

@@ -3,14 +3,13 @@
 //!
 //! Owns [`PeerEpochs`].
 
-use crate::peer_write::write::PeerAction;
-use crate::op::Op;
 use crate::Resource;
 use crate::api::{ConnectionState, DiskOp, IoError};
+use crate::op::Op;
 use crate::peer_write::Told;
-use std::collections::VecDeque;
+use crate::peer_write::write::PeerAction;
 use units::{NodeId, VolumeNr};
-use wire::{BarrierAck, BarrierNr, Packet, Socket};
+use wire::{BarrierNr, Packet, Socket};
 
 impl Resource {
     /// Is a write that the disk's cache would only hold until the next barrier likely to be the only one of its epoch,

@@ -1,9 +1,9 @@
 //! Reads of a peer (`docs/spec/data-path-and-resync.md` 2, 4).
 
-use crate::peer_write::write::PACKET_COST;
-use crate::op::Op;
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::op::Op;
+use crate::peer_write::write::PACKET_COST;
 use units::{NodeId, VolumeNr};
 use wire::{BlockData, DiskState, Packet, Socket};
 

@@ -8,12 +8,12 @@ pub(crate) mod write;
 
 pub(crate) use answers::Told;
 
-use crate::peer_write::write::{PeerAction, PeerWrite};
-use crate::op::Op;
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::latency::Stage;
-use units::{Instant, NodeId, SectorRange, VolumeNr};
+use crate::op::Op;
+use crate::peer_write::write::{PeerAction, PeerWrite};
+use units::{NodeId, SectorRange, VolumeNr};
 use wire::{BlockId, DiskState, DpFlags, Packet};
 
 impl Resource {

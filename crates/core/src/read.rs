@@ -1,16 +1,17 @@
 //! Reads of applications: from where, and what if that fails (`docs/spec/data-path-and-resync.md` 4).
 
-use crate::splitting::split::slice;
-use crate::request::under_way::Request;
-use crate::request::read::{PartWaiting, Read, Tried};
-use crate::op::Op;
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments};
-use crate::decide::routing::{self, ReadContext, ReadRoute};
+use crate::decide::routing;
+use crate::decide::routing::{ReadContext, ReadRoute};
 use crate::decide::rules::View;
 use crate::latency::Stage;
 use crate::merging::Waiting;
+use crate::op::Op;
+use crate::request::read::{PartWaiting, Read, Tried};
+use crate::request::under_way::Request;
 use crate::request::{Owner, Owners};
+use crate::splitting::split::slice;
 use units::{ByteLen, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 

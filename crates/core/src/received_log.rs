@@ -1,12 +1,8 @@
 //! What a peer's stream of data has brought: its epochs, and what their barriers wait for.
 
-use crate::op::Op;
-use crate::Resource;
-use crate::api::{ConnectionState, DiskOp, IoError};
 use crate::peer_write::Told;
 use std::collections::VecDeque;
-use units::{NodeId, VolumeNr};
-use wire::{BarrierAck, BarrierNr, Packet, Socket};
+use wire::{BarrierAck, BarrierNr};
 
 /// A set of the peer's writes between two barriers.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 
 pub(crate) mod place;
 
-use crate::request::under_way::Request;
-use crate::repetition::place::{Behind, Repetition};
 use crate::Resource;
+use crate::repetition::place::{Behind, Repetition};
 use crate::request::NewWrite;
+use crate::request::under_way::Request;
 use crate::rows::hit;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
 

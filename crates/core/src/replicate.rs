@@ -1,16 +1,16 @@
 //! The Primary's side of replication: sending writes and read requests, and what the answers mean
 //! (`docs/spec/data-path-and-resync.md` 1.5 to 1.9, 1.12).
 
-use crate::request::under_way::Request;
-use crate::repetition::place::Behind;
-use crate::request::read::Tried;
 use crate::Resource;
 use crate::api::{ConnectionState, Effect, Segments};
 use crate::config::Protocol;
 use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::latency::Stage;
+use crate::repetition::place::Behind;
 use crate::request::legs::{Acked, Wanted};
+use crate::request::read::Tried;
+use crate::request::under_way::Request;
 use crate::request::{Local, Write, WriteKind};
 use crate::rows::hit;
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};

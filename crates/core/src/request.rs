@@ -8,19 +8,20 @@ mod write;
 
 pub(crate) use write::{Local, NewWrite, Owner, Owners, Write, WriteKind};
 
-use crate::request::under_way::{Flush, Request, extents};
-use crate::request::read::{Read, Tried};
-use crate::op::Op;
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
 use crate::connection::Connection;
-use crate::decide::routing::{self, Admission, ToPeer};
+use crate::decide::routing;
+use crate::decide::routing::{Admission, ToPeer};
 use crate::decide::rules::View;
 use crate::dialect9::FirstWrite;
 use crate::latency::Stage;
 use crate::merging::Waiting;
+use crate::op::Op;
+use crate::request::read::Tried;
+use crate::request::under_way::{Request, extents};
 use std::collections::VecDeque;
-use units::{Instant, NodeId, NodeMask, SectorRange, VolumeNr};
+use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;
 use write::{Open, Submitted};
 

@@ -1,27 +1,33 @@
 //! The resource: owner of devices and connections, dispatcher of inputs, queue of effects.
 
-use crate::splitting::split::Split;
-use crate::request::under_way::Request;
-use crate::peer_write::write::PeerWrite;
-use crate::op::Op;
 use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
     MetaOp, Notice, OpId, OpenedDisk, Openers, Segments,
 };
-use crate::command::{Again, Pending, Transaction};
+use crate::command::Transaction;
+use crate::command::again::wish::Again;
+use crate::command::pending::Pending;
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::decide::state::State;
 use crate::device::Device;
 use crate::dialect9::Positions;
-use crate::housekeeping::Chores;
+use crate::housekeeping::chores::Chores;
 use crate::members::{Peers, Volumes};
+use crate::notice::{Event, Severity};
+use crate::op::Op;
+use crate::peer_write::write::PeerWrite;
+use crate::request::under_way::Request;
 use crate::slab::Slab;
-use crate::state::Afterwards;
+use crate::splitting::split::Split;
+use crate::state::afterwards::Afterwards;
 use crate::transfer_log::OwnEpoch;
 use std::collections::{BTreeMap, VecDeque};
 use units::{Generation, Instant, NodeId, Rng, VolumeNr};
 use wire::{Packet, Socket};
+
+/// How many decisions `why` remembers.
+const REMEMBERED: usize = 64;
 
 /// One resource on one node. See the crate's head for how to drive it.
 #[derive(Debug)]
@@ -430,5 +436,38 @@ impl Resource {
         self.handlers.insert(self.next_handler, call.clone());
         self.emit(Effect::RunHandler { id: self.next_handler, call });
         self.next_handler
+    }
+
+    /// Tells people something that its reason names.
+    pub(crate) fn note(
+        &mut self,
+        severity: Severity,
+        d: Option<VolumeNr>,
+        i: Option<NodeId>,
+        reason: &'static str,
+        text: impl Into<String>,
+    ) {
+        self.tell(severity, d, i, reason, Event::Other, text.into());
+    }
+
+    /// Tells people and programs.
+    pub(crate) fn tell(
+        &mut self,
+        severity: Severity,
+        d: Option<VolumeNr>,
+        i: Option<NodeId>,
+        reason: &'static str,
+        event: Event,
+        text: String,
+    ) {
+        self.chores.mark();
+        let volume = d.map(|d| self.devices[d].volume);
+        let peer = i.map(|i| self.connections[i].cfg.peer);
+        let notice = Notice { severity, volume, peer, reason, text, event };
+        if self.decisions.len() == REMEMBERED {
+            self.decisions.pop_front();
+        }
+        self.decisions.push_back((self.now, notice.clone()));
+        self.emit(Effect::Log(notice));
     }
 }

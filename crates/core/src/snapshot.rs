@@ -1,10 +1,10 @@
 //! The state of everything, for whoever asks.
 
-use crate::Resource;
 use crate::api::{ConnectionSnapshot, DeviceSnapshot, PeerDeviceSnapshot, Snapshot};
-use crate::dialect84;
+use crate::latency::Stage;
 use crate::resync::bytes_of_bits;
-use units::{ByteLen, Generation, NodeId, SectorRange, VolumeNr};
+use crate::{Resource, dialect84};
+use units::{ByteLen, Generation, Histogram, NodeId, SectorRange, VolumeNr};
 use wire::StateWord;
 
 impl Resource {
@@ -127,5 +127,15 @@ impl Resource {
             pending: pd.pending,
             unacked: pd.unacked,
         }
+    }
+}
+
+impl Resource {
+    /// How long a volume's requests spent in each stage since this was made, in the order of [`Stage::ALL`]. Merged
+    /// writes count as the requests that they are made of; a request of several parts counts once per part. `None` if
+    /// there is no such volume.
+    pub fn latencies(&self, volume: VolumeNr) -> Option<impl Iterator<Item = (Stage, &Histogram)>> {
+        let d = self.device_index(volume)?;
+        Some(Stage::ALL.into_iter().zip(self.devices[d].latencies.histograms()))
     }
 }

@@ -3,10 +3,10 @@
 
 pub(crate) mod split;
 
-use crate::splitting::split::{Split, slice};
 use crate::Resource;
-use crate::api::{IoError, MAX_DATA, MAX_DISCARD, Segments};
+use crate::api::{IoError, MAX_DATA, MAX_DISCARD};
 use crate::request::{NewWrite, Owner, Owners, WriteKind};
+use crate::splitting::split::{Split, slice};
 use std::collections::VecDeque;
 use units::{Sector, SectorRange, VolumeNr};
 
@@ -64,4 +64,3 @@ impl Resource {
         peers.map(|c| c.max_discard()).min().unwrap_or(MAX_DISCARD)
     }
 }
-

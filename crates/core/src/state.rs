@@ -4,39 +4,20 @@
 //! Owns `Resource::state`; nobody else writes it. No change takes place within the carrying out of another one: what
 //! follows from that waits in `Resource::afterwards`.
 
-use crate::Resource;
+pub(crate) mod afterwards;
+
 use crate::api::{Event, Severity};
 use crate::config::{Fencing, OnIoError};
 use crate::connection::{Connection, Phase};
 use crate::decide::change::Change;
 use crate::decide::effects::Effect as E;
-use crate::decide::rules::{self, Facts, Kind, PairFacts, PeerFacts, Refusal, View, VolumeFacts};
+use crate::decide::rules::{Facts, Kind, PairFacts, PeerFacts, Refusal, View, VolumeFacts};
 use crate::decide::state::{Replication, State};
-use crate::decide::{DiskState, Handler, Role, StateChangeResult as Code, fencing};
-use crate::dialect84;
+use crate::decide::{DiskState, Handler, Role, StateChangeResult as Code, fencing, rules};
+use crate::state::afterwards::{Afterwards, Lifted};
+use crate::{Resource, dialect84};
 use units::{Generation, NodeId, VolumeNr};
 use wire::UuidFlags;
-
-/// What is to follow a change, when all that it has brought with it is carried out.
-#[derive(Debug)]
-pub(crate) enum Afterwards {
-    /// A state of a resync, or on the way to one.
-    EnterResync(NodeId, VolumeNr, Change),
-    /// The disk is taken away by force: what it has not done counts as failed.
-    AbortLocalIo(VolumeNr),
-    /// The users of this node see the peer's disk only.
-    BeginWithoutDisk(NodeId, VolumeNr),
-}
-
-/// A reason for frozen I/O that is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lifted {
-    NoData,
-    /// This peer is fenced, or back.
-    Fencing(NodeId),
-    /// All, by the administrator.
-    All,
-}
 
 impl Resource {
     // -- what is asked often -----------------------------------------------------------------------------------------

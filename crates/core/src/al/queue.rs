@@ -1,12 +1,10 @@
 //! Writes that wait for the activity log of one device.
 
 use crate::al::streams::Streams;
-use crate::api::{DiskError, MetaOp};
 use crate::request::NewWrite;
-use meta::ExtentRange;
-use meta::activity_log::{Acquire, Ticket, Transaction};
+use meta::activity_log::{Ticket, Transaction};
 use std::collections::VecDeque;
-use units::{SectorRange, VolumeNr};
+use units::SectorRange;
 
 /// Writes that wait for the activity log of one device.
 #[derive(Debug, Default)]

@@ -1,18 +1,8 @@
 //! A disk on its way into service: how far it is (spec section 6.1).
 
-use crate::op::Op;
-use crate::Resource;
-use crate::api::{CommandError, DiskError, Effect, IoError, MetaOp, OpenedDisk, Segments, Severity};
-use crate::connection::Connection;
-use crate::decide::attach84::{self, ActivityLog as AlAction, Bitmap};
-use crate::decide::change::{Change, Set};
-use crate::decide::rules::{Kind, MetadataFlags, Refusal};
-use crate::decide::{Reason, StateChangeResult, io_error};
-use crate::device::{Backing, Flushing};
-use meta::{BitmapArea, DeviceFlags, DirtyPages, Layout, PeerFlags, Superblock};
-use std::collections::BTreeSet;
-use units::{BitSet, ByteLen, Instant, NodeId, SectorRange, VolumeNr};
-use wire::DiskState;
+use crate::api::{MetaOp, OpenedDisk};
+use meta::{Layout, Superblock};
+use units::{BitSet, Instant};
 
 /// Where an attach is.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! 9's dialect: whether a disk may come into use is agreed on with all that have one
 //! (`docs/spec/connection-and-state.md` 11.2, step 15).
 
-use crate::attach::attaching::{Attaching, Step};
 use crate::Resource;
+use crate::attach::attaching::{Attaching, Step};
 use crate::connection::Connection;
 use crate::decide::StateChangeResult;
 use units::{Duration, Instant, NodeId, VolumeNr};

@@ -10,54 +10,20 @@
 //! * the promotion is refused for now (the peer could not be fenced, no good copy can be reached): the I/O waits, until
 //!   the peer is reached or its state changes, or the administrator lets it go on (`resume-io`, `primary`).
 
-use super::{Promotion, Stage, Waiting};
+pub(crate) mod wish;
+
+use super::Promotion;
 use crate::Resource;
-use crate::api::{CommandError, ConnectionState, Inherited, Severity};
+use crate::api::{CommandError, ConnectionState, Inherited, Severity, failure};
+use crate::command::again::wish::{Again, Found, Look, Progress};
+use crate::command::pending::{Stage, Waiting};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::state::Replication;
-use crate::liveness::failure;
-use crate::members::Volumes;
 use units::{Duration, Generation, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Role};
 
 /// How soon a peer that has refused is asked once more.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// The wish to be Primary again.
-#[derive(Debug)]
-pub(crate) struct Again {
-    /// The command that ends when it comes true, or cannot.
-    id: u64,
-    inherited: Inherited,
-    since: Instant,
-    stage: Progress,
-    /// What each volume's disk was when it was attached, as far as that is over.
-    found: Volumes<Option<Found>>,
-    /// The administrator does not want to wait for the peer.
-    resumed: bool,
-    /// Why it was refused the last time.
-    told: Option<i32>,
-}
-
-/// What a volume's disk was when it was attached, and of which generation.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    disk: DiskState,
-    generation: Option<Generation>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Progress {
-    /// For disks and peers.
-    Waiting,
-    /// The promotion is under way.
-    Asking,
-    /// It was refused while everything looked like this; by a peer, which may know better at this time.
-    Refused(Vec<Look>, Option<Instant>),
-}
-
-/// What decides over a volume: whether its handshake is over, the disks, the peer's role.
-type Look = (bool, DiskState, DiskState, Role);
 
 impl Resource {
     pub(super) fn primary_again(&mut self, id: u64, inherited: Inherited) {

@@ -3,34 +3,19 @@
 //! In 8.4's dialect a transaction has one participant, who is asked about volume after volume (or
 //! about the connection) and whose last yes is the commit.
 
-use super::{Transaction, Waiting};
-use crate::Resource;
-use crate::api::{ConnectionState, Segments, Severity};
-use crate::decide::change::{Change, Set};
-use crate::decide::rules::{self, Kind, Refusal};
-use crate::decide::state::Replication;
-use crate::decide::{StateChange, StateChangeResult as Code};
-use crate::dialect84;
-use units::{Instant, NodeId, VolumeNr};
-use wire::{DiskState, Packet, Socket};
+pub(crate) mod asked;
 
-/// A change that a peer was asked about.
-#[derive(Debug)]
-pub(crate) struct Agreement {
-    /// The command that waits for it.
-    pub(crate) command: u64,
-    pub(crate) participant: NodeId,
-    /// When it was asked last.
-    pub(crate) at: Instant,
-    change: Change,
-    /// The volumes that the participant is asked about, in this order, each with the number of disks that it has had:
-    /// the answer is about this one. None: about the connection.
-    volumes: Vec<(VolumeNr, u64)>,
-    /// So many of them were answered with yes.
-    agreed: usize,
-    /// Why it is off, whatever the peer answers: this node has agreed to something else meanwhile.
-    contradicted: Option<Refusal>,
-}
+use super::Transaction;
+use crate::api::{ConnectionState, Segments, Severity};
+use crate::command::agreement::asked::Agreement;
+use crate::command::pending::Waiting;
+use crate::decide::change::{Change, Set};
+use crate::decide::rules::{Kind, Refusal};
+use crate::decide::state::Replication;
+use crate::decide::{StateChange, StateChangeResult as Code, rules};
+use crate::{Resource, dialect84};
+use units::{NodeId, VolumeNr};
+use wire::{DiskState, Packet, Socket};
 
 impl Resource {
     /// Judges a change here; if it concerns a peer, asks it first. `Ok(true)`: done. `Ok(false)`: the answer will come.

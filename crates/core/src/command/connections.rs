@@ -1,12 +1,11 @@
 //! Connecting and disconnecting on command (`docs/spec/connection-and-state.md` 3.1).
 
-use super::{Progress, Waiting};
 use crate::Resource;
-use crate::api::ConnectionState;
+use crate::api::{ConnectionState, failure};
+use crate::command::pending::{Progress, Waiting};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{DisconnectStep, Kind, Refusal};
-use crate::liveness::failure;
 use units::{Duration, NodeId};
 use wire::DiskState;
 

@@ -1,15 +1,14 @@
 //! Detach, invalidate, generations and size on command (`docs/spec/connection-and-state.md` 11.4, 12).
 
-use crate::request::under_way::Request;
-use super::{Copied, GiveUp, Progress, Waiting};
 use crate::Resource;
-use crate::api::{CommandError, ConnectionState};
+use crate::api::{CommandError, ConnectionState, failure};
+use crate::command::pending::{Copied, GiveUp, Progress, Waiting};
 use crate::connection::Connection;
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::{PairState, Replication};
-use crate::liveness::failure;
+use crate::request::under_way::Request;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
 

@@ -2,28 +2,16 @@
 //! what the other one says; in 9's all agree on it.
 
 use super::two_phase::NewSize;
-use super::{Progress, SOON, Waiting};
 use crate::Resource;
-use crate::api::CommandError;
+use crate::api::{CommandError, failure};
+use crate::command::pending::{Progress, Resizing, SOON, Waiting};
 use crate::decide::state::Replication;
 use crate::decide::{Reason, StateChangeResult as Code, sizes};
-use crate::liveness::failure;
-use units::{Duration, Instant, VolumeNr};
+use units::{Duration, VolumeNr};
 use wire::ResizeFlags;
 
 /// So long a resize makes way for other transactions.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A resize in 9's dialect that has not ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Resizing {
-    volume: VolumeNr,
-    flags: ResizeFlags,
-    /// Then it fails, if others are in its way.
-    until: Instant,
-    /// All were asked.
-    asked: bool,
-}
 
 impl Resource {
     pub(super) fn resize(&mut self, id: u64, d: VolumeNr, flags: ResizeFlags) {

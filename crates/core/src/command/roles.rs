@@ -1,13 +1,13 @@
 //! Promotion and demotion (`docs/spec/connection-and-state.md` 8.2, 8.4): of all volumes, in one change.
 
-use super::{Pending, Progress, SOON, Stage, Waiting};
 use crate::Resource;
+use crate::api::failure;
+use crate::command::pending::{Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::change::{Change, Set};
-use crate::decide::roles::{self, Promotion, Step};
+use crate::decide::roles::{Promotion, Step};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
-use crate::decide::{DiskState, StateChangeResult as Code};
-use crate::liveness::failure;
+use crate::decide::{DiskState, StateChangeResult as Code, roles};
 use units::{Duration, Generation, NodeId, NodeMask, VolumeNr};
 use wire::{Role, UuidFlags};
 

@@ -5,7 +5,7 @@
 use crate::Resource;
 use crate::api::{Segments, Severity};
 use crate::decide::state::State;
-use crate::state::Afterwards;
+use crate::state::afterwards::Afterwards;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{CurrentUuid, DiskState, Packet, Role, Socket};
 

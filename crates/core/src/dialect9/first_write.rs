@@ -5,7 +5,6 @@
 //! in it. If this node is lost meanwhile it lacks the generation, and is behind. In the other order it would have
 //! parted from who is Primary next.
 
-use crate::request::under_way::Request;
 use crate::Resource;
 use crate::api::{RequestKind, Severity};
 use crate::command::disks::KEEPS_BITMAP;
@@ -13,6 +12,7 @@ use crate::connection::Connection;
 use crate::decide::Role;
 use crate::decide::state::{PairState, State};
 use crate::pings::PingedPeers;
+use crate::request::under_way::Request;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, UuidFlags};
 

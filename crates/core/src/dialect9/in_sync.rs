@@ -3,11 +3,11 @@
 //!
 //! P_PEERS_IN_SYNC says that all nodes that it lists, who gets it among them, have the same as its sender.
 
-use crate::request::under_way::Request;
 use crate::Resource;
 use crate::api::Segments;
 use crate::decide::DiskState;
 use crate::decide::state::Replication;
+use crate::request::under_way::Request;
 use units::{NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{Packet, PeersInSync, Socket};
 

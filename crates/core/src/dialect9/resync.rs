@@ -4,12 +4,11 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments};
-use crate::decide::DiskState;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
-use crate::decide::uuid9;
+use crate::decide::{DiskState, uuid9};
 use crate::dialect9::FirstWrite;
-use crate::resync::Want;
+use crate::resync::session::Want;
 use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{

@@ -1,13 +1,13 @@
 //! What is left of a Primary's writes when it is lost: its peers tell each other the last one that each has, and who
 //! has more is the source of the other one (`docs/spec/connection-and-state.md` 4.7 step 11, 7.7).
 
-use crate::peer_write::write::PeerWrite;
-use crate::op::Op;
 use crate::Resource;
 use crate::api::{IoError, Segments, Severity};
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
 use crate::dialect9::mesh::LostPrimary;
+use crate::op::Op;
+use crate::peer_write::write::PeerWrite;
 use std::cmp::Ordering;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{CurrentUuid, Dagtag, Packet, PeerDagtag, Socket};

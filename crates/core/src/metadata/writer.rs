@@ -1,15 +1,6 @@
 //! Writers of metadata: what is under way to the disk.
 
-use crate::op::Op;
-use crate::Resource;
-use crate::api::{DiskError, MetaOp};
-use crate::decide::rules::{View, metadata_flags};
-use crate::device::{Backing, Device};
-use crate::request::Write;
-use meta::{BitmapArea, DeviceFlags, PeerFlags, Superblock};
 use std::collections::BTreeSet;
-use units::{BitSet, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
-use wire::DiskState;
 
 /// What is being written for one device.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
 //! What a peer is told of its writes, and when it may complete them (`docs/spec/wire-protocol.md` 11).
 
-use crate::peer_write::write::PeerWrite;
 use crate::Resource;
 use crate::api::Segments;
 use crate::config::Protocol;
 use crate::device::Device;
+use crate::peer_write::write::PeerWrite;
 use units::{NodeId, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockId, DiskState, DpFlags, Packet, Socket};
 

@@ -1,11 +1,11 @@
 //! Two Primaries write to the same blocks: what waits for what, and which write counts as the later one
 //! (`docs/spec/data-path-and-resync.md` 3).
 
-use crate::request::under_way::Request;
-use crate::peer_write::held::change_of;
-use crate::peer_write::write::PeerAction;
 use crate::Resource;
 use crate::connection::Connection;
+use crate::peer_write::held::change_of;
+use crate::peer_write::write::PeerAction;
+use crate::request::under_way::Request;
 use crate::request::{Local, Write};
 use crate::rows::hit;
 use units::{NodeId, SectorRange, VolumeNr};

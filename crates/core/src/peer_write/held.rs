@@ -1,11 +1,9 @@
 //! Packets of the data stream that wait here.
 
-use crate::peer_write::write::PACKET_COST;
-use crate::Resource;
 use crate::api::Segments;
-use crate::device::Device;
+use crate::peer_write::write::PACKET_COST;
 use std::collections::VecDeque;
-use units::{Instant, NodeId, SectorRange, VolumeNr};
+use units::{Instant, SectorRange, VolumeNr};
 use wire::Packet;
 
 /// A packet of the data stream that waits for what is before it.

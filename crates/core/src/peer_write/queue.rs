@@ -3,13 +3,12 @@
 //!
 //! Owns [`DataQueue`].
 
-use crate::peer_write::held::{HeldPacket, change_of, changes_data};
-use crate::peer_write::write::PACKET_COST;
 use crate::Resource;
 use crate::api::Segments;
 use crate::device::Device;
-use std::collections::VecDeque;
-use units::{Instant, NodeId, SectorRange, VolumeNr};
+use crate::peer_write::held::{HeldPacket, change_of, changes_data};
+use crate::peer_write::write::PACKET_COST;
+use units::{NodeId, SectorRange, VolumeNr};
 use wire::Packet;
 
 impl Resource {

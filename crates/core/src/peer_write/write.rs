@@ -1,12 +1,9 @@
 //! A peer's write under way here.
 
+use crate::api::Segments;
 use crate::peer_write::answers::Told;
-use crate::op::Op;
-use crate::Resource;
-use crate::api::{DiskOp, IoError, Segments};
-use crate::latency::Stage;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
-use wire::{BlockId, DiskState, DpFlags, Packet};
+use wire::{BlockId, DpFlags};
 
 /// A write of a peer from its packet to its acknowledgement.
 #[derive(Debug)]

@@ -1,9 +1,6 @@
 //! A place where the copies may differ until a write has been done again.
 
-use crate::Resource;
-use crate::request::NewWrite;
-use crate::rows::hit;
-use units::{Instant, NodeId, SectorRange, VolumeNr};
+use units::{NodeId, SectorRange};
 
 /// Blocks that one copy may have of a write that is done again, and another one may lack. From its first end to that of
 /// its repetition it keeps the activity-log extents, so that a crash leaves them marked. When the link or the disk goes

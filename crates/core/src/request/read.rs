@@ -1,15 +1,8 @@
 //! An application's read under way.
 
-use crate::op::Op;
-use crate::Resource;
-use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments};
-use crate::decide::routing::{self, ReadContext, ReadRoute};
-use crate::decide::rules::View;
-use crate::latency::Stage;
-use crate::merging::Waiting;
-use crate::request::{Owner, Owners};
-use units::{ByteLen, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
-use wire::DiskState;
+use crate::api::Segments;
+use crate::request::Owner;
+use units::{Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 
 /// What came of a read so far.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,20 +1,8 @@
 //! A request of an application under way.
 
-use crate::request::write::{Local, NewWrite, Owner, Owners, Write, WriteKind};
-use crate::request::read::{Read, Tried};
-use crate::op::Op;
-use crate::Resource;
-use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
-use crate::connection::Connection;
-use crate::decide::routing::{self, Admission, ToPeer};
-use crate::decide::rules::View;
-use crate::dialect9::FirstWrite;
-use crate::latency::Stage;
-use crate::merging::Waiting;
-use std::collections::VecDeque;
-use units::{Instant, NodeId, NodeMask, SectorRange, VolumeNr};
-use wire::DiskState;
-use crate::request::write::{Open, Submitted};
+use crate::request::read::Read;
+use crate::request::write::Write;
+use units::{Instant, NodeId, SectorRange, VolumeNr};
 
 #[derive(Debug)]
 pub(crate) struct Flush {

@@ -1,7 +1,7 @@
 //! Own writes: one that has not begun, and one that has. What changes about one is private here, and changes by events.
 
-use crate::repetition::place::Behind;
 use crate::api::{IoError, Segments};
+use crate::repetition::place::Behind;
 use crate::request::legs::Legs;
 use units::{Instant, NodeMask, SectorRange, VolumeNr};
 

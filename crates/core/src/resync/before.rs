@@ -4,61 +4,17 @@
 //! One call at a time per peer device. A call that outlives what it was for, as its connection is gone, has no say in
 //! what comes later: the next resync waits for its end, and then for that of a call of its own.
 
+pub(crate) mod asked;
+
 use crate::Resource;
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
-use crate::state::Afterwards;
+use crate::resync::before::asked::Beginning;
+use crate::state::afterwards::Afterwards;
 use units::{Generation, NodeId, VolumeNr};
 use wire::DiskState;
-
-/// What begins when the handler has ended well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Beginning {
-    /// As source; until then this state stays, in which the target waits for P_SYNC_UUID.
-    Source(Replication),
-    /// As target, with the resync's generation.
-    Target(Generation),
-    /// As target in 9's dialect, where a resync has none of its own; until then this state stays.
-    Target9(Replication),
-}
-
-impl Beginning {
-    fn handler(self) -> Handler {
-        match self {
-            Beginning::Source(_) => Handler::BeforeResyncSource,
-            Beginning::Target(_) | Beginning::Target9(_) => Handler::BeforeResyncTarget,
-        }
-    }
-
-    /// Is it still to begin in this state?
-    fn is_due_in(self, conn: Replication) -> bool {
-        match self {
-            Beginning::Source(waits_in) | Beginning::Target9(waits_in) => conn == waits_in,
-            Beginning::Target(_) => matches!(conn, Replication::WFSyncUUID | Replication::Behind),
-        }
-    }
-}
-
-/// A peer device's handler, and the resync that waits for it.
-#[derive(Debug, Default)]
-pub(crate) struct BeforeResync {
-    /// The call that has not ended.
-    call: Option<u64>,
-    /// It was for a resync that is not due any more.
-    outlived: bool,
-    due: Option<Beginning>,
-}
-
-impl BeforeResync {
-    /// What a handler says of a resync that is not to begin any more counts for nothing.
-    pub(crate) fn follow(&mut self, conn: Replication) {
-        if self.due.take_if(|due| !due.is_due_in(conn)).is_some() {
-            self.outlived = true;
-        }
-    }
-}
 
 impl Resource {
     /// A resync as source is to begin, from whatever state we are in.

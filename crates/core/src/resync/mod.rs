@@ -1,184 +1,33 @@
 //! Resync: the target walks its bitmap and asks, the source reads and answers
 //! (`docs/spec/data-path-and-resync.md` 7, towards 8.4 peers 7.14). Online verify uses the same machinery (9).
 
-mod before;
+pub(crate) mod before;
 mod controller;
 mod dependency;
+pub(crate) mod marks;
 mod progress;
-mod repair;
+pub(crate) mod repair;
+pub(crate) mod session;
 mod source;
 mod target;
-mod verify;
+pub(crate) mod verify;
 
-pub(crate) use before::BeforeResync;
-pub use progress::SlowedBy;
-pub(crate) use repair::Repair;
-pub(crate) use source::Want;
 pub(crate) use target::Answer;
-pub(crate) use verify::VerifyRange;
 
-use crate::op::Op;
 use crate::Resource;
-use crate::api::{Segments, Severity};
+use crate::api::Severity;
 use crate::config::ResyncConfig;
 use crate::decide::state::Replication;
-use crate::dialect9::LastPass;
-use crate::pings::PingNr;
+use crate::op::Op;
+use crate::resync::marks::Marks;
+use crate::resync::session::{Block, Overtaken, Resync, Step};
+use crate::resync::verify::run::Verify;
 use controller::{Controller, SourceBrake, Work};
-use progress::Marks;
-use source::Ask;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{BitSet, ByteLen, Duration, Generation, Instant, NodeId, SectorRange, VolumeNr};
-use verify::{Chunk, Verify};
 use wire::BlockId;
 
 /// What could not be done now is tried again after this time.
 const RETRY: Duration = Duration::from_millis(100);
-
-/// The resync or verify of one peer device, in either role.
-#[derive(Debug, Default)]
-pub(crate) struct Resync {
-    /// The walk goes on from this bit.
-    position: u64,
-    /// Bits set when it began.
-    pub(crate) total: u64,
-    /// The target knows of it: its bitmap came for it, or it has asked for a block since, and has it.
-    pub(crate) known: bool,
-    /// Bits that could not be copied; they stay set and are not tried again.
-    failed: Option<BitSet>,
-    /// Bits whose checksums were equal.
-    pub(crate) same: u64,
-    pub(crate) started: Option<Instant>,
-    /// The peer's generation when it began.
-    pub(crate) peer_current: Option<Generation>,
-    /// Target: the source depended on a Primary meanwhile (9).
-    pub(crate) unstable: bool,
-    /// This node's generation then.
-    pub(crate) own_current: Generation,
-    /// By their name in the device's `resyncing` intervals.
-    blocks: BTreeMap<u64, Block>,
-    /// Bytes of blocks on their way.
-    in_flight: u64,
-    /// Data that is here and not yet being written.
-    arrived: Vec<u64>,
-    /// Requests of the peer that wait for local writes on the same blocks, or for their turn.
-    waiting: VecDeque<Ask>,
-    /// A pass over the bitmap ended with blocks left: the next one begins then.
-    next_pass: Option<Instant>,
-    controller: Option<Controller>,
-    brake: Option<SourceBrake>,
-    /// Ask with checksums.
-    csums: bool,
-    /// What this one computes digests with, whatever is configured meanwhile: both nodes began with the same.
-    algorithm: Option<String>,
-    /// A resync ends when this ping is answered, which flushes the acknowledgements on the other stream.
-    finishing: Option<PingNr>,
-    /// The same before it asks or answers anything: what may still come belongs to the one before.
-    settling: Option<PingNr>,
-    /// The peer answered or acknowledged something last.
-    heard: Instant,
-    /// Target: how far the end is (9).
-    pub(crate) last_pass: LastPass,
-    /// Target: extents with blocks that were copied, of which no peer has been told that they are in sync (9).
-    pub(crate) untold: BTreeSet<u64>,
-    marks: Marks,
-    verify: Option<Verify>,
-    /// What the administrator wants of the verify that is being agreed on.
-    wish: VerifyRange,
-}
-
-/// A block on its way.
-#[derive(Debug)]
-struct Block {
-    range: SectorRange,
-    /// What packets call it.
-    name: BlockId,
-    since: Instant,
-    /// When its present disk operation began.
-    on_disk: Option<Instant>,
-    /// Neighbours that the same disk operation is about.
-    with: Vec<u64>,
-    overtaken: Overtaken,
-    step: Step,
-}
-
-/// What third nodes have written while a block was on its way.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-struct Overtaken {
-    /// The source has these, and the target lacks them, perhaps: they stay marked.
-    marked: Vec<SectorRange>,
-    /// The target has some: what comes from the source is not written any more.
-    written: bool,
-}
-
-#[derive(Debug)]
-enum Step {
-    /// Target: our own content is being read for its checksum.
-    Comparing,
-    /// Target: its checksum is being computed.
-    Summing(Segments),
-    /// Target: asked for.
-    Requested,
-    /// Target: here, but an older application write to it is not on disk yet.
-    Arrived(Segments),
-    /// Target: being written.
-    Writing(Segments),
-    /// Target: still being written, although its resync is over. Nobody is told how it ends.
-    Abandoned(Segments),
-    /// Source (of a resync or the answering side of a verify): being read.
-    Reading(Ask),
-    /// The same: its digests are being computed.
-    Digesting(Ask, Segments),
-    /// Source: sent, not acknowledged.
-    Sent,
-    /// Source: the peer was told that it is all zeroes. It occupies no buffer here, and DRBD 9 confirms what it frees
-    /// only when it has gathered more of it.
-    Freed,
-    /// Verify, answering side: its digests were sent; the results of so many bytes are awaited.
-    ResultsAwaited(u64),
-    /// Verify, asking side: asked for digests.
-    Verifying(Chunk),
-    /// Verify, asking side: our own content is being read.
-    Checking(Chunk),
-    /// Verify, asking side: our own digests are being computed.
-    CheckSumming(Chunk, Segments),
-}
-
-impl Resync {
-    /// What could not be copied may be tried again.
-    pub(crate) fn forget_failed(&mut self) {
-        self.failed = None;
-    }
-
-    /// No answer to an earlier one can come any more.
-    pub(crate) fn settled(&self) -> bool {
-        self.settling.is_none()
-    }
-
-    /// Nothing of it is on its way or waits.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.blocks.is_empty() && self.waiting.is_empty() && self.brake.is_none()
-    }
-}
-
-impl Block {
-    /// Is the peer to answer?
-    fn is_awaited(&self) -> bool {
-        matches!(self.step, Step::Requested | Step::Sent | Step::Freed | Step::ResultsAwaited(_) | Step::Verifying(_))
-    }
-
-    fn into_data(self) -> Segments {
-        match self.step {
-            Step::Arrived(data)
-            | Step::Writing(data)
-            | Step::Abandoned(data)
-            | Step::Summing(data)
-            | Step::Digesting(_, data)
-            | Step::CheckSumming(_, data) => data,
-            _ => Segments::None,
-        }
-    }
-}
 
 impl Resource {
     /// Begins: counters and walk start anew (spec 7.2).

@@ -1,12 +1,12 @@
 //! The resync's source, and the answering side of a verify: reads and answers (spec 7.4, 9.2).
 
 use super::controller::{MAX_REQUEST, Serving, SourceBrake};
-use super::{Block, Resync, Step};
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::decide::state::Replication;
+use crate::resync::session::{Ask, Block, Resync, Step, Want};
 use units::{Instant, NodeId, Sector, SectorRange, VolumeNr};
-use wire::{BlockAck, BlockData, BlockId, BlockRange, BlockRequest, Digest, DiskState, Packet, Role, Socket};
+use wire::{BlockAck, BlockData, BlockRange, BlockRequest, Digest, DiskState, Packet, Role, Socket};
 
 /// More requests than any peer may have waiting (8.4's largest `max-buffers`).
 const MOST_WAITING: usize = 131_072;
@@ -14,38 +14,7 @@ const MOST_WAITING: usize = 131_072;
 /// Bytes that may be served at the same time, however few buffers are configured.
 const LEAST_CAP: u64 = 4 << 20;
 
-/// What the peer wants of a block.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) block: BlockRequest,
-    pub(crate) want: Want,
-    /// Bytes of one answer: all, or for a verify what one request asked for.
-    piece: u64,
-    /// What the requests are called, piece by piece.
-    names: Vec<BlockId>,
-    /// The peer's write that must be here before it is read: its position, or 0.
-    after: u64,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Want {
-    /// Its data.
-    Data,
-    /// Its data, unless it is all zeroes.
-    Thin,
-    /// Its data, unless it has this digest.
-    Unless(Digest),
-    /// Its digest.
-    Verify,
-}
-
 const SENDING: &[Replication] = &[Replication::SyncSource, Replication::PausedSyncS];
-
-impl Ask {
-    fn range(&self) -> SectorRange {
-        self.block.range().expect("the decoder checks ranges")
-    }
-}
 
 impl Resync {
     /// Source: must the next request, of so many bytes, wait until others are acknowledged?

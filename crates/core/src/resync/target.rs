@@ -1,12 +1,13 @@
 //! The resync's target: which blocks to ask for, and what to do with the answers.
 
-use crate::op::Op;
+use super::RETRY;
 use super::controller::{BLOCK, Controller};
-use super::{RETRY, Step};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
 use crate::decide::state::Replication;
+use crate::op::Op;
 use crate::pings::PingNr;
+use crate::resync::session::Step;
 use units::{NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, Digest, Features, Packet, Socket};
 

@@ -4,16 +4,18 @@
 //! moment: writes of applications wait, and writes of the peer that came before its digest are on disk before ours is
 //! taken. No block is skipped because it was written to.
 
+pub(crate) mod run;
+
 use super::controller::{BLOCK, Controller, MAX_REQUEST};
-use super::progress::Marks;
 use super::source::pieces;
-use super::{Resync, Step};
 use crate::Resource;
-use crate::api::{CommandError, DiskOp, IoError, Segments, Severity};
+use crate::api::{CommandError, DiskOp, IoError, Segments, Severity, failure};
 use crate::command::disks::KEEPS_BITMAP;
 use crate::decide::change::Set;
 use crate::decide::state::Replication;
-use crate::liveness::failure;
+use crate::resync::marks::Marks;
+use crate::resync::session::{Resync, Step};
+use crate::resync::verify::run::{Chunk, Verify, VerifyRange, name_of_piece};
 use std::collections::VecDeque;
 use units::{Duration, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockRequest, Digest, Packet, Socket, VerifyOutcome, VerifyReply, VerifyResult};
@@ -23,72 +25,6 @@ const BUSY: Duration = Duration::from_millis(20);
 const TRIES: u32 = 500;
 /// Blocks of 4 KiB that one P_OUT_OF_SYNC names at most: 4 MiB.
 const LONGEST_RUN: u64 = 1024;
-
-/// What to verify.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct VerifyRange {
-    pub(crate) start: Option<Sector>,
-    pub(crate) stop: Option<Sector>,
-    pub(crate) repair: bool,
-}
-
-/// A run of blocks that the asking side compares in one go: each is a request on the wire, as the protocol wants it,
-/// but the disk is read once.
-#[derive(Debug)]
-pub(super) struct Chunk {
-    /// The peer's digest of each block: not here yet, refused, or here.
-    theirs: Vec<Option<Result<Digest, ()>>>,
-    missing: usize,
-}
-
-impl Chunk {
-    fn new(blocks: usize) -> Chunk {
-        Chunk { theirs: vec![None; blocks], missing: blocks }
-    }
-
-    /// Notes the answer for block number `n`; `false` if there was one already, or no such block.
-    fn answered(&mut self, n: usize, answer: Result<Digest, ()>) -> bool {
-        match self.theirs.get_mut(n) {
-            Some(place @ None) => *place = Some(answer),
-            _ => return false,
-        }
-        self.missing -= 1;
-        true
-    }
-}
-
-/// A running verify. Positions and amounts are bits of the bitmap.
-#[derive(Debug)]
-pub(super) struct Verify {
-    /// This node asks and compares.
-    source: bool,
-    position: u64,
-    end: u64,
-    left: u64,
-    found: u64,
-    skipped: u64,
-    repair: bool,
-    /// Answering side: a request has come.
-    begun: bool,
-    /// Busy blocks, with how often they were tried.
-    later: VecDeque<(u64, u32)>,
-}
-
-/// What the request for block number `n` of a run is called.
-fn name_of_piece(id: u64, n: usize) -> u64 {
-    id | (n as u64) << 48
-}
-
-impl Verify {
-    pub(super) fn left(&self) -> u64 {
-        self.left
-    }
-
-    /// Is only the rest of the answers awaited?
-    pub(super) fn all_asked(&self) -> bool {
-        self.position >= self.end && self.later.is_empty()
-    }
-}
 
 impl Resource {
     /// What is to be verified when the peer has agreed.

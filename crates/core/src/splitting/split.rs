@@ -1,10 +1,7 @@
 //! A large request, done in parts.
 
-use crate::Resource;
-use crate::api::{IoError, MAX_DATA, MAX_DISCARD, Segments};
-use crate::request::{NewWrite, Owner, Owners, WriteKind};
-use std::collections::VecDeque;
-use units::{Sector, SectorRange, VolumeNr};
+use crate::api::{IoError, Segments};
+use crate::request::Owners;
 
 /// Something that was split: it ends when all parts have.
 #[derive(Debug)]

@@ -2,10 +2,9 @@
 
 use super::{Answer, Masks, Matter, Origin, Part, TwoPhase, complement, mask, with};
 use crate::Resource;
-use crate::api::CommandError;
+use crate::api::{CommandError, failure};
 use crate::decide::state::Replication;
 use crate::decide::{Reason, Role};
-use crate::liveness::failure;
 use meta::PeerFlags;
 use units::{NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{Decision, DiskState, Packet, PrepareResize, ResizeFlags, Socket, WireMask};

@@ -18,8 +18,8 @@ pub(crate) use brake::{Serving, SourceBrake};
 pub(crate) use fixed::Fixed;
 pub(crate) use planner::Planner;
 
-use super::SlowedBy;
 use crate::config::{ResyncConfig, ResyncController};
+use crate::resync::marks::SlowedBy;
 use units::{Duration, Instant};
 
 /// Largest resync request in bytes (`docs/spec/wire-protocol.md` 5.7).

@@ -1,0 +1,190 @@
+//! Commands that wait, and for what.
+
+use crate::api::CommandError;
+use crate::decide::StateChangeResult as Code;
+use crate::decide::roles::Promotion;
+use crate::decide::rules::DisconnectStep;
+use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
+use wire::ResizeFlags;
+
+/// A command that waits for something.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(super) id: u64,
+    pub(super) what: Waiting,
+    /// Before then it is not looked at: what is in its way is another matter, and goes by itself.
+    pub(super) later: Option<Instant>,
+}
+
+impl Pending {
+    pub(super) fn new(id: u64, what: Waiting) -> Pending {
+        Pending { id, what, later: None }
+    }
+}
+
+/// So long a command makes way for another transaction, or for another change.
+pub(crate) const SOON: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// Promotion of all volumes.
+    Promote {
+        promotion: Promotion,
+        stage: Stage,
+    },
+    /// Demotion: until no request is on its way.
+    Demote {
+        force: bool,
+        /// The other nodes were asked.
+        asked: bool,
+    },
+    Disconnect {
+        peer: NodeId,
+        step: DisconnectStep,
+        sent: bool,
+    },
+    /// The same, and connect again.
+    Reconnect {
+        peer: NodeId,
+        step: DisconnectStep,
+        sent: bool,
+    },
+    Detach {
+        volume: VolumeNr,
+        step: GiveUp,
+    },
+    Verify {
+        peer: NodeId,
+        volume: VolumeNr,
+        sent: bool,
+    },
+    Invalidate {
+        volume: VolumeNr,
+        remote: Option<NodeId>,
+        copied: Copied,
+        step: GiveUp,
+    },
+    Resize(Resizing),
+    /// Until requests on their way have ended.
+    Suspend {
+        volume: VolumeNr,
+    },
+    /// The end: Secondary, disconnected, detached.
+    Down {
+        force: bool,
+        leave: Leave,
+    },
+}
+
+/// How far a node is that leaves a peer because it goes down.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leave {
+    pub(super) step: DisconnectStep,
+    /// Since when the peer owes an answer.
+    pub(super) asked: Option<Instant>,
+}
+
+impl Leave {
+    pub(super) const WISH: Leave = Leave { step: DisconnectStep::Plain, asked: None };
+    /// A peer that has not answered by then has to live with it, unless it would lose its only good copy.
+    pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stage {
+    Ask,
+    Answer,
+    /// Until these peers are fenced, as the rule of this code about this volume demands; the others are, or not.
+    Fence {
+        code: Code,
+        volume: VolumeNr,
+        waits: NodeMask,
+        fenced: bool,
+    },
+}
+
+/// How far a command is that gives up a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum GiveUp {
+    /// Nothing has been done.
+    Wish,
+    /// It is possible, and waits until the other copy is as good ([`Resource::peer_has_all`]).
+    Draining,
+    /// The peer was asked.
+    Sent,
+}
+
+/// What a command replaces of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Copied {
+    All,
+    /// What is marked as different.
+    Marked,
+}
+
+/// What a command has come to.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// It is looked at again whenever anything has changed.
+    Waits(Waiting),
+    /// It is looked at again at this time, not before.
+    Later(Waiting, Instant),
+    Ended(Result<(), CommandError>),
+    /// It is off this list without a word: another list has it, or nobody waits for it.
+    Left,
+}
+
+impl Waiting {
+    /// Does it give up the volume's own copy, which no write must rely on any more?
+    pub(super) fn gives_up(&self, d: VolumeNr) -> bool {
+        match *self {
+            Waiting::Detach { volume, step } | Waiting::Invalidate { volume, step, remote: None, .. } => {
+                volume == d && step != GiveUp::Wish
+            }
+            _ => false,
+        }
+    }
+
+    /// As it was before the peer was asked.
+    pub(super) fn unasked(self) -> Waiting {
+        match self {
+            Waiting::Promote { promotion, .. } => Waiting::Promote { promotion, stage: Stage::Ask },
+            Waiting::Demote { force, .. } => Waiting::Demote { force, asked: false },
+            Waiting::Disconnect { peer, step, .. } => Waiting::Disconnect { peer, step, sent: false },
+            Waiting::Reconnect { peer, step, .. } => Waiting::Reconnect { peer, step, sent: false },
+            Waiting::Detach { volume, .. } => Waiting::Detach { volume, step: GiveUp::Wish },
+            Waiting::Verify { peer, volume, .. } => Waiting::Verify { peer, volume, sent: false },
+            Waiting::Invalidate { volume, remote, copied, .. } => {
+                Waiting::Invalidate { volume, remote, copied, step: GiveUp::Wish }
+            }
+            Waiting::Down { force, leave } => Waiting::Down { force, leave: Leave { asked: None, ..leave } },
+            other @ (Waiting::Resize(_) | Waiting::Suspend { .. }) => other,
+        }
+    }
+
+    /// Was the peer asked?
+    pub(super) fn awaits_answer(&self) -> bool {
+        matches!(
+            self,
+            Waiting::Promote { stage: Stage::Answer, .. }
+                | Waiting::Demote { asked: true, .. }
+                | Waiting::Disconnect { sent: true, .. }
+                | Waiting::Reconnect { sent: true, .. }
+                | Waiting::Detach { step: GiveUp::Sent, .. }
+                | Waiting::Invalidate { step: GiveUp::Sent, .. }
+                | Waiting::Verify { sent: true, .. }
+                | Waiting::Down { leave: Leave { asked: Some(_), .. }, .. }
+        )
+    }
+}
+
+/// A resize in 9's dialect that has not ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resizing {
+    pub(super) volume: VolumeNr,
+    pub(super) flags: ResizeFlags,
+    /// Then it fails, if others are in its way.
+    pub(super) until: Instant,
+    /// All were asked.
+    pub(super) asked: bool,
+}
