@@ -10,7 +10,7 @@ use crate::attach::attaching::{Attaching, Step};
 use crate::connection::Connection;
 use crate::decide::attach84::{ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
-use crate::decide::rules::{Kind, MetadataFlags, Refusal};
+use crate::decide::view::{Kind, MetadataFlags, Refusal};
 use crate::decide::{Reason, StateChangeResult, attach84, io_error};
 use crate::device::{Backing, Flushing};
 use crate::metadata::writer::MdWriter;

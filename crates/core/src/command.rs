@@ -9,7 +9,7 @@ pub(crate) mod pending;
 mod resize;
 mod roles;
 mod transaction;
-mod two_phase;
+pub(crate) mod two_phase;
 
 pub(crate) use transaction::Transaction;
 
@@ -18,9 +18,9 @@ use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Se
 use crate::command::pending::{Copied, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::change::{Change, Set};
 use crate::decide::roles::Promotion;
-use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
 use crate::decide::suspend::ResumeStep;
+use crate::decide::view::{Kind, Refusal};
 use crate::decide::{StateChangeResult as Code, suspend};
 use crate::resync::verify::run::VerifyRange;
 use crate::state::afterwards::Lifted;

@@ -3,7 +3,9 @@
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
 use crate::decide::state::Replication;
-use crate::dialect9::{AllUnsettled, Loss, Nine, Survivor};
+use crate::dialect9::mesh::unsettled::AllUnsettled;
+use crate::dialect9::nine::Nine;
+use crate::dialect9::survivors::loss::{Loss, Survivor};
 use crate::members::Volumes;
 use crate::peer_write::held::DataQueue;
 use crate::pings::Pings;

@@ -3,7 +3,7 @@
 use crate::al::queue::AlQueue;
 use crate::api::{Access, OpenedDisk, Openers};
 use crate::config::{DiskConfig, VolumeConfig};
-use crate::dialect9::FirstWrite;
+use crate::dialect9::first_write::due::FirstWrite;
 use crate::latency::Latencies;
 use crate::merging::{Merging, Waiting};
 use crate::metadata::writer::MdWriter;

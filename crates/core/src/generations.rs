@@ -5,7 +5,7 @@ use crate::Resource;
 use crate::api::Severity;
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
-use crate::dialect9::FirstWrite;
+use crate::dialect9::first_write::due::FirstWrite;
 use meta::PeerRecord;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, Role, UuidFlags};

@@ -1,18 +1,17 @@
 //! From two open streams to a volume that replicates: features, authentication, parameters, sizes, generations, states
 //! (`docs/spec/wire-protocol.md` 7, `docs/spec/connection-and-state.md` 4.6 and 5).
 
-use crate::Resource;
 use crate::api::{ConnectionState, Effect, Event, LinkUp, Segments, Severity};
 use crate::connection::{Link, PeerDevice, Phase, Spoken};
 use crate::decide::change::{Change, Set};
-use crate::decide::handshake84::{self, Decision, Occasion, UuidsVerdict};
-use crate::decide::rules::{Kind, Refusal};
+use crate::decide::handshake84::{Decision, Occasion, UuidsVerdict};
 use crate::decide::split_brain::Loser;
 use crate::decide::state::Replication;
-use crate::decide::uuid84::{self, UuidSet};
-use crate::decide::{Reason, protocol};
-use crate::dialect9::Nine;
-use crate::dialect84;
+use crate::decide::uuid84::UuidSet;
+use crate::decide::view::{Kind, Refusal};
+use crate::decide::{Reason, handshake84, protocol, uuid84};
+use crate::dialect9::nine::Nine;
+use crate::{Resource, dialect84};
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
 

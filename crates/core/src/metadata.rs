@@ -5,7 +5,8 @@ pub(crate) mod writer;
 
 use crate::Resource;
 use crate::api::{DiskError, MetaOp};
-use crate::decide::rules::{View, metadata_flags};
+use crate::decide::rules::metadata_flags;
+use crate::decide::view::View;
 use crate::device::{Backing, Device};
 use crate::op::Op;
 use crate::request::Write;

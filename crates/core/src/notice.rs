@@ -1,8 +1,8 @@
 //! What a core has to tell: people by a text, programs by an event.
 
 use crate::decide::handshake84::Decision;
-use crate::decide::rules::View;
 use crate::decide::uuid9::Strategy;
+use crate::decide::view::View;
 use units::{NodeId, VolumeNr};
 
 /// A line for the log, and for `why`.

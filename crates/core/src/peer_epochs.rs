@@ -6,8 +6,7 @@
 use crate::Resource;
 use crate::api::{ConnectionState, DiskOp, IoError};
 use crate::op::Op;
-use crate::peer_write::Told;
-use crate::peer_write::write::PeerAction;
+use crate::peer_write::write::{PeerAction, Told};
 use units::{NodeId, VolumeNr};
 use wire::{BarrierNr, Packet, Socket};
 

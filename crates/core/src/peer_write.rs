@@ -6,13 +6,11 @@ pub(crate) mod held;
 mod queue;
 pub(crate) mod write;
 
-pub(crate) use answers::Told;
-
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::latency::Stage;
 use crate::op::Op;
-use crate::peer_write::write::{PeerAction, PeerWrite};
+use crate::peer_write::write::{PeerAction, PeerWrite, Told};
 use units::{NodeId, SectorRange, VolumeNr};
 use wire::{BlockId, DiskState, DpFlags, Packet};
 

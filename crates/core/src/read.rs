@@ -4,7 +4,7 @@ use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, IoError, MAX_DATA, RequestKind, Segments};
 use crate::decide::routing;
 use crate::decide::routing::{ReadContext, ReadRoute};
-use crate::decide::rules::View;
+use crate::decide::view::View;
 use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::op::Op;

@@ -1,6 +1,6 @@
 //! What a peer's stream of data has brought: its epochs, and what their barriers wait for.
 
-use crate::peer_write::Told;
+use crate::peer_write::write::Told;
 use std::collections::VecDeque;
 use wire::{BarrierAck, BarrierNr};
 

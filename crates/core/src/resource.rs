@@ -11,7 +11,7 @@ use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::decide::state::State;
 use crate::device::Device;
-use crate::dialect9::Positions;
+use crate::dialect9::positions::record::Positions;
 use crate::housekeeping::chores::Chores;
 use crate::members::{Peers, Volumes};
 use crate::notice::{Event, Severity};

@@ -2,7 +2,7 @@
 
 use crate::api::{ConnectionSnapshot, DeviceSnapshot, PeerDeviceSnapshot, Snapshot};
 use crate::latency::Stage;
-use crate::resync::bytes_of_bits;
+use crate::resync::session::bytes_of_bits;
 use crate::{Resource, dialect84};
 use units::{ByteLen, Generation, Histogram, NodeId, SectorRange, VolumeNr};
 use wire::StateWord;

@@ -5,7 +5,8 @@ use crate::api::{ConnectionState, failure};
 use crate::command::pending::{Progress, Waiting};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
-use crate::decide::rules::{DisconnectStep, Kind, Refusal};
+use crate::decide::rules::DisconnectStep;
+use crate::decide::view::{Kind, Refusal};
 use units::{Duration, NodeId};
 use wire::DiskState;
 

@@ -1,10 +1,10 @@
 //! Another size on command (`docs/spec/connection-and-state.md` 12.6). In 8.4's dialect each node concludes it from
 //! what the other one says; in 9's all agree on it.
 
-use super::two_phase::NewSize;
 use crate::Resource;
 use crate::api::{CommandError, failure};
 use crate::command::pending::{Progress, Resizing, SOON, Waiting};
+use crate::command::two_phase::new_size::NewSize;
 use crate::decide::state::Replication;
 use crate::decide::{Reason, StateChangeResult as Code, sizes};
 use units::{Duration, VolumeNr};

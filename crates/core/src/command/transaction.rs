@@ -1,8 +1,8 @@
 //! The one transaction that this node takes part in, of whichever dialect.
 
-use super::two_phase::TwoPhase;
 use crate::Resource;
 use crate::command::agreement::asked::Agreement;
+use crate::command::two_phase::slot::TwoPhase;
 use units::{Instant, NodeId};
 
 /// A change that other nodes must agree to.

@@ -3,22 +3,23 @@
 //!
 //! The slot is the same as that of 8.4's requests, `Resource::transaction`: a node takes part in one of either kind.
 
+pub(crate) mod new_size;
 mod participant;
 mod size;
+pub(crate) mod slot;
 
 use super::transaction::Transaction;
-use crate::Resource;
 use crate::api::{ConnectionState, Effect, Segments, Severity};
+use crate::command::two_phase::slot::{
+    Answer, Masks, Matter, Origin, Part, Stage, TwoPhase, complement, mask, union, with,
+};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
-use crate::decide::rules::{Kind, Refusal};
-use crate::dialect9::Verdict;
-use crate::dialect84;
-use crate::pings::PingedPeers;
+use crate::decide::view::{Kind, Refusal};
+use crate::dialect9::handshake::attempt::Verdict;
+use crate::{Resource, dialect84};
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
-use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, WireMask};
-
-pub(super) use size::NewSize;
+use wire::{ConnState, Decision, DiskState, Packet, Role, Socket, StateChange, WireMask};
 
 /// How long an initiator waits for answers, and a participant for the decision.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,167 +29,6 @@ const SOON: Duration = Duration::from_millis(50);
 const MOST_DOUBLED: u32 = 3;
 /// One that the nodes do not want now, after this.
 const LATER: Duration = Duration::from_secs(1);
-
-/// A change in two phases.
-#[derive(Debug)]
-pub(crate) struct TwoPhase {
-    head: wire::Transaction,
-    /// What the header says: the volume, if it is about one.
-    volume: VolumeNr,
-    matter: Matter,
-    part: Part,
-    /// The peer that it is to connect this node with.
-    connects: Option<NodeId>,
-    /// Nodes that were asked by this one and have not answered.
-    waits_for: NodeMask,
-    /// The worst answer of those.
-    answer: Answer,
-    masks: Masks,
-    pub(crate) until: Instant,
-}
-
-/// What it is about.
-#[derive(Debug)]
-enum Matter {
-    /// A state.
-    State {
-        /// As it was asked, in the initiator's view.
-        asked: StateChange,
-        /// The same in this node's view.
-        change: Change,
-    },
-    /// The size of a volume.
-    Size(NewSize),
-}
-
-impl Matter {
-    /// What is asked for of the state, in the initiator's view.
-    fn asked(&self) -> StateChange {
-        match self {
-            Matter::State { asked, .. } => *asked,
-            Matter::Size(_) => StateChange::default(),
-        }
-    }
-}
-
-/// What a node answers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Answer {
-    Yes,
-    No,
-    Retry,
-}
-
-#[derive(Debug)]
-enum Part {
-    /// This node began it.
-    Initiator { origin: Origin, stage: Stage },
-    /// These nodes have asked this one, it has asked those, and this is what it has answered.
-    Participant { parents: NodeMask, children: NodeMask, answered: Option<Answer> },
-}
-
-/// What this node has begun it for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Origin {
-    Connect,
-    Command(u64),
-    /// A disk is to come into use.
-    Attach(VolumeNr),
-    /// A device is to have another size; the command that wants it.
-    Resize(u64),
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// Before a promotion: who is there? These have not said so.
-    Pinging(PingedPeers),
-    Asking,
-}
-
-/// Nodes that come out in the course of it (3.2.3).
-#[derive(Clone, Copy, Debug, Default)]
-struct Masks {
-    reachable: NodeMask,
-    /// On the target's side.
-    target_reachable: NodeMask,
-    primary: NodeMask,
-    /// A complement, with bits of nodes that do not exist.
-    weak: u64,
-}
-
-impl TwoPhase {
-    fn asked(&self) -> StateChange {
-        self.matter.asked()
-    }
-
-    /// What is asked for of the state, in this node's view.
-    fn change(&self) -> Change {
-        match &self.matter {
-            Matter::State { change, .. } => change.clone(),
-            Matter::Size(_) => Change::default(),
-        }
-    }
-
-    fn is_disconnect(&self) -> bool {
-        self.asked().conn == Some(ConnState::Disconnecting)
-    }
-
-    /// Who begins a resync as target says so before the others hear that all have agreed (3.2.1).
-    fn happens_before_commit(&self) -> bool {
-        let early = [ConnState::StartingSyncS, ConnState::StartingSyncT, ConnState::WFBitMapT];
-        self.asked().conn.is_some_and(|conn| early.contains(&conn))
-    }
-
-    /// What asks others.
-    fn request(&self) -> Packet {
-        let transaction = self.head;
-        match &self.matter {
-            Matter::State { asked, .. } => Packet::TwopcPrepare(Box::new(Prepare { transaction, change: *asked })),
-            Matter::Size(size) => Packet::TwopcPrepRsz(Box::new(size.request(transaction))),
-        }
-    }
-
-    fn is(&self, tid: u32, initiator: NodeId) -> bool {
-        (self.head.tid, self.head.initiator) == (tid, initiator)
-    }
-
-    /// The command that waits for it.
-    pub(crate) fn command(&self) -> Option<u64> {
-        match self.part {
-            Part::Initiator { origin: Origin::Command(id) | Origin::Resize(id), .. } => Some(id),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn set_command(&mut self, id: u64) {
-        if let Part::Initiator { origin: Origin::Command(command) | Origin::Resize(command), .. } = &mut self.part {
-            *command = id;
-        }
-    }
-
-    fn is_ours(&self) -> bool {
-        matches!(self.part, Part::Initiator { .. })
-    }
-}
-
-fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
-    let mut mask = NodeMask::default();
-    nodes.into_iter().for_each(|node| mask.insert(node));
-    mask
-}
-
-fn with(mut nodes: NodeMask, node: NodeId) -> NodeMask {
-    nodes.insert(node);
-    nodes
-}
-
-fn union(a: NodeMask, b: NodeMask) -> NodeMask {
-    NodeMask(a.0 | b.0)
-}
-
-fn complement(nodes: NodeMask) -> u64 {
-    !u64::from(nodes.0)
-}
 
 impl Resource {
     /// Nodes that are connected, and speak 9's dialect.

@@ -1,9 +1,9 @@
 //! What a disk is worth when it is attached, 8.4 (`docs/spec/connection-and-state.md` 11.3,
 //! `docs/spec/on-disk-format.md` 2.10 and 3.10).
 
-use super::rules::MetadataFlags;
 use super::{DiskState as D, Reason};
 use crate::config::Fencing;
+use crate::decide::view::MetadataFlags;
 use crate::rows::hit;
 use units::Generation;
 

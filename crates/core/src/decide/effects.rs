@@ -1,9 +1,9 @@
 //! What a state change brings with it, in order (`docs/spec/connection-and-state.md` 2.8, "Deferred effects").
 
-use super::rules::{Facts, View, lacks_data, towards};
 use super::state::{Paused, Replication as R, State};
 use super::{DiskState as D, Handler, Role};
 use crate::api::ConnectionState as N;
+use crate::decide::view::{Facts, View, lacks_data, towards};
 use crate::rows::hit;
 use units::{NodeId, VolumeNr};
 

@@ -1,9 +1,9 @@
 //! Where a request goes, 8.4 (`docs/spec/connection-and-state.md` 10.2 to 10.4, `docs/spec/data-path-and-resync.md`
 //! 1.1, 1.4, 4.1).
 
-use super::rules::View;
 use super::state::Replication as R;
 use super::{DiskState as D, Reason, Role};
+use crate::decide::view::View;
 use units::Sector;
 
 /// May a new request proceed?

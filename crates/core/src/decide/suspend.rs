@@ -1,7 +1,7 @@
 //! What thaws frozen requests, 8.4 (`docs/spec/connection-and-state.md` 10.1, 10.5).
 
 use super::DiskState as D;
-use super::rules::View;
+use crate::decide::view::View;
 
 /// One step of `resume-io`, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

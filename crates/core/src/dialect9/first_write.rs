@@ -5,58 +5,24 @@
 //! in it. If this node is lost meanwhile it lacks the generation, and is behind. In the other order it would have
 //! parted from who is Primary next.
 
+pub(crate) mod due;
+
 use crate::Resource;
 use crate::api::{RequestKind, Severity};
 use crate::command::disks::KEEPS_BITMAP;
 use crate::connection::Connection;
 use crate::decide::Role;
 use crate::decide::state::{PairState, State};
-use crate::pings::PingedPeers;
+use crate::dialect9::first_write::due::FirstWrite;
 use crate::request::under_way::Request;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, UuidFlags};
-
-/// Is a generation to begin with the next write of a volume?
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) enum FirstWrite {
-    /// No.
-    #[default]
-    Nothing,
-    /// Yes, when there is one.
-    Due,
-    /// There is one. These peers have not said that they are there.
-    Pinging(PingedPeers),
-    /// It is on its way to the disk, and peers have been told. Is a further one to begin with the write that follows,
-    /// as a peer was lost since?
-    Writing { due: bool },
-}
 
 /// Is 9's dialect spoken with the peer, or would be if it were there?
 fn speaks_9(c: &Connection) -> bool {
     match c.dialect() {
         Some(dialect) => dialect.version.is_9(),
         None => c.cfg.max_version >= wire::Version::MIN_9.number(),
-    }
-}
-
-impl FirstWrite {
-    /// May a write begin?
-    pub(crate) fn lets_writes_begin(&self) -> bool {
-        matches!(self, FirstWrite::Nothing | FirstWrite::Due)
-    }
-
-    /// Is one to begin with a write to come?
-    pub(crate) fn is_due(&self) -> bool {
-        matches!(self, FirstWrite::Due | FirstWrite::Writing { due: true })
-    }
-
-    /// From now on one is to begin with the next write, or is not. One that is on its way goes on.
-    fn put_due(&mut self, due: bool) {
-        *self = match (&*self, due) {
-            (FirstWrite::Writing { .. }, due) => FirstWrite::Writing { due },
-            (_, true) => FirstWrite::Due,
-            (_, false) => FirstWrite::Nothing,
-        };
     }
 }
 

@@ -1,91 +1,20 @@
 //! What the nodes tell each other while a transaction is to connect them, and what they conclude
 //! (`docs/spec/connection-and-state.md` 4.2, 5.1 to 5.6, 5.8).
 
-use crate::Resource;
+pub(crate) mod attempt;
+
 use crate::api::{ConnectionState, Event, Segments, Severity};
 use crate::config::Protocol;
 use crate::decide::change::{Change, Set};
-use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
-use crate::decide::uuid9::{self, Direction, Strategy};
-use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes};
-use crate::dialect9;
-use crate::dialect9::mesh::LostPrimary;
-use crate::members::Volumes;
+use crate::decide::uuid9::{Direction, Strategy};
+use crate::decide::view::Kind;
+use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes, uuid9};
+use crate::dialect9::handshake::attempt::{Attempt, Begins, Outcome, Part, Preparation, Told, Verdict};
+use crate::dialect9::mesh::unsettled::LostPrimary;
+use crate::{Resource, dialect9};
 use units::{Generation, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
-
-/// What one transaction that is to connect the nodes has brought. Nothing of it outlives the transaction.
-#[derive(Debug)]
-pub(crate) struct Attempt {
-    volumes: Volumes<Part>,
-    verdict: Verdict,
-    /// The lost Primaries that this node and the peer have named.
-    lost: [Option<LostPrimary>; 2],
-    /// Since when the peer speaks of its volumes, until it is known which it has.
-    speaks: Option<Instant>,
-}
-
-/// One volume's part in it.
-#[derive(Clone, Debug, Default)]
-struct Part {
-    /// What this node has said.
-    sent: Option<(Uuids110, DiskState)>,
-    /// What the peer has said of its generations.
-    uuids: Option<Uuids110>,
-    /// What follows, when the peer's state has come.
-    outcome: Option<Outcome>,
-    /// Nothing has come: the peer has no such volume.
-    missing: bool,
-}
-
-/// What a node has told of a volume.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Told<'a> {
-    pub(super) uuids: &'a Uuids110,
-    pub(super) disk: DiskState,
-    pub(super) role: Role,
-}
-
-/// What a volume becomes when the nodes are connected.
-#[derive(Clone, Copy, Debug)]
-struct Outcome {
-    bitmap: Preparation,
-    replication: Replication,
-    role: Role,
-    disk: DiskState,
-    paused: bool,
-}
-
-/// How a resync, or that there is none, begins.
-#[derive(Clone, Copy, Debug)]
-struct Begins {
-    replication: Replication,
-    bitmap: Preparation,
-}
-
-/// What becomes of the slot before bitmaps are exchanged (5.8.1, step 15).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Preparation {
-    AsIs,
-    /// Everything is to come from the peer.
-    Set,
-    /// Everything goes to the peer.
-    SetForTarget,
-}
-
-impl Preparation {
-    fn of(strategy: Strategy) -> Preparation {
-        match strategy {
-            // What another node lacks is not known to be what the peer lacks: all of it is copied.
-            Strategy::SourceSetBitmap | Strategy::SourceCopyOtherBitmap(_) => Preparation::SetForTarget,
-            Strategy::TargetSetBitmap => Preparation::Set,
-            // Nor is what this node has marked cleared before the peer's bitmap is here: the peer may refuse, or be
-            // lost, and what a third node has brought since is marked here alone.
-            _ => Preparation::AsIs,
-        }
-    }
-}
 
 /// The state in which a resync begins that this node knows how to prepare.
 fn begins(strategy: Strategy) -> Option<Replication> {
@@ -93,19 +22,6 @@ fn begins(strategy: Strategy) -> Option<Replication> {
         Direction::Source => Replication::WFBitMapS,
         Direction::Target => Replication::WFBitMapT,
     })
-}
-
-/// May the nodes be connected, as far as is known?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Some volume's state has not come.
-    Open,
-    /// Yes.
-    Connect,
-    /// Not now.
-    Retry(Reason),
-    /// No.
-    Disconnect(Reason),
 }
 
 impl Resource {

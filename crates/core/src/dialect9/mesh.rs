@@ -4,46 +4,17 @@
 //! Narrower than the reference, where that is safer and simpler: a node copies from one peer at a time, and is a good
 //! copy only by one that is Primary or sees none (`docs/compatibility.md`).
 
+pub(crate) mod unsettled;
+
 use crate::Resource;
 use crate::api::{ConnectionState, Segments, Severity};
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Reason, Role};
-use std::collections::VecDeque;
+use crate::dialect9::mesh::unsettled::{InLog, LostPrimary, Unsettled};
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{BlockRange, Dagtag, Features, Packet, PeerDagtag, Socket, UuidFlags, Uuids110};
-
-/// A write of a peer, of which it has not said who has it. Until then the activity log keeps its extents: after a crash
-/// it counts as missing on all other nodes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unsettled {
-    pub(crate) at: u64,
-    pub(crate) volume: VolumeNr,
-    pub(crate) range: SectorRange,
-    pub(crate) log: InLog,
-}
-
-/// Who sees to it that it is known after a crash.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum InLog {
-    /// The write, as it is not on the disk yet, or nobody: no log is kept.
-    OfWrite,
-    /// It holds the extents itself.
-    Held,
-    /// It has left the log to others that were in need, and is marked instead.
-    Left,
-}
-
-/// Those of one peer, in the order in which they came.
-pub(crate) type AllUnsettled = VecDeque<Unsettled>;
-
-/// The last write of a lost Primary that a node has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LostPrimary {
-    pub(crate) node: NodeId,
-    pub(crate) at: u64,
-}
 
 impl Resource {
     /// Are there several peers, of which some speak 9's dialect, or would, and none 8.4's? Beside one that does there

@@ -5,65 +5,25 @@
 //! in the rooms that it has always been in.
 
 mod diskless;
-mod first_write;
+pub(crate) mod first_write;
 mod generations;
-mod handshake;
+pub(crate) mod handshake;
 mod in_sync;
-mod mesh;
-mod positions;
-mod resync;
+pub(crate) mod mesh;
+pub(crate) mod nine;
+pub(crate) mod positions;
+pub(crate) mod resync;
 mod sources;
 mod stream;
-mod survivors;
+pub(crate) mod survivors;
 
-pub(crate) use first_write::FirstWrite;
-pub(crate) use handshake::{Attempt, Verdict};
-pub(crate) use mesh::AllUnsettled;
-pub(crate) use positions::Positions;
-pub(crate) use resync::LastPass;
-pub(crate) use survivors::{Loss, Survivor};
-
-use positions::Heard;
-use resync::FlushAsked;
-
-use crate::Resource;
 use crate::api::{ConnectionState, Event, Severity};
 use crate::config::Fencing;
-use crate::connection::Spoken;
 use crate::decide::Handler;
 use crate::decide::state::State;
-use crate::dialect84;
+use crate::{Resource, dialect84};
 use units::{Instant, NodeId, VolumeNr};
-use wire::{Dialect, DiskState, StateWord};
-
-/// What a link keeps that speaks 9's dialect.
-#[derive(Debug, Default)]
-pub(crate) struct Nine {
-    /// What the transaction that is to connect the nodes has brought so far.
-    pub(crate) attempt: Option<Attempt>,
-    /// When the next such transaction begins, if the last one came to nothing.
-    pub(crate) again: Option<Instant>,
-    /// How often such a transaction came in another one's way.
-    pub(crate) collisions: u32,
-    /// Why the nodes must not be connected, when this node is the one to say so.
-    pub(crate) refused: Option<crate::decide::Reason>,
-    /// The position in this node's stream of writes that the peer knows.
-    pub(crate) position_told: Option<u64>,
-    /// The peer's.
-    heard: Heard,
-    /// How often a Primary was asked which nodes have its writes.
-    flushes: u64,
-    /// The peer has asked that.
-    flush_asked: Option<FlushAsked>,
-    /// It was connected while this node was Primary: the others may have marked what it got by a resync.
-    let_in_late: bool,
-}
-
-impl Nine {
-    pub(crate) fn spoken(dialect: Dialect) -> Spoken {
-        Spoken::Of9(dialect, Box::default())
-    }
-}
+use wire::{DiskState, StateWord};
 
 /// The state of a volume towards a peer. `detaching`: by a command, the disk has not failed.
 #[must_use]

@@ -3,13 +3,15 @@
 //! Owns [`Positions`], of this node's writes, and [`Heard`], of a peer's. A peer keeps what it needs to know of a write
 //! until it is told by P_PEER_ACK who has it: it names exactly the position of a write that this peer got.
 
+pub(crate) mod record;
+
 use crate::Resource;
 use crate::api::ConnectionState;
 use crate::decide::routing::{ToPeer, write};
-use crate::decide::rules::View;
 use crate::decide::state::State;
-use crate::dialect9::mesh::{InLog, Unsettled};
-use std::collections::VecDeque;
+use crate::decide::view::View;
+use crate::dialect9::mesh::unsettled::{InLog, Unsettled};
+use crate::dialect9::positions::record::{Due, Open};
 use units::{ByteLen, Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{Dagtag, DiskState, Packet, PeerAck, Socket};
 
@@ -19,52 +21,6 @@ const DELAY: Duration = Duration::from_millis(100);
 const WINDOW: u64 = 4096;
 /// More writes of a peer than this are never left without word of who has them.
 const MOST_UNTOLD: usize = 1 << 18;
-
-/// This node's writes, as far as peers have not been told who has them.
-#[derive(Debug, Default)]
-pub(crate) struct Positions {
-    /// Sectors written as Primary.
-    own: u64,
-    /// In ascending order.
-    open: VecDeque<Open>,
-    /// What is to be said next.
-    due: Option<Due>,
-}
-
-/// A write that was sent to peers.
-#[derive(Debug)]
-struct Open {
-    at: u64,
-    to: NodeMask,
-    /// Who has it, when nothing can change about that any more.
-    has: Option<NodeMask>,
-}
-
-/// Writes up to a position that are all on the same nodes.
-#[derive(Debug)]
-struct Due {
-    from: u64,
-    at: u64,
-    to: NodeMask,
-    has: NodeMask,
-    since: Instant,
-}
-
-/// A peer's writes.
-#[derive(Debug, Default)]
-pub(crate) struct Heard {
-    /// The position of the last one.
-    at: u64,
-    /// The peer has said where its writes begin.
-    begun: bool,
-}
-
-impl Heard {
-    /// The position of the last one, if the peer has said on this link where they begin.
-    pub(super) fn told(&self) -> Option<u64> {
-        self.begun.then_some(self.at)
-    }
-}
 
 impl Resource {
     /// The position of this node's last write.

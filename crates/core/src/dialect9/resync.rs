@@ -2,12 +2,15 @@
 //! replication and the flush before its end, who is in sync, and the generations at its end
 //! (`docs/spec/data-path-and-resync.md` 7.5, 7.10, 7.11, `docs/spec/connection-and-state.md` 7.4).
 
+pub(crate) mod pass;
+
 use crate::Resource;
 use crate::api::{ConnectionState, Segments};
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, uuid9};
-use crate::dialect9::FirstWrite;
+use crate::dialect9::first_write::due::FirstWrite;
+use crate::dialect9::resync::pass::{FLUSHES, FlushAsked, Flushing, LastPass};
 use crate::resync::session::Want;
 use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
@@ -18,53 +21,6 @@ use wire::{
 
 /// From this version on a request has a name of its own.
 const NAMES: u32 = 122;
-/// From this version on a Primary is asked for what it has not announced.
-pub(super) const FLUSHES: u32 = 123;
-
-/// How far a target is that has copied everything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum LastPass {
-    /// Peers only mark what is written meanwhile, and blocks are left, or were just now.
-    #[default]
-    Ahead,
-    /// A Primary was asked to say of all its writes who has them.
-    Flushing(Flushing),
-    /// What is written is sent, and this Primary has said of all its writes who has them. When nothing is left now the
-    /// resync is over.
-    Begun(Option<NodeId>),
-}
-
-impl LastPass {
-    /// Is, or was, this Primary asked?
-    pub(super) fn asks(self, i: NodeId) -> bool {
-        match self {
-            LastPass::Ahead => false,
-            LastPass::Flushing(asked) => asked.primary == i,
-            LastPass::Begun(primary) => primary == Some(i),
-        }
-    }
-}
-
-/// What a target waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flushing {
-    /// What it has asked with.
-    sequence: u64,
-    primary: NodeId,
-    /// Nodes that have not said yet that they were told: the Primary itself, and those with a good copy, which else
-    /// would mark what this one has by then.
-    waits: NodeMask,
-}
-
-/// A peer has asked which nodes have this node's writes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FlushAsked {
-    sequence: u64,
-    /// Up to this position.
-    pub(super) up_to: u64,
-    /// Nodes that have not been told all of that.
-    untold: NodeMask,
-}
 
 impl Resource {
     pub(super) fn speaks9(&self, i: NodeId) -> bool {

@@ -6,8 +6,8 @@ use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication};
 use crate::decide::{DiskState, Reason};
-use crate::dialect9::handshake::Told;
-use crate::dialect9::resync::{FLUSHES, LastPass};
+use crate::dialect9::handshake::attempt::Told;
+use crate::dialect9::resync::pass::{FLUSHES, LastPass};
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{Role, UuidFlags};
 

@@ -1,14 +1,12 @@
 //! Packets of 9's dialect outside of a handshake: states, roles, positions in the stream of writes
 //! (`docs/spec/connection-and-state.md` 5.6.1).
 
-use crate::Resource;
 use crate::api::ConnectionState;
 use crate::decide::change::{Change, Set};
-use crate::decide::rules::Kind;
 use crate::decide::state::Replication;
+use crate::decide::view::Kind;
 use crate::decide::{DiskState, Reason, Role};
-use crate::dialect9;
-use crate::dialect84;
+use crate::{Resource, dialect9, dialect84};
 use units::{NodeId, VolumeNr};
 use wire::{Packet, Socket, StateWord};
 

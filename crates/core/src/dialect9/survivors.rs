@@ -1,11 +1,14 @@
 //! What is left of a Primary's writes when it is lost: its peers tell each other the last one that each has, and who
 //! has more is the source of the other one (`docs/spec/connection-and-state.md` 4.7 step 11, 7.7).
 
+pub(crate) mod loss;
+
 use crate::Resource;
 use crate::api::{IoError, Segments, Severity};
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
-use crate::dialect9::mesh::LostPrimary;
+use crate::dialect9::mesh::unsettled::LostPrimary;
+use crate::dialect9::survivors::loss::{Loss, Survivor};
 use crate::op::Op;
 use crate::peer_write::write::PeerWrite;
 use std::cmp::Ordering;
@@ -14,31 +17,6 @@ use wire::{CurrentUuid, Dagtag, Packet, PeerDagtag, Socket};
 
 /// So long a node waits for the other one's word before they connect anew to compare.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// What two nodes that may both have lost a Primary have told each other of it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Survivor {
-    /// This node's word.
-    told: Option<LostPrimary>,
-    /// The peer's word.
-    named: Option<LostPrimary>,
-    /// Its word is awaited until then, or what follows from both.
-    until: Option<Instant>,
-    /// When the resync that follows from it is over, this node has as much.
-    gets: Option<LostPrimary>,
-}
-
-/// A peer that was Primary, and was lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Loss {
-    /// There is none, or the others have been told how much of its writes this node has.
-    #[default]
-    Told,
-    /// Some of them are on their way to a disk, perhaps.
-    Writing,
-    /// So many disks are still to make them durable, since then.
-    Flushing(u32, Instant),
-}
 
 impl Resource {
     /// Which peers are lost with this change that were Primary.

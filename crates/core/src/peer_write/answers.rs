@@ -4,20 +4,9 @@ use crate::Resource;
 use crate::api::Segments;
 use crate::config::Protocol;
 use crate::device::Device;
-use crate::peer_write::write::PeerWrite;
+use crate::peer_write::write::{PeerWrite, Told};
 use units::{NodeId, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockId, DiskState, DpFlags, Packet, Socket};
-
-/// When the peer may complete its write, as far as that is up to us.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
-    /// When the write is on our disk.
-    WhenWritten,
-    /// The same, although it only asks whether we have received it: P_RECV_ACK is held back until then.
-    ReceivedWhenWritten,
-    /// Before: it does not wait for us, or is told at once.
-    Early,
-}
 
 impl Resource {
     /// When the peer may complete a write with these flags. During a resync it asks for P_WRITE_ACK in any case.

@@ -1,7 +1,6 @@
 //! A peer's write under way here.
 
 use crate::api::Segments;
-use crate::peer_write::answers::Told;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::{BlockId, DpFlags};
 
@@ -67,3 +66,14 @@ impl PeerWrite {
 
 /// What a packet of the peer costs while it waits or is worked on, besides its payload.
 pub(crate) const PACKET_COST: u64 = 256;
+
+/// When the peer may complete its write, as far as that is up to us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    /// When the write is on our disk.
+    WhenWritten,
+    /// The same, although it only asks whether we have received it: P_RECV_ACK is held back until then.
+    ReceivedWhenWritten,
+    /// Before: it does not wait for us, or is told at once.
+    Early,
+}

@@ -12,8 +12,6 @@ mod source;
 mod target;
 pub(crate) mod verify;
 
-pub(crate) use target::Answer;
-
 use crate::Resource;
 use crate::api::Severity;
 use crate::config::ResyncConfig;
@@ -25,9 +23,6 @@ use crate::resync::verify::run::Verify;
 use controller::{Controller, SourceBrake, Work};
 use units::{BitSet, ByteLen, Duration, Generation, Instant, NodeId, SectorRange, VolumeNr};
 use wire::BlockId;
-
-/// What could not be done now is tried again after this time.
-const RETRY: Duration = Duration::from_millis(100);
 
 impl Resource {
     /// Begins: counters and walk start anew (spec 7.2).
@@ -406,9 +401,4 @@ impl Resource {
             self.protocol_error(i, "unknown-answer", what);
         }
     }
-}
-
-/// Bytes that `bits` bitmap bits stand for.
-pub(crate) fn bytes_of_bits(bits: u64) -> ByteLen {
-    ByteLen(bits * 4096)
 }

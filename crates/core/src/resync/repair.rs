@@ -8,8 +8,8 @@ pub(crate) mod due;
 use crate::Resource;
 use crate::api::{ConnectionState, Severity};
 use crate::command::disks::KEEPS_BITMAP;
-use crate::decide::rules::View;
 use crate::decide::state::Replication;
+use crate::decide::view::View;
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
 

@@ -1,13 +1,13 @@
 //! A resync or verify under way towards one peer: its blocks and how far it is.
 
 use crate::api::Segments;
-use crate::dialect9::LastPass;
+use crate::dialect9::resync::pass::LastPass;
 use crate::pings::PingNr;
 use crate::resync::controller::{Controller, SourceBrake};
 use crate::resync::marks::Marks;
 use crate::resync::verify::run::{Chunk, Verify, VerifyRange};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use units::{BitSet, Generation, Instant, SectorRange};
+use units::{BitSet, ByteLen, Duration, Generation, Instant, Sector, SectorRange};
 use wire::{BlockId, BlockRequest, Digest};
 
 /// The resync or verify of one peer device, in either role.
@@ -184,4 +184,28 @@ impl Ask {
     pub(super) fn range(&self) -> SectorRange {
         self.block.range().expect("the decoder checks ranges")
     }
+}
+
+/// What could not be done now is tried again after this time.
+pub(super) const RETRY: Duration = Duration::from_millis(100);
+
+/// Bytes that `bits` bitmap bits stand for.
+pub(crate) fn bytes_of_bits(bits: u64) -> ByteLen {
+    ByteLen(bits * 4096)
+}
+
+/// A range in pieces of so many bytes; the last one may be shorter.
+pub(super) fn pieces(range: SectorRange, piece: u64) -> impl Iterator<Item = SectorRange> {
+    let sectors = (piece / 512).max(1);
+    let start = move |n: u64| Sector(range.start.0 + n * sectors);
+    let count = (range.end.0 - range.start.0).div_ceil(sectors);
+    (0..count).map(move |n| SectorRange { start: start(n), end: start(n + 1).min(range.end) })
+}
+
+/// How a resync request ended without data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    InSync,
+    Failed,
+    Cancelled,
 }

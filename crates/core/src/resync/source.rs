@@ -4,8 +4,8 @@ use super::controller::{MAX_REQUEST, Serving, SourceBrake};
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::decide::state::Replication;
-use crate::resync::session::{Ask, Block, Resync, Step, Want};
-use units::{Instant, NodeId, Sector, SectorRange, VolumeNr};
+use crate::resync::session::{Ask, Block, Resync, Step, Want, pieces};
+use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockData, BlockRange, BlockRequest, Digest, DiskState, Packet, Role, Socket};
 
 /// More requests than any peer may have waiting (8.4's largest `max-buffers`).
@@ -303,12 +303,4 @@ impl Resource {
         }
         self.note_progress(i, d);
     }
-}
-
-/// A range in pieces of so many bytes; the last one may be shorter.
-pub(super) fn pieces(range: SectorRange, piece: u64) -> impl Iterator<Item = SectorRange> {
-    let sectors = (piece / 512).max(1);
-    let start = move |n: u64| Sector(range.start.0 + n * sectors);
-    let count = (range.end.0 - range.start.0).div_ceil(sectors);
-    (0..count).map(move |n| SectorRange { start: start(n), end: start(n + 1).min(range.end) })
 }

@@ -1,13 +1,12 @@
 //! The resync's target: which blocks to ask for, and what to do with the answers.
 
-use super::RETRY;
 use super::controller::{BLOCK, Controller};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
 use crate::decide::state::Replication;
 use crate::op::Op;
 use crate::pings::PingNr;
-use crate::resync::session::Step;
+use crate::resync::session::{Answer, RETRY, Step};
 use units::{NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockData, BlockId, ChecksumRequest, Digest, Features, Packet, Socket};
 
@@ -18,14 +17,6 @@ const MAX_BITS: u64 = 256;
 /// Bytes of the largest request that nobody has asked for. What is read is sent, and what has come is written, while
 /// a processor's cache still holds it: 5 to 10 % less CPU time on either node than with 1 MiB.
 const SERVES: u64 = 256 << 10;
-
-/// How a resync request ended without data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
-    InSync,
-    Failed,
-    Cancelled,
-}
 
 const RECEIVING: &[Replication] = &[Replication::SyncTarget, Replication::PausedSyncT];
 

@@ -7,14 +7,13 @@
 pub(crate) mod run;
 
 use super::controller::{BLOCK, Controller, MAX_REQUEST};
-use super::source::pieces;
 use crate::Resource;
 use crate::api::{CommandError, DiskOp, IoError, Segments, Severity, failure};
 use crate::command::disks::KEEPS_BITMAP;
 use crate::decide::change::Set;
 use crate::decide::state::Replication;
 use crate::resync::marks::Marks;
-use crate::resync::session::{Resync, Step};
+use crate::resync::session::{Resync, Step, pieces};
 use crate::resync::verify::run::{Chunk, Verify, VerifyRange, name_of_piece};
 use std::collections::VecDeque;
 use units::{Duration, NodeId, Sector, SectorRange, VolumeNr};

@@ -1,7 +1,7 @@
 //! A request of 8.4's dialect under way.
 
 use crate::decide::change::Change;
-use crate::decide::rules::Refusal;
+use crate::decide::view::Refusal;
 use units::{Instant, NodeId, VolumeNr};
 
 /// A change that a peer was asked about.

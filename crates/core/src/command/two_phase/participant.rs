@@ -1,13 +1,14 @@
 //! A change in two phases that another node has begun (`docs/spec/connection-and-state.md` 3.2.5, 3.2.6).
 
-use super::{Answer, Masks, Matter, PATIENCE, Part, TwoPhase, complement, with};
+use super::PATIENCE;
 use crate::Resource;
 use crate::api::ConnectionState;
 use crate::command::Transaction;
+use crate::command::two_phase::slot::{Answer, Masks, Matter, Part, TwoPhase, complement, with};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
-use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
+use crate::decide::view::{Kind, Refusal};
 use units::{NodeId, NodeMask, VolumeNr};
 use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, Vote, WireMask};
 

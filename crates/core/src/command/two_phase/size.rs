@@ -1,64 +1,14 @@
 //! A volume gets another size (`docs/spec/connection-and-state.md` 12.6, `docs/spec/wire-protocol.md` 8.1, 8.2).
 
-use super::{Answer, Masks, Matter, Origin, Part, TwoPhase, complement, mask, with};
 use crate::Resource;
 use crate::api::{CommandError, failure};
+use crate::command::two_phase::new_size::{Asked, BOUNDLESS, NewSize};
+use crate::command::two_phase::slot::{Answer, Masks, Matter, Origin, Part, TwoPhase, complement, mask, with};
 use crate::decide::state::Replication;
 use crate::decide::{Reason, Role};
 use meta::PeerFlags;
 use units::{NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{Decision, DiskState, Packet, PrepareResize, ResizeFlags, Socket, WireMask};
-
-/// What a node without a disk has room for.
-const BOUNDLESS: Sector = Sector(1 << 41);
-
-/// The size that is asked for.
-#[derive(Clone, Debug)]
-pub(crate) struct NewSize {
-    /// The administrator's limit; 0: none.
-    user: Sector,
-    flags: ResizeFlags,
-    /// What this node has room for.
-    own: Sector,
-    /// The smallest of what those have that were asked by this one, and whose it is.
-    smallest: Option<(NodeId, Sector)>,
-    /// What the device had when this node was asked.
-    before: Sector,
-}
-
-impl NewSize {
-    pub(super) fn request(&self, transaction: wire::Transaction) -> PrepareResize {
-        PrepareResize { transaction, user_size: self.user, flags: self.flags }
-    }
-
-    /// What all that were reached over this node have room for.
-    pub(super) fn most(&self) -> Sector {
-        self.smallest.map_or(self.own, |(_, most)| most.min(self.own))
-    }
-
-    pub(super) fn note_most(&mut self, node: NodeId, most: Sector) {
-        if self.smallest.is_none_or(|(_, smallest)| most < smallest) {
-            self.smallest = Some((node, most));
-        }
-    }
-
-    pub(in crate::command) fn user(&self) -> Sector {
-        self.user
-    }
-
-    pub(in crate::command) fn flags(&self) -> ResizeFlags {
-        self.flags
-    }
-
-    pub(in crate::command) fn smallest(&self) -> Option<(NodeId, Sector)> {
-        self.smallest
-    }
-
-    /// 0: no peer has a disk.
-    pub(in crate::command) fn most_of_peers(&self) -> Sector {
-        self.smallest.map(|(_, most)| most).filter(|most| *most < BOUNDLESS).unwrap_or_default()
-    }
-}
 
 impl Resource {
     fn new_size(&self, d: VolumeNr, user: Sector, flags: ResizeFlags) -> NewSize {
@@ -311,20 +261,5 @@ impl Resource {
             (told.current, told.history) = (current, history);
         }
         pd.uuids.iter_mut().for_each(|told| told.current = current);
-    }
-}
-
-/// By whom this node was asked, and whom it has asked.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    initiator: NodeId,
-    parents: NodeMask,
-    children: NodeMask,
-}
-
-impl Asked {
-    /// Only this node knows of it.
-    const fn by(initiator: NodeId) -> Asked {
-        Asked { initiator, parents: NodeMask(0), children: NodeMask(0) }
     }
 }

@@ -1,0 +1,37 @@
+//! What a link keeps that speaks 9's dialect.
+
+use crate::connection::Spoken;
+use crate::dialect9::handshake::attempt::Attempt;
+use crate::dialect9::positions::record::Heard;
+use crate::dialect9::resync::pass::FlushAsked;
+use units::Instant;
+use wire::Dialect;
+
+/// What a link keeps that speaks 9's dialect.
+#[derive(Debug, Default)]
+pub(crate) struct Nine {
+    /// What the transaction that is to connect the nodes has brought so far.
+    pub(crate) attempt: Option<Attempt>,
+    /// When the next such transaction begins, if the last one came to nothing.
+    pub(crate) again: Option<Instant>,
+    /// How often such a transaction came in another one's way.
+    pub(crate) collisions: u32,
+    /// Why the nodes must not be connected, when this node is the one to say so.
+    pub(crate) refused: Option<crate::decide::Reason>,
+    /// The position in this node's stream of writes that the peer knows.
+    pub(crate) position_told: Option<u64>,
+    /// The peer's.
+    pub(super) heard: Heard,
+    /// How often a Primary was asked which nodes have its writes.
+    pub(super) flushes: u64,
+    /// The peer has asked that.
+    pub(super) flush_asked: Option<FlushAsked>,
+    /// It was connected while this node was Primary: the others may have marked what it got by a resync.
+    pub(super) let_in_late: bool,
+}
+
+impl Nine {
+    pub(crate) fn spoken(dialect: Dialect) -> Spoken {
+        Spoken::Of9(dialect, Box::default())
+    }
+}

@@ -1,0 +1,29 @@
+//! A Primary that was lost.
+
+use crate::dialect9::mesh::unsettled::LostPrimary;
+use units::Instant;
+
+/// What two nodes that may both have lost a Primary have told each other of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Survivor {
+    /// This node's word.
+    pub(super) told: Option<LostPrimary>,
+    /// The peer's word.
+    pub(super) named: Option<LostPrimary>,
+    /// Its word is awaited until then, or what follows from both.
+    pub(super) until: Option<Instant>,
+    /// When the resync that follows from it is over, this node has as much.
+    pub(super) gets: Option<LostPrimary>,
+}
+
+/// A peer that was Primary, and was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// There is none, or the others have been told how much of its writes this node has.
+    #[default]
+    Told,
+    /// Some of them are on their way to a disk, perhaps.
+    Writing,
+    /// So many disks are still to make them durable, since then.
+    Flushing(u32, Instant),
+}
