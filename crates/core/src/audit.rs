@@ -7,7 +7,7 @@ use crate::decide::state::Replication;
 use crate::op::Op;
 use crate::peer_write::write::PACKET_COST;
 use crate::request::under_way::Request;
-use crate::request::{Local, Write};
+use crate::request::write::{Local, Write};
 use units::{NodeId, VolumeNr};
 
 /// With more than this in flight only some turns would be worth what it takes.
@@ -118,7 +118,7 @@ impl Resource {
 
 #[cfg(test)]
 mod tests {
-    use crate::peer_write::Told;
+    use crate::peer_write::write::Told;
     use crate::{ConnectionConfig, OnNoData, Resource, ResourceConfig, VolumeConfig};
     use std::net::SocketAddr;
     use units::{NodeId, VolumeNr};

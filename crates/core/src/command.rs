@@ -8,10 +8,8 @@ pub(crate) mod disks;
 pub(crate) mod pending;
 mod resize;
 mod roles;
-mod transaction;
+pub(crate) mod transaction;
 pub(crate) mod two_phase;
-
-pub(crate) use transaction::Transaction;
 
 use crate::Resource;
 use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity, failure};

@@ -94,6 +94,13 @@ pub(crate) enum Spoken {
     Of9(Dialect, Box<Nine>),
 }
 
+impl Spoken {
+    /// What is spoken from now on.
+    pub(crate) fn new(dialect: Dialect) -> Spoken {
+        if dialect.version.is_9() { Spoken::Of9(dialect, Box::default()) } else { Spoken::Of84(dialect) }
+    }
+}
+
 /// How far a link has come (`docs/spec/wire-protocol.md` 7.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Phase {

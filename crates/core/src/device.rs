@@ -63,7 +63,7 @@ pub(crate) struct Device {
     pub(crate) parts_waiting: Vec<crate::request::read::PartWaiting>,
     pub(crate) merging: Merging,
     /// Writes that wait for an overlapping one.
-    pub(crate) blocked: VecDeque<crate::request::NewWrite>,
+    pub(crate) blocked: VecDeque<crate::request::write::NewWrite>,
     /// Where the copies may differ until a write has been done again.
     pub(crate) repetitions: Slab<Repetition>,
     /// Ranges of application writes from admission to completion; the value is the request's key.

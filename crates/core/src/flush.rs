@@ -5,8 +5,8 @@ use crate::api::{BlockRequest, DiskOp, IoError, RequestKind, Segments};
 use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::op::Op;
-use crate::request::Owner;
 use crate::request::under_way::{Flush, Request};
+use crate::request::write::Owner;
 use units::{ByteLen, Instant, NodeId, Sector, VolumeNr};
 use wire::DiskState;
 

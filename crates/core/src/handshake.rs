@@ -10,7 +10,6 @@ use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, handshake84, protocol, uuid84};
-use crate::dialect9::nine::Nine;
 use crate::{Resource, dialect84};
 use units::{Duration, Instant, NodeId, VolumeNr};
 use wire::{DiskState, Features, Packet, Role, Socket, StateWord, UuidFlags};
@@ -104,7 +103,7 @@ impl Resource {
             }
         };
         let volumes = self.devices.len();
-        let spoken = if dialect.version.is_9() { Nine::spoken(dialect) } else { Spoken::Of84(dialect) };
+        let spoken = Spoken::new(dialect);
         c.link.as_mut().expect("a packet came").spoken = spoken;
         let (peer, integrity) = (c.cfg.peer, c.cfg.integrity.clone());
         let auth = c.cfg.cram_hmac.is_some();

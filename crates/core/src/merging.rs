@@ -2,7 +2,7 @@
 //! (`docs/spec/data-path-and-resync.md` 12.5, method M1).
 
 use crate::api::{BlockRequest, BufRef, RequestKind, Segments};
-use crate::request::{Owner, Owners};
+use crate::request::write::{Owner, Owners};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use units::Instant;

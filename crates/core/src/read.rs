@@ -10,7 +10,7 @@ use crate::merging::Waiting;
 use crate::op::Op;
 use crate::request::read::{PartWaiting, Read, Tried};
 use crate::request::under_way::Request;
-use crate::request::{Owner, Owners};
+use crate::request::write::{Owner, Owners};
 use crate::splitting::split::slice;
 use units::{ByteLen, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;

@@ -5,8 +5,8 @@ pub(crate) mod place;
 
 use crate::Resource;
 use crate::repetition::place::{Behind, Repetition};
-use crate::request::NewWrite;
 use crate::request::under_way::Request;
+use crate::request::write::NewWrite;
 use crate::rows::hit;
 use units::{Instant, NodeId, SectorRange, VolumeNr};
 

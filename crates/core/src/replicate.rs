@@ -11,7 +11,7 @@ use crate::repetition::place::Behind;
 use crate::request::legs::{Acked, Wanted};
 use crate::request::read::Tried;
 use crate::request::under_way::Request;
-use crate::request::{Local, Write, WriteKind};
+use crate::request::write::{Local, Write, WriteKind};
 use crate::rows::hit;
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{

@@ -4,9 +4,7 @@
 pub(crate) mod legs;
 pub(crate) mod read;
 pub(crate) mod under_way;
-mod write;
-
-pub(crate) use write::{Local, NewWrite, Owner, Owners, Write, WriteKind};
+pub(crate) mod write;
 
 use crate::Resource;
 use crate::api::{BlockRequest, DiskOp, Effect, IoError, RequestKind, Segments};
@@ -20,6 +18,7 @@ use crate::merging::Waiting;
 use crate::op::Op;
 use crate::request::read::Tried;
 use crate::request::under_way::{Request, extents};
+use crate::request::write::{Local, NewWrite, Owner, Owners, WriteKind};
 use std::collections::VecDeque;
 use units::{NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::DiskState;

@@ -4,9 +4,9 @@ use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
     MetaOp, Notice, OpId, OpenedDisk, Openers, Segments,
 };
-use crate::command::Transaction;
 use crate::command::again::wish::Again;
 use crate::command::pending::Pending;
+use crate::command::transaction::Transaction;
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::decide::state::State;

@@ -5,7 +5,7 @@ pub(crate) mod split;
 
 use crate::Resource;
 use crate::api::{IoError, MAX_DATA, MAX_DISCARD};
-use crate::request::{NewWrite, Owner, Owners, WriteKind};
+use crate::request::write::{NewWrite, Owner, Owners, WriteKind};
 use crate::splitting::split::{Split, slice};
 use std::collections::VecDeque;
 use units::{Sector, SectorRange, VolumeNr};

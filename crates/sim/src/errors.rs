@@ -4,7 +4,7 @@
 use crate::apps::is_durable;
 use crate::cluster::{Cluster, Request, Work};
 use crate::oracle::Moment;
-use urbd_core::decide::rules::View;
+use urbd_core::decide::view::View;
 use urbd_core::{IoError, RequestKind};
 use wire::{ConnState, DiskState, Role, StateWord};
 

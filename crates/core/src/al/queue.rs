@@ -1,7 +1,7 @@
 //! Writes that wait for the activity log of one device.
 
 use crate::al::streams::Streams;
-use crate::request::NewWrite;
+use crate::request::write::NewWrite;
 use meta::activity_log::{Ticket, Transaction};
 use std::collections::VecDeque;
 use units::SectorRange;

@@ -30,7 +30,7 @@ pub mod state;
 pub mod suspend;
 pub mod uuid84;
 pub mod uuid9;
-pub(crate) mod view;
+pub mod view;
 
 pub use handler::Handler;
 pub use reason::Reason;

@@ -8,7 +8,8 @@ use super::state::{PairState, Paused, Replication as R, State};
 use super::{DiskState as D, Role, StateChangeResult as Code, effects};
 use crate::api::ConnectionState as N;
 use crate::config::{Fencing, OnNoData};
-use crate::decide::view::{Facts, Judged, Kind, MetadataFlags, PeerFacts, Refusal, View, lacks_data, towards};
+use crate::decide::effects::Caused;
+use crate::decide::view::{Facts, Kind, MetadataFlags, PeerFacts, Refusal, View, lacks_data, towards};
 use crate::rows::hit;
 use units::{NodeId, VolumeNr};
 
@@ -17,6 +18,15 @@ fn pairs(state: &State) -> impl Iterator<Item = (NodeId, VolumeNr)> + use<> {
     let volumes = state.volumes.ids();
     let members = state.peers.members();
     volumes.flat_map(move |volume| members.into_iter().map(move |peer| (peer, volume)))
+}
+
+/// A change that may take place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The state that follows.
+    pub new: State,
+    /// What it brings with it, in the order in which that is to be carried out.
+    pub effects: Vec<Caused>,
 }
 
 /// Judges a change: the state that follows and what that brings with it, or why not.

@@ -2,7 +2,6 @@
 
 use crate::api::ConnectionState as N;
 use crate::config::{Fencing, OnNoData};
-use crate::decide::effects::Caused;
 use crate::decide::state::{PairState, Paused, Replication as R, State};
 use crate::decide::{DiskState as D, Role, StateChangeResult as Code};
 use crate::members::{Peers, Volumes};
@@ -82,15 +81,6 @@ pub struct Refusal {
     pub code: Code,
     /// The volume that the rule looked at.
     pub volume: Option<VolumeNr>,
-}
-
-/// A change that may take place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
-    /// The state that follows.
-    pub new: State,
-    /// What it brings with it, in the order in which that is to be carried out.
-    pub effects: Vec<Caused>,
 }
 
 /// A volume and one peer's part in it: what most rules look at. Without any peer: a volume alone.

@@ -1,11 +1,9 @@
 //! What a link keeps that speaks 9's dialect.
 
-use crate::connection::Spoken;
 use crate::dialect9::handshake::attempt::Attempt;
 use crate::dialect9::positions::record::Heard;
 use crate::dialect9::resync::pass::FlushAsked;
 use units::Instant;
-use wire::Dialect;
 
 /// What a link keeps that speaks 9's dialect.
 #[derive(Debug, Default)]
@@ -28,10 +26,4 @@ pub(crate) struct Nine {
     pub(super) flush_asked: Option<FlushAsked>,
     /// It was connected while this node was Primary: the others may have marked what it got by a resync.
     pub(super) let_in_late: bool,
-}
-
-impl Nine {
-    pub(crate) fn spoken(dialect: Dialect) -> Spoken {
-        Spoken::Of9(dialect, Box::default())
-    }
 }

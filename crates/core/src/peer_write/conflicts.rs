@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::peer_write::held::change_of;
 use crate::peer_write::write::PeerAction;
 use crate::request::under_way::Request;
-use crate::request::{Local, Write};
+use crate::request::write::{Local, Write};
 use crate::rows::hit;
 use units::{NodeId, SectorRange, VolumeNr};
 use wire::{BlockAck, DpFlags, Packet};

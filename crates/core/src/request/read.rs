@@ -1,7 +1,7 @@
 //! An application's read under way.
 
 use crate::api::Segments;
-use crate::request::Owner;
+use crate::request::write::Owner;
 use units::{Instant, NodeId, NodeMask, SectorRange, VolumeNr};
 
 /// What came of a read so far.

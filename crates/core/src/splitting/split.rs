@@ -1,7 +1,7 @@
 //! A large request, done in parts.
 
 use crate::api::{IoError, Segments};
-use crate::request::Owners;
+use crate::request::write::Owners;
 
 /// Something that was split: it ends when all parts have.
 #[derive(Debug)]

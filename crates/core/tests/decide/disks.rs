@@ -9,7 +9,7 @@ use urbd_core::OnIoError;
 use urbd_core::decide::attach84::{self, Attach};
 use urbd_core::decide::fencing::{self, Call, Situation};
 use urbd_core::decide::io_error::{self, Failure};
-use urbd_core::decide::rules::MetadataFlags;
+use urbd_core::decide::view::MetadataFlags;
 use urbd_core::decide::{DiskState, Reason};
 
 fn attach_text(result: Result<Attach, Reason>) -> String {

@@ -4,8 +4,9 @@
 use units::{NodeId, VolumeNr};
 use urbd_core::decide::change::Change;
 use urbd_core::decide::effects::{self, Effect};
-use urbd_core::decide::rules::{self, Facts, Kind, PairFacts, PeerFacts, View, VolumeFacts};
+use urbd_core::decide::rules;
 use urbd_core::decide::state::{PairState, Paused, PeerState, State};
+use urbd_core::decide::view::{Facts, Kind, PairFacts, PeerFacts, View, VolumeFacts};
 use urbd_core::decide::{DiskState, Role, StateChange, StateChangeResult, StateWord};
 use urbd_core::members::Peers;
 use urbd_core::{Fencing, OnNoData, dialect84};

@@ -3,8 +3,9 @@ use crate::table::{self, Args};
 use crate::words;
 use urbd_core::decide::change::{Change, Set};
 use urbd_core::decide::effects::Effect;
-use urbd_core::decide::rules::{DisconnectStep, Kind, metadata_flags, next_disconnect_step};
+use urbd_core::decide::rules::{DisconnectStep, metadata_flags, next_disconnect_step};
 use urbd_core::decide::state::{Replication, State};
+use urbd_core::decide::view::Kind;
 use urbd_core::decide::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord};
 use urbd_core::{Fencing, OnNoData, dialect84};
 

@@ -3,7 +3,7 @@
 use super::PATIENCE;
 use crate::Resource;
 use crate::api::ConnectionState;
-use crate::command::Transaction;
+use crate::command::transaction::Transaction;
 use crate::command::two_phase::slot::{Answer, Masks, Matter, Part, TwoPhase, complement, with};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};

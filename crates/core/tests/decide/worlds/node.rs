@@ -8,8 +8,9 @@ use units::Generation;
 use urbd_core::Fencing;
 use urbd_core::decide::attach84::{self, ActivityLog, Bitmap};
 use urbd_core::decide::effects::Effect;
-use urbd_core::decide::rules::{self, Kind, MetadataFlags};
+use urbd_core::decide::rules;
 use urbd_core::decide::uuid84::{self, UuidSet};
+use urbd_core::decide::view::{Kind, MetadataFlags};
 use urbd_core::decide::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord};
 
 /// The state of a process that has just started.

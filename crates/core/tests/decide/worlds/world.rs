@@ -7,8 +7,8 @@ use units::Generation;
 use urbd_core::decide::handshake84::{self, Decision, Occasion, StateReceived, UuidsReceived, UuidsVerdict};
 use urbd_core::decide::roles::{self, Promotion, Step};
 use urbd_core::decide::routing::{self, Admission, ToPeer};
-use urbd_core::decide::rules::Kind;
 use urbd_core::decide::uuid84::{self, Verdict};
+use urbd_core::decide::view::Kind;
 use urbd_core::decide::{ConnState as C, DiskState as D, Role, StateChange, StateChangeResult as Code};
 use urbd_core::dialect84;
 
