@@ -8,6 +8,7 @@ use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
 use crate::pings::{PingNr, PingedPeers};
+use crate::request::under_way::Request;
 use crate::state::afterwards::Lifted;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Packet, Socket};
@@ -414,9 +415,8 @@ impl Resource {
     }
 
     fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
-        let oldest = self.connections[i].log.unconfirmed().find(
-            |s| matches!(self.requests.get(s.request), Some(crate::request::under_way::Request::Write(w)) if w.legs.awaits(i)),
-        );
+        let awaits = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.awaits(i));
+        let oldest = self.connections[i].log.unconfirmed().find(|s| awaits(s.request));
         oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
     }
 

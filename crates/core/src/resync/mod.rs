@@ -218,7 +218,7 @@ impl Resource {
         let c = &self.connections[i];
         c.cfg.protocol != crate::Protocol::C
             && c.log.unconfirmed().any(|s| {
-                matches!(self.requests.get(s.request), Some(crate::request::under_way::Request::Write(w))
+                matches!(self.requests.get(s.request), Some(Request::Write(w))
                     if w.device == d && w.range.overlaps(range))
             })
     }

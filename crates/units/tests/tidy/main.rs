@@ -5,6 +5,7 @@
 
 mod arrows;
 mod code;
+mod rooms;
 mod texts;
 
 use std::fs;
