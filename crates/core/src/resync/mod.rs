@@ -17,6 +17,7 @@ use crate::api::Severity;
 use crate::config::ResyncConfig;
 use crate::decide::state::Replication;
 use crate::op::Op;
+use crate::request::under_way::Request;
 use crate::resync::marks::Marks;
 use crate::resync::session::{Block, Overtaken, Resync, Step};
 use crate::resync::verify::run::Verify;
