@@ -20,6 +20,7 @@ mod replay;
 mod sources;
 mod starts;
 mod tolerance;
+mod whole;
 
 use node::Start;
 use recording::{Said, conversation};
@@ -482,60 +483,6 @@ fn equal_three(said: &[Said], node: NodeId) -> Vec<(VolumeNr, Start)> {
     let mut starts = disk(said, node, false, Sector(1024));
     (starts[0].1.uuids.tracked, starts[0].1.uuids.bitmaps) = (NodeMask(7), vec![Generation::NONE; 3]);
     starts
-}
-
-/// Nodes 0 and 2 do not reach each other. All are promoted, one after the other, and write; what an end of the chain
-/// lacks comes to it when nobody is Primary. At last node 1, Primary, makes the device smaller.
-#[test]
-fn a_chain_passes_on_what_is_agreed_on_and_written() {
-    for node in [0, 1, 2] {
-        let chain = |nodes: &mut node::Together| {
-            nodes.forgive();
-            nodes.cut(0, 2);
-        };
-        let mut said = between("52", 2_500, 19_600);
-        // Node 2 asks whether it may be Primary although its copy is outdated, which the core does not.
-        said.retain(|said| node != 2 || transaction(&said.packet) != Some(3_342_041_926));
-        let mut replay = Replay::of_joined(said, node, equal_three, |_| {}, chain);
-        replay.follow();
-        replay.play();
-        let disks = replay.node.core.snapshot();
-        assert_eq!(disks.devices[0].disk, wire::DiskState::UpToDate, "node {node}");
-        assert_eq!(replay.node.size(), Sector(768), "node {node}");
-    }
-}
-
-/// Two are promoted at the same time, again and again.
-#[test]
-fn promotions_collide() {
-    for node in [0, 1, 2] {
-        let nothing = |nodes: &mut node::Together| nodes.forgive();
-        let mut replay = Replay::of_joined(between("54", 2_500, 13_900), node, equal_three, |_| {}, nothing);
-        replay.follow();
-        replay.play();
-        for place in [0, 1] {
-            assert_eq!(replay.node.state_towards(place), SECONDARIES, "node {node}");
-        }
-    }
-}
-
-/// Node 0 is Primary and writes, discards and zeroes, until node 2 leaves.
-#[test]
-fn discards_of_three() {
-    for node in [0, 1, 2] {
-        let fresh = |said: &[Said], node| disk(said, node, true, Sector(1024));
-        let primary = |nodes: &mut node::Together| {
-            nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
-            nodes.command(0, Command::Primary { force: false });
-        };
-        let mut replay = Replay::of_joined(between("68", 2_500, 6_400), node, fresh, |_| {}, primary);
-        replay.write_from_the_start();
-        replay.follow();
-        if node != 0 {
-            replay.hear_position();
-        }
-        replay.play();
-    }
 }
 
 /// Node 0, Primary, is gone, and neither of the others knew what the other one had: they connect, and who has less gets

@@ -239,7 +239,10 @@ impl Replay {
         for ends in all.chunks(2) {
             let (peer, at) = ends[0];
             let link = LinkUp { resolve_conflicts: own > peer, challenge: [own.index() as u8; 64] };
-            let up: Act = Box::new(move |node, now| node.link_up_to(now, peer, link));
+            let up: Act = Box::new(move |node, now| {
+                node.connect_if_alone(now, peer);
+                node.link_up_to(now, peer, link);
+            });
             self.script.push_back((Instant(at.0 - ON_ITS_WAY), up));
         }
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
@@ -320,6 +323,7 @@ impl Replay {
         let mut asks = |said: &Said| match &said.packet {
             Packet::TwopcPrepare(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
             Packet::TwopcPrepRsz(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
+            Packet::PeerAck(_) => true,
             packet => said.to == self.node.peer || request(packet).is_some() && !self.is_said_to_first(said),
         };
         let all = first.iter().chain(self.expected[LANES..].iter().flatten());
@@ -402,17 +406,10 @@ impl Replay {
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
-    /// All nodes have the same generation when the recording begins, and somebody tells it first of all.
-    pub(crate) fn begin_with_one_generation(&mut self, said: &[Said]) {
-        let told = |s: &Said| if let Packet::Uuids110(u) = &s.packet { Some(u.current) } else { None };
-        let [own, ..] = self.node.core.generations(VolumeNr(0)).expect("a disk");
-        self.bound.are_the_same(said.iter().find_map(told).expect("somebody tells it"), own);
-    }
-
     /// When the recorded node tells the first peer that it has begun a generation.
     fn generations_begun(&self) -> Vec<Instant> {
         let begins = |s: &&Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::NEW_DATAGEN));
-        self.expected[..LANES].iter().flatten().filter(begins).map(|s| s.at).collect()
+        self.expected.iter().flatten().filter(begins).map(|s| s.at).collect()
     }
 
     /// The recorded node has not written anything before.
@@ -532,6 +529,9 @@ impl Replay {
             }
             self.bound.learn(&said.packet);
             let packet = self.bound.translate(&said.packet);
+            if std::env::var("TRACE").is_ok() {
+                eprintln!("{:?} HEARD from {} {:?}", self.now, said.from, short(&packet));
+            }
             self.node.hear_from(said.from, self.now, said.stream, said.volume, packet);
             self.compare();
         }
@@ -617,6 +617,9 @@ impl Replay {
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
+            if std::env::var("TRACE").is_ok() {
+                eprintln!("{:?} OURS to {} {:?}", self.now, sent.peer, short(&sent.packet));
+            }
             if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.peer, sent.volume, &sent.packet) {
                 continue;
             }
@@ -686,6 +689,14 @@ impl Replay {
             assert_eq!(ours.volume, said.volume, "{recorded:?}");
         }
     }
+}
+
+pub(crate) fn short(p: &Packet) -> String {
+    let mut t = format!("{p:?}");
+    while let Some(at) = t.find(", 0000000000000000, 0000000000000000, 0000000000000000") {
+        t.replace_range(at..at + 18, "");
+    }
+    t
 }
 
 fn is_just_before(then: Instant, at: Instant) -> bool {

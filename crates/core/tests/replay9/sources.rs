@@ -1,5 +1,6 @@
 //! Recordings of three nodes of which one comes back while another one is Primary: both others are its sources.
 
+use crate::joining::from_the_start;
 use crate::node::Together;
 use crate::recording::{Said, conversation};
 use crate::replay::Replay;
@@ -12,11 +13,6 @@ pub(crate) const END: u64 = 1_000_000;
 
 pub(crate) fn id(node: u8) -> NodeId {
     NodeId::new(node).unwrap()
-}
-
-/// Disks of three nodes that node 0 declares equal.
-pub(crate) fn declared_equal(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
-    disk(said, node, true, Sector(1024))
 }
 
 fn small(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
@@ -206,61 +202,81 @@ fn who_comes_up_meets_a_secondary_first() {
     replay.play();
 }
 
-/// Node 2 was down while node 0 wrote, and comes up while it goes on writing: that is its first source.
+/// What is said so long after the recording begins is changed.
+pub(crate) fn behind(said: &mut Vec<Said>, millis: u64, change: impl FnOnce(&mut Vec<Said>)) {
+    let from = said[0].at + Duration::from_millis(millis);
+    let first = said.iter().position(|s| s.at >= from).expect("it is longer than that");
+    let mut late = said.split_off(first);
+    change(&mut late);
+    said.append(&mut late);
+}
+
+/// The node, which was shut down, comes up again so long after the recording begins.
+fn comes_up_again(replay: &mut Replay, millis: u64) {
+    replay.act_at(Duration::from_millis(millis), |node, now| {
+        node.down(now);
+        node.come_up(now);
+    });
+}
+
+/// Node 2 is shut down, node 0 writes, and goes on writing when node 2 comes up: that is its first source.
 fn meets_a_primary_that_writes(node: u8) -> Replay {
-    let mut said = between("73", 2_000, END);
-    let [late, at_once] = [[15, 17], [17, 18]][usize::from(node)];
-    as_if_marked_at_once(&mut said, node, late, at_once);
-    if node == 0 {
-        let later = |p: &Packet| matches!(p, Packet::Barrier(n) if n.0 == 15) || is_write(p, 208);
-        to_before_the_connect(&mut said, later);
+    let mut said = from_the_start("73", node);
+    match node {
+        0 => {
+            as_if_marked_at_once(&mut said, node, 15, 17);
+            let later = |p: &Packet| matches!(p, Packet::Barrier(n) if n.0 == 15) || is_write(p, 208);
+            to_before_the_connect(&mut said, later);
+        }
+        1 => as_if_marked_at_once(&mut said, node, 17, 18),
+        _ => behind(&mut said, 6_000, |said| {
+            begin_late(said, 0);
+            equal_at_once(said, 1);
+            asked_once_more(said);
+        }),
     }
-    let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
-    replay.begin_with_one_generation(&said);
-    replay.in_sync.fewer_of = (node == 1).then(|| id(2));
-    replay.follow();
-    replay.links_up();
+    let mut replay = Replay::whole(said, node, |_| {});
+    replay.in_sync.fewer_of = [None, Some(id(2)), Some(id(1))][usize::from(node)];
+    if node == 2 {
+        comes_up_again(&mut replay, 5_000);
+    }
     replay
 }
 
 #[test]
 fn who_comes_up_meets_a_primary_that_writes() {
-    for node in [0, 1] {
-        meets_a_primary_that_writes(node).play();
+    for node in [0, 1, 2] {
+        let mut replay = meets_a_primary_that_writes(node);
+        replay.follow();
+        replay.links_up();
+        replay.play();
+        assert_is_whole(&replay, node);
     }
-    let mut said = between("73", 6_000, END);
-    begin_late(&mut said, 0);
-    equal_at_once(&mut said, 1);
-    asked_once_more(&mut said);
-    let mut replay = Replay::whole(said, 2, |_| {});
-    replay.in_sync.fewer_of = Some(id(1));
-    replay.links_up();
-    replay.play();
 }
 
 /// The same while the links of both sources are slow: the Secondary comes first, and copies all but for the last
 /// blocks.
 #[test]
 fn the_first_source_is_slow() {
-    for node in [0, 1] {
-        let said = between("62", 2_000, END);
-        let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
-        replay.begin_with_one_generation(&said);
-        if node == 0 {
-            replay.write_from_the_start();
+    for node in [0, 1, 2] {
+        let mut said = from_the_start("62", node);
+        if node == 2 {
+            behind(&mut said, 16_500, |said| {
+                marks_what_comes(said, [2, 0], 62);
+                equal_at_once(said, 1);
+            });
+        }
+        let mut replay = Replay::whole(said, node, |_| {});
+        if node == 2 {
+            comes_up_again(&mut replay, 6_000);
+            replay.answer_in_time();
+            replay.ask_more();
         }
         replay.follow();
         replay.links_up();
         replay.play();
+        assert_is_whole(&replay, node);
     }
-    let mut said = between("62", 16_500, END);
-    marks_what_comes(&mut said, [2, 0], 62);
-    equal_at_once(&mut said, 1);
-    let mut replay = Replay::whole(said, 2, |_| {});
-    replay.answer_in_time();
-    replay.ask_more();
-    replay.links_up();
-    replay.play();
 }
 
 /// Nothing is said of a quorum, which the core does not know in this dialect.
@@ -335,35 +351,35 @@ fn asks_once(said: &mut Vec<Said>) {
     said.sort_by_key(|s| s.at);
 }
 
-/// Node 2 was down while node 0, Primary, discarded.
+/// Node 0 is Primary and writes, discards and zeroes, also while node 2 is down, which comes up again.
+fn discards(node: u8) -> Replay {
+    let mut said = from_the_start("68", node);
+    match node {
+        0 => {}
+        1 => begins_at_once(&mut said, 1),
+        _ => behind(&mut said, 7_000, |said| {
+            asks_once(said);
+            equal_at_once(said, 1);
+        }),
+    }
+    let mut replay = Replay::whole(said, node, |_| {});
+    replay.in_sync.fewer_of = [None, Some(id(2)), Some(id(1))][usize::from(node)];
+    if node == 2 {
+        comes_up_again(&mut replay, 9_000);
+        replay.answer_in_time();
+    }
+    replay
+}
+
 #[test]
 fn who_comes_up_gets_what_was_discarded() {
-    let primary = |nodes: &mut Together| {
-        declare(nodes);
-        nodes.command(0, Command::Primary { force: false });
-    };
-    for node in [0, 1] {
-        let mut said = between("68", 2_500, END);
-        begins_at_once(&mut said, 1);
-        let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, primary);
-        replay.begin_with_one_generation(&said);
-        replay.in_sync.fewer_of = (node == 1).then(|| id(2));
-        replay.write_from_the_start();
+    for node in [0, 1, 2] {
+        let mut replay = discards(node);
         replay.follow();
         replay.links_up();
-        if node != 0 {
-            replay.hear_position();
-        }
         replay.play();
+        assert_is_whole(&replay, node);
     }
-    let mut said = between("68", 7_000, END);
-    asks_once(&mut said);
-    equal_at_once(&mut said, 1);
-    let mut replay = Replay::whole(said, 2, |_| {});
-    replay.in_sync.fewer_of = Some(id(1));
-    replay.answer_in_time();
-    replay.links_up();
-    replay.play();
 }
 
 /// The node, which takes the place of `node` among three, is connected with both others, and all are UpToDate.
