@@ -5,7 +5,7 @@ use crate::recording::{Said, conversation};
 use crate::replay::Replay;
 use crate::sources::{assert_is_whole, equal_at_once, generations, id, without_quorum};
 use units::{Duration, Generation, Instant, Sector};
-use urbd_core::{Command, RequestKind};
+use urbd_core::RequestKind;
 use wire::{DiskState, Packet, UuidFlags, Uuids110};
 
 /// The last answer comes just before the target says that all is copied: a kernel needs some time to see that, and is
@@ -56,8 +56,6 @@ fn day_0(node: u8) -> Replay {
             }
         }
         1 => {
-            // A kernel does that by itself when it leaves the only Primary.
-            replay.act_at(at(5_000), |node, now| node.command(now, Command::Outdate { volume: VOLUME }));
             replay.act_at(at(6_000), |node, now| node.down(now));
             replay.act_at(at(8_000), |node, now| node.come_up(now));
             replay.in_sync.fewer_of = Some(id(2));

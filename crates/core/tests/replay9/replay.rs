@@ -13,7 +13,7 @@ use crate::tolerance::{
 use std::collections::{BTreeSet, VecDeque};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, RequestKind};
-use wire::{ConnState, DpFlags, Packet, PeerAck, Role, Socket, UuidFlags};
+use wire::{ConnState, DpFlags, Features, Packet, PeerAck, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
 const ON_ITS_WAY: u64 = 25_000;
@@ -66,16 +66,6 @@ fn lane(own: NodeId, stream: Socket, packet: &Packet) -> usize {
     }
 }
 
-/// Without what comes after the nodes have parted.
-pub(crate) fn until_parted(mut said: Vec<Said>) -> Vec<Said> {
-    let begins = |s: &Said| matches!(s.packet, Packet::ConnectionFeatures(_));
-    // Both say that first.
-    let first = if begins(&said[0]) { 2 } else { 0 };
-    let again = said[first..].iter().position(begins).expect("they connect again");
-    said.truncate(first + again);
-    said
-}
-
 /// What is said from each connect on.
 pub(crate) fn conversations(number: &str) -> Vec<Vec<Said>> {
     let mut all: Vec<Vec<Said>> = Vec::new();
@@ -97,14 +87,6 @@ impl Replay {
     /// A recording that begins with the connect.
     pub(crate) fn connect(number: &str, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
         Replay::whole(conversation(number), node, change)
-    }
-
-    /// What is said from the connect on.
-    pub(crate) fn reconnect(number: &str, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
-        let mut said = conversation(number);
-        let begins = |s: &Said| matches!(s.packet, Packet::ConnectionFeatures(_));
-        let first = said.iter().position(begins).expect("they connect again");
-        Replay::whole(said.split_off(first), node, change)
     }
 
     pub(crate) fn whole(said: Vec<Said>, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
@@ -192,6 +174,11 @@ impl Replay {
             ahead: Duration(0),
             script: VecDeque::new(),
         }
+    }
+
+    /// What is played is this, of which some is said at other times.
+    pub(crate) fn in_other_time(&mut self, said: &[Said]) {
+        self.played = Played::of(said, self.node.id);
     }
 
     /// They have parted, and connect again: what they say then is `said`.
@@ -316,7 +303,7 @@ impl Replay {
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
         let begins = self.generations_begun();
-        let (mut paused, mut detaches) = (false, false);
+        let (mut paused, mut detaches, mut last_write) = (false, false, Instant(0));
         // What is said to all is said to the first one, too; some is said to the second one only.
         let first = self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>();
         let (mut asked, own) = (BTreeSet::new(), self.node.id);
@@ -394,7 +381,9 @@ impl Replay {
                 packet => {
                     let Some((kind, sector, len)) = request(packet) else { continue };
                     // Before the first one, or the first one of a generation, the node asks whether the peer is there.
-                    let first = written.insert(said.volume) | begins.iter().any(|at| is_just_before(*at, said.at));
+                    let begins = begins.iter().any(|at| is_just_before(*at, said.at) && *at > last_write);
+                    let first = written.insert(said.volume) | begins;
+                    last_write = said.at;
                     let asked = self.asked_before(said.at).filter(|_| first);
                     let then = Instant(asked.unwrap_or(self.first_sent(&said)).0 - ON_ITS_WAY);
                     let volume = said.volume;
@@ -529,9 +518,6 @@ impl Replay {
             }
             self.bound.learn(&said.packet);
             let packet = self.bound.translate(&said.packet);
-            if std::env::var("TRACE").is_ok() {
-                eprintln!("{:?} HEARD from {} {:?}", self.now, said.from, short(&packet));
-            }
             self.node.hear_from(said.from, self.now, said.stream, said.volume, packet);
             self.compare();
         }
@@ -617,9 +603,6 @@ impl Replay {
     /// What the core has said is what the recorded node said.
     fn compare(&mut self) {
         while let Some(sent) = self.node.sent.pop_front() {
-            if std::env::var("TRACE").is_ok() {
-                eprintln!("{:?} OURS to {} {:?}", self.now, sent.peer, short(&sent.packet));
-            }
             if is_hint(&sent.packet) || says_the_same_again(&mut self.last, sent.peer, sent.volume, &sent.packet) {
                 continue;
             }
@@ -691,14 +674,6 @@ impl Replay {
     }
 }
 
-pub(crate) fn short(p: &Packet) -> String {
-    let mut t = format!("{p:?}");
-    while let Some(at) = t.find(", 0000000000000000, 0000000000000000, 0000000000000000") {
-        t.replace_range(at..at + 18, "");
-    }
-    t
-}
-
 fn is_just_before(then: Instant, at: Instant) -> bool {
     then <= at && at.since(then) < Duration::from_millis(2)
 }
@@ -707,8 +682,9 @@ fn is_just_before(then: Instant, at: Instant) -> bool {
 fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDeque<Said>; 2 * LANES], InSync) {
     let own = node.id;
     node.peer = others_of(&said, own)[0];
-    let (mut ours, theirs): (Vec<_>, Vec<_>) =
+    let (mut ours, mut theirs): (Vec<_>, Vec<_>) =
         said.into_iter().filter(|s| s.from == own || s.to == own).partition(|s| s.from == own);
+    agree_on_what_was_offered(&ours, &mut theirs);
     node.contents = Contents::of(&ours, &theirs);
     let copying = Copying::of(&mut ours, &theirs, own);
     let mut in_sync = InSync::default();
@@ -718,6 +694,17 @@ fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDequ
         expected[behind(node, said.to) + lane(own, said.stream, &said.packet)].push_back(said);
     }
     (theirs.into(), copying, expected, in_sync)
+}
+
+/// An older release does not offer what the core does: its peer offers no more than that, so that they agree on as much.
+fn agree_on_what_was_offered(ours: &[Said], theirs: &mut [Said]) {
+    let offer = |s: &Said| if let Packet::ConnectionFeatures(f) = &s.packet { Some(f.features) } else { None };
+    let Some(offered) = ours.iter().find_map(offer) else { return };
+    for said in theirs {
+        if let Packet::ConnectionFeatures(f) = &mut said.packet {
+            f.features = Features(f.features.0 & offered.0);
+        }
+    }
 }
 
 /// Where the lanes towards a peer begin.
