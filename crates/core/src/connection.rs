@@ -131,8 +131,9 @@ pub(crate) struct PeerDevice {
     pub(crate) was_established: bool,
     /// Marked is, among others, what a Primary wrote that was lost before it had said who has it (9).
     pub(crate) lost_writes: bool,
-    /// The peer has said last that it has marked something for this node's copy, which is good (9).
-    pub(crate) marked_by_peer: bool,
+    /// The peer has said last that it has marked something for this node's copy, which is good, and since then that
+    /// nothing is marked up to here (9).
+    pub(crate) marked_by_peer: Option<Sector>,
     /// One of the two was brought up to date by a third node, and has another generation than the other one by now (9).
     pub(crate) parted: bool,
     /// The peer, which is not here, may have come to this node's generation without this one having heard of it (9).
@@ -304,7 +305,7 @@ impl PeerDevice {
             says: Replication::Off,
             was_established: false,
             lost_writes: false,
-            marked_by_peer: false,
+            marked_by_peer: None,
             parted: false,
             end_unheard: true,
             peer_capacity: Sector(0),

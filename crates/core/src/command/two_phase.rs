@@ -328,6 +328,7 @@ impl Resource {
         let (primary, reachable) = (masks.primary.into(), masks.target_reachable.into());
         let decision = Decision::of_change(head, primary, reachable, &two.asked());
         let before = two.happens_before_commit();
+        let parts = two.is_disconnect();
         if before {
             self.carry_out_own(&two);
         }
@@ -337,8 +338,8 @@ impl Resource {
         if !before {
             self.carry_out_own(&two);
         }
-        if two.connects.is_some() || two.is_disconnect() {
-            self.outdate_beside(decision.primary_nodes.nodes());
+        if two.connects.is_some() || parts {
+            self.outdate_beside(decision.primary_nodes.nodes(), parts);
         }
     }
 
@@ -350,11 +351,11 @@ impl Resource {
         concerned && !allowed && self.connections.members().len() > 1 && two.masks.primary.len() > 1
     }
 
-    /// Some node is Primary that this one does not reach, and others do (3.2.6): this copy does not get what is
-    /// written.
-    pub(crate) fn outdate_beside(&mut self, primaries: NodeMask) {
+    /// Some node is Primary that this one does not reach, and others do, or did until it `parts` with that (3.2.6): this
+    /// copy does not get what is written.
+    pub(crate) fn outdate_beside(&mut self, primaries: NodeMask, parts: bool) {
         let reached = with(mask(self.connected().map(|(i, _)| i)), self.cfg.node);
-        if primaries.without(reached).is_empty() || self.neighbours9().is_empty() {
+        if primaries.without(reached).is_empty() || self.neighbours9().is_empty() && !parts {
             return;
         }
         for d in self.devices.ids() {

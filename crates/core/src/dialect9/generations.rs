@@ -8,7 +8,7 @@ use crate::decide::state::{PairState, Replication, State};
 use crate::decide::uuid9;
 use meta::generations::{PeerDisk, Rotation};
 use meta::{DeviceFlags, PeerFlags};
-use units::{Generation, NodeId, NodeMask, VolumeNr};
+use units::{Generation, NodeId, NodeMask, Sector, VolumeNr};
 use wire::{DiskState, Packet, Role, Socket, UuidFlags, Uuids110, WireMask};
 
 /// Primaries that a node sees, which is none itself: on those its data depends.
@@ -187,7 +187,8 @@ impl Resource {
         }
         let good =
             self.state.disk(d) == DiskState::UpToDate && self.state.replication(i, d) == Replication::Established;
-        self.connections[i].peer_devices[d].marked_by_peer = good && packet.dirty_bits > 0;
+        let marked = good && packet.dirty_bits > 0;
+        self.connections[i].peer_devices[d].marked_by_peer = marked.then_some(Sector(0));
         let stable = packet.flags.contains(UuidFlags::STABLE);
         let primaries = if stable { NodeMask::default() } else { packet.nodes.nodes() };
         self.survivor_sees(i, primaries);

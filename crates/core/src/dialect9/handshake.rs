@@ -521,7 +521,7 @@ impl Resource {
         let c = &mut self.connections[i];
         (c.discard_my_data, c.survivor_insists, c.established_at) = (false, false, now);
         c.peer_devices.values_mut().for_each(|pd| {
-            (pd.compared, pd.says, pd.marked_by_peer) = (true, Replication::Off, false);
+            (pd.compared, pd.says, pd.marked_by_peer) = (true, Replication::Off, None);
         });
         if let Err(refusal) = self.change(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);

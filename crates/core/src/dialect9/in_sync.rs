@@ -62,7 +62,7 @@ impl Resource {
             let replication = self.state.replication(i, d);
             let counts = replication == Replication::Established || replication.is_source() || replication.is_target();
             // Of what it has got since from others it has marks, and this node none.
-            let marked = self.connections[i].peer_devices[d].marked_by_peer;
+            let marked = self.connections[i].peer_devices[d].marked_by_peer.is_some();
             // One of another generation lacks what nobody has marked here: they are still to be compared.
             // A target has its source's generation soon.
             let of_source = self.active_source(d, i).and_then(|source| self.current_of(source, d));
@@ -132,6 +132,9 @@ impl Resource {
         if !self.state.replicates(i, d) {
             return;
         }
+        if told.nodes.nodes().contains(self.cfg.node) {
+            self.unmarked_by_peer(i, d, range);
+        }
         // A Primary's writes overtake what is said by who does not get them.
         let behind = self.in_mesh9() && self.state.is_primary() && self.state.peer_disk(i, d) != DiskState::UpToDate;
         // What is copied now is not to be known from hearsay.
@@ -141,6 +144,15 @@ impl Resource {
         heard.filter(|n| !behind && !copied(n)).for_each(|n| listed.insert(n));
         for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
             self.part_in_sync(i, d, at, range, listed);
+        }
+    }
+
+    /// The peer has the same there as this node, and so has marked nothing.
+    fn unmarked_by_peer(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
+        let size = self.devices[d].size;
+        let marked = &mut self.connections[i].peer_devices[d].marked_by_peer;
+        if let Some(up_to) = marked.filter(|up_to| *up_to >= range.start) {
+            *marked = Some(up_to.max(range.end)).filter(|up_to| *up_to < size);
         }
     }
 

@@ -293,7 +293,7 @@ impl Resource {
         let at_rest = self.state.replication(i, d) == Replication::Established;
         let depends = !packet.flags.contains(UuidFlags::STABLE) && !packet.flags.contains(UuidFlags::INCONSISTENT);
         if self.in_mesh9() && at_rest && depends && !self.has_this_generation(i, d) {
-            self.outdate_beside(packet.nodes.nodes());
+            self.outdate_beside(packet.nodes.nodes(), false);
         }
     }
 

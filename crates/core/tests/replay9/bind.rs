@@ -124,11 +124,6 @@ impl Bound {
         packet
     }
 
-    /// What the recording calls `theirs` the core calls `ours`.
-    pub(crate) fn are_the_same(&mut self, theirs: Generation, ours: Generation) {
-        self.generations.insert(theirs.base(), ours.base());
-    }
-
     /// The positions of the recorded node are those of the core.
     pub(crate) fn write_from_the_start(&mut self) {
         self.positions = Some(0);

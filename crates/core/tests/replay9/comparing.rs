@@ -1,12 +1,12 @@
 //! A Primary has the disks of two others compared with its own, and copies what differs when they connect again.
 
-use crate::node::Together;
+use crate::VOLUME;
+use crate::joining::from_the_start;
 use crate::recording::Said;
 use crate::replay::Replay;
-use crate::sources::{END, assert_is_whole, declare, declared_equal, equal_at_once, generations_first, id};
-use crate::{VOLUME, between};
+use crate::sources::{assert_is_whole, behind, equal_at_once, generations_first, id};
 use units::{Duration, Generation, Sector};
-use urbd_core::{Command, RequestKind};
+use urbd_core::RequestKind;
 use wire::{Packet, UuidFlags};
 
 /// What is marked for a Primary that it has lost a kernel takes for nothing that a third node should know of; the core
@@ -22,42 +22,32 @@ fn not_known(said: &mut [Said], node: u8) {
 /// Node 0 is Primary and compares with node 2, then with node 1, then with node 2 again; it disconnects from both,
 /// writes, and connects with one after the other.
 fn compared(node: u8) -> Replay {
-    let mut said = between("67", 2_100, END);
+    let mut said = from_the_start("67", node);
     match node {
         // Node 1 had its answer before node 2 was connected.
         0 => {
             said.retain(|s| s.to != id(2) || !matches!(&s.packet, Packet::FlushForward(f) if f.node == id(1)));
         }
-        1 => {
-            generations_first(&mut said, [1, 2]);
-            not_known(&mut said, 1);
-        }
-        _ => {
-            equal_at_once(&mut said, 1);
-            not_known(&mut said, 2);
-        }
+        1 => behind(&mut said, 2_100, |said| {
+            generations_first(said, [1, 2]);
+            not_known(said, 1);
+        }),
+        _ => behind(&mut said, 2_100, |said| {
+            equal_at_once(said, 1);
+            not_known(said, 2);
+        }),
     }
-    let equal = |nodes: &mut Together| {
-        declare(nodes);
-        nodes.forgive();
-    };
-    let mut replay = Replay::of_joined(said.clone(), node, declared_equal, crate::with_crc, equal);
-    replay.begin_with_one_generation(&said);
+    let mut replay = Replay::whole(said, node, crate::with_crc);
     replay.in_sync.fewer_of = [None, Some(id(2)), Some(id(1))][usize::from(node)];
     if node == 0 {
-        replay.write_from_the_start();
         replay.answer_in_time();
     }
     replay.follow();
     if node == 0 {
         let write = RequestKind::Write { fua: false };
-        replay.act_at(Duration::from_millis(9_700), move |node, now| {
+        replay.act_at(Duration::from_millis(11_880), move |node, now| {
             node.write(now, VOLUME, write, Sector(480), 4096);
         });
-        for (peer, at) in [(1, 10_800), (2, 13_100)] {
-            let connect = Command::Connect { peer: id(peer), discard_my_data: false, tentative: false };
-            replay.act_at(Duration::from_millis(at), |node, now| node.command(now, connect));
-        }
     }
     replay.links_up();
     replay

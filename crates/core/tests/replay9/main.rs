@@ -20,10 +20,11 @@ mod replay;
 mod sources;
 mod starts;
 mod tolerance;
+mod whole;
 
 use node::Start;
 use recording::{Said, conversation};
-use replay::{Replay, until_parted};
+use replay::Replay;
 use starts::{others_of, resync_options};
 use units::{Duration, Generation, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, OnIoError, Protocol, RequestKind};
@@ -53,27 +54,84 @@ fn two_volumes_are_declared_equal_and_written_to() {
     from_the_start("31", [SECONDARIES; 2], |_| {});
 }
 
-/// The node that adopts the other's generation is not replaced: 9.2.18 puts that of the other's vacant slot into its
-/// history, which 9.3.3 does not.
-#[test]
-fn an_older_release_is_replaced() {
-    let mut replay = Replay::connect("34", 0, |_| {});
-    replay.live(false);
-    assert_eq!(replay.node.state(), "Connected Primary/Secondary Connected UpToDate/UpToDate");
+/// 9.2.18 keeps other generations in its history than 9.3.3: whoever adopts what the other one declares equal also that of
+/// its vacant slot, and who begins the first one not what it had before. `keeps`: what the core has there.
+fn history_of_9_2(said: &mut [Said], node: u8, current: impl Fn(Generation) -> bool, keeps: Generation) {
+    for s in said.iter_mut().filter(|s| s.from.index() == usize::from(node)) {
+        if let Packet::Uuids110(u) = &mut s.packet
+            && current(u.current)
+        {
+            u.history[0] = keeps;
+        }
+    }
 }
 
-/// Node 1 is 9.2.18. In its place the core would agree on more with a 9.3.3.
+#[test]
+fn an_older_release_is_replaced() {
+    for node in [0, 1] {
+        let mut said = conversation("34");
+        history_of_9_2(&mut said, 1, |_| true, Generation::NONE);
+        let mut replay = Replay::whole(said, node, |_| {});
+        replay.live(node == 1);
+        let states = ["Primary/Secondary", "Secondary/Primary"];
+        let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
+        assert_eq!(replay.node.state(), state);
+    }
+}
+
+/// Who is in sync 9.2.18 says on the one stream just after it has ended the resync on the other one: the peer reads that
+/// first.
+fn says_before_it_ends(said: &mut [Said]) {
+    let at = said.iter().position(|s| s.from.index() == 1 && matches!(s.packet, Packet::PeersInSync(_)));
+    let at = at.expect("it says who is in sync");
+    let ends = said[..at].iter().rposition(|s| s.from.index() == 1 && matches!(s.packet, Packet::Uuids110(_)));
+    let ends = ends.expect("it ends the resync");
+    said[at].at = said[ends].at;
+    said[ends..=at].rotate_right(1);
+}
+
+/// 9.2.18 asks the Primary to say who has its writes before it copies anything, the core when it has all.
+fn asks_at_the_end(said: &mut [Said]) {
+    let copied = said.iter().rposition(|s| matches!(s.packet, Packet::RsDataReply(_))).expect("it is copied");
+    let answer = said.iter().position(|s| matches!(s.packet, Packet::FlushRequestsAck(_))).expect("it is asked");
+    said[answer].at = said[copied].at + Duration(100_000);
+    said[answer..=copied].rotate_left(1);
+}
+
+/// Node 1 is 9.2.18. Both are Primary, one after the other; it disconnects while node 0 is that, and connects again.
 #[test]
 fn an_older_release_is_understood() {
-    let mut replay = Replay::whole(until_parted(conversation("33")), 0, |_| {});
-    replay.live(false);
-    assert_eq!(replay.node.state(), "Connecting Primary/Unknown WFConnection UpToDate/DUnknown");
+    for node in [0, 1] {
+        let mut said = conversation("33");
+        says_before_it_ends(&mut said);
+        if node == 1 {
+            sources::begin_late(&mut said, 1, 0);
+            asks_at_the_end(&mut said);
+        }
+        let first = Generation(0xacaf_879d_b322_fa5c);
+        history_of_9_2(&mut said, 1, |g| !g.same(first) && !g.same(Generation::JUST_CREATED), first);
+        let mut replay = Replay::whole(said, node, |_| {});
+        replay.follow();
+        if node == 0 {
+            for sector in [72, 80] {
+                let write = RequestKind::Write { fua: false };
+                replay.act_at(Duration::from_millis(760), move |node, now| {
+                    node.write(now, VOLUME, write, Sector(sector), 4096);
+                });
+            }
+        }
+        replay.links_up();
+        replay.play();
+        let states = ["Primary/Secondary", "Secondary/Primary"];
+        let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
+        assert_eq!(replay.node.state(), state);
+    }
 }
 
 #[test]
 fn a_whole_life_over_another_transport() {
     let alone = "Connecting Primary/Unknown WFConnection UpToDate/DUnknown";
-    from_the_start("39", [alone, "StandAlone Secondary/Unknown StandAlone UpToDate/DUnknown"], |_| {});
+    from_the_start("39", [alone, "StandAlone Secondary/Unknown StandAlone Outdated/DUnknown"], |_| {});
 }
 
 #[test]
@@ -301,8 +359,12 @@ fn with_crc(c: &mut ConnectionConfig) {
 
 /// Node 0 is Primary, and has the disks compared; two blocks differ.
 fn verified(said: Vec<Said>, change: fn(&mut ConnectionConfig), node: u8) -> Replay {
-    let primary = |pair: &mut node::Together| pair.command(0, Command::Primary { force: false });
-    let mut replay = Replay::of_joined(said, node, equal, change, primary);
+    let primary = |pair: &mut node::Together| {
+        pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+        pair.command(0, Command::Primary { force: false });
+    };
+    let fresh = |said: &[Said], node| disk(said, node, true, SMALL);
+    let mut replay = Replay::of_joined(said, node, fresh, change, primary);
     replay.follow();
     if node == 1 {
         replay.hear_position_of_verify();
@@ -310,27 +372,26 @@ fn verified(said: Vec<Said>, change: fn(&mut ConnectionConfig), node: u8) -> Rep
     replay
 }
 
+/// Node 0 writes before they connect again: what was found is copied then. In the other recording it does not: no
+/// generation tells of it, and it is forgotten.
 #[test]
-fn disks_are_compared() {
-    for number in ["12", "40"] {
+fn disks_are_compared_and_connect_again() {
+    for (number, writes) in [("12", true), ("40", false)] {
         for node in [0, 1] {
-            let mut replay = verified(until_parted(conversation(number)), with_crc, node);
+            let mut replay = verified(conversation(number), with_crc, node);
+            if writes && node == 0 {
+                let write = RequestKind::Write { fua: false };
+                replay.act_at(Duration::from_millis(1_200), move |node, now| {
+                    node.write(now, VOLUME, write, Sector(160), 4096);
+                });
+            }
+            replay.links_up();
             replay.play();
             let done = "verify-done: online verify done: 8 KiB differ, 0 KiB skipped";
             assert!(replay.node.notes.iter().any(|note| note.starts_with(done)), "{:#?}", replay.node.notes);
+            let copied = replay.node.notes.iter().any(|note| note.starts_with("resync-done"));
+            assert_eq!(copied, writes, "{number}, node {node}: {:#?}", replay.node.notes);
         }
-    }
-}
-
-/// The Primary has begun a generation since.
-#[test]
-fn what_a_verify_found_is_copied_at_the_next_connect() {
-    for node in [0, 1] {
-        let mut replay = Replay::reconnect("12", node, with_crc);
-        replay.came_back = true;
-        replay.primary(0);
-        replay.link_up(node == 1);
-        replay.play();
     }
 }
 
@@ -354,21 +415,6 @@ fn only_what_is_marked_is_invalidated() {
         let states = ["Primary/Secondary", "Secondary/Primary"];
         let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
         assert_eq!(replay.node.state(), state);
-    }
-}
-
-/// No generation tells of what a verify found when nobody wrote since: it is forgotten.
-#[test]
-fn what_a_verify_found_is_forgotten_where_generations_are_equal() {
-    for node in [0, 1] {
-        let mut replay = Replay::reconnect("40", node, with_crc);
-        replay.came_back = true;
-        if node == 0 {
-            replay.node.command(replay.now, Command::Primary { force: false });
-            replay.node.turn(replay.now);
-        }
-        replay.link_up(node == 1);
-        replay.play();
     }
 }
 
@@ -484,60 +530,6 @@ fn equal_three(said: &[Said], node: NodeId) -> Vec<(VolumeNr, Start)> {
     starts
 }
 
-/// Nodes 0 and 2 do not reach each other. All are promoted, one after the other, and write; what an end of the chain
-/// lacks comes to it when nobody is Primary. At last node 1, Primary, makes the device smaller.
-#[test]
-fn a_chain_passes_on_what_is_agreed_on_and_written() {
-    for node in [0, 1, 2] {
-        let chain = |nodes: &mut node::Together| {
-            nodes.forgive();
-            nodes.cut(0, 2);
-        };
-        let mut said = between("52", 2_500, 19_600);
-        // Node 2 asks whether it may be Primary although its copy is outdated, which the core does not.
-        said.retain(|said| node != 2 || transaction(&said.packet) != Some(3_342_041_926));
-        let mut replay = Replay::of_joined(said, node, equal_three, |_| {}, chain);
-        replay.follow();
-        replay.play();
-        let disks = replay.node.core.snapshot();
-        assert_eq!(disks.devices[0].disk, wire::DiskState::UpToDate, "node {node}");
-        assert_eq!(replay.node.size(), Sector(768), "node {node}");
-    }
-}
-
-/// Two are promoted at the same time, again and again.
-#[test]
-fn promotions_collide() {
-    for node in [0, 1, 2] {
-        let nothing = |nodes: &mut node::Together| nodes.forgive();
-        let mut replay = Replay::of_joined(between("54", 2_500, 13_900), node, equal_three, |_| {}, nothing);
-        replay.follow();
-        replay.play();
-        for place in [0, 1] {
-            assert_eq!(replay.node.state_towards(place), SECONDARIES, "node {node}");
-        }
-    }
-}
-
-/// Node 0 is Primary and writes, discards and zeroes, until node 2 leaves.
-#[test]
-fn discards_of_three() {
-    for node in [0, 1, 2] {
-        let fresh = |said: &[Said], node| disk(said, node, true, Sector(1024));
-        let primary = |nodes: &mut node::Together| {
-            nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
-            nodes.command(0, Command::Primary { force: false });
-        };
-        let mut replay = Replay::of_joined(between("68", 2_500, 6_400), node, fresh, |_| {}, primary);
-        replay.write_from_the_start();
-        replay.follow();
-        if node != 0 {
-            replay.hear_position();
-        }
-        replay.play();
-    }
-}
-
 /// Node 0, Primary, is gone, and neither of the others knew what the other one had: they connect, and who has less gets
 /// the rest.
 #[test]
@@ -578,43 +570,53 @@ fn with_room(said: &[Said], node: NodeId, size: u64, room: u64) -> Vec<(VolumeNr
 }
 
 /// Node 1 ends the resync. The core keeps in its history which generation its disk had before, as after any other
-/// resync; the recorded node does not. When it acknowledges the write it has said less before than the recorded one.
+/// resync; the recorded node does not. And it has got that in one piece, which it has acknowledged.
 fn remember(said: &mut Said) {
     match &mut said.packet {
         Packet::Uuids110(u) => u.history[0] = Generation(0x012b_7ba4_7657_8b6a),
-        Packet::WriteAck(ack) => ack.seq = 1,
+        Packet::WriteAck(ack) => ack.seq = 2,
         _ => {}
     }
 }
 
-/// Node 0 is Primary: what is added is copied from it. Later it says that the disks are clean there, and writes.
+/// What node 1 has room for: the core learns how large a disk is when that is attached.
+fn is_large_from_the_start(said: &mut Said) {
+    if let Packet::TwopcYes(vote) = &mut said.packet {
+        let head = wire::Transaction {
+            tid: vote.tid,
+            initiator: vote.initiator,
+            target: None,
+            nodes_to_reach: WireMask::NONE,
+            has_reachable: false,
+            primary_incapable: false,
+        };
+        **vote = wire::Vote::on_resize(&head, vote.reachable_nodes, vote.primary_nodes, LARGE);
+    }
+}
+
+const LARGE: Sector = Sector(8192);
+
+/// Node 0 is Primary, and the disks become larger: what is added is copied from it. Later it says that the disks are
+/// clean there, and writes.
 #[test]
 fn a_device_grows() {
     for node in [0, 1] {
-        for (from, to, size, room) in [(0, 1_000, 2048, 2304), (1_000, 2_000, 2304, 8192)] {
-            let primary = |pair: &mut node::Together| {
-                pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
-                pair.command(0, Command::Primary { force: false });
-                if from > 0 && node == 0 {
-                    pair.act(0, |node, now| {
-                        node.write(now, VOLUME, RequestKind::Write { fua: false }, Sector(0), 4096)
-                    });
-                    pair.pass(500);
-                }
-            };
-            let grown = |said: &[Said], node| with_room(said, node, size, room);
-            let mut said = between("20", from, to);
-            said.iter_mut().filter(|said| said.from.index() == 1).for_each(remember);
-            let mut replay = Replay::of_joined(said, node, grown, |_| {}, primary);
-            replay.follow();
-            if from > 0 && node == 1 {
-                replay.hear_position();
-            }
-            replay.play();
-            assert_eq!(replay.node.size(), Sector(room), "node {node}");
-            let states = ["Primary/Secondary", "Secondary/Primary"];
-            let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
-            assert_eq!(replay.node.state(), state, "{:#?}", replay.node.notes);
+        let primary = |pair: &mut node::Together| {
+            pair.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+            pair.command(0, Command::Primary { force: false });
+        };
+        let mut said = conversation("20");
+        said.iter_mut().filter(|said| said.from.index() == 1).for_each(remember);
+        if node == 1 {
+            said.iter_mut().filter(|said| said.from.index() == 1).for_each(is_large_from_the_start);
         }
+        let grown = |said: &[Said], node| with_room(said, node, 2048, LARGE.0);
+        let mut replay = Replay::of_joined(said, node, grown, |_| {}, primary);
+        replay.follow();
+        replay.play();
+        assert_eq!(replay.node.size(), LARGE, "node {node}");
+        let states = ["Primary/Secondary", "Secondary/Primary"];
+        let state = format!("Connected {} Connected UpToDate/UpToDate", states[usize::from(node)]);
+        assert_eq!(replay.node.state(), state, "{:#?}", replay.node.notes);
     }
 }

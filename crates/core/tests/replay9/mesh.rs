@@ -2,9 +2,9 @@
 
 use crate::node::{Node, Start, Together};
 use crate::{VOLUME, disk};
-use units::{Instant, NodeId, Sector, VolumeNr};
+use units::{ByteLen, Generation, Instant, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
-use wire::{ConnState, DiskState, Role};
+use wire::{ConnState, DiskState, Packet, PeersInSync, Role, Socket, UuidFlags, Uuids110};
 
 fn fresh(node: NodeId) -> Vec<(VolumeNr, Start)> {
     let mut starts = disk(&[], node, true, Sector(8192));
@@ -242,6 +242,45 @@ fn survivors_that_do_not_hear_each_other_connect_anew() {
     nodes.pass(500);
     assert!(nodes.said(2, "resync-done: resync done: 4 KiB"), "node 2 gets it: {}", nodes.notes(2));
     assert_eq!(nodes.marked_between(1, 2), 0);
+}
+
+/// Node 0, which was Primary, says who is in sync before it ceases to be that. Node 1 had marked something for it, and
+/// may have said since that it has the same.
+#[test]
+fn what_a_peer_had_marked_is_marked_no_more_when_it_says_so() {
+    for says in [false, true] {
+        let mut nodes = three();
+        write(&mut nodes, 0);
+        nodes.pass(500);
+        nodes.act(0, |node, now| node.close(now, VOLUME));
+        nodes.forgive();
+        nodes.cut(0, 2);
+        nodes.join(0, 2);
+        nodes.pass(500);
+        let mut node = nodes.leave(0);
+        let (one, now) = (NodeId::new(1).unwrap(), Instant(10_000_000_000));
+        let [current, ..] = node.core.generations(VOLUME).expect("a disk");
+        let marked = Uuids110 {
+            current,
+            dirty_bits: 1,
+            flags: UuidFlags::NONE,
+            nodes: NodeMask(1).into(),
+            tracked: NodeMask(7),
+            bitmaps: vec![Generation::NONE; 3],
+            history: Vec::new(),
+        };
+        node.hear_from(one, now, Socket::Data, VOLUME, Packet::Uuids110(Box::new(marked)));
+        if says {
+            let all = ByteLen(8192 * 512);
+            let same = PeersInSync { sector: Sector(0), nodes: NodeMask(3).into(), size: all };
+            node.hear_from(one, now, Socket::Control, VOLUME, Packet::PeersInSync(same));
+        }
+        node.sent.clear();
+        node.command(now, Command::Secondary { force: false });
+        node.turn(now);
+        let told = |sent: &crate::node::Sent| sent.peer == one && matches!(sent.packet, Packet::PeersInSync(_));
+        assert_eq!(node.sent.iter().any(told), says, "{:#?} {:#?}", node.sent, node.notes);
+    }
 }
 
 /// Its copy is given up, and copied again, while all stay connected: from the Primary, if there is one.

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use urbd_core::{
-    BlockRequest, BufRef, Command, ConnectionConfig, DiskConfig, DiskDone, DiskError, DiskOp, Effect, LinkDown, LinkUp,
-    MetaDone, MetaOp, OnIoError, OpenedDisk, Openers, RequestKind, Resource, ResourceConfig, ResyncConfig, Segments,
-    VolumeConfig,
+    BlockRequest, BufRef, Command, ConnectionConfig, ConnectionState, DiskConfig, DiskDone, DiskError, DiskOp, Effect,
+    LinkDown, LinkUp, MetaDone, MetaOp, OnIoError, OpenedDisk, Openers, RequestKind, Resource, ResourceConfig,
+    ResyncConfig, Segments, VolumeConfig,
 };
 use wire::{Packet, ResizeFlags, Socket, UuidFlags, Uuids110};
 
@@ -241,6 +241,16 @@ impl Node {
     /// Does it seek a link by now?
     pub(crate) fn wants_link(&self, now: Instant) -> bool {
         self.link_wanted.is_some_and(|at| at <= now)
+    }
+
+    /// Somebody has told the node to connect with that peer again, if it does not seek it any more.
+    pub(crate) fn connect_if_alone(&mut self, now: Instant, peer: NodeId) {
+        let snapshot = self.core.snapshot();
+        let towards = snapshot.connections.iter().find(|c| c.peer == peer).expect("a peer");
+        if towards.state == ConnectionState::StandAlone {
+            self.command(now, Command::Connect { peer, discard_my_data: false, tentative: false });
+            self.turn(now);
+        }
     }
 
     pub(crate) fn link_up(&mut self, now: Instant, link: LinkUp) {

@@ -13,7 +13,7 @@ use crate::tolerance::{
 use std::collections::{BTreeSet, VecDeque};
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, ConnectionConfig, LinkDown, LinkUp, RequestKind};
-use wire::{ConnState, DpFlags, Packet, PeerAck, Role, Socket, UuidFlags};
+use wire::{ConnState, DpFlags, Features, Packet, PeerAck, Role, Socket, UuidFlags};
 
 /// From a node to where the recording was made: what passes there crosses what comes the other way.
 const ON_ITS_WAY: u64 = 25_000;
@@ -66,16 +66,6 @@ fn lane(own: NodeId, stream: Socket, packet: &Packet) -> usize {
     }
 }
 
-/// Without what comes after the nodes have parted.
-pub(crate) fn until_parted(mut said: Vec<Said>) -> Vec<Said> {
-    let begins = |s: &Said| matches!(s.packet, Packet::ConnectionFeatures(_));
-    // Both say that first.
-    let first = if begins(&said[0]) { 2 } else { 0 };
-    let again = said[first..].iter().position(begins).expect("they connect again");
-    said.truncate(first + again);
-    said
-}
-
 /// What is said from each connect on.
 pub(crate) fn conversations(number: &str) -> Vec<Vec<Said>> {
     let mut all: Vec<Vec<Said>> = Vec::new();
@@ -97,14 +87,6 @@ impl Replay {
     /// A recording that begins with the connect.
     pub(crate) fn connect(number: &str, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
         Replay::whole(conversation(number), node, change)
-    }
-
-    /// What is said from the connect on.
-    pub(crate) fn reconnect(number: &str, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
-        let mut said = conversation(number);
-        let begins = |s: &Said| matches!(s.packet, Packet::ConnectionFeatures(_));
-        let first = said.iter().position(begins).expect("they connect again");
-        Replay::whole(said.split_off(first), node, change)
     }
 
     pub(crate) fn whole(said: Vec<Said>, node: u8, change: impl Fn(&mut ConnectionConfig)) -> Replay {
@@ -194,6 +176,11 @@ impl Replay {
         }
     }
 
+    /// What is played is this, of which some is said at other times.
+    pub(crate) fn in_other_time(&mut self, said: &[Said]) {
+        self.played = Played::of(said, self.node.id);
+    }
+
     /// They have parted, and connect again: what they say then is `said`.
     pub(crate) fn again(&mut self, said: Vec<Said>) {
         let peer = self.node.peer;
@@ -239,7 +226,10 @@ impl Replay {
         for ends in all.chunks(2) {
             let (peer, at) = ends[0];
             let link = LinkUp { resolve_conflicts: own > peer, challenge: [own.index() as u8; 64] };
-            let up: Act = Box::new(move |node, now| node.link_up_to(now, peer, link));
+            let up: Act = Box::new(move |node, now| {
+                node.connect_if_alone(now, peer);
+                node.link_up_to(now, peer, link);
+            });
             self.script.push_back((Instant(at.0 - ON_ITS_WAY), up));
         }
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
@@ -313,13 +303,14 @@ impl Replay {
     pub(crate) fn follow(&mut self) {
         let mut written = BTreeSet::new();
         let begins = self.generations_begun();
-        let (mut paused, mut detaches) = (false, false);
+        let (mut paused, mut detaches, mut last_write) = (false, false, Instant(0));
         // What is said to all is said to the first one, too; some is said to the second one only.
         let first = self.expected[..LANES].iter().flatten().cloned().collect::<Vec<_>>();
         let (mut asked, own) = (BTreeSet::new(), self.node.id);
         let mut asks = |said: &Said| match &said.packet {
             Packet::TwopcPrepare(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
             Packet::TwopcPrepRsz(p) => p.transaction.initiator == own && asked.insert(p.transaction.tid),
+            Packet::PeerAck(_) => true,
             packet => said.to == self.node.peer || request(packet).is_some() && !self.is_said_to_first(said),
         };
         let all = first.iter().chain(self.expected[LANES..].iter().flatten());
@@ -390,7 +381,9 @@ impl Replay {
                 packet => {
                     let Some((kind, sector, len)) = request(packet) else { continue };
                     // Before the first one, or the first one of a generation, the node asks whether the peer is there.
-                    let first = written.insert(said.volume) | begins.iter().any(|at| is_just_before(*at, said.at));
+                    let begins = begins.iter().any(|at| is_just_before(*at, said.at) && *at > last_write);
+                    let first = written.insert(said.volume) | begins;
+                    last_write = said.at;
                     let asked = self.asked_before(said.at).filter(|_| first);
                     let then = Instant(asked.unwrap_or(self.first_sent(&said)).0 - ON_ITS_WAY);
                     let volume = said.volume;
@@ -402,17 +395,10 @@ impl Replay {
         self.script.make_contiguous().sort_by_key(|(at, _)| *at);
     }
 
-    /// All nodes have the same generation when the recording begins, and somebody tells it first of all.
-    pub(crate) fn begin_with_one_generation(&mut self, said: &[Said]) {
-        let told = |s: &Said| if let Packet::Uuids110(u) = &s.packet { Some(u.current) } else { None };
-        let [own, ..] = self.node.core.generations(VolumeNr(0)).expect("a disk");
-        self.bound.are_the_same(said.iter().find_map(told).expect("somebody tells it"), own);
-    }
-
     /// When the recorded node tells the first peer that it has begun a generation.
     fn generations_begun(&self) -> Vec<Instant> {
         let begins = |s: &&Said| matches!(&s.packet, Packet::Uuids110(u) if u.flags.contains(UuidFlags::NEW_DATAGEN));
-        self.expected[..LANES].iter().flatten().filter(begins).map(|s| s.at).collect()
+        self.expected.iter().flatten().filter(begins).map(|s| s.at).collect()
     }
 
     /// The recorded node has not written anything before.
@@ -696,8 +682,9 @@ fn is_just_before(then: Instant, at: Instant) -> bool {
 fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDeque<Said>; 2 * LANES], InSync) {
     let own = node.id;
     node.peer = others_of(&said, own)[0];
-    let (mut ours, theirs): (Vec<_>, Vec<_>) =
+    let (mut ours, mut theirs): (Vec<_>, Vec<_>) =
         said.into_iter().filter(|s| s.from == own || s.to == own).partition(|s| s.from == own);
+    agree_on_what_was_offered(&ours, &mut theirs);
     node.contents = Contents::of(&ours, &theirs);
     let copying = Copying::of(&mut ours, &theirs, own);
     let mut in_sync = InSync::default();
@@ -707,6 +694,17 @@ fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDequ
         expected[behind(node, said.to) + lane(own, said.stream, &said.packet)].push_back(said);
     }
     (theirs.into(), copying, expected, in_sync)
+}
+
+/// An older release does not offer what the core does: its peer offers no more than that, so that they agree on as much.
+fn agree_on_what_was_offered(ours: &[Said], theirs: &mut [Said]) {
+    let offer = |s: &Said| if let Packet::ConnectionFeatures(f) = &s.packet { Some(f.features) } else { None };
+    let Some(offered) = ours.iter().find_map(offer) else { return };
+    for said in theirs {
+        if let Packet::ConnectionFeatures(f) = &mut said.packet {
+            f.features = Features(f.features.0 & offered.0);
+        }
+    }
 }
 
 /// Where the lanes towards a peer begin.

@@ -1,5 +1,6 @@
 //! Recordings of three nodes of which one comes back while another one is Primary: both others are its sources.
 
+use crate::joining::from_the_start;
 use crate::node::Together;
 use crate::recording::{Said, conversation};
 use crate::replay::Replay;
@@ -12,11 +13,6 @@ pub(crate) const END: u64 = 1_000_000;
 
 pub(crate) fn id(node: u8) -> NodeId {
     NodeId::new(node).unwrap()
-}
-
-/// Disks of three nodes that node 0 declares equal.
-pub(crate) fn declared_equal(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
-    disk(said, node, true, Sector(1024))
 }
 
 fn small(said: &[Said], node: NodeId) -> Vec<(VolumeNr, crate::node::Start)> {
@@ -48,12 +44,12 @@ fn to_before_the_connect(said: &mut [Said], written: impl Fn(&Packet) -> bool) {
     said.sort_by_key(|s| s.at);
 }
 
-/// A kernel that has a source's bitmap takes some milliseconds before it is a target: node 2 gets the bitmap, and
-/// what its source says of blocks, later.
-fn begin_late(said: &mut [Said], source: usize) {
+/// A kernel that has a source's bitmap takes some milliseconds before it is a target: it gets the bitmap, and what its
+/// source says of blocks, later.
+pub(crate) fn begin_late(said: &mut [Said], target: usize, source: usize) {
     let begins = |s: &Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncTarget);
-    let target = said.iter().find(|s| [s.from.index(), s.to.index()] == [2, source] && begins(s));
-    let at = Instant(target.expect("it is a target").at.0 - 100_000);
+    let begun = said.iter().find(|s| [s.from.index(), s.to.index()] == [target, source] && begins(s));
+    let at = Instant(begun.expect("it is a target").at.0 - 100_000);
     let early = |p: &Packet| matches!(p, Packet::Bitmap(_) | Packet::CompressedBitmap(_) | Packet::OutOfSync(_));
     let of_source = said.iter_mut().filter(|s| s.from.index() == source && early(&s.packet));
     of_source.for_each(|s| s.at = s.at.max(at));
@@ -145,38 +141,6 @@ fn writes_without_node_2(nodes: &mut Together) {
     nodes.pass(1_000);
 }
 
-/// Two want to connect to the same node at the same time. A kernel that has begun waits half a second before it calls
-/// that off; then nothing is told any more.
-fn collision() -> Vec<Said> {
-    let mut said = conversation("35");
-    let over = |s: &Said| [s.from.index(), s.to.index()] == [0, 2] && matches!(s.packet, Packet::TwopcAbort(_));
-    said.truncate(1 + said.iter().position(over).expect("it is called off"));
-    read_late(&mut said, 1_033_498_832);
-    said
-}
-
-#[test]
-fn two_meet_a_third_node_at_once() {
-    for node in [0, 1] {
-        let mut replay = Replay::of_joined(collision(), node, small, |_| {}, writes_without_node_2);
-        replay.follow();
-        replay.links_up();
-        replay.play();
-    }
-    let mut replay = Replay::whole(collision(), 2, |_| {});
-    replay.links_up();
-    replay.play();
-}
-
-/// Node 2 was down while node 0, Primary, wrote. It comes up, and meets node 1 first.
-fn meets_a_secondary_first() -> Vec<Said> {
-    let mut said = conversation("35");
-    // Without the collision.
-    let (begin, over) = (said[0].at, collision().last().expect("it is over").at);
-    said.retain(|s| s.at.since(begin) < Duration::from_millis(15) || s.at > over);
-    said
-}
-
 /// A kernel looks now and then whether a resync is over; the core knows at once. Node 2 gets the last block of its
 /// first source just before node 0 begins to connect.
 fn copied_when_the_primary_comes(said: &mut [Said]) {
@@ -187,80 +151,119 @@ fn copied_when_the_primary_comes(said: &mut [Said]) {
     said.sort_by_key(|s| s.at);
 }
 
+/// Node 2 was down while node 0, Primary, wrote. It comes up, and both others want to connect to it at the same time. A
+/// kernel that has begun waits half a second before it calls that off; the core does so at once, and what follows comes
+/// so much earlier.
+fn two_meet_it(node: u8) -> Vec<Said> {
+    let mut said = conversation("35");
+    read_late(&mut said, 1_033_498_832);
+    let over = |s: &Said| s.from == id(0) && matches!(s.packet, Packet::TwopcAbort(_));
+    let mut late = said.split_off(said.iter().position(over).expect("it is called off"));
+    if node == 2 {
+        copied_when_the_primary_comes(&mut late);
+        equal_at_once(&mut late, 1);
+    }
+    // Just before the core's next try.
+    let earlier = [470_000_000, 311_100_000, 470_000_000][usize::from(node)];
+    late.iter_mut().for_each(|s| s.at = Instant(s.at.0 - earlier));
+    said.append(&mut late);
+    said
+}
+
 #[test]
-fn who_comes_up_meets_a_secondary_first() {
-    for node in [0, 1] {
-        let said = meets_a_secondary_first();
-        let mut replay = Replay::of_joined(said, node, small, |_| {}, writes_without_node_2);
+fn two_meet_a_third_node_at_once() {
+    for node in [0, 1, 2] {
+        let said = two_meet_it(node);
+        let mut replay = if node == 2 {
+            Replay::whole(said, node, |_| {})
+        } else {
+            Replay::of_joined(said, node, small, |_| {}, writes_without_node_2)
+        };
+        if node == 2 {
+            replay.answer_in_time();
+        }
+        replay.in_other_time(&conversation("35"));
         replay.follow();
         replay.links_up();
         replay.play();
     }
-    let mut said = meets_a_secondary_first();
-    copied_when_the_primary_comes(&mut said);
-    equal_at_once(&mut said, 1);
-    let mut replay = Replay::whole(said, 2, |_| {});
-    replay.answer_in_time();
-    replay.follow();
-    replay.links_up();
-    replay.play();
 }
 
-/// Node 2 was down while node 0 wrote, and comes up while it goes on writing: that is its first source.
+/// What is said so long after the recording begins is changed.
+pub(crate) fn behind(said: &mut Vec<Said>, millis: u64, change: impl FnOnce(&mut Vec<Said>)) {
+    let from = said[0].at + Duration::from_millis(millis);
+    let first = said.iter().position(|s| s.at >= from).expect("it is longer than that");
+    let mut late = said.split_off(first);
+    change(&mut late);
+    said.append(&mut late);
+}
+
+/// The node, which was shut down, comes up again so long after the recording begins.
+fn comes_up_again(replay: &mut Replay, millis: u64) {
+    replay.act_at(Duration::from_millis(millis), |node, now| {
+        node.down(now);
+        node.come_up(now);
+    });
+}
+
+/// Node 2 is shut down, node 0 writes, and goes on writing when node 2 comes up: that is its first source.
 fn meets_a_primary_that_writes(node: u8) -> Replay {
-    let mut said = between("73", 2_000, END);
-    let [late, at_once] = [[15, 17], [17, 18]][usize::from(node)];
-    as_if_marked_at_once(&mut said, node, late, at_once);
-    if node == 0 {
-        let later = |p: &Packet| matches!(p, Packet::Barrier(n) if n.0 == 15) || is_write(p, 208);
-        to_before_the_connect(&mut said, later);
+    let mut said = from_the_start("73", node);
+    match node {
+        0 => {
+            as_if_marked_at_once(&mut said, node, 15, 17);
+            let later = |p: &Packet| matches!(p, Packet::Barrier(n) if n.0 == 15) || is_write(p, 208);
+            to_before_the_connect(&mut said, later);
+        }
+        1 => as_if_marked_at_once(&mut said, node, 17, 18),
+        _ => behind(&mut said, 6_000, |said| {
+            begin_late(said, 2, 0);
+            equal_at_once(said, 1);
+            asked_once_more(said);
+        }),
     }
-    let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
-    replay.begin_with_one_generation(&said);
-    replay.in_sync.fewer_of = (node == 1).then(|| id(2));
-    replay.follow();
-    replay.links_up();
+    let mut replay = Replay::whole(said, node, |_| {});
+    replay.in_sync.fewer_of = [None, Some(id(2)), Some(id(1))][usize::from(node)];
+    if node == 2 {
+        comes_up_again(&mut replay, 5_000);
+    }
     replay
 }
 
 #[test]
 fn who_comes_up_meets_a_primary_that_writes() {
-    for node in [0, 1] {
-        meets_a_primary_that_writes(node).play();
+    for node in [0, 1, 2] {
+        let mut replay = meets_a_primary_that_writes(node);
+        replay.follow();
+        replay.links_up();
+        replay.play();
+        assert_is_whole(&replay, node);
     }
-    let mut said = between("73", 6_000, END);
-    begin_late(&mut said, 0);
-    equal_at_once(&mut said, 1);
-    asked_once_more(&mut said);
-    let mut replay = Replay::whole(said, 2, |_| {});
-    replay.in_sync.fewer_of = Some(id(1));
-    replay.links_up();
-    replay.play();
 }
 
 /// The same while the links of both sources are slow: the Secondary comes first, and copies all but for the last
 /// blocks.
 #[test]
 fn the_first_source_is_slow() {
-    for node in [0, 1] {
-        let said = between("62", 2_000, END);
-        let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, declare);
-        replay.begin_with_one_generation(&said);
-        if node == 0 {
-            replay.write_from_the_start();
+    for node in [0, 1, 2] {
+        let mut said = from_the_start("62", node);
+        if node == 2 {
+            behind(&mut said, 16_500, |said| {
+                marks_what_comes(said, [2, 0], 62);
+                equal_at_once(said, 1);
+            });
+        }
+        let mut replay = Replay::whole(said, node, |_| {});
+        if node == 2 {
+            comes_up_again(&mut replay, 6_000);
+            replay.answer_in_time();
+            replay.ask_more();
         }
         replay.follow();
         replay.links_up();
         replay.play();
+        assert_is_whole(&replay, node);
     }
-    let mut said = between("62", 16_500, END);
-    marks_what_comes(&mut said, [2, 0], 62);
-    equal_at_once(&mut said, 1);
-    let mut replay = Replay::whole(said, 2, |_| {});
-    replay.answer_in_time();
-    replay.ask_more();
-    replay.links_up();
-    replay.play();
 }
 
 /// Nothing is said of a quorum, which the core does not know in this dialect.
@@ -327,7 +330,7 @@ fn asks_once(said: &mut Vec<Said>) {
             answer.sequence = 1;
         }
     }
-    begin_late(said, 0);
+    begin_late(said, 2, 0);
     let waits = |s: &&Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::PausedSyncT);
     let at = Instant(said.iter().find(waits).expect("the second source waits").at.0 - 60_000);
     let second = said.iter_mut().filter(|s| s.from == id(1) && matches!(s.packet, Packet::CompressedBitmap(_)));
@@ -335,35 +338,35 @@ fn asks_once(said: &mut Vec<Said>) {
     said.sort_by_key(|s| s.at);
 }
 
-/// Node 2 was down while node 0, Primary, discarded.
+/// Node 0 is Primary and writes, discards and zeroes, also while node 2 is down, which comes up again.
+fn discards(node: u8) -> Replay {
+    let mut said = from_the_start("68", node);
+    match node {
+        0 => {}
+        1 => begins_at_once(&mut said, 1),
+        _ => behind(&mut said, 7_000, |said| {
+            asks_once(said);
+            equal_at_once(said, 1);
+        }),
+    }
+    let mut replay = Replay::whole(said, node, |_| {});
+    replay.in_sync.fewer_of = [None, Some(id(2)), Some(id(1))][usize::from(node)];
+    if node == 2 {
+        comes_up_again(&mut replay, 9_000);
+        replay.answer_in_time();
+    }
+    replay
+}
+
 #[test]
 fn who_comes_up_gets_what_was_discarded() {
-    let primary = |nodes: &mut Together| {
-        declare(nodes);
-        nodes.command(0, Command::Primary { force: false });
-    };
-    for node in [0, 1] {
-        let mut said = between("68", 2_500, END);
-        begins_at_once(&mut said, 1);
-        let mut replay = Replay::of_joined(said.clone(), node, declared_equal, |_| {}, primary);
-        replay.begin_with_one_generation(&said);
-        replay.in_sync.fewer_of = (node == 1).then(|| id(2));
-        replay.write_from_the_start();
+    for node in [0, 1, 2] {
+        let mut replay = discards(node);
         replay.follow();
         replay.links_up();
-        if node != 0 {
-            replay.hear_position();
-        }
         replay.play();
+        assert_is_whole(&replay, node);
     }
-    let mut said = between("68", 7_000, END);
-    asks_once(&mut said);
-    equal_at_once(&mut said, 1);
-    let mut replay = Replay::whole(said, 2, |_| {});
-    replay.in_sync.fewer_of = Some(id(1));
-    replay.answer_in_time();
-    replay.links_up();
-    replay.play();
 }
 
 /// The node, which takes the place of `node` among three, is connected with both others, and all are UpToDate.

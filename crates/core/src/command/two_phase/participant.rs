@@ -228,7 +228,7 @@ impl Resource {
             self.carry_out_theirs(i, &two);
             let affected = head.initiator == i && head.target.is_none_or(|target| target == self.cfg.node);
             if affected || !head.primary_incapable {
-                self.outdate_beside(decision.primary_nodes.nodes());
+                self.outdate_beside(decision.primary_nodes.nodes(), two.is_disconnect());
             }
         } else {
             two.connects.into_iter().for_each(|i| self.forget_attempt(i));
