@@ -5,6 +5,7 @@
 
 use super::change::{Change, Set};
 use super::effects::{self, Caused};
+use super::lost;
 use super::state::{PairState, Paused, Replication as R, State};
 use super::{DiskState as D, Role, StateChangeResult as Code};
 use crate::api::ConnectionState as N;
@@ -309,6 +310,8 @@ pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
     new.volumes.ids().for_each(|volume| choose_source(old, &mut new, volume, facts));
     each_pair(&mut new, pause);
     passed.by(9, &new);
+    lost::survives_primary(old, &mut new, facts);
+    passed.by(10, &new);
     new
 }
 
@@ -426,7 +429,7 @@ fn connected_is_good9(old: &State, new: &mut State, peer: NodeId, volume: Volume
 }
 
 /// Is 9's dialect spoken with the peer?
-fn speaks9(facts: &Facts, peer: NodeId) -> bool {
+pub(super) fn speaks9(facts: &Facts, peer: NodeId) -> bool {
     facts.peers.get(peer).is_some_and(|peer| peer.protocol >= 110)
 }
 
@@ -617,7 +620,9 @@ impl Judge<'_> {
         let peer_primary = self.peer.is_some_and(|peer| self.state.peers[peer].role() == Role::Primary);
         let protocol = self.about_peer(|p| p.protocol);
         let (connected, beyond) = (s.is_together(), s.is_beyond());
-        let no_good_disk = s.disk < D::UpToDate && s.peer_disk < D::UpToDate;
+        // In 9's dialect a survivor that has not agreed with the others yet is a source.
+        let good = if protocol.is_some_and(|version| version >= 110) { D::Consistent } else { D::UpToDate };
+        let no_good_disk = s.disk < good && s.peer_disk < good;
         let (no_good_copy, nothing_elsewhere) = (s.disk < D::UpToDate && !s.good_elsewhere, !s.good_elsewhere);
         let (verify, replication) = (s.replication.is_verifying(), s.replication);
         let unfenced = facts.fencing >= Fencing::ResourceOnly && !connected && s.peer_disk >= D::DUnknown;

@@ -12,6 +12,7 @@ mod in_sync;
 mod mesh;
 mod positions;
 mod resync;
+mod settle;
 mod sources;
 mod stream;
 mod survivors;
@@ -21,6 +22,7 @@ pub(crate) use handshake::{Attempt, Verdict};
 pub(crate) use mesh::AllUnsettled;
 pub(crate) use positions::Positions;
 pub(crate) use resync::LastPass;
+pub(crate) use settle::Settling;
 pub(crate) use survivors::{Loss, Survivor};
 
 use positions::Heard;
@@ -99,6 +101,7 @@ impl Resource {
             }
         }
         self.note_lost_primaries(old);
+        self.note_survival(old);
         self.follow_role(old);
         self.follow_own_disks(old);
         self.follow_outdated(old);

@@ -45,7 +45,7 @@ impl Resource {
     pub(crate) fn note_lost_primaries(&mut self, old: &State) {
         for i in self.connections.ids() {
             let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
-            if primary && !self.state.is_connected(i) {
+            if primary && !self.state.is_connected(i) && self.speaks9(i) {
                 self.connections[i].loss = Loss::Writing;
                 // What was said of an earlier loss is not about this one.
                 for c in self.connections.values_mut() {
@@ -67,8 +67,9 @@ impl Resource {
             if self.connections[lost].loss == Loss::Told {
                 continue;
             }
-            let due = !self.state.is_connected(lost) && self.in_mesh9();
-            if due && !self.has_lost_writes(lost) {
+            let gone = !self.state.is_connected(lost);
+            let due = gone && self.in_mesh9();
+            if due && !self.has_lost_writes(lost) || gone && self.writes_lost_ones(lost) {
                 continue;
             }
             self.connections[lost].loss = Loss::Told;
@@ -78,12 +79,16 @@ impl Resource {
         }
     }
 
-    /// Is all durable that this node has got from a peer that is gone?
-    fn has_lost_writes(&mut self, lost: NodeId) -> bool {
+    /// Are writes of a peer that is gone still on their way to a disk?
+    fn writes_lost_ones(&self, lost: NodeId) -> bool {
         let session = self.connections[lost].session;
         let over = |w: &PeerWrite| w.connection == lost && w.session != session;
-        let lingers = self.peer_writes.iter().any(|(_, w)| over(w) && self.usable(w.device));
-        if self.connections[lost].loss == Loss::Writing && !lingers {
+        self.peer_writes.iter().any(|(_, w)| over(w) && self.usable(w.device))
+    }
+
+    /// Is all durable that this node has got from a peer that is gone?
+    fn has_lost_writes(&mut self, lost: NodeId) -> bool {
+        if self.connections[lost].loss == Loss::Writing && !self.writes_lost_ones(lost) {
             let since = self.now;
             let left = self.flush_all(|device, mark| Op::LossFlush { lost, device, since, mark });
             self.connections[lost].loss = Loss::Flushing(left, since);
@@ -169,6 +174,7 @@ impl Resource {
             return;
         }
         self.connections[i].survivor = Survivor::default();
+        self.heard_survivor();
         if !self.in_mesh9() || self.sees_primary() {
             return;
         }
@@ -214,6 +220,13 @@ impl Resource {
     /// A resync is to begin: the peer comes to the same conclusion, or they connect anew after a while.
     pub(super) fn awaits_bitmap(&mut self, i: NodeId) {
         self.connections[i].survivor.until = Some(self.now + PATIENCE);
+    }
+
+    /// Does it follow from a word that is awaited, or owed, what this node's copy is worth? Who has compared knows it:
+    /// what is to come as a resync of a target makes its copy Outdated.
+    pub(crate) fn holds_back(&self) -> bool {
+        let waits = |s: &Survivor| s.told.is_some() && s.until.is_some();
+        self.connections.values().any(|c| c.loss != Loss::Told || waits(&c.survivor))
     }
 
     /// Does this node wait for such a word, or owe one?

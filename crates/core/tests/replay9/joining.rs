@@ -95,7 +95,7 @@ fn comes_up(number: &str, until: u64, node: u8) {
 }
 
 /// A kernel clears what it counts from for one peer after the other, and tells the first one in between.
-fn declared_at_once(said: &mut [Said]) {
+pub(crate) fn declared_at_once(said: &mut [Said]) {
     for s in said {
         if let Packet::Uuids110(u) = &mut s.packet
             && u.flags.contains(UuidFlags::SKIP_INITIAL_SYNC)
@@ -106,7 +106,7 @@ fn declared_at_once(said: &mut [Said]) {
 }
 
 /// A kernel takes some milliseconds until it has adopted that, and hears meanwhile that the third node has done so.
-fn hear_late(said: &mut [Said], node: u8) {
+pub(crate) fn hear_late(said: &mut [Said], node: u8) {
     let own = usize::from(node);
     let good = |s: &&Said| {
         s.from.index() == own && matches!(&s.packet, Packet::State(word) if word.disk == DiskState::UpToDate)
@@ -127,9 +127,7 @@ fn hear_late(said: &mut [Said], node: u8) {
 /// In 52 nodes 0 and 2 do not reach each other.
 #[test]
 fn three_come_up_and_are_declared_equal() {
-    for (number, until) in
-        [("52", 2_500), ("54", 2_500), ("62", 2_000), ("67", 2_100), ("68", 2_500), ("71", 3_000), ("73", 2_000)]
-    {
+    for (number, until) in [("52", 2_500), ("54", 2_500), ("62", 2_000), ("67", 2_100), ("68", 2_500), ("73", 2_000)] {
         for node in [0, 1, 2] {
             comes_up(number, until, node);
         }
