@@ -27,14 +27,20 @@ pub(crate) struct Settling {
 }
 
 impl Resource {
-    /// Has a disk become Consistent with this change, as a Primary was lost?
+    /// Has a disk become Consistent with this change, as a Primary was lost, or is it known again what it is worth?
     pub(super) fn note_survival(&mut self, old: &State) {
         for d in self.devices.ids() {
-            if old.disk(d) == DiskState::UpToDate && self.state.disk(d) == DiskState::Consistent {
-                self.settling.lost = true;
-                let text = "a Primary is lost: it is not known yet whether others go on with it, or have more of it";
-                self.note(Severity::Info, Some(d), None, "primary-lost", text);
-            }
+            let (reason, text) = match (old.disk(d), self.state.disk(d)) {
+                (DiskState::UpToDate, DiskState::Consistent) => {
+                    self.settling.lost = true;
+                    ("primary-lost", "a Primary is lost: perhaps others go on with it, or have more of its writes")
+                }
+                (DiskState::Consistent, DiskState::UpToDate) if self.has_peers_of_9() => {
+                    ("survivors-agree", "no other node goes on with a lost Primary, or has more of its writes")
+                }
+                _ => continue,
+            };
+            self.note(Severity::Info, Some(d), None, reason, text);
         }
     }
 
@@ -88,7 +94,8 @@ impl Resource {
 
     /// When a transaction that came to nothing is tried again.
     pub(crate) fn settle_timer(&self) -> Option<Instant> {
-        self.settling.again.filter(|_| self.is_to_settle())
+        // Behind another transaction it is looked at when that is over.
+        self.settling.again.filter(|at| self.now < *at && self.is_to_settle())
     }
 
     /// It came to nothing.
@@ -109,12 +116,6 @@ impl Resource {
     fn has_settled(&mut self) {
         let disks = self.devices.ids().filter(|d| self.state.disk(*d) == DiskState::Consistent);
         let change: Change = disks.map(|d| Set::Disk(d, DiskState::UpToDate)).collect();
-        for set in change.sets() {
-            if let Set::Disk(d, _) = set {
-                let text = "no other node has more of a lost Primary's writes, or sees it: this disk is up to date";
-                self.note(Severity::Info, Some(d), None, "survivors-agree", text);
-            }
-        }
         self.happened(change);
     }
 

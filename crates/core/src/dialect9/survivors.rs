@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::api::{IoError, Segments, Severity};
+use crate::connection::Connection;
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
 use crate::dialect9::mesh::LostPrimary;
@@ -34,10 +35,20 @@ pub(crate) enum Loss {
     /// There is none, or the others have been told how much of its writes this node has.
     #[default]
     Told,
-    /// Some of them are on their way to a disk, perhaps.
-    Writing,
+    /// Some of them are on their way to a disk, perhaps, since then.
+    Writing(Instant),
     /// So many disks are still to make them durable, since then.
     Flushing(u32, Instant),
+}
+
+impl Loss {
+    /// So long others, and what this node's own copy is worth, wait for its word of it.
+    fn is_owed_until(self) -> Option<Instant> {
+        match self {
+            Loss::Told => None,
+            Loss::Writing(since) | Loss::Flushing(_, since) => Some(since + PATIENCE),
+        }
+    }
 }
 
 impl Resource {
@@ -46,7 +57,7 @@ impl Resource {
         for i in self.connections.ids() {
             let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
             if primary && !self.state.is_connected(i) && self.speaks9(i) {
-                self.connections[i].loss = Loss::Writing;
+                self.connections[i].loss = Loss::Writing(self.now);
                 // What was said of an earlier loss is not about this one.
                 for c in self.connections.values_mut() {
                     c.survivor.told.take_if(|told| told.node == i);
@@ -67,9 +78,8 @@ impl Resource {
             if self.connections[lost].loss == Loss::Told {
                 continue;
             }
-            let gone = !self.state.is_connected(lost);
-            let due = gone && self.in_mesh9();
-            if due && !self.has_lost_writes(lost) || gone && self.writes_lost_ones(lost) {
+            let due = !self.state.is_connected(lost) && self.in_mesh9();
+            if due && !self.has_lost_writes(lost) {
                 continue;
             }
             self.connections[lost].loss = Loss::Told;
@@ -88,7 +98,7 @@ impl Resource {
 
     /// Is all durable that this node has got from a peer that is gone?
     fn has_lost_writes(&mut self, lost: NodeId) -> bool {
-        if self.connections[lost].loss == Loss::Writing && !self.writes_lost_ones(lost) {
+        if matches!(self.connections[lost].loss, Loss::Writing(_)) && !self.writes_lost_ones(lost) {
             let since = self.now;
             let left = self.flush_all(|device, mark| Op::LossFlush { lost, device, since, mark });
             self.connections[lost].loss = Loss::Flushing(left, since);
@@ -222,11 +232,13 @@ impl Resource {
         self.connections[i].survivor.until = Some(self.now + PATIENCE);
     }
 
-    /// Does it follow from a word that is awaited, or owed, what this node's copy is worth? Who has compared knows it:
-    /// what is to come as a resync of a target makes its copy Outdated.
+    /// Does it follow from a word that is awaited, or owed, what this node's copy is worth? Not for long: a node whose
+    /// disk hangs does not keep others from going on. Who has compared knows it: a target's copy is Outdated.
     pub(crate) fn holds_back(&self) -> bool {
-        let waits = |s: &Survivor| s.told.is_some() && s.until.is_some();
-        self.connections.values().any(|c| c.loss != Loss::Told || waits(&c.survivor))
+        self.connections.values().any(|c| {
+            let waits = c.survivor.told.is_some() && c.survivor.until.is_some();
+            waits || c.loss.is_owed_until().is_some_and(|until| self.now < until)
+        })
     }
 
     /// Does this node wait for such a word, or owe one?
@@ -236,7 +248,8 @@ impl Resource {
 
     /// When a node has waited long enough for such a word.
     pub(crate) fn survivors_timer(&self) -> Option<Instant> {
-        self.connections.values().filter_map(|c| c.survivor.until).min()
+        let owed = |c: &Connection| c.loss.is_owed_until().filter(|until| self.now < *until);
+        self.connections.values().flat_map(|c| c.survivor.until.into_iter().chain(owed(c))).min()
     }
 
     /// Who has waited in vain compares in a handshake.
