@@ -49,10 +49,13 @@ impl Resource {
         match chore {
             Chore::Dependencies => self.follow_dependencies(),
             Chore::Mesh => {
+                // The others are asked before they are told anything, and again when that is all that was waited for.
+                self.settle_survivors();
                 self.check_survivors();
                 self.tell_of_lost_primaries();
                 self.reconcile();
                 self.check_lagging();
+                self.settle_survivors();
             }
             Chore::Copying => {
                 for i in self.connections.ids() {
@@ -89,7 +92,7 @@ impl Resource {
             Chore::Dependencies => false,
             Chore::Mesh => {
                 let lags = self.devices.values().any(|dev| dev.lags_since.is_some());
-                lags || self.awaits_survivors()
+                lags || self.awaits_survivors() || self.is_to_settle()
             }
             Chore::Copying => {
                 self.connections.iter().any(|(i, c)| c.peer_devices.iter().any(|(d, pair)| self.copies_on(i, d, pair)))
@@ -120,7 +123,9 @@ impl Resource {
     fn chore_timer(&self, chore: Chore) -> Option<Instant> {
         match chore {
             Chore::Dependencies | Chore::Disks => None,
-            Chore::Mesh => [self.survivors_timer(), self.lagging_timer()].into_iter().flatten().min(),
+            Chore::Mesh => {
+                [self.survivors_timer(), self.lagging_timer(), self.settle_timer()].into_iter().flatten().min()
+            }
             Chore::Copying => self.connections.ids().filter_map(|i| self.copying_timer(i)).min(),
             Chore::Attach => self.attach_timer(),
             Chore::Again => self.again_timer(),

@@ -12,6 +12,7 @@ use crate::connection::Connection;
 use crate::decide::state::State;
 use crate::device::Device;
 use crate::dialect9::positions::record::Positions;
+use crate::dialect9::settle::settling::Settling;
 use crate::housekeeping::chores::Chores;
 use crate::members::{Peers, Volumes};
 use crate::notice::{Event, Severity};
@@ -57,6 +58,8 @@ pub struct Resource {
     pub(crate) pending: Vec<Pending>,
     /// The change that other nodes must agree to, or this one.
     pub(crate) transaction: Option<Transaction>,
+    /// What survivors of a Primary have not agreed on.
+    pub(crate) settling: Settling,
     /// Own writes that peers of 9's dialect wait for word of.
     pub(crate) positions: Positions,
     /// The wish to be Primary again, as before this process.
@@ -109,6 +112,7 @@ impl Resource {
             decisions: VecDeque::new(),
             pending: Vec::new(),
             transaction: None,
+            settling: Settling::default(),
             positions: Positions::default(),
             again: None,
             handlers: BTreeMap::new(),

@@ -68,6 +68,10 @@ impl List<'_> {
                 let text = format!("This disk has old data, and cannot be used before the newer data is here{why}.");
                 add(Weight::Warning, "disk-outdated", text, fetch);
             }
+            DiskState::Consistent if survives(r, d.volume) => {
+                let text = "A Primary was lost: the nodes that are left agree on who has the newest data.".into();
+                add(Weight::Running, "survivors-agreeing", text, String::new());
+            }
             DiskState::Consistent | DiskState::DUnknown => {
                 let text = "It is not known yet whether this disk has the newest data: the peer must say so.".into();
                 let gone = if r.connections.len() > 1 { "all others are" } else { "the peer is" };
@@ -102,6 +106,16 @@ fn fetch(r: &ResourceStatus, volume: u16) -> String {
             format!("bring {others} back (there: urbd status {name}); if that is gone for good: {copies}")
         }
     }
+}
+
+/// Is a node connected that may have lost the same Primary? A Consistent disk beside one that is as good is a
+/// survivor's.
+fn survives(r: &ResourceStatus, volume: u16) -> bool {
+    let as_good = |c: &ConnectionStatus| {
+        let disk = c.peer_device(volume).map(|p| p.peer_disk);
+        matches!(disk, Some(DiskState::Consistent | DiskState::UpToDate))
+    };
+    r.connections.iter().any(|c| c.connection == ConnectionState::Connected && as_good(c))
 }
 
 /// A connected peer with good data.

@@ -158,6 +158,7 @@ fn table() -> Vec<(ResourceStatus, &'static str, &'static str, &'static str)> {
         (with(|r| (r.devices[0].disk, r.connections[0].peer_devices[0].peer_disk) = (DiskState::Inconsistent, DiskState::Inconsistent)), "no-good-copy", "No node in reach has good data", "urbd primary --force r0"),
         (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Inconsistent, ConnectionState::Connecting)), "disk-inconsistent", "part old and part new", "bring bravo back (there: urbd status r0)"),
         (disk(DiskState::Outdated), "disk-outdated", "old data", "urbd invalidate r0/0"),
+        (disk(DiskState::Consistent), "survivors-agreeing", "agree on who has the newest data", ""),
         (with(|r| (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting)), "disk-maybe-old", "not known yet", "bring bravo back (there: urbd status r0); if the peer is gone for good: urbd primary --force r0"),
         (three(ConnectionState::Connecting, DiskState::DUnknown, |r| {
             (r.devices[0].disk, r.connections[0].connection) = (DiskState::Consistent, ConnectionState::Connecting);

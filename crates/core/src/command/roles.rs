@@ -37,7 +37,7 @@ impl Resource {
             let refusal = Refusal { code: Code::ResyncRunning, volume: None };
             return self.promotion_result(promotion, Err(refusal));
         }
-        if self.reconciles() || self.awaits_who_was_left() {
+        if self.reconciles() || self.awaits_who_was_left() || self.is_unsettled() {
             return later();
         }
         let change = self.rise(&promotion);

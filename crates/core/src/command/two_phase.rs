@@ -32,7 +32,7 @@ const LATER: Duration = Duration::from_secs(1);
 
 impl Resource {
     /// Nodes that are connected, and speak 9's dialect.
-    fn neighbours9(&self) -> NodeMask {
+    pub(crate) fn neighbours9(&self) -> NodeMask {
         mask(self.connected().filter(|(_, c)| c.nine().is_some()).map(|(i, _)| i))
     }
 
@@ -329,7 +329,10 @@ impl Resource {
         let decision = Decision::of_change(head, primary, reachable, &two.asked());
         let before = two.happens_before_commit();
         let parts = two.is_disconnect();
-        if before {
+        if two.is_empty() {
+            let seen = if incapable { NodeMask::default() } else { masks.primary };
+            self.settle_agreed(self.out_of_reach(seen));
+        } else if before {
             self.carry_out_own(&two);
         }
         for i in all {
@@ -338,7 +341,7 @@ impl Resource {
         if !before {
             self.carry_out_own(&two);
         }
-        if two.connects.is_some() || parts {
+        if two.connects.is_some() || parts || two.is_empty() && !incapable {
             self.outdate_beside(decision.primary_nodes.nodes(), parts);
         }
     }
@@ -351,11 +354,15 @@ impl Resource {
         concerned && !allowed && self.connections.members().len() > 1 && two.masks.primary.len() > 1
     }
 
+    /// Those of these nodes that this one is not connected to.
+    fn out_of_reach(&self, nodes: NodeMask) -> NodeMask {
+        nodes.without(with(mask(self.connected().map(|(i, _)| i)), self.cfg.node))
+    }
+
     /// Some node is Primary that this one does not reach, and others do, or did until it `parts` with that (3.2.6): this
     /// copy does not get what is written.
     pub(crate) fn outdate_beside(&mut self, primaries: NodeMask, parts: bool) {
-        let reached = with(mask(self.connected().map(|(i, _)| i)), self.cfg.node);
-        if primaries.without(reached).is_empty() || self.neighbours9().is_empty() && !parts {
+        if self.out_of_reach(primaries).is_empty() || self.neighbours9().is_empty() && !parts {
             return;
         }
         for d in self.devices.ids() {
@@ -373,7 +380,7 @@ impl Resource {
         match origin {
             Origin::Connect => two.connects.into_iter().for_each(|i| self.carry_out_attempt(i)),
             Origin::Attach(d) => self.attach_agreed(d),
-            Origin::Resize(_) => {}
+            Origin::Resize(_) | Origin::Settle => {}
             Origin::Command(id) => {
                 let outcome = self.commit_for_command(id, two);
                 let i = two.head.target.or_else(|| self.connections.ids().next());
@@ -406,6 +413,7 @@ impl Resource {
             Origin::Connect => two.connects.into_iter().for_each(|i| self.connect_failed(i, code)),
             Origin::Attach(d) => self.attach_not_agreed(d, two.answer == Answer::No),
             Origin::Resize(id) => self.resize_answered(id, Err(self.resize_failed(two.volume, code))),
+            Origin::Settle => self.settle_again(),
             Origin::Command(id) => {
                 let i = two.head.target.or_else(|| self.connections.ids().next());
                 i.into_iter().for_each(|i| self.answered(i, id, Err(Refusal { code, volume: None })));
@@ -528,6 +536,12 @@ impl Resource {
     pub(super) fn ask_in_two_phases(&mut self, command: u64, change: Change) -> bool {
         let (target, asked, volume) = asked_of_all(&change);
         self.begin_two_phase(Origin::Command(command), target, volume, Matter::State { asked, change })
+    }
+
+    /// Asks all who is there, and who is Primary: nothing else changes by that.
+    pub(crate) fn ask_who_is_primary(&mut self) -> bool {
+        let matter = Matter::State { asked: StateChange::default(), change: Change::default() };
+        self.begin_two_phase(Origin::Settle, None, VolumeNr::NONE, matter)
     }
 
     /// Does taking this disk into use concern peers? One that has none does not take part in what becomes of it.

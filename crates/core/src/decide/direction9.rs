@@ -1,9 +1,9 @@
 //! Which way data goes after the comparison of 9's dialect, by what people want: after a split brain, and of a node
 //! that was told to discard its data (`docs/spec/connection-and-state.md` 5.8.1, steps 7 to 10).
 
-use super::split_brain::{self, Loser, Policies};
+use super::split_brain::{Loser, Policies};
 use super::uuid9::{Direction, Strategy};
-use super::{DiskState, Reason};
+use super::{DiskState, Reason, split_brain};
 use wire::AfterSplitBrain;
 
 /// One side.

@@ -19,6 +19,7 @@ pub mod fencing;
 pub mod handler;
 pub mod handshake84;
 pub mod io_error;
+mod lost;
 pub mod protocol;
 pub mod reason;
 pub mod roles;

@@ -3,13 +3,13 @@
 //! One rule set for all peers. Most rules look at one volume and one peer ([`View`]); a row that is about what 8.4 can
 //! and cannot do looks at the protocol that was agreed with that peer ([`PeerFacts::protocol`]).
 
-use super::change::{Change, Set};
-use super::state::{PairState, Paused, Replication as R, State};
-use super::{DiskState as D, Role, StateChangeResult as Code, effects};
 use crate::api::ConnectionState as N;
 use crate::config::{Fencing, OnNoData};
+use crate::decide::change::{Change, Set};
 use crate::decide::effects::Caused;
-use crate::decide::view::{Facts, Kind, MetadataFlags, PeerFacts, Refusal, View, lacks_data, towards};
+use crate::decide::state::{PairState, Paused, Replication as R, State};
+use crate::decide::view::{Facts, Kind, MetadataFlags, PeerFacts, Refusal, View, lacks_data, speaks9, towards};
+use crate::decide::{DiskState as D, Role, StateChangeResult as Code, effects, lost};
 use crate::rows::hit;
 use units::{NodeId, VolumeNr};
 
@@ -154,6 +154,8 @@ pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
     new.volumes.ids().for_each(|volume| choose_source(old, &mut new, volume, facts));
     each_pair(&mut new, pause);
     passed.by(9, &new);
+    lost::survives_primary(old, &mut new, facts);
+    passed.by(10, &new);
     new
 }
 
@@ -268,11 +270,6 @@ fn connected_is_good9(old: &State, new: &mut State, peer: NodeId, volume: Volume
         D::Consistent => new.volumes[volume].disk = D::UpToDate,
         _ => {}
     }
-}
-
-/// Is 9's dialect spoken with the peer?
-fn speaks9(facts: &Facts, peer: NodeId) -> bool {
-    facts.peers.get(peer).is_some_and(|peer| peer.protocol >= 110)
 }
 
 /// The disk states that go with what goes on in 9's dialect (C11).
@@ -455,7 +452,9 @@ impl Judge<'_> {
         let peer_primary = self.peer.is_some_and(|peer| self.state.peers[peer].role() == Role::Primary);
         let protocol = self.about_peer(|p| p.protocol);
         let (connected, beyond) = (s.is_together(), s.is_beyond());
-        let no_good_disk = s.disk < D::UpToDate && s.peer_disk < D::UpToDate;
+        // In 9's dialect a survivor that has not agreed with the others yet is a source.
+        let good = if protocol.is_some_and(|version| version >= 110) { D::Consistent } else { D::UpToDate };
+        let no_good_disk = s.disk < good && s.peer_disk < good;
         let (no_good_copy, nothing_elsewhere) = (s.disk < D::UpToDate && !s.good_elsewhere, !s.good_elsewhere);
         let (verify, replication) = (s.replication.is_verifying(), s.replication);
         let unfenced = facts.fencing >= Fencing::ResourceOnly && !connected && s.peer_disk >= D::DUnknown;

@@ -180,3 +180,8 @@ pub struct MetadataFlags {
     pub peer_outdated: bool,
     pub crashed_primary: bool,
 }
+
+/// Is 9's dialect spoken with the peer?
+pub(super) fn speaks9(facts: &Facts, peer: NodeId) -> bool {
+    facts.peers.get(peer).is_some_and(|peer| peer.protocol >= 110)
+}

@@ -13,6 +13,7 @@ pub(crate) mod mesh;
 pub(crate) mod nine;
 pub(crate) mod positions;
 pub(crate) mod resync;
+pub(crate) mod settle;
 mod sources;
 mod stream;
 pub(crate) mod survivors;
@@ -59,6 +60,7 @@ impl Resource {
             }
         }
         self.note_lost_primaries(old);
+        self.note_survival(old);
         self.follow_role(old);
         self.follow_own_disks(old);
         self.follow_outdated(old);

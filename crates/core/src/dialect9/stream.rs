@@ -44,6 +44,9 @@ impl Resource {
         if theirs.disk != DiskState::Negotiating {
             change.push(Set::PeerDisk(i, d, theirs.disk));
         }
+        if self.settles_with(i, d, theirs.disk) {
+            change.push(Set::Disk(d, DiskState::UpToDate));
+        }
         if self.state.disk(d) == DiskState::Negotiating && theirs.disk < DiskState::Negotiating {
             // There is no second disk to compare with any more.
             let stale = self.state.is_primary() && self.disk_lags_behind_users(d);

@@ -5,26 +5,24 @@ pub(crate) mod loss;
 
 use crate::Resource;
 use crate::api::{IoError, Segments, Severity};
+use crate::connection::Connection;
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
 use crate::dialect9::mesh::unsettled::LostPrimary;
-use crate::dialect9::survivors::loss::{Loss, Survivor};
+use crate::dialect9::survivors::loss::{Loss, PATIENCE, Survivor};
 use crate::op::Op;
 use crate::peer_write::write::PeerWrite;
 use std::cmp::Ordering;
-use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
+use units::{Instant, NodeId, NodeMask, VolumeNr};
 use wire::{CurrentUuid, Dagtag, Packet, PeerDagtag, Socket};
-
-/// So long a node waits for the other one's word before they connect anew to compare.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Resource {
     /// Which peers are lost with this change that were Primary.
     pub(crate) fn note_lost_primaries(&mut self, old: &State) {
         for i in self.connections.ids() {
             let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
-            if primary && !self.state.is_connected(i) {
-                self.connections[i].loss = Loss::Writing;
+            if primary && !self.state.is_connected(i) && self.speaks9(i) {
+                self.connections[i].loss = Loss::Writing(self.now);
                 // What was said of an earlier loss is not about this one.
                 for c in self.connections.values_mut() {
                     c.survivor.told.take_if(|told| told.node == i);
@@ -56,12 +54,16 @@ impl Resource {
         }
     }
 
-    /// Is all durable that this node has got from a peer that is gone?
-    fn has_lost_writes(&mut self, lost: NodeId) -> bool {
+    /// Are writes of a peer that is gone still on their way to a disk?
+    fn writes_lost_ones(&self, lost: NodeId) -> bool {
         let session = self.connections[lost].session;
         let over = |w: &PeerWrite| w.connection == lost && w.session != session;
-        let lingers = self.peer_writes.iter().any(|(_, w)| over(w) && self.usable(w.device));
-        if self.connections[lost].loss == Loss::Writing && !lingers {
+        self.peer_writes.iter().any(|(_, w)| over(w) && self.usable(w.device))
+    }
+
+    /// Is all durable that this node has got from a peer that is gone?
+    fn has_lost_writes(&mut self, lost: NodeId) -> bool {
+        if matches!(self.connections[lost].loss, Loss::Writing(_)) && !self.writes_lost_ones(lost) {
             let since = self.now;
             let left = self.flush_all(|device, mark| Op::LossFlush { lost, device, since, mark });
             self.connections[lost].loss = Loss::Flushing(left, since);
@@ -147,6 +149,7 @@ impl Resource {
             return;
         }
         self.connections[i].survivor = Survivor::default();
+        self.heard_survivor();
         if !self.in_mesh9() || self.sees_primary() {
             return;
         }
@@ -194,6 +197,15 @@ impl Resource {
         self.connections[i].survivor.until = Some(self.now + PATIENCE);
     }
 
+    /// Does it follow from a word that is awaited, or owed, what this node's copy is worth? Not for long: a node whose
+    /// disk hangs does not keep others from going on. Who has compared knows it: a target's copy is Outdated.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.connections.values().any(|c| {
+            let waits = c.survivor.told.is_some() && c.survivor.until.is_some();
+            waits || c.loss.is_owed_until().is_some_and(|until| self.now < until)
+        })
+    }
+
     /// Does this node wait for such a word, or owe one?
     pub(crate) fn awaits_survivors(&self) -> bool {
         self.connections.values().any(|c| c.loss != Loss::Told || c.survivor.until.is_some())
@@ -201,7 +213,8 @@ impl Resource {
 
     /// When a node has waited long enough for such a word.
     pub(crate) fn survivors_timer(&self) -> Option<Instant> {
-        self.connections.values().filter_map(|c| c.survivor.until).min()
+        let owed = |c: &Connection| c.loss.is_owed_until().filter(|until| self.now < *until);
+        self.connections.values().flat_map(|c| c.survivor.until.into_iter().chain(owed(c))).min()
     }
 
     /// Who has waited in vain compares in a handshake.

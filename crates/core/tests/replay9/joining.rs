@@ -3,7 +3,7 @@
 use crate::VOLUME;
 use crate::recording::{Said, conversation};
 use crate::replay::Replay;
-use crate::sources::{assert_is_whole, equal_at_once, generations, id, without_quorum};
+use crate::sources::{assert_is_whole, equal_at_once, generations, id};
 use units::{Duration, Generation, Instant, Sector};
 use urbd_core::RequestKind;
 use wire::{DiskState, Packet, UuidFlags, Uuids110};
@@ -88,7 +88,7 @@ pub(crate) fn from_the_start(number: &str, node: u8) -> Vec<Said> {
 }
 
 /// A kernel clears what it counts from for one peer after the other, and tells the first one in between.
-fn declared_at_once(said: &mut [Said]) {
+pub(crate) fn declared_at_once(said: &mut [Said]) {
     for s in said {
         if let Packet::Uuids110(u) = &mut s.packet
             && u.flags.contains(UuidFlags::SKIP_INITIAL_SYNC)
@@ -99,7 +99,7 @@ fn declared_at_once(said: &mut [Said]) {
 }
 
 /// A kernel takes some milliseconds until it has adopted that, and hears meanwhile that the third node has done so.
-fn hear_late(said: &mut [Said], node: u8) {
+pub(crate) fn hear_late(said: &mut [Said], node: u8) {
     let own = usize::from(node);
     let good = |s: &&Said| {
         s.from.index() == own && matches!(&s.packet, Packet::State(word) if word.disk == DiskState::UpToDate)
@@ -114,20 +114,5 @@ fn hear_late(said: &mut [Said], node: u8) {
     if let (Some(told), true) = (told, late) {
         told.at = told.at.max(at);
         said.sort_by_key(|s| s.at);
-    }
-}
-
-#[test]
-fn three_come_up_and_are_declared_equal() {
-    for node in [0, 1, 2] {
-        let mut said = without_quorum(from_the_start("71", node));
-        let begin = said[0].at;
-        said.retain(|s| s.at.since(begin) < Duration::from_millis(3_000));
-        let mut replay = Replay::whole(said, node, |_| {});
-        replay.follow();
-        replay.links_up();
-        replay.play();
-        let state = replay.node.core.snapshot();
-        assert_eq!(state.devices[0].disk, DiskState::UpToDate, "node {node}");
     }
 }

@@ -13,6 +13,7 @@ mod growing;
 mod hostile;
 mod in_sync;
 mod joining;
+mod losing;
 mod mesh;
 mod node;
 mod recording;

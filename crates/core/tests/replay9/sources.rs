@@ -283,6 +283,11 @@ fn hears_that_another_goes_on(said: &mut [Said]) {
         .for_each(|u| u.flags = UuidFlags(u.flags.0 & !UuidFlags::CRASHED_PRIMARY.0));
 }
 
+/// Node 1 was not there when node 0 had asked that, and had its answer.
+pub(crate) fn not_forwarded_to_node_1(said: &mut Vec<Said>) {
+    said.retain(|s| s.to.index() != 1 || !matches!(&s.packet, Packet::FlushForward(f) if f.node.index() == 0));
+}
+
 /// Two of three have lost their power, and the third one was made Primary by force and wrote. They come back: node 0,
 /// which was Primary, meets that one, and later node 1 meets both, the Secondary first.
 #[test]
@@ -295,8 +300,7 @@ fn two_come_back_to_a_third_node() {
     replay.links_up();
     replay.play();
     let mut said = all.clone();
-    // Node 1 was not there when node 0 had asked that, and had its answer.
-    said.retain(|s| s.to.index() != 1 || !matches!(&s.packet, Packet::FlushForward(f) if f.node.index() == 0));
+    not_forwarded_to_node_1(&mut said);
     let mut replay = Replay::whole(said, 2, |_| {});
     replay.came_back = true;
     replay.primary(2);

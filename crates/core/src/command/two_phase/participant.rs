@@ -134,6 +134,8 @@ impl Resource {
         self.transaction = Some(Transaction::TwoPhase(Box::new(two)));
         for child in children {
             self.send_as(child, Socket::Data, volume, request.clone());
+            // Perhaps it is lost: that is known soon.
+            self.send_ping(child);
         }
         connects.into_iter().for_each(|i| self.send_attempt(i));
         self.transaction_went_on();
@@ -143,7 +145,7 @@ impl Resource {
     fn must_be_brought_up_first(&self, initiator: NodeId, asked: &StateChange) -> bool {
         let rises = asked.role == Some(Role::Primary) && asked.conn.is_none();
         let target = self.in_mesh9() && self.source_of_target(initiator).is_some();
-        rises && (target || self.reconciles())
+        rises && (target || self.reconciles() || self.holds_back())
     }
 
     /// Does a node that is not connected to this one, which is Primary, want to be that as well?
@@ -227,13 +229,26 @@ impl Resource {
         if commit {
             self.carry_out_theirs(i, &two);
             let affected = head.initiator == i && head.target.is_none_or(|target| target == self.cfg.node);
-            if affected || !head.primary_incapable {
+            if affected && !two.is_empty() || !head.primary_incapable {
                 self.outdate_beside(decision.primary_nodes.nodes(), two.is_disconnect());
+                self.outdates_itself(&two, decision.primary_nodes.nodes());
             }
         } else {
             two.connects.into_iter().for_each(|i| self.forget_attempt(i));
         }
         self.forward(i, volume, decision, commit);
+    }
+
+    /// A node that this one, which is Primary, does not reach has asked who is that: it has outdated itself now (3.2.6).
+    fn outdates_itself(&mut self, two: &TwoPhase, primaries: NodeMask) {
+        let initiator = two.head.initiator;
+        let told = two.is_empty() && two.volume == VolumeNr::NONE && self.state.is_primary();
+        let away = self.connections.members().contains(initiator) && !self.state.is_connected(initiator);
+        if told && away && primaries.contains(self.cfg.node) {
+            let unknown = |d: &VolumeNr| self.state.peer_disk(initiator, *d) == DiskState::DUnknown;
+            let volumes = self.devices.ids().filter(unknown);
+            self.happened(volumes.map(|d| Set::PeerDisk(initiator, d, DiskState::Outdated)).collect::<Change>());
+        }
     }
 
     /// Tells the others that are to be reached, not who has told this node.

@@ -73,6 +73,8 @@ pub(crate) enum Origin {
     Attach(VolumeNr),
     /// A device is to have another size; the command that wants it.
     Resize(u64),
+    /// Who is Primary, by now that this node has lost one?
+    Settle,
 }
 
 #[derive(Debug)]
@@ -110,8 +112,17 @@ impl TwoPhase {
         self.asked().conn == Some(ConnState::Disconnecting)
     }
 
-    /// Who begins a resync as target says so before the others hear that all have agreed (3.2.1).
+    /// Is nothing asked for but who is there, and who is Primary (3.2.8)?
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(&self.matter, Matter::State { asked, .. } if *asked == StateChange::default())
+    }
+
+    /// Who begins a resync as target, or has a good copy again, says so before the others hear that all have agreed
+    /// (3.2.1).
     pub(super) fn happens_before_commit(&self) -> bool {
+        if self.is_empty() {
+            return true;
+        }
         let early = [ConnState::StartingSyncS, ConnState::StartingSyncT, ConnState::WFBitMapT];
         self.asked().conn.is_some_and(|conn| early.contains(&conn))
     }

@@ -1,7 +1,10 @@
 //! A Primary that was lost.
 
 use crate::dialect9::mesh::unsettled::LostPrimary;
-use units::Instant;
+use units::{Duration, Instant};
+
+/// So long a node waits for the other one's word before they connect anew to compare.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What two nodes that may both have lost a Primary have told each other of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,8 +25,18 @@ pub(crate) enum Loss {
     /// There is none, or the others have been told how much of its writes this node has.
     #[default]
     Told,
-    /// Some of them are on their way to a disk, perhaps.
-    Writing,
+    /// Some of them are on their way to a disk, perhaps, since then.
+    Writing(Instant),
     /// So many disks are still to make them durable, since then.
     Flushing(u32, Instant),
+}
+
+impl Loss {
+    /// So long others, and what this node's own copy is worth, wait for its word of it.
+    pub(super) fn is_owed_until(self) -> Option<Instant> {
+        match self {
+            Loss::Told => None,
+            Loss::Writing(since) | Loss::Flushing(_, since) => Some(since + PATIENCE),
+        }
+    }
 }

@@ -1,0 +1,121 @@
+//! Survivors of a Primary agree on what their copies are worth (`docs/spec/connection-and-state.md` 3.2.8, 7.7).
+//!
+//! A disk that has become Consistent by such a loss is UpToDate again when a transaction without content has shown that
+//! no node sees a Primary that this one does not, and when all that are connected have said how much of the lost one's
+//! writes they have. If some node does see one, the disk is Outdated.
+
+pub(crate) mod settling;
+
+use crate::Resource;
+use crate::api::Severity;
+use crate::decide::DiskState;
+use crate::decide::change::{Change, Set};
+use crate::decide::state::{PairState, Replication, State};
+use crate::dialect9::settle::settling::Settling;
+use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
+
+/// A transaction that came in another one's way is tried again after this, or a few times that.
+const SOON: Duration = Duration::from_millis(50);
+const MOST_TIMES: u64 = 5;
+
+impl Resource {
+    /// Has a disk become Consistent with this change, as a Primary was lost, or is it known again what it is worth?
+    pub(super) fn note_survival(&mut self, old: &State) {
+        for d in self.devices.ids() {
+            let (reason, text) = match (old.disk(d), self.state.disk(d)) {
+                (DiskState::UpToDate, DiskState::Consistent) => {
+                    self.settling.lost = true;
+                    ("primary-lost", "a Primary is lost: perhaps others go on with it, or have more of its writes")
+                }
+                (DiskState::Consistent, DiskState::UpToDate) if self.has_peers_of_9() => {
+                    ("survivors-agree", "no other node goes on with a lost Primary, or has more of its writes")
+                }
+                _ => continue,
+            };
+            self.note(Severity::Info, Some(d), None, reason, text);
+        }
+    }
+
+    /// What was waited for of a survivor is there: the others are asked once more.
+    pub(super) fn heard_survivor(&mut self) {
+        self.settling.heard |= self.has_consistent_disk();
+    }
+
+    fn has_consistent_disk(&self) -> bool {
+        self.state.volumes.values().any(|v| v.disk == DiskState::Consistent)
+    }
+
+    /// Is a volume's copy Consistent beside one of another node? Alone it may be that for fencing as well.
+    fn is_consistent_in_company(&self, d: VolumeNr) -> bool {
+        let beside = |(i, pair): (NodeId, &PairState)| pair.replication >= Replication::Established && self.speaks9(i);
+        self.state.disk(d) == DiskState::Consistent && self.state.pairs(d).any(beside)
+    }
+
+    /// Are the others to be asked whether somebody sees a Primary?
+    pub(crate) fn is_to_settle(&self) -> bool {
+        let waits = || self.devices.ids().any(|d| self.is_consistent_in_company(d)) && !self.holds_back();
+        self.settling.lost || self.settling.heard || waits()
+    }
+
+    /// May it yet turn out that this node's copy, or that of a peer, is not the newest one? A promotion waits for that.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        let doubtful =
+            |pair: &PairState| pair.replication == Replication::Established && pair.disk == DiskState::Consistent;
+        let doubtful = |d| self.state.pairs(d).any(|(i, pair)| doubtful(pair) && self.speaks9(i));
+        let own = self.has_consistent_disk() && self.is_to_settle();
+        self.holds_back() || own || self.devices.ids().any(doubtful)
+    }
+
+    /// Once a turn: begins the transaction. Alone there is nobody to ask.
+    pub(crate) fn settle_survivors(&mut self) {
+        let waits = self.settling.again.is_some_and(|at| self.now < at);
+        if waits || self.transaction.is_some() || !self.is_to_settle() {
+            return;
+        }
+        self.settling.again = None;
+        if !self.neighbours9().is_empty() {
+            self.ask_who_is_primary();
+            // One for each of what it is to be asked for.
+            let Settling { lost, heard, .. } = &mut self.settling;
+            *(if *lost { lost } else { heard }) = false;
+        } else if !self.holds_back() {
+            self.settling = Settling::default();
+            self.has_settled();
+        }
+    }
+
+    /// When a transaction that came to nothing is tried again.
+    pub(crate) fn settle_timer(&self) -> Option<Instant> {
+        // Behind another transaction it is looked at when that is over.
+        self.settling.again.filter(|at| self.now < *at && self.is_to_settle())
+    }
+
+    /// It came to nothing.
+    pub(crate) fn settle_again(&mut self) {
+        let times = 1 + self.rng.next_u64() % MOST_TIMES;
+        self.settling.again = Some(self.now + Duration(SOON.0 * times));
+        self.settling.lost |= self.has_consistent_disk();
+    }
+
+    /// All have agreed, and these are Primary. Beside one that this node does not reach its copy is not the newest one:
+    /// that is said after the decision.
+    pub(crate) fn settle_agreed(&mut self, primaries_out_of_reach: NodeMask) {
+        if primaries_out_of_reach.is_empty() && !self.holds_back() {
+            self.has_settled();
+        }
+    }
+
+    fn has_settled(&mut self) {
+        let disks = self.devices.ids().filter(|d| self.state.disk(*d) == DiskState::Consistent);
+        let change: Change = disks.map(|d| Set::Disk(d, DiskState::UpToDate)).collect();
+        self.happened(change);
+    }
+
+    /// A peer says that it has settled, and knows this node's word: so has this one (2.2 C16).
+    pub(super) fn settles_with(&self, i: NodeId, d: VolumeNr, theirs: DiskState) -> bool {
+        let both = [self.state.disk(d), self.state.peer_disk(i, d)] == [DiskState::Consistent; 2];
+        let at_rest = self.state.replication(i, d) == Replication::Established;
+        let stable = || self.depends_on_nobody_else(i, d) && !self.sees_primary();
+        both && at_rest && theirs == DiskState::UpToDate && stable() && !self.holds_back()
+    }
+}
