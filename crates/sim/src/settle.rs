@@ -79,6 +79,7 @@ impl Cluster {
         self.setup.drawn.bandwidth = 0;
         self.net.hurry(self.now);
         self.setup.drawn.slower = plain.slower;
+        self.setup.drawn.far = plain.far;
         // `retry-connect` waits for ever for a person who decides.
         self.setup.drawn.rr_conflict = plain.rr_conflict;
         for n in 0..self.nodes.len() {
@@ -163,7 +164,8 @@ impl Cluster {
         }
     }
 
-    fn unequal_blocks(&self, n: usize, v: usize) -> u64 {
+    /// Blocks that a node has marked for its peers.
+    pub(crate) fn unequal_blocks(&self, n: usize, v: usize) -> u64 {
         let size = self.nodes[n].volumes[v].size;
         let Some(core) = &self.nodes[n].core else { return 1 };
         let differ = |peer| core.known_different(volume_nr(v), node_id(peer), crate::ranges::sectors(0, size));

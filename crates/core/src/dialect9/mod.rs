@@ -19,7 +19,7 @@ mod survivors;
 pub(crate) use first_write::FirstWrite;
 pub(crate) use handshake::{Attempt, Verdict};
 pub(crate) use mesh::AllUnsettled;
-pub(crate) use positions::Positions;
+pub(crate) use positions::{Position, Positions};
 pub(crate) use resync::LastPass;
 pub(crate) use survivors::{Loss, Survivor};
 

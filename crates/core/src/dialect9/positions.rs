@@ -50,6 +50,13 @@ struct Due {
     since: Instant,
 }
 
+/// A place in a node's stream of writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Position {
+    pub(crate) node: NodeId,
+    pub(crate) at: u64,
+}
+
 /// A peer's writes.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
