@@ -12,6 +12,7 @@ mod two_phase;
 
 pub(crate) use again::Again;
 pub(crate) use transaction::Transaction;
+pub(crate) use two_phase::CalledOff;
 
 use crate::Resource;
 use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity};

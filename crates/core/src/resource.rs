@@ -4,7 +4,7 @@ use crate::api::{
     BlockRequest, Command, DiskDone, DiskError, DiskOp, Effect, HandlerCall, IoError, LinkDown, LinkUp, MetaDone,
     MetaOp, Notice, OpId, OpenedDisk, Openers, Segments,
 };
-use crate::command::{Again, Pending, Transaction};
+use crate::command::{Again, CalledOff, Pending, Transaction};
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::decide::state::State;
@@ -50,6 +50,7 @@ pub struct Resource {
     pub(crate) pending: Vec<Pending>,
     /// The change that other nodes must agree to, or this one.
     pub(crate) transaction: Option<Transaction>,
+    pub(crate) called_off: CalledOff,
     /// Own writes that peers of 9's dialect wait for word of.
     pub(crate) positions: Positions,
     /// The wish to be Primary again, as before this process.
@@ -122,6 +123,7 @@ impl Resource {
             decisions: VecDeque::new(),
             pending: Vec::new(),
             transaction: None,
+            called_off: CalledOff::default(),
             positions: Positions::default(),
             again: None,
             handlers: BTreeMap::new(),

@@ -17,6 +17,8 @@ const ROUNDS: u32 = 60;
 const BUSY: u32 = 500;
 /// So many rounds of it at most.
 const MOST_BUSY: u32 = 200;
+/// What has begun before faults ended may wait so long for an answer that does not come.
+const OLDEST: Duration = Duration::from_secs(35);
 /// How long nothing but pings may be sent when all is well.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -24,6 +26,7 @@ impl Cluster {
     /// Ends all faults and waits until everything is UpToDate.
     pub(crate) fn recover(&mut self) {
         self.mend_all();
+        self.mended = Some(self.now);
         self.haste();
         self.forget_refusals();
         for round in 0..ROUNDS {
@@ -170,6 +173,13 @@ impl Cluster {
         let Some(core) = &self.nodes[n].core else { return 1 };
         let differ = |peer| core.known_different(volume_nr(v), node_id(peer), crate::ranges::sectors(0, size));
         self.peers(n).map(differ).sum()
+    }
+
+    /// A transaction has waited in vain, although nobody is away and nothing is lost.
+    pub(crate) fn check_answered(&mut self, n: usize, text: &str) {
+        if self.mended.is_some_and(|since| self.now > since + OLDEST) {
+            self.fail(format!("node {n}: {text}"));
+        }
     }
 
     /// What an operator would do now.

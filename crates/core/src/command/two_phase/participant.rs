@@ -8,8 +8,27 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::{Kind, Refusal};
 use crate::decide::state::Replication;
+use std::collections::VecDeque;
 use units::{NodeId, NodeMask, VolumeNr};
 use wire::{ConnState, Decision, DiskState, Packet, Prepare, Role, Socket, StateChange, Vote, WireMask};
+
+/// So many are remembered that have come to nothing.
+const REMEMBERED: usize = 16;
+
+/// The last transactions that came to nothing: who is asked to take part over a longer path hears of the end first.
+#[derive(Debug, Default)]
+pub(crate) struct CalledOff(VecDeque<(u32, NodeId)>);
+
+impl CalledOff {
+    fn note(&mut self, head: &wire::Transaction) {
+        self.0.truncate(REMEMBERED - 1);
+        self.0.push_front((head.tid, head.initiator));
+    }
+
+    fn contains(&self, head: &wire::Transaction) -> bool {
+        self.0.contains(&(head.tid, head.initiator))
+    }
+}
 
 impl TwoPhase {
     /// What tells those that have asked.
@@ -39,7 +58,7 @@ impl Resource {
     /// A peer asks: is it heard for the first time, and nothing else under way? If not, it gets its answer.
     pub(super) fn can_take_part(&mut self, i: NodeId, volume: VolumeNr, head: wire::Transaction) -> bool {
         match &mut self.transaction {
-            None => {}
+            None if !self.called_off.contains(&head) => {}
             Some(Transaction::TwoPhase(two)) if two.is(head.tid, head.initiator) => {
                 // Over a redundant path.
                 let Part::Participant { parents, answered, .. } = &mut two.part else { return false };
@@ -53,10 +72,12 @@ impl Resource {
                 }
                 return false;
             }
-            Some(Transaction::TwoPhase(two)) if two.is_ours() && head.initiator < self.cfg.node => {
+            Some(Transaction::TwoPhase(two))
+                if two.is_ours() && head.initiator < self.cfg.node && !self.called_off.contains(&head) =>
+            {
                 self.give_up_transaction(Code::ConcurrentStateChange);
             }
-            Some(_) => {
+            _ => {
                 let reachable = with(self.neighbours9(), self.cfg.node);
                 let busy = Vote::on_change(&head, reachable.into(), WireMask::NONE, WireMask::NONE);
                 self.send_as(i, Socket::Control, volume, Packet::TwopcRetry(Box::new(busy)));
@@ -209,6 +230,9 @@ impl Resource {
         let head = decision.transaction;
         let ours = |two: &TwoPhase| two.is(head.tid, head.initiator) && !two.is_ours();
         if !self.two_phase().is_some_and(ours) {
+            if !commit {
+                self.called_off.note(&head);
+            }
             return;
         }
         // Who has asked and has lost the initiator calls it off; what that decides it says here itself.
@@ -230,6 +254,7 @@ impl Resource {
                 self.outdate_beside(decision.primary_nodes.nodes());
             }
         } else {
+            self.called_off.note(&head);
             two.connects.into_iter().for_each(|i| self.forget_attempt(i));
         }
         self.forward(i, volume, decision, commit);
