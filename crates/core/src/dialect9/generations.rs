@@ -310,9 +310,14 @@ impl Resource {
     /// A Primary begins a generation, and does not count this copy in: what it writes from now on does not come here. A
     /// copy of what came before does not pass for one of that generation.
     fn left_out(&mut self, i: NodeId, d: VolumeNr) {
-        if self.state.disk(d) > DiskState::Outdated {
-            let text = "the Primary begins a data generation without this copy: this disk is outdated";
-            self.note(crate::api::Severity::Warning, Some(d), Some(i), "left-out", text);
+        let good = self.state.disk(d) > DiskState::Outdated;
+        let (severity, end) = match good {
+            true => (crate::api::Severity::Warning, ": this disk is outdated"),
+            false => (crate::api::Severity::Info, ", which is old"),
+        };
+        let text = format!("the Primary begins a data generation without this copy{end}");
+        self.note(severity, Some(d), Some(i), "left-out", text);
+        if good {
             self.happened(Set::Disk(d, DiskState::Outdated));
         }
     }
