@@ -14,7 +14,7 @@ impl Resource {
     /// We are WFBitMapS: our bitmap goes first. The target may lack what others have written, and not yet said who has
     /// it (`docs/spec/connection-and-state.md` 2.6, row 28); also a node that has just ceased to be Primary.
     pub(crate) fn bitmap_exchange_as_source(&mut self, i: NodeId, d: VolumeNr) {
-        self.mark_all_unsettled(d);
+        self.mark_unsettled_for(i, d);
         self.send_bitmap(i, d);
     }
 

@@ -7,6 +7,7 @@ use crate::api::{
 use crate::command::again::wish::Again;
 use crate::command::pending::Pending;
 use crate::command::transaction::Transaction;
+use crate::command::two_phase::called_off::CalledOff;
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::decide::state::State;
@@ -60,6 +61,7 @@ pub struct Resource {
     pub(crate) transaction: Option<Transaction>,
     /// What survivors of a Primary have not agreed on.
     pub(crate) settling: Settling,
+    pub(crate) called_off: CalledOff,
     /// Own writes that peers of 9's dialect wait for word of.
     pub(crate) positions: Positions,
     /// The wish to be Primary again, as before this process.
@@ -113,6 +115,7 @@ impl Resource {
             pending: Vec::new(),
             transaction: None,
             settling: Settling::default(),
+            called_off: CalledOff::default(),
             positions: Positions::default(),
             again: None,
             handlers: BTreeMap::new(),

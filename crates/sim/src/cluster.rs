@@ -42,6 +42,8 @@ pub(crate) struct Cluster {
     pub(crate) reached: BTreeMap<&'static str, u64>,
     /// What the cores said to whom it concerns, if it is kept.
     pub(crate) notices: Option<Vec<(usize, String)>>,
+    /// Since when there are no faults any more.
+    pub(crate) mended: Option<Instant>,
     /// The volume that a scenario's steps are about.
     pub(crate) steps_about: usize,
     pub(crate) watch: Option<Watch>,
@@ -269,6 +271,7 @@ impl Cluster {
             step_began: Instant(0),
             reached: BTreeMap::new(),
             notices: None,
+            mended: None,
             steps_about: 0,
             watch: None,
             moment: 2,

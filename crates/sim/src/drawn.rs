@@ -35,6 +35,8 @@ pub struct Drawn {
     pub damage: u64,
     /// By node: what an operation of its disk, and a packet that it sends, may take longer than `latency` says.
     pub slower: Vec<(Duration, Duration)>,
+    /// `[from][to]`: what a packet on this link may take longer than that.
+    pub far: Vec<Vec<Duration>>,
     /// What seeds of the last range draw besides.
     pub widest: Widest,
     /// What seeds with volumes that come and go have besides.
@@ -111,6 +113,7 @@ impl Drawn {
             in_step: false,
             damage: 0,
             slower: vec![(Duration(0), Duration(0)); nodes],
+            far: vec![vec![Duration(0); nodes]; nodes],
             widest: Widest::default(),
             coming: Coming::default(),
         }

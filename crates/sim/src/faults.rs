@@ -39,12 +39,8 @@ impl Cluster {
             Step::Heal(n) => self.heal(n),
             Step::CutLink(from, to) => self.net.cut[from][to] = true,
             Step::HealLink(from, to) => self.heal_link(from, to),
-            Step::Stall(n, which) => {
-                for c in self.net.connections.iter_mut().filter(|c| c.nodes.contains(&n)) {
-                    let side = c.side(n);
-                    c.streams[side][which].stalled = true;
-                }
-            }
+            Step::Stall(n, which) => self.net.stall(n, which, |_| true),
+            Step::StallLink(from, to, which) => self.net.stall(from, which, |other| other == to),
             Step::Reset => self.reset_links(|_| true),
             Step::ResetLink(a, b) => self.reset_links(|c| c.joins(pair(a, b))),
             Step::Disk { node, volume, faults } => self.nodes[node].volumes[volume].data.faults = faults,

@@ -42,7 +42,9 @@ impl Cluster {
     }
 
     fn enqueue(&mut self, number: u64, from: usize, which: usize, item: Item) {
-        let delay = self.delay(Duration(self.setup.latency.1.0 + self.setup.drawn.slower[from].1.0));
+        let drawn = &self.setup.drawn;
+        let far = self.net.get(number).map_or(Duration(0), |c| drawn.far[from][c.other(from)]);
+        let delay = self.delay(Duration(self.setup.latency.1.0 + drawn.slower[from].1.0 + far.0));
         let (now, bandwidth) = (self.now, self.setup.drawn.bandwidth);
         let Some(connection) = self.net.get(number) else { return };
         let side = connection.side(from);

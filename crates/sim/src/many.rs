@@ -8,9 +8,10 @@ use crate::drawing::{Drawing, numbered};
 use crate::drawn::{Drawn, add_adjusts};
 use crate::extras::Extras;
 use crate::plan::{AFTER_SPLIT_BRAIN, Plan, Setup, Step, VolumeSetup, node_id, others, pick, volume_nr};
+use crate::ranges::sectors;
 use crate::widest::{self, WIDEST};
 use units::{Duration, Instant, Rng};
-use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol};
+use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind};
 use wire::Version;
 
 /// The first seed of the range.
@@ -24,6 +25,9 @@ const MORE: u64 = 5_500_000;
 const WIDER: u64 = 5_600_000;
 /// Seeds from here on have four nodes, or five, and any of them are parted from the others.
 pub(crate) const PARTITIONS: u64 = 5_990_000;
+/// Seeds from here on have links besides of which some are slower than others, resyncs that take their time, and bursts
+/// of writes to few places while all that goes on.
+const UNEVEN: u64 = 5_995_000;
 /// The oldest version of the dialect.
 const OLDEST: u32 = 118;
 
@@ -43,6 +47,7 @@ struct Mix {
     calm: u64,
     copies: u64,
     partitions: u64,
+    bursts: u64,
 }
 
 impl Mix {
@@ -63,6 +68,7 @@ impl Mix {
             calm: 1,
             copies: if (COPIES..MORE).contains(&seed) { 1 + rng.below(10) } else { 0 },
             partitions: if seed >= PARTITIONS { 4 + rng.below(20) } else { 0 },
+            bursts: if seed >= UNEVEN { 4 + rng.below(40) } else { 0 },
         }
     }
 
@@ -88,6 +94,9 @@ pub(crate) fn draw(seed: u64) -> Plan {
     }
     if widest {
         widest::draw(seed, &mut setup);
+    }
+    if seed >= UNEVEN {
+        uneven(&mut rng, &mut setup);
     }
     let mut drawing = Drawing::new(rng, mix, setup);
     drawing.prologue();
@@ -137,6 +146,15 @@ fn setup(rng: &mut Rng, nodes: usize) -> Setup {
     }
 }
 
+/// Who hears of something first is not the same for all: what a node reads here another one has not written yet.
+fn uneven(rng: &mut Rng, setup: &mut Setup) {
+    let far = [0, 0, 0, 200, 2000, 20_000, 60_000].map(|us| Duration(us * 1000));
+    setup.drawn.far.iter_mut().flatten().for_each(|link| *link = *pick(rng, &far));
+    setup.drawn.bandwidth = *pick(rng, &[0, 0, 500_000, 5_000_000, 50_000_000]);
+    let extents = *pick(rng, &[67, 67, 1237]);
+    setup.drawn.nodes.iter_mut().for_each(|node| node.al_extents = extents);
+}
+
 impl Drawing<Mix> {
     /// Another one.
     fn other(&mut self, n: usize) -> usize {
@@ -184,6 +202,7 @@ impl Drawing<Mix> {
             m.calm,
             m.copies,
             m.partitions,
+            m.bursts,
         ];
         match self.kind(&weights) {
             0 => self.io(false),
@@ -199,7 +218,8 @@ impl Drawing<Mix> {
             10 => self.force(),
             11 => self.calm(),
             12 => self.copies(),
-            _ => self.partition(),
+            13 => self.partition(),
+            _ => self.burst(),
         }
     }
 
@@ -252,6 +272,27 @@ impl Drawing<Mix> {
         }
         if self.rng.chance(1, 3) {
             self.crash(false);
+        }
+    }
+
+    /// Many writes to few places, parts of blocks among them, while other things go on. One node may hear of them late.
+    fn burst(&mut self) {
+        if self.rng.chance(1, 2) {
+            let from = self.node();
+            let (to, wait) = (self.other(from), Duration::from_millis(1 + self.rng.below(1500)));
+            self.push(Step::StallLink(from, to, 0));
+            self.steps.push((self.now + wait, Step::HealLink(from, to)));
+        }
+        let (volume, node) = (self.volume(), self.node());
+        let first = 8 * self.rng.below(self.setup.volumes[volume].smallest() / 8 - 8);
+        let gap = *pick(&mut self.rng, &[100_000, 1_000_000, 5_000_000]);
+        let mut at = self.now;
+        for _ in 0..20 + self.rng.below(200) {
+            let (start, len) = (self.rng.below(56), *pick(&mut self.rng, &[1, 3, 8, 8, 16]));
+            let start = first + if len % 8 == 0 { start / 8 * 8 } else { start };
+            let range = sectors(start, (start + len).min(first + 64));
+            at = at + Duration(self.rng.below(gap));
+            self.steps.push((at, Step::Io { volume, kind: RequestKind::Write { fua: false }, range, node }));
         }
     }
 

@@ -106,6 +106,14 @@ impl Net {
         self.cut.iter().flatten().any(|cut| *cut)
     }
 
+    /// What a node sends to these peers on that stream stays on its way.
+    pub(crate) fn stall(&mut self, n: usize, which: usize, to: impl Fn(usize) -> bool) {
+        for c in self.connections.iter_mut().filter(|c| c.nodes.contains(&n) && to(c.other(n))) {
+            let side = c.side(n);
+            c.streams[side][which].stalled = true;
+        }
+    }
+
     /// What is on its way behind a narrow place has passed it.
     pub(crate) fn hurry(&mut self, now: Instant) {
         let streams = self.connections.iter_mut().flat_map(|connection| connection.streams.iter_mut().flatten());

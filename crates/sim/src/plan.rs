@@ -165,6 +165,8 @@ pub enum Step {
     ResetLink(usize, usize),
     /// One stream from this node stands still: 0 data, 1 control.
     Stall(usize, usize),
+    /// One stream between two does, in one direction.
+    StallLink(usize, usize, usize),
     /// All TCP connections end.
     Reset,
     /// A disk misbehaves, or does no longer.

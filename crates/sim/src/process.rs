@@ -235,6 +235,9 @@ impl Cluster {
                 if refused || notice.reason == "just-created-both" {
                     self.note_refusal(n, notice.peer.map(|peer| peer.index()), notice.reason);
                 }
+                if notice.reason == "twopc-timeout" {
+                    self.check_answered(n, &notice.text);
+                }
                 if let Some(volume) = notice.volume {
                     self.noticed(n, usize::from(volume.0), &notice);
                 }

@@ -162,6 +162,7 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
             setup.drawn.in_step = true;
             setup.latency = (Duration(10_000), WAY, Duration(1_000));
         }
+        ["far", a, b, ms] => setup.drawn.far[node(a)?][node(b)?] = Duration::from_millis(number(ms)?),
         ["slow-disks"] => setup.latency.0 = Duration(setup.latency.0.0 * 20),
         _ => return Err("an unknown setting".to_owned()),
     }
@@ -248,6 +249,7 @@ impl Cluster {
             [n, "waits"] => return self.expect_waiting(node(n)?, true),
             ["at", "most", packets, "packets"] => return self.expect_packets(number(packets)?),
             [n, "has", "nothing", "waiting"] => return self.expect_waiting(node(n)?, false),
+            [n, "has", "nothing", "marked"] => return self.expect_unmarked(node(n)?),
             _ => {
                 // What is said and answered from here on is about this step.
                 self.notices = Some(Vec::new());
@@ -304,6 +306,9 @@ impl Cluster {
                 self.step(Step::Rot { node: node(n)?, volume: self.steps_about, range: sectors(start, end) });
             }
             ["hold", n, stream] => self.step(Step::Stall(node(n)?, stream_number(stream)?)),
+            ["hold", n, stream, peer] => {
+                self.step(Step::StallLink(node(n)?, node(peer)?, stream_number(stream)?));
+            }
             ["release", n, stream] => self.let_flow(node(n)?, stream_number(stream)?),
             ["busy", n, count] => self.keep_busy(node(n)?, number(count)?, 8),
             ["busy", n, count, blocks] => self.keep_busy(node(n)?, number(count)?, number(blocks)?),
@@ -425,6 +430,14 @@ impl Cluster {
     fn expect_waiting(&self, n: usize, some: bool) -> Result<(), String> {
         let waiting = self.nodes[n].requests.len();
         if (waiting > 0) == some { Ok(()) } else { Err(format!("{waiting} requests wait")) }
+    }
+
+    /// It knows of no block that a peer lacks.
+    fn expect_unmarked(&mut self, n: usize) -> Result<(), String> {
+        match (0..self.setup.volumes.len()).map(|v| self.unequal_blocks(n, v)).sum() {
+            0 => Ok(()),
+            blocks => Err(format!("{blocks} blocks are marked")),
+        }
     }
 
     fn expect_packets(&self, most: u64) -> Result<(), String> {

@@ -17,6 +17,8 @@ const ROUNDS: u32 = 60;
 const BUSY: u32 = 500;
 /// So many rounds of it at most.
 const MOST_BUSY: u32 = 200;
+/// What has begun before faults ended may wait so long for an answer that does not come.
+const OLDEST: Duration = Duration::from_secs(35);
 /// How long nothing but pings may be sent when all is well.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -24,6 +26,7 @@ impl Cluster {
     /// Ends all faults and waits until everything is UpToDate.
     pub(crate) fn recover(&mut self) {
         self.mend_all();
+        self.mended = Some(self.now);
         self.haste();
         self.forget_refusals();
         for round in 0..ROUNDS {
@@ -79,6 +82,7 @@ impl Cluster {
         self.setup.drawn.bandwidth = 0;
         self.net.hurry(self.now);
         self.setup.drawn.slower = plain.slower;
+        self.setup.drawn.far = plain.far;
         // `retry-connect` waits for ever for a person who decides.
         self.setup.drawn.rr_conflict = plain.rr_conflict;
         for n in 0..self.nodes.len() {
@@ -163,11 +167,19 @@ impl Cluster {
         }
     }
 
-    fn unequal_blocks(&self, n: usize, v: usize) -> u64 {
+    /// Blocks that a node has marked for its peers.
+    pub(crate) fn unequal_blocks(&self, n: usize, v: usize) -> u64 {
         let size = self.nodes[n].volumes[v].size;
         let Some(core) = &self.nodes[n].core else { return 1 };
         let differ = |peer| core.known_different(volume_nr(v), node_id(peer), crate::ranges::sectors(0, size));
         self.peers(n).map(differ).sum()
+    }
+
+    /// A transaction has waited in vain, although nobody is away and nothing is lost.
+    pub(crate) fn check_answered(&mut self, n: usize, text: &str) {
+        if self.mended.is_some_and(|since| self.now > since + OLDEST) {
+            self.fail(format!("node {n}: {text}"));
+        }
     }
 
     /// What an operator would do now.

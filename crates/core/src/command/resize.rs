@@ -143,7 +143,7 @@ impl Resource {
         Ok(())
     }
 
-    fn name_of(&self, node: units::NodeId) -> String {
+    pub(super) fn name_of(&self, node: units::NodeId) -> String {
         self.connections.get(node).map_or_else(|| format!("node {}", node.index()), |c| c.cfg.peer_name.clone())
     }
 }

@@ -3,13 +3,14 @@
 //!
 //! The slot is the same as that of 8.4's requests, `Resource::transaction`: a node takes part in one of either kind.
 
+pub(crate) mod called_off;
 pub(crate) mod new_size;
 mod participant;
 mod size;
 pub(crate) mod slot;
 
-use super::transaction::Transaction;
 use crate::api::{ConnectionState, Effect, Segments, Severity};
+use crate::command::transaction::Transaction;
 use crate::command::two_phase::slot::{
     Answer, Masks, Matter, Origin, Part, Stage, TwoPhase, complement, mask, union, with,
 };
@@ -495,6 +496,7 @@ impl Resource {
         if self.transaction_timer().is_none_or(|until| self.now < until) {
             return;
         }
+        self.tell_who_is_silent();
         if let Some(two) = self.two_phase().filter(|two| two.is_ours()) {
             let refused = two.answer == Answer::No;
             let code = if refused { Code::FailedByPeer } else { Code::ConcurrentStateChange };
@@ -502,6 +504,21 @@ impl Resource {
         }
         let connects = self.take_two_phase().and_then(|two| two.connects);
         connects.into_iter().for_each(|i| self.forget_attempt(i));
+    }
+
+    /// A transaction has lasted too long: whose answer has it waited for?
+    fn tell_who_is_silent(&mut self) {
+        let Some(two) = self.two_phase().filter(|two| two.answer != Answer::No) else { return };
+        let silent: Vec<_> = two.waits_for.into_iter().map(|n| self.name_of(n)).collect();
+        let text = match &two.part {
+            Part::Participant { answered: Some(_), .. } => {
+                let initiator = self.name_of(two.head.initiator);
+                format!("{initiator} does not say what becomes of a change that it has asked all nodes for")
+            }
+            _ if silent.is_empty() => "a connection is given up: the peer does not say what data it has".to_owned(),
+            _ => format!("a change that all nodes must agree to is given up: no answer of {}", silent.join(", ")),
+        };
+        self.note(Severity::Warning, None, None, "twopc-timeout", text);
     }
 
     /// Appends a packet about a volume, or about none, to a stream.

@@ -270,7 +270,7 @@ impl Resource {
         }
     }
 
-    /// A Primary begins a generation: this copy has part in it, unless it is a target or behind (7.3).
+    /// A Primary begins a generation: this copy has part in it, unless it is a target or behind (7.3), or left out.
     pub(crate) fn generation_begun_by(&mut self, i: NodeId, d: VolumeNr, current: Generation, weak: NodeMask) {
         let behind = self
             .state
@@ -289,6 +289,9 @@ impl Resource {
             self.devices[d].exposed = fresh;
             return;
         }
+        if self.in_mesh9() && weak.contains(self.cfg.node) {
+            return self.left_out(i, d);
+        }
         let configured = self.configured_disks(d);
         let (day0_shared, dagtag) = (NodeMask::default(), self.own_position());
         let rotation = Rotation { configured: &configured, day0_shared, dagtag };
@@ -303,6 +306,21 @@ impl Resource {
         let text = format!("the peer begins the data generation {fresh}");
         self.note(crate::api::Severity::Info, Some(d), Some(i), "new-generation", text);
         self.tell_uuids(d, UuidFlags::NONE);
+    }
+
+    /// A Primary begins a generation, and does not count this copy in: what it writes from now on does not come here. A
+    /// copy of what came before does not pass for one of that generation.
+    fn left_out(&mut self, i: NodeId, d: VolumeNr) {
+        let good = self.state.disk(d) > DiskState::Outdated;
+        let (severity, end) = match good {
+            true => (crate::api::Severity::Warning, ": this disk is outdated"),
+            false => (crate::api::Severity::Info, ", which is old"),
+        };
+        let text = format!("the Primary begins a data generation without this copy{end}");
+        self.note(severity, Some(d), Some(i), "left-out", text);
+        if good {
+            self.happened(Set::Disk(d, DiskState::Outdated));
+        }
     }
 
     /// Where the peers' data is.

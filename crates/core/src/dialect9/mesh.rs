@@ -86,11 +86,21 @@ impl Resource {
 
     /// The disk's log is about to be emptied: what is not settled is marked.
     pub(crate) fn mark_all_unsettled(&mut self, d: VolumeNr) {
-        for i in self.connections.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
-            let open: Vec<_> =
-                self.connections[i].unsettled.iter().filter(|w| w.volume == d).map(|w| w.range).collect();
-            open.into_iter().for_each(|range| self.mark_for_others(i, d, range));
+        self.connections.ids().for_each(|other| self.mark_unsettled_for(other, d));
+    }
+
+    /// What is not settled is marked for this peer, and for no other one: a mark of a block that was written in part
+    /// does not go when all turn out to have it.
+    pub(crate) fn mark_unsettled_for(&mut self, other: NodeId, d: VolumeNr) {
+        if !self.in_mesh9() {
+            return;
         }
+        let of_others = self.connections.iter().filter(|(i, _)| *i != other);
+        let all = of_others.flat_map(|(_, c)| c.unsettled.iter());
+        let open: Vec<_> = all.filter(|write| write.volume == d).map(|write| write.range).collect();
+        open.into_iter().for_each(|range| {
+            self.mark_out_of_sync(other, d, range);
+        });
     }
 
     /// Something of another peer changes this disk, which the others may lack.

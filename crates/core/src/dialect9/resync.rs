@@ -6,10 +6,12 @@ pub(crate) mod pass;
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments};
+use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, uuid9};
 use crate::dialect9::first_write::due::FirstWrite;
+use crate::dialect9::positions::record::Position;
 use crate::dialect9::resync::pass::{FLUSHES, FlushAsked, Flushing, LastPass};
 use crate::resync::session::Want;
 use meta::generations::SourceGenerations;
@@ -39,7 +41,7 @@ impl Resource {
 
     /// The target asks for a block; `digest`: unless it has this one.
     pub(crate) fn request9(&self, i: NodeId, d: VolumeNr, block: BlockRequest, digest: Option<Digest>) -> Packet {
-        let (node, dagtag) = self.position_to_wait_for(i);
+        let (node, dagtag) = self.position_to_wait_for();
         let granule = self.devices[d].cfg.as_ref().map_or(0, |c| c.resync.discard_granularity);
         let thin = self.connections[i].has(Features::THIN_RESYNC) && granule > 0;
         if !self.connections[i].has(Features::RESYNC_DAGTAG) {
@@ -62,7 +64,7 @@ impl Resource {
         if !self.connections[i].has(Features::RESYNC_DAGTAG) {
             return Packet::OvRequest(block);
         }
-        let (node, dagtag) = self.position_to_wait_for(i);
+        let (node, dagtag) = self.position_to_wait_for();
         Packet::OvDagtagReq(Box::new(DagtagRequest { block, node, dagtag, digest: Digest::EMPTY }))
     }
 
@@ -71,7 +73,7 @@ impl Resource {
         if !self.connections[i].has(Features::RESYNC_DAGTAG) {
             return Packet::OvReply(VerifyReply { block, digest });
         }
-        let (node, dagtag) = self.position_to_wait_for(i);
+        let (node, dagtag) = self.position_to_wait_for();
         Packet::OvDagtagReply(Box::new(DagtagRequest { block, node, dagtag, digest }))
     }
 
@@ -93,36 +95,41 @@ impl Resource {
         Packet::OvResultId(Box::new(VerifyResultId { block, outcome }))
     }
 
-    /// The newest write that this node has seen of a Primary: the source must have it, too, before it reads.
-    fn position_to_wait_for(&self, i: NodeId) -> (u32, Dagtag) {
+    /// The newest write that this node has seen of a Primary: the source must have it, too, before it reads. It may
+    /// hear of it later than this node does.
+    fn position_to_wait_for(&self) -> (u32, Dagtag) {
         if self.state.is_primary() {
             return (self.cfg.node.index() as u32, Dagtag(self.own_position()));
         }
-        let heard = self.connections[i].nine().and_then(|nine| nine.heard.told());
-        match heard.filter(|_| self.state.peers[i].role() == Role::Primary) {
-            Some(at) => (i.index() as u32, Dagtag(at)),
-            None => (0, Dagtag(0)),
-        }
+        let heard = self.connections.iter().find_map(|(n, c)| {
+            let primary = self.state.is_connected(n) && self.state.peers[n].role() == Role::Primary;
+            Some((n, c.nine()?.heard.told().filter(|_| primary)?))
+        });
+        heard.map_or((0, Dagtag(0)), |(n, at)| (n.index() as u32, Dagtag(at)))
     }
 
-    /// A request that depends on a write. With two nodes that is one of this node, or one of the peer, which may come
-    /// behind the request on the same stream.
+    /// A request that depends on a write of this node, or of one whose writes may come here behind the request. Of a
+    /// node that is not heard here nothing comes.
     pub(crate) fn resync_requested9(&mut self, i: NodeId, d: VolumeNr, r: &DagtagRequest, want: Want) {
-        let (own, peer) = (self.cfg.node.index() as u32, i.index() as u32);
-        let told = self.connections[i].nine().is_some_and(|nine| nine.heard.told().is_some());
-        let never = r.dagtag.0 != 0 && r.node != own && (r.node != peer || !told);
-        match r.block.range().filter(|_| never) {
+        let node = NodeId::new(r.node as u8).filter(|node| r.dagtag.0 != 0 && node.index() as u32 == r.node);
+        let after = node.filter(|node| *node != self.cfg.node).map(|node| Position { node, at: r.dagtag.0 });
+        let unknown = r.dagtag.0 != 0 && node.is_none();
+        match r.block.range().filter(|_| unknown || after.is_some_and(|after| !self.hears(after.node))) {
             Some(range) => self.send_ack(i, d, Packet::RsCancel, range, r.block.block_id),
-            None => {
-                let after = if r.node == peer { r.dagtag.0 } else { 0 };
-                self.resync_requested_after(i, d, r.block, want, after);
-            }
+            None => self.resync_requested_after(i, d, r.block, want, after),
         }
     }
 
-    /// How far the peer's stream of writes has come here.
-    pub(crate) fn heard_up_to(&self, i: NodeId) -> u64 {
-        self.connections[i].nine().and_then(|nine| nine.heard.told()).unwrap_or(0)
+    /// Is this peer there, and has it said on this link where its writes begin?
+    pub(crate) fn hears(&self, node: NodeId) -> bool {
+        let told = |c: &Connection| c.nine().is_some_and(|nine| nine.heard.told().is_some());
+        self.connections.get(node).is_some_and(|c| self.state.is_connected(node) && told(c))
+    }
+
+    /// Is a write still to come here that must be there before something is read?
+    pub(crate) fn is_yet_to_come(&self, after: Option<Position>) -> bool {
+        let heard = |node| self.connections.get(node).and_then(|c| c.nine()).and_then(|nine| nine.heard.told());
+        after.is_some_and(|after| heard(after.node).unwrap_or(0) < after.at)
     }
 
     // -- beginning ---------------------------------------------------------------------------------------------------

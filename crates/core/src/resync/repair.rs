@@ -66,6 +66,12 @@ impl Resource {
     fn repair9(&mut self, i: NodeId, d: VolumeNr, peer_role: Role) {
         self.connections[i].peer_devices[d].repair.copies();
         let remote = Some(i).filter(|_| peer_role != Role::Primary);
+        let begins = if remote.is_some() { Replication::StartingSyncS } else { Replication::StartingSyncT };
+        if !self.may_copy(i, begins) {
+            let left = self.bits_left(i, d) * 4;
+            let text = format!("{left} KiB are marked as different: nothing copies them while another node is Primary");
+            return self.note(Severity::Info, Some(d), Some(i), "marked-beside-primary", text);
+        }
         let old = self.connections[i].version() < KEEPS_BITMAP;
         if old && self.connections[i].peer_devices[d].write_failed {
             let text = "a write failed that the peer may have: copying all of the volume";

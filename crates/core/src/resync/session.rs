@@ -1,6 +1,7 @@
 //! A resync or verify under way towards one peer: its blocks and how far it is.
 
 use crate::api::Segments;
+use crate::dialect9::positions::record::Position;
 use crate::dialect9::resync::pass::LastPass;
 use crate::pings::PingNr;
 use crate::resync::controller::{Controller, SourceBrake};
@@ -164,8 +165,8 @@ pub(crate) struct Ask {
     pub(super) piece: u64,
     /// What the requests are called, piece by piece.
     pub(super) names: Vec<BlockId>,
-    /// The peer's write that must be here before it is read: its position, or 0.
-    pub(super) after: u64,
+    /// The write of a peer that must be here before it is read.
+    pub(super) after: Option<Position>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,9 +1,10 @@
 //! The resync's source, and the answering side of a verify: reads and answers (spec 7.4, 9.2).
 
-use super::controller::{MAX_REQUEST, Serving, SourceBrake};
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::decide::state::Replication;
+use crate::dialect9::positions::record::Position;
+use crate::resync::controller::{MAX_REQUEST, Serving, SourceBrake};
 use crate::resync::session::{Ask, Block, Resync, Step, Want, pieces};
 use units::{Instant, NodeId, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockData, BlockRange, BlockRequest, Digest, DiskState, Packet, Role, Socket};
@@ -33,17 +34,17 @@ impl Resync {
 impl Resource {
     /// A resync request of the target, or a verify request.
     pub(crate) fn resync_requested(&mut self, i: NodeId, d: VolumeNr, block: BlockRequest, want: Want) {
-        self.resync_requested_after(i, d, block, want, 0);
+        self.resync_requested_after(i, d, block, want, None);
     }
 
-    /// The same, of what is there when this write of the peer is; 0 is now.
+    /// The same, of what is there when this write of a peer is.
     pub(crate) fn resync_requested_after(
         &mut self,
         i: NodeId,
         d: VolumeNr,
         block: BlockRequest,
         want: Want,
-        after: u64,
+        after: Option<Position>,
     ) {
         let ask = Ask { block, want, piece: block.size.0, names: vec![block.block_id], after };
         let range = ask.range();
@@ -110,8 +111,12 @@ impl Resource {
                 rs.waiting.push_front(ask);
                 break;
             }
-            let comes_early = ask.after > self.heard_up_to(i);
-            if comes_early || self.occupied(d, range) {
+            if ask.after.is_some_and(|after| !self.hears(after.node)) {
+                // Who has that write is gone: it does not come.
+                self.send_ack(i, d, Packet::RsCancel, range, self.name_of_request(i, ask.block.block_id.0));
+                continue;
+            }
+            if self.is_yet_to_come(ask.after) || self.occupied(d, range) {
                 later.push(ask);
                 continue;
             }
@@ -130,7 +135,7 @@ impl Resource {
             let (all, last) = (ask.block.size.0 + next.block.size.0, next.block.size.0);
             let fits = next.want == Want::Verify && range.start == ask.range().end && all <= MAX_REQUEST;
             // A shorter one can only be the last: the pieces are told apart by their length.
-            let busy = self.occupied(d, range) || next.after > self.heard_up_to(i);
+            let busy = self.occupied(d, range) || self.is_yet_to_come(next.after);
             if !fits || last > ask.piece || !ask.block.size.0.is_multiple_of(ask.piece) || busy {
                 break;
             }

@@ -40,7 +40,7 @@ impl Resource {
     /// A peer asks: is it heard for the first time, and nothing else under way? If not, it gets its answer.
     pub(super) fn can_take_part(&mut self, i: NodeId, volume: VolumeNr, head: wire::Transaction) -> bool {
         match &mut self.transaction {
-            None => {}
+            None if !self.called_off.contains(&head) => {}
             Some(Transaction::TwoPhase(two)) if two.is(head.tid, head.initiator) => {
                 // Over a redundant path.
                 let Part::Participant { parents, answered, .. } = &mut two.part else { return false };
@@ -54,10 +54,12 @@ impl Resource {
                 }
                 return false;
             }
-            Some(Transaction::TwoPhase(two)) if two.is_ours() && head.initiator < self.cfg.node => {
+            Some(Transaction::TwoPhase(two))
+                if two.is_ours() && head.initiator < self.cfg.node && !self.called_off.contains(&head) =>
+            {
                 self.give_up_transaction(Code::ConcurrentStateChange);
             }
-            Some(_) => {
+            _ => {
                 let reachable = with(self.neighbours9(), self.cfg.node);
                 let busy = Vote::on_change(&head, reachable.into(), WireMask::NONE, WireMask::NONE);
                 self.send_as(i, Socket::Control, volume, Packet::TwopcRetry(Box::new(busy)));
@@ -212,6 +214,9 @@ impl Resource {
         let head = decision.transaction;
         let ours = |two: &TwoPhase| two.is(head.tid, head.initiator) && !two.is_ours();
         if !self.two_phase().is_some_and(ours) {
+            if !commit {
+                self.called_off.note(&head);
+            }
             return;
         }
         // Who has asked and has lost the initiator calls it off; what that decides it says here itself.
@@ -234,6 +239,7 @@ impl Resource {
                 self.outdates_itself(&two, decision.primary_nodes.nodes());
             }
         } else {
+            self.called_off.note(&head);
             two.connects.into_iter().for_each(|i| self.forget_attempt(i));
         }
         self.forward(i, volume, decision, commit);

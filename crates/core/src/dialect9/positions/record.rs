@@ -1,7 +1,7 @@
 //! What the peers know of this node's stream of writes, and this node of theirs.
 
 use std::collections::VecDeque;
-use units::{Instant, NodeMask};
+use units::{Instant, NodeId, NodeMask};
 
 /// This node's writes, as far as peers have not been told who has them.
 #[derive(Debug, Default)]
@@ -31,6 +31,13 @@ pub(super) struct Due {
     pub(super) to: NodeMask,
     pub(super) has: NodeMask,
     pub(super) since: Instant,
+}
+
+/// A place in a node's stream of writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Position {
+    pub(crate) node: NodeId,
+    pub(crate) at: u64,
 }
 
 /// A peer's writes.
