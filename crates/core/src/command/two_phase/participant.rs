@@ -92,6 +92,8 @@ impl Resource {
             Some(None) => Answer::No,
             Some(Some(_)) if connects && self.opens_disks() => Answer::Retry,
             Some(Some(_)) if connects => Answer::Yes,
+            // Nothing is to change.
+            Some(Some(_)) if prepare.change == StateChange::default() => Answer::Yes,
             Some(Some(change)) => match self.would_be(change, Kind::WishIgnoringOutdate) {
                 Ok(_) | Err(Refusal { code: Code::NothingToDo, .. }) => Answer::Yes,
                 Err(Refusal { code: Code::InTransientState, .. }) => Answer::Retry,
