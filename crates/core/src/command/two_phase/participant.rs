@@ -240,7 +240,8 @@ impl Resource {
         self.forward(i, volume, decision, commit);
     }
 
-    /// A node that this one, which is Primary, does not reach has asked who is that: it has outdated itself now (3.2.6).
+    /// A node that this one, which is Primary, does not reach has asked who is that: it has outdated itself now
+    /// (3.2.6).
     fn outdates_itself(&mut self, two: &TwoPhase, primaries: NodeMask) {
         let initiator = two.head.initiator;
         let told = two.is_empty() && two.volume == VolumeNr::NONE && self.state.is_primary();
