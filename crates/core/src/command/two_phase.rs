@@ -303,7 +303,7 @@ impl Resource {
         }
         // Nothing else was agreed to meanwhile, but a disk or a peer may be lost.
         let judged = match &two.part {
-            Part::Initiator { origin: Origin::Connect, .. } => Ok(()),
+            Part::Initiator { origin: Origin::Connect | Origin::Settle, .. } => Ok(()),
             Part::Initiator { origin: Origin::Attach(d), .. } if self.asks_to_attach(*d) => Ok(()),
             Part::Initiator { origin: Origin::Attach(_), .. } => Err(Refusal { code: Code::IsDiskless, volume: None }),
             _ => self.would_be(&two.change(), Kind::Wish).map(drop),

@@ -95,6 +95,8 @@ impl Resource {
             Some(None) => Answer::No,
             Some(Some(_)) if connects && self.opens_disks() => Answer::Retry,
             Some(Some(_)) if connects => Answer::Yes,
+            // Nothing is to change.
+            Some(Some(_)) if prepare.change == StateChange::default() => Answer::Yes,
             Some(Some(change)) => match self.would_be(change, Kind::WishIgnoringOutdate) {
                 Ok(_) | Err(Refusal { code: Code::NothingToDo, .. }) => Answer::Yes,
                 Err(Refusal { code: Code::InTransientState, .. }) => Answer::Retry,
@@ -245,7 +247,8 @@ impl Resource {
         self.forward(i, volume, decision, commit);
     }
 
-    /// A node that this one, which is Primary, does not reach has asked who is that: it has outdated itself now (3.2.6).
+    /// A node that this one, which is Primary, does not reach has asked who is that: it has outdated itself now
+    /// (3.2.6).
     fn outdates_itself(&mut self, two: &TwoPhase, primaries: NodeMask) {
         let initiator = two.head.initiator;
         let told = two.is_empty() && two.volume == VolumeNr::NONE && self.state.is_primary();
