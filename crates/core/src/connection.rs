@@ -129,8 +129,8 @@ pub(crate) struct PeerDevice {
     pub(crate) says: Replication,
     /// This volume was Established with the peer, and that was lost or ended (9's RECONNECT).
     pub(crate) was_established: bool,
-    /// Marked is, among others, what a Primary wrote that was lost before it had said who has it (9).
-    pub(crate) lost_writes: bool,
+    /// Why what is marked stays when both are equal by their generations (9).
+    pub(crate) keeps: Keeps,
     /// The peer has said last that it has marked something for this node's copy, which is good, and since then that
     /// nothing is marked up to here (9).
     pub(crate) marked_by_peer: Option<Sector>,
@@ -186,6 +186,18 @@ pub(crate) struct PeerDevice {
     pub(crate) received_bytes: u64,
     pub(crate) pending: u32,
     pub(crate) unacked: u32,
+}
+
+/// Why what is marked between two nodes stays when both are equal by their generations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Keeps {
+    /// It does not.
+    #[default]
+    Nothing,
+    /// They are equal by what a third node is to each of them, and it is to say itself who has what.
+    Doubted,
+    /// Among it is what a Primary wrote that was lost before it had said who has it.
+    LostWrites,
 }
 
 impl PeerDevice {
@@ -304,7 +316,7 @@ impl PeerDevice {
             uuids110: None,
             says: Replication::Off,
             was_established: false,
-            lost_writes: false,
+            keeps: Keeps::Nothing,
             marked_by_peer: None,
             parted: false,
             end_unheard: true,

@@ -116,7 +116,7 @@ impl Resource {
         }
         if self.in_mesh9() && !self.grows_from_primary(i, d) {
             // The peer has heard of the size from a third node, from which it may still get what is there.
-            self.connections[i].peer_devices[d].lost_writes = true;
+            self.connections[i].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
         } else {
             self.resync_grown_area(i, d);
         }

@@ -205,7 +205,7 @@ impl Resource {
             let fresh = PeerDevice::new(pd.volume, self.starts.sequence);
             let keep = std::mem::replace(pd, fresh);
             pd.was_established = keep.was_established;
-            pd.lost_writes = keep.lost_writes;
+            pd.keeps = keep.keeps;
             pd.end_unheard = keep.end_unheard;
             pd.peer_capacity = keep.peer_capacity;
             // Blocks that are still being written for an older session keep their places.

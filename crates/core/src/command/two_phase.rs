@@ -463,7 +463,8 @@ impl Resource {
         let Some(two) = self.two_phase_mut() else { return };
         let target = two.head.target == Some(i);
         match &mut two.part {
-            Part::Initiator { .. } if two.waits_for.contains(i) || target => {
+            // What is known of a Primary that is lost since, others would believe.
+            Part::Initiator { .. } if two.waits_for.contains(i) || two.masks.primary.contains(i) || target => {
                 two.waits_for.remove(i);
                 // As long as others are there it is worth another try; a size may be changed without them, and who is
                 // to be connected has not refused.
@@ -478,7 +479,7 @@ impl Resource {
                 if parents.is_empty() {
                     return self.abandon_theirs();
                 }
-                if two.waits_for.contains(i) {
+                if two.waits_for.contains(i) || two.masks.primary.contains(i) {
                     two.waits_for.remove(i);
                     two.answer = Answer::Retry;
                     self.transaction_went_on();

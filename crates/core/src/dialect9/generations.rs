@@ -80,7 +80,7 @@ impl Resource {
         }
         let target = self.state.replication(node, d).is_target();
         let differs = target && self.current_of(node, d).is_some_and(|theirs| !theirs.same(b.md.current));
-        let marked = node != i && self.keeps_bits(node, d);
+        let marked = node != i && self.keeps_lost_writes(node, d);
         if differs || marked { uuid9::UNKNOWN } else { slot }
     }
 

@@ -549,7 +549,7 @@ impl Resource {
             for n in connected.collect::<Vec<_>>() {
                 self.send_sizes(n, d);
                 if size > own && !self.grows_from_primary(n, d) {
-                    self.connections[n].peer_devices[d].lost_writes = true;
+                    self.connections[n].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
                 }
             }
         }
@@ -612,11 +612,12 @@ impl Resource {
         let (Some((sent, disk)), Some(theirs)) = (&part.sent, &part.uuids) else { return };
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
         let failed = self.connections[i].peer_devices[d].write_failed;
-        let (slot, unreconciled) = (self.slot(i, d).filter(|_| !failed), self.keeps_bits(i, d));
-        let Some(b) = &mut self.devices[d].backing else { return };
-        if !good || outcome.replication != Replication::Established || unreconciled {
+        let equal = good && outcome.replication == Replication::Established;
+        if !equal || self.keeps_bits(i, d) {
             return;
         }
+        let slot = self.slot(i, d).filter(|_| !failed);
+        let Some(b) = &mut self.devices[d].backing else { return };
         if let Some(slot) = slot.filter(|slot| b.bitmaps[*slot].count() > 0) {
             b.fill(slot, false);
             self.write_bitmap(d);

@@ -9,10 +9,11 @@ pub(crate) mod unsettled;
 use crate::Resource;
 use crate::api::{ConnectionState, Segments, Severity};
 use crate::config::Protocol;
-use crate::connection::Connection;
-use crate::decide::state::{Replication, State};
+use crate::connection::{Connection, Keeps};
+use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, Reason, Role};
 use crate::dialect9::mesh::unsettled::{InLog, LostPrimary, Unsettled};
+use crate::dialect9::resync::pass::FLUSHES;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{BlockRange, Dagtag, Features, Packet, PeerDagtag, Socket, UuidFlags, Uuids110};
 
@@ -174,8 +175,9 @@ impl Resource {
                     continue;
                 }
                 match (self.has_this_generation(i, d), self.share_primary(i, d)) {
+                    (true, true) if !self.is_heard_out(i) && self.keeps_bits(i, d) => {}
                     (true, true) => self.count_as_equal(i, d),
-                    (true, false) => self.connections[i].peer_devices[d].lost_writes = true,
+                    (true, false) => self.connections[i].peer_devices[d].keeps = Keeps::LostWrites,
                     (false, false) if self.has_told_of_data(i, d) => self.connections[i].peer_devices[d].parted = true,
                     (false, _) => {}
                 }
@@ -190,6 +192,13 @@ impl Resource {
         let seen =
             told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map_or(NodeMask::default(), |u| u.nodes.nodes());
         self.state.is_primary() || sight.contains(i) || !sight.and(seen).is_empty()
+    }
+
+    /// Has a target that ends its resync waited until the peer had heard from their Primary who has what? Then the peer
+    /// means the same process as this node.
+    fn is_heard_out(&self, i: NodeId) -> bool {
+        let asked = |n: NodeId| n == self.cfg.node || self.connections[n].version() >= FLUSHES;
+        asked(i) && self.primaries_in_sight().into_iter().all(asked)
     }
 
     pub(super) fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
@@ -209,7 +218,7 @@ impl Resource {
             b.fill(slot, false);
             self.write_bitmap(d);
         }
-        self.connections[i].peer_devices[d].lost_writes = false;
+        self.connections[i].peer_devices[d].keeps = Keeps::Nothing;
         self.retire_slot(i, d);
         self.mark_unlogged(i);
     }
@@ -226,10 +235,19 @@ impl Resource {
         nodes
     }
 
-    /// The bits of a pair that becomes equal by its generations are kept, if there are any, where a lost Primary's
-    /// writes are among them.
-    pub(super) fn keeps_bits(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.connections[i].peer_devices[d].lost_writes && self.bits_left(i, d) > 0
+    /// Are bits kept for a lost Primary's writes among them?
+    pub(super) fn keeps_lost_writes(&self, i: NodeId, d: VolumeNr) -> bool {
+        self.connections[i].peer_devices[d].keeps == Keeps::LostWrites && self.bits_left(i, d) > 0
+    }
+
+    /// Two of several are equal by what a third node is to each of them, or says, and this one has marked something for
+    /// the peer: that stays. The Primary that both see may be a process that followed on the one that the peer means,
+    /// whose death the peer has not noticed. The Primary says itself who has what, or the two compare when it is gone.
+    pub(super) fn keeps_bits(&mut self, i: NodeId, d: VolumeNr) -> bool {
+        let keeps = self.in_mesh9() && self.bits_left(i, d) > 0;
+        let why = &mut self.connections[i].peer_devices[d].keeps;
+        *why = if keeps { Keeps::Doubted.max(*why) } else { *why };
+        keeps
     }
 
     // -- who may bring whom up to date -------------------------------------------------------------------------------
@@ -322,7 +340,7 @@ impl Resource {
             for write in &left {
                 self.mark_out_of_sync(other, write.volume, write.range);
                 self.tell_target(other, write);
-                self.connections[other].peer_devices[write.volume].lost_writes = true;
+                self.connections[other].peer_devices[write.volume].keeps = Keeps::LostWrites;
             }
         }
         for write in left.iter().filter(|write| write.log == InLog::Held) {
@@ -335,7 +353,8 @@ impl Resource {
         let pd = &self.connections[i].peer_devices[d];
         let told = pd.uuids110.as_ref().is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
         let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == DiskState::UpToDate;
-        let differ = pd.lost_writes && self.bits_left(i, d) > 0 || pd.parted && !self.has_this_generation(i, d);
+        let differ =
+            pd.keeps > Keeps::Nothing && self.bits_left(i, d) > 0 || pd.parted && !self.has_this_generation(i, d);
         differ
             && told
             && good
@@ -388,7 +407,7 @@ impl Resource {
 
     /// Are all peers there that have, or may have, data?
     pub(crate) fn all_together(&self, d: VolumeNr) -> bool {
-        let there = |(i, pair): (NodeId, &crate::decide::state::PairState)| {
+        let there = |(i, pair): (NodeId, &PairState)| {
             self.slot(i, d).is_none()
                 || pair.replication >= Replication::Established && pair.disk >= DiskState::Inconsistent
         };
@@ -399,17 +418,21 @@ impl Resource {
     /// protocol C a write is complete when all have it that were there.
     pub(crate) fn has_writes_for_others(&self, d: VolumeNr) -> bool {
         let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
-        let good = |(i, pair): (NodeId, &crate::decide::state::PairState)| {
+        let good = |(i, pair): (NodeId, &PairState)| {
             self.slot(i, d).is_none() || self.state.is_connected(i) && pair.disk == DiskState::UpToDate
         };
         early && self.in_mesh9() && !self.state.pairs(d).all(good)
     }
 
     /// Has a target got what its source, which has crashed as Primary, has completed, and what others may lack? It is
-    /// the source of those, too, as the mark travels with the data.
+    /// the source of those, too, as the mark travels with the data. Nor does one that has crashed so itself forget that
+    /// by what it gets from a survivor: that is what is left of what it has completed, and who was away lacks it still.
+    /// A Primary goes on with what it has.
     pub(super) fn has_got_from_crashed(&self, i: NodeId, d: VolumeNr) -> bool {
         let told = self.connections[i].peer_devices[d].uuids110.as_ref();
-        told.is_some_and(|u| u.flags.contains(UuidFlags::CRASHED_PRIMARY)) && self.has_writes_for_others(d)
+        let source = told.is_some_and(|u| u.flags.contains(UuidFlags::CRASHED_PRIMARY));
+        let own = self.devices[d].crashed_primary && self.state.peers[i].role() != Role::Primary;
+        (source || own) && self.has_writes_for_others(d)
     }
 
     /// A generation has begun: who has no part in it is known by that, not by whose Primary has crashed.
@@ -419,10 +442,15 @@ impl Resource {
         }
     }
 
-    /// Who has crashed as Primary, and knows by now that others have gone on, is the source of nobody for that.
+    /// Who has crashed as Primary, and knows by now that others have gone on, is the source of nobody for that. Not who
+    /// is about to get what a survivor of its generation has.
     pub(super) fn follow_outdated(&mut self, old: &State) {
         for d in self.devices.ids().filter(|_| self.in_mesh9()).collect::<Vec<_>>() {
-            if old.disk(d) > DiskState::Outdated && self.state.disk(d) == DiskState::Outdated {
+            let from_survivor = |(i, p): (NodeId, &PairState)| {
+                p.replication == Replication::WFBitMapT && self.has_this_generation(i, d)
+            };
+            let gets = self.state.pairs(d).any(from_survivor);
+            if old.disk(d) > DiskState::Outdated && self.state.disk(d) == DiskState::Outdated && !gets {
                 self.devices[d].crashed_primary = false;
             }
         }

@@ -6,7 +6,7 @@ pub(crate) mod pass;
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments};
-use crate::connection::Connection;
+use crate::connection::{Connection, Keeps};
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, uuid9};
@@ -408,7 +408,7 @@ impl Resource {
         }
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
-            self.connections[i].peer_devices[d].lost_writes = false;
+            self.connections[i].peer_devices[d].keeps = Keeps::Nothing;
             self.has_survivors_writes(i);
             // What it has written itself is what its source has of it.
             self.devices[d].crashed_primary = self.has_got_from_crashed(i, d);
@@ -495,7 +495,9 @@ impl Resource {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
             return self.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
         }
-        self.connections[i].peer_devices[d].lost_writes &= left > 0;
+        if left == 0 {
+            self.connections[i].peer_devices[d].keeps = Keeps::Nothing;
+        }
         self.report_end(i, d, failed);
         self.happened(target_rests(i, d, theirs));
     }
@@ -533,7 +535,11 @@ impl Resource {
             let owner = self.slot_owner(n, d);
             let counts = self.devices[d].backing.as_ref().is_some_and(|b| !b.md.peers[owner].bitmap_uuid.is_none());
             if counts && self.state.replication(n, d) <= Replication::Established {
-                self.count_as_equal(n, d);
+                // It did not know of what a Primary has written since, which may be marked here.
+                match self.keeps_bits(n, d) {
+                    true => drop(self.retire_slot(n, d)),
+                    false => self.count_as_equal(n, d),
+                }
                 retired = true;
             }
         }

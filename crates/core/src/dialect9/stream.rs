@@ -80,6 +80,10 @@ impl Resource {
             let text = format!("a resync cannot begin: {}", refusal.code);
             return self.give_up(i, "resync-refused", text);
         }
+        if self.in_mesh9() && self.state.replication(i, d) > Replication::Established {
+            // It may be the target of a third node by now, and not have said so.
+            self.awaits_bitmap(i);
+        }
         let (_, said) = dialect84::connection_and_replication(theirs.conn);
         let attaches = theirs.disk == DiskState::Negotiating;
         if self.state.replication(i, d) > Replication::Established && said <= Replication::Established && !attaches {

@@ -230,7 +230,7 @@ impl Resource {
             }
             self.clear_out_of_sync(i, d, grown);
         } else if by.children.contains(i) {
-            self.connections[i].peer_devices[d].lost_writes = true;
+            self.connections[i].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
         }
         None
     }
