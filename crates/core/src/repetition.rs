@@ -4,7 +4,7 @@
 use crate::Resource;
 use crate::request::{NewWrite, Request};
 use crate::rows::hit;
-use units::{Instant, NodeId, SectorRange, VolumeNr};
+use units::{Instant, NodeId, SectorRange, VolumeNr, is_after};
 
 /// Blocks that one copy may have of a write that is done again, and another one may lack. From its first end to that of
 /// its repetition it keeps the activity-log extents, so that a crash leaves them marked. When the link or the disk goes
@@ -88,7 +88,7 @@ impl Resource {
     pub(crate) fn is_to_come(&self, d: VolumeNr, write: &NewWrite) -> bool {
         let Some(Behind::Writes { peer, count }) = self.is_behind(d, write) else { return false };
         let pd = self.connections.get(peer).and_then(|c| c.peer_devices.get(d));
-        let to_come = pd.is_some_and(|pd| (count.wrapping_sub(pd.peer_writes) as i32) > 0);
+        let to_come = pd.is_some_and(|pd| is_after(count, pd.peer_writes));
         if to_come {
             hit("conflicts", || "waits: what it gave way to".to_owned());
         }

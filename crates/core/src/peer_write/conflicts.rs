@@ -7,7 +7,7 @@ use crate::Resource;
 use crate::connection::Connection;
 use crate::request::{Local, Request, Write};
 use crate::rows::hit;
-use units::{NodeId, SectorRange, VolumeNr};
+use units::{NodeId, SectorRange, VolumeNr, is_after};
 use wire::{BlockAck, DpFlags, Packet};
 
 impl Resource {
@@ -29,7 +29,7 @@ impl Resource {
 
     fn lacks_number_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> bool {
         let seen = self.connections[i].peer_devices[d].peer_seq;
-        (seq.wrapping_sub(1).wrapping_sub(seen) as i32) > 0
+        is_after(seq.wrapping_sub(1), seen)
     }
 
     /// Two Primaries, and this node resolves conflicts.
