@@ -34,7 +34,6 @@ pub(crate) struct Connection {
 
     // Sending (spec 1.6).
     pub(crate) log: TransferLog,
-    pub(crate) established_at: Instant,
     /// Unanswered requests were last looked at.
     pub(crate) overdue_checked: Instant,
 
@@ -225,7 +224,6 @@ impl Connection {
             peer_csums: wire::AlgName::NONE,
             peer_verify: wire::AlgName::NONE,
             log: TransferLog::default(),
-            established_at: Instant(0),
             overdue_checked: Instant(0),
             held: DataQueue::default(),
             working: 0,

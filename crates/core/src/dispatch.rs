@@ -7,7 +7,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::housekeeping::chores::is_routine;
 use crate::resync::session::{Answer, Want};
 use crate::rows::hit;
-use units::{NodeId, VolumeNr};
+use units::{NodeId, VolumeNr, is_after};
 use wire::{BlockAck, BlockId, DagtagRequest, Packet, Socket, VerifyReply, VerifyResult, VerifyResultId};
 
 impl Resource {
@@ -210,7 +210,7 @@ impl Resource {
     /// Remembers the highest sequence number of the peer (`docs/spec/wire-protocol.md` 3.3).
     pub(crate) fn saw_seq(&mut self, i: NodeId, d: VolumeNr, seq: u32) {
         let pd = &mut self.connections[i].peer_devices[d];
-        if (seq.wrapping_sub(pd.peer_seq) as i32) > 0 {
+        if is_after(seq, pd.peer_seq) {
             pd.peer_seq = seq;
         }
     }

@@ -7,7 +7,7 @@ use crate::merging::Waiting;
 use crate::op::Op;
 use crate::request::under_way::{Flush, Request};
 use crate::request::write::Owner;
-use units::{ByteLen, Instant, NodeId, Sector, VolumeNr};
+use units::{ByteLen, Instant, NodeId, Sector, VolumeNr, is_after};
 use wire::DiskState;
 
 impl Resource {
@@ -65,7 +65,7 @@ impl Resource {
         for key in self.flushes.clone() {
             let Some(Request::Flush(f)) = self.requests.get_mut(key) else { continue };
             let before = f.waiting.len();
-            f.waiting.retain(|&(c, e)| c != i || epoch.is_some_and(|done| (e.wrapping_sub(done) as i32) > 0));
+            f.waiting.retain(|&(c, e)| c != i || epoch.is_some_and(|done| is_after(e, done)));
             if f.waiting.len() != before && epoch.is_some() {
                 f.covered = true;
             }

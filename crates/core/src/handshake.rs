@@ -426,9 +426,6 @@ impl Resource {
             let text = format!("the peer's state is not acceptable: {code}");
             return self.give_up(i, "peer-state-refused", text);
         }
-        if first {
-            self.connections[i].established_at = self.now;
-        }
         if first && self.devices.ids().all(|d| self.state.replicates(i, d)) {
             self.connections[i].discard_my_data = false;
             self.connections[i].survivor_insists = false;

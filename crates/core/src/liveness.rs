@@ -386,10 +386,6 @@ impl Resource {
         let running = self.connections[i].link.as_ref().is_some_and(|link| link.phase == Phase::Running);
         let Some(limit) = self.patience(i).filter(|_| running) else { return };
         let now = self.now;
-        let c = &self.connections[i];
-        if now < c.established_at + limit {
-            return;
-        }
         self.connections[i].overdue_checked = now;
         let c = &self.connections[i];
         let write_overdue = self.oldest_pending(i).is_some_and(|at| now >= at + limit);
@@ -426,14 +422,13 @@ impl Resource {
         let (limit, oldest) = self.patience(i).zip(c.log.oldest_since())?;
         // The front may be one that nobody waits for any more: not twice at once.
         let again = c.overdue_checked + Duration(limit.0 / 2);
-        Some((oldest + limit).max(c.established_at + limit).max(again))
+        Some((oldest + limit).max(again))
     }
 
     /// When a request of a resync is too old.
     pub(crate) fn resync_overdue(&self, i: NodeId) -> Option<Instant> {
-        let c = &self.connections[i];
-        let limit = self.patience(i).filter(|_| c.link.is_some())?;
-        self.resync_deadline(i, limit).map(|at| at.max(c.established_at + limit))
+        let limit = self.patience(i).filter(|_| self.connections[i].link.is_some())?;
+        self.resync_deadline(i, limit)
     }
 }
 

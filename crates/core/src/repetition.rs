@@ -8,7 +8,7 @@ use crate::repetition::place::{Behind, Repetition};
 use crate::request::under_way::Request;
 use crate::request::write::NewWrite;
 use crate::rows::hit;
-use units::{Instant, NodeId, SectorRange, VolumeNr};
+use units::{Instant, NodeId, SectorRange, VolumeNr, is_after};
 
 impl Resource {
     /// A write that is done once more: from the top, behind that which it gave way to.
@@ -58,7 +58,7 @@ impl Resource {
     pub(crate) fn is_to_come(&self, d: VolumeNr, write: &NewWrite) -> bool {
         let Some(Behind::Writes { peer, count }) = self.is_behind(d, write) else { return false };
         let pd = self.connections.get(peer).and_then(|c| c.peer_devices.get(d));
-        let to_come = pd.is_some_and(|pd| (count.wrapping_sub(pd.peer_writes) as i32) > 0);
+        let to_come = pd.is_some_and(|pd| is_after(count, pd.peer_writes));
         if to_come {
             hit("conflicts", || "waits: what it gave way to".to_owned());
         }

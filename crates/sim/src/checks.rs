@@ -4,6 +4,7 @@ use crate::apps::is_write;
 use crate::cluster::{Cluster, Node, Volume};
 use crate::extras::outside;
 use crate::net::Wish;
+use crate::on_disk::{self, extents_of};
 use crate::oracle::Moment;
 use crate::payload::{Owner, Payload};
 use crate::plan::{node_id, volume_nr};
@@ -41,13 +42,12 @@ impl Cluster {
     /// An application's write goes to the disk: its extents must be in the activity log there
     /// (`docs/spec/on-disk-format.md` 3.7, I1).
     pub(crate) fn check_activity_log(&mut self, n: usize, v: usize, range: SectorRange) -> Result<(), String> {
-        if self.superblock(n, v)?.flags.contains(meta::DeviceFlags::AL_DISABLED) {
+        if self.superblock(n, v)?.has(on_disk::UNLOGGED) {
             // It says that a crash asks for a full resync.
             return Ok(());
         }
         let hot = self.hot_extents(n, v)?;
-        let extents = meta::ExtentRange::of(range).ok_or("an empty write")?;
-        match extents.iter().find(|e| !hot.contains(e)) {
+        match extents_of(range).find(|extent| !hot.contains(extent)) {
             Some(e) => Err(format!("write to {range:?} of volume {v}, but extent {e} is not in the activity log")),
             None => Ok(()),
         }

@@ -20,6 +20,8 @@ pub(crate) struct Epochs {
     confirmed: u64,
     /// Writes that no barrier acknowledgement has confirmed.
     open: VecDeque<Open>,
+    /// Writes of the present epoch.
+    in_epoch: u32,
     /// When the first write of the present epoch was completed to its application.
     completed: Option<Moment>,
     /// Writes that were completed to their applications and that no barrier acknowledgement has confirmed.
@@ -202,6 +204,7 @@ impl Cluster {
             Packet::Barrier(_) => {
                 let epochs = self.nodes[n].epochs[peer].sent(connection);
                 epochs.sent += 1;
+                epochs.in_epoch = 0;
                 epochs.completed = None;
                 return Ok(());
             }
@@ -226,7 +229,12 @@ impl Cluster {
         };
         let Some(range) = range.filter(|r| !r.is_empty()) else { return Ok(()) };
         let content = if self.setup.extras.two_primaries { payload.clone() } else { Payload::default() };
+        let most = self.setup.max_epoch_size;
         let epochs = self.nodes[n].epochs[peer].sent(connection);
+        epochs.in_epoch += 1;
+        if epochs.in_epoch > most {
+            return Err(format!("an epoch of {} writes; max-epoch-size is {most}", epochs.in_epoch));
+        }
         epochs.open.push_back(Open { epoch: epochs.sent, volume: v, range, block_id, content });
         let Some(completed) = epochs.completed else { return Ok(()) };
         let later = |r: &crate::cluster::Request| {

@@ -1,12 +1,10 @@
 //! What must be on a disk before something else goes there (`docs/spec/on-disk-format.md` 2.8, 2.9, 3.7, 4.3).
 
-use crate::cluster::{Cluster, Volume};
+use crate::cluster::{Cluster, Flight, Volume, Work};
 use crate::disk::Disk;
+use crate::on_disk::{self, Superblock, bits_of, superblock_at};
 use crate::plan::{node_id, others, volume_nr};
 use crate::ranges::sectors;
-use meta::activity_log::replay::replay;
-
-use meta::{BLOCK_LEN, BitmapArea, DeviceFlags, PeerRecord, Superblock, Version};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use units::{BitSet, Generation, SectorRange};
@@ -15,6 +13,8 @@ use wire::DiskState;
 
 /// Sectors of an activity-log extent: 4 MiB.
 const EXTENT: u64 = 1 << 13;
+/// Bytes of a superblock.
+const BLOCK: u64 = 4096;
 
 /// What was read from a disk's metadata and is still there.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Known {
     /// [`Disk::meta_writes`](crate::disk::Disk::meta_writes) when it was read.
     as_of: u64,
     superblock: Option<Rc<Superblock>>,
-    hot: Option<Rc<BTreeSet<u32>>>,
+    hot: Option<Rc<BTreeSet<u64>>>,
 }
 
 impl Volume {
@@ -39,27 +39,26 @@ impl Volume {
 impl Cluster {
     /// The superblock as reads of the disk return it.
     pub(crate) fn superblock(&mut self, n: usize, v: usize) -> Result<Rc<Superblock>, String> {
-        let at = self.setup.volumes[v].layout(n).superblock_at().0;
+        let setup = &self.setup.volumes[v];
+        let at = superblock_at((!setup.external).then_some(setup.sectors[n] * 512));
         let (disk, known) = self.nodes[n].volumes[v].metadata();
         let superblock = known.superblock.take().map(Ok).unwrap_or_else(|| {
-            let bytes = disk.read_meta(at, BLOCK_LEN as u64).ok_or("there is no superblock")?;
-            let parsed = Superblock::parse(bytes.first_chunk().ok_or("half a superblock")?);
-            parsed.map(Rc::new).map_err(|e| format!("superblock: {e}"))
+            let bytes = disk.read_meta(at, BLOCK).ok_or("there is no superblock")?;
+            Superblock::read(at, &bytes).map(Rc::new)
         });
         known.superblock = superblock.clone().ok();
         superblock
     }
 
     /// The extents in the activity log as reads of the disk return it.
-    pub(crate) fn hot_extents(&mut self, n: usize, v: usize) -> Result<Rc<BTreeSet<u32>>, String> {
-        let layout = self.setup.volumes[v].layout(n);
-        let shape = layout.geometry().al();
-        let format = self.superblock(n, v)?.format;
+    pub(crate) fn hot_extents(&mut self, n: usize, v: usize) -> Result<Rc<BTreeSet<u64>>, String> {
+        let superblock = self.superblock(n, v)?;
         let (disk, known) = self.nodes[n].volumes[v].metadata();
         let hot = known.hot.take().map(Ok).unwrap_or_else(|| {
-            let ring = disk.read_meta(layout.al_at().0, shape.bytes().0).expect("the ring is in the metadata");
-            let replayed = replay(&ring, shape, format, 67).map(|r| Rc::new(r.hot));
-            replayed.map_err(|e| format!("the activity log cannot be replayed: {e:?}"))
+            let log = superblock.log();
+            let ring = disk.read_meta(log.start, log.end - log.start).expect("the ring is in the metadata");
+            let hot = superblock.hot(&ring).map(Rc::new);
+            hot.map_err(|e| format!("the activity log cannot be replayed: {e}"))
         });
         known.hot = hot.clone().ok();
         hot
@@ -76,7 +75,7 @@ impl Cluster {
                 return Err(format!("a write of generation {current}, but the disk says {}", superblock.current));
             }
         }
-        if !superblock.flags.contains(DeviceFlags::PRIMARY_IND) {
+        if !superblock.has(on_disk::PRIMARY) {
             return Err("a write of a Primary, but its disk does not say that it is one".to_owned());
         }
         Ok(())
@@ -90,7 +89,7 @@ impl Cluster {
         v: usize,
         sync: Generation,
     ) -> Result<(), String> {
-        let stored = peer_record(&*self.superblock(n, v)?, peer).bitmap_uuid;
+        let stored = self.superblock(n, v)?.counts_from(node_id(peer).index());
         if stored.same(sync) { Ok(()) } else { Err(format!("P_SYNC_UUID {sync}, but the disk says {stored}")) }
     }
 
@@ -115,19 +114,42 @@ impl Cluster {
         at: u64,
         bytes: &[u8],
     ) -> Result<(), String> {
-        let layout = self.setup.volumes[v].layout(n);
-        let shape = layout.geometry().al();
-        let Some(from) = at.checked_sub(layout.al_at().0).filter(|from| *from < shape.bytes().0) else { return Ok(()) };
+        let superblock = self.superblock(n, v)?;
+        let log = superblock.log();
+        if !log.contains(&at) {
+            return Ok(());
+        }
+        if on_disk::is_transaction(bytes) && !superblock.in_use {
+            return Err("a transaction of the activity log, but the superblock does not say \"in use\"".to_owned());
+        }
         let before = self.hot_extents(n, v).unwrap_or_default();
-        let format = self.superblock(n, v)?.format;
         let disk = self.nodes[n].volumes[v].meta_disk();
-        let mut ring = disk.read_meta(layout.al_at().0, shape.bytes().0).expect("the ring is in the metadata");
-        ring[from as usize..from as usize + bytes.len()].copy_from_slice(bytes);
-        let after = replay(&ring, shape, format, 67).map(|r| r.hot).unwrap_or_default();
-        let forgotten: BTreeSet<u32> = before.difference(&after).copied().collect();
+        let mut ring = disk.read_meta(log.start, log.end - log.start).expect("the ring is in the metadata");
+        let from = (at - log.start) as usize;
+        ring[from..from + bytes.len()].copy_from_slice(bytes);
+        let after = superblock.hot(&ring).unwrap_or_default();
+        let forgotten: BTreeSet<u64> = before.difference(&after).copied().collect();
         let peers = self.peers(n);
         let mut all = forgotten.into_iter().flat_map(|extent| peers.clone().map(move |peer| (extent, peer)));
-        all.try_for_each(|(extent, peer)| self.check_forgotten((n, peer), v, core, extent))
+        all.try_for_each(|(extent, peer)| {
+            self.check_not_being_written(n, v, &superblock.bitmap_of(extent))?;
+            self.check_forgotten((n, peer), v, core, extent)
+        })
+    }
+
+    /// Nothing of these bytes of the metadata may be on its way to the disk: a loss of power may leave the older ones.
+    fn check_not_being_written(&self, n: usize, v: usize, place: &std::ops::Range<u64>) -> Result<(), String> {
+        let mut flights = self.nodes[n].flights.values().filter(|flight| flight.volume == v && !flight.orphan);
+        let touches = |flight: &Flight| match &flight.work {
+            Work::MetaWrite { at, bytes, .. } => *at < place.end && place.start < at + bytes.len() as u64,
+            _ => false,
+        };
+        match flights.find(|flight| touches(flight)) {
+            Some(_) => {
+                Err(format!("an extent leaves the activity log while its bits, at {place:?}, are being written"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn check_forgotten(
@@ -135,54 +157,48 @@ impl Cluster {
         (n, peer): (usize, usize),
         v: usize,
         core: &Resource,
-        extent: u32,
+        extent: u64,
     ) -> Result<(), String> {
-        let start = u64::from(extent) * EXTENT;
+        let start = extent * EXTENT;
         let range = sectors(start, start + EXTENT);
         // What was sent while there was no disk here is not on the one that is being attached.
         let attaching = core.state_word(volume_nr(v)).is_some_and(|w| w.disk == DiskState::Attaching);
         let unconfirmed = if attaching { Vec::new() } else { self.unconfirmed(n, peer, v, range) };
-        let size = self.superblock(n, v)?.effective_size;
+        let superblock = self.superblock(n, v)?;
+        let size = superblock.size;
         let known = self.nodes[n].volumes[v].size;
-        if known != 0 && known != size.0 {
+        if known != 0 && known != size {
             // It is just being resized.
             return Ok(());
         }
-        let in_memory = core.known_different(volume_nr(v), node_id(peer), sectors(start, range.end.0.min(size.0)));
-        let (area, bits) = self.bitmap_on_disk((n, peer), v, extent)?;
-        let on_disk = area.extent_bits(extent).filter(|bit| bits.contains(*bit)).count() as u64;
+        let in_memory = core.known_different(volume_nr(v), node_id(peer), sectors(start, range.end.0.min(size)));
+        let marks = self.bitmap_on_disk((n, peer), v, extent)?;
+        let on_disk = marks.count();
         if on_disk < in_memory {
             return Err(format!(
                 "extent {extent} leaves the activity log with {in_memory} blocks marked, of which {on_disk} on the disk"
             ));
         }
-        let marked = |r: &SectorRange| area.touched(*r).all(|bit| bits.contains(bit) || bit >= area.bits());
+        let first = start / 8;
+        let here = superblock.bits_in(extent);
+        let marked = |r: &SectorRange| {
+            let bits = bits_of(*r);
+            let within = bits.start.max(first) - first..bits.end.saturating_sub(first).min(here);
+            { within }.all(|bit| marks.contains(bit))
+        };
         match unconfirmed.into_iter().find(|r| !marked(r)) {
             Some(r) => Err(format!("{r:?} leaves the activity log before the peer has confirmed the write there")),
             None => Ok(()),
         }
     }
 
-    /// What the bitmap on the disk that is about this peer says of an extent.
-    fn bitmap_on_disk(
-        &mut self,
-        (n, peer): (usize, usize),
-        v: usize,
-        extent: u32,
-    ) -> Result<(BitmapArea, BitSet), String> {
+    /// What the bitmap on the disk that is about this peer says of an extent: bits from its first one on.
+    fn bitmap_on_disk(&mut self, (n, peer): (usize, usize), v: usize, extent: u64) -> Result<BitSet, String> {
         let superblock = self.superblock(n, v)?;
-        let layout = self.setup.volumes[v].layout(n);
-        let area = BitmapArea::new(superblock.geometry, superblock.effective_size);
-        let bits = area.extent_bits(extent);
-        let mut slots: Vec<BitSet> = (0..area.slots()).map(|_| BitSet::new(area.bits())).collect();
+        let place = superblock.bitmap_of(extent);
         let disk = self.nodes[n].volumes[v].meta_disk();
-        for page in area.pages_of(bits) {
-            let at = layout.bitmap_page_at(page).0;
-            let bytes = disk.read_meta(at, BLOCK_LEN as u64).expect("the bitmap is in the metadata");
-            area.load(page, bytes.first_chunk().expect("a page"), &mut slots);
-        }
-        let slot = peer_record(&superblock, peer).slot.map_or(0, usize::from);
-        Ok((area, slots.swap_remove(slot)))
+        let bytes = disk.read_meta(place.start, place.end - place.start).ok_or("an extent beyond the bitmap")?;
+        Ok(superblock.marked(node_id(peer).index(), extent, &bytes))
     }
 
     /// All is well and quiet: all disks say so (S2 and S12 of `docs/spec/connection-and-state.md` B.1).
@@ -197,14 +213,6 @@ impl Cluster {
     }
 }
 
-/// What the superblock of a node says of another one.
-fn peer_record(superblock: &Superblock, peer: usize) -> &PeerRecord {
-    match superblock.version() {
-        Version::V08 => superblock.v08_peer(),
-        Version::V09 => &superblock.peers[node_id(peer).index()],
-    }
-}
-
 /// Is this what the metadata of equal copies look like?
 fn agree(superblocks: &[Rc<Superblock>]) -> Result<(), String> {
     let generations: Vec<_> = superblocks.iter().map(|s| s.current).collect();
@@ -212,11 +220,10 @@ fn agree(superblocks: &[Rc<Superblock>]) -> Result<(), String> {
         return Err(format!("their generations are {} and {other}", generations[0]));
     }
     for (n, s) in superblocks.iter().enumerate() {
-        let good = DeviceFlags::CONSISTENT | DeviceFlags::WAS_UP_TO_DATE;
-        if !s.flags.contains(good) || s.flags.contains(DeviceFlags::CRASHED_PRIMARY) {
-            return Err(format!("a superblock has the flags {:?}", s.flags));
+        if !s.has(on_disk::CONSISTENT | on_disk::WAS_UP_TO_DATE) || s.has(on_disk::CRASHED_PRIMARY) {
+            return Err(format!("a superblock has the flags {:#x}", s.flags));
         }
-        let counting = others(n, superblocks.len()).map(|peer| peer_record(s, peer).bitmap_uuid);
+        let counting = others(n, superblocks.len()).map(|peer| s.counts_from(node_id(peer).index()));
         if let Some(from) = counting.into_iter().find(|uuid| !uuid.is_none()) {
             return Err(format!("a bitmap counts from {from}"));
         }

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, Event, Flight, Input, Work};
 use crate::net::Wish;
+use crate::packets::check_packet;
 use crate::payload::{ContentId, Owner, Payload};
 use crate::plan::node_id;
 use units::{Duration, SectorRange};
@@ -166,6 +167,7 @@ impl Cluster {
         match effect {
             Effect::Send { peer, stream, volume, packet, payload } => {
                 let content = node.buffers.content(&payload)?;
+                check_packet(&packet)?;
                 self.note_progress(&packet, content.sectors());
                 self.send(n, peer.index(), stream, volume, packet, content)?;
             }

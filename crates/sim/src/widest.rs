@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, configuration};
 use crate::drawn::NodeOptions;
 use crate::further;
 use crate::plan::{Setup, Step, pick, volume_nr};
-use meta::{DeviceFlags, apply_al};
+use meta::{DeviceFlags, Superblock, apply_al};
 use units::{ByteLen, Duration, Instant, Rng, Sector};
 use urbd_core::{Command, Protocol};
 
@@ -128,12 +128,11 @@ impl Cluster {
     pub(crate) fn apply_al(&mut self, n: usize) {
         for v in 0..self.setup.volumes.len() {
             let layout = self.setup.volumes[v].layout(n);
-            let Ok(superblock) = self.superblock(n, v) else { continue };
-            if superblock.flags.contains(DeviceFlags::AL_DISABLED) {
-                continue;
-            }
-            let found = meta::Found { superblock: (*superblock).clone(), layout, truncated_from: None };
             let disk = self.nodes[n].volumes[v].meta_disk();
+            let bytes = disk.read_meta(layout.superblock_at().0, meta::BLOCK_LEN as u64);
+            let parsed = bytes.and_then(|bytes| Superblock::parse(bytes.first_chunk()?).ok());
+            let Some(superblock) = parsed.filter(|s| !s.flags.contains(DeviceFlags::AL_DISABLED)) else { continue };
+            let found = meta::Found { superblock, layout, truncated_from: None };
             let ring = disk.read_meta(layout.al_at().0, layout.geometry().al().bytes().0);
             let Some(Ok(plan)) = ring.map(|ring| apply_al::decide(&found, &ring)) else { continue };
             let mut steps = Vec::new();

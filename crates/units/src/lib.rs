@@ -14,6 +14,7 @@ mod histogram;
 mod ids;
 mod intervals;
 mod rng;
+mod serial;
 mod size;
 mod time;
 
@@ -22,5 +23,6 @@ pub use histogram::Histogram;
 pub use ids::{Generation, NodeId, NodeMask, VolumeNr};
 pub use intervals::IntervalSet;
 pub use rng::Rng;
+pub use serial::is_after;
 pub use size::{ByteLen, SECTOR_SIZE, Sector, SectorRange};
 pub use time::{Duration, Instant};

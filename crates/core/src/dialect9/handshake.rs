@@ -517,9 +517,8 @@ impl Resource {
             change.push(Set::PausedByPeer(i, d, outcome.paused));
             change.push(Set::Replication(i, d, outcome.replication));
         }
-        let now = self.now;
         let c = &mut self.connections[i];
-        (c.discard_my_data, c.survivor_insists, c.established_at) = (false, false, now);
+        (c.discard_my_data, c.survivor_insists) = (false, false);
         c.peer_devices.values_mut().for_each(|pd| {
             (pd.compared, pd.says, pd.marked_by_peer) = (true, Replication::Off, None);
         });

@@ -8,7 +8,7 @@ use crate::peer_write::write::PeerAction;
 use crate::request::under_way::Request;
 use crate::request::write::{Local, Write};
 use crate::rows::hit;
-use units::{NodeId, SectorRange, VolumeNr};
+use units::{NodeId, SectorRange, VolumeNr, is_after};
 use wire::{BlockAck, DpFlags, Packet};
 
 impl Resource {
@@ -30,7 +30,7 @@ impl Resource {
 
     fn lacks_number_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> bool {
         let seen = self.connections[i].peer_devices[d].peer_seq;
-        (seq.wrapping_sub(1).wrapping_sub(seen) as i32) > 0
+        is_after(seq.wrapping_sub(1), seen)
     }
 
     /// Two Primaries, and this node resolves conflicts.

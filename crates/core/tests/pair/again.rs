@@ -61,7 +61,7 @@ fn peer_was_primary(pair: &mut Pair, writes: bool) {
 }
 
 #[test]
-fn beside_its_peer_it_is_primary_again_in_the_same_generation() {
+pub(crate) fn beside_its_peer_it_is_primary_again_in_the_same_generation() {
     let mut pair = written(|_| {});
     let before = pair.nodes[0].core.generations(VOLUME).unwrap()[0];
     restart(&mut pair, false);
@@ -124,7 +124,7 @@ fn if_the_peer_is_primary_now_it_fails() {
 }
 
 #[test]
-fn if_the_peer_was_primary_meanwhile_it_fails() {
+pub(crate) fn if_the_peer_was_primary_meanwhile_it_fails() {
     let mut pair = written(|_| {});
     kill(&mut pair);
     peer_was_primary(&mut pair, false);

@@ -1,6 +1,6 @@
 //! The tests of these tests: each of these wrong versions of a rule must be noticed by one of them.
 
-use crate::overdue;
+use crate::{again, holes, overdue, overtaking};
 use std::panic::catch_unwind;
 use urbd_core::{Layer, Mutant, choose_mutant};
 
@@ -9,7 +9,18 @@ const CHECKS: &[(Mutant, fn())] = &[
     (Mutant::OnlyPingsCount, overdue::who_sends_anything_is_alive),
     (Mutant::FencedByFormer, overdue::a_handler_of_a_former_connection_does_not_fence),
     (Mutant::EpochTooLong, overdue::an_epoch_has_max_epoch_size_writes_at_most),
+    (Mutant::HoleInRing, holes::after_a_hole_in_the_log_everything_may_differ),
+    (Mutant::AttachOverHole, holes::after_a_hole_in_the_log_everything_may_differ),
+    (Mutant::ResyncWriteOvertaken, overtaking::a_write_waits_for_the_resync_of_its_block),
+    (Mutant::AbandonedLosesPlace, overtaking::a_write_waits_for_what_an_ended_resync_still_writes),
+    (Mutant::AgainAnyGeneration, again::if_the_peer_was_primary_meanwhile_it_fails),
+    (Mutant::AgainAwaitsNobody, again::beside_its_peer_it_is_primary_again_in_the_same_generation),
+    (Mutant::NumbersDoNotWrap, behind_the_last_number_comes_the_first),
 ];
+
+fn behind_the_last_number_comes_the_first() {
+    assert!(units::is_after(1, u32::MAX) && !units::is_after(u32::MAX, 1));
+}
 
 #[test]
 fn every_wrong_rule_of_a_pair_is_noticed() {
