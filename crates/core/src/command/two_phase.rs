@@ -511,8 +511,8 @@ impl Resource {
         concerned && !allowed && self.connections.members().len() > 1 && two.masks.primary.len() > 1
     }
 
-    /// Some node is Primary that this one does not reach, and others do, or did until it `parts` with that (3.2.6): this
-    /// copy does not get what is written.
+    /// Some node is Primary that this one does not reach, and others do, or did until it `parts` with that (3.2.6):
+    /// this copy does not get what is written.
     pub(crate) fn outdate_beside(&mut self, primaries: NodeMask, parts: bool) {
         let reached = with(mask(self.connected().map(|(i, _)| i)), self.cfg.node);
         if primaries.without(reached).is_empty() || self.neighbours9().is_empty() && !parts {
