@@ -360,8 +360,8 @@ impl Resource {
         nodes.without(with(mask(self.connected().map(|(i, _)| i)), self.cfg.node))
     }
 
-    /// Some node is Primary that this one does not reach, and others do, or did until it `parts` with that (3.2.6): this
-    /// copy does not get what is written.
+    /// Some node is Primary that this one does not reach, and others do, or did until it `parts` with that (3.2.6):
+    /// this copy does not get what is written.
     pub(crate) fn outdate_beside(&mut self, primaries: NodeMask, parts: bool) {
         if self.out_of_reach(primaries).is_empty() || self.neighbours9().is_empty() && !parts {
             return;

@@ -55,8 +55,8 @@ fn two_volumes_are_declared_equal_and_written_to() {
     from_the_start("31", [SECONDARIES; 2], |_| {});
 }
 
-/// 9.2.18 keeps other generations in its history than 9.3.3: whoever adopts what the other one declares equal also that of
-/// its vacant slot, and who begins the first one not what it had before. `keeps`: what the core has there.
+/// 9.2.18 keeps other generations in its history than 9.3.3: whoever adopts what the other one declares equal also
+/// that of its vacant slot, and who begins the first one not what it had before. `keeps`: what the core has there.
 fn history_of_9_2(said: &mut [Said], node: u8, current: impl Fn(Generation) -> bool, keeps: Generation) {
     for s in said.iter_mut().filter(|s| s.from.index() == usize::from(node)) {
         if let Packet::Uuids110(u) = &mut s.packet
@@ -80,8 +80,8 @@ fn an_older_release_is_replaced() {
     }
 }
 
-/// Who is in sync 9.2.18 says on the one stream just after it has ended the resync on the other one: the peer reads that
-/// first.
+/// Who is in sync 9.2.18 says on the one stream just after it has ended the resync on the other one: the peer reads
+/// that first.
 fn says_before_it_ends(said: &mut [Said]) {
     let at = said.iter().position(|s| s.from.index() == 1 && matches!(s.packet, Packet::PeersInSync(_)));
     let at = at.expect("it says who is in sync");
@@ -531,14 +531,20 @@ fn equal_three(said: &[Said], node: NodeId) -> Vec<(VolumeNr, Start)> {
     starts
 }
 
-/// Node 0, Primary, is gone, and neither of the others knew what the other one had: they connect, and who has less gets
-/// the rest.
+/// Node 0, Primary, writes until it is gone, and neither of the others knew what the other one had: they connect, and
+/// who has less gets the rest.
 #[test]
 fn survivors_that_connect_compare_what_they_have() {
-    for node in [1, 2] {
+    for node in [0, 1, 2] {
         let primary = |nodes: &mut node::Together| {
             nodes.forgive();
             nodes.command(0, Command::Primary { force: false });
+            if node == 0 {
+                // It has written before.
+                let write = RequestKind::Write { fua: false };
+                nodes.act(0, |node, now| node.write(now, VOLUME, write, Sector(0), 4096));
+                nodes.pass(500);
+            }
             nodes.cut(1, 2);
         };
         let small = |said: &[Said], node| {
@@ -548,16 +554,24 @@ fn survivors_that_connect_compare_what_they_have() {
         };
         let change = |c: &mut ConnectionConfig| c.protocol = Protocol::A;
         let mut said = conversation("27");
-        // The link to node 1 was cut behind where this was seen.
-        let (begin, ids) = (said[0].at, [0, 1].map(|n| NodeId::new(n).unwrap()));
-        said.retain(|s| [s.from, s.to] != ids || s.at.since(begin) < Duration::from_millis(342));
+        // The link to node 1 was cut behind where this was seen: neither got what the other one said.
+        let (begin, mut lost) = (said[0].at, [0, 1].map(|n| NodeId::new(n).unwrap()));
+        if node == 0 {
+            lost.reverse();
+            // What it is asked then it does not hear any more.
+            let gone = said.iter().rposition(|s| s.from.index() == 0).expect("it writes");
+            said.truncate(gone + 1);
+        }
+        said.retain(|s| [s.from, s.to] != lost || s.at.since(begin) < Duration::from_millis(342));
         let mut replay = Replay::of_joined(said, node, small, change, primary);
-        replay.hear_position();
-        if node == 2 {
+        if node != 1 {
             replay.follow();
         }
-        replay.lose(0, Duration::from_millis(1_000));
-        replay.links_up();
+        if node != 0 {
+            replay.hear_position();
+            replay.lose(0, Duration::from_millis(1_000));
+            replay.links_up();
+        }
         replay.play();
         assert_eq!(replay.node.core.snapshot().devices[0].disk, wire::DiskState::UpToDate, "node {node}");
     }

@@ -696,7 +696,8 @@ fn roles(said: Vec<Said>, node: &mut Node) -> (VecDeque<Said>, Copying, [VecDequ
     (theirs.into(), copying, expected, in_sync)
 }
 
-/// An older release does not offer what the core does: its peer offers no more than that, so that they agree on as much.
+/// An older release does not offer what the core does: its peer offers no more than that, so that they agree on as
+/// much.
 fn agree_on_what_was_offered(ours: &[Said], theirs: &mut [Said]) {
     let offer = |s: &Said| if let Packet::ConnectionFeatures(f) = &s.packet { Some(f.features) } else { None };
     let Some(offered) = ours.iter().find_map(offer) else { return };

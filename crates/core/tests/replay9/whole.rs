@@ -44,8 +44,8 @@ fn not_outdated_by_a_promotion(said: &mut [Said]) {
     }
 }
 
-/// A kernel ends what it copies from a node that depends on a Primary, and compares again when that depends on none; the
-/// core goes on following until then, ends it, and offers to compare as well.
+/// A kernel ends what it copies from a node that depends on a Primary, and compares again when that depends on none;
+/// the core goes on following until then, ends it, and offers to compare as well.
 fn follows_its_source(said: &mut Vec<Said>) {
     let to_1 = |s: &Said| [s.from, s.to] == [id(0), id(1)];
     let again = said.iter().rposition(|s| matches!(s.packet, Packet::Sizes(_)) && to_1(s)).expect("they connect again");
