@@ -134,25 +134,15 @@ impl Resource {
             [false, false] => match self.source_of_volume(d, i) {
                 Some(first) => {
                     let marked = self.sources_to_be(d).contains(first);
-                    marked && begins == Replication::WFBitMapT && serves(other) && !self.source_has_crashed(d, i)
+                    marked && begins == Replication::WFBitMapT && serves(other)
                 }
                 None => begins != Replication::WFBitMapS || self.source_of_target(i).is_none(),
             },
-            [true, false] => begins == Replication::WFBitMapT && serves(other) && !self.source_has_crashed(d, i),
+            [true, false] => begins == Replication::WFBitMapT && serves(other),
             [false, true] => begins == Replication::WFBitMapS && serves(own),
             [true, true] => false,
         };
         if fits { Ok(()) } else { Err(Reason::TargetOfAnother) }
-    }
-
-    /// Has the node that brings this one up to date crashed as Primary, so that it may have completed what a further
-    /// source of the same generation lacks? That one would end the resync, if it came first after a pause.
-    fn source_has_crashed(&self, d: VolumeNr, but: NodeId) -> bool {
-        self.source_of_volume(d, but).is_some_and(|first| {
-            let told = self.connections[first].peer_devices[d].uuids110.as_ref();
-            let crashed = told.is_some_and(|u| u.flags.contains(UuidFlags::CRASHED_PRIMARY));
-            crashed && self.state.peers[first].role() != Role::Primary
-        })
     }
 
     /// Nobody brings this node up to date although its copy is bad, as its source was lost, and a good one is within
