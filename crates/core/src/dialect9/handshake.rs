@@ -315,8 +315,12 @@ impl Resource {
         };
         // Whose process is a new one knows nothing of what was completed without it.
         let lives_on = Some(goes_on(&own)).filter(|own| *own != goes_on(&other));
+        // Who has crashed as Primary may have completed what nobody else has, also after they were connected for a while.
+        let crashed = sides.map(|told| told.uuids.flags.contains(UuidFlags::CRASHED_PRIMARY));
+        let crashed = [0, 1].map(|n| crashed[n] && sides[n].disk > DiskState::Outdated);
         let (rule, source) = match (marked, by_position) {
             _ if primary != [false; 2] => (Reason::ReconcileBitmap, primary[0]),
+            _ if crashed[0] != crashed[1] => (Reason::CrashedPrimary, crashed[0]),
             _ if own.disk != other.disk => (Reason::ReconcileBitmap, own.disk > other.disk),
             ([true, false], _) => (Reason::ReconcileBitmap, true),
             ([false, true], _) => (Reason::ReconcileBitmap, false),
@@ -407,7 +411,10 @@ impl Resource {
             disk: told.disk,
             discard_my_data: told.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
             was_primary: told.uuids.bitmap(peer).unwrap_or_default().0 & 1 != 0,
-            changes: told.uuids.dirty_bits,
+            // Among several nodes what is marked for the peer is not all that would be lost: the peer may have got it in
+            // a resync that broke off, and have been overwritten by a third node since. Who has begun a generation has
+            // written.
+            changes: told.uuids.dirty_bits.max(u64::from(self.in_mesh9())),
         };
         let parted = matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect);
         // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
