@@ -5,6 +5,7 @@ pub(crate) mod attempt;
 
 use crate::api::{ConnectionState, Event, Segments, Severity};
 use crate::config::Protocol;
+use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::uuid9::{Direction, Strategy};
@@ -12,6 +13,7 @@ use crate::decide::view::Kind;
 use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes, uuid9};
 use crate::dialect9::handshake::attempt::{Attempt, Begins, Outcome, Part, Preparation, Told, Verdict};
 use crate::dialect9::mesh::unsettled::LostPrimary;
+use crate::dialect9::survivors::loss::PATIENCE;
 use crate::{Resource, dialect9};
 use units::{Generation, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
@@ -251,6 +253,9 @@ impl Resource {
             // It has its source's generation soon.
             return Err(Verdict::Retry(Reason::TargetOfAnother));
         }
+        if found.rule == Reason::ReconcileBitmap && self.lets_crashed_come_first(i, [own, other]) {
+            return Err(Verdict::Retry(Reason::CrashedPrimaryAway));
+        }
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
         let begins = self.begins_by(strategy, reason, [own, other]);
         // What begins, not what was found: a Primary is the source of who crashed as one.
@@ -329,6 +334,26 @@ impl Resource {
         };
         let strategy = if source { Strategy::SourceUseBitmap } else { Strategy::TargetUseBitmap };
         Some(uuid9::Comparison { rule, strategy })
+    }
+
+    /// Two that have marked something for each other, and of which none knows any more how much it has of what a lost
+    /// Primary has completed: their processes are new. That one has all of it, and is the source of both if it comes
+    /// back first, for which they wait a while.
+    fn lets_crashed_come_first(&mut self, i: NodeId, sides: [Told<'_>; 2]) -> bool {
+        let known = UuidFlags::RECONNECT | UuidFlags::CRASHED_PRIMARY;
+        let forgot = |told: Told<'_>| told.uuids.flags.0 & known.0 == 0 && told.uuids.dirty_bits > 0;
+        let unnamed = |c: &Connection| {
+            let attempt = c.nine().and_then(|nine| nine.attempt.as_ref());
+            attempt.is_some_and(|attempt| attempt.lost.iter().all(Option::is_none))
+        };
+        let primary = sides.iter().any(|told| told.role == Role::Primary);
+        let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
+        let away = self.connections.ids().any(|n| n != i && !self.state.is_connected(n));
+        if !sides.into_iter().all(forgot) || !unnamed(&self.connections[i]) || primary || !early || !away {
+            return false;
+        }
+        let until = self.now + PATIENCE;
+        self.now < *self.connections[i].crashed_until.get_or_insert(until)
     }
 
     /// A connected peer's state, when the generations are to be compared anew: what it comes to is added to `change`.
@@ -525,7 +550,7 @@ impl Resource {
             change.push(Set::Replication(i, d, outcome.replication));
         }
         let c = &mut self.connections[i];
-        (c.discard_my_data, c.survivor_insists) = (false, false);
+        (c.discard_my_data, c.survivor_insists, c.crashed_until) = (false, false, None);
         c.peer_devices.values_mut().for_each(|pd| {
             (pd.compared, pd.says, pd.marked_by_peer) = (true, Replication::Off, None);
         });
