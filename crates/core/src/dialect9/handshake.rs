@@ -320,7 +320,7 @@ impl Resource {
         };
         // Whose process is a new one knows nothing of what was completed without it.
         let lives_on = Some(goes_on(&own)).filter(|own| *own != goes_on(&other));
-        // Who has crashed as Primary may have completed what nobody else has, also after they were connected for a while.
+        // Who has crashed as Primary may have completed what nobody else has, also if the two were connected since.
         let crashed = sides.map(|told| told.uuids.flags.contains(UuidFlags::CRASHED_PRIMARY));
         let crashed = [0, 1].map(|n| crashed[n] && sides[n].disk > DiskState::Outdated);
         let (rule, source) = match (marked, by_position) {
@@ -436,9 +436,9 @@ impl Resource {
             disk: told.disk,
             discard_my_data: told.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
             was_primary: told.uuids.bitmap(peer).unwrap_or_default().0 & 1 != 0,
-            // Among several nodes what is marked for the peer is not all that would be lost: the peer may have got it in
-            // a resync that broke off, and have been overwritten by a third node since. Who has begun a generation has
-            // written.
+            // Among several nodes what is marked for the peer is not all that would be lost: the peer may have got it
+            // in a resync that broke off, and have been overwritten by a third node since. Who has begun a generation
+            // has written.
             changes: told.uuids.dirty_bits.max(u64::from(self.in_mesh9())),
         };
         let parted = matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect);
