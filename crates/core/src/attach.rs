@@ -78,7 +78,8 @@ impl Resource {
             Err((code, text)) => return self.attach_failed(d, code, text),
         };
         let dev = &mut self.devices[d];
-        let Some(attaching) = &mut dev.attaching else { return };
+        // An attach that was given up before its disk was open has another one follow: of the two answers one counts.
+        let Some(attaching) = dev.attaching.as_mut().filter(|attaching| attaching.opened.is_none()) else { return };
         let kind = dev.cfg.as_ref().expect("attaching needs a configuration").meta;
         let Some(at) = meta::layout::superblock_at(kind, opened.meta_device) else {
             attaching.opened = Some(opened);

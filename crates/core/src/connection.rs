@@ -53,6 +53,8 @@ pub(crate) struct Connection {
     pub(crate) survivor: Survivor,
     /// This node has ended the connection itself, to compare anew, and waits so long for the peer (9).
     pub(crate) left_until: Option<Instant>,
+    /// So long the two let a third node come first, which may have crashed as Primary (9).
+    pub(crate) crashed_until: Option<Instant>,
 
     // Liveness (spec 10).
     pub(crate) last_heard: Instant,
@@ -233,6 +235,7 @@ impl Connection {
             loss: Loss::Told,
             survivor: Survivor::default(),
             left_until: None,
+            crashed_until: None,
             last_heard: Instant(0),
             pings: Pings::default(),
             asked_later: None,

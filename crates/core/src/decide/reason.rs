@@ -109,6 +109,7 @@ reasons! {
     SourceDependsOnPrimary "source-depends-on-primary" "the source lacks what a Primary beside it is writing: the Primary comes first";
     SourceOfAnother "source-of-another" "this node brings another one up to date, which comes first";
     TargetOfAnother "target-of-another" "a third node brings one of the two up to date, which comes first";
+    CrashedPrimaryAway "crashed-primary-away" "none of the two knows who has more of what an absent third node wrote";
     HandshakeChanged "initial-handshake-changed" "this node's generations changed during the handshake";
     ResyncUnspoken "resync-unspoken" "a resync is needed, which urbd does not do yet in DRBD 9's dialect";
     DisklessUnspoken "diskless-unspoken" "a volume without a disk, which urbd does not do yet in DRBD 9's dialect";

@@ -5,6 +5,7 @@ pub(crate) mod attempt;
 
 use crate::api::{ConnectionState, Event, Segments, Severity};
 use crate::config::Protocol;
+use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
 use crate::decide::uuid9::{Direction, Strategy};
@@ -12,6 +13,7 @@ use crate::decide::view::Kind;
 use crate::decide::{DiskState, Handler, Reason, direction9, handshake84, sizes, uuid9};
 use crate::dialect9::handshake::attempt::{Attempt, Begins, Outcome, Part, Preparation, Told, Verdict};
 use crate::dialect9::mesh::unsettled::LostPrimary;
+use crate::dialect9::survivors::loss::PATIENCE;
 use crate::{Resource, dialect9};
 use units::{Generation, Instant, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{Features, Packet, PeerDagtag, Role, Socket, StateWord, UuidFlags, Uuids110};
@@ -251,6 +253,9 @@ impl Resource {
             // It has its source's generation soon.
             return Err(Verdict::Retry(Reason::TargetOfAnother));
         }
+        if found.rule == Reason::ReconcileBitmap && self.lets_crashed_come_first(i, [own, other]) {
+            return Err(Verdict::Retry(Reason::CrashedPrimaryAway));
+        }
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
         let begins = self.begins_by(strategy, reason, [own, other]);
         // What begins, not what was found: a Primary is the source of who crashed as one.
@@ -315,8 +320,12 @@ impl Resource {
         };
         // Whose process is a new one knows nothing of what was completed without it.
         let lives_on = Some(goes_on(&own)).filter(|own| *own != goes_on(&other));
+        // Who has crashed as Primary may have completed what nobody else has, also if the two were connected since.
+        let crashed = sides.map(|told| told.uuids.flags.contains(UuidFlags::CRASHED_PRIMARY));
+        let crashed = [0, 1].map(|n| crashed[n] && sides[n].disk > DiskState::Outdated);
         let (rule, source) = match (marked, by_position) {
             _ if primary != [false; 2] => (Reason::ReconcileBitmap, primary[0]),
+            _ if crashed[0] != crashed[1] => (Reason::CrashedPrimary, crashed[0]),
             _ if own.disk != other.disk => (Reason::ReconcileBitmap, own.disk > other.disk),
             ([true, false], _) => (Reason::ReconcileBitmap, true),
             ([false, true], _) => (Reason::ReconcileBitmap, false),
@@ -325,6 +334,26 @@ impl Resource {
         };
         let strategy = if source { Strategy::SourceUseBitmap } else { Strategy::TargetUseBitmap };
         Some(uuid9::Comparison { rule, strategy })
+    }
+
+    /// Two that have marked something for each other, and of which none knows any more how much it has of what a lost
+    /// Primary has completed: their processes are new. That one has all of it, and is the source of both if it comes
+    /// back first, for which they wait a while.
+    fn lets_crashed_come_first(&mut self, i: NodeId, sides: [Told<'_>; 2]) -> bool {
+        let known = UuidFlags::RECONNECT | UuidFlags::CRASHED_PRIMARY;
+        let forgot = |told: Told<'_>| told.uuids.flags.0 & known.0 == 0 && told.uuids.dirty_bits > 0;
+        let unnamed = |c: &Connection| {
+            let attempt = c.nine().and_then(|nine| nine.attempt.as_ref());
+            attempt.is_some_and(|attempt| attempt.lost.iter().all(Option::is_none))
+        };
+        let primary = sides.iter().any(|told| told.role == Role::Primary);
+        let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
+        let away = self.connections.ids().any(|n| n != i && !self.state.is_connected(n));
+        if !sides.into_iter().all(forgot) || !unnamed(&self.connections[i]) || primary || !early || !away {
+            return false;
+        }
+        let until = self.now + PATIENCE;
+        self.now < *self.connections[i].crashed_until.get_or_insert(until)
     }
 
     /// A connected peer's state, when the generations are to be compared anew: what it comes to is added to `change`.
@@ -407,7 +436,10 @@ impl Resource {
             disk: told.disk,
             discard_my_data: told.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
             was_primary: told.uuids.bitmap(peer).unwrap_or_default().0 & 1 != 0,
-            changes: told.uuids.dirty_bits,
+            // Among several nodes what is marked for the peer is not all that would be lost: the peer may have got it
+            // in a resync that broke off, and have been overwritten by a third node since. Who has begun a generation
+            // has written.
+            changes: told.uuids.dirty_bits.max(u64::from(self.in_mesh9())),
         };
         let parted = matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect);
         // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
@@ -518,7 +550,7 @@ impl Resource {
             change.push(Set::Replication(i, d, outcome.replication));
         }
         let c = &mut self.connections[i];
-        (c.discard_my_data, c.survivor_insists) = (false, false);
+        (c.discard_my_data, c.survivor_insists, c.crashed_until) = (false, false, None);
         c.peer_devices.values_mut().for_each(|pd| {
             (pd.compared, pd.says, pd.marked_by_peer) = (true, Replication::Off, None);
         });

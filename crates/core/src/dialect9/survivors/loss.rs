@@ -4,7 +4,7 @@ use crate::dialect9::mesh::unsettled::LostPrimary;
 use units::{Duration, Instant};
 
 /// So long a node waits for the other one's word before they connect anew to compare.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(in crate::dialect9) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What two nodes that may both have lost a Primary have told each other of it.
 #[derive(Clone, Copy, Debug, Default)]
