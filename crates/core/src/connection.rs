@@ -170,6 +170,8 @@ pub(crate) struct PeerDevice {
     pub(crate) compared: bool,
     /// A resync is about to begin, but the peer has not compared yet what led to it.
     pub(crate) undecided: bool,
+    /// The peer has refused a write of this node, and it has not been heard yet what became of its disk (9).
+    pub(crate) refuses: bool,
     /// Writes of the peer were refused on this link: a disk that was attached here since lacks them.
     pub(crate) refused_writes: bool,
     /// The next verify goes on from this bit.
@@ -342,6 +344,7 @@ impl PeerDevice {
             verify_from: 0,
             changes_told: 0,
             write_failed: false,
+            refuses: false,
             repair: Repair::default(),
             sectors_in_flight: 0,
             caught_up: None,

@@ -214,6 +214,7 @@ impl Resource {
             let text = "the peer refused a write of when its copy was the better one: connecting again";
             return self.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
         }
+        self.connections[i].peer_devices[d].refuses |= self.is_to_say_why(i, d, key);
         if let Some(Request::Write(w)) = self.requests.get_mut(key) {
             let ends_wait = w.legs.refused(i);
             self.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
@@ -229,6 +230,30 @@ impl Resource {
         let both_good =
             self.state.disk(d) == wire::DiskState::UpToDate && self.state.peer_disk(i, d) == wire::DiskState::UpToDate;
         w.submitted.sole && w.is_open() && w.local() != Local::None && both_good
+    }
+
+    /// Is a peer's word of its disk, which is bad since, still on its way on the other stream? Until then it counts as
+    /// good, and has the generation that this node has.
+    fn is_to_say_why(&self, i: NodeId, d: VolumeNr, key: u64) -> bool {
+        // A discard that fails is marked, and the disk stays good.
+        let says = |w: &Write| !w.submitted.sole && w.kind == WriteKind::Data;
+        let says = matches!(self.requests.get(key), Some(Request::Write(w)) if says(w));
+        let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == wire::DiskState::UpToDate;
+        says && good && self.speaks9(i) && self.state.replication(i, d) == Replication::Established
+    }
+
+    /// What is completed that a peer has refused must not be of a generation in which that one counts as good after a
+    /// crash of both: it waits for the peer's word, with which another one begins.
+    pub(crate) fn awaits_why_refused(&self, d: VolumeNr) -> bool {
+        self.connections.values().any(|c| c.peer_devices[d].refuses)
+    }
+
+    /// That has come, or does not any more.
+    pub(crate) fn heard_why_refused(&mut self, i: NodeId, d: VolumeNr) {
+        let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == wire::DiskState::UpToDate;
+        if !(good && self.state.replicates(i, d)) && std::mem::take(&mut self.connections[i].peer_devices[d].refuses) {
+            self.finish_held();
+        }
     }
 
     /// Are writes on their way to the peer that the disk here did not get?

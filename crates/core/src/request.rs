@@ -396,7 +396,8 @@ impl Resource {
             // Or a peer was lost that may lack it, and has the generation that the others have, too.
             let missing = w.legs.somebody_lacks();
             let undecided = alone && self.generation_undecided(d);
-            if (alone || lacked || missing) && self.devices[d].generation_in_flight() || undecided {
+            let unheard = missing && self.awaits_why_refused(d);
+            if (alone || lacked || missing) && self.devices[d].generation_in_flight() || undecided || unheard {
                 // Nobody else has it: nobody else may count as having this generation (S4 of the invariants). It ends
                 // when the new one is on disk. Or this disk lacks it, and must not count as good after a crash.
                 return;

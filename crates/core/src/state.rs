@@ -223,6 +223,7 @@ impl Resource {
                 self.send_state(i, d);
             }
             self.follow_resync_states(i, d, old, new);
+            self.heard_why_refused(i, d);
         }
         let failed = new.disk == DiskState::Failed && old.disk != DiskState::Failed;
         // Without the peer there is nothing that says what this disk is worth: it is let go of.

@@ -556,14 +556,18 @@ impl Cluster {
         }
     }
 
-    /// Does a third node have all that a target had, and was the source Primary without that one, or that one without
-    /// both? Then they have gone their own ways, which they will see when they meet; until then nothing is lost. What a
-    /// Primary completed when it had given both up need not be on either, and may be on one of them by chance.
+    /// Does a third node have all that a target had and its source lacks, and was the source Primary without that one,
+    /// or that one without both? Then they have gone their own ways, which they will see when they meet; until then
+    /// nothing is lost. What a Primary completed when it had given both up need not be on either, and may be on one of
+    /// them by chance.
     fn is_safe_elsewhere(&self, target: usize, source: usize, v: usize) -> bool {
         let volume = |n: usize| &self.nodes[n].volumes[v];
+        let includes = |n: usize, by: usize| volume(n).view.includes[by];
+        let lacked = |by: &usize| includes(target, *by) > includes(source, *by);
         let parted = |n: usize| volume(source).alone[n] || (volume(n).alone[source] && volume(n).alone[target]);
         let thirds = self.peers(target).filter(|n| *n != source && parted(*n));
-        thirds.into_iter().any(|n| volume(n).view.includes_all_of(&volume(target).view))
+        let has = |n: usize| (0..self.nodes.len()).filter(lacked).all(|by| includes(n, by) >= includes(target, by));
+        thirds.into_iter().any(has)
     }
 
     /// A resync is complete: the target is as good as its source, this peer.

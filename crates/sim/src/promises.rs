@@ -141,7 +141,8 @@ impl Cluster {
     }
 
     /// Does a target lack with this source nothing but what is on the disk of who completed it with protocol A, and is
-    /// down? Nobody else had to have it. As a crashed Primary that one is the source of all when it is back.
+    /// down, or has met neither of them yet? Nobody else had to have it. As a crashed Primary that one is the source of
+    /// all when it is back.
     pub(crate) fn is_with_its_writer(&self, source: &View, [target, peer]: [usize; 2], v: usize) -> bool {
         let had = &self.nodes[target].volumes[v].view.includes;
         let mut lacking = (0..had.len()).filter(|by| had[*by] > source.includes[*by]);
@@ -149,7 +150,8 @@ impl Cluster {
             && lacking.all(|by| {
                 let others = by != target && by != peer && self.setup.protocol_between(by, peer) == Protocol::A;
                 let node = &self.nodes[by];
-                others && node.core.is_none() && node.volumes[v].view.includes[by] >= had[by]
+                let away = node.core.is_none() || ![target, peer].into_iter().any(|n| self.peer_listens(n, by));
+                others && away && node.volumes[v].view.includes[by] >= had[by]
             })
     }
 

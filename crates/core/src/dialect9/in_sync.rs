@@ -68,7 +68,9 @@ impl Resource {
             let of_source = self.active_source(d, i).and_then(|source| self.current_of(source, d));
             let own = of_source.or(self.devices[d].backing.as_ref().map(|b| b.md.current));
             let other = self.current_of(i, d).zip(own).is_some_and(|(theirs, own)| !theirs.same(own));
-            let apart = (marked || other && self.in_mesh9()) && replication == Replication::Established;
+            // Nor is it known of a survivor of a Primary before the two have compared what they have of that one's.
+            let doubted = other || self.awaits_survivor(i);
+            let apart = (marked || doubted && self.in_mesh9()) && replication == Replication::Established;
             if counts && !apart && self.is_clean(i, d, range) {
                 nodes.insert(i);
             }

@@ -25,7 +25,7 @@ use wire::{
 const NAMES: u32 = 122;
 
 impl Resource {
-    pub(super) fn speaks9(&self, i: NodeId) -> bool {
+    pub(crate) fn speaks9(&self, i: NodeId) -> bool {
         self.connections[i].nine().is_some()
     }
 
