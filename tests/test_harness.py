@@ -277,8 +277,9 @@ def test_a_skip_needs_a_kernel_that_lacks_the_feature(tmp_path):
 def test_skips_are_counted_by_the_runner(tmp_path):
     """A cargo and a pytest that skip: neither is a pass, and only one has a reason that this kernel gives."""
     cargo = tmp_path / "cargo"
-    cargo.write_text("#!/bin/sh\n[ \"$*\" != \"${*#test --workspace}\" ] || exit 0\n"
-                     "[ -z \"$WRONG_RULE\" ] || exit 1\necho 'skipped: fio is not installed'\necho 'test result: ok. 5 passed; 0 failed;'\n")
+    cargo.write_text("#!/bin/sh\n[ -z \"$WRONG_RULE\" ] || exit 1\n"
+                     "[ \"$*\" != \"${*#test --workspace}\" ] || exit 0\n"
+                     "echo 'skipped: fio is not installed'\necho 'test result: ok. 5 passed; 0 failed;'\n")
     cargo.chmod(0o755)
     runner = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
     r = subprocess.run([runner, "rust"], env={**os.environ, "CARGO": str(cargo)}, capture_output=True, text=True)
