@@ -179,7 +179,7 @@ mutants! {
     SupersededEarly "superseded-early" Cluster "P_SUPERSEDED when the superseding write is on the disk (data 3.2)";
     RepetitionForgotten "repetition-forgotten" Cluster "a write that is not repeated after all is marked (data 3.2)";
     RepetitionUnmarked "repetition-unmarked" Cluster "what waits to be repeated is marked as the link or the disk goes (data 3.2)";
-    RefusedSupersedes "refused-supersedes" Cluster "what the own disk refused supersedes nothing (data 3.2)";
+    RefusedSupersedes "refused-supersedes" Nobody "what the own disk refused supersedes nothing (data 3.2)";
     NumberAwaited "number-awaited" Cluster "a missing sequence number is waited for until ping-timeout (wire 3.3)";
     DurableSuperseded "durable-superseded" Cluster "a durable write is superseded by a durable one only (data 3.2)";
     // Resync (data-path-and-resync 7).
