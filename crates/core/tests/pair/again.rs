@@ -49,9 +49,9 @@ fn written(change: fn(&mut ResourceConfig)) -> Pair {
 
 /// The peer is Primary for a while, and Secondary again.
 fn peer_was_primary(pair: &mut Pair, writes: bool) {
-    pair.command(1, Command::Primary { force: false });
     // In 9's dialect it is known a moment after the loss that nobody else has more.
-    pair.run(300);
+    pair.command(1, Command::Primary { force: false });
+    pair.until(MINUTE, |p| role(p, 1) == Role::Primary);
     if writes {
         pair.write_on(1, 3);
         pair.run(100);
