@@ -214,8 +214,17 @@ impl Resource {
             Packet::TwopcRetry(vote) => (Answer::Retry, vote),
             _ => return,
         };
+        let connected = self.state.is_connected(i);
         let Some(two) = self.two_phase_mut() else { return };
-        if !two.is(vote.tid, vote.initiator) || !two.waits_for.contains(i) {
+        if !two.is(vote.tid, vote.initiator) {
+            return;
+        }
+        if two.is_ours() && !connected && two.connects != Some(i) {
+            // Two nodes at one address have come to this one at once: a stream of each is taken for those of one.
+            let text = "an answer to what the peer was not asked: this stream is another node's at the same address";
+            return self.drop_link(i, ConnectionState::NetworkFailure, "stream-of-another-node", text.to_owned());
+        }
+        if !two.waits_for.contains(i) {
             return;
         }
         two.waits_for.remove(i);
