@@ -6,7 +6,7 @@ pub(crate) mod pass;
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments};
-use crate::connection::{Connection, Keeps};
+use crate::connection::Keeps;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, uuid9};
@@ -101,9 +101,9 @@ impl Resource {
         if self.state.is_primary() {
             return (self.cfg.node.index() as u32, Dagtag(self.own_position()));
         }
-        let heard = self.connections.iter().find_map(|(n, c)| {
+        let heard = self.connections.iter().find_map(|(n, _)| {
             let primary = self.state.is_connected(n) && self.state.peers[n].role() == Role::Primary;
-            Some((n, c.nine()?.heard.told().filter(|_| primary)?))
+            Some((n, self.heard_of(n).filter(|_| primary)?))
         });
         heard.map_or((0, Dagtag(0)), |(n, at)| (n.index() as u32, Dagtag(at)))
     }
@@ -111,7 +111,7 @@ impl Resource {
     /// A request that depends on a write of this node, or of one whose writes may come here behind the request. Of a
     /// node that is not heard here nothing comes.
     pub(crate) fn resync_requested9(&mut self, i: NodeId, d: VolumeNr, r: &DagtagRequest, want: Want) {
-        let node = NodeId::new(r.node as u8).filter(|node| r.dagtag.0 != 0 && node.index() as u32 == r.node);
+        let node = u8::try_from(r.node).ok().and_then(NodeId::new).filter(|_| r.dagtag.0 != 0);
         let after = node.filter(|node| *node != self.cfg.node).map(|node| Position { node, at: r.dagtag.0 });
         let unknown = r.dagtag.0 != 0 && node.is_none();
         match r.block.range().filter(|_| unknown || after.is_some_and(|after| !self.hears(after.node))) {
@@ -122,14 +122,17 @@ impl Resource {
 
     /// Is this peer there, and has it said on this link where its writes begin?
     pub(crate) fn hears(&self, node: NodeId) -> bool {
-        let told = |c: &Connection| c.nine().is_some_and(|nine| nine.heard.told().is_some());
-        self.connections.get(node).is_some_and(|c| self.state.is_connected(node) && told(c))
+        self.heard_of(node).is_some() && self.state.is_connected(node)
+    }
+
+    /// How far the stream of writes of a peer has come here, if it has said on this link where that begins.
+    fn heard_of(&self, node: NodeId) -> Option<u64> {
+        self.connections.get(node)?.nine()?.heard.told()
     }
 
     /// Is a write still to come here that must be there before something is read?
     pub(crate) fn is_yet_to_come(&self, after: Option<Position>) -> bool {
-        let heard = |node| self.connections.get(node).and_then(|c| c.nine()).and_then(|nine| nine.heard.told());
-        after.is_some_and(|after| heard(after.node).unwrap_or(0) < after.at)
+        after.is_some_and(|after| self.heard_of(after.node).unwrap_or(0) < after.at)
     }
 
     // -- beginning ---------------------------------------------------------------------------------------------------
