@@ -56,6 +56,7 @@ impl Resource {
                 self.reconcile();
                 self.check_lagging();
                 self.settle_survivors();
+                self.say_what_is_unsaid();
             }
             Chore::Copying => {
                 for i in self.connections.ids() {
@@ -92,7 +93,7 @@ impl Resource {
             Chore::Dependencies => false,
             Chore::Mesh => {
                 let lags = self.devices.values().any(|dev| dev.lags_since.is_some());
-                lags || self.awaits_survivors() || self.is_to_settle()
+                lags || self.awaits_survivors() || self.is_to_settle() || self.has_unsaid()
             }
             Chore::Copying => {
                 self.connections.iter().any(|(i, c)| c.peer_devices.iter().any(|(d, pair)| self.copies_on(i, d, pair)))
@@ -124,7 +125,8 @@ impl Resource {
         match chore {
             Chore::Dependencies | Chore::Disks => None,
             Chore::Mesh => {
-                [self.survivors_timer(), self.lagging_timer(), self.settle_timer()].into_iter().flatten().min()
+                let timers = [self.survivors_timer(), self.lagging_timer(), self.settle_timer(), self.unsaid_timer()];
+                timers.into_iter().flatten().min()
             }
             Chore::Copying => self.connections.ids().filter_map(|i| self.copying_timer(i)).min(),
             Chore::Attach => self.attach_timer(),

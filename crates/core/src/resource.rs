@@ -12,6 +12,7 @@ use crate::config::ResourceConfig;
 use crate::connection::Connection;
 use crate::decide::state::State;
 use crate::device::Device;
+use crate::dialect9::in_sync::unsaid::Unsaid;
 use crate::dialect9::positions::record::Positions;
 use crate::dialect9::settle::settling::Settling;
 use crate::housekeeping::chores::Chores;
@@ -64,6 +65,8 @@ pub struct Resource {
     pub(crate) called_off: CalledOff,
     /// Own writes that peers of 9's dialect wait for word of.
     pub(crate) positions: Positions,
+    /// What they may have marked for each other, and need not have.
+    pub(crate) unsaid: Unsaid,
     /// The wish to be Primary again, as before this process.
     pub(crate) again: Option<Again>,
     pub(crate) handlers: BTreeMap<u64, HandlerCall>,
@@ -117,6 +120,7 @@ impl Resource {
             settling: Settling::default(),
             called_off: CalledOff::default(),
             positions: Positions::default(),
+            unsaid: Unsaid::default(),
             again: None,
             handlers: BTreeMap::new(),
             next_handler: 0,

@@ -558,7 +558,7 @@ impl Resource {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
             return self.protocol_error(i, "handshake-refused", text);
         }
-        self.note_let_in(i);
+        self.note_let_in();
         for (d, source) in grown {
             self.begin_grown_area9(i, d, source);
         }

@@ -3,12 +3,16 @@
 //!
 //! P_PEERS_IN_SYNC says that all nodes that it lists, who gets it among them, have the same as its sender.
 
+pub(crate) mod unsaid;
+
 use crate::Resource;
 use crate::api::Segments;
+use crate::connection::Keeps;
 use crate::decide::DiskState;
-use crate::decide::state::Replication;
+use crate::decide::state::{PairState, Replication};
+use crate::device::Device;
 use crate::request::under_way::Request;
-use units::{NodeId, NodeMask, Sector, SectorRange, VolumeNr};
+use units::{Duration, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::{Packet, PeersInSync, Socket};
 
 /// It is said of so much at a time during a resync.
@@ -16,6 +20,9 @@ const EXTENT: u64 = (4 << 20) / 512;
 
 /// It is said of no more at a time.
 const MOST: u64 = (1 << 30) / 512;
+
+/// What was being written to when a Primary said who has what, it says it of again after so much time.
+const AGAIN: Duration = Duration::from_secs(1);
 
 impl Resource {
     /// A block of a resync is on the target's disk.
@@ -81,33 +88,80 @@ impl Resource {
         }
     }
 
-    /// A peer was connected.
-    pub(super) fn note_let_in(&mut self, i: NodeId) {
-        let late = self.in_mesh9() && self.state.is_primary();
-        if let Some(nine) = self.connections[i].nine_mut() {
-            nine.let_in_late = late;
+    /// A peer was connected: if this node is Primary, the others may have marked what that one gets by a resync.
+    pub(super) fn note_let_in(&mut self) {
+        if self.in_mesh9() && self.state.is_primary() {
+            self.unsaid.late = true;
+            self.all_is_unsaid();
         }
     }
 
-    /// Before this node ceases to be Primary, and when nothing is being written any more: what the others have marked
-    /// among each other, as one of them was away, all of them have by now. Otherwise they would compare again as soon
-    /// as nobody is Primary.
-    pub(crate) fn settle_marks_of_others(&mut self) {
-        let mut late = false;
-        for nine in self.connections.values_mut().filter_map(|c| c.nine_mut()) {
-            late |= std::mem::take(&mut nine.let_in_late);
-        }
-        if !late {
+    fn all_is_unsaid(&mut self) {
+        let all = |(d, dev): (VolumeNr, &Device)| (d, SectorRange { start: Sector(0), end: dev.size });
+        self.unsaid.left = self.devices.iter().map(all).collect();
+        self.chores.mark();
+    }
+
+    /// The peers that were away have all that this node has: the others learn of it. A node that is connected to both,
+    /// and has marked something for one of them, hears from nobody else that it may forget that.
+    pub(crate) fn say_what_is_unsaid(&mut self) {
+        if self.unsaid.left.is_empty() || self.unsaid.again > self.now || !self.is_at_rest() {
             return;
         }
+        match self.state.is_primary() {
+            true => self.say_who_has_all(),
+            false => self.unsaid.left.clear(),
+        }
+    }
+
+    /// Before this node ceases to be Primary, and when nothing is being written any more. Who was being written to when
+    /// it heard this last has not heeded it, and would compare again as soon as nobody is Primary.
+    pub(crate) fn settle_marks_of_others(&mut self) {
+        if std::mem::take(&mut self.unsaid.late) {
+            self.all_is_unsaid();
+            self.say_who_has_all();
+        }
+        self.unsaid.left.clear();
+    }
+
+    pub(crate) fn has_unsaid(&self) -> bool {
+        !self.unsaid.left.is_empty()
+    }
+
+    pub(crate) fn unsaid_timer(&self) -> Option<Instant> {
+        Some(self.unsaid.again).filter(|at| *at > self.now && self.has_unsaid() && self.is_at_rest())
+    }
+
+    /// Is no peer being brought up to date?
+    fn is_at_rest(&self) -> bool {
+        let good = |disk| !(DiskState::Failed..DiskState::UpToDate).contains(&disk);
+        let rests = |(i, pair): (NodeId, &PairState)| {
+            !self.state.is_connected(i) || pair.replication == Replication::Established && good(pair.disk)
+        };
+        self.devices.ids().all(|d| self.state.disk(d) == DiskState::UpToDate && self.state.pairs(d).all(rests))
+    }
+
+    /// Tells all who has the same, of all that is left; what is being written to stays.
+    fn say_who_has_all(&mut self) {
         self.say_who_has_what();
-        for d in self.devices.ids() {
-            let size = self.devices[d].size;
-            for start in (0..size.0).step_by(MOST as usize) {
-                let end = Sector(start.saturating_add(MOST)).min(size);
-                self.tell_who_is_in_sync(d, SectorRange { start: Sector(start), end });
+        for (d, all) in std::mem::take(&mut self.unsaid.left) {
+            let mut at = all.start;
+            while at < all.end {
+                let written = self.first_written_to(d, SectorRange { start: at, end: all.end });
+                let rest = written.map_or(all.end, |write| Sector(write.start.0 / EXTENT * EXTENT).max(at));
+                while at < rest {
+                    let end = Sector(at.0.saturating_add(MOST)).min(rest);
+                    self.tell_who_is_in_sync(d, SectorRange { start: at, end });
+                    at = end;
+                }
+                if let Some(write) = written {
+                    let end = Sector(write.end.0.next_multiple_of(EXTENT)).min(all.end);
+                    self.unsaid.left.push((d, SectorRange { start: at, end }));
+                    at = end;
+                }
             }
         }
+        self.unsaid.again = self.now + AGAIN;
     }
 
     /// Are no blocks of the range marked towards a peer?
@@ -119,11 +173,20 @@ impl Resource {
 
     /// Is a write to the range under way, or is it not known who has it?
     fn is_written_to(&self, d: VolumeNr, range: SectorRange) -> bool {
-        let own = |r: &Request| matches!(r, Request::Write(w) if w.device == d && w.range.overlaps(range));
-        let mut open = self.connections.values().flat_map(|c| c.unsettled.iter());
-        self.requests.iter().any(|(_, r)| own(r))
-            || self.devices[d].peer_writing.overlapping(range).next().is_some()
-            || open.any(|write| write.volume == d && write.range.overlaps(range))
+        self.first_written_to(d, range).is_some()
+    }
+
+    /// The first such write.
+    fn first_written_to(&self, d: VolumeNr, range: SectorRange) -> Option<SectorRange> {
+        let own = |r: &Request| match r {
+            Request::Write(w) if w.device == d => Some(w.range),
+            _ => None,
+        };
+        let of_peers = self.devices[d].peer_writing.overlapping(range).map(|(range, ..)| range);
+        let open = self.connections.values().flat_map(|c| c.unsettled.iter());
+        let open = open.filter(|write| write.volume == d).map(|write| write.range);
+        let all = self.requests.iter().filter_map(|(_, r)| own(r)).chain(of_peers).chain(open);
+        all.filter(|write| write.overlaps(range)).min_by_key(|write| write.start)
     }
 
     /// P_PEERS_IN_SYNC. Who learns something from it, or is the source of who says it, says the same of its own peers.
@@ -146,6 +209,17 @@ impl Resource {
         heard.filter(|n| !behind && !copied(n)).for_each(|n| listed.insert(n));
         for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
             self.part_in_sync(i, d, at, range, listed);
+        }
+        listed.into_iter().for_each(|n| self.ends_doubt(n, d));
+    }
+
+    /// What was marked for a peer of the same generation is gone: nothing else will be compared.
+    fn ends_doubt(&mut self, n: NodeId, d: VolumeNr) {
+        let kept = self.connections[n].peer_devices[d].keeps > Keeps::Nothing && self.bits_left(n, d) == 0;
+        let good = self.state.disk(d).min(self.state.peer_disk(n, d)) == DiskState::UpToDate;
+        let rests = self.state.replication(n, d) == Replication::Established;
+        if kept && good && rests && self.has_this_generation(n, d) {
+            self.count_as_equal(n, d);
         }
     }
 

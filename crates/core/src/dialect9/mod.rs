@@ -8,7 +8,7 @@ mod diskless;
 pub(crate) mod first_write;
 mod generations;
 pub(crate) mod handshake;
-mod in_sync;
+pub(crate) mod in_sync;
 pub(crate) mod mesh;
 pub(crate) mod nine;
 pub(crate) mod positions;

@@ -24,6 +24,4 @@ pub(crate) struct Nine {
     pub(super) flushes: u64,
     /// The peer has asked that.
     pub(super) flush_asked: Option<FlushAsked>,
-    /// It was connected while this node was Primary: the others may have marked what it got by a resync.
-    pub(super) let_in_late: bool,
 }

@@ -105,6 +105,7 @@ fn promotions_collide() {
         }
         let mut replay = Replay::whole(said, node, |_| {});
         replay.node.forgive = true;
+        replay.in_sync.more = node == 0;
         replay.follow();
         replay.links_up();
         replay.play();

@@ -265,7 +265,7 @@ mutants! {
     InSyncSaidOfMarked "in-sync-said-of-marked" Recording "only who lacks nothing is said to be in sync (data 6.3)";
     InSyncSaidOfWritten "in-sync-said-of-written" Nobody "nothing is said of what is being written (data 6.3)";
     CopiedByHearsay "copied-by-hearsay" Nobody "what is being copied is not known from hearsay (data 6.3)";
-    MarksOfOthersStay "marks-of-others-stay" Nobody "before it is demoted a Primary says who has all (data 6.3)";
+    MarksOfOthersStay "marks-of-others-stay" Cluster "a Primary that has let a peer in says who has all (data 6.3)";
     SettledWithoutOwn "settled-without-own" Nobody "a bit is cleared if both have the write (data 2.10)";
     UnsettledNotInLog "unsettled-not-in-log" Nobody "a peer's write stays in the log until it is known who has it (data 2.10)";
     LeftLogUnmarked "left-log-unmarked" Nobody "what leaves the log unsettled is marked (data 2.10)";
