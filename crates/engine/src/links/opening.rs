@@ -1,6 +1,6 @@
 //! Carries out what the [`Connector`] of one peer wants.
 
-use super::{Link, LinkSettings};
+use super::{Link, LinkSettings, marks};
 use crate::buffers::Pool;
 use crate::connector::{Action, Connector, Pair, SocketId, StreamKind};
 use crate::ring::{Done, Fd, Op, OpId, Ring, Take};
@@ -244,10 +244,17 @@ impl Opening {
         self.stranger = Some((from, now));
     }
 
+    #[cfg(test)]
+    pub(super) fn has_socket_at(&self, local: SocketAddr) -> bool {
+        let own = |fd: &Fd| TcpStream::from(fd.try_clone().unwrap()).local_addr().ok();
+        let opening = self.attempt.iter().map(|(_, fd, _)| fd);
+        self.sockets.values().map(|half| &half.fd).chain(opening).any(|fd| own(fd) == Some(local))
+    }
+
     fn open(&mut self, ring: &mut Ring<Token>, settings: &LinkSettings, id: SocketId) -> io::Result<()> {
         self.abandon(ring);
-        let source = SocketAddr::new(settings.connector.local.ip(), 0);
-        let socket = sys::tcp_socket(&source, |fd| configure(fd, settings))?;
+        let source = settings.connector.local.ip();
+        let socket = marks::dialing_socket(source, settings.marked, |fd| configure(fd, settings))?;
         let fd: Fd = Rc::new(socket);
         let to = settings.connector.peer.into();
         let op = ring.push(Op::Connect { fd: fd.clone(), to }, Token::Open(self.peer, id));
