@@ -405,13 +405,14 @@ impl Links {
         if peers.is_empty() {
             return self.on_stranger(local, ip, now);
         }
-        if peers.len() > 1
-            && let Some(told) = peers.iter().position(|link| link.dials_from(from.port()))
-        {
-            peers = vec![peers.swap_remove(told)];
+        if peers.len() > 1 {
+            match peers.iter().position(|link| link.dials_from(from.port())) {
+                Some(told) => peers = vec![peers.swap_remove(told)],
+                None => peers.retain_mut(|link| !link.prefers_own(now)),
+            }
         }
-        // Where several may have dialed the first that is awaited gets the connection. Who is a peer, and not awaited, is
-        // turned away without a word: it comes again.
+        // Where several may have dialed the first that is awaited gets the connection. Who is a peer, and not awaited,
+        // is turned away without a word: it comes again.
         for link in peers {
             if let Phase::Opening(opening) = &mut link.phase {
                 opening.on_accepted(fd, ip);
@@ -576,6 +577,14 @@ impl Link {
     /// Does this port tell that the peer has dialed?
     fn dials_from(&self, port: u16) -> bool {
         self.settings.marked.is_some() && marks::tells(port, self.peer)
+    }
+
+    /// Had this peer rather what this node dials than a connection that may be another's?
+    fn prefers_own(&mut self, now: Instant) -> bool {
+        match &mut self.phase {
+            Phase::Opening(opening) => self.settings.marked.is_some() && opening.prefers_own(&self.settings, now),
+            _ => false,
+        }
     }
 
     /// The next packet of either stream; what a peer acknowledges comes before what it asks for.

@@ -31,6 +31,8 @@ pub(super) struct Opening {
     listening: Option<Attempt>,
     opening: Option<Attempt>,
     stranger: Option<(IpAddr, Instant)>,
+    /// Until then a connection that may be another peer's is not taken for this one's.
+    prefers_own: Option<Instant>,
 }
 
 /// So long a stranger is shown.
@@ -56,6 +58,7 @@ impl Opening {
             listening: None,
             opening: None,
             stranger: None,
+            prefers_own: None,
         }
     }
 
@@ -92,6 +95,19 @@ impl Opening {
     /// A connection came from the peer's address.
     pub(super) fn on_accepted(&mut self, fd: Fd, from: IpAddr) {
         self.accepted.push((fd, from));
+    }
+
+    /// A connection came that may be this peer's or another's. Is it better left, as this node dials both streams? Then
+    /// each knows whose they are, and a kernel takes what comes in. Not where the peer cannot be dialed, and not for
+    /// long: the peer may not take what this node dials either.
+    pub(super) fn prefers_own(&mut self, settings: &LinkSettings, now: Instant) -> bool {
+        let reached = matches!(self.opening, None | Some(Attempt::Refused | Attempt::Ended));
+        let long = Duration(settings.connector.ping_timeout.0.saturating_mul(4));
+        let prefers = reached && now < *self.prefers_own.get_or_insert(now + long);
+        if prefers {
+            self.connector.dial_at_once(now);
+        }
+        prefers
     }
 
     /// Whether the peer can come in at `local`. If not, that is tried again with the next attempt, and said once.
