@@ -1,6 +1,6 @@
-//! From which port a node dials. Where several nodes have one address it does not tell whose a connection is, and of the
-//! control stream nothing else does: its first packet is the same for all. So a node dials in 9's dialect from ports
-//! that tell its id, which costs no byte of the protocol. A kernel's port tells nothing.
+//! From which port a node dials. Where several nodes have one address that does not tell whose a connection is, and of
+//! the control stream nothing else does: its first packet is the same for all. So a node dials in 9's dialect from
+//! ports that tell its id, which costs no byte of the protocol. A kernel's port tells nothing.
 
 use crate::sys;
 use std::io;
