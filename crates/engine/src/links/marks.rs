@@ -2,11 +2,12 @@
 //! the control stream nothing else does: its first packet is the same for all. So a node dials in 9's dialect from
 //! ports that tell its id, which costs no byte of the protocol. A kernel's port tells nothing.
 
+use crate::connector::Settings;
 use crate::sys;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{OwnedFd, RawFd};
-use units::NodeId;
+use units::{Duration, Instant, NodeId};
 
 /// As many as there are node ids.
 const MARKS: u16 = 32;
@@ -42,9 +43,43 @@ pub(super) fn dialing_socket(ip: IpAddr, node: Option<NodeId>, configure: impl F
     Ok(socket.into())
 }
 
+/// Connections that may be a peer's, of which nothing tells whose they are.
+#[derive(Default)]
+pub(super) struct Untold {
+    first_and_latest: Option<(Instant, Instant)>,
+}
+
+impl Untold {
+    /// One came. Is it better left, as this node dials itself now? Only for some moments: the peer may not take what
+    /// this node dials either. When for long none has come the next one is new.
+    pub(super) fn is_left(&mut self, settings: &Settings, now: Instant) -> bool {
+        let [moments, long] = [settings.ping_timeout, settings.connect_int].map(|d| Duration(d.0.saturating_mul(4)));
+        let goes_on = self.first_and_latest.filter(|(_, latest)| now.since(*latest) < long);
+        let first = goes_on.map_or(now, |(first, _)| first);
+        self.first_and_latest = Some((first, now));
+        now.since(first) < moments
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_tells_nothing_is_left_for_some_moments_and_again_after_long() {
+        let settings = Settings {
+            local: "10.0.0.1:7789".parse().unwrap(),
+            peer: "10.0.0.2:7789".parse().unwrap(),
+            connect_int: Duration::from_secs(10),
+            ping_timeout: Duration::from_millis(500),
+            sock_check_timeout: Duration(0),
+        };
+        let mut untold = Untold::default();
+        let seconds = [(1, true), (2, true), (3, false), (20, false), (50, false), (90, true), (91, true), (92, false)];
+        for (at, left) in seconds {
+            assert_eq!(untold.is_left(&settings, Instant(at * 1_000_000_000)), left, "after {at} s");
+        }
+    }
 
     #[test]
     fn a_port_tells_one_node() {

@@ -1,6 +1,7 @@
 //! Carries out what the [`Connector`] of one peer wants.
 
-use super::{Link, LinkSettings, marks};
+use super::marks::{self, Untold};
+use super::{Link, LinkSettings};
 use crate::buffers::Pool;
 use crate::connector::{Action, Connector, Pair, SocketId, StreamKind};
 use crate::ring::{Done, Fd, Op, OpId, Ring, Take};
@@ -31,8 +32,8 @@ pub(super) struct Opening {
     listening: Option<Attempt>,
     opening: Option<Attempt>,
     stranger: Option<(IpAddr, Instant)>,
-    /// Until then a connection that may be another peer's is not taken for this one's.
-    prefers_own: Option<Instant>,
+    /// Connections that may have been another peer's.
+    untold: Untold,
 }
 
 /// So long a stranger is shown.
@@ -58,7 +59,7 @@ impl Opening {
             listening: None,
             opening: None,
             stranger: None,
-            prefers_own: None,
+            untold: Untold::default(),
         }
     }
 
@@ -98,12 +99,10 @@ impl Opening {
     }
 
     /// A connection came that may be this peer's or another's. Is it better left, as this node dials both streams? Then
-    /// each knows whose they are, and a kernel takes what comes in. Not where the peer cannot be dialed, and not for
-    /// long: the peer may not take what this node dials either.
+    /// each knows whose they are, and a kernel takes what comes in. Not where the peer cannot be dialed.
     pub(super) fn prefers_own(&mut self, settings: &LinkSettings, now: Instant) -> bool {
         let reached = matches!(self.opening, None | Some(Attempt::Refused | Attempt::Ended));
-        let long = Duration(settings.connector.ping_timeout.0.saturating_mul(4));
-        let prefers = reached && now < *self.prefers_own.get_or_insert(now + long);
+        let prefers = reached && self.untold.is_left(&settings.connector, now);
         if prefers {
             self.connector.dial_at_once(now);
         }

@@ -33,8 +33,10 @@ impl Mesh {
     fn new(hosts: &[u8], silent: Option<u8>) -> Mesh {
         let mut ports: Vec<u16> = hosts.iter().map(|_| free_address().port()).collect();
         ports.sort_unstable();
-        let addresses: Vec<SocketAddr> =
-            hosts.iter().zip(ports).map(|(host, port)| SocketAddr::from(([127, 0, 0, *host], port))).collect();
+        // Not the addresses of the run before: its ports are kept for a minute.
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let at = |host: u8, port| SocketAddr::from(([127, 1 + high % 250, low, host], port));
+        let addresses: Vec<SocketAddr> = hosts.iter().zip(ports).map(|(host, port)| at(*host, port)).collect();
         let node = |own: usize| {
             let others = (0..hosts.len()).filter(|other| *other != own);
             let link = |other: usize| {
