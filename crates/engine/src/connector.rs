@@ -206,6 +206,11 @@ impl Connector {
         self.actions.push(Action::ReadFirst(socket));
     }
 
+    /// The peer is there: what is missing is opened now.
+    pub fn dial_at_once(&mut self, now: Instant) {
+        self.next_open = now;
+    }
+
     /// The first packet of an accepted socket came; `None`: it was none, or the socket ended.
     pub fn on_first_packet(&mut self, socket: SocketId, kind: Option<StreamKind>, now: Instant) {
         let Some(at) = self.undeclared.iter().position(|(s, _)| *s == socket) else { return };

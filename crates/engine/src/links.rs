@@ -1,6 +1,7 @@
 //! The TCP streams to the peers: opening them, packets in, packets out.
 
 mod listeners;
+mod marks;
 mod opening;
 
 use crate::buffers::{BufId, Pool};
@@ -14,6 +15,7 @@ use control::Attempt;
 use listeners::Listeners;
 use opening::{Opening, peer_address};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use units::{Duration, Histogram, Instant, NodeId, VolumeNr};
 use urbd_core::{BufRef, LinkDown, Segments};
@@ -24,6 +26,8 @@ use wire::{Dialect, Packet, Socket, Step, StreamDecoder};
 pub(crate) struct LinkSettings {
     /// Addresses and times.
     pub connector: Settings,
+    /// This node's id, which the ports tell from which it dials; `None`: they tell nothing, as in 8.4's dialect.
+    pub marked: Option<NodeId>,
     /// `sndbuf-size` in bytes; 0 = automatic.
     pub send_buffer: u32,
     /// `rcvbuf-size` in bytes; 0 = automatic.
@@ -392,24 +396,34 @@ impl Links {
         }
     }
 
-    /// A listener accepted, or failed. Of two peers with one address the first that is awaited gets the connection.
+    /// A listener accepted, or failed.
     pub(crate) fn on_accept(&mut self, ring: &mut Ring<Token>, name: SocketId, done: Done<Token>, now: Instant) {
         let Some((local, fd)) = self.listeners.accepted(name, done) else { return };
-        let Some(from) = peer_address(&fd).map(|from| from.ip().to_canonical()) else { return };
-        let mut known = false;
-        for link in self.links.iter_mut().filter(|link| link.settings.connector.local == local) {
-            let its = link.settings.connector.peer.ip().to_canonical() == from;
-            known |= its;
-            if let Phase::Opening(opening) = &mut link.phase
-                && its
-            {
-                opening.on_accepted(fd, from);
+        let Some(from) = peer_address(&fd) else { return };
+        let ip = from.ip().to_canonical();
+        let mut peers: Vec<&mut Link> = self.links.iter_mut().filter(|link| link.may_be_at(local, ip)).collect();
+        if peers.is_empty() {
+            return self.on_stranger(local, ip, now);
+        }
+        if peers.len() > 1 {
+            match peers.iter().position(|link| link.dials_from(from.port())) {
+                Some(told) => peers = vec![peers.swap_remove(told)],
+                None => peers.retain_mut(|link| !link.prefers_own(now)),
+            }
+        }
+        // Where several may have dialed the first that is awaited gets the connection. Who is a peer, and not awaited,
+        // is turned away without a word: it comes again.
+        for link in peers {
+            if let Phase::Opening(opening) = &mut link.phase {
+                opening.on_accepted(fd, ip);
                 let peer = link.peer;
                 return self.perform(ring, peer, now);
             }
         }
-        // Who is a peer, and not awaited, is turned away without a word: it comes again.
-        for link in self.links.iter_mut().filter(|link| !known && link.settings.connector.local == local) {
+    }
+
+    fn on_stranger(&mut self, local: SocketAddr, from: IpAddr, now: Instant) {
+        for link in self.links.iter_mut().filter(|link| link.settings.connector.local == local) {
             if let Phase::Opening(opening) = &mut link.phase {
                 opening.note_stranger(from, now);
                 let peer = link.peer;
@@ -554,6 +568,25 @@ impl Links {
 }
 
 impl Link {
+    /// Does what this peer opens come in at `local`, from `ip`?
+    fn may_be_at(&self, local: SocketAddr, ip: IpAddr) -> bool {
+        let connector = &self.settings.connector;
+        connector.local == local && connector.peer.ip().to_canonical() == ip
+    }
+
+    /// Does this port tell that the peer has dialed?
+    fn dials_from(&self, port: u16) -> bool {
+        self.settings.marked.is_some() && marks::tells(port, self.peer)
+    }
+
+    /// Had this peer rather what this node dials than a connection that may be another's?
+    fn prefers_own(&mut self, now: Instant) -> bool {
+        match &mut self.phase {
+            Phase::Opening(opening) => self.settings.marked.is_some() && opening.prefers_own(&self.settings, now),
+            _ => false,
+        }
+    }
+
     /// The next packet of either stream; what a peer acknowledges comes before what it asks for.
     fn next_packet(&mut self, pool: &'static Pool) -> Result<Option<LinkEvent>, String> {
         let peer = self.peer;

@@ -45,6 +45,7 @@ pub fn resource_config(local: &LocalResource) -> Result<ResourceConfig, String> 
 /// # Errors
 /// As [`resource_config`].
 pub(crate) fn link_settings(local: &LocalResource) -> Result<BTreeMap<NodeId, LinkSettings>, String> {
+    let (own, nine) = (local.node_id, protocol_version_max(local)? >= wire::Version::MIN_9.number());
     let settings = |peer: &LocalConnection| {
         let (local, remote) = addresses(peer)?;
         let bytes = |b: ByteLen| u32::try_from(b.0).unwrap_or(u32::MAX);
@@ -57,6 +58,7 @@ pub(crate) fn link_settings(local: &LocalResource) -> Result<BTreeMap<NodeId, Li
         };
         let settings = LinkSettings {
             connector,
+            marked: nine.then_some(own),
             send_buffer: bytes(peer.net.sndbuf_size),
             receive_buffer: bytes(peer.net.rcvbuf_size),
             timeout: peer.net.timeout,

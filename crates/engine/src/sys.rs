@@ -251,17 +251,33 @@ pub(crate) fn sockaddr(address: &SocketAddr) -> (libc::sockaddr_storage, libc::s
 
 /// A TCP socket, bound to `local` with SO_REUSEADDR.
 pub(crate) fn tcp_socket(local: &SocketAddr, configure: impl FnOnce(RawFd)) -> io::Result<OwnedFd> {
+    let socket = unbound_socket(local)?;
+    set_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    bind(&socket, local, configure)?;
+    Ok(socket)
+}
+
+/// The same, but no other socket has this port, not even one of a connection that is over. Others may have it later.
+pub(crate) fn tcp_socket_alone(local: &SocketAddr, configure: impl FnOnce(RawFd)) -> io::Result<OwnedFd> {
+    let socket = unbound_socket(local)?;
+    bind(&socket, local, configure)?;
+    set_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    Ok(socket)
+}
+
+fn unbound_socket(local: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no memory involved.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the kernel just made this descriptor for us.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    configure(fd);
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn bind(socket: &OwnedFd, local: &SocketAddr, configure: impl FnOnce(RawFd)) -> io::Result<()> {
+    configure(socket.as_raw_fd());
     let (address, len) = sockaddr(local);
     // SAFETY: `address` is a valid socket address of `len` bytes.
-    check(unsafe { libc::bind(fd, (&raw const address).cast(), len) })?;
-    Ok(socket)
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
 pub(crate) fn listen(socket: &OwnedFd, backlog: i32) -> io::Result<()> {

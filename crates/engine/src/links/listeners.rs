@@ -1,5 +1,6 @@
 //! Where the peers' connections come in: one listener for each local address. Peers may share an address, as they do
-//! in a `connection-mesh` with one address for each host; whose connection it is says the address that it comes from.
+//! in a `connection-mesh` with one address for each host; whose connection it is says the address that it comes from,
+//! and where several peers have that the port (`marks.rs`).
 
 use super::LinkSettings;
 use super::opening::configure;

@@ -1,5 +1,6 @@
 //! Carries out what the [`Connector`] of one peer wants.
 
+use super::marks::{self, Untold};
 use super::{Link, LinkSettings};
 use crate::buffers::Pool;
 use crate::connector::{Action, Connector, Pair, SocketId, StreamKind};
@@ -31,6 +32,8 @@ pub(super) struct Opening {
     listening: Option<Attempt>,
     opening: Option<Attempt>,
     stranger: Option<(IpAddr, Instant)>,
+    /// Connections that may have been another peer's.
+    untold: Untold,
 }
 
 /// So long a stranger is shown.
@@ -56,6 +59,7 @@ impl Opening {
             listening: None,
             opening: None,
             stranger: None,
+            untold: Untold::default(),
         }
     }
 
@@ -92,6 +96,17 @@ impl Opening {
     /// A connection came from the peer's address.
     pub(super) fn on_accepted(&mut self, fd: Fd, from: IpAddr) {
         self.accepted.push((fd, from));
+    }
+
+    /// A connection came that may be this peer's or another's. Is it better left, as this node dials both streams? Then
+    /// each knows whose they are, and a kernel takes what comes in. Not where the peer cannot be dialed.
+    pub(super) fn prefers_own(&mut self, settings: &LinkSettings, now: Instant) -> bool {
+        let reached = matches!(self.opening, None | Some(Attempt::Refused | Attempt::Ended));
+        let prefers = reached && self.untold.is_left(&settings.connector, now);
+        if prefers {
+            self.connector.dial_at_once(now);
+        }
+        prefers
     }
 
     /// Whether the peer can come in at `local`. If not, that is tried again with the next attempt, and said once.
@@ -244,10 +259,17 @@ impl Opening {
         self.stranger = Some((from, now));
     }
 
+    #[cfg(test)]
+    pub(super) fn has_socket_at(&self, local: SocketAddr) -> bool {
+        let own = |fd: &Fd| TcpStream::from(fd.try_clone().unwrap()).local_addr().ok();
+        let opening = self.attempt.iter().map(|(_, fd, _)| fd);
+        self.sockets.values().map(|half| &half.fd).chain(opening).any(|fd| own(fd) == Some(local))
+    }
+
     fn open(&mut self, ring: &mut Ring<Token>, settings: &LinkSettings, id: SocketId) -> io::Result<()> {
         self.abandon(ring);
-        let source = SocketAddr::new(settings.connector.local.ip(), 0);
-        let socket = sys::tcp_socket(&source, |fd| configure(fd, settings))?;
+        let source = settings.connector.local.ip();
+        let socket = marks::dialing_socket(source, settings.marked, |fd| configure(fd, settings))?;
         let fd: Fd = Rc::new(socket);
         let to = settings.connector.peer.into();
         let op = ring.push(Op::Connect { fd: fd.clone(), to }, Token::Open(self.peer, id));

@@ -1,3 +1,5 @@
+mod shared;
+
 use super::*;
 use crate::buffers::ClassPlan;
 use crate::stream::STAGING;
@@ -21,19 +23,27 @@ fn free_address() -> std::net::SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
+fn settings(local: std::net::SocketAddr, remote: std::net::SocketAddr) -> LinkSettings {
+    let connector = Settings {
+        local,
+        peer: remote,
+        connect_int: Duration::from_millis(50),
+        ping_timeout: Duration::from_millis(50),
+        sock_check_timeout: Duration(0),
+    };
+    LinkSettings { connector, marked: None, send_buffer: 0, receive_buffer: 0, timeout: Duration::from_secs(6) }
+}
+
 impl Node {
     fn new(local: std::net::SocketAddr, remote: std::net::SocketAddr, peer: u8) -> Node {
-        let pool = Pool::leak(&[ClassPlan { size: 4096, count: 64 }, ClassPlan { size: STAGING, count: 16 }]);
-        let connector = Settings {
-            local,
-            peer: remote,
-            connect_int: Duration::from_millis(50),
-            ping_timeout: Duration::from_millis(50),
-            sock_check_timeout: Duration(0),
-        };
-        let settings = LinkSettings { connector, send_buffer: 0, receive_buffer: 0, timeout: Duration::from_secs(6) };
         let peer = node_id(peer);
-        let links = Links::new(pool, BTreeMap::from([(peer, settings)]), u64::from(local.port()));
+        Node::with(BTreeMap::from([(peer, settings(local, remote))]), u64::from(local.port()))
+    }
+
+    fn with(links: BTreeMap<NodeId, LinkSettings>, seed: u64) -> Node {
+        let pool = Pool::leak(&[ClassPlan { size: 4096, count: 64 }, ClassPlan { size: STAGING, count: 16 }]);
+        let peer = *links.keys().next().unwrap();
+        let links = Links::new(pool, links, seed);
         Node { links, ring: Ring::new(64).unwrap(), pool, peer, seen: Vec::new() }
     }
 
