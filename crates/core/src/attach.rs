@@ -472,7 +472,7 @@ impl Resource {
         let Some(attaching) = self.devices[d].attaching.take() else { return };
         self.devices[d].attached_at = self.now;
         self.md_in_use(d);
-        let (size, _) = crate::decide::sizes::usable(&self.size_limits(d));
+        let size = crate::decide::sizes::usable(&self.size_limits(d));
         // A device that other nodes already use keeps its size until they agree to another.
         let size = if self.devices[d].size.0 != 0 && replicating { self.devices[d].size.min(size) } else { size };
         // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
@@ -656,9 +656,9 @@ impl Resource {
     fn disk_error(&mut self, d: VolumeNr, failure: io_error::Failure, text: String) {
         let policy = self.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
         let peer_good = self.state.good_peers(d).any(|i| self.state.replicates(i, d));
-        let outcome = io_error::decide(failure, policy, self.state.disk(d), peer_good);
-        self.note(Severity::Error, Some(d), None, outcome.reason.name(), format!("{text}: {}", outcome.reason));
-        if let Some(disk) = outcome.disk.filter(|_| self.devices[d].backing.is_some()) {
+        let (disk, reason) = io_error::decide(failure, policy, self.state.disk(d), peer_good);
+        self.note(Severity::Error, Some(d), None, reason.name(), format!("{text}: {reason}"));
+        if let Some(disk) = disk.filter(|_| self.devices[d].backing.is_some()) {
             self.happened(Set::Disk(d, disk));
             if disk == DiskState::Inconsistent {
                 // What the disk lacks is complete when the superblock says that it is not good any more: as that of a

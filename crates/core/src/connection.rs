@@ -29,7 +29,6 @@ pub(crate) struct Connection {
     /// Counts links: what an operation started for an older one must not touch.
     pub(crate) session: u64,
     pub(crate) peer_devices: Volumes<PeerDevice>,
-    pub(crate) peer_csums: wire::AlgName,
     pub(crate) peer_verify: wire::AlgName,
 
     // Sending (spec 1.6).
@@ -225,7 +224,6 @@ impl Connection {
             offered: wire::ConnectionFeatures::OFFER,
             session: 0,
             peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(v.volume, 0))).collect(),
-            peer_csums: wire::AlgName::NONE,
             peer_verify: wire::AlgName::NONE,
             log: TransferLog::default(),
             overdue_checked: Instant(0),

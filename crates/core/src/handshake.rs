@@ -287,7 +287,6 @@ impl Resource {
             let text = format!("csums-alg is \"{own}\" here and \"{}\" there; make them equal", p.csums_alg);
             return self.give_up(i, "csums-alg-differs", text);
         }
-        self.connections[i].peer_csums = p.csums_alg;
         self.connections[i].peer_verify = p.verify_alg;
     }
 

@@ -65,12 +65,11 @@ pub struct Attach {
     pub bitmap: Bitmap,
     /// The CRASHED_PRIMARY mark in memory.
     pub crashed_primary: bool,
-    /// The state to remember; the disk's state unless `negotiate`.
+    /// The state to remember. It is the disk's, unless the volume is connected: that goes to Negotiating, and the
+    /// handshake decides what becomes of it.
     pub disk: D,
     /// The peer's disk becomes this (not connected only).
     pub peer_disk: Option<D>,
-    /// Connected: go to Negotiating, the handshake decides what becomes of `disk`.
-    pub negotiate: bool,
     /// Why the disk is in that state.
     pub reason: Reason,
 }
@@ -112,7 +111,6 @@ pub fn decide(input: &Input) -> Result<Attach, Reason> {
         crashed_primary,
         disk,
         peer_disk: peer_outdated.then_some(D::Outdated),
-        negotiate: input.connected,
         reason,
     };
     hit("attach", || format!("log {:?}", attach.activity_log));

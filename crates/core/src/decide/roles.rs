@@ -125,40 +125,25 @@ impl Promotion {
     }
 }
 
-/// What a change of role brings with it, after all pending requests are done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct RoleEffects {
-    /// Forget discard-my-data.
-    pub drop_discard_my_data: bool,
-    /// Start a new generation.
+/// What a promotion means for the generations of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promoted {
+    /// Start a new one.
     pub new_generation: bool,
-    /// Bit 0 of the current generation becomes this.
-    pub primary_bit: bool,
     /// Send UUIDS.
     pub send_uuids: bool,
-    /// Send STATE.
-    pub send_state: bool,
 }
 
-/// The effects of a successful promotion. `peer_disk` and `connected`, whether the volume replicates, as of after it.
+/// That of a successful promotion. `peer_disk` and `connected`, whether the volume replicates, as of after it.
 ///
 /// Differs from DRBD 8.4 (`docs/compatibility.md`): alone, it always starts a generation, also if a bitmap UUID is set.
 #[must_use]
-pub fn promoted(forced: bool, connected: bool, disk: D, peer_disk: D) -> RoleEffects {
+pub fn promoted(forced: bool, connected: bool, disk: D, peer_disk: D) -> Promoted {
     let alone = !connected || peer_disk <= D::Failed;
-    RoleEffects {
-        drop_discard_my_data: true,
+    Promoted {
         new_generation: disk >= D::Inconsistent && (forced || alone),
-        primary_bit: true,
         send_uuids: connected && (forced || (disk >= D::Inconsistent && alone)),
-        send_state: connected,
     }
-}
-
-/// The effects of a demotion.
-#[must_use]
-pub fn demoted(connected: bool) -> RoleEffects {
-    RoleEffects { send_state: connected, ..RoleEffects::default() }
 }
 
 #[cfg(test)]

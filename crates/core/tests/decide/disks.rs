@@ -16,8 +16,7 @@ fn attach_text(result: Result<Attach, Reason>) -> String {
     match result {
         Err(reason) => format!("refused {}", reason.name()),
         Ok(a) => {
-            let flags = [(a.crashed_primary, " crashed-primary"), (a.negotiate, " negotiate")];
-            let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
+            let flags = if a.crashed_primary { " crashed-primary" } else { "" };
             let peer = a.peer_disk.map_or(String::new(), |d| format!(" peer={d}"));
             format!("{} {} al={:?} bitmap={:?}{peer}{flags}", a.disk, a.reason.name(), a.activity_log, a.bitmap)
         }
@@ -56,11 +55,9 @@ pub(crate) fn attach() {
     });
 }
 
-const FAILURES: [(&str, Failure); 7] = [
+const FAILURES: [(&str, Failure); 5] = [
     ("read", Failure::Read),
-    ("read-ahead", Failure::ReadAhead),
     ("write", Failure::Write),
-    ("discard", Failure::Discard),
     ("flush", Failure::Flush),
     ("metadata", Failure::Metadata),
     ("forced", Failure::Forced),
@@ -75,15 +72,9 @@ pub(crate) fn io_errors() {
         assert_eq!(command, "error");
         let failure = args.pick("of", &FAILURES, Failure::Read);
         let policy = args.pick("on-io-error", &ON_IO_ERROR, OnIoError::Detach);
-        let o = io_error::decide(failure, policy, disk(args, "disk", DiskState::UpToDate), !args.flag("alone"));
-        let flags = [
-            (o.call_handler, " call=local-io-error"),
-            (o.mark_out_of_sync, " mark-out-of-sync"),
-            (o.retry_on_peer, " retry-on-peer"),
-            (o.abort_outstanding, " abort-outstanding"),
-        ];
-        let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
-        format!("{} {}{flags}", o.disk.map_or("keep", DiskState::name), o.reason.name())
+        let own = disk(args, "disk", DiskState::UpToDate);
+        let (disk, reason) = io_error::decide(failure, policy, own, !args.flag("alone"));
+        format!("{} {}", disk.map_or("keep", DiskState::name), reason.name())
     });
 }
 

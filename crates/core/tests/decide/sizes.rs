@@ -37,12 +37,7 @@ fn sizes_row(args: &Args) -> String {
         SizesVerdict::Refuse(reason) => format!("refuse {}", reason.name()),
         SizesVerdict::Keep(reason) => format!("keep {}", reason.name()),
         SizesVerdict::Adopt(a) => {
-            let flags = [
-                (a.user_ignored, " user-ignored"),
-                (a.set_grown_bits, " set-bits"),
-                (a.send_sizes, " send-sizes"),
-                (a.resync_grown, " resync"),
-            ];
+            let flags = [(a.set_grown_bits, " set-bits"), (a.send_sizes, " send-sizes"), (a.resync_grown, " resync")];
             let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
             format!("size={} user={} peer={}{flags}", a.size.0, a.user.0, a.peer.0)
         }
@@ -52,10 +47,7 @@ fn sizes_row(args: &Args) -> String {
 #[test]
 pub(crate) fn table() {
     table::check("sizes", |command, args| match command {
-        "usable" => {
-            let (size, ignored) = usable(&limits(args));
-            format!("{}{}", size.0, if ignored { " user-ignored" } else { "" })
-        }
+        "usable" => usable(&limits(args)).0.to_string(),
         "sizes" => sizes_row(args),
         "connected" => {
             let fresh = crate::words::sides(args, "fresh");

@@ -244,7 +244,7 @@ impl Node {
         self.bit |= attach.bitmap == Bitmap::SetAll || (attach.activity_log == ActivityLog::Apply && self.hot);
         self.hot = false;
         (self.crashed, self.at_attach) = (attach.crashed_primary, attach.disk);
-        let disk = if attach.negotiate { DiskState::Negotiating } else { attach.disk };
+        let disk = if connected { DiskState::Negotiating } else { attach.disk };
         let pdsk = attach.peer_disk.filter(|_| !connected);
         self.word.disk = DiskState::Attaching;
         self.must(&StateChange { disk: Some(disk), pdsk, ..StateChange::default() }, fresh);
