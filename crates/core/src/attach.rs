@@ -10,7 +10,7 @@ use crate::attach::attaching::{Attaching, Step};
 use crate::connection::Connection;
 use crate::decide::attach84::{ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
-use crate::decide::view::{Kind, MetadataFlags, Refusal};
+use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, StateChangeResult, attach84, io_error};
 use crate::device::{Backing, Flushing};
 use crate::metadata::writer::MdWriter;
@@ -254,7 +254,8 @@ impl Resource {
         }
         if attach.activity_log == AlAction::Discard && bitmaps.len() > 1 {
             // The peer knows what it sent to this Secondary before that crashed. Nobody else does.
-            let hot = if input.al_disabled { None } else { self.hot_extents(d, &layout, &md, log) };
+            let unlogged = input.flags.contains(DeviceFlags::AL_DISABLED);
+            let hot = if unlogged { None } else { self.hot_extents(d, &layout, &md, log) };
             // Of several peers each knows only what came from itself.
             let several = self.in_mesh9();
             let was_here = |p: &&meta::PeerRecord| p.flags.contains(PeerFlags::CONNECTED) && !several;
@@ -272,7 +273,8 @@ impl Resource {
         }
         let full_sync = attach.bitmap == Bitmap::SetAll;
         let outdated_peers = attach.peer_disk.map(|_| self.flagged_peers(&md, PeerFlags::OUTDATED)).unwrap_or_default();
-        let left_beside = input.flags.primary_ind.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
+        let was_primary = input.flags.contains(DeviceFlags::PRIMARY_IND);
+        let left_beside = was_primary.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
         let dev = &mut self.devices[d];
         let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
         let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
@@ -320,24 +322,15 @@ impl Resource {
 
     fn attach_input(&self, d: VolumeNr, md: &Superblock) -> attach84::Input {
         let dev = &self.devices[d];
-        let peer_flags = self.flags_of_peers(md);
         let peer_disk = self.state.pairs(d).map(|(_, pair)| pair.disk).max().unwrap_or(DiskState::DUnknown);
         attach84::Input {
-            flags: MetadataFlags {
-                consistent: md.flags.contains(DeviceFlags::CONSISTENT),
-                primary_ind: md.flags.contains(DeviceFlags::PRIMARY_IND),
-                connected_ind: peer_flags.contains(PeerFlags::CONNECTED),
-                was_up_to_date: md.flags.contains(DeviceFlags::WAS_UP_TO_DATE),
-                peer_outdated: peer_flags.contains(PeerFlags::OUTDATED),
-                crashed_primary: md.flags.contains(DeviceFlags::CRASHED_PRIMARY),
-            },
-            full_sync: peer_flags.contains(PeerFlags::FULL_SYNC),
-            al_disabled: md.flags.contains(DeviceFlags::AL_DISABLED),
+            flags: md.flags,
+            peers: self.flags_of_peers(md),
             al_clean: md.is_clean(),
             current: md.current,
             exposed: dev.exposed,
             outrun: dev.lacks_writes(),
-            primary: self.state.is_primary(),
+            role: self.state.role,
             peer_primary: self.state.peers.values().any(|p| p.role() == wire::Role::Primary),
             connected: self.state.replicates_anywhere(d),
             peer_disk,

@@ -77,7 +77,7 @@ impl Resource {
             disk: self.state.disk(d),
             peer_disk: self.state.peer_disk(i, d),
             connected: self.state.replicates(i, d),
-            primary: self.state.is_primary(),
+            role: self.state.role,
             no_resync: packet.flags.assume_clean,
         };
         match sizes::on_sizes(&input) {

@@ -5,7 +5,7 @@ use crate::api::{ConnectionState, Effect, Event, LinkUp, Segments, Severity};
 use crate::connection::{Link, PeerDevice, Phase, Spoken};
 use crate::decide::change::{Change, Set};
 use crate::decide::handshake84::{Decision, Occasion, UuidsVerdict};
-use crate::decide::split_brain::Loser;
+use crate::decide::split_brain::{Loser, Side};
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::decide::view::{Kind, Refusal};
@@ -320,7 +320,7 @@ impl Resource {
         // A resync that was to bring it up to date may have been agreed to already, and ended with the own disk.
         let attaching = pd.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate;
         handshake84::on_uuids(&handshake84::UuidsReceived {
-            primary: self.state.is_primary(),
+            role: self.state.role,
             disk: self.state.disk(d),
             replication: self.state.replication(i, d),
             peer_attaching: attaching || self.state.peer_disk(i, d) < DiskState::Inconsistent,
@@ -535,16 +535,18 @@ impl Resource {
         let input = handshake84::Input {
             comparison,
             occasion,
-            me: handshake84::Node {
-                primary: self.state.is_primary(),
+            me: Side {
+                role: self.state.role,
                 disk: my_disk,
                 discard_my_data: c.discard_my_data,
+                was_primary: comparison.own.bitmap.primary_bit(),
                 changes: told,
             },
-            peer: handshake84::Node {
-                primary: theirs.role == Role::Primary,
+            peer: Side {
+                role: theirs.role,
                 disk: peer_disk,
                 discard_my_data: theirs_uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
+                was_primary: comparison.peer.bitmap.primary_bit(),
                 changes: theirs_uuids.dirty_bits,
             },
             policies: c.cfg.after_sb,

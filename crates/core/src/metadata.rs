@@ -362,8 +362,10 @@ impl Resource {
     pub(crate) fn refresh_flags(&mut self, d: VolumeNr) {
         let crashed = self.devices[d].crashed_primary;
         let flags_towards = |r: &Self, i| metadata_flags(&View::of(&r.state, i, d), crashed);
-        let primary = self.peers_or_none().any(|i| flags_towards(self, i).primary_ind) || self.keeps_primary_mark(d);
-        let own = flags_towards(self, self.partner(d));
+        let mark = DeviceFlags::PRIMARY_IND;
+        let primary =
+            self.peers_or_none().any(|i| flags_towards(self, i).0.contains(mark)) || self.keeps_primary_mark(d);
+        let (own, _) = flags_towards(self, self.partner(d));
         let logged = self.devices[d].cfg.as_ref().is_none_or(|c| c.al_updates);
         let unlogged = !logged || self.keeps_unlogged_mark(d);
         let dev = &mut self.devices[d];
@@ -372,20 +374,17 @@ impl Resource {
             return;
         }
         let before = b.md.flags;
-        let flags = &mut b.md.flags;
-        flags.put(DeviceFlags::CONSISTENT, own.consistent);
-        flags.put(DeviceFlags::PRIMARY_IND, primary);
-        flags.put(DeviceFlags::WAS_UP_TO_DATE, own.was_up_to_date);
-        flags.put(DeviceFlags::CRASHED_PRIMARY, own.crashed_primary);
-        flags.put(DeviceFlags::AL_DISABLED, unlogged);
+        let follows = DeviceFlags::CONSISTENT | DeviceFlags::WAS_UP_TO_DATE | DeviceFlags::CRASHED_PRIMARY;
+        b.md.flags.follow(follows, own);
+        b.md.flags.put(mark, primary);
+        b.md.flags.put(DeviceFlags::AL_DISABLED, unlogged);
         let mut changed = before != b.md.flags;
         let becomes_unlogged = unlogged && !before.contains(DeviceFlags::AL_DISABLED);
-        let mark = DeviceFlags::PRIMARY_IND;
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
         let mut other_connected = false;
         let (nine, seen) = (self.sizes_by_9(), DiskState::Inconsistent..=DiskState::UpToDate);
         for i in self.connections.ids() {
-            let (owner, said) = (self.slot_owner(i, d), flags_towards(self, Some(i)));
+            let (owner, (_, said)) = (self.slot_owner(i, d), flags_towards(self, Some(i)));
             let disk = self.state.peer_disk(i, d);
             let has_disk = seen.contains(&disk) && disk != DiskState::DUnknown;
             let Some(b) = &mut self.devices[d].backing else { return };
@@ -395,10 +394,9 @@ impl Resource {
                 flags.insert(PeerFlags::DEVICE_SEEN);
             }
             let before = *flags;
-            flags.put(PeerFlags::CONNECTED, said.connected_ind);
-            flags.put(PeerFlags::OUTDATED, said.peer_outdated);
+            flags.follow(PeerFlags::CONNECTED | PeerFlags::OUTDATED, said);
             changed |= before != *flags;
-            other_connected |= before.contains(PeerFlags::CONNECTED) != said.connected_ind;
+            other_connected |= before.contains(PeerFlags::CONNECTED) != said.contains(PeerFlags::CONNECTED);
         }
         if becomes_primary {
             // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which

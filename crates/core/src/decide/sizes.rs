@@ -1,6 +1,6 @@
 //! Which size a device gets (`docs/spec/connection-and-state.md` 5.3 and 12.6).
 
-use super::{DiskState, Reason};
+use super::{DiskState, Reason, Role};
 use units::Sector;
 
 const NONE: Sector = Sector(0);
@@ -80,8 +80,8 @@ pub struct SizesReceived {
     pub peer_disk: DiskState,
     /// The volume is Connected or beyond.
     pub connected: bool,
-    /// This node is Primary.
-    pub primary: bool,
+    /// This node's role.
+    pub role: Role,
     /// The packet's flag "no resync of the grown area".
     pub no_resync: bool,
 }
@@ -170,7 +170,7 @@ fn without_disk(input: &SizesReceived) -> SizesVerdict {
         SizesVerdict::Keep(Reason::SizeUnchanged)
     } else if input.current != NONE && input.peer.device == NONE {
         SizesVerdict::Keep(Reason::PeerIsDiskless)
-    } else if candidate < input.current && input.primary {
+    } else if candidate < input.current && input.role == Role::Primary {
         SizesVerdict::Refuse(Reason::PrimaryWouldShrink)
     } else {
         SizesVerdict::Adopt(Adopted {

@@ -169,18 +169,6 @@ pub(crate) fn lacks_data(state: &State, volume: VolumeNr) -> bool {
     used && state.disk(volume) < D::UpToDate && state.good_peers(volume).next().is_none()
 }
 
-/// The metadata flags of a state (spec 2.8, "Metadata flags"); AL_CLEAN is always cleared with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are the flags of docs/spec/on-disk-format.md 2.3")]
-pub struct MetadataFlags {
-    pub consistent: bool,
-    pub primary_ind: bool,
-    pub connected_ind: bool,
-    pub was_up_to_date: bool,
-    pub peer_outdated: bool,
-    pub crashed_primary: bool,
-}
-
 /// Is 9's dialect spoken with the peer?
 pub(super) fn speaks9(facts: &Facts, peer: NodeId) -> bool {
     facts.peers.get(peer).is_some_and(|peer| peer.protocol >= 110)

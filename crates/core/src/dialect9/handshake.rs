@@ -7,6 +7,7 @@ use crate::api::{ConnectionState, Event, Segments, Severity};
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
+use crate::decide::split_brain::Side;
 use crate::decide::state::Replication;
 use crate::decide::uuid9::{Direction, Strategy};
 use crate::decide::view::Kind;
@@ -431,8 +432,8 @@ impl Resource {
         found: uuid9::Comparison,
         [own, other]: [Told<'_>; 2],
     ) -> (Strategy, Reason) {
-        let side = |told: Told<'_>, peer: NodeId| direction9::Side {
-            primary: told.role == Role::Primary,
+        let side = |told: Told<'_>, peer: NodeId| Side {
+            role: told.role,
             disk: told.disk,
             discard_my_data: told.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
             was_primary: told.uuids.bitmap(peer).unwrap_or_default().0 & 1 != 0,

@@ -2,14 +2,14 @@
 
 use crate::rules::FENCING;
 use crate::table::{self, Args};
-use crate::words::{disk, sides};
+use crate::words::{disk, primary_or_not, sides};
+use meta::{DeviceFlags, PeerFlags};
 use units::Generation;
 use urbd_core::Fencing;
 use urbd_core::OnIoError;
 use urbd_core::decide::attach84::{self, Attach};
 use urbd_core::decide::fencing::{self, Call, Situation};
 use urbd_core::decide::io_error::{self, Failure};
-use urbd_core::decide::view::MetadataFlags;
 use urbd_core::decide::{DiskState, Reason};
 
 fn attach_text(result: Result<Attach, Reason>) -> String {
@@ -32,21 +32,16 @@ pub(crate) fn attach() {
         let on = |bit: u32| raw & bit != 0;
         let primary = sides(args, "primary");
         attach_text(attach84::decide(&attach84::Input {
-            flags: MetadataFlags {
-                consistent: on(1),
-                primary_ind: on(2),
-                connected_ind: on(4),
-                was_up_to_date: on(16),
-                peer_outdated: on(32),
-                crashed_primary: on(64),
-            },
-            full_sync: on(8),
+            flags: DeviceFlags(raw & !0x2c),
+            peers: PeerFlags::default()
+                .with(PeerFlags::CONNECTED, on(4))
+                .with(PeerFlags::FULL_SYNC, on(8))
+                .with(PeerFlags::OUTDATED, on(32)),
             al_clean: on(128),
-            al_disabled: on(256),
             current: Generation(args.number("current", 16)),
             outrun: args.flag("outrun"),
             exposed: Generation(args.number("exposed", 0)),
-            primary: primary.0,
+            role: primary_or_not(primary.0),
             peer_primary: primary.1,
             connected: args.flag("connected"),
             peer_disk: disk(args, "peer", DiskState::DUnknown),

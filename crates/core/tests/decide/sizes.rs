@@ -1,11 +1,11 @@
 use crate::table::{self, Args};
 use crate::words::{disk, sector};
 use units::Sector;
-use urbd_core::decide::DiskState;
 use urbd_core::decide::sizes::{
     Known, Limits, PeerSizes, SizesReceived, SizesVerdict, grown_area_source, may_resize, on_sizes, usable,
     when_connected,
 };
+use urbd_core::decide::{DiskState, Role};
 
 fn limits(args: &Args) -> Limits {
     Limits {
@@ -30,7 +30,7 @@ fn sizes_row(args: &Args) -> String {
         disk: disk(args, "disk", DiskState::UpToDate),
         peer_disk: disk(args, "pdsk", DiskState::UpToDate),
         connected: args.flag("connected"),
-        primary: args.flag("primary"),
+        role: crate::words::primary_or_not(args.flag("primary")),
         no_resync: args.flag("no-resync"),
     });
     match verdict {
@@ -98,7 +98,7 @@ fn a_connect_never_shrinks_usable_data() {
                 disk,
                 peer_disk: DiskState::DUnknown,
                 connected: false,
-                primary: true,
+                role: Role::Primary,
                 no_resync: false,
             });
             if let SizesVerdict::Adopt(a) = verdict {
