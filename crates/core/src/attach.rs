@@ -12,7 +12,7 @@ use crate::decide::attach84::{ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, StateChangeResult, attach84, io_error};
-use crate::device::{Backing, Flushing};
+use crate::device::{Backing, Flushing, Leaving};
 use crate::metadata::writer::MdWriter;
 use crate::op::Op;
 use crate::request::under_way::Request;
@@ -45,12 +45,11 @@ impl Resource {
         let Some(attaching) = self.devices[d].attaching.take() else { return };
         // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The
         // next one has nothing to do with that.
-        if std::mem::take(&mut self.devices[d].closing) {
+        if self.devices[d].leaving.take().is_some() {
             self.happened(Set::Disk(d, DiskState::Diskless));
         }
         self.store_disk(d, DiskState::Diskless);
         let dev = &mut self.devices[d];
-        (dev.forced_detach, dev.metadata_failed) = (false, false);
         dev.backing = None;
         dev.recheck = true;
         let volume = dev.volume;
@@ -502,17 +501,15 @@ impl Resource {
 
     /// The disk is in state Failed: it is closed as soon as nothing uses it any more.
     pub(crate) fn disk_failed(&mut self, d: VolumeNr) {
-        self.devices[d].closing = true;
+        self.devices[d].lets_go(Leaving::InOrder);
     }
 
     /// Once a turn while a disk is being given up.
     pub(crate) fn pump_detach(&mut self, d: VolumeNr) {
         let dev = &self.devices[d];
-        if !dev.closing {
-            return;
-        }
+        let Some(how) = dev.leaving else { return };
         let busy = self.ops.iter().any(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes));
-        if busy && !dev.forced_detach {
+        if busy && how < Leaving::AtOnce {
             return;
         }
         if dev.attaching.is_some() {
@@ -521,19 +518,14 @@ impl Resource {
         if busy {
             self.abort_local_io(d);
         }
-        let dev = &self.devices[d];
-        let healthy = !dev.metadata_failed && !dev.forced_detach;
-        if healthy && !self.closed_cleanly(d) {
+        if how > Leaving::InOrder {
+            self.disown_open_epochs(d);
+        } else if !self.closed_cleanly(d) {
             return;
         }
-        if !healthy {
-            self.disown_open_epochs(d);
-        }
         let dev = &mut self.devices[d];
-        dev.closing = false;
+        dev.leaving = None;
         dev.disks_seen += 1;
-        dev.forced_detach = false;
-        dev.metadata_failed = false;
         dev.backing = None;
         dev.attach_state = DiskState::Diskless;
         self.forget_al(d);
@@ -641,7 +633,9 @@ impl Resource {
     }
 
     pub(crate) fn meta_error(&mut self, d: VolumeNr, what: &str) {
-        self.devices[d].metadata_failed = true;
+        if self.devices[d].backing.is_some() {
+            self.devices[d].lets_go(Leaving::AsItIs);
+        }
         self.disk_error(d, io_error::Failure::Metadata, format!("writing the {what} failed"));
         self.abandon_al(d);
     }
@@ -690,8 +684,9 @@ impl Resource {
         });
         let dev = &self.devices[d];
         let stuck = stuck || (self.usable(d) && dev.meta_pending > 0 && now.since(dev.meta_since) >= limit);
-        if (stuck || self.resync_stuck_on_disk(d, limit)) && !self.devices[d].forced_detach {
-            self.devices[d].forced_detach = true;
+        let at_once = self.devices[d].leaving == Some(Leaving::AtOnce);
+        if (stuck || self.resync_stuck_on_disk(d, limit)) && !at_once {
+            self.devices[d].lets_go(Leaving::AtOnce);
             self.disk_error(
                 d,
                 io_error::Failure::Forced,

@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, Event, Segments, Severity};
+use crate::connection::PeersBitmap;
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
@@ -40,10 +41,10 @@ impl Resource {
         let dev = &mut self.devices[d];
         let Some(b) = dev.backing.as_mut() else { return };
         let bits = b.bitmaps[slot].len();
-        let mut receiver = self.connections[i].peer_devices[d]
-            .receiving_bitmap
-            .take()
-            .unwrap_or_else(|| BitmapReceiver::new(&dialect, bits));
+        let mut receiver = match std::mem::take(&mut self.connections[i].peer_devices[d].peers_bitmap) {
+            PeersBitmap::Arriving(receiver) => receiver,
+            PeersBitmap::Awaited | PeersBitmap::Early => BitmapReceiver::new(&dialect, bits),
+        };
         let area = b.area();
         let mut set = |from: u64, to: u64| {
             if b.bitmaps[slot].set_range(from, to) > 0 {
@@ -57,7 +58,7 @@ impl Resource {
         };
         match end {
             Err(violation) => self.protocol_error(i, "bad-bitmap", violation.to_string()),
-            Ok(false) => self.connections[i].peer_devices[d].receiving_bitmap = Some(receiver),
+            Ok(false) => self.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Arriving(receiver),
             Ok(true) => self.bitmap_complete(i, d),
         }
     }
@@ -74,8 +75,10 @@ impl Resource {
             }
             Replication::WFBitMapS => return self.begin_as_source(i, d),
             other => {
-                // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
-                self.connections[i].peer_devices[d].early_bitmap = other == Replication::Established;
+                if other == Replication::Established {
+                    // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
+                    self.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Early;
+                }
                 return self.note(
                     Severity::Info,
                     Some(d),

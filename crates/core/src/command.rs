@@ -20,6 +20,7 @@ use crate::decide::state::Replication;
 use crate::decide::suspend::ResumeStep;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{StateChangeResult as Code, suspend};
+use crate::device::Leaving;
 use crate::resync::verify::run::VerifyRange;
 use crate::state::afterwards::Lifted;
 use units::{Instant, NodeId, VolumeNr};
@@ -173,7 +174,7 @@ impl Resource {
                 self.leave_peer_result(i, force, next)
             }
             Waiting::Detach { volume, step: GiveUp::Sent } => match outcome {
-                Ok(()) if !self.devices[volume].closing => Progress::Ended(Ok(())),
+                Ok(()) if self.devices[volume].leaving.is_none() => Progress::Ended(Ok(())),
                 Ok(()) => {
                     self.devices[volume].detach_commands.push(id);
                     Progress::Left
@@ -280,9 +281,9 @@ impl Resource {
         for d in self.devices.ids() {
             if self.devices[d].backing.is_some() {
                 attached = true;
-                if !self.devices[d].closing {
+                if self.devices[d].leaving.is_none() {
                     self.happened(Set::Disk(d, DiskState::Failed));
-                    self.devices[d].closing = true;
+                    self.devices[d].lets_go(Leaving::InOrder);
                 }
             }
         }

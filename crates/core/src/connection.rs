@@ -24,7 +24,6 @@ pub(crate) struct Connection {
     pub(crate) link: Option<Link>,
     pub(crate) discard_my_data: bool,
     pub(crate) tentative: bool,
-    pub(crate) peer_tentative: bool,
     pub(crate) offered: wire::ConnectionFeatures,
     /// Counts links: what an operation started for an older one must not touch.
     pub(crate) session: u64,
@@ -62,8 +61,6 @@ pub(crate) struct Connection {
     pub(crate) asked_later: Option<(VolumeNr, StateChange)>,
     /// The fence-peer handler is running, begun in this session.
     pub(crate) fencing: Option<u64>,
-    /// Its result, if it came at once.
-    pub(crate) fence_result: Option<bool>,
     /// Tries in a row that were refused because of the secret.
     pub(crate) refusals: u32,
     /// The last try ended as the peer, which has not crashed, took itself for the source in the same generation.
@@ -73,6 +70,8 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) resolve_conflicts: bool,
+    /// The peer only wants to know what would happen.
+    pub(crate) peer_tentative: bool,
     pub(crate) challenge: [u8; 64],
     pub(crate) spoken: Spoken,
     pub(crate) phase: Phase,
@@ -148,10 +147,8 @@ pub(crate) struct PeerDevice {
     pub(crate) peer_answers: u32,
     /// The peer's writes that were taken up, or answered at once; wraps around.
     pub(crate) peer_writes: u32,
-    pub(crate) receiving_bitmap: Option<wire::BitmapReceiver>,
+    pub(crate) peers_bitmap: PeersBitmap,
     pub(crate) early_sync_uuid: Option<units::Generation>,
-    /// The peer's bitmap came before we knew of the resync that it belongs to: its bits are in ours.
-    pub(crate) early_bitmap: bool,
     /// A resync or verify on this link was given up before all its answers were here. Nothing but the moment tells
     /// them from those of the next one.
     pub(crate) answers_may_come: bool,
@@ -190,6 +187,17 @@ pub(crate) struct PeerDevice {
     pub(crate) unacked: u32,
 }
 
+/// How much of the peer's bitmap is here.
+#[derive(Debug, Default)]
+pub(crate) enum PeersBitmap {
+    /// Nothing that is not dealt with.
+    #[default]
+    Awaited,
+    Arriving(wire::BitmapReceiver),
+    /// All of it came before this node knew of the resync that it belongs to: its bits are in the own one.
+    Early,
+}
+
 /// Why what is marked between two nodes stays when both are equal by their generations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Keeps {
@@ -207,8 +215,7 @@ impl PeerDevice {
     /// generation of one that did not reach the disk to be announced after the next attach.
     pub(crate) fn forget_resync_to_come(&mut self) {
         self.sync_uuid_due = None;
-        self.receiving_bitmap = None;
-        self.early_bitmap = false;
+        self.peers_bitmap = PeersBitmap::Awaited;
         self.early_sync_uuid = None;
     }
 }
@@ -220,7 +227,6 @@ impl Connection {
             link: None,
             discard_my_data: false,
             tentative: false,
-            peer_tentative: false,
             offered: wire::ConnectionFeatures::OFFER,
             session: 0,
             peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(v.volume, 0))).collect(),
@@ -240,7 +246,6 @@ impl Connection {
             pings: Pings::default(),
             asked_later: None,
             fencing: None,
-            fence_result: None,
             refusals: 0,
             survivor_insists: false,
         }
@@ -326,9 +331,8 @@ impl PeerDevice {
             peer_seq: sequence,
             peer_answers: sequence,
             peer_writes: 0,
-            receiving_bitmap: None,
+            peers_bitmap: PeersBitmap::Awaited,
             early_sync_uuid: None,
-            early_bitmap: false,
             answers_may_come: false,
             before_resync: BeforeResync::default(),
             sync_uuid_due: None,

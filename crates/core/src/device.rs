@@ -50,12 +50,11 @@ pub(crate) struct Device {
     pub(crate) disks_seen: u64,
     /// Detach commands that wait for the end of it.
     pub(crate) detach_commands: Vec<u64>,
-    pub(crate) closing: bool,
+    /// The disk is being let go of.
+    pub(crate) leaving: Option<Leaving>,
     pub(crate) attaching: Option<crate::attach::attaching::Attaching>,
     /// The peers whose disks are Outdated, as the metadata say.
     pub(crate) outdated_peers: NodeMask,
-    pub(crate) forced_detach: bool,
-    pub(crate) metadata_failed: bool,
 
     /// Requests not looked at yet, in order of arrival.
     pub(crate) incoming: VecDeque<Waiting>,
@@ -96,6 +95,17 @@ pub(crate) struct Device {
     pub(crate) latencies: Latencies,
     pub(crate) attached_at: Instant,
     pub(crate) last_lazy_bitmap: Instant,
+}
+
+/// How a disk is let go of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Leaving {
+    /// When nothing uses it, and its metadata say so: nothing is to be replayed at the next attach.
+    InOrder,
+    /// When nothing uses it. Its metadata cannot be written.
+    AsItIs,
+    /// Whatever uses it.
+    AtOnce,
 }
 
 /// What exists while a disk is attached.
@@ -174,11 +184,9 @@ impl Device {
             first_write: FirstWrite::Nothing,
             disks_seen: 0,
             detach_commands: Vec::new(),
-            closing: false,
+            leaving: None,
             attaching: None,
             outdated_peers: NodeMask::default(),
-            forced_detach: false,
-            metadata_failed: false,
             incoming: VecDeque::new(),
             parts_waiting: Vec::new(),
             merging: Merging::default(),
@@ -205,6 +213,11 @@ impl Device {
             attached_at: Instant(0),
             last_lazy_bitmap: Instant(0),
         }
+    }
+
+    /// Its disk is let go of, in this way or a worse one.
+    pub(crate) fn lets_go(&mut self, how: Leaving) {
+        self.leaving = self.leaving.max(Some(how));
     }
 
     /// Does the own disk lack writes that users of this device, or of a peer's, have seen?

@@ -30,6 +30,7 @@ impl Resource {
         c.last_heard = now;
         c.pings.lost();
         c.link = Some(Link {
+            peer_tentative: false,
             resolve_conflicts: link.resolve_conflicts,
             challenge: link.challenge,
             spoken: Spoken::Nothing,
@@ -254,7 +255,9 @@ impl Resource {
         let supported = self.connections[i].cfg.integrity.as_deref().is_none_or(|a| wire::digest_len(a).is_some());
         match protocol::compare(&own, theirs, self.connections[i].version(), supported) {
             Ok(()) => {
-                self.connections[i].peer_tentative = theirs.dry_run;
+                if let Some(link) = &mut self.connections[i].link {
+                    link.peer_tentative = theirs.dry_run;
+                }
                 self.enter(i, Phase::Running);
                 self.shake_hands9(i);
             }
@@ -552,7 +555,7 @@ impl Resource {
             policies: c.cfg.after_sb,
             always_asbp: c.cfg.always_asbp,
             rr_conflict: c.cfg.rr_conflict,
-            dry_run: c.tentative || c.peer_tentative,
+            dry_run: c.tentative || c.link.as_ref().is_some_and(|l| l.peer_tentative),
             resolve_conflicts: c.resolve_conflicts(),
             demotable: self.demotable(),
             writes_elsewhere: self.writes_elsewhere(i, d),

@@ -235,26 +235,28 @@ impl Resource {
         }
     }
 
-    /// Runs `fence-peer` unless it is running already.
-    pub(crate) fn fence(&mut self, i: NodeId) {
+    /// Runs `fence-peer` unless it is running already. Without a handler the result is there at once: does the peer
+    /// count as fenced?
+    pub(crate) fn fence(&mut self, i: NodeId) -> Option<bool> {
         if self.connections[i].fencing.is_some() {
-            return;
+            return None;
         }
         match fencing::before_call(&self.situation(i)) {
             fencing::Call::Handler => {
                 self.connections[i].fencing = Some(self.connections[i].session);
                 self.handler("fence-peer", None, Some(i));
+                None
             }
             fencing::Call::Fenced(reason) => {
                 self.note(Severity::Info, None, Some(i), reason.name(), reason.to_string());
-                self.fencing_ended(i, true);
+                Some(true)
             }
             fencing::Call::NotFenced { lift, reason } => {
                 self.note(Severity::Warning, None, Some(i), reason.name(), reason.to_string());
                 if lift {
                     self.lift(Lifted::Fencing(i));
                 }
-                self.fencing_ended(i, false);
+                Some(false)
             }
         }
     }

@@ -148,7 +148,7 @@ impl Resource {
         });
         let generation =
             dev.generation_in_flight() || self.generation_undecided(d) || !dev.first_write.lets_writes_begin();
-        !waits && !generation && !dev.closing && !self.gives_up_copy(d)
+        !waits && !generation && dev.leaving.is_none() && !self.gives_up_copy(d)
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------

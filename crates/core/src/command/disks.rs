@@ -8,6 +8,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication};
 use crate::decide::view::{Kind, Refusal};
+use crate::device::Leaving;
 use crate::request::under_way::Request;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
@@ -36,7 +37,7 @@ impl Resource {
             return self.end(Some(id), Ok(()));
         }
         if force {
-            self.devices[d].forced_detach = true;
+            self.devices[d].lets_go(Leaving::AtOnce);
             self.devices[d].detach_commands.push(id);
             self.happened(Set::Disk(d, DiskState::Failed));
             return self.pump_detach(d);

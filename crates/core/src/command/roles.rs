@@ -116,10 +116,7 @@ impl Resource {
         let mut waits = NodeMask::default();
         let mut fenced = true;
         for i in away {
-            // What an earlier one said, which nobody waited for, is about another time.
-            self.connections[i].fence_result = None;
-            self.fence(i);
-            match self.connections[i].fence_result.take() {
+            match self.fence(i) {
                 Some(result) => fenced &= result,
                 None => waits.insert(i),
             }
@@ -146,8 +143,6 @@ impl Resource {
         let all = std::mem::take(&mut self.pending);
         let (waiting, others): (Vec<_>, Vec<_>) = all.into_iter().partition(of_peer);
         self.pending = others;
-        // Without a handler the answer comes before anyone waits for it.
-        self.connections[i].fence_result = waiting.is_empty().then_some(result);
         for Pending { id, what, .. } in waiting {
             let Waiting::Promote { promotion, stage } = what else { continue };
             let Stage::Fence { code, volume, mut waits, fenced } = stage else { continue };

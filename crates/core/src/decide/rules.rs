@@ -3,7 +3,7 @@
 //! One rule set for all peers. Most rules look at one volume and one peer ([`View`]); a row that is about what 8.4 can
 //! and cannot do looks at the protocol that was agreed with that peer ([`PeerFacts::protocol`]).
 
-use crate::api::ConnectionState as N;
+use crate::api::{ConnectionState as N, SuspendReasons};
 use crate::config::{Fencing, OnNoData};
 use crate::decide::change::{Change, Set};
 use crate::decide::effects::Caused;
@@ -74,8 +74,8 @@ pub fn successor(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Res
             let (before, wanted, after) = (of(old), of(&wanted), of(&new));
             let refused = |code| Refusal { code, volume: Some(volume) };
             // What is frozen because of another volume is no change of this one.
-            let (_, no_data, unfenced) = before.frozen;
-            if before == (View { frozen: (after.frozen.0, no_data, unfenced), ..after }) {
+            let frozen = SuspendReasons { user: after.frozen.user, ..before.frozen };
+            if before == (View { frozen, ..after }) {
                 continue;
             }
             hard_rules(&before, &after).map_err(refused)?;
