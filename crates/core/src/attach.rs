@@ -12,7 +12,7 @@ use crate::decide::attach84::{ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, StateChangeResult, attach84, io_error};
-use crate::device::{Backing, Flushing, Leaving};
+use crate::device::{Backing, Device, Flushing, Leaving};
 use crate::metadata::writer::MdWriter;
 use crate::op::Op;
 use crate::request::under_way::Request;
@@ -351,14 +351,6 @@ impl Resource {
         })
     }
 
-    /// Have users of this node seen another generation than the attached disk's, or writes that it lacks?
-    pub(crate) fn disk_lags_behind_users(&self, d: VolumeNr) -> bool {
-        let dev = &self.devices[d];
-        // Where there is no disk none holds another generation.
-        let current = dev.backing.as_ref().map_or(dev.exposed, |b| b.md.current);
-        attach84::lags_behind_users(current, dev.exposed, dev.lacks_writes())
-    }
-
     /// v09: every peer gets a bitmap slot.
     fn assign_slots(&self, md: &mut Superblock) {
         md.node_id = Some(self.cfg.node);
@@ -412,13 +404,9 @@ impl Resource {
         }
     }
 
-    fn step_of_attach(&mut self, d: VolumeNr, step: Step) {
-        self.devices[d].attaching.as_mut().expect("attaching").step = step;
-    }
-
     fn attach_settled(&mut self, d: VolumeNr) {
         if self.connected().any(|(i, _)| self.will_be_compared(i, d)) {
-            return self.step_of_attach(d, Step::Handshake);
+            return self.devices[d].step_of_attach(Step::Handshake);
         }
         if !self.fits_into_use(d) {
             return;
@@ -438,8 +426,8 @@ impl Resource {
 
     /// If not, the attach has failed.
     fn fits_into_use(&mut self, d: VolumeNr) -> bool {
-        let (capacity, size) = (self.capacity(d), self.devices[d].size);
-        let used = self.state.is_primary() || self.in_use(d);
+        let (capacity, size) = (self.devices[d].capacity(), self.devices[d].size);
+        let used = self.state.is_primary() || self.devices[d].in_use();
         let replicating = self.state.replicates_anywhere(d);
         if capacity < size && (used || replicating) {
             let (has, needs) = (capacity.0 / 2, size.0 / 2);
@@ -448,7 +436,7 @@ impl Resource {
             return false;
         }
         // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
-        let outrun = self.disk_lags_behind_users(d);
+        let outrun = self.devices[d].disk_lags_behind_users();
         if !self.negotiates(d) && outrun && self.state.is_primary() {
             self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
             return false;
@@ -529,7 +517,7 @@ impl Resource {
         dev.backing = None;
         dev.attach_state = DiskState::Diskless;
         self.forget_al(d);
-        self.first_write_settled(d);
+        self.devices[d].first_write_settled();
         let dev = &mut self.devices[d];
         let (volume, commands) = (dev.volume, std::mem::take(&mut dev.detach_commands));
         self.resync_disk_closed(d);
@@ -563,10 +551,10 @@ impl Resource {
 
     /// Bitmap, an empty log and a superblock marked clean are on disk: nothing is to be replayed at the next attach.
     fn closed_cleanly(&mut self, d: VolumeNr) -> bool {
-        if !self.metadata_idle(d) {
+        if !self.devices[d].metadata_idle() {
             return false;
         }
-        if self.al_waiting(d) {
+        if self.devices[d].al_waiting() {
             return false;
         }
         self.account_for_unconfirmed(d);
@@ -693,6 +681,19 @@ impl Resource {
                 "the local disk did not answer within disk-timeout".to_owned(),
             );
         }
+    }
+}
+
+impl Device {
+    /// Have users of this node seen another generation than the attached disk's, or writes that it lacks?
+    pub(crate) fn disk_lags_behind_users(&self) -> bool {
+        // Where there is no disk none holds another generation.
+        let current = self.backing.as_ref().map_or(self.exposed, |b| b.md.current);
+        attach84::lags_behind_users(current, self.exposed, self.lacks_writes())
+    }
+
+    fn step_of_attach(&mut self, step: Step) {
+        self.attaching.as_mut().expect("attaching").step = step;
     }
 }
 

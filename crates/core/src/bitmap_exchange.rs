@@ -3,7 +3,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, Event, Segments, Severity};
-use crate::connection::PeersBitmap;
+use crate::connection::{PeerDevice, PeersBitmap};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
@@ -151,7 +151,7 @@ impl Resource {
 
     /// All blocks are here (but for those that failed).
     pub(crate) fn resync_finished_as_target(&mut self, i: NodeId, d: VolumeNr) {
-        if self.source_went_on(i, d) {
+        if self.connections[i].peer_devices[d].source_went_on() {
             let text = "the source has begun a generation without this copy: connecting again".to_owned();
             return self.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
         }
@@ -181,15 +181,6 @@ impl Resource {
         }
         self.report_end(i, d, failed);
         self.happened(change);
-    }
-
-    /// Does the source have another generation than when the resync began? It takes the target's disk for gone (the
-    /// target has asked to detach it), and what it writes now is only its own. Its word travels on the other stream
-    /// than what ends a resync.
-    fn source_went_on(&self, i: NodeId, d: VolumeNr) -> bool {
-        let pd = &self.connections[i].peer_devices[d];
-        let now = pd.uuids.as_ref().map(|u| u.current);
-        pd.resync.peer_current.zip(now).is_some_and(|(then, now)| !now.same(then))
     }
 
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
@@ -271,5 +262,15 @@ impl Resource {
         let same = if rs.same > 0 { format!(", {} KiB were equal", rs.same * 4) } else { String::new() };
         let text = format!("resync done: {kib} KiB in {seconds:.2} s{same}, {} KiB failed", failed * 4);
         self.tell(severity, Some(d), Some(i), "resync-done", Event::ResyncEnded { failed }, text);
+    }
+}
+
+impl PeerDevice {
+    /// Does the source have another generation than when the resync began? It takes the target's disk for gone (the
+    /// target has asked to detach it), and what it writes now is only its own. Its word travels on the other stream
+    /// than what ends a resync.
+    fn source_went_on(&self) -> bool {
+        let now = self.uuids.as_ref().map(|u| u.current);
+        self.resync.peer_current.zip(now).is_some_and(|(then, now)| !now.same(then))
     }
 }

@@ -70,7 +70,7 @@ impl Resource {
             Chore::Disks => {
                 self.pump_disks();
                 // A disk that is let go of may have nothing left to write as of now: nothing else may ever come in.
-                if self.devices.ids().any(|d| self.devices[d].leaving.is_some() && self.metadata_idle(d)) {
+                if self.devices.ids().any(|d| self.devices[d].leaving.is_some() && self.devices[d].metadata_idle()) {
                     self.pump_commands();
                     self.pump_disks();
                 }
@@ -120,7 +120,7 @@ impl Resource {
             || dev.leaving.is_some()
             || backing.is_some_and(|b| b.full_sync)
             || dev.will_be_logged()
-            || !self.metadata_idle(d)
+            || !self.devices[d].metadata_idle()
     }
 
     /// When something is to be done about it because time passes.

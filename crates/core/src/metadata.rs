@@ -100,7 +100,7 @@ impl Resource {
         if !self.knows_strangers(d) {
             return;
         }
-        for slot in 0..self.slots(d) {
+        for slot in 0..self.devices[d].slots() {
             if !self.is_slot_of_connected(d, slot)
                 && let Some(b) = &mut self.devices[d].backing
             {
@@ -112,11 +112,7 @@ impl Resource {
     /// Are there bitmap slots of others than the connected peers? The writes of a peer go by the activity log then:
     /// after a crash the peer knows what it had sent, but they do not.
     pub(crate) fn knows_strangers(&self, d: VolumeNr) -> bool {
-        self.slots(d) > 1 && (0..self.slots(d)).any(|slot| !self.is_slot_of_connected(d, slot))
-    }
-
-    fn slots(&self, d: VolumeNr) -> usize {
-        self.devices[d].backing.as_ref().map_or(0, |b| b.bitmaps.len())
+        self.devices[d].slots() > 1 && (0..self.devices[d].slots()).any(|slot| !self.is_slot_of_connected(d, slot))
     }
 
     pub(crate) fn is_slot_of_connected(&self, d: VolumeNr, slot: usize) -> bool {
@@ -162,14 +158,7 @@ impl Resource {
             b.md.mark_in_use();
         }
         self.md_changed(d);
-        self.transactions_wait(d);
-    }
-
-    /// No activity-log transaction before the superblock as it is now.
-    fn transactions_wait(&mut self, d: VolumeNr) {
-        if let Some(b) = &mut self.devices[d].backing {
-            b.writer.in_use = b.writer.wanted;
-        }
+        self.devices[d].transactions_wait();
     }
 
     /// All changed bitmap pages shall go to disk.
@@ -319,16 +308,11 @@ impl Resource {
         self.devices[d].recheck_al = true;
         if generation_written {
             self.send_due_sync_uuid(d);
-            self.first_write_settled(d);
+            self.devices[d].first_write_settled();
         }
         if generation_written && generation_was_due {
             self.finish_held();
         }
-    }
-
-    /// Is everything about this device's metadata on disk?
-    pub(crate) fn metadata_idle(&self, d: VolumeNr) -> bool {
-        self.devices[d].backing.as_ref().is_none_or(|b| b.writer.idle())
     }
 
     /// A node that is no longer Primary counts as one until every write of that time is accounted for: after a crash
@@ -337,25 +321,18 @@ impl Resource {
         let unlogged = self.devices[d].has_flag(DeviceFlags::AL_DISABLED);
         let counts = |w: &Write| w.device == d && (w.holds_al() || unlogged);
         self.devices[d].has_flag(DeviceFlags::PRIMARY_IND)
-            && (self.saves_marks(d) || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if counts(w))))
+            && (self.devices[d].saves_marks()
+                || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if counts(w))))
     }
 
     /// `al-updates` is `yes` again: what was written without the activity log is known to nobody but the bitmap in
     /// memory, until that is on disk (`docs/spec/on-disk-format.md` 3.11).
     fn keeps_unlogged_mark(&mut self, d: VolumeNr) -> bool {
         self.devices[d].has_flag(DeviceFlags::AL_DISABLED)
-            && (self.saves_marks(d)
+            && (self.devices[d].saves_marks()
                 || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.holds_al()))
                 || self.devices[d].repetitions.iter().any(|(_, r)| !r.al_held())
                 || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.holds_al()))
-    }
-
-    /// Sees to it that the marked blocks are marked on disk, too. False: they are.
-    fn saves_marks(&mut self, d: VolumeNr) -> bool {
-        let Some(b) = &mut self.devices[d].backing else { return false };
-        let dirty = b.dirty.any_set();
-        b.writer.all_pages |= dirty;
-        dirty || !b.writer.pages.is_empty()
     }
 
     /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
@@ -402,7 +379,7 @@ impl Resource {
             // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which
             // writes may be on one side only: writes and transactions wait for it.
             self.generation_changed(d);
-            self.transactions_wait(d);
+            self.devices[d].transactions_wait();
         } else if other_connected && self.connections.members().len() > 1 {
             // After a crash the log is thrown away for who was connected: it must not be somebody who had gone before.
             self.generation_changed(d);
@@ -412,5 +389,31 @@ impl Resource {
         if becomes_unlogged && let Some(b) = &mut self.devices[d].backing {
             b.writer.unlogged = b.writer.wanted;
         }
+    }
+}
+
+impl Device {
+    fn slots(&self) -> usize {
+        self.backing.as_ref().map_or(0, |b| b.bitmaps.len())
+    }
+
+    /// No activity-log transaction before the superblock as it is now.
+    fn transactions_wait(&mut self) {
+        if let Some(b) = &mut self.backing {
+            b.writer.in_use = b.writer.wanted;
+        }
+    }
+
+    /// Is everything about this device's metadata on disk?
+    pub(crate) fn metadata_idle(&self) -> bool {
+        self.backing.as_ref().is_none_or(|b| b.writer.idle())
+    }
+
+    /// Sees to it that the marked blocks are marked on disk, too. False: they are.
+    fn saves_marks(&mut self) -> bool {
+        let Some(b) = &mut self.backing else { return false };
+        let dirty = b.dirty.any_set();
+        b.writer.all_pages |= dirty;
+        dirty || !b.writer.pages.is_empty()
     }
 }

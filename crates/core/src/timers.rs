@@ -37,13 +37,13 @@ impl Resource {
         let c = &self.connections[i];
         let running = c.link.as_ref()?.phase == Phase::Running;
         match timer {
-            OfLink::Handshake => self.handshake_timer(i),
+            OfLink::Handshake => self.connections[i].handshake_timer(),
             _ if !running => None,
             OfLink::Attempt9 => c.nine()?.again,
             OfLink::Handshake9 => self.handshake9_timer(i),
             OfLink::Volumes => self.volumes_timer(i),
             OfLink::Number => c.held.number_missing().map(|since| since + c.cfg.ping_timeout),
-            OfLink::Ping => Some(self.ping_timer(i)),
+            OfLink::Ping => Some(self.connections[i].ping_timer()),
             OfLink::Attach => self.attach_deadline(i).map(|(limit, _)| limit),
             OfLink::Change => self.change_deadline(i),
         }

@@ -106,7 +106,7 @@ impl Resource {
             return self.change(asked.change.clone(), Kind::Fact);
         };
         // By force meanwhile; what is being attached now is another matter.
-        if asked.change.sets_disk(d, DiskState::Failed) && !self.can_detach(d) {
+        if asked.change.sets_disk(d, DiskState::Failed) && !self.devices[d].can_detach() {
             return Ok(());
         }
         let same_disks = asked.volumes.iter().all(|(d, disk)| self.devices[*d].disks_seen == *disk);

@@ -8,7 +8,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication};
 use crate::decide::view::{Kind, Refusal};
-use crate::device::Leaving;
+use crate::device::{Device, Leaving};
 use crate::request::under_way::Request;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
@@ -45,11 +45,6 @@ impl Resource {
         self.wait_for(id, Waiting::Detach { volume: d, step: GiveUp::Wish });
     }
 
-    /// Is there a disk in use that a detach would let go of?
-    pub(super) fn can_detach(&self, d: VolumeNr) -> bool {
-        self.devices[d].backing.is_some() && self.devices[d].attaching.is_none()
-    }
-
     /// Does somebody wait for this disk to be let go of?
     pub(crate) fn detaches_by_command(&self, d: VolumeNr) -> bool {
         let wants = |what: &Waiting| matches!(what, Waiting::Detach { volume, .. } if *volume == d);
@@ -61,7 +56,7 @@ impl Resource {
         if step == GiveUp::Sent {
             return at(step);
         }
-        if !self.can_detach(d) {
+        if !self.devices[d].can_detach() {
             return Progress::Ended(Ok(()));
         }
         let change = Change::from(Set::Disk(d, DiskState::Failed));
@@ -296,5 +291,12 @@ impl Resource {
             }
         }
         self.end(Some(id), Ok(()));
+    }
+}
+
+impl Device {
+    /// Is there a disk in use that a detach would let go of?
+    pub(super) fn can_detach(&self) -> bool {
+        self.backing.is_some() && self.attaching.is_none()
     }
 }

@@ -137,7 +137,7 @@ impl Resource {
         if limits.user.0 == 0 {
             return Err(failure(170, "the device would shrink: say to which size (--size)"));
         }
-        if self.in_use(d) {
+        if self.devices[d].in_use() {
             return Err(failure(Code::DeviceInUse.code(), "the device would shrink, and is in use: close it first"));
         }
         Ok(())

@@ -182,7 +182,7 @@ impl Resource {
 
     /// Is some disk about to be there? What would be said of it now is about to be wrong.
     fn opens_disks(&self) -> bool {
-        self.devices.ids().any(|d| self.is_opening(d))
+        self.devices.ids().any(|d| self.devices[d].is_opening())
     }
 
     /// Among several nodes those that came in each other's way shall not do so again. Four and more have so many pairs
@@ -270,7 +270,7 @@ impl Resource {
     fn transaction_went_on(&mut self) {
         let Some(two) = self.two_phase() else { return };
         let verdict = match two.connects {
-            Some(i) => self.verdict(i),
+            Some(i) => self.connections[i].verdict(),
             None => Verdict::Connect,
         };
         let all = two.waits_for.is_empty();
@@ -313,7 +313,7 @@ impl Resource {
         // Nothing else was agreed to meanwhile, but a disk or a peer may be lost.
         let judged = match &two.part {
             Part::Initiator { origin: Origin::Connect | Origin::Settle, .. } => Ok(()),
-            Part::Initiator { origin: Origin::Attach(d), .. } if self.asks_to_attach(*d) => Ok(()),
+            Part::Initiator { origin: Origin::Attach(d), .. } if self.devices[*d].asks_to_attach() => Ok(()),
             Part::Initiator { origin: Origin::Attach(_), .. } => Err(Refusal { code: Code::IsDiskless, volume: None }),
             _ => self.would_be(&two.change(), Kind::Wish).map(drop),
         };
@@ -448,7 +448,7 @@ impl Resource {
         if self.connections[i].link.is_none() {
             return;
         }
-        let verdict = self.verdict(i);
+        let verdict = self.connections[i].verdict();
         self.forget_attempt(i);
         match (verdict, code) {
             (Verdict::Disconnect(reason), _) => {

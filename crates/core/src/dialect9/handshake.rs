@@ -68,15 +68,9 @@ impl Resource {
         Some(f(&mut attempt.volumes[d]))
     }
 
-    /// How far the attempt is. Without one: open.
-    pub(crate) fn verdict(&self, i: NodeId) -> Verdict {
-        let attempt = self.connections[i].nine().and_then(|nine| nine.attempt.as_ref());
-        attempt.map_or(Verdict::Open, |attempt| attempt.verdict)
-    }
-
     /// Have two nodes decided to connect, which they have not done yet?
     pub(super) fn is_about_to_connect(&self) -> bool {
-        self.connections.ids().any(|i| self.verdict(i) == Verdict::Connect)
+        self.connections.ids().any(|i| self.connections[i].verdict() == Verdict::Connect)
     }
 
     /// Whatever comes of it, it is over.
@@ -161,13 +155,6 @@ impl Resource {
             Err(verdict) => verdict,
         };
         self.judge_attempt(i, verdict);
-    }
-
-    /// When it is known which volumes the peer has.
-    pub(crate) fn volumes_timer9(&self, i: NodeId) -> Option<Instant> {
-        let c = &self.connections[i];
-        let attempt = c.nine()?.attempt.as_ref().filter(|attempt| attempt.verdict == Verdict::Open)?;
-        attempt.speaks.map(|since| since + c.cfg.ping_timeout + c.cfg.ping_timeout)
     }
 
     /// A volume of which the peer says nothing, while it speaks of others, it does not have: the nodes are connected
@@ -656,6 +643,20 @@ impl Resource {
         }
         self.mark_unlogged(i);
         self.retire_slot(i, d);
+    }
+}
+
+impl Connection {
+    /// How far the attempt is. Without one: open.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let attempt = self.nine().and_then(|nine| nine.attempt.as_ref());
+        attempt.map_or(Verdict::Open, |attempt| attempt.verdict)
+    }
+
+    /// When it is known which volumes the peer has.
+    pub(crate) fn volumes_timer9(&self) -> Option<Instant> {
+        let attempt = self.nine()?.attempt.as_ref().filter(|attempt| attempt.verdict == Verdict::Open)?;
+        attempt.speaks.map(|since| since + self.cfg.ping_timeout + self.cfg.ping_timeout)
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod record;
 
 use crate::Resource;
 use crate::api::ConnectionState;
+use crate::connection::Connection;
 use crate::decide::routing::{ToPeer, write};
 use crate::decide::state::State;
 use crate::decide::view::View;
@@ -139,14 +140,6 @@ impl Resource {
 
     // -- a peer's ----------------------------------------------------------------------------------------------------
 
-    /// P_DAGTAG.
-    pub(crate) fn position_heard(&mut self, i: NodeId, at: Dagtag) {
-        if let Some(nine) = self.connections[i].nine_mut() {
-            (nine.heard.at, nine.heard.begun) = (at.0, true);
-            self.connections[i].heard_at = Some(at.0);
-        }
-    }
-
     /// A write of a peer.
     pub(crate) fn peer_wrote(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let Some(nine) = self.connections[i].nine_mut() else { return };
@@ -178,6 +171,16 @@ impl Resource {
                 let text = format!("the peer says who has a write that it has not sent (position {})", ack.dagtag.0);
                 self.drop_link(i, ConnectionState::NetworkFailure, "unknown-position", text);
             }
+        }
+    }
+}
+
+impl Connection {
+    /// P_DAGTAG.
+    pub(crate) fn position_heard(&mut self, at: Dagtag) {
+        if let Some(nine) = self.nine_mut() {
+            (nine.heard.at, nine.heard.begun) = (at.0, true);
+            self.heard_at = Some(at.0);
         }
     }
 }

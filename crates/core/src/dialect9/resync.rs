@@ -6,7 +6,7 @@ pub(crate) mod pass;
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments};
-use crate::connection::Keeps;
+use crate::connection::{Connection, Keeps};
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, uuid9};
@@ -29,14 +29,9 @@ impl Resource {
         self.connections[i].nine().is_some()
     }
 
-    /// Do requests of a resync have names, and their answers packets of their own?
-    pub(crate) fn names_requests(&self, i: NodeId) -> bool {
-        self.connections[i].version() >= NAMES
-    }
-
     /// What a request is called in packets, if its answers are to name it.
     pub(crate) fn name_of_request(&self, i: NodeId, name: u64) -> BlockId {
-        if self.names_requests(i) { BlockId(name) } else { BlockId::SYNCER }
+        if self.connections[i].names_requests() { BlockId(name) } else { BlockId::SYNCER }
     }
 
     /// The target asks for a block; `digest`: unless it has this one.
@@ -88,7 +83,7 @@ impl Resource {
         let (sector, size) = (range.start, range.len());
         let seq = self.connections[i].peer_devices[d].next_seq();
         let (name, outcome) = by;
-        if !self.names_requests(i) {
+        if !self.connections[i].names_requests() {
             return Packet::OvResult(VerifyResult { sector, size, seq, outcome });
         }
         let block = BlockAck { sector, block_id: BlockId(name), size, seq };
@@ -265,17 +260,10 @@ impl Resource {
         let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
         if answers(primary) {
             out.insert(primary);
-            let hears = |i: &NodeId| self.sees(*i, primary);
+            let hears = |i: &NodeId| self.connections[*i].sees(primary);
             self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i)).for_each(|i| out.insert(i));
         }
         out
-    }
-
-    /// Has the peer said that it sees this Primary?
-    fn sees(&self, i: NodeId, primary: NodeId) -> bool {
-        let told = self.connections[i].peer_devices.values().filter_map(|pd| pd.uuids110.as_ref());
-        let mut seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map(|u| u.nodes.nodes());
-        seen.any(|seen| seen.contains(primary))
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
@@ -561,6 +549,20 @@ impl Resource {
             self.generation_changed(d);
         }
         !past.is_none()
+    }
+}
+
+impl Connection {
+    /// Do requests of a resync have names, and their answers packets of their own?
+    pub(crate) fn names_requests(&self) -> bool {
+        self.version() >= NAMES
+    }
+
+    /// Has the peer said that it sees this Primary?
+    fn sees(&self, primary: NodeId) -> bool {
+        let told = self.peer_devices.values().filter_map(|pd| pd.uuids110.as_ref());
+        let mut seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map(|u| u.nodes.nodes());
+        seen.any(|seen| seen.contains(primary))
     }
 }
 

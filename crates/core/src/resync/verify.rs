@@ -10,8 +10,10 @@ use super::controller::{BLOCK, Controller, MAX_REQUEST};
 use crate::Resource;
 use crate::api::{CommandError, DiskOp, IoError, Segments, Severity, failure};
 use crate::command::disks::KEEPS_BITMAP;
+use crate::connection::PeerDevice;
 use crate::decide::change::Set;
 use crate::decide::state::Replication;
+use crate::device::Device;
 use crate::resync::marks::Marks;
 use crate::resync::session::{Resync, Step, pieces};
 use crate::resync::verify::run::{Chunk, Verify, VerifyRange, name_of_piece};
@@ -47,7 +49,7 @@ impl Resource {
     /// VerifyS or VerifyT begins.
     pub(crate) fn start_verify(&mut self, i: NodeId, d: VolumeNr) {
         let bits = self.devices[d].size.0.div_ceil(8);
-        let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
+        let (cfg, cap, now) = (self.devices[d].resync_config(), self.connections[i].resync_cap(), self.now);
         let algorithm = self.connections[i].cfg.verify.clone();
         let pd = &mut self.connections[i].peer_devices[d];
         let source = self.state.replication(i, d) == Replication::VerifyS;
@@ -113,13 +115,13 @@ impl Resource {
                 v.position += blocks.max(1);
                 match blocks {
                     0 => v.later.push_back((bit, 1)),
-                    _ => self.ask_digests(i, d, self.blocks_of(d, bit, blocks)),
+                    _ => self.ask_digests(i, d, self.devices[d].blocks_of(bit, blocks)),
                 }
                 continue;
             }
             let (bit, tries) = v.later.pop_front().expect("checked");
             if self.free_run(i, d, bit, 1) > 0 {
-                self.ask_digests(i, d, self.blocks_of(d, bit, 1));
+                self.ask_digests(i, d, self.devices[d].blocks_of(bit, 1));
             } else if tries < TRIES {
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.verify.as_mut().expect("running").later.push_back((bit, tries + 1));
@@ -132,16 +134,12 @@ impl Resource {
         self.check_verify_end(i, d);
     }
 
-    fn blocks_of(&self, d: VolumeNr, bit: u64, blocks: u64) -> SectorRange {
-        SectorRange { start: Sector(bit * 8), end: Sector(((bit + blocks) * 8).min(self.devices[d].size.0)) }
-    }
-
     /// How many blocks from `bit` on, at most `most` and none behind the end, are in nobody's way: a power-of-two
     /// fraction of them, or none.
     fn free_run(&self, i: NodeId, d: VolumeNr, bit: u64, most: u64) -> u64 {
         let end = self.connections[i].peer_devices[d].resync.verify.as_ref().map_or(0, |v| v.end);
         let mut blocks = most.min(end.saturating_sub(bit));
-        while blocks > 0 && self.resync_must_avoid(i, d, self.blocks_of(d, bit, blocks)) {
+        while blocks > 0 && self.resync_must_avoid(i, d, self.devices[d].blocks_of(bit, blocks)) {
             blocks /= 2;
         }
         blocks
@@ -225,7 +223,7 @@ impl Resource {
         data: Segments,
     ) {
         let algorithm = self.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
-        let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
+        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
         let range = block.range;
         let Step::Checking(chunk) = std::mem::replace(&mut block.step, Step::Requested) else {
             return self.release(data);
@@ -401,10 +399,18 @@ impl Resource {
         let text = format!("online verify was interrupted at sector {}; the next one goes on there", from * 8);
         self.note(Severity::Warning, Some(d), Some(i), "verify-interrupted", text);
     }
+}
 
+impl PeerDevice {
     /// Where a running verify is, and where it stops.
-    pub(crate) fn verify_position(&self, i: NodeId, d: VolumeNr) -> Option<(Sector, Sector)> {
-        let v = self.connections[i].peer_devices[d].resync.verify.as_ref()?;
+    pub(crate) fn verify_position(&self) -> Option<(Sector, Sector)> {
+        let v = self.resync.verify.as_ref()?;
         Some((Sector(v.position * 8), Sector(v.end * 8)))
+    }
+}
+
+impl Device {
+    fn blocks_of(&self, bit: u64, blocks: u64) -> SectorRange {
+        SectorRange { start: Sector(bit * 8), end: Sector(((bit + blocks) * 8).min(self.size.0)) }
     }
 }

@@ -12,7 +12,7 @@ use wire::{Decision, DiskState, Packet, PrepareResize, ResizeFlags, Socket, Wire
 
 impl Resource {
     fn new_size(&self, d: VolumeNr, user: Sector, flags: ResizeFlags) -> NewSize {
-        let own = if self.usable(d) { self.capacity(d) } else { BOUNDLESS };
+        let own = if self.usable(d) { self.devices[d].capacity() } else { BOUNDLESS };
         NewSize { user, flags, own, smallest: None, before: self.devices[d].size }
     }
 
@@ -102,11 +102,11 @@ impl Resource {
             return self.refuse_size(i, volume, prepare, "there is no such volume here");
         };
         let shrinks = prepare.user_size.0 > 0 && prepare.user_size < self.devices[d].size;
-        if shrinks && self.in_use(d) {
+        if shrinks && self.devices[d].in_use() {
             return self.refuse_size(i, volume, prepare, "the device would shrink, and is in use");
         }
         // A resync's bitmap has the size that the device had when it began.
-        let settled = !self.copies(d) && self.state.disk(d) != DiskState::Negotiating && !self.is_opening(d);
+        let settled = !self.copies(d) && self.state.disk(d) != DiskState::Negotiating && !self.devices[d].is_opening();
         let answer = if settled { Answer::Yes } else { Answer::Retry };
         let matter = Matter::Size(self.new_size(d, prepare.user_size, prepare.flags));
         let masks = self.masks_of_size(d);
@@ -166,11 +166,11 @@ impl Resource {
     /// came from.
     fn give_size(&mut self, d: VolumeNr, asked: &NewSize, size: Sector, primaries: NodeMask, by: Asked) {
         let before = self.devices[d].size;
-        if size > self.capacity(d) && self.usable(d) {
+        if size > self.devices[d].capacity() && self.usable(d) {
             let text = format!("a size of {} KiB was agreed on, for which there is no room here", size.0 / 2);
             return self.leave_for_size(d, Reason::OwnDiskTooSmall, &text);
         }
-        if size < before && self.in_use(d) {
+        if size < before && self.devices[d].in_use() {
             return self.leave_for_size(d, Reason::PrimaryWouldShrink, "the device is in use, and would have shrunk");
         }
         if let Some(cfg) = &mut self.devices[d].cfg {
