@@ -306,7 +306,7 @@ impl Resource {
                 let unattended = u64::MAX - i.index() as u64;
                 let goes_on = Waiting::Disconnect { peer: i, step: leave.step, sent: true };
                 self.pending.push(Pending::new(unattended, goes_on));
-                self.hand_over_to(unattended);
+                self.transaction.hand_over_to(unattended);
                 let text = "the peer is Primary without a good disk of its own, and has not answered for 2 s whether it \
                     can do without this node: try again, or take its data away with --force";
                 Progress::Ended(Err(failure(Code::FailedByPeer.code(), text)))

@@ -212,7 +212,7 @@ impl Resource {
         }
         self.connections[i].asked_later = None;
         self.peer_gone_for_commands(i);
-        self.forget_positions_of(i);
+        self.positions.forget(i);
         self.answered_for_first_write(i);
         self.fence_if_due(i);
     }

@@ -250,7 +250,7 @@ impl Resource {
             return self.fail_write(write, IoError::NotSupported);
         }
         let (range, sole, fua, kind) = (write.range, !local || !good, write.fua, write.kind);
-        let position = self.next_position(range.len());
+        let position = self.positions.next(range.len());
         let submitted = Submitted { at: self.now, epoch: self.epoch.number(), position, sole };
         self.note_waits(&write);
         let max_epoch = self.smallest_max_epoch();

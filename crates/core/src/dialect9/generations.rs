@@ -282,7 +282,7 @@ impl Resource {
             return self.left_out(i, d);
         }
         let configured = self.configured_disks(d);
-        let (day0_shared, dagtag) = (NodeMask::default(), self.own_position());
+        let (day0_shared, dagtag) = (NodeMask::default(), self.positions.own());
         let rotation = Rotation { configured: &configured, day0_shared, dagtag };
         let rotate = Some(rotation).filter(|_| self.state.disk(d) == DiskState::UpToDate);
         let own = self.cfg.node;
@@ -331,7 +331,7 @@ impl Resource {
     /// Returns the nodes whose slots do so from now on.
     pub(crate) fn rotate_slots(&mut self, d: VolumeNr, weak: NodeMask) -> NodeMask {
         let configured = self.configured_disks(d);
-        let (own, random, position) = (self.cfg.node, self.draw_generation().base(), self.own_position());
+        let (own, random, position) = (self.cfg.node, self.draw_generation().base(), self.positions.own());
         let Some(b) = &mut self.devices[d].backing else { return NodeMask::default() };
         let before = b.md.peers.map(|record| record.bitmap_uuid);
         let mut rotated = b.md.rotate_current(own, &configured, weak, NodeMask::default(), random, position);

@@ -604,7 +604,7 @@ impl Resource {
     /// this node's anyhow: of one that has parted from it, and is given up at the peer, a third node may have a good
     /// copy.
     fn counts_from_target(&mut self, i: NodeId, d: VolumeNr) {
-        let (Some(theirs), position) = (self.current_of(i, d), self.own_position()) else { return };
+        let (Some(theirs), position) = (self.current_of(i, d), self.positions.own()) else { return };
         let owner = self.slot_owner(i, d);
         let Some((b, node)) = self.devices[d].backing.as_mut().zip(NodeId::new(owner as u8)) else { return };
         let mut past = b.md.history.iter().copied().chain(b.md.peers.iter().map(|record| record.bitmap_uuid));

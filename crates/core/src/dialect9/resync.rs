@@ -94,7 +94,7 @@ impl Resource {
     /// hear of it later than this node does.
     fn position_to_wait_for(&self) -> (u32, Dagtag) {
         if self.state.is_primary() {
-            return (self.cfg.node.index() as u32, Dagtag(self.own_position()));
+            return (self.cfg.node.index() as u32, Dagtag(self.positions.own()));
         }
         let heard = self.connections.iter().find_map(|(n, _)| {
             let primary = self.state.is_connected(n) && self.state.peers[n].role() == Role::Primary;
@@ -338,7 +338,7 @@ impl Resource {
 
     /// P_FLUSH_REQUESTS.
     pub(crate) fn flush_asked(&mut self, i: NodeId, sequence: u64) {
-        let up_to = self.own_position();
+        let up_to = self.positions.own();
         let able = |other: &NodeId| self.state.is_connected(*other) && self.connections[*other].version() >= FLUSHES;
         let mut untold = NodeMask::of(i);
         self.connections.ids().filter(able).for_each(|other| untold.insert(other));
@@ -352,7 +352,7 @@ impl Resource {
     /// that, so that it says so, too, behind what it was told.
     pub(crate) fn answer_flush(&mut self, i: NodeId) {
         let Some(asked) = self.connections[i].nine().and_then(|nine| nine.flush_asked) else { return };
-        let told = asked.untold.into_iter().filter(|n| !self.is_untold(*n, asked.up_to)).collect::<Vec<_>>();
+        let told = asked.untold.into_iter().filter(|n| !self.positions.is_untold(*n, asked.up_to)).collect::<Vec<_>>();
         if told.is_empty() {
             return;
         }
@@ -451,7 +451,7 @@ impl Resource {
 
     /// The target has the source's data, and with that its past.
     fn take_over_generations9(&mut self, i: NodeId, d: VolumeNr) {
-        let (own, position) = (self.cfg.node, self.own_position());
+        let (own, position) = (self.cfg.node, self.positions.own());
         let Some(told) = self.connections[i].peer_devices[d].uuids110.clone() else { return };
         let at_start = self.connections[i].peer_devices[d].resync.own_current;
         let same = NodeMask(NodeMask::of(i).0 | self.nodes_with(d, told.current).0);
