@@ -111,7 +111,7 @@ pub(crate) enum Phase {
     Running,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PeerDevice {
     pub(crate) volume: VolumeNr,
     pub(crate) sizes: Option<wire::Sizes>,
@@ -314,46 +314,13 @@ impl PeerDevice {
     pub(crate) fn new(volume: VolumeNr, sequence: u32) -> PeerDevice {
         PeerDevice {
             volume,
-            sizes: None,
-            uuids: None,
             wants_writes_when_bad: true,
             will_want_writes_when_bad: true,
-            begins_all: false,
-            uuids110: None,
-            says: Replication::Off,
-            was_established: false,
-            keeps: Keeps::Nothing,
-            marked_by_peer: None,
-            parted: false,
             end_unheard: true,
-            peer_capacity: Sector(0),
             seq: sequence,
             peer_seq: sequence,
             peer_answers: sequence,
-            peer_writes: 0,
-            peers_bitmap: PeersBitmap::Awaited,
-            early_sync_uuid: None,
-            answers_may_come: false,
-            before_resync: BeforeResync::default(),
-            sync_uuid_due: None,
-            resync: Resync::default(),
-            consider_resync: false,
-            uuids_stale: false,
-            attaching: false,
-            compared: false,
-            undecided: false,
-            refused_writes: false,
-            verify_from: 0,
-            changes_told: 0,
-            write_failed: false,
-            refuses: false,
-            repair: Repair::default(),
-            sectors_in_flight: 0,
-            caught_up: None,
-            sent_bytes: 0,
-            received_bytes: 0,
-            pending: 0,
-            unacked: 0,
+            ..PeerDevice::default()
         }
     }
 

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Device {
     pub(crate) volume: VolumeNr,
     pub(crate) cfg: Option<DiskConfig>,
@@ -164,55 +164,7 @@ impl Flushing {
 
 impl Device {
     pub(crate) fn new(cfg: &VolumeConfig) -> Device {
-        Device {
-            volume: cfg.volume,
-            cfg: cfg.disk.clone(),
-            attach_state: DiskState::Diskless,
-            left_beside: None,
-            size: Sector(0),
-            backing: None,
-            exposed: Generation::NONE,
-            outrun: false,
-            lacks_peers_write: false,
-            peer_outrun: false,
-            peer_refused: false,
-            crashed_primary: false,
-            openers: Openers::default(),
-            announced: None,
-            new_generation_pending: false,
-            generation_with_first_write: false,
-            first_write: FirstWrite::Nothing,
-            disks_seen: 0,
-            detach_commands: Vec::new(),
-            leaving: None,
-            attaching: None,
-            outdated_peers: NodeMask::default(),
-            incoming: VecDeque::new(),
-            parts_waiting: Vec::new(),
-            merging: Merging::default(),
-            blocked: VecDeque::new(),
-            repetitions: Slab::default(),
-            writing: IntervalSet::new(),
-            peer_writing: IntervalSet::new(),
-            resyncing: IntervalSet::new(),
-            next_interval: 0,
-            waits_elsewhere: false,
-            recheck: false,
-            recheck_al: false,
-            al_queue: AlQueue::default(),
-            local_pending: 0,
-            upper_pending: 0,
-            meta_pending: 0,
-            meta_since: Instant(0),
-            lags_since: None,
-            read_bytes: 0,
-            written_bytes: 0,
-            al_writes: 0,
-            bm_writes: 0,
-            latencies: Latencies::default(),
-            attached_at: Instant(0),
-            last_lazy_bitmap: Instant(0),
-        }
+        Device { volume: cfg.volume, cfg: cfg.disk.clone(), ..Device::default() }
     }
 
     /// Its disk is let go of, in this way or a worse one.

@@ -172,6 +172,12 @@ impl ConnState {
     }
 }
 
+impl Default for DiskState {
+    fn default() -> DiskState {
+        DiskState::Diskless
+    }
+}
+
 impl DiskState {
     /// `None` if the number means nothing in that numbering.
     #[must_use]
