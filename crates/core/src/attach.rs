@@ -487,11 +487,6 @@ impl Resource {
 
     // -- letting go ---------------------------------------------------------------------------------------------------
 
-    /// The disk is in state Failed: it is closed as soon as nothing uses it any more.
-    pub(crate) fn disk_failed(&mut self, d: VolumeNr) {
-        self.devices[d].lets_go(Leaving::InOrder);
-    }
-
     /// Once a turn while a disk is being given up.
     pub(crate) fn pump_detach(&mut self, d: VolumeNr) {
         let dev = &self.devices[d];

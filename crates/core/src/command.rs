@@ -90,7 +90,7 @@ impl Resource {
                 Ok(())
             }
             Command::Down(force) => {
-                self.forget_again();
+                self.again = None;
                 self.wait_for(id, Waiting::Down { force, leave: Leave::WISH });
                 Ok(())
             }

@@ -230,7 +230,7 @@ impl Resource {
         // Without the peer there is nothing that says what this disk is worth: it is let go of.
         let of_no_use = new.disk == DiskState::Diskless && old.disk == DiskState::Negotiating;
         if failed || of_no_use {
-            self.disk_failed(d);
+            self.devices[d].lets_go(Leaving::InOrder);
         }
         if self.devices[d].new_generation_pending && !self.state.is_frozen() {
             self.settle_pending_generations();

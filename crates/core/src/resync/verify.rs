@@ -16,7 +16,7 @@ use crate::decide::state::Replication;
 use crate::device::Device;
 use crate::resync::marks::Marks;
 use crate::resync::session::{Resync, Step, pieces};
-use crate::resync::verify::run::{Chunk, Verify, VerifyRange, name_of_piece};
+use crate::resync::verify::run::{Chunk, Side, Verify, VerifyRange, name_of_piece};
 use std::collections::VecDeque;
 use units::{Duration, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockRequest, Digest, Packet, Socket, VerifyOutcome, VerifyReply, VerifyResult};
@@ -61,14 +61,13 @@ impl Resource {
         };
         let end = wish.stop.map_or(bits, |s| s.0.div_ceil(8)).clamp(start, bits);
         let verify = Verify {
-            source,
+            side: if source { Side::Asks } else { Side::Waits },
             position: start,
             end,
             left: end - start,
             found: 0,
             skipped: 0,
             repair: wish.repair,
-            begun: false,
             later: VecDeque::new(),
         };
         pd.resync = Resync {
@@ -274,8 +273,9 @@ impl Resource {
     pub(super) fn verify_asked(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let now = self.now;
         let rs = &mut self.connections[i].peer_devices[d].resync;
-        let Some(v) = rs.verify.as_mut().filter(|v| !v.source) else { return };
-        if !std::mem::replace(&mut v.begun, true) {
+        let Some(v) = rs.verify.as_mut().filter(|v| v.side != Side::Asks) else { return };
+        if v.side == Side::Waits {
+            v.side = Side::Answers;
             v.left = v.end.saturating_sub(range.start.0 / 8);
             rs.total = v.left;
             rs.marks = Marks::new(now, v.left);
@@ -321,7 +321,7 @@ impl Resource {
 
     fn check_verify_end(&mut self, i: NodeId, d: VolumeNr) {
         let rs = &self.connections[i].peer_devices[d].resync;
-        if rs.verify.as_ref().is_some_and(|v| v.left == 0 && (v.source || v.begun)) {
+        if rs.verify.as_ref().is_some_and(|v| v.left == 0 && v.side != Side::Waits) {
             self.end_verify(i, d);
         }
     }
@@ -329,7 +329,7 @@ impl Resource {
     /// The asking side says that it is done (with a stop sector it ends early).
     pub(crate) fn verify_ended_by_peer(&mut self, i: NodeId, d: VolumeNr) -> bool {
         let rs = &self.connections[i].peer_devices[d].resync;
-        let ours = rs.verify.as_ref().is_some_and(|v| !v.source && v.begun);
+        let ours = rs.verify.as_ref().is_some_and(|v| v.side == Side::Answers);
         if ours {
             self.end_verify(i, d);
         }
@@ -352,7 +352,7 @@ impl Resource {
         self.note(severity, Some(d), Some(i), "verify-done", text);
         self.happened(Set::Replication(i, d, Replication::Established));
         let version = self.connections[i].version();
-        if v.source && version >= 97 && version != 100 {
+        if v.side == Side::Asks && version >= 97 && version != 100 {
             self.send_state(i, d);
         }
         if self.bits_left(i, d) > 0 {
@@ -392,7 +392,7 @@ impl Resource {
     /// Verify stopped before its end: the next one goes on there.
     pub(crate) fn verify_interrupted(&mut self, i: NodeId, d: VolumeNr) {
         let pd = &mut self.connections[i].peer_devices[d];
-        let Some(v) = pd.resync.verify.take().filter(|v| v.source) else { return };
+        let Some(v) = pd.resync.verify.take().filter(|v| v.side == Side::Asks) else { return };
         let unfinished = pd.resync.blocks.values().map(|b| b.range.start.0 / 8);
         let from = unfinished.chain(v.later.iter().map(|l| l.0)).min().unwrap_or(v.position).min(v.position);
         pd.verify_from = from;
