@@ -103,8 +103,10 @@ numbered! {
 numbered! {
     /// State of a disk, ordered from worst to best. The numbers are those of protocol 110 and later; older versions
     /// number them without `Detaching` (see [`DiskNumbering`]).
+    #[derive(Default)]
     DiskState {
         /// No disk attached.
+        #[default]
         Diskless = 0,
         /// Reading metadata.
         Attaching = 1,
@@ -169,12 +171,6 @@ impl ConnState {
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
-    }
-}
-
-impl Default for DiskState {
-    fn default() -> DiskState {
-        DiskState::Diskless
     }
 }
 
