@@ -7,6 +7,7 @@ mod streams;
 use crate::Resource;
 use crate::al::queue::{AlJob, InFlight};
 use crate::api::{DiskError, MetaOp};
+use crate::device::Device;
 use crate::op::Op;
 use crate::peer_write::write::PeerWrite;
 use crate::repetition::place::Repetition;
@@ -22,7 +23,7 @@ impl Resource {
     pub(crate) fn take_al(&mut self, d: VolumeNr, mut write: NewWrite) {
         let acquired = self.acquire_al(d, write.range);
         if acquired.is_some() {
-            self.prefetch_al(d, write.range);
+            self.devices[d].prefetch_al(write.range);
         }
         match acquired {
             None => self.submit_write(write),
@@ -59,20 +60,6 @@ impl Resource {
         let backing = dev.backing.as_mut().filter(|b| wanted || !b.is_unlogged_on_disk())?;
         let extents = ExtentRange::of(range).expect("requests are not empty and lie in the device");
         Some(backing.al.acquire(extents))
-    }
-
-    /// Makes the next extents of a sequential stream hot before it reaches them.
-    fn prefetch_al(&mut self, d: VolumeNr, range: SectorRange) {
-        let dev = &mut self.devices[d];
-        let Some(backing) = &mut dev.backing else { return };
-        let (_, last) = extents(range);
-        let wanted = dev.al_queue.streams.note(last, u32::from(backing.al.capacity()) / 8);
-        let end = wanted.end.min(dev.size.0.div_ceil(EXTENT_SECTORS) as u32);
-        for extent in wanted.start..end {
-            if !backing.al.prefetch(extent) && !backing.al.is_known(extent) {
-                break;
-            }
-        }
     }
 
     fn wait_for_al(&mut self, d: VolumeNr, how: Acquire, job: AlJob) {
@@ -212,10 +199,25 @@ impl Resource {
         self.devices[d].repetitions.values_mut().for_each(Repetition::forget_al);
         self.unsettled_forget_log(d);
     }
+}
 
+impl Device {
     /// Does any write wait for the activity log?
-    pub(crate) fn al_waiting(&self, d: VolumeNr) -> bool {
-        let q = &self.devices[d].al_queue;
+    pub(crate) fn al_waiting(&self) -> bool {
+        let q = &self.al_queue;
         !q.refused.is_empty() || !q.taken.is_empty() || q.transaction.is_some()
+    }
+
+    /// Makes the next extents of a sequential stream hot before it reaches them.
+    fn prefetch_al(&mut self, range: SectorRange) {
+        let Some(backing) = &mut self.backing else { return };
+        let (_, last) = extents(range);
+        let wanted = self.al_queue.streams.note(last, u32::from(backing.al.capacity()) / 8);
+        let end = wanted.end.min(self.size.0.div_ceil(EXTENT_SECTORS) as u32);
+        for extent in wanted.start..end {
+            if !backing.al.prefetch(extent) && !backing.al.is_known(extent) {
+                break;
+            }
+        }
     }
 }

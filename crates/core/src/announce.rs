@@ -74,7 +74,7 @@ impl Resource {
         let dev = &self.devices[d];
         let c = &self.connections[i];
         let usable = self.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
-        let own = if usable { self.capacity(d) } else { units::Sector(0) };
+        let own = if usable { self.devices[d].capacity() } else { units::Sector(0) };
         // A device whose size was never agreed on may be larger than a disk that is within reach by now.
         let disk_size =
             if c.nine().is_some() { self.capacity_within_reach(d, own).max(dev.size.min(own)) } else { own };

@@ -10,9 +10,9 @@ use crate::attach::attaching::{Attaching, Step};
 use crate::connection::Connection;
 use crate::decide::attach84::{ActivityLog as AlAction, Bitmap};
 use crate::decide::change::{Change, Set};
-use crate::decide::view::{Kind, MetadataFlags, Refusal};
+use crate::decide::view::{Kind, Refusal};
 use crate::decide::{Reason, StateChangeResult, attach84, io_error};
-use crate::device::{Backing, Flushing};
+use crate::device::{Backing, Device, Flushing, Leaving};
 use crate::metadata::writer::MdWriter;
 use crate::op::Op;
 use crate::request::under_way::Request;
@@ -45,12 +45,11 @@ impl Resource {
         let Some(attaching) = self.devices[d].attaching.take() else { return };
         // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The
         // next one has nothing to do with that.
-        if std::mem::take(&mut self.devices[d].closing) {
+        if self.devices[d].leaving.take().is_some() {
             self.happened(Set::Disk(d, DiskState::Diskless));
         }
         self.store_disk(d, DiskState::Diskless);
         let dev = &mut self.devices[d];
-        (dev.forced_detach, dev.metadata_failed) = (false, false);
         dev.backing = None;
         dev.recheck = true;
         let volume = dev.volume;
@@ -254,7 +253,8 @@ impl Resource {
         }
         if attach.activity_log == AlAction::Discard && bitmaps.len() > 1 {
             // The peer knows what it sent to this Secondary before that crashed. Nobody else does.
-            let hot = if input.al_disabled { None } else { self.hot_extents(d, &layout, &md, log) };
+            let unlogged = input.flags.contains(DeviceFlags::AL_DISABLED);
+            let hot = if unlogged { None } else { self.hot_extents(d, &layout, &md, log) };
             // Of several peers each knows only what came from itself.
             let several = self.in_mesh9();
             let was_here = |p: &&meta::PeerRecord| p.flags.contains(PeerFlags::CONNECTED) && !several;
@@ -272,7 +272,8 @@ impl Resource {
         }
         let full_sync = attach.bitmap == Bitmap::SetAll;
         let outdated_peers = attach.peer_disk.map(|_| self.flagged_peers(&md, PeerFlags::OUTDATED)).unwrap_or_default();
-        let left_beside = input.flags.primary_ind.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
+        let was_primary = input.flags.contains(DeviceFlags::PRIMARY_IND);
+        let left_beside = was_primary.then(|| self.flagged_peers(&md, PeerFlags::CONNECTED));
         let dev = &mut self.devices[d];
         let cfg = dev.cfg.as_ref().expect("attaching needs a configuration");
         let al_extents = u16::try_from(cfg.al_extents).unwrap_or(u16::MAX);
@@ -320,24 +321,15 @@ impl Resource {
 
     fn attach_input(&self, d: VolumeNr, md: &Superblock) -> attach84::Input {
         let dev = &self.devices[d];
-        let peer_flags = self.flags_of_peers(md);
         let peer_disk = self.state.pairs(d).map(|(_, pair)| pair.disk).max().unwrap_or(DiskState::DUnknown);
         attach84::Input {
-            flags: MetadataFlags {
-                consistent: md.flags.contains(DeviceFlags::CONSISTENT),
-                primary_ind: md.flags.contains(DeviceFlags::PRIMARY_IND),
-                connected_ind: peer_flags.contains(PeerFlags::CONNECTED),
-                was_up_to_date: md.flags.contains(DeviceFlags::WAS_UP_TO_DATE),
-                peer_outdated: peer_flags.contains(PeerFlags::OUTDATED),
-                crashed_primary: md.flags.contains(DeviceFlags::CRASHED_PRIMARY),
-            },
-            full_sync: peer_flags.contains(PeerFlags::FULL_SYNC),
-            al_disabled: md.flags.contains(DeviceFlags::AL_DISABLED),
+            flags: md.flags,
+            peers: self.flags_of_peers(md),
             al_clean: md.is_clean(),
             current: md.current,
             exposed: dev.exposed,
             outrun: dev.lacks_writes(),
-            primary: self.state.is_primary(),
+            role: self.state.role,
             peer_primary: self.state.peers.values().any(|p| p.role() == wire::Role::Primary),
             connected: self.state.replicates_anywhere(d),
             peer_disk,
@@ -357,14 +349,6 @@ impl Resource {
             }
             flags
         })
-    }
-
-    /// Have users of this node seen another generation than the attached disk's, or writes that it lacks?
-    pub(crate) fn disk_lags_behind_users(&self, d: VolumeNr) -> bool {
-        let dev = &self.devices[d];
-        // Where there is no disk none holds another generation.
-        let current = dev.backing.as_ref().map_or(dev.exposed, |b| b.md.current);
-        attach84::lags_behind_users(current, dev.exposed, dev.lacks_writes())
     }
 
     /// v09: every peer gets a bitmap slot.
@@ -420,13 +404,9 @@ impl Resource {
         }
     }
 
-    fn step_of_attach(&mut self, d: VolumeNr, step: Step) {
-        self.devices[d].attaching.as_mut().expect("attaching").step = step;
-    }
-
     fn attach_settled(&mut self, d: VolumeNr) {
         if self.connected().any(|(i, _)| self.will_be_compared(i, d)) {
-            return self.step_of_attach(d, Step::Handshake);
+            return self.devices[d].step_of_attach(Step::Handshake);
         }
         if !self.fits_into_use(d) {
             return;
@@ -446,8 +426,8 @@ impl Resource {
 
     /// If not, the attach has failed.
     fn fits_into_use(&mut self, d: VolumeNr) -> bool {
-        let (capacity, size) = (self.capacity(d), self.devices[d].size);
-        let used = self.state.is_primary() || self.in_use(d);
+        let (capacity, size) = (self.devices[d].capacity(), self.devices[d].size);
+        let used = self.state.is_primary() || self.devices[d].in_use();
         let replicating = self.state.replicates_anywhere(d);
         if capacity < size && (used || replicating) {
             let (has, needs) = (capacity.0 / 2, size.0 / 2);
@@ -456,7 +436,7 @@ impl Resource {
             return false;
         }
         // Users went on while the metadata were read, and may have got from a peer what this disk lacks.
-        let outrun = self.disk_lags_behind_users(d);
+        let outrun = self.devices[d].disk_lags_behind_users();
         if !self.negotiates(d) && outrun && self.state.is_primary() {
             self.attach_failed(d, 150, Reason::DataNotCurrent.to_string());
             return false;
@@ -472,7 +452,7 @@ impl Resource {
         let Some(attaching) = self.devices[d].attaching.take() else { return };
         self.devices[d].attached_at = self.now;
         self.md_in_use(d);
-        let (size, _) = crate::decide::sizes::usable(&self.size_limits(d));
+        let size = crate::decide::sizes::usable(&self.size_limits(d));
         // A device that other nodes already use keeps its size until they agree to another.
         let size = if self.devices[d].size.0 != 0 && replicating { self.devices[d].size.min(size) } else { size };
         // All of a fresh device differs from any peer's: two of them that go their own ways have nothing in common.
@@ -507,19 +487,12 @@ impl Resource {
 
     // -- letting go ---------------------------------------------------------------------------------------------------
 
-    /// The disk is in state Failed: it is closed as soon as nothing uses it any more.
-    pub(crate) fn disk_failed(&mut self, d: VolumeNr) {
-        self.devices[d].closing = true;
-    }
-
     /// Once a turn while a disk is being given up.
     pub(crate) fn pump_detach(&mut self, d: VolumeNr) {
         let dev = &self.devices[d];
-        if !dev.closing {
-            return;
-        }
+        let Some(how) = dev.leaving else { return };
         let busy = self.ops.iter().any(|(_, op)| op_uses_disk(op, d, &self.requests, &self.peer_writes));
-        if busy && !dev.forced_detach {
+        if busy && how < Leaving::AtOnce {
             return;
         }
         if dev.attaching.is_some() {
@@ -528,23 +501,18 @@ impl Resource {
         if busy {
             self.abort_local_io(d);
         }
-        let dev = &self.devices[d];
-        let healthy = !dev.metadata_failed && !dev.forced_detach;
-        if healthy && !self.closed_cleanly(d) {
+        if how > Leaving::InOrder {
+            self.disown_open_epochs(d);
+        } else if !self.closed_cleanly(d) {
             return;
         }
-        if !healthy {
-            self.disown_open_epochs(d);
-        }
         let dev = &mut self.devices[d];
-        dev.closing = false;
+        dev.leaving = None;
         dev.disks_seen += 1;
-        dev.forced_detach = false;
-        dev.metadata_failed = false;
         dev.backing = None;
         dev.attach_state = DiskState::Diskless;
         self.forget_al(d);
-        self.first_write_settled(d);
+        self.devices[d].first_write_settled();
         let dev = &mut self.devices[d];
         let (volume, commands) = (dev.volume, std::mem::take(&mut dev.detach_commands));
         self.resync_disk_closed(d);
@@ -578,10 +546,10 @@ impl Resource {
 
     /// Bitmap, an empty log and a superblock marked clean are on disk: nothing is to be replayed at the next attach.
     fn closed_cleanly(&mut self, d: VolumeNr) -> bool {
-        if !self.metadata_idle(d) {
+        if !self.devices[d].metadata_idle() {
             return false;
         }
-        if self.al_waiting(d) {
+        if self.devices[d].al_waiting() {
             return false;
         }
         self.account_for_unconfirmed(d);
@@ -648,7 +616,9 @@ impl Resource {
     }
 
     pub(crate) fn meta_error(&mut self, d: VolumeNr, what: &str) {
-        self.devices[d].metadata_failed = true;
+        if self.devices[d].backing.is_some() {
+            self.devices[d].lets_go(Leaving::AsItIs);
+        }
         self.disk_error(d, io_error::Failure::Metadata, format!("writing the {what} failed"));
         self.abandon_al(d);
     }
@@ -656,9 +626,9 @@ impl Resource {
     fn disk_error(&mut self, d: VolumeNr, failure: io_error::Failure, text: String) {
         let policy = self.devices[d].cfg.as_ref().map(|c| c.on_io_error).unwrap_or_default();
         let peer_good = self.state.good_peers(d).any(|i| self.state.replicates(i, d));
-        let outcome = io_error::decide(failure, policy, self.state.disk(d), peer_good);
-        self.note(Severity::Error, Some(d), None, outcome.reason.name(), format!("{text}: {}", outcome.reason));
-        if let Some(disk) = outcome.disk.filter(|_| self.devices[d].backing.is_some()) {
+        let (disk, reason) = io_error::decide(failure, policy, self.state.disk(d), peer_good);
+        self.note(Severity::Error, Some(d), None, reason.name(), format!("{text}: {reason}"));
+        if let Some(disk) = disk.filter(|_| self.devices[d].backing.is_some()) {
             self.happened(Set::Disk(d, disk));
             if disk == DiskState::Inconsistent {
                 // What the disk lacks is complete when the superblock says that it is not good any more: as that of a
@@ -697,14 +667,28 @@ impl Resource {
         });
         let dev = &self.devices[d];
         let stuck = stuck || (self.usable(d) && dev.meta_pending > 0 && now.since(dev.meta_since) >= limit);
-        if (stuck || self.resync_stuck_on_disk(d, limit)) && !self.devices[d].forced_detach {
-            self.devices[d].forced_detach = true;
+        let at_once = self.devices[d].leaving == Some(Leaving::AtOnce);
+        if (stuck || self.resync_stuck_on_disk(d, limit)) && !at_once {
+            self.devices[d].lets_go(Leaving::AtOnce);
             self.disk_error(
                 d,
                 io_error::Failure::Forced,
                 "the local disk did not answer within disk-timeout".to_owned(),
             );
         }
+    }
+}
+
+impl Device {
+    /// Have users of this node seen another generation than the attached disk's, or writes that it lacks?
+    pub(crate) fn disk_lags_behind_users(&self) -> bool {
+        // Where there is no disk none holds another generation.
+        let current = self.backing.as_ref().map_or(self.exposed, |b| b.md.current);
+        attach84::lags_behind_users(current, self.exposed, self.lacks_writes())
+    }
+
+    fn step_of_attach(&mut self, step: Step) {
+        self.attaching.as_mut().expect("attaching").step = step;
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, Event, Segments, Severity};
+use crate::connection::{PeerDevice, PeersBitmap};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
@@ -40,10 +41,10 @@ impl Resource {
         let dev = &mut self.devices[d];
         let Some(b) = dev.backing.as_mut() else { return };
         let bits = b.bitmaps[slot].len();
-        let mut receiver = self.connections[i].peer_devices[d]
-            .receiving_bitmap
-            .take()
-            .unwrap_or_else(|| BitmapReceiver::new(&dialect, bits));
+        let mut receiver = match std::mem::take(&mut self.connections[i].peer_devices[d].peers_bitmap) {
+            PeersBitmap::Arriving(receiver) => receiver,
+            PeersBitmap::Awaited | PeersBitmap::Early => BitmapReceiver::new(&dialect, bits),
+        };
         let area = b.area();
         let mut set = |from: u64, to: u64| {
             if b.bitmaps[slot].set_range(from, to) > 0 {
@@ -57,7 +58,7 @@ impl Resource {
         };
         match end {
             Err(violation) => self.protocol_error(i, "bad-bitmap", violation.to_string()),
-            Ok(false) => self.connections[i].peer_devices[d].receiving_bitmap = Some(receiver),
+            Ok(false) => self.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Arriving(receiver),
             Ok(true) => self.bitmap_complete(i, d),
         }
     }
@@ -74,8 +75,10 @@ impl Resource {
             }
             Replication::WFBitMapS => return self.begin_as_source(i, d),
             other => {
-                // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
-                self.connections[i].peer_devices[d].early_bitmap = other == Replication::Established;
+                if other == Replication::Established {
+                    // A source sends its bitmap as soon as it has decided; our own decision may still be on its way.
+                    self.connections[i].peer_devices[d].peers_bitmap = PeersBitmap::Early;
+                }
                 return self.note(
                     Severity::Info,
                     Some(d),
@@ -148,7 +151,7 @@ impl Resource {
 
     /// All blocks are here (but for those that failed).
     pub(crate) fn resync_finished_as_target(&mut self, i: NodeId, d: VolumeNr) {
-        if self.source_went_on(i, d) {
+        if self.connections[i].peer_devices[d].source_went_on() {
             let text = "the source has begun a generation without this copy: connecting again".to_owned();
             return self.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
         }
@@ -178,15 +181,6 @@ impl Resource {
         }
         self.report_end(i, d, failed);
         self.happened(change);
-    }
-
-    /// Does the source have another generation than when the resync began? It takes the target's disk for gone (the
-    /// target has asked to detach it), and what it writes now is only its own. Its word travels on the other stream
-    /// than what ends a resync.
-    fn source_went_on(&self, i: NodeId, d: VolumeNr) -> bool {
-        let pd = &self.connections[i].peer_devices[d];
-        let now = pd.uuids.as_ref().map(|u| u.current);
-        pd.resync.peer_current.zip(now).is_some_and(|(then, now)| !now.same(then))
     }
 
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
@@ -268,5 +262,15 @@ impl Resource {
         let same = if rs.same > 0 { format!(", {} KiB were equal", rs.same * 4) } else { String::new() };
         let text = format!("resync done: {kib} KiB in {seconds:.2} s{same}, {} KiB failed", failed * 4);
         self.tell(severity, Some(d), Some(i), "resync-done", Event::ResyncEnded { failed }, text);
+    }
+}
+
+impl PeerDevice {
+    /// Does the source have another generation than when the resync began? It takes the target's disk for gone (the
+    /// target has asked to detach it), and what it writes now is only its own. Its word travels on the other stream
+    /// than what ends a resync.
+    fn source_went_on(&self) -> bool {
+        let now = self.uuids.as_ref().map(|u| u.current);
+        self.resync.peer_current.zip(now).is_some_and(|(then, now)| !now.same(then))
     }
 }

@@ -20,6 +20,7 @@ use crate::decide::state::Replication;
 use crate::decide::suspend::ResumeStep;
 use crate::decide::view::{Kind, Refusal};
 use crate::decide::{StateChangeResult as Code, suspend};
+use crate::device::Leaving;
 use crate::resync::verify::run::VerifyRange;
 use crate::state::afterwards::Lifted;
 use units::{Instant, NodeId, VolumeNr};
@@ -89,7 +90,7 @@ impl Resource {
                 Ok(())
             }
             Command::Down(force) => {
-                self.forget_again();
+                self.again = None;
                 self.wait_for(id, Waiting::Down { force, leave: Leave::WISH });
                 Ok(())
             }
@@ -173,7 +174,7 @@ impl Resource {
                 self.leave_peer_result(i, force, next)
             }
             Waiting::Detach { volume, step: GiveUp::Sent } => match outcome {
-                Ok(()) if !self.devices[volume].closing => Progress::Ended(Ok(())),
+                Ok(()) if self.devices[volume].leaving.is_none() => Progress::Ended(Ok(())),
                 Ok(()) => {
                     self.devices[volume].detach_commands.push(id);
                     Progress::Left
@@ -280,9 +281,9 @@ impl Resource {
         for d in self.devices.ids() {
             if self.devices[d].backing.is_some() {
                 attached = true;
-                if !self.devices[d].closing {
+                if self.devices[d].leaving.is_none() {
                     self.happened(Set::Disk(d, DiskState::Failed));
-                    self.devices[d].closing = true;
+                    self.devices[d].lets_go(Leaving::InOrder);
                 }
             }
         }
@@ -305,7 +306,7 @@ impl Resource {
                 let unattended = u64::MAX - i.index() as u64;
                 let goes_on = Waiting::Disconnect { peer: i, step: leave.step, sent: true };
                 self.pending.push(Pending::new(unattended, goes_on));
-                self.hand_over_to(unattended);
+                self.transaction.hand_over_to(unattended);
                 let text = "the peer is Primary without a good disk of its own, and has not answered for 2 s whether it \
                     can do without this node: try again, or take its data away with --force";
                 Progress::Ended(Err(failure(Code::FailedByPeer.code(), text)))

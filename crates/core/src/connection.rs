@@ -24,12 +24,10 @@ pub(crate) struct Connection {
     pub(crate) link: Option<Link>,
     pub(crate) discard_my_data: bool,
     pub(crate) tentative: bool,
-    pub(crate) peer_tentative: bool,
     pub(crate) offered: wire::ConnectionFeatures,
     /// Counts links: what an operation started for an older one must not touch.
     pub(crate) session: u64,
     pub(crate) peer_devices: Volumes<PeerDevice>,
-    pub(crate) peer_csums: wire::AlgName,
     pub(crate) peer_verify: wire::AlgName,
 
     // Sending (spec 1.6).
@@ -63,8 +61,6 @@ pub(crate) struct Connection {
     pub(crate) asked_later: Option<(VolumeNr, StateChange)>,
     /// The fence-peer handler is running, begun in this session.
     pub(crate) fencing: Option<u64>,
-    /// Its result, if it came at once.
-    pub(crate) fence_result: Option<bool>,
     /// Tries in a row that were refused because of the secret.
     pub(crate) refusals: u32,
     /// The last try ended as the peer, which has not crashed, took itself for the source in the same generation.
@@ -74,6 +70,8 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) resolve_conflicts: bool,
+    /// The peer only wants to know what would happen.
+    pub(crate) peer_tentative: bool,
     pub(crate) challenge: [u8; 64],
     pub(crate) spoken: Spoken,
     pub(crate) phase: Phase,
@@ -113,7 +111,7 @@ pub(crate) enum Phase {
     Running,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PeerDevice {
     pub(crate) volume: VolumeNr,
     pub(crate) sizes: Option<wire::Sizes>,
@@ -149,10 +147,8 @@ pub(crate) struct PeerDevice {
     pub(crate) peer_answers: u32,
     /// The peer's writes that were taken up, or answered at once; wraps around.
     pub(crate) peer_writes: u32,
-    pub(crate) receiving_bitmap: Option<wire::BitmapReceiver>,
+    pub(crate) peers_bitmap: PeersBitmap,
     pub(crate) early_sync_uuid: Option<units::Generation>,
-    /// The peer's bitmap came before we knew of the resync that it belongs to: its bits are in ours.
-    pub(crate) early_bitmap: bool,
     /// A resync or verify on this link was given up before all its answers were here. Nothing but the moment tells
     /// them from those of the next one.
     pub(crate) answers_may_come: bool,
@@ -191,6 +187,17 @@ pub(crate) struct PeerDevice {
     pub(crate) unacked: u32,
 }
 
+/// How much of the peer's bitmap is here.
+#[derive(Debug, Default)]
+pub(crate) enum PeersBitmap {
+    /// Nothing that is not dealt with.
+    #[default]
+    Awaited,
+    Arriving(wire::BitmapReceiver),
+    /// All of it came before this node knew of the resync that it belongs to: its bits are in the own one.
+    Early,
+}
+
 /// Why what is marked between two nodes stays when both are equal by their generations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Keeps {
@@ -208,8 +215,7 @@ impl PeerDevice {
     /// generation of one that did not reach the disk to be announced after the next attach.
     pub(crate) fn forget_resync_to_come(&mut self) {
         self.sync_uuid_due = None;
-        self.receiving_bitmap = None;
-        self.early_bitmap = false;
+        self.peers_bitmap = PeersBitmap::Awaited;
         self.early_sync_uuid = None;
     }
 }
@@ -221,11 +227,9 @@ impl Connection {
             link: None,
             discard_my_data: false,
             tentative: false,
-            peer_tentative: false,
             offered: wire::ConnectionFeatures::OFFER,
             session: 0,
             peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(v.volume, 0))).collect(),
-            peer_csums: wire::AlgName::NONE,
             peer_verify: wire::AlgName::NONE,
             log: TransferLog::default(),
             overdue_checked: Instant(0),
@@ -242,7 +246,6 @@ impl Connection {
             pings: Pings::default(),
             asked_later: None,
             fencing: None,
-            fence_result: None,
             refusals: 0,
             survivor_insists: false,
         }
@@ -311,47 +314,13 @@ impl PeerDevice {
     pub(crate) fn new(volume: VolumeNr, sequence: u32) -> PeerDevice {
         PeerDevice {
             volume,
-            sizes: None,
-            uuids: None,
             wants_writes_when_bad: true,
             will_want_writes_when_bad: true,
-            begins_all: false,
-            uuids110: None,
-            says: Replication::Off,
-            was_established: false,
-            keeps: Keeps::Nothing,
-            marked_by_peer: None,
-            parted: false,
             end_unheard: true,
-            peer_capacity: Sector(0),
             seq: sequence,
             peer_seq: sequence,
             peer_answers: sequence,
-            peer_writes: 0,
-            receiving_bitmap: None,
-            early_sync_uuid: None,
-            early_bitmap: false,
-            answers_may_come: false,
-            before_resync: BeforeResync::default(),
-            sync_uuid_due: None,
-            resync: Resync::default(),
-            consider_resync: false,
-            uuids_stale: false,
-            attaching: false,
-            compared: false,
-            undecided: false,
-            refused_writes: false,
-            verify_from: 0,
-            changes_told: 0,
-            write_failed: false,
-            refuses: false,
-            repair: Repair::default(),
-            sectors_in_flight: 0,
-            caught_up: None,
-            sent_bytes: 0,
-            received_bytes: 0,
-            pending: 0,
-            unacked: 0,
+            ..PeerDevice::default()
         }
     }
 

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Device {
     pub(crate) volume: VolumeNr,
     pub(crate) cfg: Option<DiskConfig>,
@@ -50,12 +50,11 @@ pub(crate) struct Device {
     pub(crate) disks_seen: u64,
     /// Detach commands that wait for the end of it.
     pub(crate) detach_commands: Vec<u64>,
-    pub(crate) closing: bool,
+    /// The disk is being let go of.
+    pub(crate) leaving: Option<Leaving>,
     pub(crate) attaching: Option<crate::attach::attaching::Attaching>,
     /// The peers whose disks are Outdated, as the metadata say.
     pub(crate) outdated_peers: NodeMask,
-    pub(crate) forced_detach: bool,
-    pub(crate) metadata_failed: bool,
 
     /// Requests not looked at yet, in order of arrival.
     pub(crate) incoming: VecDeque<Waiting>,
@@ -96,6 +95,17 @@ pub(crate) struct Device {
     pub(crate) latencies: Latencies,
     pub(crate) attached_at: Instant,
     pub(crate) last_lazy_bitmap: Instant,
+}
+
+/// How a disk is let go of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Leaving {
+    /// When nothing uses it, and its metadata say so: nothing is to be replayed at the next attach.
+    InOrder,
+    /// When nothing uses it. Its metadata cannot be written.
+    AsItIs,
+    /// Whatever uses it.
+    AtOnce,
 }
 
 /// What exists while a disk is attached.
@@ -154,57 +164,12 @@ impl Flushing {
 
 impl Device {
     pub(crate) fn new(cfg: &VolumeConfig) -> Device {
-        Device {
-            volume: cfg.volume,
-            cfg: cfg.disk.clone(),
-            attach_state: DiskState::Diskless,
-            left_beside: None,
-            size: Sector(0),
-            backing: None,
-            exposed: Generation::NONE,
-            outrun: false,
-            lacks_peers_write: false,
-            peer_outrun: false,
-            peer_refused: false,
-            crashed_primary: false,
-            openers: Openers::default(),
-            announced: None,
-            new_generation_pending: false,
-            generation_with_first_write: false,
-            first_write: FirstWrite::Nothing,
-            disks_seen: 0,
-            detach_commands: Vec::new(),
-            closing: false,
-            attaching: None,
-            outdated_peers: NodeMask::default(),
-            forced_detach: false,
-            metadata_failed: false,
-            incoming: VecDeque::new(),
-            parts_waiting: Vec::new(),
-            merging: Merging::default(),
-            blocked: VecDeque::new(),
-            repetitions: Slab::default(),
-            writing: IntervalSet::new(),
-            peer_writing: IntervalSet::new(),
-            resyncing: IntervalSet::new(),
-            next_interval: 0,
-            waits_elsewhere: false,
-            recheck: false,
-            recheck_al: false,
-            al_queue: AlQueue::default(),
-            local_pending: 0,
-            upper_pending: 0,
-            meta_pending: 0,
-            meta_since: Instant(0),
-            lags_since: None,
-            read_bytes: 0,
-            written_bytes: 0,
-            al_writes: 0,
-            bm_writes: 0,
-            latencies: Latencies::default(),
-            attached_at: Instant(0),
-            last_lazy_bitmap: Instant(0),
-        }
+        Device { volume: cfg.volume, cfg: cfg.disk.clone(), ..Device::default() }
+    }
+
+    /// Its disk is let go of, in this way or a worse one.
+    pub(crate) fn lets_go(&mut self, how: Leaving) {
+        self.leaving = self.leaving.max(Some(how));
     }
 
     /// Does the own disk lack writes that users of this device, or of a peer's, have seen?

@@ -8,24 +8,16 @@ use crate::decide::change::Set;
 use crate::decide::state::Replication;
 use crate::decide::view::Kind;
 use crate::decide::{Reason, sizes};
+use crate::device::Device;
 use units::{Generation, NodeId, Sector, VolumeNr};
 use wire::{DiskState, Role};
 
 impl Resource {
-    /// The most that disk and metadata can hold.
-    pub(crate) fn capacity(&self, d: VolumeNr) -> Sector {
-        let Some(b) = &self.devices[d].backing else { return Sector(0) };
-        match b.layout.kind() {
-            meta::MetaDisk::Internal => b.layout.capacity(),
-            _ => b.layout.capacity().min(b.opened.backing.to_sectors_floor()),
-        }
-    }
-
     pub(crate) fn size_limits(&self, d: VolumeNr) -> sizes::Limits {
         let dev = &self.devices[d];
         let nine = self.sizes_by_9();
         sizes::Limits {
-            own: self.capacity(d),
+            own: self.devices[d].capacity(),
             peer: if nine { self.capacity_within_reach(d, Sector(0)) } else { self.smallest_peer(d) },
             // Only a transaction asks all that there are.
             known: if nine { sizes::Known::NotAll } else { sizes::Known::One },
@@ -77,7 +69,7 @@ impl Resource {
             disk: self.state.disk(d),
             peer_disk: self.state.peer_disk(i, d),
             connected: self.state.replicates(i, d),
-            primary: self.state.is_primary(),
+            role: self.state.role,
             no_resync: packet.flags.assume_clean,
         };
         match sizes::on_sizes(&input) {
@@ -86,7 +78,7 @@ impl Resource {
                 self.refuse_sizes(i, reason);
             }
             sizes::SizesVerdict::Keep(_) => {}
-            sizes::SizesVerdict::Adopt(adopted) if adopted.size < self.devices[d].size && self.in_use(d) => {
+            sizes::SizesVerdict::Adopt(adopted) if adopted.size < self.devices[d].size && self.devices[d].in_use() => {
                 // Only an area that nobody uses may go (`docs/spec/data-path-and-resync.md` 11.1).
                 self.refuse_sizes(i, Reason::PrimaryWouldShrink);
             }
@@ -122,12 +114,6 @@ impl Resource {
         }
     }
 
-    /// Is the device open, or being written to?
-    pub(crate) fn in_use(&self, d: VolumeNr) -> bool {
-        let dev = &self.devices[d];
-        dev.openers.writers + dev.openers.readers > 0 || dev.upper_pending > 0
-    }
-
     /// Gives a device its size.
     pub(crate) fn adopt_size(&mut self, d: VolumeNr, size: Sector, grown_differs: bool) {
         let dev = &mut self.devices[d];
@@ -137,7 +123,7 @@ impl Resource {
         }
         dev.size = size;
         // A disk that is failing has no say in the size, and no room for it.
-        let capacity = self.capacity(d);
+        let capacity = self.devices[d].capacity();
         let dev = &mut self.devices[d];
         let mut stored = size;
         if let Some(b) = &mut dev.backing
@@ -186,5 +172,21 @@ impl Resource {
             let text = format!("the grown area is not synced: {}", refusal.code);
             self.note(Severity::Warning, Some(d), Some(i), "no-grow-resync", text);
         }
+    }
+}
+
+impl Device {
+    /// The most that disk and metadata can hold.
+    pub(crate) fn capacity(&self) -> Sector {
+        let Some(b) = &self.backing else { return Sector(0) };
+        match b.layout.kind() {
+            meta::MetaDisk::Internal => b.layout.capacity(),
+            _ => b.layout.capacity().min(b.opened.backing.to_sectors_floor()),
+        }
+    }
+
+    /// Is the device open, or being written to?
+    pub(crate) fn in_use(&self) -> bool {
+        self.openers.writers + self.openers.readers > 0 || self.upper_pending > 0
     }
 }

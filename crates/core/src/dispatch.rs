@@ -2,7 +2,7 @@
 
 use crate::Resource;
 use crate::api::Segments;
-use crate::connection::Phase;
+use crate::connection::{PeerDevice, Phase};
 use crate::decide::StateChangeResult as Code;
 use crate::housekeeping::chores::is_routine;
 use crate::resync::session::{Answer, Want};
@@ -68,7 +68,7 @@ impl Resource {
         if let Some(seq) = seq {
             let answers = &mut self.connections[i].peer_devices[d].peer_answers;
             *answers = answers.wrapping_add(1);
-            self.saw_seq(i, d, seq);
+            self.connections[i].peer_devices[d].saw_seq(seq);
         }
         let cfg = &self.connections[i].cfg;
         let unasked = match &packet {
@@ -86,7 +86,9 @@ impl Resource {
         }
         match packet {
             Packet::RecvAck(a) | Packet::WriteAck(a) | Packet::Superseded(a) => self.write_acked(i, d, &a, false),
-            Packet::RsWriteAck(a) if is_resync(&a) || self.names_requests(i) => self.resync_acked(i, d, &a, true),
+            Packet::RsWriteAck(a) if is_resync(&a) || self.connections[i].names_requests() => {
+                self.resync_acked(i, d, &a, true)
+            }
             Packet::RsWriteAck(a) => self.write_acked(i, d, &a, true),
             Packet::RsNegAck(a) => self.resync_acked(i, d, &a, false),
             Packet::WriteAckInSync(a) => self.write_acked(i, d, &a, true),
@@ -123,7 +125,7 @@ impl Resource {
             Packet::Disconnect => return self.peer_refuses(i),
             Packet::State(theirs) if volume == VolumeNr::NONE => return self.role_received(i, theirs),
             Packet::DelayProbe(_) => return,
-            Packet::Dagtag(at) => return self.position_heard(i, *at),
+            Packet::Dagtag(at) => return self.connections[i].position_heard(*at),
             Packet::PeerDagtag(named) => return self.lost_primary_named(i, named),
             Packet::FlushRequests(sequence) => return self.flush_asked(i, *sequence),
             Packet::FlushRequestsAck(answer) => return self.flush_answered(i, answer),
@@ -207,14 +209,6 @@ impl Resource {
         }
     }
 
-    /// Remembers the highest sequence number of the peer (`docs/spec/wire-protocol.md` 3.3).
-    pub(crate) fn saw_seq(&mut self, i: NodeId, d: VolumeNr, seq: u32) {
-        let pd = &mut self.connections[i].peer_devices[d];
-        if is_after(seq, pd.peer_seq) {
-            pd.peer_seq = seq;
-        }
-    }
-
     pub(crate) fn refuse_change(&mut self, i: NodeId, d: Option<VolumeNr>, result: Code) {
         let packet = if d.is_some() || self.connections[i].version() < 100 {
             Packet::StateChgReply(result)
@@ -222,6 +216,15 @@ impl Resource {
             Packet::ConnStChgReply(result)
         };
         self.send(i, Socket::Control, d.unwrap_or(self.devices.first()), packet, Segments::None);
+    }
+}
+
+impl PeerDevice {
+    /// Remembers the highest sequence number of the peer (`docs/spec/wire-protocol.md` 3.3).
+    pub(crate) fn saw_seq(&mut self, seq: u32) {
+        if is_after(seq, self.peer_seq) {
+            self.peer_seq = seq;
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::latency::Stage;
 use crate::merging::Waiting;
 use crate::op::Op;
 use crate::request::under_way::{Flush, Request};
-use crate::request::write::Owner;
+use crate::request::write::{Local, Owner};
 use units::{ByteLen, Instant, NodeId, Sector, VolumeNr, is_after};
 use wire::DiskState;
 
@@ -33,12 +33,12 @@ impl Resource {
         let clean = self.devices[d].backing.as_ref().is_none_or(|b| !b.flushing.is_needed());
         let started = self.now;
         let mark = self.devices[d].backing.as_ref().map_or(0, |b| b.flushing.mark());
-        let local_pending = local && !clean;
-        let (failed, own, covered) = (false, good, good);
-        let flush = Flush { device: d, came, started, tag, local_pending, mark, failed, waiting, own, covered };
+        let begins = local && !clean;
+        let local = if begins { Local::Pending } else { Local::None };
+        let flush = Flush { device: d, came, started, tag, local, mark, waiting, own: good, covered: good };
         let key = self.requests.insert(Request::Flush(flush));
         self.flushes.push(key);
-        if local_pending {
+        if begins {
             self.disk(d, Op::LocalFlush(key), DiskOp::Flush);
         }
         self.try_finish_flush(key);
@@ -46,8 +46,7 @@ impl Resource {
 
     pub(crate) fn local_flush_done(&mut self, key: u64, result: Result<(), IoError>) {
         let Some(Request::Flush(f)) = self.requests.get_mut(key) else { return };
-        f.local_pending = false;
-        f.failed |= result.is_err();
+        f.local = result.map_or_else(Local::Failed, |()| Local::Ok);
         f.covered &= result.is_ok();
         let (d, mark) = (f.device, f.mark);
         if let (Ok(()), Some(b)) = (result, &mut self.devices[d].backing) {
@@ -75,7 +74,7 @@ impl Resource {
 
     fn try_finish_flush(&mut self, key: u64) {
         let Some(Request::Flush(f)) = self.requests.get(key) else { return };
-        if f.local_pending || !f.waiting.is_empty() {
+        if f.local == Local::Pending || !f.waiting.is_empty() {
             return;
         }
         let own_lost = f.own && self.state.disk(f.device) != DiskState::UpToDate;
@@ -87,8 +86,9 @@ impl Resource {
             return self.start_flush(f.device, f.tag, f.came);
         }
         let connected_good = self.state.good_peers(f.device).next().is_some();
-        let result = if f.covered || (connected_good && !f.failed) { Ok(()) } else { Err(IoError::Io) };
-        if result.is_err() && !f.failed && self.state.is_frozen() {
+        let failed = matches!(f.local, Local::Failed(_));
+        let result = if f.covered || (connected_good && !failed) { Ok(()) } else { Err(IoError::Io) };
+        if result.is_err() && !failed && self.state.is_frozen() {
             // The peer that had everything is gone, and applications wait for it to come back.
             let (tag, volume) = (f.tag, self.devices[f.device].volume);
             let (sector, len) = (Sector(0), ByteLen(0));

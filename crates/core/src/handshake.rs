@@ -2,10 +2,10 @@
 //! (`docs/spec/wire-protocol.md` 7, `docs/spec/connection-and-state.md` 4.6 and 5).
 
 use crate::api::{ConnectionState, Effect, Event, LinkUp, Segments, Severity};
-use crate::connection::{Link, PeerDevice, Phase, Spoken};
+use crate::connection::{Connection, Link, PeerDevice, Phase, Spoken};
 use crate::decide::change::{Change, Set};
 use crate::decide::handshake84::{Decision, Occasion, UuidsVerdict};
-use crate::decide::split_brain::Loser;
+use crate::decide::split_brain::{Loser, Side};
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
 use crate::decide::view::{Kind, Refusal};
@@ -30,6 +30,7 @@ impl Resource {
         c.last_heard = now;
         c.pings.lost();
         c.link = Some(Link {
+            peer_tentative: false,
             resolve_conflicts: link.resolve_conflicts,
             challenge: link.challenge,
             spoken: Spoken::Nothing,
@@ -66,7 +67,7 @@ impl Resource {
     /// When what waits for the comparison of a volume that the peer does not have goes on without.
     pub(crate) fn volumes_timer(&self, i: NodeId) -> Option<Instant> {
         match self.connections[i].nine() {
-            Some(_) => self.volumes_timer9(i),
+            Some(_) => self.connections[i].volumes_timer9(),
             None if !self.waits_for_comparison() => None,
             None => self.volumes_known_at(i).filter(|_| self.devices.ids().any(|d| self.will_be_compared(i, d))),
         }
@@ -199,7 +200,7 @@ impl Resource {
         if self.refuse_beside_other(i) {
             return;
         }
-        let packet = self.own_protocol(i);
+        let packet = self.connections[i].own_protocol();
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.connections[i].peer_devices.values_mut() {
             let fresh = PeerDevice::new(pd.volume, self.starts.sequence);
@@ -249,31 +250,18 @@ impl Resource {
     }
 
     pub(crate) fn protocol_received(&mut self, i: NodeId, theirs: &wire::Protocol) {
-        let own = self.own_protocol(i);
+        let own = self.connections[i].own_protocol();
         // A name too long for the packet is none that we know.
         let supported = self.connections[i].cfg.integrity.as_deref().is_none_or(|a| wire::digest_len(a).is_some());
         match protocol::compare(&own, theirs, self.connections[i].version(), supported) {
             Ok(()) => {
-                self.connections[i].peer_tentative = theirs.dry_run;
+                if let Some(link) = &mut self.connections[i].link {
+                    link.peer_tentative = theirs.dry_run;
+                }
                 self.enter(i, Phase::Running);
                 self.shake_hands9(i);
             }
             Err(reason) => self.give_up(i, reason.name(), reason.to_string()),
-        }
-    }
-
-    /// What both nodes must share.
-    fn own_protocol(&self, i: NodeId) -> wire::Protocol {
-        let c = &self.connections[i];
-        wire::Protocol {
-            protocol: c.cfg.protocol,
-            after_sb_0pri: c.cfg.after_sb.none,
-            after_sb_1pri: c.cfg.after_sb.one,
-            after_sb_2pri: c.cfg.after_sb.two,
-            discard_my_data: c.discard_my_data,
-            dry_run: c.tentative,
-            two_primaries: c.cfg.two_primaries,
-            integrity_alg: c.cfg.integrity.as_deref().and_then(wire::AlgName::new).unwrap_or_default(),
         }
     }
 
@@ -287,7 +275,6 @@ impl Resource {
             let text = format!("csums-alg is \"{own}\" here and \"{}\" there; make them equal", p.csums_alg);
             return self.give_up(i, "csums-alg-differs", text);
         }
-        self.connections[i].peer_csums = p.csums_alg;
         self.connections[i].peer_verify = p.verify_alg;
     }
 
@@ -321,7 +308,7 @@ impl Resource {
         // A resync that was to bring it up to date may have been agreed to already, and ended with the own disk.
         let attaching = pd.attaching && self.state.peer_disk(i, d) < DiskState::UpToDate;
         handshake84::on_uuids(&handshake84::UuidsReceived {
-            primary: self.state.is_primary(),
+            role: self.state.role,
             disk: self.state.disk(d),
             replication: self.state.replication(i, d),
             peer_attaching: attaching || self.state.peer_disk(i, d) < DiskState::Inconsistent,
@@ -406,7 +393,8 @@ impl Resource {
                 return self.connect_for_peers_writes(i);
             }
             // There is no second disk to compare with. One that lacks what the peer's had until now is of no use.
-            let stale = self.state.is_primary() && (self.disk_lags_behind_users(d) || self.writes_elsewhere(i, d));
+            let stale =
+                self.state.is_primary() && (self.devices[d].disk_lags_behind_users() || self.writes_elsewhere(i, d));
             let worth = if stale { DiskState::Failed } else { self.devices[d].attach_state };
             change.push(Set::Disk(d, worth));
         }
@@ -536,22 +524,24 @@ impl Resource {
         let input = handshake84::Input {
             comparison,
             occasion,
-            me: handshake84::Node {
-                primary: self.state.is_primary(),
+            me: Side {
+                role: self.state.role,
                 disk: my_disk,
                 discard_my_data: c.discard_my_data,
+                was_primary: comparison.own.bitmap.primary_bit(),
                 changes: told,
             },
-            peer: handshake84::Node {
-                primary: theirs.role == Role::Primary,
+            peer: Side {
+                role: theirs.role,
                 disk: peer_disk,
                 discard_my_data: theirs_uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
+                was_primary: comparison.peer.bitmap.primary_bit(),
                 changes: theirs_uuids.dirty_bits,
             },
             policies: c.cfg.after_sb,
             always_asbp: c.cfg.always_asbp,
             rr_conflict: c.cfg.rr_conflict,
-            dry_run: c.tentative || c.peer_tentative,
+            dry_run: c.tentative || c.link.as_ref().is_some_and(|l| l.peer_tentative),
             resolve_conflicts: c.resolve_conflicts(),
             demotable: self.demotable(),
             writes_elsewhere: self.writes_elsewhere(i, d),
@@ -728,6 +718,22 @@ impl Resource {
     /// Would a demotion succeed now?
     pub(crate) fn demotable(&self) -> bool {
         self.devices.values().all(|d| d.openers.writers + d.openers.readers == 0) && !self.requests_under_way()
+    }
+}
+
+impl Connection {
+    /// What both nodes must share.
+    fn own_protocol(&self) -> wire::Protocol {
+        wire::Protocol {
+            protocol: self.cfg.protocol,
+            after_sb_0pri: self.cfg.after_sb.none,
+            after_sb_1pri: self.cfg.after_sb.one,
+            after_sb_2pri: self.cfg.after_sb.two,
+            discard_my_data: self.discard_my_data,
+            dry_run: self.tentative,
+            two_primaries: self.cfg.two_primaries,
+            integrity_alg: self.cfg.integrity.as_deref().and_then(wire::AlgName::new).unwrap_or_default(),
+        }
     }
 }
 

@@ -71,7 +71,7 @@ impl Resource {
             Chore::Disks => {
                 self.pump_disks();
                 // A disk that is let go of may have nothing left to write as of now: nothing else may ever come in.
-                if self.devices.ids().any(|d| self.devices[d].closing && self.metadata_idle(d)) {
+                if self.devices.ids().any(|d| self.devices[d].leaving.is_some() && self.devices[d].metadata_idle()) {
                     self.pump_commands();
                     self.pump_disks();
                 }
@@ -102,7 +102,7 @@ impl Resource {
             Chore::Again => self.again.is_some(),
             Chore::Commands => {
                 let asked_later = self.connections.values().any(|c| c.asked_later.is_some());
-                asked_later || !self.pending.is_empty() || self.devices.values().any(|dev| dev.closing)
+                asked_later || !self.pending.is_empty() || self.devices.values().any(|dev| dev.leaving.is_some())
             }
             Chore::Disks => self.devices.iter().any(|(d, dev)| self.writes_on(d, dev)),
         }
@@ -117,7 +117,11 @@ impl Resource {
         let backing = dev.backing.as_ref();
         // The mark of a former Primary goes when its writes are accounted for.
         let marked = !self.state.is_primary() && backing.is_some_and(|b| b.md.flags.contains(DeviceFlags::PRIMARY_IND));
-        marked || dev.closing || backing.is_some_and(|b| b.full_sync) || dev.will_be_logged() || !self.metadata_idle(d)
+        marked
+            || dev.leaving.is_some()
+            || backing.is_some_and(|b| b.full_sync)
+            || dev.will_be_logged()
+            || !self.devices[d].metadata_idle()
     }
 
     /// When something is to be done about it because time passes.

@@ -3,7 +3,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, ConnectionState as Lost, Effect, Event, LinkDown, Severity};
-use crate::connection::Phase;
+use crate::connection::{Connection, Phase};
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
@@ -212,7 +212,7 @@ impl Resource {
         }
         self.connections[i].asked_later = None;
         self.peer_gone_for_commands(i);
-        self.forget_positions_of(i);
+        self.positions.forget(i);
         self.answered_for_first_write(i);
         self.fence_if_due(i);
     }
@@ -235,26 +235,28 @@ impl Resource {
         }
     }
 
-    /// Runs `fence-peer` unless it is running already.
-    pub(crate) fn fence(&mut self, i: NodeId) {
+    /// Runs `fence-peer` unless it is running already. Without a handler the result is there at once: does the peer
+    /// count as fenced?
+    pub(crate) fn fence(&mut self, i: NodeId) -> Option<bool> {
         if self.connections[i].fencing.is_some() {
-            return;
+            return None;
         }
         match fencing::before_call(&self.situation(i)) {
             fencing::Call::Handler => {
                 self.connections[i].fencing = Some(self.connections[i].session);
                 self.handler("fence-peer", None, Some(i));
+                None
             }
             fencing::Call::Fenced(reason) => {
                 self.note(Severity::Info, None, Some(i), reason.name(), reason.to_string());
-                self.fencing_ended(i, true);
+                Some(true)
             }
             fencing::Call::NotFenced { lift, reason } => {
                 self.note(Severity::Warning, None, Some(i), reason.name(), reason.to_string());
                 if lift {
                     self.lift(Lifted::Fencing(i));
                 }
-                self.fencing_ended(i, false);
+                Some(false)
             }
         }
     }
@@ -312,12 +314,6 @@ impl Resource {
         self.answered_for_resync(i);
     }
 
-    /// When the peer is to be asked whether it lives, or must have answered that.
-    pub(crate) fn ping_timer(&self, i: NodeId) -> Instant {
-        let c = &self.connections[i];
-        c.pings.urgent().map_or(c.last_heard + c.cfg.ping_int, |sent| sent + c.cfg.ping_timeout)
-    }
-
     pub(crate) fn ping_due(&mut self, i: NodeId) {
         let c = &mut self.connections[i];
         match c.pings.urgent() {
@@ -329,14 +325,6 @@ impl Resource {
                 self.drop_link(i, Lost::NetworkFailure, "ping-timeout", text);
             }
         }
-    }
-
-    /// Until when the peer must have taken the next step of the handshake; `None` when that is over. A kernel reads the
-    /// control stream only from then on, and would take the header of an earlier ping for one of the agreed version.
-    pub(crate) fn handshake_timer(&self, i: NodeId) -> Option<Instant> {
-        let c = &self.connections[i];
-        let link = c.link.as_ref().filter(|link| link.phase < Phase::Running)?;
-        Some(link.phase_since + times(c.cfg.ping_timeout, 4))
     }
 
     pub(crate) fn handshake_overdue(&mut self, i: NodeId) {
@@ -384,13 +372,13 @@ impl Resource {
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
     pub(crate) fn check_overdue(&mut self, i: NodeId) {
         let running = self.connections[i].link.as_ref().is_some_and(|link| link.phase == Phase::Running);
-        let Some(limit) = self.patience(i).filter(|_| running) else { return };
+        let Some(limit) = self.connections[i].patience().filter(|_| running) else { return };
         let now = self.now;
         self.connections[i].overdue_checked = now;
         let c = &self.connections[i];
         let write_overdue = self.oldest_pending(i).is_some_and(|at| now >= at + limit);
         let barrier_overdue = c.log.barrier_since().is_some_and(|at| now >= at + limit);
-        if self.resync_deadline(i, limit).is_some_and(|t| now >= t) {
+        if self.connections[i].resync_deadline(limit).is_some_and(|t| now >= t) {
             let text = format!("resync requests unanswered for {} s (timeout x ko-count)", limit.0 / 1_000_000_000);
             return self.drop_link(i, Lost::Timeout, "resync-timeout", text);
         }
@@ -400,14 +388,9 @@ impl Resource {
         }
     }
 
-    fn patience(&self, i: NodeId) -> Option<Duration> {
-        let cfg = &self.connections[i].cfg;
-        (cfg.ko_count > 0).then(|| times(cfg.timeout, u64::from(cfg.ko_count)))
-    }
-
     /// How long an answer may take that no `ko-count` is about.
     fn patience_with_answers(&self, i: NodeId) -> Duration {
-        self.patience(i).unwrap_or(times(self.connections[i].cfg.timeout, 7))
+        self.connections[i].patience().unwrap_or(times(self.connections[i].cfg.timeout, 7))
     }
 
     fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
@@ -419,7 +402,7 @@ impl Resource {
     /// When it is worth looking for requests that are too old.
     pub(crate) fn overdue_timer(&self, i: NodeId) -> Option<Instant> {
         let c = &self.connections[i];
-        let (limit, oldest) = self.patience(i).zip(c.log.oldest_since())?;
+        let (limit, oldest) = self.connections[i].patience().zip(c.log.oldest_since())?;
         // The front may be one that nobody waits for any more: not twice at once.
         let again = c.overdue_checked + Duration(limit.0 / 2);
         Some((oldest + limit).max(again))
@@ -427,8 +410,27 @@ impl Resource {
 
     /// When a request of a resync is too old.
     pub(crate) fn resync_overdue(&self, i: NodeId) -> Option<Instant> {
-        let limit = self.patience(i).filter(|_| self.connections[i].link.is_some())?;
-        self.resync_deadline(i, limit)
+        let limit = self.connections[i].patience().filter(|_| self.connections[i].link.is_some())?;
+        self.connections[i].resync_deadline(limit)
+    }
+}
+
+impl Connection {
+    /// Until when the peer must have taken the next step of the handshake; `None` when that is over. A kernel reads the
+    /// control stream only from then on, and would take the header of an earlier ping for one of the agreed version.
+    pub(crate) fn handshake_timer(&self) -> Option<Instant> {
+        let link = self.link.as_ref().filter(|link| link.phase < Phase::Running)?;
+        Some(link.phase_since + times(self.cfg.ping_timeout, 4))
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        let cfg = &self.cfg;
+        (cfg.ko_count > 0).then(|| times(cfg.timeout, u64::from(cfg.ko_count)))
+    }
+
+    /// When the peer is to be asked whether it lives, or must have answered that.
+    pub(crate) fn ping_timer(&self) -> Instant {
+        self.pings.urgent().map_or(self.last_heard + self.cfg.ping_int, |sent| sent + self.cfg.ping_timeout)
     }
 }
 

@@ -100,7 +100,7 @@ impl Resource {
         if !self.knows_strangers(d) {
             return;
         }
-        for slot in 0..self.slots(d) {
+        for slot in 0..self.devices[d].slots() {
             if !self.is_slot_of_connected(d, slot)
                 && let Some(b) = &mut self.devices[d].backing
             {
@@ -112,11 +112,7 @@ impl Resource {
     /// Are there bitmap slots of others than the connected peers? The writes of a peer go by the activity log then:
     /// after a crash the peer knows what it had sent, but they do not.
     pub(crate) fn knows_strangers(&self, d: VolumeNr) -> bool {
-        self.slots(d) > 1 && (0..self.slots(d)).any(|slot| !self.is_slot_of_connected(d, slot))
-    }
-
-    fn slots(&self, d: VolumeNr) -> usize {
-        self.devices[d].backing.as_ref().map_or(0, |b| b.bitmaps.len())
+        self.devices[d].slots() > 1 && (0..self.devices[d].slots()).any(|slot| !self.is_slot_of_connected(d, slot))
     }
 
     pub(crate) fn is_slot_of_connected(&self, d: VolumeNr, slot: usize) -> bool {
@@ -162,14 +158,7 @@ impl Resource {
             b.md.mark_in_use();
         }
         self.md_changed(d);
-        self.transactions_wait(d);
-    }
-
-    /// No activity-log transaction before the superblock as it is now.
-    fn transactions_wait(&mut self, d: VolumeNr) {
-        if let Some(b) = &mut self.devices[d].backing {
-            b.writer.in_use = b.writer.wanted;
-        }
+        self.devices[d].transactions_wait();
     }
 
     /// All changed bitmap pages shall go to disk.
@@ -319,16 +308,11 @@ impl Resource {
         self.devices[d].recheck_al = true;
         if generation_written {
             self.send_due_sync_uuid(d);
-            self.first_write_settled(d);
+            self.devices[d].first_write_settled();
         }
         if generation_written && generation_was_due {
             self.finish_held();
         }
-    }
-
-    /// Is everything about this device's metadata on disk?
-    pub(crate) fn metadata_idle(&self, d: VolumeNr) -> bool {
-        self.devices[d].backing.as_ref().is_none_or(|b| b.writer.idle())
     }
 
     /// A node that is no longer Primary counts as one until every write of that time is accounted for: after a crash
@@ -337,33 +321,28 @@ impl Resource {
         let unlogged = self.devices[d].has_flag(DeviceFlags::AL_DISABLED);
         let counts = |w: &Write| w.device == d && (w.holds_al() || unlogged);
         self.devices[d].has_flag(DeviceFlags::PRIMARY_IND)
-            && (self.saves_marks(d) || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if counts(w))))
+            && (self.devices[d].saves_marks()
+                || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if counts(w))))
     }
 
     /// `al-updates` is `yes` again: what was written without the activity log is known to nobody but the bitmap in
     /// memory, until that is on disk (`docs/spec/on-disk-format.md` 3.11).
     fn keeps_unlogged_mark(&mut self, d: VolumeNr) -> bool {
         self.devices[d].has_flag(DeviceFlags::AL_DISABLED)
-            && (self.saves_marks(d)
+            && (self.devices[d].saves_marks()
                 || self.requests.iter().any(|(_, r)| matches!(r, Request::Write(w) if w.device == d && !w.holds_al()))
                 || self.devices[d].repetitions.iter().any(|(_, r)| !r.al_held())
                 || self.peer_writes.iter().any(|(_, w)| w.device == d && !w.holds_al()))
-    }
-
-    /// Sees to it that the marked blocks are marked on disk, too. False: they are.
-    fn saves_marks(&mut self, d: VolumeNr) -> bool {
-        let Some(b) = &mut self.devices[d].backing else { return false };
-        let dirty = b.dirty.any_set();
-        b.writer.all_pages |= dirty;
-        dirty || !b.writer.pages.is_empty()
     }
 
     /// The flags follow the state (`docs/spec/connection-and-state.md` 2.8, metadata flags).
     pub(crate) fn refresh_flags(&mut self, d: VolumeNr) {
         let crashed = self.devices[d].crashed_primary;
         let flags_towards = |r: &Self, i| metadata_flags(&View::of(&r.state, i, d), crashed);
-        let primary = self.peers_or_none().any(|i| flags_towards(self, i).primary_ind) || self.keeps_primary_mark(d);
-        let own = flags_towards(self, self.partner(d));
+        let mark = DeviceFlags::PRIMARY_IND;
+        let primary =
+            self.peers_or_none().any(|i| flags_towards(self, i).0.contains(mark)) || self.keeps_primary_mark(d);
+        let (own, _) = flags_towards(self, self.partner(d));
         let logged = self.devices[d].cfg.as_ref().is_none_or(|c| c.al_updates);
         let unlogged = !logged || self.keeps_unlogged_mark(d);
         let dev = &mut self.devices[d];
@@ -372,20 +351,17 @@ impl Resource {
             return;
         }
         let before = b.md.flags;
-        let flags = &mut b.md.flags;
-        flags.put(DeviceFlags::CONSISTENT, own.consistent);
-        flags.put(DeviceFlags::PRIMARY_IND, primary);
-        flags.put(DeviceFlags::WAS_UP_TO_DATE, own.was_up_to_date);
-        flags.put(DeviceFlags::CRASHED_PRIMARY, own.crashed_primary);
-        flags.put(DeviceFlags::AL_DISABLED, unlogged);
+        let follows = DeviceFlags::CONSISTENT | DeviceFlags::WAS_UP_TO_DATE | DeviceFlags::CRASHED_PRIMARY;
+        b.md.flags.follow(follows, own);
+        b.md.flags.put(mark, primary);
+        b.md.flags.put(DeviceFlags::AL_DISABLED, unlogged);
         let mut changed = before != b.md.flags;
         let becomes_unlogged = unlogged && !before.contains(DeviceFlags::AL_DISABLED);
-        let mark = DeviceFlags::PRIMARY_IND;
         let becomes_primary = b.md.flags.contains(mark) && !before.contains(mark);
         let mut other_connected = false;
         let (nine, seen) = (self.sizes_by_9(), DiskState::Inconsistent..=DiskState::UpToDate);
         for i in self.connections.ids() {
-            let (owner, said) = (self.slot_owner(i, d), flags_towards(self, Some(i)));
+            let (owner, (_, said)) = (self.slot_owner(i, d), flags_towards(self, Some(i)));
             let disk = self.state.peer_disk(i, d);
             let has_disk = seen.contains(&disk) && disk != DiskState::DUnknown;
             let Some(b) = &mut self.devices[d].backing else { return };
@@ -395,16 +371,15 @@ impl Resource {
                 flags.insert(PeerFlags::DEVICE_SEEN);
             }
             let before = *flags;
-            flags.put(PeerFlags::CONNECTED, said.connected_ind);
-            flags.put(PeerFlags::OUTDATED, said.peer_outdated);
+            flags.follow(PeerFlags::CONNECTED | PeerFlags::OUTDATED, said);
             changed |= before != *flags;
-            other_connected |= before.contains(PeerFlags::CONNECTED) != said.connected_ind;
+            other_connected |= before.contains(PeerFlags::CONNECTED) != said.contains(PeerFlags::CONNECTED);
         }
         if becomes_primary {
             // Without the mark on disk a crash would throw the activity log away, and with it the knowledge of which
             // writes may be on one side only: writes and transactions wait for it.
             self.generation_changed(d);
-            self.transactions_wait(d);
+            self.devices[d].transactions_wait();
         } else if other_connected && self.connections.members().len() > 1 {
             // After a crash the log is thrown away for who was connected: it must not be somebody who had gone before.
             self.generation_changed(d);
@@ -414,5 +389,31 @@ impl Resource {
         if becomes_unlogged && let Some(b) = &mut self.devices[d].backing {
             b.writer.unlogged = b.writer.wanted;
         }
+    }
+}
+
+impl Device {
+    fn slots(&self) -> usize {
+        self.backing.as_ref().map_or(0, |b| b.bitmaps.len())
+    }
+
+    /// No activity-log transaction before the superblock as it is now.
+    fn transactions_wait(&mut self) {
+        if let Some(b) = &mut self.backing {
+            b.writer.in_use = b.writer.wanted;
+        }
+    }
+
+    /// Is everything about this device's metadata on disk?
+    pub(crate) fn metadata_idle(&self) -> bool {
+        self.backing.as_ref().is_none_or(|b| b.writer.idle())
+    }
+
+    /// Sees to it that the marked blocks are marked on disk, too. False: they are.
+    fn saves_marks(&mut self) -> bool {
+        let Some(b) = &mut self.backing else { return false };
+        let dirty = b.dirty.any_set();
+        b.writer.all_pages |= dirty;
+        dirty || !b.writer.pages.is_empty()
     }
 }

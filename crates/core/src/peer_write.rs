@@ -8,6 +8,7 @@ pub(crate) mod write;
 
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
+use crate::device::Device;
 use crate::latency::Stage;
 use crate::op::Op;
 use crate::peer_write::write::{PeerAction, PeerWrite, Told};
@@ -24,7 +25,7 @@ impl Resource {
     pub(crate) fn peer_trim(&mut self, i: NodeId, d: VolumeNr, w: &wire::WriteRange) {
         let range = w.range().expect("the decoder checks ranges");
         let plain = self.connections[i].has(wire::Features::WRITE_ZEROES);
-        let action = PeerAction::Discard { zeroes: !plain || self.zeroes_on_discard(d) };
+        let action = PeerAction::Discard { zeroes: !plain || self.devices[d].zeroes_on_discard() };
         self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), Segments::None);
     }
 
@@ -32,13 +33,6 @@ impl Resource {
         let range = w.range().expect("the decoder checks ranges");
         let action = PeerAction::Zeroes { unmap: w.flags.contains(DpFlags::DISCARD) };
         self.peer_write(i, d, action, range, (w.block_id, w.flags, w.seq), Segments::None);
-    }
-
-    /// A discard must read the same on all nodes: where the disk promises nothing, zeroes are written (spec 5.3).
-    fn zeroes_on_discard(&self, d: VolumeNr) -> bool {
-        let dev = &self.devices[d];
-        let reliable = dev.backing.as_ref().is_some_and(|b| b.opened.can_discard && b.opened.discard_zeroes);
-        !(reliable && dev.cfg.as_ref().is_some_and(|c| c.discard_zeroes_if_aligned))
     }
 
     fn peer_write(
@@ -54,8 +48,8 @@ impl Resource {
             self.release(data);
             return self.protocol_error(i, reason, text);
         }
-        flags = flags | self.unsaid_flags(i);
-        self.saw_seq(i, d, seq);
+        flags = flags | self.connections[i].unsaid_flags();
+        self.connections[i].peer_devices[d].saw_seq(seq);
         self.count_peer_write(i, d);
         let told = self.may_complete(i, flags);
         let epoch = self.join_epoch(i, told);
@@ -215,5 +209,13 @@ impl Resource {
         let over = |w: &PeerWrite| self.connections[w.connection].session != w.session;
         self.peer_writes.iter().any(|(_, w)| usable(w.device) && over(w))
             || self.devices.ids().any(|d| usable(d) && self.abandoned_resync_lingers(d))
+    }
+}
+
+impl Device {
+    /// A discard must read the same on all nodes: where the disk promises nothing, zeroes are written (spec 5.3).
+    fn zeroes_on_discard(&self) -> bool {
+        let reliable = self.backing.as_ref().is_some_and(|b| b.opened.can_discard && b.opened.discard_zeroes);
+        !(reliable && self.cfg.as_ref().is_some_and(|c| c.discard_zeroes_if_aligned))
     }
 }

@@ -12,6 +12,7 @@ use crate::connection::Connection;
 use crate::decide::routing;
 use crate::decide::routing::{Admission, ToPeer};
 use crate::decide::view::View;
+use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::latency::Stage;
 use crate::merging::Waiting;
@@ -148,7 +149,7 @@ impl Resource {
         });
         let generation =
             dev.generation_in_flight() || self.generation_undecided(d) || !dev.first_write.lets_writes_begin();
-        !waits && !generation && !dev.closing && !self.gives_up_copy(d)
+        !waits && !generation && dev.leaving.is_none() && !self.gives_up_copy(d)
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ impl Resource {
             return self.split_write(d, write, limit);
         }
         if kind == WriteKind::Data {
-            self.merge_followers(d, &mut write, limit);
+            self.devices[d].merge_followers(&mut write, limit);
         }
         self.admit(d, write);
     }
@@ -184,25 +185,6 @@ impl Resource {
     ) -> NewWrite {
         let (came, admitted) = (self.now, self.now);
         NewWrite { device: d, kind, fua, range, data, owners, interval: 0, al_held: false, came, admitted, again: None }
-    }
-
-    /// Joins the requests that continue `write` and already wait behind it (spec 12.5, method M1).
-    fn merge_followers(&mut self, d: VolumeNr, write: &mut NewWrite, limit: u64) {
-        while let Some(Waiting { request: next, .. }) = self.devices[d].incoming.front() {
-            let RequestKind::Write { fua } = next.kind else { break };
-            let Some(range) = SectorRange::new(next.sector, next.len) else { break };
-            let joined = SectorRange { start: write.range.start, end: range.end };
-            let (first, last) = extents(joined);
-            if range.start != write.range.end || joined.len().0 > limit || first != last {
-                break;
-            }
-            let Waiting { came, request: next } = self.devices[d].incoming.pop_front().expect("just seen");
-            write.range = joined;
-            write.came = write.came.min(came);
-            write.fua |= fua;
-            let lists = (&mut write.data, &mut write.owners);
-            self.devices[d].merging.join(lists, &next.data, Owner::Tag(next.tag));
-        }
     }
 
     /// Lets a write in if nothing overlaps it, then takes its activity-log extents.
@@ -268,7 +250,7 @@ impl Resource {
             return self.fail_write(write, IoError::NotSupported);
         }
         let (range, sole, fua, kind) = (write.range, !local || !good, write.fua, write.kind);
-        let position = self.next_position(range.len());
+        let position = self.positions.next(range.len());
         let submitted = Submitted { at: self.now, epoch: self.epoch.number(), position, sole };
         self.note_waits(&write);
         let max_epoch = self.smallest_max_epoch();
@@ -543,5 +525,26 @@ impl Resource {
 
     fn smallest_max_epoch(&self) -> u32 {
         self.connections.values().map(|c| c.cfg.max_epoch_size).min().unwrap_or(u32::MAX)
+    }
+}
+
+impl Device {
+    /// Joins the requests that continue `write` and already wait behind it (spec 12.5, method M1).
+    fn merge_followers(&mut self, write: &mut NewWrite, limit: u64) {
+        while let Some(Waiting { request: next, .. }) = self.incoming.front() {
+            let RequestKind::Write { fua } = next.kind else { break };
+            let Some(range) = SectorRange::new(next.sector, next.len) else { break };
+            let joined = SectorRange { start: write.range.start, end: range.end };
+            let (first, last) = extents(joined);
+            if range.start != write.range.end || joined.len().0 > limit || first != last {
+                break;
+            }
+            let Waiting { came, request: next } = self.incoming.pop_front().expect("just seen");
+            write.range = joined;
+            write.came = write.came.min(came);
+            write.fua |= fua;
+            let lists = (&mut write.data, &mut write.owners);
+            self.merging.join(lists, &next.data, Owner::Tag(next.tag));
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::api::{
 };
 use crate::command::again::wish::Again;
 use crate::command::pending::Pending;
-use crate::command::transaction::Transaction;
+use crate::command::transaction::TransactionSlot;
 use crate::command::two_phase::called_off::CalledOff;
 use crate::config::ResourceConfig;
 use crate::connection::Connection;
@@ -59,7 +59,7 @@ pub struct Resource {
     pub(crate) decisions: VecDeque<(Instant, Notice)>,
     pub(crate) pending: Vec<Pending>,
     /// The change that other nodes must agree to, or this one.
-    pub(crate) transaction: Option<Transaction>,
+    pub(crate) transaction: TransactionSlot,
     /// What survivors of a Primary have not agreed on.
     pub(crate) settling: Settling,
     pub(crate) called_off: CalledOff,
@@ -116,7 +116,7 @@ impl Resource {
             chores: Chores::default(),
             decisions: VecDeque::new(),
             pending: Vec::new(),
-            transaction: None,
+            transaction: TransactionSlot::default(),
             settling: Settling::default(),
             called_off: CalledOff::default(),
             positions: Positions::default(),

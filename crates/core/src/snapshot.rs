@@ -121,7 +121,7 @@ impl Resource {
             sync_same: bytes_of_bits(pd.resync.same),
             sync_slowed: self.slowed_by(i, d).filter(|_| syncing),
             sync_marks: progress.marks.map(|(time, bits)| (time, bytes_of_bits(bits))),
-            verify: self.verify_position(i, d),
+            verify: self.connections[i].peer_devices[d].verify_position(),
             sent: ByteLen(pd.sent_bytes),
             received: ByteLen(pd.received_bytes),
             pending: pd.pending,

@@ -6,14 +6,15 @@
 
 pub(crate) mod afterwards;
 
-use crate::api::{Event, Severity};
+use crate::api::{Event, Severity, SuspendReasons};
 use crate::config::{Fencing, OnIoError};
-use crate::connection::{Connection, Phase};
+use crate::connection::{Connection, PeersBitmap, Phase};
 use crate::decide::change::Change;
 use crate::decide::effects::Effect as E;
 use crate::decide::state::{Replication, State};
 use crate::decide::view::{Facts, Kind, PairFacts, PeerFacts, Refusal, View, VolumeFacts};
 use crate::decide::{DiskState, Handler, Role, StateChangeResult as Code, fencing, rules};
+use crate::device::Leaving;
 use crate::state::afterwards::{Afterwards, Lifted};
 use crate::{Resource, dialect84};
 use units::{Generation, NodeId, VolumeNr};
@@ -71,7 +72,7 @@ impl Resource {
                 exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.exposed)) && !dev.outrun,
                 at_attach: dev.attach_state,
                 call_local_io_error: dev.cfg.as_ref().is_some_and(|c| c.on_io_error == OnIoError::CallHandler),
-                forced_detach: dev.forced_detach,
+                forced_detach: dev.leaving == Some(Leaving::AtOnce),
             }),
             peers: self.connections.iter().map(|(i, c)| (i, self.peer_facts(i, c))).collect(),
         }
@@ -229,7 +230,7 @@ impl Resource {
         // Without the peer there is nothing that says what this disk is worth: it is let go of.
         let of_no_use = new.disk == DiskState::Diskless && old.disk == DiskState::Negotiating;
         if failed || of_no_use {
-            self.disk_failed(d);
+            self.devices[d].lets_go(Leaving::InOrder);
         }
         if self.devices[d].new_generation_pending && !self.state.is_frozen() {
             self.settle_pending_generations();
@@ -281,7 +282,8 @@ impl Resource {
         part("conn", &conn(old), &conn(new));
         part("disk", &old.disk, &new.disk);
         part("pdsk", &old.peer_disk, &new.peer_disk);
-        let susp = |v: &View| format!("{}{}{}", u8::from(v.frozen.0), u8::from(v.frozen.1), u8::from(v.frozen.2));
+        let bits = |s: SuspendReasons| [s.user, s.no_data, s.fencing].map(|frozen| if frozen { '1' } else { '0' });
+        let susp = |v: &View| String::from_iter(bits(v.frozen));
         part("susp", &susp(old), &susp(new));
         if !parts.is_empty() {
             let event = Event::State { old: *old, new: *new };
@@ -383,7 +385,8 @@ impl Resource {
             // The source says the generation when it has our bitmap.
             pd.early_sync_uuid = None;
         }
-        if wants_bitmap && std::mem::take(&mut pd.early_bitmap) {
+        if wants_bitmap && matches!(pd.peers_bitmap, PeersBitmap::Early) {
+            pd.peers_bitmap = PeersBitmap::Awaited;
             self.bitmap_complete(i, d);
         }
         let pd = &mut self.connections[i].peer_devices[d];

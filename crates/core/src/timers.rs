@@ -37,13 +37,13 @@ impl Resource {
         let c = &self.connections[i];
         let running = c.link.as_ref()?.phase == Phase::Running;
         match timer {
-            OfLink::Handshake => self.handshake_timer(i),
+            OfLink::Handshake => self.connections[i].handshake_timer(),
             _ if !running => None,
             OfLink::Attempt9 => c.nine()?.again,
             OfLink::Handshake9 => self.handshake9_timer(i),
             OfLink::Volumes => self.volumes_timer(i),
             OfLink::Number => c.held.number_missing().map(|since| since + c.cfg.ping_timeout),
-            OfLink::Ping => Some(self.ping_timer(i)),
+            OfLink::Ping => Some(self.connections[i].ping_timer()),
             OfLink::Attach => self.attach_deadline(i).map(|(limit, _)| limit),
             OfLink::Change => self.change_deadline(i),
         }
@@ -90,7 +90,7 @@ impl Resource {
         let of_link = |i| OfLink::ALL.into_iter().filter_map(move |timer| self.link_timer(i, timer));
         let links = self.connections.ids().flat_map(|i| of_link(i).chain(self.overdue_timer(i)));
         let disks = self.devices.ids().filter_map(|d| self.disk_timer(d));
-        let others = [self.epoch.barriers_due(), self.transaction_timer(), self.positions_timer(), self.next_chore()];
+        let others = [self.epoch.barriers_due(), self.transaction_timer(), self.positions.timer(), self.next_chore()];
         links.chain(disks).chain(others.into_iter().flatten()).min()
     }
 }

@@ -99,7 +99,7 @@ impl Iterator for Nodes {
 }
 
 /// A volume's number in its resource, 0 to 65534.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct VolumeNr(pub u16);
 
 impl VolumeNr {

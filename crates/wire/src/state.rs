@@ -103,8 +103,10 @@ numbered! {
 numbered! {
     /// State of a disk, ordered from worst to best. The numbers are those of protocol 110 and later; older versions
     /// number them without `Detaching` (see [`DiskNumbering`]).
+    #[derive(Default)]
     DiskState {
         /// No disk attached.
+        #[default]
         Diskless = 0,
         /// Reading metadata.
         Attaching = 1,

@@ -5,19 +5,13 @@ use crate::Resource;
 use crate::attach::attaching::{Attaching, Step};
 use crate::connection::Connection;
 use crate::decide::StateChangeResult;
+use crate::device::Device;
 use units::{Duration, Instant, NodeId, VolumeNr};
 
 /// So long is waited for another transaction.
 const SOON: Duration = Duration::from_millis(50);
 
 impl Resource {
-    /// Is the disk being opened, or its metadata read? A node that shakes hands in 9's dialect meanwhile would be
-    /// without a disk.
-    pub(crate) fn is_opening(&self, d: VolumeNr) -> bool {
-        let step = self.devices[d].attaching.as_ref().map(|attaching| &attaching.step);
-        step.is_some_and(|step| !matches!(step, Step::Handshake | Step::Consent(_)))
-    }
-
     /// Is there a peer that says what this disk is worth? In 9's dialect one without a disk does not.
     pub(super) fn negotiates(&self, d: VolumeNr) -> bool {
         let of_84 = |(i, c): (NodeId, &Connection)| c.nine().is_none() && self.state.replicates(i, d);
@@ -27,14 +21,14 @@ impl Resource {
     /// Asks the peers, or does so when another transaction may be over.
     pub(super) fn seek_consent(&mut self, d: VolumeNr) {
         match self.ask_to_attach(d) {
-            true => self.step_of_attach(d, Step::Consent(None)),
+            true => self.devices[d].step_of_attach(Step::Consent(None)),
             false => self.ask_again_soon(d),
         }
     }
 
     fn ask_again_soon(&mut self, d: VolumeNr) {
         let soon = self.now + SOON;
-        self.step_of_attach(d, Step::Consent(Some(soon)));
+        self.devices[d].step_of_attach(Step::Consent(Some(soon)));
     }
 
     /// When peers are asked again.
@@ -46,21 +40,16 @@ impl Resource {
         self.devices.values().filter_map(again).min()
     }
 
-    /// Are the peers being asked whether this disk may come into use?
-    pub(crate) fn asks_to_attach(&self, d: VolumeNr) -> bool {
-        matches!(self.devices[d].attaching, Some(Attaching { step: Step::Consent(None), .. }))
-    }
-
     /// All have agreed.
     pub(crate) fn attach_agreed(&mut self, d: VolumeNr) {
-        if self.asks_to_attach(d) && self.fits_into_use(d) {
+        if self.devices[d].asks_to_attach() && self.fits_into_use(d) {
             self.take_into_use(d);
         }
     }
 
     /// `refused`: a peer does not want it; else something else was under way, or a peer is gone.
     pub(crate) fn attach_not_agreed(&mut self, d: VolumeNr, refused: bool) {
-        if !self.asks_to_attach(d) {
+        if !self.devices[d].asks_to_attach() {
             return;
         }
         if refused {
@@ -68,5 +57,19 @@ impl Resource {
             return self.attach_failed(d, StateChangeResult::FailedByPeer.code(), text);
         }
         self.ask_again_soon(d);
+    }
+}
+
+impl Device {
+    /// Are the peers being asked whether this disk may come into use?
+    pub(crate) fn asks_to_attach(&self) -> bool {
+        matches!(self.attaching, Some(Attaching { step: Step::Consent(None), .. }))
+    }
+
+    /// Is the disk being opened, or its metadata read? A node that shakes hands in 9's dialect meanwhile would be
+    /// without a disk.
+    pub(crate) fn is_opening(&self) -> bool {
+        let step = self.attaching.as_ref().map(|attaching| &attaching.step);
+        step.is_some_and(|step| !matches!(step, Step::Handshake | Step::Consent(_)))
     }
 }

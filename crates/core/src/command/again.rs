@@ -76,11 +76,6 @@ impl Resource {
         }
     }
 
-    /// Takes back the wish: the resource goes down.
-    pub(crate) fn forget_again(&mut self) {
-        self.again = None;
-    }
-
     /// Has nobody used this volume yet? It was added to the resource, and has no data, or what it holds was not in use
     /// here. Nothing waits for it.
     pub(super) fn is_untouched(&self, d: VolumeNr) -> bool {

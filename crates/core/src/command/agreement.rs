@@ -48,7 +48,7 @@ impl Resource {
         new: Option<&crate::decide::state::State>,
         change: Change,
     ) -> bool {
-        if self.transaction.is_some() {
+        if !self.transaction.is_free() {
             return false;
         }
         if self.connections[i].nine().is_some() {
@@ -58,7 +58,7 @@ impl Resource {
         let ours = pairs.into_iter().filter(|(peer, _)| *peer == i);
         let volumes = ours.map(|(_, d)| (d, self.devices[d].disks_seen)).collect();
         let at = self.now;
-        self.transaction = Some(Transaction::Request(Agreement {
+        self.transaction.begin(Transaction::Request(Agreement {
             command,
             participant: i,
             at,
@@ -72,7 +72,7 @@ impl Resource {
     }
 
     fn send_question(&mut self) {
-        let Some(asked) = self.request84() else { return };
+        let Some(asked) = self.transaction.request() else { return };
         let i = asked.participant;
         let about = asked.volumes.get(asked.agreed).map(|(d, _)| *d);
         let d = about.unwrap_or(self.devices.first());
@@ -84,7 +84,7 @@ impl Resource {
 
     /// The participant's answer.
     pub(crate) fn peer_answered_change(&mut self, i: NodeId, result: Code) {
-        let Some(asked) = self.take_request84(i) else { return };
+        let Some(asked) = self.transaction.take_request(i) else { return };
         let no = Refusal { code: Code::FailedByPeer, volume: None };
         if !result.is_success() {
             // It has agreed about the volumes before this one.
@@ -93,7 +93,7 @@ impl Resource {
         }
         if asked.agreed + 1 < asked.volumes.len() {
             let next = Agreement { agreed: asked.agreed + 1, at: self.now, ..asked };
-            self.transaction = Some(Transaction::Request(next));
+            self.transaction.begin(Transaction::Request(next));
             return self.send_question();
         }
         let outcome = self.commit(i, &asked);
@@ -106,7 +106,7 @@ impl Resource {
             return self.change(asked.change.clone(), Kind::Fact);
         };
         // By force meanwhile; what is being attached now is another matter.
-        if asked.change.sets_disk(d, DiskState::Failed) && !self.can_detach(d) {
+        if asked.change.sets_disk(d, DiskState::Failed) && !self.devices[d].can_detach() {
             return Ok(());
         }
         let same_disks = asked.volumes.iter().all(|(d, disk)| self.devices[*d].disks_seen == *disk);
@@ -160,7 +160,7 @@ impl Resource {
 
     /// The link went down before the answer.
     pub(crate) fn peer_gone_for_commands(&mut self, i: NodeId) {
-        if let Some(asked) = self.take_request84(i) {
+        if let Some(asked) = self.transaction.take_request(i) {
             self.answered(i, asked.command, Err(Refusal { code: Code::FailedByPeer, volume: None }));
         }
         self.peer_gone_for_transaction(i);
@@ -170,20 +170,20 @@ impl Resource {
     /// state alone it may look possible again when the answer comes: the peer's word from before it knew of the
     /// agreement may come in between, and two nodes would each be Primary by leave of the other.
     fn withdraw_contradicted(&mut self) {
-        let asked = self.request84().filter(|asked| !asked.volumes.is_empty());
+        let asked = self.transaction.request().filter(|asked| !asked.volumes.is_empty());
         let Some(change) = asked.map(|asked| asked.change.clone()) else {
             return;
         };
         let judged = self.would_be(&change, Kind::Wish);
         let contradiction = judged.err().filter(|refusal| refusal.code != Code::NothingToDo);
-        if let Some(asked) = self.request84_mut() {
+        if let Some(asked) = self.transaction.request_mut() {
             asked.contradicted = asked.contradicted.or(contradiction);
         }
     }
 
     /// A command may have dropped the link that another one waits for an answer on.
     pub(super) fn end_unanswerable(&mut self) {
-        let asked = self.command_under_way();
+        let asked = self.transaction.command();
         let lost = self.pending.iter().filter(|p| p.what.awaits_answer() && asked != Some(p.id));
         for (id, i) in lost.map(|p| (p.id, p.what.participant())).collect::<Vec<_>>() {
             let i = i.or_else(|| self.connections.ids().next());
@@ -197,7 +197,7 @@ impl Resource {
 
     /// The peer wants to change the state of both nodes.
     pub(crate) fn peer_asks_change(&mut self, i: NodeId, d: Option<VolumeNr>, asked: &StateChange) {
-        let ours = self.request84().is_some_and(|ours| ours.participant == i);
+        let ours = self.transaction.request().is_some_and(|ours| ours.participant == i);
         if ours && self.connections[i].resolve_conflicts() {
             return self.refuse_change(i, d, Code::ConcurrentStateChange);
         }
@@ -267,50 +267,8 @@ impl Waiting {
 }
 
 impl Resource {
-    /// The request of 8.4's dialect that is under way.
-    pub(super) fn request84(&self) -> Option<&Agreement> {
-        match &self.transaction {
-            Some(Transaction::Request(asked)) => Some(asked),
-            _ => None,
-        }
-    }
-
-    pub(super) fn request84_mut(&mut self) -> Option<&mut Agreement> {
-        match &mut self.transaction {
-            Some(Transaction::Request(asked)) => Some(asked),
-            _ => None,
-        }
-    }
-
-    /// The one that this peer was asked for is over.
-    pub(super) fn take_request84(&mut self, i: NodeId) -> Option<Agreement> {
-        let ours = |t: &mut Transaction| matches!(t, Transaction::Request(asked) if asked.participant == i);
-        match self.transaction.take_if(ours) {
-            Some(Transaction::Request(asked)) => Some(asked),
-            _ => None,
-        }
-    }
-
     /// Since when this peer owes an answer.
     pub(crate) fn asked_since(&self, i: NodeId) -> Option<Instant> {
-        self.request84().filter(|asked| asked.participant == i).map(|asked| asked.at)
-    }
-
-    /// The command that waits for the end of it.
-    pub(super) fn command_under_way(&self) -> Option<u64> {
-        match &self.transaction {
-            Some(Transaction::Request(asked)) => Some(asked.command),
-            Some(Transaction::TwoPhase(two)) => two.command(),
-            None => None,
-        }
-    }
-
-    /// Another command waits for it from now on.
-    pub(super) fn hand_over_to(&mut self, command: u64) {
-        match &mut self.transaction {
-            Some(Transaction::Request(asked)) => asked.command = command,
-            Some(Transaction::TwoPhase(two)) => two.set_command(command),
-            None => {}
-        }
+        self.transaction.request().filter(|asked| asked.participant == i).map(|asked| asked.at)
     }
 }

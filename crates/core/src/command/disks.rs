@@ -8,6 +8,7 @@ use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication};
 use crate::decide::view::{Kind, Refusal};
+use crate::device::{Device, Leaving};
 use crate::request::under_way::Request;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, UuidFlags};
@@ -36,17 +37,12 @@ impl Resource {
             return self.end(Some(id), Ok(()));
         }
         if force {
-            self.devices[d].forced_detach = true;
+            self.devices[d].lets_go(Leaving::AtOnce);
             self.devices[d].detach_commands.push(id);
             self.happened(Set::Disk(d, DiskState::Failed));
             return self.pump_detach(d);
         }
         self.wait_for(id, Waiting::Detach { volume: d, step: GiveUp::Wish });
-    }
-
-    /// Is there a disk in use that a detach would let go of?
-    pub(super) fn can_detach(&self, d: VolumeNr) -> bool {
-        self.devices[d].backing.is_some() && self.devices[d].attaching.is_none()
     }
 
     /// Does somebody wait for this disk to be let go of?
@@ -60,7 +56,7 @@ impl Resource {
         if step == GiveUp::Sent {
             return at(step);
         }
-        if !self.can_detach(d) {
+        if !self.devices[d].can_detach() {
             return Progress::Ended(Ok(()));
         }
         let change = Change::from(Set::Disk(d, DiskState::Failed));
@@ -295,5 +291,12 @@ impl Resource {
             }
         }
         self.end(Some(id), Ok(()));
+    }
+}
+
+impl Device {
+    /// Is there a disk in use that a detach would let go of?
+    pub(super) fn can_detach(&self) -> bool {
+        self.backing.is_some() && self.attaching.is_none()
     }
 }

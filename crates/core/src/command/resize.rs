@@ -24,7 +24,7 @@ impl Resource {
                 self.wait_for(id, Waiting::Resize(Resizing { volume: d, flags, until, asked: false }));
             }
             Ok(()) => {
-                let (size, _) = sizes::usable(&self.size_limits(d));
+                let size = sizes::usable(&self.size_limits(d));
                 self.adopt_size(d, size, !flags.assume_clean);
                 if self.state.replicates_anywhere(d) {
                     self.connections.ids().for_each(|i| self.send_sizes(i, d));
@@ -110,7 +110,7 @@ impl Resource {
             assume_peer_has_space: asked.flags().forced,
             ..self.size_limits(d)
         };
-        let (size, _) = sizes::usable(&limits);
+        let size = sizes::usable(&limits);
         let wanted = if limits.user.0 == 0 { limits.own } else { limits.user.min(limits.own) };
         if size < dev.size {
             return self.may_shrink(d, &limits).map(|()| size);
@@ -137,7 +137,7 @@ impl Resource {
         if limits.user.0 == 0 {
             return Err(failure(170, "the device would shrink: say to which size (--size)"));
         }
-        if self.in_use(d) {
+        if self.devices[d].in_use() {
             return Err(failure(Code::DeviceInUse.code(), "the device would shrink, and is in use: close it first"));
         }
         Ok(())

@@ -116,10 +116,7 @@ impl Resource {
         let mut waits = NodeMask::default();
         let mut fenced = true;
         for i in away {
-            // What an earlier one said, which nobody waited for, is about another time.
-            self.connections[i].fence_result = None;
-            self.fence(i);
-            match self.connections[i].fence_result.take() {
+            match self.fence(i) {
                 Some(result) => fenced &= result,
                 None => waits.insert(i),
             }
@@ -146,8 +143,6 @@ impl Resource {
         let all = std::mem::take(&mut self.pending);
         let (waiting, others): (Vec<_>, Vec<_>) = all.into_iter().partition(of_peer);
         self.pending = others;
-        // Without a handler the answer comes before anyone waits for it.
-        self.connections[i].fence_result = waiting.is_empty().then_some(result);
         for Pending { id, what, .. } in waiting {
             let Waiting::Promote { promotion, stage } = what else { continue };
             let Stage::Fence { code, volume, mut waits, fenced } = stage else { continue };
@@ -165,25 +160,24 @@ impl Resource {
 
     /// This node has become Primary, with these volumes by force.
     pub(super) fn promoted(&mut self, forced: &[VolumeNr]) {
+        self.connections.values_mut().for_each(|c| c.discard_my_data = false);
         for d in self.devices.ids() {
             let view = self.view(d);
-            let effects = roles::promoted(forced.contains(&d), view.is_together(), view.disk, view.peer_disk);
-            if effects.drop_discard_my_data {
-                self.connections.values_mut().for_each(|c| c.discard_my_data = false);
-            }
+            let connected = view.is_together();
+            let promoted = roles::promoted(forced.contains(&d), connected, view.disk, view.peer_disk);
             // With 9's dialect it begins with the first write; of what has no data, with the data.
             let later = self.state.volumes[d].unused || self.devices[d].first_write.is_due() && !forced.contains(&d);
             if forced.contains(&d) && self.has_peers_of_9() {
                 self.begin_forced9(d);
-            } else if effects.new_generation && !later {
+            } else if promoted.new_generation && !later {
                 self.new_generation(d);
             } else {
                 self.note_role_in_generation(d);
             }
-            if effects.send_uuids {
+            if promoted.send_uuids {
                 self.tell_uuids(d, UuidFlags::NONE);
             }
-            if effects.send_state {
+            if connected {
                 self.tell_state(d);
             }
             self.md_changed(d);
@@ -263,7 +257,7 @@ impl Resource {
         self.reads_outlive_role(d);
         self.refuse_waiting(d);
         self.note_role_in_generation(d);
-        if roles::demoted(self.state.replicates_anywhere(d)).send_state {
+        if self.state.replicates_anywhere(d) {
             self.tell_state(d);
         }
         self.md_changed(d);

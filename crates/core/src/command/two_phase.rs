@@ -40,36 +40,12 @@ impl Resource {
     /// Are changes made in two phases? Also while a transaction is under way that connects to the first neighbour: who
     /// has said yes to it has told what this node is, and is not to be anything else before it is decided.
     pub(super) fn changes_in_two_phases(&self) -> bool {
-        !self.neighbours9().is_empty() || self.two_phase().is_some()
-    }
-
-    fn two_phase(&self) -> Option<&TwoPhase> {
-        match &self.transaction {
-            Some(Transaction::TwoPhase(two)) => Some(two),
-            _ => None,
-        }
-    }
-
-    fn two_phase_mut(&mut self) -> Option<&mut TwoPhase> {
-        match &mut self.transaction {
-            Some(Transaction::TwoPhase(two)) => Some(two),
-            _ => None,
-        }
-    }
-
-    fn take_two_phase(&mut self) -> Option<Box<TwoPhase>> {
-        match self.transaction.take() {
-            Some(Transaction::TwoPhase(two)) => Some(two),
-            other => {
-                self.transaction = other;
-                None
-            }
-        }
+        !self.neighbours9().is_empty() || self.transaction.two_phase().is_some()
     }
 
     /// Begins a transaction. False: another one is under way.
     fn begin_two_phase(&mut self, origin: Origin, target: Option<NodeId>, volume: VolumeNr, matter: Matter) -> bool {
-        if self.transaction.is_some() {
+        if !self.transaction.is_free() {
             return false;
         }
         let tid = loop {
@@ -99,7 +75,7 @@ impl Resource {
         let asks_at_once = pinged.is_none();
         let stage = pinged.map_or(Stage::Asking, Stage::Pinging);
         let until = self.now + PATIENCE;
-        self.transaction = Some(Transaction::TwoPhase(Box::new(TwoPhase {
+        self.transaction.begin(Transaction::TwoPhase(Box::new(TwoPhase {
             head,
             volume,
             matter,
@@ -139,7 +115,7 @@ impl Resource {
     }
 
     fn send_prepare(&mut self) {
-        let Some(two) = self.two_phase_mut() else { return };
+        let Some(two) = self.transaction.two_phase_mut() else { return };
         if let Part::Initiator { stage, .. } = &mut two.part {
             *stage = Stage::Asking;
         }
@@ -154,7 +130,7 @@ impl Resource {
 
     /// A peer is there.
     pub(crate) fn answered_for_transaction(&mut self, i: NodeId) {
-        let Some(Transaction::TwoPhase(two)) = &mut self.transaction else { return };
+        let Some(two) = self.transaction.two_phase_mut() else { return };
         let Part::Initiator { stage: Stage::Pinging(waits), .. } = &mut two.part else { return };
         waits.settle(i, |ping| self.connections[i].pings.has_answered(ping));
         if waits.is_empty() {
@@ -182,7 +158,7 @@ impl Resource {
 
     /// Is some disk about to be there? What would be said of it now is about to be wrong.
     fn opens_disks(&self) -> bool {
-        self.devices.ids().any(|d| self.is_opening(d))
+        self.devices.ids().any(|d| self.devices[d].is_opening())
     }
 
     /// Among several nodes those that came in each other's way shall not do so again. Four and more have so many pairs
@@ -215,7 +191,7 @@ impl Resource {
             _ => return,
         };
         let connected = self.state.is_connected(i);
-        let Some(two) = self.two_phase_mut() else { return };
+        let Some(two) = self.transaction.two_phase_mut() else { return };
         if !two.is(vote.tid, vote.initiator) {
             return;
         }
@@ -250,7 +226,7 @@ impl Resource {
     /// Who does not want to be connected says so on the one stream, and what this node can tell by why on the other.
     fn wait_for_reasons(&mut self, i: NodeId, answer: Answer) {
         let until = self.now + self.connections[i].cfg.ping_timeout;
-        if let Some(two) = self.two_phase_mut()
+        if let Some(two) = self.transaction.two_phase_mut()
             && answer == Answer::No
             && two.is_ours()
             && two.connects == Some(i)
@@ -261,16 +237,16 @@ impl Resource {
 
     /// The handshake that a transaction is about has come further.
     pub(crate) fn handshake_went_on(&mut self, i: NodeId) {
-        if self.two_phase().is_some_and(|two| two.connects == Some(i)) {
+        if self.transaction.two_phase().is_some_and(|two| two.connects == Some(i)) {
             self.transaction_went_on();
         }
     }
 
     /// Decides, or answers, when everything is there that it takes.
     fn transaction_went_on(&mut self) {
-        let Some(two) = self.two_phase() else { return };
+        let Some(two) = self.transaction.two_phase() else { return };
         let verdict = match two.connects {
-            Some(i) => self.verdict(i),
+            Some(i) => self.connections[i].verdict(),
             None => Verdict::Connect,
         };
         let all = two.waits_for.is_empty();
@@ -306,14 +282,14 @@ impl Resource {
     }
 
     fn commit_transaction(&mut self) {
-        let Some(two) = self.two_phase() else { return };
+        let Some(two) = self.transaction.two_phase() else { return };
         if matches!(two.matter, Matter::Size(_)) {
             return self.commit_size();
         }
         // Nothing else was agreed to meanwhile, but a disk or a peer may be lost.
         let judged = match &two.part {
             Part::Initiator { origin: Origin::Connect | Origin::Settle, .. } => Ok(()),
-            Part::Initiator { origin: Origin::Attach(d), .. } if self.asks_to_attach(*d) => Ok(()),
+            Part::Initiator { origin: Origin::Attach(d), .. } if self.devices[*d].asks_to_attach() => Ok(()),
             Part::Initiator { origin: Origin::Attach(_), .. } => Err(Refusal { code: Code::IsDiskless, volume: None }),
             _ => self.would_be(&two.change(), Kind::Wish).map(drop),
         };
@@ -325,7 +301,7 @@ impl Resource {
         if self.makes_second_primary() {
             return self.give_up_transaction(Code::TwoPrimaries);
         }
-        let Some(two) = self.take_two_phase() else { return };
+        let Some(two) = self.transaction.take_two_phase() else { return };
         let mut masks = two.masks;
         if !two.is_disconnect() || !masks.reachable.and(masks.target_reachable).is_empty() {
             masks.reachable = union(masks.reachable, masks.target_reachable);
@@ -358,7 +334,7 @@ impl Resource {
 
     /// Would there be two Primaries within reach of each other (3.2.4)? The pair's own rules see only who is connected.
     fn makes_second_primary(&self) -> bool {
-        let Some(two) = self.two_phase() else { return false };
+        let Some(two) = self.transaction.two_phase() else { return false };
         let concerned = two.connects.is_some() || two.asked().role == Some(Role::Primary);
         let allowed = self.connections.values().any(|c| c.cfg.two_primaries);
         concerned && !allowed && self.connections.members().len() > 1 && two.masks.primary.len() > 1
@@ -433,7 +409,7 @@ impl Resource {
 
     /// Those who were asked are told that it comes to nothing.
     fn call_off(&mut self) -> Option<Box<TwoPhase>> {
-        let two = self.take_two_phase()?;
+        let two = self.transaction.take_two_phase()?;
         let all = union(self.neighbours9(), two.head.target.map_or_else(NodeMask::default, NodeMask::of));
         let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
         let abort = Decision::abort(wire::Transaction { nodes_to_reach, ..two.head });
@@ -448,7 +424,7 @@ impl Resource {
         if self.connections[i].link.is_none() {
             return;
         }
-        let verdict = self.verdict(i);
+        let verdict = self.connections[i].verdict();
         self.forget_attempt(i);
         match (verdict, code) {
             (Verdict::Disconnect(reason), _) => {
@@ -469,7 +445,7 @@ impl Resource {
 
     /// A link went down.
     pub(super) fn peer_gone_for_transaction(&mut self, i: NodeId) {
-        let Some(two) = self.two_phase_mut() else { return };
+        let Some(two) = self.transaction.two_phase_mut() else { return };
         let target = two.head.target == Some(i);
         match &mut two.part {
             // What is known of a Primary that is lost since, others would believe.
@@ -499,7 +475,7 @@ impl Resource {
 
     /// When a transaction is too old.
     pub(crate) fn transaction_timer(&self) -> Option<Instant> {
-        self.two_phase().map(|two| two.until)
+        self.transaction.two_phase().map(|two| two.until)
     }
 
     pub(crate) fn check_transaction(&mut self) {
@@ -507,18 +483,18 @@ impl Resource {
             return;
         }
         self.tell_who_is_silent();
-        if let Some(two) = self.two_phase().filter(|two| two.is_ours()) {
+        if let Some(two) = self.transaction.two_phase().filter(|two| two.is_ours()) {
             let refused = two.answer == Answer::No;
             let code = if refused { Code::FailedByPeer } else { Code::ConcurrentStateChange };
             return self.give_up_transaction(code);
         }
-        let connects = self.take_two_phase().and_then(|two| two.connects);
+        let connects = self.transaction.take_two_phase().and_then(|two| two.connects);
         connects.into_iter().for_each(|i| self.forget_attempt(i));
     }
 
     /// A transaction has lasted too long: whose answer has it waited for?
     fn tell_who_is_silent(&mut self) {
-        let Some(two) = self.two_phase().filter(|two| two.answer != Answer::No) else { return };
+        let Some(two) = self.transaction.two_phase().filter(|two| two.answer != Answer::No) else { return };
         let silent: Vec<_> = two.waits_for.into_iter().map(|n| self.name_of(n)).collect();
         let text = match &two.part {
             Part::Participant { answered: Some(_), .. } => {

@@ -1,25 +1,10 @@
 //! Which way data goes after the comparison of 9's dialect, by what people want: after a split brain, and of a node
 //! that was told to discard its data (`docs/spec/connection-and-state.md` 5.8.1, steps 7 to 10).
 
-use super::split_brain::{Loser, Policies};
+use super::split_brain::{Loser, Policies, Side};
 use super::uuid9::{Direction, Strategy};
 use super::{DiskState, Reason, split_brain};
 use wire::AfterSplitBrain;
-
-/// One side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Side {
-    /// It is Primary.
-    pub primary: bool,
-    /// Its disk.
-    pub disk: DiskState,
-    /// It was told to discard its data.
-    pub discard_my_data: bool,
-    /// Bit 0 of its bitmap UUID: it was Primary already when the generations parted.
-    pub was_primary: bool,
-    /// Bits set in its bitmap.
-    pub changes: u64,
-}
 
 /// What else is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +47,7 @@ fn worthless_source(input: &Input, found: Strategy) -> bool {
         Some(Direction::Target) => (input.peer, input.me),
         None => return false,
     };
-    source.disk == DiskState::Inconsistent && target.disk == DiskState::UpToDate && target.primary
+    source.disk == DiskState::Inconsistent && target.disk == DiskState::UpToDate && target.is_primary()
 }
 
 /// All of it is copied the other way.
@@ -85,21 +70,17 @@ fn after_split_brain(input: &Input) -> (Strategy, Reason) {
     let mut undecided = input.rule;
     if by_bitmap || input.always_asbp {
         // A Primary that would have to be demoted first is left to people.
-        let resolution = split_brain::resolve(&split_brain::Input {
+        let (resolution, reason) = split_brain::resolve(&split_brain::Input {
             policies: input.policies,
-            me_primary: input.me.primary,
-            peer_primary: input.peer.primary,
-            me_was_primary: input.me.was_primary,
-            peer_was_primary: input.peer.was_primary,
-            me_changes: input.me.changes,
-            peer_changes: input.peer.changes,
+            me: input.me,
+            peer: input.peer,
             resolve_conflicts: input.resolve_conflicts,
             demotable: false,
         });
-        match resolution.loser {
+        match resolution.loser() {
             Some(loser) if worse_disk_wins(input, loser) => undecided = Reason::OutdatedWouldWin,
             Some(Loser::Peer) if peer_cannot_demote(input) => undecided = Reason::CannotDemote,
-            Some(loser) => return (towards(loser), resolution.reason),
+            Some(loser) => return (towards(loser), reason),
             None => {}
         }
     }
@@ -114,9 +95,9 @@ fn after_split_brain(input: &Input) -> (Strategy, Reason) {
 /// wants discarded is: both nodes must come to that.
 fn peer_cannot_demote(input: &Input) -> bool {
     let Policies { one, two, .. } = input.policies;
-    let policy = if input.me.primary { two } else { one };
+    let policy = if input.me.is_primary() { two } else { one };
     let told = input.me.discard_my_data != input.peer.discard_my_data;
-    input.peer.primary && policy == AfterSplitBrain::CallPriLost && told
+    input.peer.is_primary() && policy == AfterSplitBrain::CallPriLost && told
 }
 
 /// A policy knows who changed more, or was Primary first, not what a disk is worth. One that is known to lack something

@@ -3,7 +3,7 @@
 use super::state::{Paused, Replication as R, State};
 use super::{DiskState as D, Handler, Role};
 use crate::api::ConnectionState as N;
-use crate::decide::view::{Facts, View, lacks_data, towards};
+use crate::decide::view::{Facts, PairFacts, View, VolumeFacts, lacks_data, towards};
 use crate::rows::hit;
 use units::{NodeId, VolumeNr};
 
@@ -78,7 +78,8 @@ struct About {
     old: View,
     new: View,
     protocol: u32,
-    bitmap_uuid_zero: bool,
+    own: VolumeFacts,
+    pair: Option<PairFacts>,
     /// All volumes are connected to the peer.
     all_connected: bool,
     /// The disks of all volumes on the peer are Outdated or worse.
@@ -89,8 +90,6 @@ struct About {
     /// This node is Primary without an UpToDate disk within reach of some volume.
     lacks_data: (bool, bool),
     any_lacks_data: bool,
-    call_local_io_error: bool,
-    forced_detach: bool,
     out: Vec<Effect>,
 }
 
@@ -152,15 +151,14 @@ impl About {
             old: View::of(old, peer, volume),
             new: View::of(new, peer, volume),
             protocol: known.map_or(101, |p| p.protocol),
-            bitmap_uuid_zero: known.is_none_or(|p| p.volumes[volume].bitmap_uuid_zero),
+            own: facts.volumes[volume],
+            pair: known.map(|p| p.volumes[volume]),
             all_connected: now.is_some_and(|p| p.volumes.values().all(|pair| pair.replication >= R::Established)),
             all_outdated: now.is_some_and(|p| p.volumes.values().all(|pair| pair.disk <= D::Outdated)),
             unfenced: now.is_some_and(|p| p.unfenced),
             all_disks_good: new.volumes.values().all(|v| v.disk == D::UpToDate),
             lacks_data: (lacks_data(old, volume), lacks_data(new, volume)),
             any_lacks_data: new.volumes.ids().any(|v| lacks_data(new, v)),
-            call_local_io_error: facts.volumes[volume].call_local_io_error,
-            forced_detach: facts.volumes[volume].forced_detach,
             out: Vec::new(),
         }
     }
@@ -187,13 +185,12 @@ impl About {
             self.out.push(Effect::Call(Handler::PriOnInconDegr));
         }
         let came_back = !old.is_together() && new.is_together();
-        let (_, without_data, unfenced_any) = new.frozen;
         let settles = new.replication == R::Established && both_good(&new) && (came_back || !both_good(&old));
-        if settles && !unfenced_any {
+        if settles && !new.frozen.fencing {
             // Nothing was written meanwhile: both still have the same generation.
             self.out.push(Effect::DropPendingGeneration);
         }
-        if without_data {
+        if new.frozen.no_data {
             if came_back && !self.any_lacks_data {
                 self.out.extend([Effect::ResendRequests, Effect::LiftNoData]);
             } else if attached(&old, &new) && self.all_disks_good {
@@ -263,7 +260,8 @@ impl About {
         let target_gone = !source(new) && new.peer_disk <= D::Failed && written;
         let interrupted = source(old) && (cut || target_gone);
         // What a Primary without a disk writes here its own disk lacks, which may have the current generation as well.
-        let due = (lost && written && self.bitmap_uuid_zero) || diskless_peer_rises;
+        let unrecorded = self.pair.is_none_or(|pair| pair.bitmap_uuid_zero);
+        let due = (lost && written && unrecorded) || diskless_peer_rises;
         // While there was no disk here the peer may have been lost, or it has no disk itself. Nobody began a
         // generation: what is written from now on the peer's disk lacks, which may have the same one.
         let writer_alone = (old.role == Role::Primary && new.role == Role::Primary) || new.peer == Role::Primary;
@@ -323,10 +321,10 @@ impl About {
     fn disk_lost(&mut self) {
         let (old, new) = (self.old, self.new);
         let failed = new.disk == D::Failed && old.disk != D::Failed;
-        if failed && self.call_local_io_error {
+        if failed && self.own.call_local_io_error {
             self.out.push(Effect::Call(Handler::LocalIoError));
         }
-        if failed && self.forced_detach {
+        if failed && self.own.forced_detach {
             self.out.push(Effect::AbortLocalIo);
         }
         let gone = new.disk == D::Diskless && old.disk != D::Diskless;

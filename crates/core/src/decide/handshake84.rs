@@ -1,10 +1,10 @@
 //! From the comparison of generations to what happens, 8.4 (`docs/spec/connection-and-state.md` 5.4, 5.6, 5.7).
 
 use super::handler::Handler;
-use super::split_brain::{self, Loser, Policies, RrConflict};
+use super::split_brain::{self, Loser, Policies, Resolution, RrConflict, Side};
 use super::state::Replication;
 use super::uuid84::{Comparison, UuidSet, Verdict};
-use super::{DiskState, Reason};
+use super::{DiskState, Reason, Role};
 use std::fmt;
 use units::Generation;
 
@@ -21,19 +21,6 @@ pub enum Occasion {
     PeerServes,
 }
 
-/// One node's part of the decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// Primary now.
-    pub primary: bool,
-    /// Its disk state; this node while Negotiating: the state stored at attach; the peer: see [`peer_disk_counts_as`].
-    pub disk: DiskState,
-    /// It was told to discard its data.
-    pub discard_my_data: bool,
-    /// Bits set in its bitmap.
-    pub changes: u64,
-}
-
 /// What the decision looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
@@ -42,9 +29,9 @@ pub struct Input {
     /// Why it took place.
     pub occasion: Occasion,
     /// This node.
-    pub me: Node,
+    pub me: Side,
     /// The peer.
-    pub peer: Node,
+    pub peer: Side,
     /// after-sb-*.
     pub policies: Policies,
     /// always-asbp.
@@ -259,8 +246,8 @@ fn outdated_primary(input: &Input) -> bool {
 /// Is the disk that is being attached a Primary's, who had only the other one so far?
 fn a_primary_attaches(input: &Input) -> bool {
     match input.occasion {
-        Occasion::OwnAttach => input.me.primary,
-        Occasion::PeerAttach | Occasion::PeerServes => input.peer.primary,
+        Occasion::OwnAttach => input.me.is_primary(),
+        Occasion::PeerAttach | Occasion::PeerServes => input.peer.is_primary(),
         Occasion::Connect => false,
     }
 }
@@ -304,19 +291,17 @@ fn split_brain(
         return Err(Refusal::Final);
     }
     if bitmap_usable || (input.always_asbp && ancestor_known) {
-        let resolution = split_brain::resolve(&policy_input(input));
-        out.demote = resolution.demote;
-        out.reason = resolution.reason;
-        stuck = resolution.call_pri_lost;
+        let (mut resolution, reason) = split_brain::resolve(&policy_input(input));
+        out.reason = reason;
+        if outdated_would_win(input, resolution.loser()) {
+            // The loser is not demoted for it either.
+            (resolution, out.reason) = (Resolution::Undecided, Reason::OutdatedWouldWin);
+        }
+        loser = resolution.loser();
+        out.demote = resolution == Resolution::Demoted;
+        stuck = resolution == Resolution::PrimaryLost;
         if stuck {
             out.handlers.push(Handler::PriLostAfterSb);
-        }
-        loser = resolution.loser;
-        if outdated_would_win(input, loser) {
-            // The loser is not demoted for it either, nor called one.
-            (out.demote, stuck, out.reason) = (false, false, Reason::OutdatedWouldWin);
-            out.handlers.retain(|handler| *handler != Handler::PriLostAfterSb);
-            loser = None;
         }
     } else if input.always_asbp {
         out.reason = Reason::EmptyHistoryNotAutomatic;
@@ -338,15 +323,10 @@ fn split_brain(
 }
 
 fn policy_input(input: &Input) -> split_brain::Input {
-    let was_primary = |set: &UuidSet| set.bitmap.primary_bit();
     split_brain::Input {
         policies: input.policies,
-        me_primary: input.me.primary,
-        peer_primary: input.peer.primary,
-        me_was_primary: was_primary(&input.comparison.own),
-        peer_was_primary: was_primary(&input.comparison.peer),
-        me_changes: input.me.changes,
-        peer_changes: input.peer.changes,
+        me: input.me,
+        peer: input.peer,
         resolve_conflicts: input.resolve_conflicts,
         demotable: input.demotable,
     }
@@ -365,7 +345,7 @@ fn checked(input: &Input, decision: Decision, out: &mut Outcome) -> Result<Decis
         return Err(Refusal::Final);
     }
     // A Primary that attaches works on its peer's disk already: it has no good data of its own to lose.
-    let primary = input.me.primary && !out.demote && input.occasion != Occasion::OwnAttach;
+    let primary = input.me.is_primary() && !out.demote && input.occasion != Occasion::OwnAttach;
     if matches!(decision, Decision::Target { .. }) && primary && input.me.disk >= DiskState::Consistent {
         rr_conflict(input.rr_conflict, out)?;
     }
@@ -480,8 +460,8 @@ pub fn rebooted_while_suspended(
 /// What [`on_uuids`] looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UuidsReceived {
-    /// This node is Primary.
-    pub primary: bool,
+    /// This node's role.
+    pub role: Role,
     /// Own disk.
     pub disk: DiskState,
     /// What goes on with the peer.
@@ -524,7 +504,8 @@ pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
     let connected = input.replication >= Replication::Established;
     let differs = !input.exposed.is_none() && !input.exposed.same(input.peer_current);
     // Also one whose disk is older than what they have seen: a resync was interrupted, or is about to begin.
-    let protects = input.primary && input.disk <= DiskState::Outdated;
+    let primary = input.role == Role::Primary;
+    let protects = primary && input.disk <= DiskState::Outdated;
     if protects && (!connected || input.peer_attaching) && (differs || input.peer_outrun) {
         let reason = if differs { Reason::ExposedDataDiffers } else { Reason::PeerLacksOwnWrites };
         return (UuidsVerdict::Disconnect, reason);
@@ -534,7 +515,7 @@ pub fn on_uuids(input: &UuidsReceived) -> (UuidsVerdict, Reason) {
         return (UuidsVerdict::SkipInitialSync, Reason::SkipInitialSync);
     }
     let behind = input.replication > Replication::Established && input.disk <= DiskState::Outdated;
-    let elsewhere = (diskless && (connected || input.primary)) || behind;
+    let elsewhere = (diskless && (connected || primary)) || behind;
     let expose = elsewhere && !input.peer_current.same(Generation::JUST_CREATED);
     (UuidsVerdict::Store { expose: expose.then_some(input.peer_current) }, Reason::UuidsStored)
 }

@@ -150,7 +150,6 @@ reasons! {
     DiskNotReady "disk-not-ready" "the disk is being attached";
     ResyncStarting "resync-starting" "a resync is starting; requests wait until both bitmaps are known";
     NoGoodData "no-good-data" "no UpToDate disk is in reach";
-    ErrorReported "error-reported" "the error is reported, the disk stays";
     ErrorPassedOn "error-passed-on" "on-io-error pass-on: the disk stays in service";
     DiskGivenUp "disk-given-up" "the disk failed and is given up";
     DetachForced "detach-forced" "disk-timeout or forced detach: the disk is given up at once";

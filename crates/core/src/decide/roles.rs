@@ -6,12 +6,20 @@ use crate::rows::hit;
 /// A promotion in progress. Start with [`Promotion::request`]; hand every result to [`Promotion::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promotion {
-    force: bool,
-    forced: bool,
+    force: Force,
     consistent_is_good: bool,
     peer_outdated: bool,
-    waited: bool,
     tries_left: u8,
+}
+
+/// Does the administrator accept data that is not known to be good?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Force {
+    No,
+    /// Yes, where there is no other.
+    IfNeeded,
+    /// There is no other.
+    Needed,
 }
 
 /// What to do next for a promotion.
@@ -47,11 +55,9 @@ impl Promotion {
     #[must_use]
     pub const fn new(force: bool) -> Promotion {
         Promotion {
-            force,
-            forced: false,
+            force: if force { Force::IfNeeded } else { Force::No },
             consistent_is_good: false,
             peer_outdated: false,
-            waited: false,
             tries_left: Self::TRIES,
         }
     }
@@ -59,7 +65,7 @@ impl Promotion {
     /// Is there something that it would change although the node is Primary already: a disk to be declared good?
     #[must_use]
     pub fn changes(&self, disks: impl IntoIterator<Item = D>) -> bool {
-        self.force && disks.into_iter().any(|disk| disk != D::UpToDate)
+        self.force != Force::No && disks.into_iter().any(|disk| disk != D::UpToDate)
     }
 
     /// What to request now for a volume whose disk is `disk`.
@@ -74,7 +80,7 @@ impl Promotion {
     /// peer, which has the same data, would not know as its own.
     #[must_use]
     pub fn forces(&self, disk: D) -> bool {
-        self.forced && (D::Inconsistent..D::UpToDate).contains(&disk)
+        self.force == Force::Needed && (D::Inconsistent..D::UpToDate).contains(&disk)
     }
 
     /// What follows from the result of a request; `disk` is the state of the disk that the result is about.
@@ -89,7 +95,7 @@ impl Promotion {
             return Step::Done;
         }
         self.tries_left = self.tries_left.saturating_sub(1);
-        if self.tries_left == 0 || self.waited {
+        if self.tries_left == 0 {
             return Step::Failed(result);
         }
         match result {
@@ -97,14 +103,14 @@ impl Promotion {
                 self.peer_outdated = false;
                 Step::Request(self.request(disk))
             }
-            Code::NoUpToDateDisk if self.force && !self.forced && (D::Inconsistent..D::UpToDate).contains(&disk) => {
-                self.forced = true;
+            Code::NoUpToDateDisk if self.force == Force::IfNeeded && (D::Inconsistent..D::UpToDate).contains(&disk) => {
+                self.force = Force::Needed;
                 Step::Request(self.request(disk))
             }
             Code::NoUpToDateDisk if disk == D::Consistent && !self.peer_outdated => Step::FencePeer,
             Code::PrimaryNop if !self.peer_outdated => Step::FencePeer,
             Code::TwoPrimaries => {
-                self.waited = true;
+                self.tries_left = 1;
                 Step::WaitThenRequest(self.request(disk))
             }
             other => Step::Failed(other),
@@ -116,7 +122,7 @@ impl Promotion {
     pub fn fenced(&mut self, fenced: bool, result: Code, disk: D) -> Step {
         if fenced {
             self.consistent_is_good = true;
-        } else if self.force {
+        } else if self.force != Force::No {
             self.peer_outdated = true;
         } else {
             return Step::Failed(result);
@@ -125,40 +131,25 @@ impl Promotion {
     }
 }
 
-/// What a change of role brings with it, after all pending requests are done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct RoleEffects {
-    /// Forget discard-my-data.
-    pub drop_discard_my_data: bool,
-    /// Start a new generation.
+/// What a promotion means for the generations of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promoted {
+    /// Start a new one.
     pub new_generation: bool,
-    /// Bit 0 of the current generation becomes this.
-    pub primary_bit: bool,
     /// Send UUIDS.
     pub send_uuids: bool,
-    /// Send STATE.
-    pub send_state: bool,
 }
 
-/// The effects of a successful promotion. `peer_disk` and `connected`, whether the volume replicates, as of after it.
+/// That of a successful promotion. `peer_disk` and `connected`, whether the volume replicates, as of after it.
 ///
 /// Differs from DRBD 8.4 (`docs/compatibility.md`): alone, it always starts a generation, also if a bitmap UUID is set.
 #[must_use]
-pub fn promoted(forced: bool, connected: bool, disk: D, peer_disk: D) -> RoleEffects {
+pub fn promoted(forced: bool, connected: bool, disk: D, peer_disk: D) -> Promoted {
     let alone = !connected || peer_disk <= D::Failed;
-    RoleEffects {
-        drop_discard_my_data: true,
+    Promoted {
         new_generation: disk >= D::Inconsistent && (forced || alone),
-        primary_bit: true,
         send_uuids: connected && (forced || (disk >= D::Inconsistent && alone)),
-        send_state: connected,
     }
-}
-
-/// The effects of a demotion.
-#[must_use]
-pub fn demoted(connected: bool) -> RoleEffects {
-    RoleEffects { send_state: connected, ..RoleEffects::default() }
 }
 
 #[cfg(test)]

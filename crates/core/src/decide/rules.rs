@@ -3,14 +3,15 @@
 //! One rule set for all peers. Most rules look at one volume and one peer ([`View`]); a row that is about what 8.4 can
 //! and cannot do looks at the protocol that was agreed with that peer ([`PeerFacts::protocol`]).
 
-use crate::api::ConnectionState as N;
+use crate::api::{ConnectionState as N, SuspendReasons};
 use crate::config::{Fencing, OnNoData};
 use crate::decide::change::{Change, Set};
 use crate::decide::effects::Caused;
 use crate::decide::state::{PairState, Paused, Replication as R, State};
-use crate::decide::view::{Facts, Kind, MetadataFlags, PeerFacts, Refusal, View, lacks_data, speaks9, towards};
+use crate::decide::view::{Facts, Kind, PeerFacts, Refusal, View, lacks_data, speaks9, towards};
 use crate::decide::{DiskState as D, Role, StateChangeResult as Code, effects, lost};
 use crate::rows::hit;
+use meta::{DeviceFlags, PeerFlags};
 use units::{NodeId, VolumeNr};
 
 /// Every volume with every peer.
@@ -73,8 +74,8 @@ pub fn successor(old: &State, change: &Change, kind: Kind, facts: &Facts) -> Res
             let (before, wanted, after) = (of(old), of(&wanted), of(&new));
             let refused = |code| Refusal { code, volume: Some(volume) };
             // What is frozen because of another volume is no change of this one.
-            let (_, no_data, unfenced) = before.frozen;
-            if before == (View { frozen: (after.frozen.0, no_data, unfenced), ..after }) {
+            let frozen = SuspendReasons { user: after.frozen.user, ..before.frozen };
+            if before == (View { frozen, ..after }) {
                 continue;
             }
             hard_rules(&before, &after).map_err(refused)?;
@@ -539,17 +540,20 @@ fn decided(table: &'static str, row: Option<usize>, rows: &[(bool, Code)]) -> Re
     Err(rows[row].1)
 }
 
-/// The flags to write when a volume's state towards a peer becomes `s`; `crashed_primary` is the mark kept in memory.
+/// The flags to write when a volume's state towards a peer becomes `s` (spec 2.8, "Metadata flags"); `crashed_primary`
+/// is the mark kept in memory.
 #[must_use]
-pub fn metadata_flags(s: &View, crashed_primary: bool) -> MetadataFlags {
-    MetadataFlags {
-        consistent: s.disk > D::Inconsistent,
-        primary_ind: s.role == Role::Primary || (s.peer_disk < D::Inconsistent && s.peer == Role::Primary),
-        connected_ind: s.is_together(),
-        was_up_to_date: s.disk > D::Outdated,
-        peer_outdated: (D::Inconsistent..=D::Outdated).contains(&s.peer_disk),
-        crashed_primary,
-    }
+pub fn metadata_flags(s: &View, crashed_primary: bool) -> (DeviceFlags, PeerFlags) {
+    let through_here = s.peer_disk < D::Inconsistent && s.peer == Role::Primary;
+    let own = DeviceFlags::default()
+        .with(DeviceFlags::CONSISTENT, s.disk > D::Inconsistent)
+        .with(DeviceFlags::PRIMARY_IND, s.role == Role::Primary || through_here)
+        .with(DeviceFlags::WAS_UP_TO_DATE, s.disk > D::Outdated)
+        .with(DeviceFlags::CRASHED_PRIMARY, crashed_primary);
+    let peers = PeerFlags::default()
+        .with(PeerFlags::CONNECTED, s.is_together())
+        .with(PeerFlags::OUTDATED, (D::Inconsistent..=D::Outdated).contains(&s.peer_disk));
+    (own, peers)
 }
 
 /// The peers and volumes about which a peer must be asked before this change (spec 3.1).

@@ -1,6 +1,6 @@
 //! Which size a device gets (`docs/spec/connection-and-state.md` 5.3 and 12.6).
 
-use super::{DiskState, Reason};
+use super::{DiskState, Reason, Role};
 use units::Sector;
 
 const NONE: Sector = Sector(0);
@@ -45,9 +45,9 @@ pub struct Limits {
     pub assume_peer_has_space: bool,
 }
 
-/// The usable size of a device with a disk. The flag is true if the configured size had to be ignored as too big.
+/// The usable size of a device with a disk. A configured size that is too big is ignored.
 #[must_use]
-pub fn usable(limits: &Limits) -> (Sector, bool) {
+pub fn usable(limits: &Limits) -> Sector {
     let one = limits.known == Known::One;
     let peer = if limits.assume_peer_has_space && one { limits.own } else { limits.peer };
     let size = match (peer, limits.own) {
@@ -57,13 +57,7 @@ pub fn usable(limits: &Limits) -> (Sector, bool) {
         (peer, NONE) if limits.last_agreed != NONE => smallest([limits.last_agreed, peer]),
         (peer, own) => smallest([peer, own]),
     };
-    if limits.user > size {
-        (size, true)
-    } else if limits.user == NONE {
-        (size, false)
-    } else {
-        (limits.user, false)
-    }
+    if limits.user > size || limits.user == NONE { size } else { limits.user }
 }
 
 /// The smallest one, 0 not counting.
@@ -86,8 +80,8 @@ pub struct SizesReceived {
     pub peer_disk: DiskState,
     /// The volume is Connected or beyond.
     pub connected: bool,
-    /// This node is Primary.
-    pub primary: bool,
+    /// This node's role.
+    pub role: Role,
     /// The packet's flag "no resync of the grown area".
     pub no_resync: bool,
 }
@@ -112,8 +106,6 @@ pub struct Adopted {
     pub user: Sector,
     /// The peer's limit to remember.
     pub peer: Sector,
-    /// The configured size was too big and is ignored: say so.
-    pub user_ignored: bool,
     /// Set the bitmap's bits from the old size on.
     pub set_grown_bits: bool,
     /// Send SIZES: the size changed.
@@ -151,7 +143,7 @@ fn with_disk(input: &SizesReceived) -> SizesVerdict {
     let agreed = input.limits.last_agreed;
     let last_agreed = if nine && input.connected { agreed.max(current) } else { agreed };
     let limits = Limits { peer, user, last_agreed, assume_peer_has_space: false, ..input.limits };
-    let (size, user_ignored) = usable(&limits);
+    let size = usable(&limits);
     let guarded = !input.connected || input.peer_disk == DiskState::Diskless;
     if size < input.current && input.disk >= DiskState::Outdated && guarded {
         return SizesVerdict::Refuse(Reason::PeerDiskTooSmall);
@@ -161,7 +153,6 @@ fn with_disk(input: &SizesReceived) -> SizesVerdict {
         size,
         user,
         peer: if nine { device } else { peer },
-        user_ignored,
         set_grown_bits: grew && !input.no_resync,
         send_sizes: size != input.current,
         resync_grown: grew && !input.no_resync && input.connected && has_data(input.disk, input.peer_disk),
@@ -179,14 +170,13 @@ fn without_disk(input: &SizesReceived) -> SizesVerdict {
         SizesVerdict::Keep(Reason::SizeUnchanged)
     } else if input.current != NONE && input.peer.device == NONE {
         SizesVerdict::Keep(Reason::PeerIsDiskless)
-    } else if candidate < input.current && input.primary {
+    } else if candidate < input.current && input.role == Role::Primary {
         SizesVerdict::Refuse(Reason::PrimaryWouldShrink)
     } else {
         SizesVerdict::Adopt(Adopted {
             size: candidate,
             user: input.limits.user,
             peer: input.peer.device,
-            user_ignored: false,
             set_grown_bits: false,
             send_sizes: false,
             resync_grown: false,
@@ -199,7 +189,7 @@ fn without_disk(input: &SizesReceived) -> SizesVerdict {
 #[must_use]
 pub fn when_connected(limits: &Limits, agreed: [Option<Sector>; 2], current: [Sector; 2]) -> Sector {
     let last_agreed = agreed.into_iter().flatten().max().unwrap_or_else(|| smallest(current));
-    usable(&Limits { last_agreed, ..*limits }).0
+    usable(&Limits { last_agreed, ..*limits })
 }
 
 /// Is this node the source for an area that both grew by (spec 12.6)?

@@ -1,6 +1,6 @@
 //! Who loses its changes after a split brain (`docs/spec/connection-and-state.md` 6.2 to 6.6).
 
-use super::Reason;
+use super::{DiskState, Reason, Role};
 use crate::rows::hit;
 use wire::AfterSplitBrain;
 
@@ -27,23 +27,39 @@ pub struct Policies {
     pub two: AfterSplitBrain,
 }
 
+/// One node, as far as it matters which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Its role.
+    pub role: Role,
+    /// Its disk. With 8.4's dialect, this node's while Negotiating: the state stored at attach; the peer's: see
+    /// [`peer_disk_counts_as`](super::handshake84::peer_disk_counts_as).
+    pub disk: DiskState,
+    /// It was told to discard its data.
+    pub discard_my_data: bool,
+    /// Bit 0 of its bitmap UUID: it was Primary already when the generations parted.
+    pub was_primary: bool,
+    /// Bits set in its bitmap.
+    pub changes: u64,
+}
+
+impl Side {
+    /// Is it Primary?
+    #[must_use]
+    pub fn is_primary(&self) -> bool {
+        self.role == Role::Primary
+    }
+}
+
 /// What the policies look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Input {
     /// The configured policies.
     pub policies: Policies,
-    /// This node is Primary.
-    pub me_primary: bool,
-    /// The peer is Primary.
-    pub peer_primary: bool,
-    /// Bit 0 of this node's bitmap UUID: it was Primary already when the generations parted.
-    pub me_was_primary: bool,
-    /// Bit 0 of the peer's bitmap UUID.
-    pub peer_was_primary: bool,
-    /// Bits set in this node's bitmap.
-    pub me_changes: u64,
-    /// Bits set in the peer's bitmap.
-    pub peer_changes: u64,
+    /// This node.
+    pub me: Side,
+    /// The peer.
+    pub peer: Side,
     /// This node has the RESOLVE-CONFLICTS role.
     pub resolve_conflicts: bool,
     /// A demotion of this node, without waiting, would succeed now.
@@ -59,26 +75,39 @@ pub enum Loser {
     Peer,
 }
 
-/// The outcome of [`resolve`].
+/// What the policies come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resolution {
-    /// `None`: the policies do not decide.
-    pub loser: Option<Loser>,
-    /// Why.
-    pub reason: Reason,
-    /// This node must be demoted before it becomes target.
-    pub demote: bool,
-    /// Call the handler `pri-lost-after-sb`.
-    pub call_pri_lost: bool,
+pub enum Resolution {
+    /// They do not decide.
+    Undecided,
+    /// This node would lose, but cannot be demoted: the handler `pri-lost-after-sb` is called.
+    PrimaryLost,
+    /// This one loses.
+    Loses(Loser),
+    /// This node loses. It is demoted before it becomes target.
+    Demoted,
 }
 
-/// Applies the after-sb policy for the present number of Primaries.
+impl Resolution {
+    /// Who loses.
+    #[must_use]
+    pub const fn loser(self) -> Option<Loser> {
+        match self {
+            Self::Undecided | Self::PrimaryLost => None,
+            Self::Loses(loser) => Some(loser),
+            Self::Demoted => Some(Loser::Me),
+        }
+    }
+}
+
+/// Applies the after-sb policy for the present number of Primaries, and says why it is so.
 #[must_use]
-pub fn resolve(input: &Input) -> Resolution {
-    let primaries = usize::from(input.me_primary) + usize::from(input.peer_primary);
+pub fn resolve(input: &Input) -> (Resolution, Reason) {
+    let (me, peer) = (input.me.is_primary(), input.peer.is_primary());
+    let primaries = usize::from(me) + usize::from(peer);
     let Policies { none, one, two } = input.policies;
     hit("after-sb", || format!("{primaries}pri {}", [none, one, two][primaries].name()));
-    match (input.me_primary, input.peer_primary) {
+    match (me, peer) {
         (false, false) => plain(no_primary(input)),
         (true, true) => two_primaries(input),
         _ => one_primary(input),
@@ -88,15 +117,15 @@ pub fn resolve(input: &Input) -> Resolution {
 /// Who loses and why; no loser = undecided.
 type Choice = (Option<Loser>, Reason);
 
-fn plain((loser, reason): Choice) -> Resolution {
-    Resolution { loser, reason, demote: false, call_pri_lost: false }
+fn plain((loser, reason): Choice) -> (Resolution, Reason) {
+    (loser.map_or(Resolution::Undecided, Resolution::Loses), reason)
 }
 
 /// after-sb-0pri (spec 6.3).
 fn no_primary(input: &Input) -> Choice {
     match input.policies.none {
         AfterSplitBrain::Disconnect => (None, Reason::NoSplitBrainPolicy),
-        AfterSplitBrain::DiscardYoungerPrimary => match (input.me_was_primary, input.peer_was_primary) {
+        AfterSplitBrain::DiscardYoungerPrimary => match (input.me.was_primary, input.peer.was_primary) {
             (false, true) => (Some(Loser::Me), Reason::YoungerPrimaryLost),
             (true, false) => (Some(Loser::Peer), Reason::YoungerPrimaryLost),
             _ => older_primary(input),
@@ -111,7 +140,7 @@ fn no_primary(input: &Input) -> Choice {
 }
 
 fn older_primary(input: &Input) -> Choice {
-    match (input.me_was_primary, input.peer_was_primary) {
+    match (input.me.was_primary, input.peer.was_primary) {
         (false, true) => (Some(Loser::Peer), Reason::OlderPrimaryLost),
         (true, false) => (Some(Loser::Me), Reason::OlderPrimaryLost),
         _ => zero_changes(input).unwrap_or_else(|| least_changes(input)),
@@ -119,7 +148,7 @@ fn older_primary(input: &Input) -> Choice {
 }
 
 fn zero_changes(input: &Input) -> Option<Choice> {
-    match (input.me_changes, input.peer_changes) {
+    match (input.me.changes, input.peer.changes) {
         (0, 0) => Some(tie(input)),
         (_, 0) => Some((Some(Loser::Peer), Reason::NoChangesToLose)),
         (0, _) => Some((Some(Loser::Me), Reason::NoChangesToLose)),
@@ -128,7 +157,7 @@ fn zero_changes(input: &Input) -> Option<Choice> {
 }
 
 fn least_changes(input: &Input) -> Choice {
-    match input.me_changes.cmp(&input.peer_changes) {
+    match input.me.changes.cmp(&input.peer.changes) {
         std::cmp::Ordering::Less => (Some(Loser::Me), Reason::FewerChangesLost),
         std::cmp::Ordering::Greater => (Some(Loser::Peer), Reason::FewerChangesLost),
         std::cmp::Ordering::Equal => tie(input),
@@ -140,8 +169,8 @@ fn tie(input: &Input) -> Choice {
 }
 
 /// after-sb-1pri (spec 6.4).
-fn one_primary(input: &Input) -> Resolution {
-    let primary_loses = |loser| (loser == Loser::Me) == input.me_primary;
+fn one_primary(input: &Input) -> (Resolution, Reason) {
+    let primary_loses = |loser| (loser == Loser::Me) == input.me.is_primary();
     match input.policies.one {
         AfterSplitBrain::Disconnect => plain((None, Reason::NoSplitBrainPolicy)),
         AfterSplitBrain::Consensus => plain(match no_primary(input) {
@@ -150,7 +179,7 @@ fn one_primary(input: &Input) -> Resolution {
         }),
         AfterSplitBrain::ViolentlyAs0pri => plain(no_primary(input)),
         AfterSplitBrain::DiscardSecondary => {
-            plain((Some(if input.me_primary { Loser::Peer } else { Loser::Me }), Reason::SecondaryLost))
+            plain((Some(if input.me.is_primary() { Loser::Peer } else { Loser::Me }), Reason::SecondaryLost))
         }
         AfterSplitBrain::CallPriLost => demote_loser(input),
         _ => plain((None, Reason::PolicyNotValidHere)),
@@ -158,7 +187,7 @@ fn one_primary(input: &Input) -> Resolution {
 }
 
 /// after-sb-2pri (spec 6.5).
-fn two_primaries(input: &Input) -> Resolution {
+fn two_primaries(input: &Input) -> (Resolution, Reason) {
     match input.policies.two {
         AfterSplitBrain::Disconnect => plain((None, Reason::NoSplitBrainPolicy)),
         AfterSplitBrain::ViolentlyAs0pri => plain(no_primary(input)),
@@ -168,13 +197,11 @@ fn two_primaries(input: &Input) -> Resolution {
 }
 
 /// call-pri-lost-after-sb: the zero-Primaries choice, but a Primary only loses if it can be demoted.
-fn demote_loser(input: &Input) -> Resolution {
+fn demote_loser(input: &Input) -> (Resolution, Reason) {
     let choice = no_primary(input);
     match choice.0 {
-        Some(Loser::Me) if input.me_primary && input.demotable => Resolution { demote: true, ..plain(choice) },
-        Some(Loser::Me) if input.me_primary => {
-            Resolution { call_pri_lost: true, ..plain((None, Reason::CannotDemote)) }
-        }
+        Some(Loser::Me) if input.me.is_primary() && input.demotable => (Resolution::Demoted, choice.1),
+        Some(Loser::Me) if input.me.is_primary() => (Resolution::PrimaryLost, Reason::CannotDemote),
         _ => plain(choice),
     }
 }

@@ -1,6 +1,6 @@
 //! What the rules look at: a state and the facts beside it.
 
-use crate::api::ConnectionState as N;
+use crate::api::{ConnectionState as N, SuspendReasons};
 use crate::config::{Fencing, OnNoData};
 use crate::decide::state::{PairState, Paused, Replication as R, State};
 use crate::decide::{DiskState as D, Role, StateChangeResult as Code};
@@ -100,8 +100,8 @@ pub struct View {
     pub peer_disk: D,
     /// Who pauses a resync.
     pub paused: Paused,
-    /// I/O is frozen: by the administrator, without data, until a peer is fenced.
-    pub frozen: (bool, bool, bool),
+    /// Why I/O is frozen.
+    pub frozen: SuspendReasons,
     /// Some peer's disk is UpToDate.
     pub good_elsewhere: bool,
 }
@@ -110,7 +110,6 @@ impl View {
     /// The volume towards a peer of the state.
     #[must_use]
     pub fn of(state: &State, peer: Option<NodeId>, volume: VolumeNr) -> View {
-        let suspended = state.suspended();
         let (connection, pair) = match peer.and_then(|peer| state.peers.get(peer)) {
             Some(peer) => (peer.connection, peer.volumes[volume]),
             None => (N::StandAlone, PairState::UNKNOWN),
@@ -123,7 +122,7 @@ impl View {
             disk: state.disk(volume),
             peer_disk: pair.disk,
             paused: pair.paused,
-            frozen: (suspended.user, suspended.no_data, suspended.fencing),
+            frozen: state.suspended(),
             good_elsewhere: state.good_peers(volume).next().is_some(),
         }
     }
@@ -143,7 +142,7 @@ impl View {
     /// Is I/O frozen?
     #[must_use]
     pub fn is_frozen(&self) -> bool {
-        self.frozen.0 || self.frozen.1 || self.frozen.2
+        self.frozen.any()
     }
 
     /// Did connection or replication change?
@@ -167,18 +166,6 @@ pub(super) fn towards(state: &State) -> impl Iterator<Item = Option<NodeId>> + u
 pub(crate) fn lacks_data(state: &State, volume: VolumeNr) -> bool {
     let used = state.is_primary() && !state.volumes[volume].unused;
     used && state.disk(volume) < D::UpToDate && state.good_peers(volume).next().is_none()
-}
-
-/// The metadata flags of a state (spec 2.8, "Metadata flags"); AL_CLEAN is always cleared with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are the flags of docs/spec/on-disk-format.md 2.3")]
-pub struct MetadataFlags {
-    pub consistent: bool,
-    pub primary_ind: bool,
-    pub connected_ind: bool,
-    pub was_up_to_date: bool,
-    pub peer_outdated: bool,
-    pub crashed_primary: bool,
 }
 
 /// Is 9's dialect spoken with the peer?

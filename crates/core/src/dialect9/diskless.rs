@@ -4,6 +4,7 @@
 
 use crate::Resource;
 use crate::api::{Segments, Severity};
+use crate::connection::PeerDevice;
 use crate::decide::state::State;
 use crate::state::afterwards::Afterwards;
 use units::{Generation, NodeId, VolumeNr};
@@ -43,19 +44,12 @@ impl Resource {
         self.close_epoch();
         let dev = &mut self.devices[d];
         dev.exposed = current;
-        self.generation_of_peer(i, d, current);
+        self.connections[i].peer_devices[d].generation_of_peer(current);
         let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(d) };
         self.send(i, Socket::Data, d, Packet::CurrentUuid(packet), Segments::None);
         self.status_changed = true;
         let text = format!("new data generation {current}, of the peer's disk");
         self.note(Severity::Info, Some(d), Some(i), "new-generation", text);
-    }
-
-    /// The peer's disk has this generation from now on, whatever it has said.
-    fn generation_of_peer(&mut self, i: NodeId, d: VolumeNr, current: Generation) {
-        let pair = &mut self.connections[i].peer_devices[d];
-        pair.uuids.iter_mut().for_each(|theirs| theirs.current = current);
-        pair.uuids110.iter_mut().for_each(|theirs| theirs.current = current);
     }
 
     /// P_CURRENT_UUID: within a handshake it is said by a node without a disk; later a Primary begins with it a
@@ -72,12 +66,20 @@ impl Resource {
         if current.is_none() || current.same(Generation::JUST_CREATED) {
             return;
         }
-        self.generation_of_peer(i, d, current);
+        self.connections[i].peer_devices[d].generation_of_peer(current);
         if self.uuids(i, d).current == current {
             return;
         }
         let mut weak = weak_nodes.nodes();
         weak.insert(i);
         self.generation_begun_by(i, d, current, weak);
+    }
+}
+
+impl PeerDevice {
+    /// The peer's disk has this generation from now on, whatever it has said.
+    fn generation_of_peer(&mut self, current: Generation) {
+        self.uuids.iter_mut().for_each(|theirs| theirs.current = current);
+        self.uuids110.iter_mut().for_each(|theirs| theirs.current = current);
     }
 }

@@ -13,6 +13,7 @@ use crate::command::disks::KEEPS_BITMAP;
 use crate::connection::Connection;
 use crate::decide::Role;
 use crate::decide::state::{PairState, State};
+use crate::device::Device;
 use crate::dialect9::first_write::due::FirstWrite;
 use crate::request::under_way::Request;
 use units::{Generation, NodeId, NodeMask, VolumeNr};
@@ -196,11 +197,13 @@ impl Resource {
         }
         out
     }
+}
 
+impl Device {
     /// The generation is on disk, or there is no disk any more: no write waits for it.
-    pub(crate) fn first_write_settled(&mut self, d: VolumeNr) {
-        let FirstWrite::Writing { due } = self.devices[d].first_write else { return };
-        self.devices[d].first_write = if due { FirstWrite::Due } else { FirstWrite::Nothing };
-        self.devices[d].recheck = true;
+    pub(crate) fn first_write_settled(&mut self) {
+        let FirstWrite::Writing { due } = self.first_write else { return };
+        self.first_write = if due { FirstWrite::Due } else { FirstWrite::Nothing };
+        self.recheck = true;
     }
 }

@@ -6,6 +6,7 @@ use crate::api::Segments;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::uuid9;
+use crate::device::Device;
 use meta::generations::{PeerDisk, Rotation};
 use meta::{DeviceFlags, PeerFlags};
 use units::{Generation, NodeId, NodeMask, Sector, VolumeNr};
@@ -43,7 +44,7 @@ impl Resource {
         } else {
             WireMask::NONE
         };
-        let mut tracked = self.nodes_told_of(d);
+        let mut tracked = self.devices[d].nodes_told_of();
         if let Some(node) = self.vacant_slot(i, d, tracked) {
             tracked.insert(node);
             flags = flags | UuidFlags::of_unallocated(node);
@@ -82,18 +83,6 @@ impl Resource {
         let differs = target && self.current_of(node, d).is_some_and(|theirs| !theirs.same(b.md.current));
         let marked = node != i && self.keeps_lost_writes(node, d);
         if differs || marked { uuid9::UNKNOWN } else { slot }
-    }
-
-    /// Nodes that have a bitmap here, or are known to exist.
-    fn nodes_told_of(&self, d: VolumeNr) -> NodeMask {
-        let Some(b) = &self.devices[d].backing else { return NodeMask::default() };
-        let known = |node: &NodeId| {
-            let record = &b.md.peers[node.index()];
-            record.slot.is_some() || record.flags.contains(PeerFlags::NODE_EXISTS)
-        };
-        let mut told = NodeMask::default();
-        (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(known).for_each(|node| told.insert(node));
-        told
     }
 
     /// A bitmap that belongs to no node, and counts from a generation: by which node id a peer is told of it (7.13).
@@ -293,7 +282,7 @@ impl Resource {
             return self.left_out(i, d);
         }
         let configured = self.configured_disks(d);
-        let (day0_shared, dagtag) = (NodeMask::default(), self.own_position());
+        let (day0_shared, dagtag) = (NodeMask::default(), self.positions.own());
         let rotation = Rotation { configured: &configured, day0_shared, dagtag };
         let rotate = Some(rotation).filter(|_| self.state.disk(d) == DiskState::UpToDate);
         let own = self.cfg.node;
@@ -342,7 +331,7 @@ impl Resource {
     /// Returns the nodes whose slots do so from now on.
     pub(crate) fn rotate_slots(&mut self, d: VolumeNr, weak: NodeMask) -> NodeMask {
         let configured = self.configured_disks(d);
-        let (own, random, position) = (self.cfg.node, self.draw_generation().base(), self.own_position());
+        let (own, random, position) = (self.cfg.node, self.draw_generation().base(), self.positions.own());
         let Some(b) = &mut self.devices[d].backing else { return NodeMask::default() };
         let before = b.md.peers.map(|record| record.bitmap_uuid);
         let mut rotated = b.md.rotate_current(own, &configured, weak, NodeMask::default(), random, position);
@@ -353,6 +342,20 @@ impl Resource {
         let gets: Vec<_> = (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(homeless).take(vacant).collect();
         gets.into_iter().for_each(|n| rotated.insert(n));
         rotated
+    }
+}
+
+impl Device {
+    /// Nodes that have a bitmap here, or are known to exist.
+    fn nodes_told_of(&self) -> NodeMask {
+        let Some(b) = &self.backing else { return NodeMask::default() };
+        let known = |node: &NodeId| {
+            let record = &b.md.peers[node.index()];
+            record.slot.is_some() || record.flags.contains(PeerFlags::NODE_EXISTS)
+        };
+        let mut told = NodeMask::default();
+        (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(known).for_each(|node| told.insert(node));
+        told
     }
 }
 

@@ -7,6 +7,7 @@ use crate::api::{ConnectionState, Event, Segments, Severity};
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
+use crate::decide::split_brain::Side;
 use crate::decide::state::Replication;
 use crate::decide::uuid9::{Direction, Strategy};
 use crate::decide::view::Kind;
@@ -67,15 +68,9 @@ impl Resource {
         Some(f(&mut attempt.volumes[d]))
     }
 
-    /// How far the attempt is. Without one: open.
-    pub(crate) fn verdict(&self, i: NodeId) -> Verdict {
-        let attempt = self.connections[i].nine().and_then(|nine| nine.attempt.as_ref());
-        attempt.map_or(Verdict::Open, |attempt| attempt.verdict)
-    }
-
     /// Have two nodes decided to connect, which they have not done yet?
     pub(super) fn is_about_to_connect(&self) -> bool {
-        self.connections.ids().any(|i| self.verdict(i) == Verdict::Connect)
+        self.connections.ids().any(|i| self.connections[i].verdict() == Verdict::Connect)
     }
 
     /// Whatever comes of it, it is over.
@@ -160,13 +155,6 @@ impl Resource {
             Err(verdict) => verdict,
         };
         self.judge_attempt(i, verdict);
-    }
-
-    /// When it is known which volumes the peer has.
-    pub(crate) fn volumes_timer9(&self, i: NodeId) -> Option<Instant> {
-        let c = &self.connections[i];
-        let attempt = c.nine()?.attempt.as_ref().filter(|attempt| attempt.verdict == Verdict::Open)?;
-        attempt.speaks.map(|since| since + c.cfg.ping_timeout + c.cfg.ping_timeout)
     }
 
     /// A volume of which the peer says nothing, while it speaks of others, it does not have: the nodes are connected
@@ -431,8 +419,8 @@ impl Resource {
         found: uuid9::Comparison,
         [own, other]: [Told<'_>; 2],
     ) -> (Strategy, Reason) {
-        let side = |told: Told<'_>, peer: NodeId| direction9::Side {
-            primary: told.role == Role::Primary,
+        let side = |told: Told<'_>, peer: NodeId| Side {
+            role: told.role,
             disk: told.disk,
             discard_my_data: told.uuids.flags.contains(UuidFlags::DISCARD_MY_DATA),
             was_primary: told.uuids.bitmap(peer).unwrap_or_default().0 & 1 != 0,
@@ -616,7 +604,7 @@ impl Resource {
     /// this node's anyhow: of one that has parted from it, and is given up at the peer, a third node may have a good
     /// copy.
     fn counts_from_target(&mut self, i: NodeId, d: VolumeNr) {
-        let (Some(theirs), position) = (self.current_of(i, d), self.own_position()) else { return };
+        let (Some(theirs), position) = (self.current_of(i, d), self.positions.own()) else { return };
         let owner = self.slot_owner(i, d);
         let Some((b, node)) = self.devices[d].backing.as_mut().zip(NodeId::new(owner as u8)) else { return };
         let mut past = b.md.history.iter().copied().chain(b.md.peers.iter().map(|record| record.bitmap_uuid));
@@ -655,6 +643,20 @@ impl Resource {
         }
         self.mark_unlogged(i);
         self.retire_slot(i, d);
+    }
+}
+
+impl Connection {
+    /// How far the attempt is. Without one: open.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let attempt = self.nine().and_then(|nine| nine.attempt.as_ref());
+        attempt.map_or(Verdict::Open, |attempt| attempt.verdict)
+    }
+
+    /// When it is known which volumes the peer has.
+    pub(crate) fn volumes_timer9(&self) -> Option<Instant> {
+        let attempt = self.nine()?.attempt.as_ref().filter(|attempt| attempt.verdict == Verdict::Open)?;
+        attempt.speaks.map(|since| since + self.cfg.ping_timeout + self.cfg.ping_timeout)
     }
 }
 

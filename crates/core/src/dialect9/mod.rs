@@ -20,6 +20,7 @@ pub(crate) mod survivors;
 
 use crate::api::{ConnectionState, Event, Severity};
 use crate::config::Fencing;
+use crate::connection::Connection;
 use crate::decide::Handler;
 use crate::decide::state::State;
 use crate::{Resource, dialect84};
@@ -142,16 +143,12 @@ impl Resource {
     pub(crate) fn handshake9_timer(&self, i: NodeId) -> Option<Instant> {
         let c = &self.connections[i];
         let link = c.link.as_ref().filter(|_| c.nine().is_some() && !self.state.is_connected(i))?;
-        Some(c.last_heard.max(link.phase_since) + self.handshake9_patience(i))
+        Some(c.last_heard.max(link.phase_since) + self.connections[i].handshake9_patience())
     }
 
     pub(crate) fn handshake9_overdue(&mut self, i: NodeId) {
         let text = "the peer did not go on with the handshake in time".to_owned();
         self.drop_link(i, ConnectionState::Timeout, "handshake-timeout", text);
-    }
-
-    fn handshake9_patience(&self, i: NodeId) -> units::Duration {
-        units::Duration(self.connections[i].cfg.ping_timeout.0.saturating_mul(10))
     }
 
     /// P_DISCONNECT: the peer's comparison says that the nodes must not be connected; so does this node's, if it has
@@ -165,5 +162,11 @@ impl Resource {
         let text = format!("{text}; not connecting any more");
         self.tell(Severity::Error, None, Some(i), name, Event::GaveUp, text);
         self.stand_alone(i);
+    }
+}
+
+impl Connection {
+    fn handshake9_patience(&self) -> units::Duration {
+        units::Duration(self.cfg.ping_timeout.0.saturating_mul(10))
     }
 }

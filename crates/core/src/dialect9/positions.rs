@@ -7,38 +7,19 @@ pub(crate) mod record;
 
 use crate::Resource;
 use crate::api::ConnectionState;
+use crate::connection::Connection;
 use crate::decide::routing::{ToPeer, write};
 use crate::decide::state::State;
 use crate::decide::view::View;
 use crate::dialect9::mesh::unsettled::{InLog, Unsettled};
-use crate::dialect9::positions::record::{Due, Open};
-use units::{ByteLen, Duration, Instant, NodeId, NodeMask, SectorRange, VolumeNr};
+use crate::dialect9::positions::record::Due;
+use units::{ByteLen, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{Dagtag, DiskState, Packet, PeerAck, Socket};
 
-/// `peer-ack-delay`: who has the newest writes is said after so much time without a further one.
-const DELAY: Duration = Duration::from_millis(100);
-/// `peer-ack-window`: or when so many sectors are to be told of.
-const WINDOW: u64 = 4096;
 /// More writes of a peer than this are never left without word of who has them.
 const MOST_UNTOLD: usize = 1 << 18;
 
 impl Resource {
-    /// The position of this node's last write.
-    pub(super) fn own_position(&self) -> u64 {
-        self.positions.own
-    }
-
-    /// Is there a write of this node, up to a position, of which the peer has not been told who has it?
-    pub(super) fn is_untold(&self, i: NodeId, up_to: u64) -> bool {
-        self.positions.open.iter().any(|open| open.at <= up_to && open.to.contains(i))
-    }
-
-    /// The position of a write that is sent now.
-    pub(crate) fn next_position(&mut self, len: ByteLen) -> u64 {
-        self.positions.own += len.0 / 512;
-        self.positions.own
-    }
-
     /// A write goes to a peer: its position is said if the peer cannot know it.
     pub(crate) fn announce_position(&mut self, i: NodeId, at: u64, len: ByteLen) {
         let before = at - len.0 / 512;
@@ -47,10 +28,7 @@ impl Resource {
         if known != Some(before) {
             self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(before)));
         }
-        match self.positions.open.back_mut().filter(|open| open.at == at) {
-            Some(open) => open.to.insert(i),
-            None => self.positions.open.push_back(Open { at, to: NodeMask::of(i), has: None }),
-        }
+        self.positions.sent(i, at);
     }
 
     /// Peers that get what is written from now on are told where that begins.
@@ -72,7 +50,7 @@ impl Resource {
 
     /// From now on a peer gets what is written.
     pub(crate) fn tell_position(&mut self, i: NodeId) {
-        let own = self.positions.own;
+        let own = self.positions.own();
         let told = self.connections[i].nine_mut().map(|nine| nine.position_told.replace(own));
         if told.is_some_and(|told| told != Some(own)) {
             self.send_connection(i, Socket::Data, Packet::Dagtag(Dagtag(own)));
@@ -81,35 +59,25 @@ impl Resource {
 
     /// Nothing changes any more about who has a write.
     pub(crate) fn write_is_settled(&mut self, at: u64, has: NodeMask) {
-        let found = self.positions.open.binary_search_by_key(&at, |open| open.at);
-        let Ok(n) = found else { return };
-        self.positions.open[n].has = Some(has);
-        while let Some(Open { at, to, has: Some(has) }) = self.positions.open.front() {
-            let (at, to, has) = (*at, *to, *has);
-            self.positions.open.pop_front();
-            self.note_due(at, to, has);
+        if !self.positions.settle(at, has) {
+            return;
         }
+        while let Some(due) = self.positions.next_due(self.now) {
+            self.say(&due);
+        }
+        self.chores.mark();
         self.connections.ids().for_each(|i| self.answer_flush(i));
     }
 
-    fn note_due(&mut self, at: u64, to: NodeMask, has: NodeMask) {
-        let since = self.now;
-        match &mut self.positions.due {
-            Some(due) if (due.to, due.has) == (to, has) => (due.at, due.since) = (at, since),
-            _ => {
-                self.say_who_has_what();
-                self.positions.due = Some(Due { from: at, at, to, has, since });
-            }
+    /// What can be said of the newest writes is said now.
+    pub(crate) fn say_who_has_what(&mut self) {
+        if let Some(due) = self.positions.take_due() {
+            self.say(&due);
         }
-        if self.positions.due.as_ref().is_some_and(|due| due.at - due.from >= WINDOW) {
-            self.say_who_has_what();
-        }
-        self.chores.mark();
     }
 
     /// P_PEER_ACK.
-    pub(crate) fn say_who_has_what(&mut self) {
-        let Some(due) = self.positions.due.take() else { return };
+    fn say(&mut self, due: &Due) {
         let ack = PeerAck { nodes: due.has.into(), dagtag: Dagtag(due.at) };
         for i in due.to {
             if self.connections.get(i).is_some_and(|c| c.nine().is_some()) {
@@ -118,34 +86,13 @@ impl Resource {
         }
     }
 
-    /// When that is due.
-    pub(crate) fn positions_timer(&self) -> Option<Instant> {
-        self.positions.due.as_ref().map(|due| due.since + DELAY)
-    }
-
     pub(crate) fn check_positions(&mut self) {
-        if self.positions_timer().is_some_and(|at| self.now >= at) {
+        if self.positions.timer().is_some_and(|at| self.now >= at) {
             self.say_who_has_what();
         }
     }
 
-    /// A link went down: on the next one the peer knows nothing of what was sent on this.
-    pub(crate) fn forget_positions_of(&mut self, i: NodeId) {
-        self.positions.open.iter_mut().for_each(|open| open.to.remove(i));
-        if let Some(due) = &mut self.positions.due {
-            due.to.remove(i);
-        }
-    }
-
     // -- a peer's ----------------------------------------------------------------------------------------------------
-
-    /// P_DAGTAG.
-    pub(crate) fn position_heard(&mut self, i: NodeId, at: Dagtag) {
-        if let Some(nine) = self.connections[i].nine_mut() {
-            (nine.heard.at, nine.heard.begun) = (at.0, true);
-            self.connections[i].heard_at = Some(at.0);
-        }
-    }
 
     /// A write of a peer.
     pub(crate) fn peer_wrote(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
@@ -178,6 +125,16 @@ impl Resource {
                 let text = format!("the peer says who has a write that it has not sent (position {})", ack.dagtag.0);
                 self.drop_link(i, ConnectionState::NetworkFailure, "unknown-position", text);
             }
+        }
+    }
+}
+
+impl Connection {
+    /// P_DAGTAG.
+    pub(crate) fn position_heard(&mut self, at: Dagtag) {
+        if let Some(nine) = self.nine_mut() {
+            (nine.heard.at, nine.heard.begun) = (at.0, true);
+            self.heard_at = Some(at.0);
         }
     }
 }

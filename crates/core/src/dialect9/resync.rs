@@ -6,7 +6,7 @@ pub(crate) mod pass;
 
 use crate::Resource;
 use crate::api::{ConnectionState, Segments};
-use crate::connection::Keeps;
+use crate::connection::{Connection, Keeps};
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, uuid9};
@@ -29,14 +29,9 @@ impl Resource {
         self.connections[i].nine().is_some()
     }
 
-    /// Do requests of a resync have names, and their answers packets of their own?
-    pub(crate) fn names_requests(&self, i: NodeId) -> bool {
-        self.connections[i].version() >= NAMES
-    }
-
     /// What a request is called in packets, if its answers are to name it.
     pub(crate) fn name_of_request(&self, i: NodeId, name: u64) -> BlockId {
-        if self.names_requests(i) { BlockId(name) } else { BlockId::SYNCER }
+        if self.connections[i].names_requests() { BlockId(name) } else { BlockId::SYNCER }
     }
 
     /// The target asks for a block; `digest`: unless it has this one.
@@ -88,7 +83,7 @@ impl Resource {
         let (sector, size) = (range.start, range.len());
         let seq = self.connections[i].peer_devices[d].next_seq();
         let (name, outcome) = by;
-        if !self.names_requests(i) {
+        if !self.connections[i].names_requests() {
             return Packet::OvResult(VerifyResult { sector, size, seq, outcome });
         }
         let block = BlockAck { sector, block_id: BlockId(name), size, seq };
@@ -99,7 +94,7 @@ impl Resource {
     /// hear of it later than this node does.
     fn position_to_wait_for(&self) -> (u32, Dagtag) {
         if self.state.is_primary() {
-            return (self.cfg.node.index() as u32, Dagtag(self.own_position()));
+            return (self.cfg.node.index() as u32, Dagtag(self.positions.own()));
         }
         let heard = self.connections.iter().find_map(|(n, _)| {
             let primary = self.state.is_connected(n) && self.state.peers[n].role() == Role::Primary;
@@ -265,17 +260,10 @@ impl Resource {
         let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
         if answers(primary) {
             out.insert(primary);
-            let hears = |i: &NodeId| self.sees(*i, primary);
+            let hears = |i: &NodeId| self.connections[*i].sees(primary);
             self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i)).for_each(|i| out.insert(i));
         }
         out
-    }
-
-    /// Has the peer said that it sees this Primary?
-    fn sees(&self, i: NodeId, primary: NodeId) -> bool {
-        let told = self.connections[i].peer_devices.values().filter_map(|pd| pd.uuids110.as_ref());
-        let mut seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map(|u| u.nodes.nodes());
-        seen.any(|seen| seen.contains(primary))
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
@@ -350,7 +338,7 @@ impl Resource {
 
     /// P_FLUSH_REQUESTS.
     pub(crate) fn flush_asked(&mut self, i: NodeId, sequence: u64) {
-        let up_to = self.own_position();
+        let up_to = self.positions.own();
         let able = |other: &NodeId| self.state.is_connected(*other) && self.connections[*other].version() >= FLUSHES;
         let mut untold = NodeMask::of(i);
         self.connections.ids().filter(able).for_each(|other| untold.insert(other));
@@ -364,7 +352,7 @@ impl Resource {
     /// that, so that it says so, too, behind what it was told.
     pub(crate) fn answer_flush(&mut self, i: NodeId) {
         let Some(asked) = self.connections[i].nine().and_then(|nine| nine.flush_asked) else { return };
-        let told = asked.untold.into_iter().filter(|n| !self.is_untold(*n, asked.up_to)).collect::<Vec<_>>();
+        let told = asked.untold.into_iter().filter(|n| !self.positions.is_untold(*n, asked.up_to)).collect::<Vec<_>>();
         if told.is_empty() {
             return;
         }
@@ -463,7 +451,7 @@ impl Resource {
 
     /// The target has the source's data, and with that its past.
     fn take_over_generations9(&mut self, i: NodeId, d: VolumeNr) {
-        let (own, position) = (self.cfg.node, self.own_position());
+        let (own, position) = (self.cfg.node, self.positions.own());
         let Some(told) = self.connections[i].peer_devices[d].uuids110.clone() else { return };
         let at_start = self.connections[i].peer_devices[d].resync.own_current;
         let same = NodeMask(NodeMask::of(i).0 | self.nodes_with(d, told.current).0);
@@ -561,6 +549,20 @@ impl Resource {
             self.generation_changed(d);
         }
         !past.is_none()
+    }
+}
+
+impl Connection {
+    /// Do requests of a resync have names, and their answers packets of their own?
+    pub(crate) fn names_requests(&self) -> bool {
+        self.version() >= NAMES
+    }
+
+    /// Has the peer said that it sees this Primary?
+    fn sees(&self, primary: NodeId) -> bool {
+        let told = self.peer_devices.values().filter_map(|pd| pd.uuids110.as_ref());
+        let mut seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map(|u| u.nodes.nodes());
+        seen.any(|seen| seen.contains(primary))
     }
 }
 

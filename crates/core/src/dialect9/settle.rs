@@ -69,7 +69,7 @@ impl Resource {
     /// Once a turn: begins the transaction. Alone there is nobody to ask.
     pub(crate) fn settle_survivors(&mut self) {
         let waits = self.settling.again.is_some_and(|at| self.now < at);
-        if waits || self.transaction.is_some() || !self.is_to_settle() {
+        if waits || !self.transaction.is_free() || !self.is_to_settle() {
             return;
         }
         self.settling.again = None;

@@ -49,7 +49,7 @@ impl Resource {
         }
         if self.state.disk(d) == DiskState::Negotiating && theirs.disk < DiskState::Negotiating {
             // There is no second disk to compare with any more.
-            let stale = self.state.is_primary() && self.disk_lags_behind_users(d);
+            let stale = self.state.is_primary() && self.devices[d].disk_lags_behind_users();
             let worth = if stale { DiskState::Failed } else { self.devices[d].attach_state };
             change.push(Set::Disk(d, worth));
         }

@@ -3,6 +3,7 @@
 use crate::Resource;
 use crate::api::Segments;
 use crate::config::Protocol;
+use crate::connection::Connection;
 use crate::device::Device;
 use crate::peer_write::write::{PeerWrite, Told};
 use units::{NodeId, SectorRange, VolumeNr};
@@ -27,17 +28,6 @@ impl Resource {
         }
     }
 
-    /// Before protocol 100 a write does not say which answer it wants: the configured protocol does.
-    pub(super) fn unsaid_flags(&self, i: NodeId) -> DpFlags {
-        let c = &self.connections[i];
-        match c.cfg.protocol {
-            _ if c.version() >= 100 => DpFlags::NONE,
-            Protocol::A => DpFlags::NONE,
-            Protocol::B => DpFlags::SEND_RECEIVE_ACK,
-            Protocol::C => DpFlags::SEND_WRITE_ACK,
-        }
-    }
-
     /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
     pub(super) fn final_ack(&mut self, i: NodeId, d: VolumeNr, w: &PeerWrite, ok: bool) {
         if !ok || self.stands_for_nothing(i, d) {
@@ -50,7 +40,7 @@ impl Resource {
         let may_clear = w.flags.contains(DpFlags::MAY_SET_IN_SYNC) && pair.disk >= DiskState::Inconsistent;
         if pair.replication.is_working() && may_clear {
             self.clear_out_of_sync(i, d, w.range);
-            let named = self.names_requests(i);
+            let named = self.connections[i].names_requests();
             self.send_ack(i, d, if named { Packet::WriteAckInSync } else { Packet::RsWriteAck }, w.range, w.block_id);
         } else {
             self.send_ack(i, d, Packet::WriteAck, w.range, w.block_id);
@@ -74,5 +64,17 @@ impl Resource {
         let seq = self.connections[i].peer_devices[d].next_seq();
         let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
         self.send(i, Socket::Control, d, packet(ack), Segments::None);
+    }
+}
+
+impl Connection {
+    /// Before protocol 100 a write does not say which answer it wants: the configured protocol does.
+    pub(super) fn unsaid_flags(&self) -> DpFlags {
+        match self.cfg.protocol {
+            _ if self.version() >= 100 => DpFlags::NONE,
+            Protocol::A => DpFlags::NONE,
+            Protocol::B => DpFlags::SEND_RECEIVE_ACK,
+            Protocol::C => DpFlags::SEND_WRITE_ACK,
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! (`docs/spec/data-path-and-resync.md` 3).
 
 use crate::Resource;
-use crate::connection::Connection;
+use crate::connection::{Connection, PeerDevice};
 use crate::peer_write::held::change_of;
 use crate::peer_write::write::PeerAction;
 use crate::request::under_way::Request;
@@ -15,7 +15,8 @@ impl Resource {
     /// Two Primaries, and this node resolves conflicts: is a number before this write's missing?
     pub(super) fn number_is_missing(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
         let Some((_, seq)) = change_of(packet) else { return false };
-        self.device_index(volume).is_some_and(|d| self.resolves_conflicts(i) && self.lacks_number_before(i, d, seq))
+        self.device_index(volume)
+            .is_some_and(|d| self.resolves_conflicts(i) && self.connections[i].peer_devices[d].lacks_number_before(seq))
     }
 
     /// That number has not come for too long (`docs/spec/wire-protocol.md` 3.3).
@@ -26,11 +27,6 @@ impl Resource {
         }
         let text = "a sequence number before that of a write did not come within ping-timeout".to_owned();
         self.protocol_error(i, "missing-number", text);
-    }
-
-    fn lacks_number_before(&self, i: NodeId, d: VolumeNr, seq: u32) -> bool {
-        let seen = self.connections[i].peer_devices[d].peer_seq;
-        is_after(seq.wrapping_sub(1), seen)
     }
 
     /// Two Primaries, and this node resolves conflicts.
@@ -49,7 +45,7 @@ impl Resource {
         if !both || c.resolve_conflicts() {
             // Also what was begun before a demotion, and hangs: the disk may carry out the two in any order.
             let unwritten = |w: &Write| w.local() == Local::Pending;
-            let lacks_number = both && self.lacks_number_before(i, d, seq);
+            let lacks_number = both && self.connections[i].peer_devices[d].lacks_number_before(seq);
             let unwritten = range.is_some_and(|r| self.own_writes(d, r).any(unwritten));
             if both && (lacks_number || unwritten) {
                 hit("conflicts", || (if unwritten { "waits: own disk" } else { "waits: number" }).to_owned());
@@ -133,5 +129,12 @@ impl Resource {
             };
             format!("repeat: {why}")
         });
+    }
+}
+
+impl PeerDevice {
+    fn lacks_number_before(&self, seq: u32) -> bool {
+        let seen = self.peer_seq;
+        is_after(seq.wrapping_sub(1), seen)
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::Resource;
 use crate::api::Segments;
+use crate::connection::Connection;
 use crate::device::Device;
 use crate::peer_write::held::{HeldPacket, change_of, changes_data};
 use crate::peer_write::write::PACKET_COST;
@@ -74,7 +75,7 @@ impl Resource {
         let overlaps = |range: Option<SectorRange>| {
             range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
         };
-        if self.peer_has_enough(i, packet) {
+        if self.connections[i].peer_has_enough(packet) {
             return true;
         }
         // Data of a generation that is not on disk yet (a Primary without a disk leaves it to us to make one).
@@ -90,16 +91,17 @@ impl Resource {
             _ => false,
         }
     }
+}
 
+impl Connection {
     /// What the peer has us do at once is bounded by `max-buffers`, as in the reference.
-    fn peer_has_enough(&self, i: NodeId, packet: &Packet) -> bool {
+    fn peer_has_enough(&self, packet: &Packet) -> bool {
         let more = match packet {
             Packet::Data(w) => w.size.0,
             Packet::DataRequest(r) => r.size.0,
             Packet::Trim(_) | Packet::Zeroes(_) => 0,
             _ => return false,
         };
-        let c = &self.connections[i];
-        c.working > 0 && c.working + more + PACKET_COST > u64::from(c.cfg.max_buffers) * 4096
+        self.working > 0 && self.working + more + PACKET_COST > u64::from(self.cfg.max_buffers) * 4096
     }
 }

@@ -1,7 +1,7 @@
 //! A request of an application under way.
 
 use crate::request::read::Read;
-use crate::request::write::Write;
+use crate::request::write::{Local, Write};
 use units::{Instant, NodeId, SectorRange, VolumeNr};
 
 #[derive(Debug)]
@@ -10,10 +10,9 @@ pub(crate) struct Flush {
     pub(crate) came: Instant,
     pub(crate) started: Instant,
     pub(crate) tag: u64,
-    pub(crate) local_pending: bool,
+    pub(crate) local: Local,
     /// What the local flush covers.
     pub(crate) mark: u64,
-    pub(crate) failed: bool,
     /// Epochs that must be confirmed: (connection, epoch).
     pub(crate) waiting: Vec<(NodeId, u32)>,
     /// The own disk was good when it began: peers of protocols A and B were not waited for.

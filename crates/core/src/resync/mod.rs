@@ -15,7 +15,9 @@ pub(crate) mod verify;
 use crate::Resource;
 use crate::api::Severity;
 use crate::config::ResyncConfig;
+use crate::connection::{Connection, PeerDevice};
 use crate::decide::state::Replication;
+use crate::device::Device;
 use crate::op::Op;
 use crate::request::under_way::Request;
 use crate::resync::marks::Marks;
@@ -30,7 +32,7 @@ impl Resource {
     pub(crate) fn start_resync(&mut self, i: NodeId, d: VolumeNr) {
         let left = self.bits_left(i, d);
         let csums = self.wants_checksums(i, d);
-        let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
+        let (cfg, cap, now) = (self.devices[d].resync_config(), self.connections[i].resync_cap(), self.now);
         let algorithm = self.connections[i].cfg.csums.clone();
         let is_source = self.state.replication(i, d).is_source();
         let own_current = self.devices[d].backing.as_ref().map_or(Generation::NONE, |b| b.md.current);
@@ -74,7 +76,7 @@ impl Resource {
         let now = self.now;
         for i in self.connections.ids() {
             for d in self.devices.ids() {
-                let (cfg, cap) = (self.resync_config(d), self.resync_cap(i));
+                let (cfg, cap) = (self.devices[d].resync_config(), self.connections[i].resync_cap());
                 let repl = self.state.replication(i, d);
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 if let Some(c) = &mut rs.controller {
@@ -86,15 +88,6 @@ impl Resource {
             }
         }
         self.follow_dependencies();
-    }
-
-    fn resync_config(&self, d: VolumeNr) -> ResyncConfig {
-        self.devices[d].cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default()
-    }
-
-    /// Most bytes in flight: the buffers that `max-buffers` grants.
-    fn resync_cap(&self, i: NodeId) -> u64 {
-        u64::from(self.connections[i].cfg.max_buffers) * 4096
     }
 
     pub(crate) fn bits_left(&self, i: NodeId, d: VolumeNr) -> u64 {
@@ -185,12 +178,6 @@ impl Resource {
         }
     }
 
-    /// Is an application's request, or a peer's write, being worked on?
-    fn application_busy(&self, d: VolumeNr) -> bool {
-        let dev = &self.devices[d];
-        dev.local_pending > 0 || !dev.writing.is_empty() || !dev.peer_writing.is_empty()
-    }
-
     /// Is a resync write to these blocks under way, or a read that must see the present moment of the stream?
     /// A block may be that of any peer: what another peer writes must not overtake it either.
     pub(crate) fn resync_writing(&self, d: VolumeNr, range: SectorRange) -> bool {
@@ -245,7 +232,10 @@ impl Resource {
         }
         let ids: Vec<u64> = self.devices[d].resyncing.overlapping(range).map(|(_, id, ())| id).collect();
         for id in ids {
-            self.block_mut(i, d, id).into_iter().for_each(|block| block.overtaken.marked.push(range));
+            self.connections[i].peer_devices[d]
+                .block_mut(id)
+                .into_iter()
+                .for_each(|block| block.overtaken.marked.push(range));
         }
     }
 
@@ -258,7 +248,10 @@ impl Resource {
         let sources = self.connections.ids().filter(|i| *i != writer && self.state.replication(*i, d).is_target());
         for i in sources.collect::<Vec<_>>() {
             for id in &ids {
-                self.block_mut(i, d, *id).into_iter().for_each(|block| block.overtaken.written = true);
+                self.connections[i].peer_devices[d]
+                    .block_mut(*id)
+                    .into_iter()
+                    .for_each(|block| block.overtaken.written = true);
             }
         }
     }
@@ -267,10 +260,6 @@ impl Resource {
     fn clear_block(&mut self, i: NodeId, d: VolumeNr, range: SectorRange, overtaken: &Overtaken) -> u64 {
         let bits = self.clear_out_of_sync(i, d, range);
         bits - overtaken.marked.iter().map(|range| self.mark_out_of_sync(i, d, *range)).sum::<u64>().min(bits)
-    }
-
-    fn block_mut(&mut self, i: NodeId, d: VolumeNr, id: u64) -> Option<&mut Block> {
-        self.connections[i].peer_devices[d].resync.blocks.get_mut(&id)
     }
 
     /// The block that an answer of the peer is about.
@@ -321,7 +310,7 @@ impl Resource {
     /// A disk operation of a block begins.
     fn resync_disk(&mut self, i: NodeId, d: VolumeNr, id: u64, write: bool, action: crate::DiskOp) {
         let now = self.now;
-        if let Some(block) = self.block_mut(i, d, id) {
+        if let Some(block) = self.connections[i].peer_devices[d].block_mut(id) {
             block.on_disk = Some(now);
         }
         if write && let Some(range) = action.changes().filter(|_| self.connections[i].nine().is_some()) {
@@ -345,14 +334,6 @@ impl Resource {
         blocks.filter_map(on_disk).any(|since| self.now.since(since) >= limit)
     }
 
-    /// When a peer that answers pings, but nothing else, has been silent for too long; `None` while nothing of it is
-    /// awaited.
-    pub(crate) fn resync_deadline(&self, i: NodeId, patience: Duration) -> Option<Instant> {
-        let oldest = |rs: &Resync| rs.blocks.values().filter(|b| b.is_awaited()).map(|b| b.since.max(rs.heard)).min();
-        let pds = self.connections[i].peer_devices.values();
-        pds.filter_map(|p| oldest(&p.resync)).min().map(|since| since + patience)
-    }
-
     fn block_failed(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return };
         let bits = b.bitmaps[slot].len();
@@ -369,12 +350,12 @@ impl Resource {
             Some(v) => v.left(),
             None => self.bits_left(i, d),
         };
-        Work { in_flight: rs.in_flight, left: bits * 4096, busy: self.application_busy(d) }
+        Work { in_flight: rs.in_flight, left: bits * 4096, busy: self.devices[d].application_busy() }
     }
 
     /// When a resync of this connection wants to be looked at again.
     pub(crate) fn resync_timer(&self, i: NodeId) -> Option<Instant> {
-        let cap = self.resync_cap(i);
+        let cap = self.connections[i].resync_cap();
         let timer = |rs: &Resync, repl: Replication| match repl {
             // A ping must be answered first.
             _ if rs.settling.is_some() => None,
@@ -401,5 +382,37 @@ impl Resource {
         if running.contains(&self.state.replication(i, d)) && pd.resync.settling.is_none() {
             self.protocol_error(i, "unknown-answer", what);
         }
+    }
+}
+
+impl PeerDevice {
+    fn block_mut(&mut self, id: u64) -> Option<&mut Block> {
+        self.resync.blocks.get_mut(&id)
+    }
+}
+
+impl Connection {
+    /// Most bytes in flight: the buffers that `max-buffers` grants.
+    fn resync_cap(&self) -> u64 {
+        u64::from(self.cfg.max_buffers) * 4096
+    }
+
+    /// When a peer that answers pings, but nothing else, has been silent for too long; `None` while nothing of it is
+    /// awaited.
+    pub(crate) fn resync_deadline(&self, patience: Duration) -> Option<Instant> {
+        let oldest = |rs: &Resync| rs.blocks.values().filter(|b| b.is_awaited()).map(|b| b.since.max(rs.heard)).min();
+        let pds = self.peer_devices.values();
+        pds.filter_map(|p| oldest(&p.resync)).min().map(|since| since + patience)
+    }
+}
+
+impl Device {
+    /// Is an application's request, or a peer's write, being worked on?
+    fn application_busy(&self) -> bool {
+        self.local_pending > 0 || !self.writing.is_empty() || !self.peer_writing.is_empty()
+    }
+
+    fn resync_config(&self) -> ResyncConfig {
+        self.cfg.as_ref().map(|c| c.resync.clone()).unwrap_or_default()
     }
 }

@@ -3,6 +3,7 @@
 use crate::Resource;
 use crate::api::{DiskOp, IoError, Segments};
 use crate::decide::state::Replication;
+use crate::device::Device;
 use crate::dialect9::positions::record::Position;
 use crate::resync::controller::{MAX_REQUEST, Serving, SourceBrake};
 use crate::resync::session::{Ask, Block, Resync, Step, Want, pieces};
@@ -94,7 +95,7 @@ impl Resource {
         if rs.settling.is_some() || (rs.waiting.is_empty() && rs.brake.is_none()) {
             return;
         }
-        let (cap, busy) = (self.resync_cap(i), self.application_busy(d));
+        let (cap, busy) = (self.connections[i].resync_cap(), self.devices[d].application_busy());
         let left = self.work(i, d).left;
         let serving = |in_service| Serving { in_service, left, peer_primary, busy };
         let rs = &mut self.connections[i].peer_devices[d].resync;
@@ -116,7 +117,7 @@ impl Resource {
                 self.send_ack(i, d, Packet::RsCancel, range, self.name_of_request(i, ask.block.block_id.0));
                 continue;
             }
-            if self.is_yet_to_come(ask.after) || self.occupied(d, range) {
+            if self.is_yet_to_come(ask.after) || self.devices[d].occupied(range) {
                 later.push(ask);
                 continue;
             }
@@ -135,7 +136,7 @@ impl Resource {
             let (all, last) = (ask.block.size.0 + next.block.size.0, next.block.size.0);
             let fits = next.want == Want::Verify && range.start == ask.range().end && all <= MAX_REQUEST;
             // A shorter one can only be the last: the pieces are told apart by their length.
-            let busy = self.occupied(d, range) || self.is_yet_to_come(next.after);
+            let busy = self.devices[d].occupied(range) || self.is_yet_to_come(next.after);
             if !fits || last > ask.piece || !ask.block.size.0.is_multiple_of(ask.piece) || busy {
                 break;
             }
@@ -144,14 +145,6 @@ impl Resource {
             ask.names.extend(next.into_iter().flat_map(|next| next.names));
         }
         ask
-    }
-
-    /// Something unfinished lies on these blocks.
-    fn occupied(&self, d: VolumeNr, range: SectorRange) -> bool {
-        let dev = &self.devices[d];
-        dev.writing.overlapping(range).next().is_some()
-            || dev.peer_writing.overlapping(range).next().is_some()
-            || dev.resyncing.overlapping(range).next().is_some()
     }
 
     fn serve(&mut self, i: NodeId, d: VolumeNr, ask: Ask) {
@@ -174,7 +167,7 @@ impl Resource {
         result: Result<(), IoError>,
         (data, zeroes): (Segments, bool),
     ) {
-        let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
+        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
         let ask = match &block.step {
             Step::Reading(ask) => ask.clone(),
             Step::Comparing => return self.own_content_read(i, d, id, result, data),
@@ -191,7 +184,7 @@ impl Resource {
         };
         match algorithm {
             Some(algorithm) => {
-                let block = self.block_mut(i, d, id).expect("just seen");
+                let block = self.connections[i].peer_devices[d].block_mut(id).expect("just seen");
                 let piece = ask.piece;
                 block.step = Step::Digesting(ask, data.clone());
                 self.digest_block(i, d, id, algorithm, data, piece);
@@ -203,11 +196,11 @@ impl Resource {
             }
             None if zeroes && ask.want == Want::Thin => {
                 self.release(data);
-                self.block_mut(i, d, id).expect("just seen").step = Step::Freed;
+                self.connections[i].peer_devices[d].block_mut(id).expect("just seen").step = Step::Freed;
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.in_flight = rs.in_flight.saturating_sub(ask.block.size.0);
                 let BlockRequest { sector, size, block_id } = ask.block;
-                let packet = if self.names_requests(i) {
+                let packet = if self.connections[i].names_requests() {
                     Packet::RsDeallocatedId(BlockAck { sector, block_id, size, seq: 0 })
                 } else {
                     Packet::RsDeallocated(BlockRange { sector, size })
@@ -241,7 +234,7 @@ impl Resource {
     }
 
     fn send_block(&mut self, i: NodeId, d: VolumeNr, id: u64, data: Segments) {
-        let block = self.block_mut(i, d, id).expect("being served");
+        let block = self.connections[i].peer_devices[d].block_mut(id).expect("being served");
         block.step = Step::Sent;
         let (range, name) = (block.range, block.name);
         let reply = BlockData { sector: range.start, block_id: name, digest: Digest::EMPTY, size: range.len() };
@@ -252,7 +245,7 @@ impl Resource {
 
     /// The digests of any block are here.
     pub(crate) fn resync_digested(&mut self, i: NodeId, d: VolumeNr, id: u64, digests: &[Digest]) {
-        let Some(block) = self.block_mut(i, d, id) else { return };
+        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return };
         let digest = digests.first().cloned().unwrap_or(Digest::EMPTY);
         match std::mem::replace(&mut block.step, Step::Sent) {
             Step::Summing(data) => {
@@ -284,7 +277,7 @@ impl Resource {
                 self.note_progress(i, d);
             }
             Step::Digesting(_, data) => self.send_block(i, d, id, data),
-            other => self.block_mut(i, d, id).expect("just seen").step = other,
+            other => self.connections[i].peer_devices[d].block_mut(id).expect("just seen").step = other,
         }
     }
 
@@ -307,5 +300,14 @@ impl Resource {
             self.block_failed(i, d, range);
         }
         self.note_progress(i, d);
+    }
+}
+
+impl Device {
+    /// Something unfinished lies on these blocks.
+    fn occupied(&self, range: SectorRange) -> bool {
+        self.writing.overlapping(range).next().is_some()
+            || self.peer_writing.overlapping(range).next().is_some()
+            || self.resyncing.overlapping(range).next().is_some()
     }
 }

@@ -3,6 +3,7 @@
 use super::controller::{BLOCK, Controller};
 use crate::Resource;
 use crate::api::{DiskOp, Effect, IoError, MAX_DISCARD, OpId, Segments};
+use crate::connection::PeerDevice;
 use crate::decide::state::Replication;
 use crate::op::Op;
 use crate::pings::PingNr;
@@ -124,13 +125,13 @@ impl Resource {
         result: Result<(), IoError>,
         data: Segments,
     ) {
-        let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
+        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
         let range = block.range;
         if let Err(e) = result {
             self.release(data);
             self.data_error(d, "read for a checksum", range, e);
             // If the disk goes on: what cannot be read is copied, which may mend it.
-            let Some(block) = self.block_mut(i, d, id) else { return };
+            let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return };
             block.step = Step::Requested;
             return self.ask_for_block(i, d, id, range);
         }
@@ -154,7 +155,7 @@ impl Resource {
     }
 
     pub(super) fn own_content_summed(&mut self, i: NodeId, d: VolumeNr, id: u64, digest: Digest) {
-        let Some(block) = self.block_mut(i, d, id) else { return };
+        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return };
         let range = block.range;
         if let Step::Summing(data) = std::mem::replace(&mut block.step, Step::Requested) {
             self.release(data);
@@ -174,7 +175,7 @@ impl Resource {
             let text = format!("resync data for {} that was not asked for", reply.sector);
             return self.unwanted_answer(i, d, RECEIVING, text);
         };
-        self.count_answer(i, d, data.len());
+        self.connections[i].peer_devices[d].count_answer(data.len());
         if self.drop_if_overtaken(i, d, id) {
             return self.release(data);
         }
@@ -190,7 +191,7 @@ impl Resource {
             let text = format!("resync answer for {range:?} that was not asked for");
             return self.unwanted_answer(i, d, RECEIVING, text);
         };
-        self.count_answer(i, d, range.map_or(0, |range| range.len().0));
+        self.connections[i].peer_devices[d].count_answer(range.map_or(0, |range| range.len().0));
         if self.drop_if_overtaken(i, d, id) {
             return;
         }
@@ -201,21 +202,15 @@ impl Resource {
 
     /// A third node's write is here, which the answer may lack: the block is asked for again.
     fn drop_if_overtaken(&mut self, i: NodeId, d: VolumeNr, id: u64) -> bool {
-        if self.block_mut(i, d, id).is_none_or(|block| !block.overtaken.written) {
+        if self.connections[i].peer_devices[d].block_mut(id).is_none_or(|block| !block.overtaken.written) {
             return false;
         }
         let block = self.take_block(i, d, id).expect("just seen");
-        let (range, name, named) = (block.range, block.name, self.names_requests(i));
+        let (range, name, named) = (block.range, block.name, self.connections[i].names_requests());
         self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
         self.release(block.into_data());
         self.connections[i].peer_devices[d].resync.next_pass = Some(self.now + RETRY);
         true
-    }
-
-    fn count_answer(&mut self, i: NodeId, d: VolumeNr, bytes: u64) {
-        if let Some(c) = &mut self.connections[i].peer_devices[d].resync.controller {
-            c.answered(bytes);
-        }
     }
 
     /// Once a turn: writes what has arrived and is not in the way of an older application write. Neighbours that are
@@ -252,7 +247,7 @@ impl Resource {
         for run in zeroes.chunk_by(joins) {
             let (Some((first, id)), Some((last, _))) = (run.first(), run.last()) else { continue };
             let len = SectorRange { start: first.start, end: last.end }.len();
-            if let Some(block) = self.block_mut(i, d, *id) {
+            if let Some(block) = self.connections[i].peer_devices[d].block_mut(*id) {
                 block.with = run[1..].iter().map(|(_, id)| *id).collect();
             }
             let discard = DiskOp::Discard { sector: first.start, len, zeroes: true };
@@ -262,7 +257,8 @@ impl Resource {
 
     /// The disk operation of a block (and of its neighbours) ended.
     pub(crate) fn resync_write_done(&mut self, i: NodeId, d: VolumeNr, id: u64, result: Result<(), IoError>) {
-        let with = self.block_mut(i, d, id).map(|b| std::mem::take(&mut b.with)).unwrap_or_default();
+        let with =
+            self.connections[i].peer_devices[d].block_mut(id).map(|b| std::mem::take(&mut b.with)).unwrap_or_default();
         self.block_written(i, d, id, result);
         for id in with {
             self.block_written(i, d, id, result);
@@ -292,7 +288,7 @@ impl Resource {
             }
             Err(e) => {
                 self.block_failed(i, d, range);
-                let named = self.names_requests(i);
+                let named = self.connections[i].names_requests();
                 self.send_ack(i, d, if named { Packet::RsNegAck } else { Packet::NegAck }, range, name);
                 self.data_error(d, "resync write", range, e);
             }
@@ -309,7 +305,7 @@ impl Resource {
             let text = format!("resync answer for {} that was not asked for", ack.sector);
             return self.unwanted_answer(i, d, RECEIVING, text);
         };
-        self.count_answer(i, d, ack.size.0);
+        self.connections[i].peer_devices[d].count_answer(ack.size.0);
         let block = self.take_block(i, d, id).expect("found");
         let now = self.now;
         match answer {
@@ -367,6 +363,14 @@ impl Resource {
             if target && copied && !self.end_must_wait(i, d) {
                 self.resync_finished_as_target(i, d);
             }
+        }
+    }
+}
+
+impl PeerDevice {
+    fn count_answer(&mut self, bytes: u64) {
+        if let Some(c) = &mut self.resync.controller {
+            c.answered(bytes);
         }
     }
 }

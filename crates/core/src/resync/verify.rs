@@ -10,11 +10,13 @@ use super::controller::{BLOCK, Controller, MAX_REQUEST};
 use crate::Resource;
 use crate::api::{CommandError, DiskOp, IoError, Segments, Severity, failure};
 use crate::command::disks::KEEPS_BITMAP;
+use crate::connection::PeerDevice;
 use crate::decide::change::Set;
 use crate::decide::state::Replication;
+use crate::device::Device;
 use crate::resync::marks::Marks;
 use crate::resync::session::{Resync, Step, pieces};
-use crate::resync::verify::run::{Chunk, Verify, VerifyRange, name_of_piece};
+use crate::resync::verify::run::{Chunk, Side, Verify, VerifyRange, name_of_piece};
 use std::collections::VecDeque;
 use units::{Duration, NodeId, Sector, SectorRange, VolumeNr};
 use wire::{BlockAck, BlockRequest, Digest, Packet, Socket, VerifyOutcome, VerifyReply, VerifyResult};
@@ -47,7 +49,7 @@ impl Resource {
     /// VerifyS or VerifyT begins.
     pub(crate) fn start_verify(&mut self, i: NodeId, d: VolumeNr) {
         let bits = self.devices[d].size.0.div_ceil(8);
-        let (cfg, cap, now) = (self.resync_config(d), self.resync_cap(i), self.now);
+        let (cfg, cap, now) = (self.devices[d].resync_config(), self.connections[i].resync_cap(), self.now);
         let algorithm = self.connections[i].cfg.verify.clone();
         let pd = &mut self.connections[i].peer_devices[d];
         let source = self.state.replication(i, d) == Replication::VerifyS;
@@ -59,14 +61,13 @@ impl Resource {
         };
         let end = wish.stop.map_or(bits, |s| s.0.div_ceil(8)).clamp(start, bits);
         let verify = Verify {
-            source,
+            side: if source { Side::Asks } else { Side::Waits },
             position: start,
             end,
             left: end - start,
             found: 0,
             skipped: 0,
             repair: wish.repair,
-            begun: false,
             later: VecDeque::new(),
         };
         pd.resync = Resync {
@@ -113,13 +114,13 @@ impl Resource {
                 v.position += blocks.max(1);
                 match blocks {
                     0 => v.later.push_back((bit, 1)),
-                    _ => self.ask_digests(i, d, self.blocks_of(d, bit, blocks)),
+                    _ => self.ask_digests(i, d, self.devices[d].blocks_of(bit, blocks)),
                 }
                 continue;
             }
             let (bit, tries) = v.later.pop_front().expect("checked");
             if self.free_run(i, d, bit, 1) > 0 {
-                self.ask_digests(i, d, self.blocks_of(d, bit, 1));
+                self.ask_digests(i, d, self.devices[d].blocks_of(bit, 1));
             } else if tries < TRIES {
                 let rs = &mut self.connections[i].peer_devices[d].resync;
                 rs.verify.as_mut().expect("running").later.push_back((bit, tries + 1));
@@ -132,16 +133,12 @@ impl Resource {
         self.check_verify_end(i, d);
     }
 
-    fn blocks_of(&self, d: VolumeNr, bit: u64, blocks: u64) -> SectorRange {
-        SectorRange { start: Sector(bit * 8), end: Sector(((bit + blocks) * 8).min(self.devices[d].size.0)) }
-    }
-
     /// How many blocks from `bit` on, at most `most` and none behind the end, are in nobody's way: a power-of-two
     /// fraction of them, or none.
     fn free_run(&self, i: NodeId, d: VolumeNr, bit: u64, most: u64) -> u64 {
         let end = self.connections[i].peer_devices[d].resync.verify.as_ref().map_or(0, |v| v.end);
         let mut blocks = most.min(end.saturating_sub(bit));
-        while blocks > 0 && self.resync_must_avoid(i, d, self.blocks_of(d, bit, blocks)) {
+        while blocks > 0 && self.resync_must_avoid(i, d, self.devices[d].blocks_of(bit, blocks)) {
             blocks /= 2;
         }
         blocks
@@ -225,7 +222,7 @@ impl Resource {
         data: Segments,
     ) {
         let algorithm = self.connections[i].peer_devices[d].resync.algorithm.clone().unwrap_or_default();
-        let Some(block) = self.block_mut(i, d, id) else { return self.release(data) };
+        let Some(block) = self.connections[i].peer_devices[d].block_mut(id) else { return self.release(data) };
         let range = block.range;
         let Step::Checking(chunk) = std::mem::replace(&mut block.step, Step::Requested) else {
             return self.release(data);
@@ -276,8 +273,9 @@ impl Resource {
     pub(super) fn verify_asked(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
         let now = self.now;
         let rs = &mut self.connections[i].peer_devices[d].resync;
-        let Some(v) = rs.verify.as_mut().filter(|v| !v.source) else { return };
-        if !std::mem::replace(&mut v.begun, true) {
+        let Some(v) = rs.verify.as_mut().filter(|v| v.side != Side::Asks) else { return };
+        if v.side == Side::Waits {
+            v.side = Side::Answers;
             v.left = v.end.saturating_sub(range.start.0 / 8);
             rs.total = v.left;
             rs.marks = Marks::new(now, v.left);
@@ -323,7 +321,7 @@ impl Resource {
 
     fn check_verify_end(&mut self, i: NodeId, d: VolumeNr) {
         let rs = &self.connections[i].peer_devices[d].resync;
-        if rs.verify.as_ref().is_some_and(|v| v.left == 0 && (v.source || v.begun)) {
+        if rs.verify.as_ref().is_some_and(|v| v.left == 0 && v.side != Side::Waits) {
             self.end_verify(i, d);
         }
     }
@@ -331,7 +329,7 @@ impl Resource {
     /// The asking side says that it is done (with a stop sector it ends early).
     pub(crate) fn verify_ended_by_peer(&mut self, i: NodeId, d: VolumeNr) -> bool {
         let rs = &self.connections[i].peer_devices[d].resync;
-        let ours = rs.verify.as_ref().is_some_and(|v| !v.source && v.begun);
+        let ours = rs.verify.as_ref().is_some_and(|v| v.side == Side::Answers);
         if ours {
             self.end_verify(i, d);
         }
@@ -354,7 +352,7 @@ impl Resource {
         self.note(severity, Some(d), Some(i), "verify-done", text);
         self.happened(Set::Replication(i, d, Replication::Established));
         let version = self.connections[i].version();
-        if v.source && version >= 97 && version != 100 {
+        if v.side == Side::Asks && version >= 97 && version != 100 {
             self.send_state(i, d);
         }
         if self.bits_left(i, d) > 0 {
@@ -394,17 +392,25 @@ impl Resource {
     /// Verify stopped before its end: the next one goes on there.
     pub(crate) fn verify_interrupted(&mut self, i: NodeId, d: VolumeNr) {
         let pd = &mut self.connections[i].peer_devices[d];
-        let Some(v) = pd.resync.verify.take().filter(|v| v.source) else { return };
+        let Some(v) = pd.resync.verify.take().filter(|v| v.side == Side::Asks) else { return };
         let unfinished = pd.resync.blocks.values().map(|b| b.range.start.0 / 8);
         let from = unfinished.chain(v.later.iter().map(|l| l.0)).min().unwrap_or(v.position).min(v.position);
         pd.verify_from = from;
         let text = format!("online verify was interrupted at sector {}; the next one goes on there", from * 8);
         self.note(Severity::Warning, Some(d), Some(i), "verify-interrupted", text);
     }
+}
 
+impl PeerDevice {
     /// Where a running verify is, and where it stops.
-    pub(crate) fn verify_position(&self, i: NodeId, d: VolumeNr) -> Option<(Sector, Sector)> {
-        let v = self.connections[i].peer_devices[d].resync.verify.as_ref()?;
+    pub(crate) fn verify_position(&self) -> Option<(Sector, Sector)> {
+        let v = self.resync.verify.as_ref()?;
         Some((Sector(v.position * 8), Sector(v.end * 8)))
+    }
+}
+
+impl Device {
+    fn blocks_of(&self, bit: u64, blocks: u64) -> SectorRange {
+        SectorRange { start: Sector(bit * 8), end: Sector(((bit + blocks) * 8).min(self.size.0)) }
     }
 }

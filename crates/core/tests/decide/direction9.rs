@@ -1,13 +1,13 @@
 //! Which way data goes after a split brain, and of a node that was told to discard its data.
 
-use urbd_core::decide::direction9::{Input, Side, wanted};
-use urbd_core::decide::split_brain::Policies;
+use urbd_core::decide::direction9::{Input, wanted};
+use urbd_core::decide::split_brain::{Policies, Side};
 use urbd_core::decide::uuid9::Strategy;
-use urbd_core::decide::{DiskState, Reason};
+use urbd_core::decide::{DiskState, Reason, Role};
 use wire::AfterSplitBrain;
 
 const SIDE: Side =
-    Side { primary: false, disk: DiskState::UpToDate, discard_my_data: false, was_primary: false, changes: 1 };
+    Side { role: Role::Secondary, disk: DiskState::UpToDate, discard_my_data: false, was_primary: false, changes: 1 };
 
 const INPUT: Input = Input {
     found: Strategy::SplitBrainAutoRecover,
@@ -74,7 +74,7 @@ fn a_person_chooses_where_a_primary_would_have_to_be_demoted() {
         one: AfterSplitBrain::CallPriLost,
         two: AfterSplitBrain::CallPriLost,
     };
-    let primary = Side { primary: true, ..SIDE };
+    let primary = Side { role: Role::Primary, ..SIDE };
     let at_primary = Input { me: primary, peer: DISCARDS, policies, ..INPUT };
     assert_eq!(wanted(&at_primary), (Strategy::SourceUseBitmap, Reason::DiscardMyData));
     let at_other = Input { me: DISCARDS, peer: primary, policies, resolve_conflicts: false, ..INPUT };
@@ -87,7 +87,7 @@ fn a_person_chooses_where_a_primary_would_have_to_be_demoted() {
 #[test]
 fn no_inconsistent_disk_overwrites_a_good_primary() {
     let bad = Side { disk: DiskState::Inconsistent, ..SIDE };
-    let forced = Side { primary: true, ..SIDE };
+    let forced = Side { role: Role::Primary, ..SIDE };
     let source = Input { found: Strategy::SourceUseBitmap, rule: Reason::BitmapSelf, me: bad, peer: forced, ..INPUT };
     assert_eq!(wanted(&source), (Strategy::TargetSetBitmap, Reason::DiskStateDecides));
     let target = Input { found: Strategy::TargetUseBitmap, rule: Reason::BitmapPeer, me: forced, peer: bad, ..INPUT };
@@ -101,11 +101,12 @@ fn no_inconsistent_disk_overwrites_a_good_primary() {
 
 fn sides() -> impl Iterator<Item = Side> {
     let flags = [false, true];
-    let all = flags.into_iter().flat_map(move |primary| flags.map(|discard| (primary, discard)));
-    let all = all.flat_map(move |(primary, discard)| flags.map(|was| (primary, discard, was)));
+    let roles = [Role::Secondary, Role::Primary];
+    let all = roles.into_iter().flat_map(move |role| flags.map(|discard| (role, discard)));
+    let all = all.flat_map(move |(role, discard)| flags.map(|was| (role, discard, was)));
     let all = all.flat_map(|of| [0, 1, 2].map(|changes| (of, changes)));
-    all.map(|((primary, discard_my_data, was_primary), changes)| Side {
-        primary,
+    all.map(|((role, discard_my_data, was_primary), changes)| Side {
+        role,
         discard_my_data,
         was_primary,
         changes,

@@ -2,22 +2,21 @@
 
 use crate::rules::FENCING;
 use crate::table::{self, Args};
-use crate::words::{disk, sides};
+use crate::words::{disk, primary_or_not, sides};
+use meta::{DeviceFlags, PeerFlags};
 use units::Generation;
 use urbd_core::Fencing;
 use urbd_core::OnIoError;
 use urbd_core::decide::attach84::{self, Attach};
 use urbd_core::decide::fencing::{self, Call, Situation};
 use urbd_core::decide::io_error::{self, Failure};
-use urbd_core::decide::view::MetadataFlags;
 use urbd_core::decide::{DiskState, Reason};
 
 fn attach_text(result: Result<Attach, Reason>) -> String {
     match result {
         Err(reason) => format!("refused {}", reason.name()),
         Ok(a) => {
-            let flags = [(a.crashed_primary, " crashed-primary"), (a.negotiate, " negotiate")];
-            let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
+            let flags = if a.crashed_primary { " crashed-primary" } else { "" };
             let peer = a.peer_disk.map_or(String::new(), |d| format!(" peer={d}"));
             format!("{} {} al={:?} bitmap={:?}{peer}{flags}", a.disk, a.reason.name(), a.activity_log, a.bitmap)
         }
@@ -33,21 +32,16 @@ pub(crate) fn attach() {
         let on = |bit: u32| raw & bit != 0;
         let primary = sides(args, "primary");
         attach_text(attach84::decide(&attach84::Input {
-            flags: MetadataFlags {
-                consistent: on(1),
-                primary_ind: on(2),
-                connected_ind: on(4),
-                was_up_to_date: on(16),
-                peer_outdated: on(32),
-                crashed_primary: on(64),
-            },
-            full_sync: on(8),
+            flags: DeviceFlags(raw & !0x2c),
+            peers: PeerFlags::default()
+                .with(PeerFlags::CONNECTED, on(4))
+                .with(PeerFlags::FULL_SYNC, on(8))
+                .with(PeerFlags::OUTDATED, on(32)),
             al_clean: on(128),
-            al_disabled: on(256),
             current: Generation(args.number("current", 16)),
             outrun: args.flag("outrun"),
             exposed: Generation(args.number("exposed", 0)),
-            primary: primary.0,
+            role: primary_or_not(primary.0),
             peer_primary: primary.1,
             connected: args.flag("connected"),
             peer_disk: disk(args, "peer", DiskState::DUnknown),
@@ -56,11 +50,9 @@ pub(crate) fn attach() {
     });
 }
 
-const FAILURES: [(&str, Failure); 7] = [
+const FAILURES: [(&str, Failure); 5] = [
     ("read", Failure::Read),
-    ("read-ahead", Failure::ReadAhead),
     ("write", Failure::Write),
-    ("discard", Failure::Discard),
     ("flush", Failure::Flush),
     ("metadata", Failure::Metadata),
     ("forced", Failure::Forced),
@@ -75,15 +67,9 @@ pub(crate) fn io_errors() {
         assert_eq!(command, "error");
         let failure = args.pick("of", &FAILURES, Failure::Read);
         let policy = args.pick("on-io-error", &ON_IO_ERROR, OnIoError::Detach);
-        let o = io_error::decide(failure, policy, disk(args, "disk", DiskState::UpToDate), !args.flag("alone"));
-        let flags = [
-            (o.call_handler, " call=local-io-error"),
-            (o.mark_out_of_sync, " mark-out-of-sync"),
-            (o.retry_on_peer, " retry-on-peer"),
-            (o.abort_outstanding, " abort-outstanding"),
-        ];
-        let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
-        format!("{} {}{flags}", o.disk.map_or("keep", DiskState::name), o.reason.name())
+        let own = disk(args, "disk", DiskState::UpToDate);
+        let (disk, reason) = io_error::decide(failure, policy, own, !args.flag("alone"));
+        format!("{} {}", disk.map_or("keep", DiskState::name), reason.name())
     });
 }
 

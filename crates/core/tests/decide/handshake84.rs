@@ -2,9 +2,10 @@ use crate::table::{self, Args};
 use crate::words;
 use units::Generation;
 use urbd_core::decide::handshake84::{
-    Decision, Input, Node, Occasion, Outcome, StateReceived, UuidsReceived, UuidsVerdict, decide, generations_after,
+    Decision, Input, Occasion, Outcome, StateReceived, UuidsReceived, UuidsVerdict, decide, generations_after,
     occasion, on_uuids, peer_disk_counts_as, rebooted_while_suspended,
 };
+use urbd_core::decide::split_brain::Side;
 use urbd_core::decide::uuid84::{self, Comparison, UuidSet, Verdict};
 use urbd_core::decide::{DiskState, Reason};
 use urbd_core::{Policies, RrConflict};
@@ -35,10 +36,9 @@ const OCCASIONS: [(&str, Occasion); 4] = [
     ("peer-serves", Occasion::PeerServes),
 ];
 
-/// A comparison whose bitmap UUIDs have the given Primary bits.
-fn comparison(verdict: Verdict, was_primary: (bool, bool), reason: Reason) -> Comparison {
-    let set = |bit| UuidSet { bitmap: Generation(0x100).with_primary_bit(bit), ..UuidSet::default() };
-    Comparison { verdict, rule: 0, reason, own: set(was_primary.0), peer: set(was_primary.1) }
+fn comparison(verdict: Verdict, reason: Reason) -> Comparison {
+    let set = UuidSet { bitmap: Generation(0x100), ..UuidSet::default() };
+    Comparison { verdict, rule: 0, reason, own: set, peer: set }
 }
 
 fn decision_text(d: Decision) -> &'static str {
@@ -77,18 +77,20 @@ fn decide_row(args: &Args) -> String {
         (_, true) => Reason::CrashedPrimaryBesidePrimary,
         _ => Reason::BitmapBoth,
     };
-    let comparison = comparison(verdict, words::sides(args, "was-primary"), reason);
-    let node = |name: &str, primary, discard_my_data| Node {
-        primary,
+    let comparison = comparison(verdict, reason);
+    let was_primary = words::sides(args, "was-primary");
+    let node = |name: &str, primary, discard_my_data, was_primary| Side {
+        role: words::primary_or_not(primary),
         discard_my_data,
+        was_primary,
         disk: words::disk(args, name, DiskState::UpToDate),
         changes: args.number(&format!("{name}-changes"), 0),
     };
     let input = Input {
         comparison,
         occasion: args.pick("occasion", &OCCASIONS, Occasion::Connect),
-        me: node("me", primary.0, discard.0),
-        peer: node("peer", primary.1, discard.1),
+        me: node("me", primary.0, discard.0, was_primary.0),
+        peer: node("peer", primary.1, discard.1, was_primary.1),
         policies: words::policies(args),
         always_asbp: args.flag("always-asbp"),
         rr_conflict: words::rr_conflict(args),
@@ -118,7 +120,7 @@ fn occasion_row(args: &Args) -> String {
 fn uuids_row(args: &Args) -> String {
     let generation = |key: &str| Generation(args.number(key, 0));
     let (verdict, reason) = on_uuids(&UuidsReceived {
-        primary: args.flag("primary"),
+        role: words::primary_or_not(args.flag("primary")),
         disk: words::disk(args, "disk", DiskState::UpToDate),
         replication: words::replication(args, "conn"),
         peer_attaching: args.flag("peer-attaching"),
@@ -247,13 +249,15 @@ pub(crate) fn both_ends_agree_and_nothing_unsafe_happens() {
             for (p, none) in AfterSplitBrain::ALL.iter().copied().take(7).enumerate() {
                 for disk in 0..16usize {
                     let changes = [(0, 0), (0, 5), (3, 0), (3, 5), (5, 5)][(p + disk + bits as usize) % 5];
-                    let node =
-                        |disk, primary, discard_my_data, changes| Node { disk, primary, discard_my_data, changes };
+                    let node = |disk, primary, discard_my_data, was_primary, changes| {
+                        let role = words::primary_or_not(primary);
+                        Side { role, disk, discard_my_data, was_primary, changes }
+                    };
                     assert_safe(&Input {
-                        comparison: comparison(*verdict, (bit(4), bit(5)), Reason::BitmapBoth),
+                        comparison: comparison(*verdict, Reason::BitmapBoth),
                         occasion: Occasion::Connect,
-                        me: node(disks[disk / 4], bit(0), bit(2), changes.0),
-                        peer: node(disks[disk % 4], bit(1), bit(3) && !bit(2), changes.1),
+                        me: node(disks[disk / 4], bit(0), bit(2), bit(4), changes.0),
+                        peer: node(disks[disk % 4], bit(1), bit(3) && !bit(2), bit(5), changes.1),
                         policies: Policies { none, one: one[(p + disk) % 5], two: two[(p + disk / 4) % 3] },
                         always_asbp: bit(6),
                         rr_conflict: rr[(disk + n) % 4],

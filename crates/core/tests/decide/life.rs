@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use units::{Generation, Rng};
 use urbd_core::decide::DiskState;
 use urbd_core::decide::handshake84::{self, Decision, Occasion};
+use urbd_core::decide::split_brain::Side;
 use urbd_core::decide::uuid84::{self, Comparison, Input, UuidSet, Verdict};
 use urbd_core::{Policies, RrConflict};
 use wire::AfterSplitBrain;
@@ -197,8 +198,9 @@ impl World {
     }
 
     fn decide(&self, comparison: Comparison, discard: Option<usize>, resolve_conflicts: bool) -> Decision {
-        let side = |n: usize| handshake84::Node {
-            primary: self.nodes[n].primary,
+        let side = |n: usize| Side {
+            role: crate::words::primary_or_not(self.nodes[n].primary),
+            was_primary: false,
             disk: self.nodes[n].disk,
             discard_my_data: discard == Some(n),
             changes: self.nodes[n].dirty.iter().filter(|d| **d).count() as u64,

@@ -3,7 +3,7 @@
 use crate::pairwise::view;
 use crate::table::{self, Args};
 use crate::words::{conn, disk, role, sector};
-use urbd_core::decide::roles::{self, Promotion, Rise, RoleEffects, Step};
+use urbd_core::decide::roles::{self, Promoted, Promotion, Rise, Step};
 use urbd_core::decide::routing::{self, Admission, Balancing, ReadContext};
 use urbd_core::decide::{ConnState, DiskState, Role, StateChangeResult, StateWord, suspend};
 
@@ -127,16 +127,10 @@ fn promote(args: &Args) -> String {
     said.join(" ")
 }
 
-fn effects_text(e: RoleEffects) -> String {
-    let all = [
-        (e.drop_discard_my_data, "drop-discard-my-data"),
-        (e.new_generation, "new-generation"),
-        (e.primary_bit, "set-primary-bit"),
-        (!e.primary_bit, "clear-primary-bit"),
-        (e.send_uuids, "send-uuids"),
-        (e.send_state, "send-state"),
-    ];
-    all.iter().filter(|f| f.0).map(|f| f.1).collect::<Vec<_>>().join(" ")
+fn promoted_text(p: Promoted) -> String {
+    let all = [(p.new_generation, "new-generation"), (p.send_uuids, "send-uuids")];
+    let said = all.iter().filter(|f| f.0).map(|f| f.1).collect::<Vec<_>>();
+    if said.is_empty() { "nothing".to_owned() } else { said.join(" ") }
 }
 
 #[test]
@@ -145,9 +139,8 @@ pub(crate) fn role_changes() {
         "promote" => promote(args),
         "promoted" => {
             let s = word(args, "");
-            effects_text(roles::promoted(args.flag("forced"), s.conn >= ConnState::Connected, s.disk, s.pdsk))
+            promoted_text(roles::promoted(args.flag("forced"), s.conn >= ConnState::Connected, s.disk, s.pdsk))
         }
-        "demoted" => effects_text(roles::demoted(conn(args, "conn", ConnState::Connected) >= ConnState::Connected)),
         other => panic!("command {other}"),
     });
 }

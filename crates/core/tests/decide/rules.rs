@@ -1,6 +1,7 @@
 use crate::pairwise::{self, Context, PLAIN, effects, good_volume, is_cluster_wide, judge, sanitise, valid};
 use crate::table::{self, Args};
 use crate::words;
+use meta::PeerFlags;
 use urbd_core::decide::change::{Change, Set};
 use urbd_core::decide::effects::Effect;
 use urbd_core::decide::rules::{DisconnectStep, metadata_flags, next_disconnect_step};
@@ -198,16 +199,10 @@ pub(crate) fn table() {
                 found.into_iter().map(effect_text).collect::<Vec<_>>().join(" ")
             }
             "flags" => {
-                let f = metadata_flags(&pairwise::view(&state(&word("state"))), args.flag("crashed"));
-                let bits = [
-                    (f.consistent, 1),
-                    (f.primary_ind, 2),
-                    (f.connected_ind, 4),
-                    (f.was_up_to_date, 16),
-                    (f.peer_outdated, 32),
-                    (f.crashed_primary, 64),
-                ];
-                format!("{:#05x}", bits.iter().filter(|b| b.0).map(|b| b.1).sum::<u32>())
+                let (own, peers) = metadata_flags(&pairwise::view(&state(&word("state"))), args.flag("crashed"));
+                let of_peer = [(PeerFlags::CONNECTED, 4), (PeerFlags::OUTDATED, 32)];
+                let bits = of_peer.iter().filter(|(flag, _)| peers.contains(*flag)).map(|(_, bit)| bit).sum::<u32>();
+                format!("{:#05x}", own.0 | bits)
             }
             "disconnect" => {
                 let steps = [

@@ -1,11 +1,11 @@
 use crate::table::{self, Args};
 use crate::words::{disk, sector};
 use units::Sector;
-use urbd_core::decide::DiskState;
 use urbd_core::decide::sizes::{
     Known, Limits, PeerSizes, SizesReceived, SizesVerdict, grown_area_source, may_resize, on_sizes, usable,
     when_connected,
 };
+use urbd_core::decide::{DiskState, Role};
 
 fn limits(args: &Args) -> Limits {
     Limits {
@@ -30,19 +30,14 @@ fn sizes_row(args: &Args) -> String {
         disk: disk(args, "disk", DiskState::UpToDate),
         peer_disk: disk(args, "pdsk", DiskState::UpToDate),
         connected: args.flag("connected"),
-        primary: args.flag("primary"),
+        role: crate::words::primary_or_not(args.flag("primary")),
         no_resync: args.flag("no-resync"),
     });
     match verdict {
         SizesVerdict::Refuse(reason) => format!("refuse {}", reason.name()),
         SizesVerdict::Keep(reason) => format!("keep {}", reason.name()),
         SizesVerdict::Adopt(a) => {
-            let flags = [
-                (a.user_ignored, " user-ignored"),
-                (a.set_grown_bits, " set-bits"),
-                (a.send_sizes, " send-sizes"),
-                (a.resync_grown, " resync"),
-            ];
+            let flags = [(a.set_grown_bits, " set-bits"), (a.send_sizes, " send-sizes"), (a.resync_grown, " resync")];
             let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
             format!("size={} user={} peer={}{flags}", a.size.0, a.user.0, a.peer.0)
         }
@@ -52,10 +47,7 @@ fn sizes_row(args: &Args) -> String {
 #[test]
 pub(crate) fn table() {
     table::check("sizes", |command, args| match command {
-        "usable" => {
-            let (size, ignored) = usable(&limits(args));
-            format!("{}{}", size.0, if ignored { " user-ignored" } else { "" })
-        }
+        "usable" => usable(&limits(args)).0.to_string(),
         "sizes" => sizes_row(args),
         "connected" => {
             let fresh = crate::words::sides(args, "fresh");
@@ -106,7 +98,7 @@ fn a_connect_never_shrinks_usable_data() {
                 disk,
                 peer_disk: DiskState::DUnknown,
                 connected: false,
-                primary: true,
+                role: Role::Primary,
                 no_resync: false,
             });
             if let SizesVerdict::Adopt(a) = verdict {

@@ -23,6 +23,10 @@ pub(crate) fn rr_conflict(args: &Args) -> RrConflict {
     args.pick("rr", &words, RrConflict::Disconnect)
 }
 
+pub(crate) fn primary_or_not(primary: bool) -> Role {
+    if primary { Role::Primary } else { Role::Secondary }
+}
+
 pub(crate) fn policies(args: &Args) -> Policies {
     Policies { none: policy(args, "0pri"), one: policy(args, "1pri"), two: policy(args, "2pri") }
 }

@@ -29,6 +29,17 @@ macro_rules! flag_word {
                 self.0 &= !f.0;
             }
 
+            /// With or without the bits of `f`.
+            #[must_use]
+            pub const fn with(self, f: $name, on: bool) -> $name {
+                $name(if on { self.0 | f.0 } else { self.0 & !f.0 })
+            }
+
+            /// The bits of `f` become as they are in `other`.
+            pub const fn follow(&mut self, f: $name, other: $name) {
+                self.0 = self.0 & !f.0 | other.0 & f.0;
+            }
+
             /// Sets or clears the bits of `f`.
             pub const fn put(&mut self, f: $name, on: bool) {
                 if on { self.insert(f) } else { self.remove(f) }

@@ -39,7 +39,7 @@ impl Resource {
 
     /// A peer asks: is it heard for the first time, and nothing else under way? If not, it gets its answer.
     pub(super) fn can_take_part(&mut self, i: NodeId, volume: VolumeNr, head: wire::Transaction) -> bool {
-        match &mut self.transaction {
+        match self.transaction.get_mut() {
             None if !self.called_off.contains(&head) => {}
             Some(Transaction::TwoPhase(two)) if two.is(head.tid, head.initiator) => {
                 // Over a redundant path.
@@ -135,7 +135,7 @@ impl Resource {
             until: self.now + PATIENCE,
         };
         let request = two.request();
-        self.transaction = Some(Transaction::TwoPhase(Box::new(two)));
+        self.transaction.begin(Transaction::TwoPhase(Box::new(two)));
         for child in children {
             self.send_as(child, Socket::Data, volume, request.clone());
             // Perhaps it is lost: that is known soon.
@@ -202,7 +202,7 @@ impl Resource {
     }
 
     pub(super) fn answer_transaction(&mut self, answer: Answer) {
-        let Some(two) = self.two_phase_mut() else { return };
+        let Some(two) = self.transaction.two_phase_mut() else { return };
         let (volume, packet) = (two.volume, two.answer_with(&two.head, answer));
         let Part::Participant { parents, answered, .. } = &mut two.part else { return };
         *answered = Some(answer);
@@ -215,7 +215,7 @@ impl Resource {
     pub(crate) fn decision_received(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
         let head = decision.transaction;
         let ours = |two: &TwoPhase| two.is(head.tid, head.initiator) && !two.is_ours();
-        if !self.two_phase().is_some_and(ours) {
+        if !self.transaction.two_phase().is_some_and(ours) {
             if !commit {
                 self.called_off.note(&head);
             }
@@ -224,10 +224,10 @@ impl Resource {
         // Who has asked and has lost the initiator calls it off; what that decides it says here itself.
         let asked =
             |two: &TwoPhase| matches!(&two.part, Part::Participant { parents, .. } if parents.contains(head.initiator));
-        if !commit && i != head.initiator && self.two_phase().is_some_and(asked) {
+        if !commit && i != head.initiator && self.transaction.two_phase().is_some_and(asked) {
             return;
         }
-        let Some(two) = self.take_two_phase() else { return };
+        let Some(two) = self.transaction.take_two_phase() else { return };
         if let (Matter::Size(size), true) = (&two.matter, commit) {
             // What follows for a third node must find it told.
             self.forward(i, volume, decision, commit);
@@ -275,7 +275,7 @@ impl Resource {
 
     /// Nobody is left who could tell what becomes of it: those that this node has asked are told that it is off.
     pub(super) fn abandon_theirs(&mut self) {
-        let Some(two) = self.take_two_phase() else { return };
+        let Some(two) = self.transaction.take_two_phase() else { return };
         two.connects.into_iter().for_each(|i| self.forget_attempt(i));
         let abort = Decision::abort(wire::Transaction { nodes_to_reach: WireMask(u64::MAX), ..two.head });
         for i in self.neighbours9() {
@@ -299,7 +299,7 @@ impl Resource {
     /// The peer wants to disconnect, and nothing else, and this node has said yes.
     pub(crate) fn has_agreed_to_part(&self, i: NodeId) -> bool {
         let asked = |two: &TwoPhase| two.is_disconnect() && two.head.target == Some(self.cfg.node);
-        let Some(two) = self.two_phase().filter(|two| asked(two)) else { return false };
+        let Some(two) = self.transaction.two_phase().filter(|two| asked(two)) else { return false };
         let Part::Participant { parents, answered: Some(Answer::Yes), .. } = &two.part else { return false };
         let alone = two.asked().disk.is_none() && two.asked().pdsk.is_none();
         alone && two.answer == Answer::Yes && parents.contains(i)

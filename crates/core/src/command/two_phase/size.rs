@@ -12,7 +12,7 @@ use wire::{Decision, DiskState, Packet, PrepareResize, ResizeFlags, Socket, Wire
 
 impl Resource {
     fn new_size(&self, d: VolumeNr, user: Sector, flags: ResizeFlags) -> NewSize {
-        let own = if self.usable(d) { self.capacity(d) } else { BOUNDLESS };
+        let own = if self.usable(d) { self.devices[d].capacity() } else { BOUNDLESS };
         NewSize { user, flags, own, smallest: None, before: self.devices[d].size }
     }
 
@@ -41,7 +41,7 @@ impl Resource {
     pub(in crate::command) fn asks_for_size(&self, id: u64) -> bool {
         let origin =
             |two: &TwoPhase| matches!(two.part, Part::Initiator { origin: Origin::Resize(of), .. } if of == id);
-        self.two_phase().is_some_and(origin)
+        self.transaction.two_phase().is_some_and(origin)
     }
 
     /// Nodes that have, or had, a disk and have not said what it has room for.
@@ -49,7 +49,7 @@ impl Resource {
         let Some(b) = &self.devices[d].backing else { return NodeMask::default() };
         let seen = |node: &NodeId| b.md.peers[node.index()].flags.contains(PeerFlags::DEVICE_SEEN);
         let all = (0..NodeId::COUNT as u8).filter_map(NodeId::new);
-        let reached = match self.two_phase() {
+        let reached = match self.transaction.two_phase() {
             Some(two) if asked.smallest.is_some() => two.masks.reachable,
             _ => NodeMask::default(),
         };
@@ -66,7 +66,7 @@ impl Resource {
 
     /// All have said what they have room for.
     pub(super) fn commit_size(&mut self) {
-        let Some(two) = self.two_phase() else { return };
+        let Some(two) = self.transaction.two_phase() else { return };
         let (Matter::Size(asked), d) = (&two.matter, two.volume) else { return };
         let &Part::Initiator { origin: Origin::Resize(id), .. } = &two.part else { return };
         let asked = asked.clone();
@@ -78,7 +78,7 @@ impl Resource {
                 return self.resize_answered(id, other.map(drop));
             }
         };
-        let Some(two) = self.take_two_phase() else { return };
+        let Some(two) = self.transaction.take_two_phase() else { return };
         let all = self.neighbours9();
         let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
         let head = wire::Transaction { nodes_to_reach, ..two.head };
@@ -102,11 +102,11 @@ impl Resource {
             return self.refuse_size(i, volume, prepare, "there is no such volume here");
         };
         let shrinks = prepare.user_size.0 > 0 && prepare.user_size < self.devices[d].size;
-        if shrinks && self.in_use(d) {
+        if shrinks && self.devices[d].in_use() {
             return self.refuse_size(i, volume, prepare, "the device would shrink, and is in use");
         }
         // A resync's bitmap has the size that the device had when it began.
-        let settled = !self.copies(d) && self.state.disk(d) != DiskState::Negotiating && !self.is_opening(d);
+        let settled = !self.copies(d) && self.state.disk(d) != DiskState::Negotiating && !self.devices[d].is_opening();
         let answer = if settled { Answer::Yes } else { Answer::Retry };
         let matter = Matter::Size(self.new_size(d, prepare.user_size, prepare.flags));
         let masks = self.masks_of_size(d);
@@ -141,7 +141,9 @@ impl Resource {
     /// A peer has the size already that this one was asked for, and is going to have: the decision is on its way over
     /// another connection.
     pub(crate) fn is_size_asked_for(&mut self, d: VolumeNr, i: NodeId, theirs: Sector) -> bool {
-        let Some(two) = self.two_phase().filter(|two| two.volume == d && !two.is_ours()) else { return false };
+        let Some(two) = self.transaction.two_phase().filter(|two| two.volume == d && !two.is_ours()) else {
+            return false;
+        };
         let (Matter::Size(asked), Part::Participant { parents, children, answered: Some(Answer::Yes) }) =
             (&two.matter, &two.part)
         else {
@@ -166,11 +168,11 @@ impl Resource {
     /// came from.
     fn give_size(&mut self, d: VolumeNr, asked: &NewSize, size: Sector, primaries: NodeMask, by: Asked) {
         let before = self.devices[d].size;
-        if size > self.capacity(d) && self.usable(d) {
+        if size > self.devices[d].capacity() && self.usable(d) {
             let text = format!("a size of {} KiB was agreed on, for which there is no room here", size.0 / 2);
             return self.leave_for_size(d, Reason::OwnDiskTooSmall, &text);
         }
-        if size < before && self.in_use(d) {
+        if size < before && self.devices[d].in_use() {
             return self.leave_for_size(d, Reason::PrimaryWouldShrink, "the device is in use, and would have shrunk");
         }
         if let Some(cfg) = &mut self.devices[d].cfg {

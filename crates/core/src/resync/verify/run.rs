@@ -37,19 +37,27 @@ impl Chunk {
     }
 }
 
+/// This node's part in a verify.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    /// It asks and compares.
+    Asks,
+    /// It answers. No request has come yet.
+    Waits,
+    /// It answers.
+    Answers,
+}
+
 /// A running verify. Positions and amounts are bits of the bitmap.
 #[derive(Debug)]
 pub(crate) struct Verify {
-    /// This node asks and compares.
-    pub(super) source: bool,
+    pub(super) side: Side,
     pub(super) position: u64,
     pub(super) end: u64,
     pub(super) left: u64,
     pub(super) found: u64,
     pub(super) skipped: u64,
     pub(super) repair: bool,
-    /// Answering side: a request has come.
-    pub(super) begun: bool,
     /// Busy blocks, with how often they were tried.
     pub(super) later: VecDeque<(u64, u32)>,
 }

@@ -10,6 +10,7 @@ mod node;
 mod oracle;
 mod world;
 
+use meta::{DeviceFlags, PeerFlags};
 use oracle::Oracle;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
@@ -72,7 +73,8 @@ fn encode(world: &World, order: [usize; 2]) -> Vec<u8> {
     generations(world, order).for_each(|g| names.write(g, &mut out));
     for n in order {
         let node = &world.nodes[n];
-        let (w, f) = (&node.word, &node.flags);
+        let w = &node.word;
+        let says = |flag| node.flags.contains(flag);
         let bits = [
             node.up,
             node.clean,
@@ -81,11 +83,11 @@ fn encode(world: &World, order: [usize; 2]) -> Vec<u8> {
             node.crashed,
             node.outrun,
             node.peer_uuids.is_some(),
-            f.consistent,
-            f.primary_ind,
-            f.was_up_to_date,
-            f.peer_outdated,
-            f.crashed_primary,
+            says(DeviceFlags::CONSISTENT),
+            says(DeviceFlags::PRIMARY_IND),
+            says(DeviceFlags::WAS_UP_TO_DATE),
+            node.peer_flags.contains(PeerFlags::OUTDATED),
+            says(DeviceFlags::CRASHED_PRIMARY),
             world.moved[n],
             world.copies.lacks[n],
         ];

@@ -2,6 +2,7 @@
 //! crate's rules, and the effects of it that are about data are carried out.
 
 use crate::pairwise::{self, Context, PLAIN, view};
+use meta::{DeviceFlags, PeerFlags};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use units::Generation;
@@ -10,7 +11,7 @@ use urbd_core::decide::attach84::{self, ActivityLog, Bitmap};
 use urbd_core::decide::effects::Effect;
 use urbd_core::decide::rules;
 use urbd_core::decide::uuid84::{self, UuidSet};
-use urbd_core::decide::view::{Kind, MetadataFlags};
+use urbd_core::decide::view::Kind;
 use urbd_core::decide::{ConnState, DiskState, Role, StateChange, StateChangeResult, StateWord};
 
 /// The state of a process that has just started.
@@ -56,7 +57,9 @@ pub(super) struct Node {
     /// The generations on its disk.
     pub(super) uuids: UuidSet,
     /// What the superblock says of the state.
-    pub(super) flags: MetadataFlags,
+    pub(super) flags: DeviceFlags,
+    /// And of its peer's.
+    pub(super) peer_flags: PeerFlags,
     /// The disk was let go of in order: there is nothing to replay.
     pub(super) clean: bool,
     /// The bitmap's bit.
@@ -86,11 +89,13 @@ impl Node {
     /// A node that runs, alone, with a good disk of the first generation.
     pub(super) fn new() -> Node {
         let uuids = UuidSet { current: generation(1), ..UuidSet::default() };
+        let (flags, peer_flags) = rules::metadata_flags(&view(&IDLE), false);
         let mut node = Node {
             up: true,
             word: IDLE,
             uuids,
-            flags: rules::metadata_flags(&view(&IDLE), false),
+            flags,
+            peer_flags,
             clean: true,
             bit: false,
             hot: false,
@@ -121,7 +126,8 @@ impl Node {
 
     pub(super) fn context(&self) -> Context {
         let negotiating = self.word.disk == DiskState::Negotiating;
-        let peer = if self.flags.peer_outdated { DiskState::Outdated } else { DiskState::DUnknown };
+        let peer =
+            if self.peer_flags.contains(PeerFlags::OUTDATED) { DiskState::Outdated } else { DiskState::DUnknown };
         Context {
             verify_alg: false,
             exposed_is_current: self.exposed.same(self.uuids.current),
@@ -186,9 +192,9 @@ impl Node {
             return;
         }
         let connected = self.word.conn >= ConnState::Connected;
-        self.flags = rules::metadata_flags(&view(&self.word), self.crashed);
+        (self.flags, self.peer_flags) = rules::metadata_flags(&view(&self.word), self.crashed);
         let through_us = connected && self.word.peer == Role::Primary && self.word.pdsk < DiskState::Inconsistent;
-        self.flags.primary_ind = self.word.role == Role::Primary || through_us;
+        self.flags.put(DeviceFlags::PRIMARY_IND, self.word.role == Role::Primary || through_us);
         self.clean = false;
     }
 
@@ -210,8 +216,8 @@ impl Node {
     pub(super) fn lose_disk(&mut self, in_order: bool, fresh: Generation) {
         if in_order {
             (self.clean, self.hot) = (true, false);
-            self.flags.primary_ind = false;
-            self.flags.crashed_primary = self.crashed;
+            self.flags.remove(DeviceFlags::PRIMARY_IND);
+            self.flags.put(DeviceFlags::CRASHED_PRIMARY, self.crashed);
         }
         self.let_go();
         self.must(&StateChange { disk: Some(DiskState::Diskless), ..StateChange::default() }, fresh);
@@ -228,13 +234,12 @@ impl Node {
         let connected = self.connected();
         let judged = attach84::decide(&attach84::Input {
             flags: self.flags,
-            full_sync: false,
-            al_disabled: false,
+            peers: self.peer_flags,
             al_clean: self.clean,
             current: self.uuids.current,
             exposed: self.exposed,
             outrun: self.outrun,
-            primary: self.primary(),
+            role: self.word.role,
             peer_primary: self.word.peer == Role::Primary,
             connected,
             peer_disk: self.word.pdsk,
@@ -244,7 +249,7 @@ impl Node {
         self.bit |= attach.bitmap == Bitmap::SetAll || (attach.activity_log == ActivityLog::Apply && self.hot);
         self.hot = false;
         (self.crashed, self.at_attach) = (attach.crashed_primary, attach.disk);
-        let disk = if attach.negotiate { DiskState::Negotiating } else { attach.disk };
+        let disk = if connected { DiskState::Negotiating } else { attach.disk };
         let pdsk = attach.peer_disk.filter(|_| !connected);
         self.word.disk = DiskState::Attaching;
         self.must(&StateChange { disk: Some(disk), pdsk, ..StateChange::default() }, fresh);

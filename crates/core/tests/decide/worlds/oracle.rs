@@ -4,6 +4,7 @@ use super::world::World;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use urbd_core::decide::handshake84::{self, Decision, Input, Occasion, Outcome};
+use urbd_core::decide::split_brain::Side;
 use urbd_core::decide::uuid84::{self, Comparison, UuidSet, Verdict};
 use urbd_core::decide::{DiskState as D, Reason};
 use urbd_core::{Policies, RrConflict};
@@ -114,17 +115,15 @@ impl Meeting {
     fn decide(&self, n: usize, comparison: &Comparison, setting: &Setting) -> Outcome {
         let peers_view = |p: P| if n == 0 { p } else { p.from_peers_view() };
         let Policies { none, one, two } = setting.policies;
-        let node = |of: usize| handshake84::Node {
-            primary: self.comparison[of].me.primary,
+        let node = |of: usize| Side {
+            role: crate::words::primary_or_not(self.comparison[of].me.primary),
             disk: if of == n { self.disks[of] } else { self.counts_as[of] },
             discard_my_data: self.discards[of],
+            was_primary: setting.was_primary[of],
             changes: self.changes[of],
         };
-        let mut comparison = *comparison;
-        comparison.own.bitmap = comparison.own.bitmap.with_primary_bit(setting.was_primary[n]);
-        comparison.peer.bitmap = comparison.peer.bitmap.with_primary_bit(setting.was_primary[1 - n]);
         handshake84::decide(&Input {
-            comparison,
+            comparison: *comparison,
             occasion: self.occasions[n],
             me: node(n),
             peer: node(1 - n),

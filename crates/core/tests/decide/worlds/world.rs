@@ -378,7 +378,7 @@ impl World {
             return true;
         }
         let (verdict, _) = handshake84::on_uuids(&UuidsReceived {
-            primary: me.primary(),
+            role: me.word.role,
             disk: me.word.disk,
             replication: dialect84::connection_and_replication(me.word.conn).1,
             peer_attaching: me.word.pdsk < D::Inconsistent,
