@@ -242,12 +242,12 @@ mutants! {
     DigestBesideWrite "digest-beside-write" Nobody "a peer's write waits for a digest that is being taken (data 9)";
     OverlapsReordered "overlaps-reordered" Nobody "overlapping writes of one turn keep their order (data 1.3)";
     FailedReadNotRetried "failed-read-not-retried" Cluster "a failed read is tried at the peer (data 4.3)";
-    AgainForcesBad "again-forces-bad" Nobody "resume-io forces no copy that is not good (state 8.2)";
-    AgainOnPeersNewer "again-on-peers-newer" Nobody "users do not go on with a peer's newer data (state 7.9)";
-    AgainAnyPeerFollows "again-any-peer-follows" Nobody "only a peer whose data comes from here replaces it (state 7.9)";
+    AgainForcesBad "again-forces-bad" Pair "resume-io forces no copy that is not good (state 8.2)";
+    AgainOnPeersNewer "again-on-peers-newer" Pair "users do not go on with a peer's newer data (state 7.9)";
+    AgainAnyPeerFollows "again-any-peer-follows" Pair "only a peer whose data comes from here replaces it (state 7.9)";
     AgainAnyGeneration "again-any-generation" Pair "a peer of another generation has gone on (state 7.9)";
     AgainAwaitsNobody "again-awaits-nobody" Pair "peers are waited for before a process is Primary again (state 8.2)";
-    AgainResumedForEver "again-resumed-for-ever" Nobody "resume-io counts for one try (state 8.2)";
+    AgainResumedForEver "again-resumed-for-ever" Pair "resume-io counts for one try (state 8.2)";
     SecondPrimaryInPhases "second-primary-in-phases" Nobody "no second Primary within reach (state 3.2.4)";
     VoteOnAnother "vote-on-another" Nobody "a vote counts for its own transaction (state 3.2.5)";
     CommitUnjudged "commit-unjudged" Cluster "what was agreed is judged once more (state 3.2.5)";
