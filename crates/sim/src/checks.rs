@@ -149,7 +149,7 @@ impl Cluster {
     }
 
     /// Has a node not noticed yet that a peer's process is gone, or that it has closed their connection?
-    fn takes_for_alive(&self, n: usize, peer: usize) -> bool {
+    pub(crate) fn takes_for_alive(&self, n: usize, peer: usize) -> bool {
         matches!(self.net.wishes[n][peer], Wish::Connected(_)) && !self.peer_listens(n, peer)
     }
 
@@ -328,7 +328,7 @@ fn first_difference(a: &Payload, b: &Payload, place: Sector) -> Option<SectorRan
 }
 
 /// Where two payloads of the same length differ, if they are of this place.
-fn differences(a: &Payload, b: &Payload, place: Sector) -> Vec<SectorRange> {
+pub(crate) fn differences(a: &Payload, b: &Payload, place: Sector) -> Vec<SectorRange> {
     let (mut i, mut j) = (a.placed(place), b.placed(place));
     let (mut x, mut y) = (i.next(), j.next());
     let mut found = Vec::new();

@@ -45,6 +45,7 @@ mod faults;
 mod further;
 mod handlers;
 mod help;
+mod in_sync;
 mod ledger;
 mod links;
 mod many;

@@ -168,6 +168,7 @@ impl Cluster {
             Effect::Send { peer, stream, volume, packet, payload } => {
                 let content = node.buffers.content(&payload)?;
                 check_packet(&packet)?;
+                self.check_in_sync([n, peer.index()], usize::from(volume.0), &packet)?;
                 self.note_progress(&packet, content.sectors());
                 self.send(n, peer.index(), stream, volume, packet, content)?;
             }

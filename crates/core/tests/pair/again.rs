@@ -11,6 +11,11 @@ fn role(pair: &Pair, n: usize) -> Role {
     pair.nodes[n].core.snapshot().role
 }
 
+/// Of node 0.
+fn disk(pair: &Pair) -> DiskState {
+    pair.nodes[0].core.snapshot().devices[0].disk
+}
+
 /// Has a command of node 0 failed?
 fn failed(pair: &Pair) -> bool {
     pair.nodes[0].answers.iter().flatten().any(|(_, result)| result.is_err())
@@ -180,7 +185,7 @@ fn in_9s_dialect_what_a_crash_left_is_copied_from_the_peer() {
 
 /// Its users have seen what was written to the peer since, whatever the metadata of the disk say.
 #[test]
-fn nobody_goes_on_with_a_disk_that_was_given_up_before() {
+pub(crate) fn nobody_goes_on_with_a_disk_that_was_given_up_before() {
     let mut pair = written(|_| {});
     kill(&mut pair);
     let (now, node) = (pair.now, &mut pair.nodes[0]);
@@ -195,12 +200,63 @@ fn nobody_goes_on_with_a_disk_that_was_given_up_before() {
     pair.run(100);
     pair.command(0, Command::Attach { volume: VOLUME });
     pair.run(100);
-    let disk = |p: &Pair| p.nodes[0].core.snapshot().devices[0].disk;
     assert_eq!((role(&pair, 0), disk(&pair)), (Role::Secondary, DiskState::Outdated));
     assert!(!failed(&pair), "it waits");
+    // Nor does an administrator make it so: that would take what was written to the peer for lost.
+    pair.command(0, Command::ResumeIo { volume: VOLUME });
+    pair.run(100);
+    assert_eq!((role(&pair, 0), disk(&pair)), (Role::Secondary, DiskState::Outdated));
     pair.command(0, Command::Connect { peer, discard_my_data: false, tentative: false });
     pair.link();
     pair.until(MINUTE, |p| role(p, 0) == Role::Primary && disk(p) == DiskState::UpToDate);
+}
+
+/// The peer's data is newer, and the own disk, which would be copied to, was let go of before they meet.
+#[test]
+pub(crate) fn nobody_goes_on_without_a_disk_with_what_the_peer_has_written_since() {
+    let mut pair = written(|_| {});
+    kill(&mut pair);
+    peer_was_primary(&mut pair, true);
+    restart(&mut pair, false);
+    pair.command(0, Command::Detach { volume: VOLUME, force: false });
+    pair.run(100);
+    assert_eq!((role(&pair, 0), disk(&pair)), (Role::Secondary, DiskState::Diskless));
+    assert!(!failed(&pair), "the peer may have the same");
+    pair.link();
+    pair.until(MINUTE, failed);
+    assert!(pair.nodes[0].notes.contains(&"replaced-meanwhile"));
+    assert_eq!(role(&pair, 0), Role::Secondary);
+}
+
+/// Its users have done without its disk, which was good before that. Nobody else has what it has got alone, and a
+/// person says that this is to be dropped.
+#[test]
+pub(crate) fn nobody_goes_on_with_data_that_does_not_come_from_what_was_in_use() {
+    let mut pair = written(|_| {});
+    pair.unlink();
+    pair.run(100);
+    pair.write(3);
+    pair.run(100);
+    kill(&mut pair);
+    peer_was_primary(&mut pair, true);
+    let (now, node) = (pair.now, &mut pair.nodes[0]);
+    node.answers = Some(Vec::new());
+    node.told = true;
+    let peer = node.peer;
+    node.core.on_command(
+        now,
+        1,
+        Command::PrimaryAgain(Inherited { without_disk: vec![VOLUME], ..Inherited::default() }),
+    );
+    node.core.on_command(now, 2, Command::Attach { volume: VOLUME });
+    pair.run(100);
+    assert_eq!((role(&pair, 0), disk(&pair)), (Role::Secondary, DiskState::Outdated));
+    pair.command(0, Command::Connect { peer, discard_my_data: true, tentative: false });
+    pair.link();
+    pair.until(MINUTE, failed);
+    assert!(pair.nodes[0].notes.contains(&"replaced-meanwhile"));
+    pair.until(MINUTE, |p| p.states() == [ConnState::Connected; 2]);
+    assert_eq!((role(&pair, 0), disk(&pair)), (Role::Secondary, DiskState::UpToDate));
 }
 
 fn fenced(cfg: &mut ResourceConfig) {
@@ -243,6 +299,28 @@ fn the_administrator_lets_it_go_on() {
     handlers_end(&mut pair, 1);
     assert_eq!(role(&pair, 0), Role::Primary);
     assert_eq!(pair.nodes[0].core.snapshot().devices[0].disk, DiskState::UpToDate);
+}
+
+/// He lets it go on now, not later, when something else is the matter.
+#[test]
+pub(crate) fn what_the_administrator_has_said_counts_once() {
+    let mut pair = written(fenced);
+    restart(&mut pair, true);
+    handlers_end(&mut pair, 1);
+    pair.command(0, Command::Detach { volume: VOLUME, force: false });
+    pair.run(100);
+    pair.command(0, Command::ResumeIo { volume: VOLUME });
+    pair.run(100);
+    assert_eq!((role(&pair, 0), disk(&pair)), (Role::Secondary, DiskState::Diskless), "there is no data");
+    pair.command(0, Command::Attach { volume: VOLUME });
+    pair.run(100);
+    handlers_end(&mut pair, 1);
+    assert_eq!(role(&pair, 0), Role::Secondary, "the peer is not fenced");
+    assert!(!failed(&pair), "it waits");
+    pair.command(0, Command::ResumeIo { volume: VOLUME });
+    pair.run(100);
+    handlers_end(&mut pair, 1);
+    assert_eq!(role(&pair, 0), Role::Primary);
 }
 
 /// The front end hears of it only when it is so.

@@ -590,12 +590,14 @@ impl Together {
     }
 
     pub(crate) fn marked_between(&self, one: usize, other: usize) -> u64 {
-        let of = |n: usize, m: usize| {
-            let snapshot = self.nodes[n].core.snapshot();
-            let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[m].id).expect("a peer");
-            towards.peer_devices[0].out_of_sync.0
-        };
-        of(one, other) + of(other, one)
+        self.marks(one, other) + self.marks(other, one)
+    }
+
+    /// What the one has marked for the other one.
+    pub(crate) fn marks(&self, one: usize, other: usize) -> u64 {
+        let snapshot = self.nodes[one].core.snapshot();
+        let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[other].id).expect("a peer");
+        towards.peer_devices[0].out_of_sync.0
     }
 
     pub(crate) fn command(&mut self, node: usize, command: Command) {

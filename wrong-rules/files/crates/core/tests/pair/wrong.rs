@@ -15,6 +15,10 @@ const CHECKS: &[(Mutant, fn())] = &[
     (Mutant::AbandonedLosesPlace, overtaking::a_write_waits_for_what_an_ended_resync_still_writes),
     (Mutant::AgainAnyGeneration, again::if_the_peer_was_primary_meanwhile_it_fails),
     (Mutant::AgainAwaitsNobody, again::beside_its_peer_it_is_primary_again_in_the_same_generation),
+    (Mutant::AgainForcesBad, again::nobody_goes_on_with_a_disk_that_was_given_up_before),
+    (Mutant::AgainOnPeersNewer, again::nobody_goes_on_without_a_disk_with_what_the_peer_has_written_since),
+    (Mutant::AgainAnyPeerFollows, again::nobody_goes_on_with_data_that_does_not_come_from_what_was_in_use),
+    (Mutant::AgainResumedForEver, again::what_the_administrator_has_said_counts_once),
     (Mutant::NumbersDoNotWrap, behind_the_last_number_comes_the_first),
 ];
 
