@@ -1,6 +1,6 @@
 //! The tests of these tests: each of these wrong versions of a rule must be noticed by one of them.
 
-use crate::{again, holes, overdue, overtaking};
+use crate::{again, comparing, holes, log_room, order, overdue, overtaking};
 use std::panic::catch_unwind;
 use urbd_core::{Layer, Mutant, choose_mutant};
 
@@ -15,6 +15,16 @@ const CHECKS: &[(Mutant, fn())] = &[
     (Mutant::AbandonedLosesPlace, overtaking::a_write_waits_for_what_an_ended_resync_still_writes),
     (Mutant::AgainAnyGeneration, again::if_the_peer_was_primary_meanwhile_it_fails),
     (Mutant::AgainAwaitsNobody, again::beside_its_peer_it_is_primary_again_in_the_same_generation),
+    (Mutant::AnyAckClears, comparing::both_know_the_same_of_a_block_that_was_different_and_is_written),
+    (Mutant::ShortBlockRefused, comparing::the_last_block_is_compared_though_it_is_short),
+    (Mutant::ShortBlockUnverified, comparing::the_last_block_is_compared_though_it_is_short),
+    (Mutant::DigestBeforeWrite, comparing::a_digest_is_taken_when_the_peers_older_writes_are_down),
+    (Mutant::DigestBesideWrite, comparing::a_write_waits_for_the_digest_of_its_block),
+    (Mutant::IdleRoomTwice, log_room::what_a_request_needs_itself_is_no_room_for_it),
+    (Mutant::TransactionsDoNotWrap, log_room::after_the_last_number_comes_the_first),
+    (Mutant::EpochFlushCoversLater, order::the_flush_of_an_epoch_covers_what_was_written_before_it_began),
+    (Mutant::OverlapsReordered, order::what_overlaps_gets_to_the_disk_as_it_came),
+    (Mutant::FencedWhileConnected, overdue::a_peer_that_is_back_is_not_fenced),
     (Mutant::NumbersDoNotWrap, behind_the_last_number_comes_the_first),
 ];
 
