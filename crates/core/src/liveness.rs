@@ -165,8 +165,6 @@ impl Resource {
         let peer = self.connections[i].cfg.peer;
         self.emit(Effect::CloseLink { peer });
         self.happened(Set::Connection(i, ConnectionState::StandAlone));
-        self.connections[i].discard_my_data = false;
-        self.connections[i].tentative = false;
         self.connections[i].survivor_insists = false;
     }
 

@@ -1,7 +1,8 @@
-//! What no node may send, whatever it is for (`docs/spec/data-path-and-resync.md` 7.3, 7.14).
+//! What no node may send, whatever it is for (`docs/spec/data-path-and-resync.md` 2.5, 7.3, 7.14).
 
-use units::SectorRange;
-use wire::Packet;
+use units::{NodeId, SectorRange, VolumeNr};
+use urbd_core::Effect;
+use wire::{BlockId, Packet};
 
 /// Sectors of what no request of a resync may cross: 16 MiB.
 const EXTENT: u64 = 1 << 15;
@@ -25,4 +26,23 @@ fn asked_for(packet: &Packet) -> Option<SectorRange> {
         _ => return None,
     };
     block.range().filter(|range| !range.is_empty())
+}
+
+/// What one turn says of writes: P_RECV_ACK is no answer to what is refused at the same time.
+#[derive(Default)]
+pub(crate) struct Answers(Vec<(NodeId, VolumeNr, BlockId)>);
+
+impl Answers {
+    /// A node does this within the turn.
+    pub(crate) fn note(&mut self, effect: &Effect) -> Result<(), String> {
+        let Effect::Send { peer, volume, packet, .. } = effect else { return Ok(()) };
+        match packet {
+            Packet::RecvAck(ack) => self.0.push((*peer, *volume, ack.block_id)),
+            Packet::NegAck(ack) if self.0.contains(&(*peer, *volume, ack.block_id)) => {
+                return Err(format!("the write of {} is received and refused at once", ack.sector));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Event, Flight, Input, Work};
 use crate::net::Wish;
-use crate::packets::check_packet;
+use crate::packets::{Answers, check_packet};
 use crate::payload::{ContentId, Owner, Payload};
 use crate::plan::node_id;
 use units::{Duration, SectorRange};
@@ -142,6 +142,7 @@ impl Cluster {
 
     fn carry_out(&mut self, n: usize, core: &mut Resource) -> Round {
         let mut round = Round::Quiet;
+        let mut answers = Answers::default();
         while let Some(effect) = core.poll_effect() {
             if let Some((left, _)) = &mut self.nodes[n].dies_after {
                 if *left == 0 {
@@ -153,7 +154,8 @@ impl Cluster {
                 round = Round::Busy;
             }
             self.trace.note(self.now, || format!("n{n} -> {effect:?}"));
-            if let Err(text) = self.effect(n, core, effect) {
+            let answered = answers.note(&effect);
+            if let Err(text) = answered.and_then(|()| self.effect(n, core, effect)) {
                 self.fail(format!("node {n}: {text}"));
                 return Round::Busy;
             }

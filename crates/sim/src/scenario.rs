@@ -6,6 +6,7 @@ use crate::disk::DiskFaults;
 use crate::plan::{Plan, Setup, Step, VolumeSetup, node_id, plain_connect, volume_nr};
 use crate::ranges::sectors;
 use crate::{Options, Outcome};
+use std::ops::RangeInclusive;
 use units::Duration;
 use urbd_core::{Command, Fencing, OnIoError, OnNoData, Protocol, RequestKind};
 use wire::{ConnState, DiskState, Role, StateWord};
@@ -246,10 +247,15 @@ impl Cluster {
             [n, "obeys"] => return self.expect_result(node(n)?, true),
             [n, "obeys", "within", ways, "ways"] => return self.expect_within(node(n)?, number(ways)?),
             [n, "refuses"] => return self.expect_result(node(n)?, false),
-            [n, "waits"] => return self.expect_waiting(node(n)?, true),
+            [n, "waits"] => return self.expect_waiting(node(n)?, 1..=usize::MAX),
             ["at", "most", packets, "packets"] => return self.expect_packets(number(packets)?),
-            [n, "has", "nothing", "waiting"] => return self.expect_waiting(node(n)?, false),
-            [n, "has", "nothing", "marked"] => return self.expect_unmarked(node(n)?),
+            [n, "has", "nothing", "waiting"] => return self.expect_waiting(node(n)?, 0..=0),
+            [n, "has", some, "waiting"] => {
+                let some = usize::try_from(number(some)?).map_err(|e| e.to_string())?;
+                return self.expect_waiting(node(n)?, some..=some);
+            }
+            [n, "has", "nothing", "marked"] => return self.expect_marked(node(n)?, 0),
+            [n, "has", blocks, "marked"] => return self.expect_marked(node(n)?, number(blocks)?),
             _ => {
                 // What is said and answered from here on is about this step.
                 self.notices = Some(Vec::new());
@@ -427,17 +433,15 @@ impl Cluster {
         }
     }
 
-    fn expect_waiting(&self, n: usize, some: bool) -> Result<(), String> {
+    fn expect_waiting(&self, n: usize, some: RangeInclusive<usize>) -> Result<(), String> {
         let waiting = self.nodes[n].requests.len();
-        if (waiting > 0) == some { Ok(()) } else { Err(format!("{waiting} requests wait")) }
+        if some.contains(&waiting) { Ok(()) } else { Err(format!("{waiting} requests wait")) }
     }
 
-    /// It knows of no block that a peer lacks.
-    fn expect_unmarked(&mut self, n: usize) -> Result<(), String> {
-        match (0..self.setup.volumes.len()).map(|v| self.unequal_blocks(n, v)).sum() {
-            0 => Ok(()),
-            blocks => Err(format!("{blocks} blocks are marked")),
-        }
+    /// It knows of so many blocks that a peer lacks.
+    fn expect_marked(&mut self, n: usize, wanted: u64) -> Result<(), String> {
+        let blocks: u64 = (0..self.setup.volumes.len()).map(|v| self.unequal_blocks(n, v)).sum();
+        if blocks == wanted { Ok(()) } else { Err(format!("{blocks} blocks are marked")) }
     }
 
     fn expect_packets(&self, most: u64) -> Result<(), String> {

@@ -31,12 +31,16 @@ impl Resource {
             }
             return self.end(Some(id), Ok(()));
         }
+        self.leave_stand_alone(i, discard_my_data, tentative);
+        self.end(Some(id), Ok(()));
+    }
+
+    /// An attempt that an administrator has asked for, and what it was to be like: nothing of an earlier one's counts.
+    fn leave_stand_alone(&mut self, i: NodeId, discard_my_data: bool, tentative: bool) {
         let c = &mut self.connections[i];
-        c.discard_my_data = discard_my_data;
-        c.tentative = tentative;
+        (c.discard_my_data, c.tentative) = (discard_my_data, tentative);
         self.happened(Set::Connection(i, ConnectionState::Unconnected));
         self.start_connecting(i, Duration(0));
-        self.end(Some(id), Ok(()));
     }
 
     /// Disconnects as an administrator does, and connects again.
@@ -62,8 +66,7 @@ impl Resource {
             return Progress::Waits(Waiting::Reconnect { peer, step, sent });
         }
         if self.state.connection(i) == ConnectionState::StandAlone {
-            self.happened(Set::Connection(i, ConnectionState::Unconnected));
-            self.start_connecting(i, Duration(0));
+            self.leave_stand_alone(i, false, false);
         }
         Progress::Left
     }

@@ -2,12 +2,15 @@
 //! peer does not answer.
 
 mod again;
+mod comparing;
 #[path = "../../../units/tests/counting/allocations.rs"]
 mod counting;
 mod crash;
 mod dialect9;
 mod holes;
 mod links;
+mod log_room;
+mod order;
 mod overdue;
 mod overtaking;
 mod peers;

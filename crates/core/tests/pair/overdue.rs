@@ -2,7 +2,7 @@
 
 use crate::rig::Pair;
 use units::Duration;
-use urbd_core::{ConnectionState, Fencing, ResourceConfig};
+use urbd_core::{Command, ConnectionState, Fencing, ResourceConfig};
 use wire::{ConnState, DiskState, Packet};
 
 fn impatient(cfg: &mut ResourceConfig) {
@@ -60,6 +60,33 @@ pub(crate) fn a_handler_of_a_former_connection_does_not_fence() {
     let node = &pair.nodes[0];
     assert_ne!(node.core.snapshot().connections[0].state, ConnectionState::Connected);
     assert!(peers_disk(node) > DiskState::Outdated, "{:?}", node.notes);
+}
+
+/// It was called while the peer was on its way back, and says what it did to that one when it is here.
+#[test]
+pub(crate) fn a_peer_that_is_back_is_not_fenced() {
+    let mut pair = Pair::with(true, |cfg| {
+        cfg.fence_handler = true;
+        cfg.volumes[0].disk.as_mut().unwrap().fencing = Fencing::ResourceAndStonith;
+    });
+    pair.command(0, Command::Secondary { force: false });
+    pair.run(100);
+    pair.unlink();
+    pair.run(20);
+    pair.link();
+    pair.nodes[0].notes.clear();
+    // The handshake has begun, and nobody knows yet what the peer is.
+    pair.nodes[0].answers = Some(Vec::new());
+    pair.command(0, Command::Primary { force: false });
+    pair.run(100);
+    assert_eq!(pair.states(), [ConnState::Connected; 2], "{:?}", pair.nodes[0].notes);
+    let (now, node) = (pair.now, &mut pair.nodes[0]);
+    node.core.on_handler_exit(now, 1, 4);
+    node.told = true;
+    pair.run(100);
+    let node = &pair.nodes[0];
+    assert!(node.notes.contains(&"fencing-overtaken"), "{:?}", node.notes);
+    assert_eq!(node.core.snapshot().connections[0].peer_devices[0].peer_disk, DiskState::UpToDate);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The tests of these tests: each of these wrong versions of a rule must be noticed by one of them.
 
-use crate::{again, holes, overdue, overtaking};
+use crate::{again, comparing, holes, log_room, order, overdue, overtaking};
 use std::panic::catch_unwind;
 use urbd_core::{Layer, Mutant, choose_mutant};
 
@@ -19,6 +19,16 @@ const CHECKS: &[(Mutant, fn())] = &[
     (Mutant::AgainOnPeersNewer, again::nobody_goes_on_without_a_disk_with_what_the_peer_has_written_since),
     (Mutant::AgainAnyPeerFollows, again::nobody_goes_on_with_data_that_does_not_come_from_what_was_in_use),
     (Mutant::AgainResumedForEver, again::what_the_administrator_has_said_counts_once),
+    (Mutant::AnyAckClears, comparing::both_know_the_same_of_a_block_that_was_different_and_is_written),
+    (Mutant::ShortBlockRefused, comparing::the_last_block_is_compared_though_it_is_short),
+    (Mutant::ShortBlockUnverified, comparing::the_last_block_is_compared_though_it_is_short),
+    (Mutant::DigestBeforeWrite, comparing::a_digest_is_taken_when_the_peers_older_writes_are_down),
+    (Mutant::DigestBesideWrite, comparing::a_write_waits_for_the_digest_of_its_block),
+    (Mutant::IdleRoomTwice, log_room::what_a_request_needs_itself_is_no_room_for_it),
+    (Mutant::TransactionsDoNotWrap, log_room::after_the_last_number_comes_the_first),
+    (Mutant::EpochFlushCoversLater, order::the_flush_of_an_epoch_covers_what_was_written_before_it_began),
+    (Mutant::OverlapsReordered, order::what_overlaps_gets_to_the_disk_as_it_came),
+    (Mutant::FencedWhileConnected, overdue::a_peer_that_is_back_is_not_fenced),
     (Mutant::NumbersDoNotWrap, behind_the_last_number_comes_the_first),
 ];
 
