@@ -21,6 +21,7 @@ mod replay;
 mod sources;
 mod starts;
 mod tolerance;
+mod unsettled;
 mod whole;
 
 use node::Start;

@@ -11,6 +11,8 @@ pub enum Layer {
     Cluster,
     /// Two cores that are watched (`crates/core/tests/pair`).
     Pair,
+    /// Tests of metadata (`crates/meta/tests/meta`).
+    Metadata,
     /// Recordings of kernels that are played to a core (`crates/core/tests/replay9`).
     Recording,
     /// Nobody does as yet: a check is missing, or is too rare. These are tried by nobody but who names one in
@@ -266,34 +268,33 @@ mutants! {
     InSyncSaidOfWritten "in-sync-said-of-written" Nobody "nothing is said of what is being written (data 6.3)";
     CopiedByHearsay "copied-by-hearsay" Nobody "what is being copied is not known from hearsay (data 6.3)";
     MarksOfOthersStay "marks-of-others-stay" Nobody "before it is demoted a Primary says who has all (data 6.3)";
-    SettledWithoutOwn "settled-without-own" Nobody "a bit is cleared if both have the write (data 2.10)";
-    UnsettledNotInLog "unsettled-not-in-log" Nobody "a peer's write stays in the log until it is known who has it (data 2.10)";
-    LeftLogUnmarked "left-log-unmarked" Nobody "what leaves the log unsettled is marked (data 2.10)";
+    SettledWithoutOwn "settled-without-own" Recording "a bit is cleared if both have the write (data 2.10)";
+    UnsettledNotInLog "unsettled-not-in-log" Cluster "a peer's write stays in the log until it is known who has it (data 2.10)";
+    LeftLogUnmarked "left-log-unmarked" Cluster "what leaves the log unsettled is marked (data 2.10)";
     LostWritesUnmarked "lost-writes-unmarked" Recording "a lost Primary's unsettled writes are marked (data 2.8)";
     EqualForgetsUnlogged "equal-forgets-unlogged" Nobody "what is unsettled stays marked as copies become equal (data 2.10)";
-    NeverReconciled "never-reconciled" Nobody "what a lost Primary wrote is compared (state 7.7)";
-    ReconciledUnderPrimary "reconciled-under-primary" Nobody "nodes are compared when nobody is Primary (state 7.7)";
-    LeftNotAwaited "left-not-awaited" Nobody "who was left to compare is awaited before a promotion (state 7.7)";
-    AnyLostPrimary "any-lost-primary" Nobody "of several lost nodes none is named (state 7.7)";
-    TargetUntold "target-untold" Nobody "a target is told what it lacks of a third node's (data 2.8)";
+    NeverReconciled "never-reconciled" Recording "what a lost Primary wrote is compared (state 7.7)";
+    ReconciledUnderPrimary "reconciled-under-primary" Recording "nodes are compared when nobody is Primary (state 7.7)";
+    LeftNotAwaited "left-not-awaited" Recording "who was left to compare is awaited before a promotion (state 7.7)";
+    AnyLostPrimary "any-lost-primary" Recording "of several lost nodes none is named (state 7.7)";
+    TargetUntold "target-untold" Recording "a target is told what it lacks of a third node's (data 2.8)";
     SettledOutOfOrder "settled-out-of-order" Recording "who has which write is said in order (wire 13.2)";
-    AcksMerged "acks-merged" Nobody "a peer ack is for writes that the same nodes have (wire 13.2)";
+    AcksMerged "acks-merged" Recording "a peer ack is for writes that the same nodes have (wire 13.2)";
     PositionNotAwaited "position-not-awaited" Recording "a resync request waits for the write it names (data 7.5)";
     FlushAnsweredEarly "flush-answered-early" Recording "a flush of requests waits until all is told (data 7.10)";
-    WitnessesNotAwaited "witnesses-not-awaited" Nobody "a target waits for all good copies (data 7.10)";
-    SurvivorNotDurable "survivor-not-durable" Nobody "how much it has of a lost Primary's a node says when that is durable (state 7.7)";
+    WitnessesNotAwaited "witnesses-not-awaited" Recording "a target waits for all good copies (data 7.10)";
+    SurvivorNotDurable "survivor-not-durable" Recording "how much it has of a lost Primary's a node says when that is durable (state 7.7)";
     StrangersUnmarked "strangers-unmarked" Recording "slots of absent nodes mark what they lack (state 7.13)";
-    VacantUnmarked "vacant-unmarked" Nobody "vacant slots mark all that was ever written (state 7.13)";
-    VacantInOneGeneration "vacant-in-one-generation" Nobody "a vacant slot asks for a generation, too (state 7.2)";
-    VacantUntold "vacant-untold" Nobody "peers are told of a vacant slot (state 7.13)";
-    NodesUnnoted "nodes-unnoted" Nobody "nodes that a peer lists exist (state 7.13)";
+    VacantUnmarked "vacant-unmarked" Pair "vacant slots mark all that was ever written (state 7.13)";
+    VacantInOneGeneration "vacant-in-one-generation" Recording "a vacant slot asks for a generation, too (state 7.2)";
+    VacantUntold "vacant-untold" Recording "peers are told of a vacant slot (state 7.13)";
+    NodesUnnoted "nodes-unnoted" Recording "nodes that a peer lists exist (state 7.13)";
     WeakHearToo "weak-hear-too" Recording "who does not hear of a generation counts from the old one (disk 5.3)";
     MissedForgotten "missed-forgotten" Recording "what a source misses in others its target misses (disk 5.3)";
-    OwnPastForgotten "own-past-forgotten" Nobody "a target's own generation goes into its history (disk 5.3)";
-    ForgottenFromNow "forgotten-from-now" Nobody "a forgotten peer's slot counts from the first day (disk 2.7)";
-    SlotCountsFromNow "slot-counts-from-now" Nobody "a slot counts from the first generation missed (disk 5.3)";
+    ForgottenFromNow "forgotten-from-now" Metadata "a forgotten peer's slot counts from the first day (disk 2.7)";
+    SlotCountsFromNow "slot-counts-from-now" Metadata "a slot counts from the first generation missed (disk 5.3)";
     ExtentWithoutEnd "extent-without-end" Cluster "an extent has all its bits (disk 3.10)";
-    ComingUnwritten "coming-unwritten" Nobody "what a target is to get is marked for all on its disk (data 7.5)";
+    ComingUnwritten "coming-unwritten" Metadata "what a target is to get is marked for all on its disk (data 7.5)";
     AttachOverHole "attach-over-hole" Pair "attach does not pass over a hole in the log (disk 3.9)";
 }
 

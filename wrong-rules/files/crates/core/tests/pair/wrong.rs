@@ -1,6 +1,6 @@
 //! The tests of these tests: each of these wrong versions of a rule must be noticed by one of them.
 
-use crate::{again, holes, overdue, overtaking};
+use crate::{again, holes, overdue, overtaking, strangers};
 use std::panic::catch_unwind;
 use urbd_core::{Layer, Mutant, choose_mutant};
 
@@ -15,6 +15,7 @@ const CHECKS: &[(Mutant, fn())] = &[
     (Mutant::AbandonedLosesPlace, overtaking::a_write_waits_for_what_an_ended_resync_still_writes),
     (Mutant::AgainAnyGeneration, again::if_the_peer_was_primary_meanwhile_it_fails),
     (Mutant::AgainAwaitsNobody, again::beside_its_peer_it_is_primary_again_in_the_same_generation),
+    (Mutant::VacantUnmarked, strangers::writes_are_marked_for_everybody_but_the_peer),
     (Mutant::NumbersDoNotWrap, behind_the_last_number_comes_the_first),
 ];
 
