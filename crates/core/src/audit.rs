@@ -4,6 +4,7 @@
 use crate::Resource;
 use crate::connection::Connection;
 use crate::decide::state::Replication;
+use crate::dialect9::mesh::unsettled::InLog;
 use crate::op::Op;
 use crate::peer_write::write::PACKET_COST;
 use crate::request::under_way::Request;
@@ -28,6 +29,7 @@ impl Resource {
         }
         for d in self.devices.ids() {
             self.audit_device(d);
+            self.audit_unlogged(d);
         }
         for (key, request) in self.requests.iter() {
             if let Request::Write(write) = request {
@@ -104,6 +106,20 @@ impl Resource {
             _ => None,
         });
         assert_eq!(dev.meta_pending as usize, meta, "volume {d}: metadata operations");
+    }
+
+    /// What has left the log, and of which nobody has said who has it, is marked for all but its writer.
+    fn audit_unlogged(&self, d: VolumeNr) {
+        let Some(b) = &self.devices[d].backing else { return };
+        for (i, c) in self.connections.iter() {
+            for write in c.unsettled.iter().filter(|write| write.volume == d && write.log == InLog::Left) {
+                let blocks = b.area().touched(write.range);
+                for other in self.connections.ids().filter(|other| *other != i && self.slot(*other, d).is_some()) {
+                    let marked = self.known_different(d, other, write.range);
+                    assert_eq!(marked, blocks.end - blocks.start, "peer {other} may lack {write:?} of peer {i}");
+                }
+            }
+        }
     }
 
     fn audit_write(&self, key: u64, w: &Write) {

@@ -157,7 +157,7 @@ impl Superblock {
             let Some(node) = NodeId::new(i as u8) else { continue };
             self.set_bitmap_uuid(node, if missed { at_start } else { Generation::NONE }, dagtag);
         }
-        self.push_history(self.current, None);
+        // Kernels do not put the target's own generation into its history, unless its source knows it.
         self.current = source.current.with_primary_bit(primary);
     }
 

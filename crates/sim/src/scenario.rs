@@ -13,6 +13,8 @@ use wire::{ConnState, DiskState, Role, StateWord};
 
 /// What one step has to take effect, unless its line ends with `&`.
 const STEP: Duration = Duration::from_secs(2);
+/// Blocks of 4 KiB in an extent of the activity log.
+const BLOCKS_OF_EXTENT: u64 = 1024;
 /// What a packet is on its way, with `set in-step`.
 const WAY: Duration = Duration::from_millis(10);
 /// When the copies must be equal at the end.
@@ -142,6 +144,10 @@ fn set(setup: &mut Setup, line: &str) -> Result<(), String> {
             let peers = setup.nodes() as u32 - 1;
             setup.volumes.iter_mut().for_each(|volume| volume.slots.fill(peers));
         }
+        ["slots", n] => {
+            let slots = u32::try_from(number(n)?).map_err(|e| e.to_string())?;
+            setup.volumes.iter_mut().for_each(|volume| volume.slots.fill(slots));
+        }
         ["fencing"] => setup.fencing = Fencing::ResourceAndStonith,
         ["fence-exit", n] => {
             setup.fencing = Fencing::ResourceAndStonith;
@@ -256,6 +262,9 @@ impl Cluster {
             }
             [n, "has", "nothing", "marked"] => return self.expect_marked(node(n)?, 0),
             [n, "has", blocks, "marked"] => return self.expect_marked(node(n)?, number(blocks)?),
+            [n, "has", blocks, "marked", "of", peer] => {
+                return self.expect_marked_of(node(n)?, node(peer)?, number(blocks)?);
+            }
             _ => {
                 // What is said and answered from here on is about this step.
                 self.notices = Some(Vec::new());
@@ -316,6 +325,11 @@ impl Cluster {
                 self.step(Step::StallLink(node(n)?, node(peer)?, stream_number(stream)?));
             }
             ["release", n, stream] => self.let_flow(node(n)?, stream_number(stream)?),
+            ["spread", n, from, count] => {
+                let (node, from) = (node(n)?, number(from)?);
+                let write = RequestKind::Write { fua: false };
+                (from..from + number(count)?).for_each(|e| self.request(node, write, e * BLOCKS_OF_EXTENT, 1));
+            }
             ["busy", n, count] => self.keep_busy(node(n)?, number(count)?, 8),
             ["busy", n, count, blocks] => self.keep_busy(node(n)?, number(count)?, number(blocks)?),
             ["disk", n, fault] => self.spoil(node(n)?, fault)?,
@@ -442,6 +456,17 @@ impl Cluster {
     fn expect_marked(&mut self, n: usize, wanted: u64) -> Result<(), String> {
         let blocks: u64 = (0..self.setup.volumes.len()).map(|v| self.unequal_blocks(n, v)).sum();
         if blocks == wanted { Ok(()) } else { Err(format!("{blocks} blocks are marked")) }
+    }
+
+    /// So many blocks it knows to be missing on this peer.
+    fn expect_marked_of(&self, n: usize, peer: usize, blocks: u64) -> Result<(), String> {
+        let v = self.steps_about;
+        let whole = sectors(0, self.nodes[n].volumes[v].size);
+        let core = self.nodes[n].core.as_ref().ok_or("it is down")?;
+        match core.known_different(volume_nr(v), node_id(peer), whole) {
+            marked if marked == blocks => Ok(()),
+            marked => Err(format!("{marked} blocks are marked")),
+        }
     }
 
     fn expect_packets(&self, most: u64) -> Result<(), String> {

@@ -45,7 +45,7 @@ fn let_go(pair: &mut Pair) {
 }
 
 #[test]
-fn writes_are_marked_for_everybody_but_the_peer() {
+pub(crate) fn writes_are_marked_for_everybody_but_the_peer() {
     let mut pair = pair();
     let mut blocks = (0..40).map(|n| n * 1024 + 3).collect::<Vec<u64>>().into_iter();
     pair.writes(40, 4, || blocks.next().expect("40 writes"));

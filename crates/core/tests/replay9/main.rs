@@ -23,6 +23,7 @@ mod replay;
 mod sources;
 mod starts;
 mod tolerance;
+mod unsettled;
 mod whole;
 
 use node::Start;

@@ -6,25 +6,25 @@ use units::{ByteLen, Generation, Instant, NodeId, NodeMask, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
 use wire::{ConnState, DiskState, Packet, PeersInSync, Role, Socket, UuidFlags, Uuids110};
 
-fn fresh(node: NodeId) -> Vec<(VolumeNr, Start)> {
+pub(crate) fn fresh(node: NodeId) -> Vec<(VolumeNr, Start)> {
     let mut starts = disk(&[], node, true, Sector(8192));
     starts[0].1.slots = 2;
     starts
 }
 
 /// All have the same, node 0 is Primary.
-fn three() -> Together {
+pub(crate) fn three() -> Together {
     three_that_speak(124)
 }
 
-fn three_that_speak(version: u32) -> Together {
+pub(crate) fn three_that_speak(version: u32) -> Together {
     let mut nodes = Together::of(3, Instant(1_000_000_000), fresh, &|c| c.max_version = version);
     nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
     nodes.command(0, Command::Primary { force: false });
     nodes
 }
 
-fn write(nodes: &mut Together, at: u64) {
+pub(crate) fn write(nodes: &mut Together, at: u64) {
     nodes.act(0, |node, now| node.write(now, VOLUME, RequestKind::Write { fua: false }, Sector(at), 4096));
 }
 
@@ -330,7 +330,7 @@ fn node_2_is_away() -> Together {
 }
 
 /// Node 2 was away while node 0 wrote, and is brought up to date by that; node 1 is its source, too, and waits.
-fn two_sources() -> Together {
+pub(crate) fn two_sources() -> Together {
     let mut nodes = node_2_is_away();
     nodes.pass(500);
     nodes.command(2, Command::PauseSync { volume: VOLUME });
@@ -394,5 +394,22 @@ fn who_reaches_a_secondary_only_is_no_good_copy_by_that() {
         assert_eq!(nodes.said(2, "resync-unstable"), lost, "{}", nodes.notes(2));
         assert!(nodes.is_connected(1, 2) && !nodes.said(2, "lags-behind"), "{}", nodes.notes(2));
         assert_eq!(nodes.marked_between(1, 2), 0);
+    }
+}
+
+/// Nobody is missing, and these are not the first writes of all; but whoever gets a vacant slot lacks them.
+#[test]
+fn beside_a_vacant_slot_the_first_write_begins_a_generation() {
+    for slots in [1, 2] {
+        let start = |node| {
+            let mut starts = disk(&[], node, false, Sector(8192));
+            starts[0].1.slots = slots;
+            starts[0].1.uuids.history = vec![Generation(0x7770)];
+            starts
+        };
+        let mut nodes = Together::of(2, Instant(1_000_000_000), start, &|_| {});
+        nodes.command(0, Command::Primary { force: false });
+        write(&mut nodes, 0);
+        assert_eq!([0, 1].map(|n| nodes.said(n, "new-generation")), [slots > 1; 2], "{}", nodes.notes(0));
     }
 }

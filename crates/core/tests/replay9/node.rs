@@ -461,6 +461,10 @@ pub(crate) struct Together {
     now: Instant,
     /// What the one says to the other one is lost.
     lost: Vec<[usize; 2]>,
+    /// So is this, on its way from the one to the other one.
+    pub(crate) swallowed: fn([usize; 2], &Packet) -> bool,
+    /// What was said since somebody has begun to listen.
+    pub(crate) overheard: Option<Vec<Packet>>,
 }
 
 impl Together {
@@ -483,7 +487,7 @@ impl Together {
         let ids: Vec<_> = (0..count).filter_map(NodeId::new).collect();
         let others = |n: NodeId| ids.iter().copied().filter(|other| *other != n).collect::<Vec<_>>();
         let nodes = ids.iter().map(|n| Node::among(&others(*n), *n, &start(*n), now, change)).collect();
-        let mut out = Together { nodes, now, lost: Vec::new() };
+        let mut out = Together { nodes, now, lost: Vec::new(), swallowed: |_, _| false, overheard: None };
         for (low, high) in ids.iter().flat_map(|low| ids.iter().map(move |high| (*low, *high))) {
             if low < high {
                 out.join(low.index(), high.index());
@@ -619,13 +623,22 @@ impl Together {
             self.nodes.iter_mut().for_each(|node| node.pass(self.now));
             for (from, said) in said {
                 for Sent { peer, stream, volume, packet } in said {
-                    if self.lost.contains(&[from.index(), peer.index()]) {
+                    self.overheard.iter_mut().for_each(|all| all.push(packet.clone()));
+                    let way = [from.index(), peer.index()];
+                    if self.lost.contains(&way) || (self.swallowed)(way, &packet) {
                         continue;
                     }
                     self.nodes[peer.index()].hear_from(from, self.now, stream, volume, packet);
                 }
             }
         }
+    }
+
+    /// Blocks that the one has marked for the other one.
+    pub(crate) fn marked_by(&self, node: usize, peer: usize) -> u64 {
+        let snapshot = self.nodes[node].core.snapshot();
+        let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[peer].id).expect("a peer");
+        towards.peer_devices[0].out_of_sync.0 / 4096
     }
 
     /// One of them goes on alone.

@@ -1,7 +1,7 @@
 //! Every golden image and text of `vectors/metadata`, byte for byte.
 
 use crate::golden::{Image, image, images, text, unpack};
-use units::{BitSet, ByteLen, Generation, NodeId, NodeMask};
+use units::{BitSet, ByteLen, Generation, NodeId, NodeMask, Sector};
 use urbd_meta::activity_log::block;
 use urbd_meta::create::{CreateOptions, InitialBitmap};
 use urbd_meta::dump::{self, Dialect, Header};
@@ -379,7 +379,7 @@ fn bitmaps_load_and_store() {
 
 /// The rotation rules reproduce what a Primary of the 9.3.3 kernel wrote (`docs/spec/on-disk-format.md` 5.3).
 #[test]
-fn v09_rotation_follows_the_kernel() {
+pub(crate) fn v09_rotation_follows_the_kernel() {
     let trace = trace("90-kernel-9.3.3-trace-superblocks");
     let at = |step: &str| Superblock::parse(&trace[step]).unwrap();
     let node = |n| NodeId::new(n).unwrap();
@@ -423,7 +423,7 @@ fn v09_rotation_follows_the_kernel() {
 
 /// The Secondary and the target of a resync in the same trace.
 #[test]
-fn v09_rotation_on_the_other_nodes() {
+pub(crate) fn v09_rotation_on_the_other_nodes() {
     let trace = trace("90-kernel-9.3.3-trace-superblocks");
     let at = |step: &str| Superblock::parse(&trace[step]).unwrap();
     let node = |n| NodeId::new(n).unwrap();
@@ -444,6 +444,22 @@ fn v09_rotation_on_the_other_nodes() {
     assert_eq!((c.current.base(), c.history), (golden.current.base(), golden.history));
     assert_eq!(c.peers[0].bitmap_uuid, golden.peers[0].bitmap_uuid);
     assert_eq!(c.peers[1].bitmap_uuid, golden.peers[1].bitmap_uuid);
+}
+
+/// What a target is still to get is marked on its disk for all, and in memory for its source alone.
+#[test]
+pub(crate) fn what_is_to_come_is_stored_for_all() {
+    let geometry = Geometry::new(3, 4096, AlShape::DEFAULT).unwrap();
+    let area = BitmapArea::new(geometry, Sector(8192));
+    let mut sets = vec![BitSet::new(area.bits()); 3];
+    sets[0].set_range(3, 4);
+    sets[1].set_range(70, 72);
+    let mut out = [0xAA; BLOCK_LEN];
+    area.store_with(0, &sets, Some(1), &mut out);
+    let mut stored = vec![BitSet::new(area.bits()); 3];
+    area.load(0, &out, &mut stored);
+    assert_eq!(stored.iter().map(BitSet::count).collect::<Vec<_>>(), [3, 2, 2]);
+    assert!(stored[2].contains(70) && stored[0].contains(3));
 }
 
 /// While positions change, a crash means a full sync.

@@ -1,6 +1,6 @@
 //! The tests of these tests: each of these wrong versions of a rule must be noticed by one of them.
 
-use crate::{again, comparing, holes, log_room, order, overdue, overtaking};
+use crate::{again, comparing, holes, log_room, order, overdue, overtaking, strangers};
 use std::panic::catch_unwind;
 use urbd_core::{Layer, Mutant, choose_mutant};
 
@@ -29,6 +29,7 @@ const CHECKS: &[(Mutant, fn())] = &[
     (Mutant::EpochFlushCoversLater, order::the_flush_of_an_epoch_covers_what_was_written_before_it_began),
     (Mutant::OverlapsReordered, order::what_overlaps_gets_to_the_disk_as_it_came),
     (Mutant::FencedWhileConnected, overdue::a_peer_that_is_back_is_not_fenced),
+    (Mutant::VacantUnmarked, strangers::writes_are_marked_for_everybody_but_the_peer),
     (Mutant::NumbersDoNotWrap, behind_the_last_number_comes_the_first),
 ];
 
