@@ -67,6 +67,8 @@ impl Resource {
         let mut nodes = NodeMask::default();
         for i in self.connections.ids().filter(|i| self.speaks9(*i) && self.state.is_connected(*i)) {
             let replication = self.state.replication(i, d);
+            // What has got lost with a peer's disk nobody has marked here, if it is marked on that disk.
+            let has_disk = self.state.peer_disk(i, d) >= DiskState::Inconsistent;
             let counts = replication == Replication::Established || replication.is_source() || replication.is_target();
             // Of what it has got since from others it has marks, and this node none.
             let marked = self.connections[i].peer_devices[d].marked_by_peer.is_some();
@@ -78,7 +80,7 @@ impl Resource {
             // Nor is it known of a survivor of a Primary before the two have compared what they have of that one's.
             let doubted = other || self.awaits_survivor(i);
             let apart = (marked || doubted && self.in_mesh9()) && replication == Replication::Established;
-            if counts && !apart && self.is_clean(i, d, range) {
+            if has_disk && counts && !apart && self.is_clean(i, d, range) {
                 nodes.insert(i);
             }
         }
