@@ -1,7 +1,7 @@
 //! What no node may send, whatever it is for (`docs/spec/data-path-and-resync.md` 2.5, 7.3, 7.14).
 
 use units::{NodeId, SectorRange, VolumeNr};
-use urbd_core::Effect;
+use urbd_core::{Effect, Event, Notice};
 use wire::{BlockId, Packet};
 
 /// Sectors of what no request of a resync may cross: 16 MiB.
@@ -28,14 +28,22 @@ fn asked_for(packet: &Packet) -> Option<SectorRange> {
     block.range().filter(|range| !range.is_empty())
 }
 
-/// What one turn says of writes: P_RECV_ACK is no answer to what is refused at the same time.
+/// What one turn says of writes: P_RECV_ACK is no answer to what is refused at the same time. A turn has heard of
+/// several things, though: what was received may have lost its disk, by a command behind it.
 #[derive(Default)]
 pub(crate) struct Answers(Vec<(NodeId, VolumeNr, BlockId)>);
 
 impl Answers {
     /// A node does this within the turn.
     pub(crate) fn note(&mut self, effect: &Effect) -> Result<(), String> {
-        let Effect::Send { peer, volume, packet, .. } = effect else { return Ok(()) };
+        let (peer, volume, packet) = match effect {
+            Effect::Send { peer, volume, packet, .. } => (peer, volume, packet),
+            Effect::Log(Notice { volume: Some(lost), event: Event::State { old, new }, .. }) if new.disk < old.disk => {
+                self.0.retain(|(_, volume, _)| volume != lost);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
         match packet {
             Packet::RecvAck(ack) => self.0.push((*peer, *volume, ack.block_id)),
             Packet::NegAck(ack) if self.0.contains(&(*peer, *volume, ack.block_id)) => {
