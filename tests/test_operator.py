@@ -522,6 +522,7 @@ def test_demotion_after_use_leaves_no_errors_in_the_logs(synced):
     a, _ = synced.nodes
 
     def kernel_errors(device):
+        """Older ones leave the kernel's log at any time."""
         name = os.path.basename(device)
         return re.findall(rf"\[.*I/O error, dev {name},.*", subprocess.run(["dmesg"], capture_output=True, text=True).stdout)
 
@@ -536,7 +537,7 @@ def test_demotion_after_use_leaves_no_errors_in_the_logs(synced):
         subprocess.run(["mkfs.ext4", "-q", "-F", device], check=True)
         use(device, *options)
         a.urbd("secondary", "r0")
-        assert "the block device of volume" not in a.log() and kernel_errors(device) == before, options
+        assert "the block device of volume" not in a.log() and not set(kernel_errors(device)) - set(before), options
         a.urbd("primary", "r0")
         device = a.side_door()
         before = kernel_errors(device)
