@@ -276,7 +276,7 @@ mutants! {
     LeftNotAwaited "left-not-awaited" Recording "who was left to compare is awaited before a promotion (state 7.7)";
     AnyLostPrimary "any-lost-primary" Recording "of several lost nodes none is named (state 7.7)";
     TargetUntold "target-untold" Recording "a target is told what it lacks of a third node's (data 2.8)";
-    SettledOutOfOrder "settled-out-of-order" Recording "who has which write is said in order (wire 13.2)";
+    SettledOutOfOrder "settled-out-of-order" Cluster "who has which write is said in order (wire 13.2)";
     AcksMerged "acks-merged" Recording "a peer ack is for writes that the same nodes have (wire 13.2)";
     PositionNotAwaited "position-not-awaited" Recording "a resync request waits for the write it names (data 7.5)";
     FlushAnsweredEarly "flush-answered-early" Recording "a flush of requests waits until all is told (data 7.10)";
