@@ -1,10 +1,11 @@
 //! What a node says of two others (P_PEERS_IN_SYNC), and what is not to be concluded from it: the streams of different
 //! nodes do not wait for each other, so what is heard may have been true when it was said, and is not any more.
 
-use crate::node::{Start, Together};
-use crate::{VOLUME, disk};
-use units::{ByteLen, Instant, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
-use urbd_core::{Command, OnIoError, RequestKind};
+use crate::node::Together;
+use crate::unsettled::three_that_pass_on;
+use crate::{VOLUME, mesh};
+use units::{ByteLen, Instant, NodeId, NodeMask, Sector, SectorRange};
+use urbd_core::Command;
 use wire::{ConnState, DiskState, Packet, PeersInSync, Socket};
 
 /// Where a disk fails, of which no other node hears anything else.
@@ -25,14 +26,7 @@ fn block(at: Sector) -> SectorRange {
 
 /// Three nodes have the same, node 0 is Primary. A write that a disk refuses is left out there.
 fn three() -> Together {
-    let start = |own: NodeId| -> Vec<(VolumeNr, Start)> {
-        let mut starts = disk(&[], own, true, Sector(8192));
-        (starts[0].1.slots, starts[0].1.on_io_error) = (2, OnIoError::PassOn);
-        starts
-    };
-    let mut nodes = Together::of(3, Instant(1_000_000_000), start, &|_| {});
-    nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
-    nodes.command(0, Command::Primary { force: false });
+    let mut nodes = three_that_pass_on();
     nodes.forgive();
     // Of this generation all have a write.
     write(&mut nodes, Sector(0));
@@ -41,7 +35,7 @@ fn three() -> Together {
 }
 
 fn write(nodes: &mut Together, at: Sector) {
-    nodes.act(0, |node, now| node.write(now, VOLUME, RequestKind::Write { fua: false }, at, 4096));
+    mesh::write(nodes, at.0);
 }
 
 /// The disk of a node refuses what is written there.

@@ -597,7 +597,7 @@ impl Together {
         self.marks(one, other) + self.marks(other, one)
     }
 
-    /// What the one has marked for the other one.
+    /// What the one has marked for the other one, in bytes.
     pub(crate) fn marks(&self, one: usize, other: usize) -> u64 {
         let snapshot = self.nodes[one].core.snapshot();
         let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[other].id).expect("a peer");
@@ -636,9 +636,7 @@ impl Together {
 
     /// Blocks that the one has marked for the other one.
     pub(crate) fn marked_by(&self, node: usize, peer: usize) -> u64 {
-        let snapshot = self.nodes[node].core.snapshot();
-        let towards = snapshot.connections.iter().find(|c| c.peer == self.nodes[peer].id).expect("a peer");
-        towards.peer_devices[0].out_of_sync.0 / 4096
+        self.marks(node, peer) / 4096
     }
 
     /// One of them goes on alone.

@@ -1,33 +1,23 @@
 //! Changes in two phases among three nodes: what no recording shows, as all of them answer in time there.
 
-use crate::node::{Node, Start, Together};
-use crate::{VOLUME, disk};
-use units::{Instant, NodeId, Sector, VolumeNr};
-use urbd_core::{Command, RequestKind};
+use crate::VOLUME;
+use crate::mesh::{self, write};
+use crate::node::{Node, Together};
+use units::{Instant, NodeId, VolumeNr};
+use urbd_core::Command;
 use wire::{ConnState, DiskState, Packet, Role, Socket, Transaction, Vote, WireMask};
 
 fn node(n: u8) -> NodeId {
     NodeId::new(n).expect("a node id")
 }
 
-/// All have the same, node 0 is Primary.
+/// All have the same, node 0 is Primary, and has written.
 fn three() -> Together {
-    let start = |own: NodeId| -> Vec<(VolumeNr, Start)> {
-        let mut starts = disk(&[], own, true, Sector(8192));
-        starts[0].1.slots = 2;
-        starts
-    };
-    let mut nodes = Together::of(3, Instant(1_000_000_000), start, &|_| {});
-    nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
-    nodes.command(0, Command::Primary { force: false });
+    let mut nodes = mesh::three();
     write(&mut nodes, 0);
     nodes.pass(500);
     nodes.forgive();
     nodes
-}
-
-fn write(nodes: &mut Together, at: u64) {
-    nodes.act(0, |node, now| node.write(now, VOLUME, RequestKind::Write { fua: false }, Sector(at), 4096));
 }
 
 /// Node 2 is Primary where it reaches nobody, and has the same data. It comes back to node 1, which sees one Primary.

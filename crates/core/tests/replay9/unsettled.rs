@@ -14,7 +14,7 @@ fn id(n: u8) -> NodeId {
 }
 
 /// All have the same, node 0 is Primary, and nobody lets go of a disk that fails.
-fn three_that_pass_on() -> Together {
+pub(crate) fn three_that_pass_on() -> Together {
     let start = |node| {
         let mut starts = fresh(node);
         starts[0].1.on_io_error = OnIoError::PassOn;

@@ -2,6 +2,8 @@
 //!
 //! This file is not in the product: it is put into a copy, whose rules ask it (`wrong-rules/README.md`).
 
+use std::panic::catch_unwind;
+
 /// Who must object to a mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
@@ -55,6 +57,21 @@ macro_rules! mutants {
                 let named = std::env::var("WRONG_RULES").ok();
                 let tried = move |m: &Mutant| named.as_ref().is_none_or(|names| names.split(',').any(|name| name == m.name()));
                 Mutant::ALL.iter().copied().filter(tried)
+            }
+
+            /// The rules of a layer that can be broken unnoticed by their checks, each of which passes otherwise.
+            pub fn unnoticed(layer: Layer, checks: &[(Mutant, fn())]) -> Vec<&'static str> {
+                let mut survivors = Vec::new();
+                for mutant in Mutant::tried().filter(|m| m.layer() == layer) {
+                    let check = checks.iter().find(|(of, _)| *of == mutant).expect("it has a check").1;
+                    assert!(catch_unwind(check).is_ok(), "{}: fails without it", mutant.name());
+                    choose_mutant(Some(mutant));
+                    let found = catch_unwind(check).is_err();
+                    choose_mutant(None);
+                    println!("{:32} {}", mutant.name(), if found { "noticed" } else { "NOT NOTICED" });
+                    survivors.extend((!found).then(|| mutant.rule()));
+                }
+                survivors
             }
         }
     };

@@ -1,8 +1,7 @@
 //! The tests of these tests: each of these wrong versions of a rule must be noticed by one of them.
 
 use crate::vectors;
-use std::panic::catch_unwind;
-use units::mutant::{Layer, Mutant, choose_mutant};
+use units::mutant::{Layer, Mutant};
 
 const CHECKS: &[(Mutant, fn())] = &[
     (Mutant::ForgottenFromNow, vectors::v09_rotation_follows_the_kernel),
@@ -12,15 +11,6 @@ const CHECKS: &[(Mutant, fn())] = &[
 
 #[test]
 fn every_wrong_rule_of_metadata_is_noticed() {
-    let mut survivors = Vec::new();
-    for mutant in Mutant::tried().filter(|m| m.layer() == Layer::Metadata) {
-        let check = CHECKS.iter().find(|(of, _)| *of == mutant).expect("it has a check").1;
-        assert!(catch_unwind(check).is_ok(), "{}: fails without it", mutant.name());
-        choose_mutant(Some(mutant));
-        let found = catch_unwind(check).is_err();
-        choose_mutant(None);
-        println!("{:32} {}", mutant.name(), if found { "noticed" } else { "NOT NOTICED" });
-        survivors.extend((!found).then(|| mutant.rule()));
-    }
+    let survivors = Mutant::unnoticed(Layer::Metadata, CHECKS);
     assert!(survivors.is_empty(), "no test notices that these rules are broken: {survivors:#?}");
 }
