@@ -398,7 +398,7 @@ impl Links {
 
     /// A listener accepted, or failed.
     pub(crate) fn on_accept(&mut self, ring: &mut Ring<Token>, name: SocketId, done: Done<Token>, now: Instant) {
-        let Some((local, fd)) = self.listeners.accepted(name, done) else { return };
+        let Some((local, fd)) = self.listeners.accepted(ring, name, done) else { return };
         let Some(from) = peer_address(&fd) else { return };
         let ip = from.ip().to_canonical();
         let mut peers: Vec<&mut Link> = self.links.iter_mut().filter(|link| link.may_be_at(local, ip)).collect();

@@ -61,8 +61,17 @@ impl Listeners {
     }
 
     /// What a listener has let in, and on which address. `None`: nothing, perhaps because it has ended.
-    pub(super) fn accepted(&mut self, name: SocketId, mut done: Done<Token>) -> Option<(SocketAddr, Fd)> {
-        let at = self.all.iter().position(|listener| listener.name == name)?;
+    pub(super) fn accepted(
+        &mut self,
+        ring: &mut Ring<Token>,
+        name: SocketId,
+        mut done: Done<Token>,
+    ) -> Option<(SocketAddr, Fd)> {
+        let Some(at) = self.all.iter().position(|listener| listener.name == name) else {
+            // The kernel may have had this to report when the operation was to be cancelled.
+            ring.cancel(done.id);
+            return None;
+        };
         match done.accepted() {
             Ok(fd) => Some((self.all[at].local, Rc::new(fd))),
             Err(_) => {

@@ -3,7 +3,8 @@ mod shared;
 use super::*;
 use crate::buffers::ClassPlan;
 use crate::stream::STAGING;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use wire::{BlockId, ConnectionFeatures, DpFlags, Version};
 
 /// One node: its links, its own ring, and what happened.
@@ -197,6 +198,32 @@ fn garbage_instead_of_features_is_a_violation() {
     assert!(b.seen.iter().any(|e| matches!(e, LinkEvent::Down { why: LinkDown::Violation, .. })));
 }
 
+/// A kernel takes a connection that is still open for one that this node uses: it would drop what this node has chosen.
+#[test]
+fn what_comes_in_beside_the_last_first_packet_is_closed() {
+    // Nobody is at the peer's port. This node has the greater one, and is done as soon as it has both.
+    let here = free_address();
+    let mut a = Node::new(here, std::net::SocketAddr::from(([127, 0, 0, 1], 1)), 1);
+    a.links.connect(node_id(1), Instant(0), true);
+    a.turn();
+    let open = |declared: &[u8]| {
+        let mut stream = TcpStream::connect(here).unwrap();
+        stream.write_all(declared).unwrap();
+        stream
+    };
+    let declaration = |low| [0x83, 0x74, 0x02, 0x67, 0xff, low, 0, 0];
+    let _data = open(&declaration(0xf2));
+    let mut meta = open(&[]);
+    (0..4).for_each(|_| a.turn());
+    meta.write_all(&declaration(0xf1)).unwrap();
+    let mut late = open(&declaration(0xf1));
+    (0..4).for_each(|_| a.turn());
+    assert!(a.is_up());
+    late.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    let end = late.read(&mut [0]);
+    assert!(end.as_ref().is_ok_and(|n| *n == 0) || end.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
+}
+
 /// One address for all peers, as in a mesh. The first peer is dead, and the second one only waits to be let in.
 #[test]
 fn peers_that_share_an_address_come_in_by_one_listener() {
@@ -222,9 +249,9 @@ fn peers_that_share_an_address_come_in_by_one_listener() {
     assert!(matches!(a.seen[..], [.., LinkEvent::Up { peer, .. }] if peer == node_id(2)), "{:?}", a.seen);
     assert!(c.is_up());
     // The first one is still awaited.
-    assert!(std::net::TcpStream::connect(here).is_ok());
+    assert!(TcpStream::connect(here).is_ok());
     a.links.close(&mut a.ring, node_id(1), sys::now());
     a.turn();
     a.turn();
-    assert!(std::net::TcpStream::connect(here).is_err(), "nobody is awaited");
+    assert!(TcpStream::connect(here).is_err(), "nobody is awaited");
 }

@@ -22,6 +22,7 @@ pub use slot::FuseSlot;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use units::Instant;
 
 /// System calls that a thread's rings have made.
@@ -227,7 +228,7 @@ impl<T: Copy> Ring<T> {
         {
             moved += op.moved_bytes();
             let result = poll::perform_file(&mut op).expect("only file operations run inline");
-            done.push(Done { id: OpId::INLINE, token, result, op: Some(op) });
+            done.push(Done { id: OpId::INLINE, token, result, socket: None, op: Some(op) });
         }
     }
 
@@ -272,7 +273,18 @@ impl<T: Copy> Ring<T> {
     }
 
     fn hand_out(&mut self, done: &mut Vec<Done<T>>) {
-        for f in self.finished.drain(..) {
+        for mut f in self.finished.drain(..) {
+            // io_uring ends an accept that brings more than it has room to report: it goes on as the same operation.
+            if !f.more
+                && f.result >= 0
+                && let Some(op @ Op::Accept { .. }) = self.slab.operation(f.id)
+            {
+                f.more = true;
+                match &mut self.backend {
+                    Backend::Uring(uring) => uring.push(f.id, op, false),
+                    Backend::Poll(poller) => poller.push(f.id, op),
+                }
+            }
             done.extend(self.slab.complete(f));
         }
     }
@@ -309,14 +321,18 @@ impl<T: Copy> Slab<T> {
 
     fn complete(&mut self, f: Finished) -> Option<Done<T>> {
         let entry = self.entries.get_mut(f.id.slot as usize).filter(|e| e.generation == f.id.generation)?;
+        let accepts = matches!(entry.held.as_ref()?.0, Op::Accept { .. }) && f.result >= 0;
+        // SAFETY: the kernel made this descriptor for us with this completion, and nobody else learns its number.
+        let socket = accepts.then(|| unsafe { OwnedFd::from_raw_fd(f.result) });
+        let result = if accepts { 0 } else { f.result };
         if f.more {
             let token = entry.held.as_ref()?.1;
-            return Some(Done { id: f.id, token, result: f.result, op: None });
+            return Some(Done { id: f.id, token, result, socket, op: None });
         }
         let (op, token) = entry.held.take()?;
         entry.generation = entry.generation.wrapping_add(1);
         self.free.push(f.id.slot);
-        Some(Done { id: f.id, token, result: f.result, op: Some(op) })
+        Some(Done { id: f.id, token, result, socket, op: Some(op) })
     }
 }
 

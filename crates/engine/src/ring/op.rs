@@ -4,7 +4,7 @@ use super::{FuseSlot, Message};
 use crate::buffers::Span;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 /// A file that operations share; it closes when its last user is gone.
@@ -80,6 +80,8 @@ pub struct Done<T> {
     /// What the owner said it was for.
     pub token: T,
     pub(super) result: i32,
+    /// What an [`Op::Accept`] brought: closed with the completion if nobody takes it.
+    pub(super) socket: Option<OwnedFd>,
     /// The operation with its file and buffers; `None` if it stays armed and will complete again.
     pub op: Option<Op>,
 }
@@ -100,15 +102,13 @@ impl<T> Done<T> {
         u32::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(-self.result))
     }
 
-    /// The socket that an [`Op::Accept`] brought. Call it once per completion.
+    /// The socket that an [`Op::Accept`] brought. It can be taken once.
     ///
     /// # Errors
     /// What the kernel reported.
     pub fn accepted(&mut self) -> io::Result<OwnedFd> {
-        let fd = self.result()? as i32;
-        self.result = -libc::EBADF;
-        // SAFETY: the kernel made this descriptor for us with this completion, and `result` forgets it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        self.result()?;
+        self.socket.take().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
     /// Was it cancelled?

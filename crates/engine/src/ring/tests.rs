@@ -129,6 +129,40 @@ fn tcp_streams_connect_send_and_receive() {
 }
 
 #[test]
+fn a_connection_that_nobody_takes_is_closed() {
+    for interface in interfaces() {
+        let mut ring = Ring::with_interface(8, interface).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        ring.push(Op::Accept { fd: fd(listener) }, ());
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+        drop(complete(&mut ring, 1));
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn more_connections_come_at_once_than_the_kernel_has_room_to_report() {
+    for interface in interfaces() {
+        let mut ring = Ring::with_interface(1, interface).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        ring.push(Op::Accept { fd: fd(listener) }, ());
+        for n in [100, 1] {
+            let _clients: Vec<_> = (0..n).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let (mut accepted, limit) = (0, sys::now() + Duration::from_secs(10));
+            while accepted < n && sys::now() < limit {
+                let mut done = Vec::new();
+                ring.turn(Some(limit), &mut done).unwrap();
+                accepted += done.iter_mut().filter_map(|d| d.accepted().ok()).count();
+            }
+            assert_eq!(accepted, n);
+        }
+    }
+}
+
+#[test]
 fn a_partly_sent_message_goes_on_where_it_stopped() {
     for interface in interfaces() {
         let (pool, mut ring) = (pool(), Ring::with_interface(8, interface).unwrap());
