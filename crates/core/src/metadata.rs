@@ -54,7 +54,7 @@ impl Backing {
     /// Is every block that the range touches equal on the slot's peer?
     pub(crate) fn in_sync(&self, slot: usize, range: SectorRange) -> bool {
         let bits = self.area().touched(range);
-        self.bitmaps[slot].next_set(bits.start).is_none_or(|b| b >= bits.end)
+        self.bitmaps[slot].next_set(bits).is_none()
     }
 
     /// Sets or clears a whole slot.

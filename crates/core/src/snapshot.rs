@@ -50,8 +50,8 @@ impl Resource {
         let (Some(b), Some(slot)) = (&self.devices[d].backing, self.slot(i, d)) else { return 0 };
         let bits = b.area().touched(range);
         let (mut from, mut count) = (bits.start, 0);
-        while let Some(start) = b.bitmaps[slot].next_set(from).filter(|s| *s < bits.end) {
-            from = b.bitmaps[slot].next_clear(start).unwrap_or(bits.end).min(bits.end);
+        while let Some(start) = b.bitmaps[slot].next_set(from..bits.end) {
+            from = b.bitmaps[slot].next_clear(start..bits.end).unwrap_or(bits.end);
             count += from - start;
         }
         count

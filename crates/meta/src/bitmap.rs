@@ -272,7 +272,7 @@ impl DirtyPages {
     /// Some page that [`take_any`](Self::take_any) would take has bits that were cleared.
     #[must_use]
     pub fn next_cleared(&self) -> Option<u64> {
-        self.cleared.next_set(0)
+        self.cleared.next_set(0..self.cleared.len())
     }
 
     /// Every page must be written.
@@ -283,14 +283,14 @@ impl DirtyPages {
     /// Takes the next page at or after `from`, below `to`, that must be written because bits were set on it. The page
     /// is clean from now on: the caller emits it now, and notes it again if writing it fails.
     pub fn take_set(&mut self, from: u64, to: u64) -> Option<u64> {
-        let page = self.set.next_set(from).filter(|&p| p < to)?;
+        let page = self.set.next_set(from..to)?;
         self.clean(page);
         Some(page)
     }
 
     /// As [`take_set`](Self::take_set), for pages changed in any way, in the whole bitmap.
     pub fn take_any(&mut self, from: u64) -> Option<u64> {
-        let page = match (self.set.next_set(from), self.cleared.next_set(from)) {
+        let page = match (self.set.next_set(from..u64::MAX), self.cleared.next_set(from..u64::MAX)) {
             (Some(a), Some(b)) => a.min(b),
             (a, b) => a.or(b)?,
         };

@@ -1,4 +1,8 @@
 //! A fixed-size set of bit numbers with a running count and fast scanning.
+//!
+//! A bitmap of 16 TiB has 64 million words: who looks for a bit says how far.
+
+use std::ops::Range;
 
 /// A set of numbers `0..len`, one bit each. The number of set bits is kept, so `count` is free.
 #[derive(Clone, PartialEq, Eq)]
@@ -6,6 +10,16 @@ pub struct BitSet {
     words: Vec<u64>,
     len: u64,
     count: u64,
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static WORDS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+fn count_words(_looked_at: u64) {
+    #[cfg(debug_assertions)]
+    WORDS.set(WORDS.get() + _looked_at);
 }
 
 impl BitSet {
@@ -84,16 +98,23 @@ impl BitSet {
         self.count = 0;
     }
 
-    /// The first set bit at or after `from`.
+    /// Words in which this thread has looked for a bit, with debug assertions: what a test can count.
+    #[cfg(debug_assertions)]
     #[must_use]
-    pub fn next_set(&self, from: u64) -> Option<u64> {
-        self.scan(from, 0)
+    pub fn words_looked_at() -> u64 {
+        WORDS.get()
     }
 
-    /// The first clear bit at or after `from`.
+    /// The first set bit `within` (clamped to `len`). It takes as long as the bits before it are many.
     #[must_use]
-    pub fn next_clear(&self, from: u64) -> Option<u64> {
-        self.scan(from, u64::MAX).filter(|&i| i < self.len)
+    pub fn next_set(&self, within: Range<u64>) -> Option<u64> {
+        self.scan(within, 0)
+    }
+
+    /// The first clear bit `within` (clamped to `len`). It takes as long as the bits before it are many.
+    #[must_use]
+    pub fn next_clear(&self, within: Range<u64>) -> Option<u64> {
+        self.scan(within, u64::MAX)
     }
 
     /// How many bits are set in `from..to` (clamped to `len`).
@@ -122,19 +143,21 @@ impl BitSet {
         if tail >= 64 { u64::MAX } else { (1 << tail) - 1 }
     }
 
-    fn scan(&self, from: u64, invert: u64) -> Option<u64> {
-        if from >= self.len {
+    fn scan(&self, within: Range<u64>, invert: u64) -> Option<u64> {
+        let end = within.end.min(self.len);
+        if within.start >= end {
             return None;
         }
-        let mut w = (from / 64) as usize;
-        let mut word = (self.words[w] ^ invert) & (u64::MAX << (from % 64));
-        loop {
-            if word != 0 {
-                return Some(w as u64 * 64 + u64::from(word.trailing_zeros()));
-            }
-            w += 1;
-            word = *self.words.get(w)? ^ invert;
-        }
+        let (first, last) = ((within.start / 64) as usize, ((end - 1) / 64) as usize);
+        let words = self.words[first..=last].iter().map(|word| word ^ invert);
+        let mut words = words.enumerate().map(|(n, word)| match n {
+            0 => (0, word & u64::MAX << (within.start % 64)),
+            _ => (n, word),
+        });
+        let found = words.find(|(_, word)| *word != 0);
+        count_words(found.map_or(last - first, |(n, _)| n) as u64 + 1);
+        let (n, word) = found?;
+        Some((first + n) as u64 * 64 + u64::from(word.trailing_zeros())).filter(|bit| *bit < end)
     }
 
     fn each_word(&self, from: u64, to: u64, mut f: impl FnMut(usize, u64)) {
@@ -199,8 +222,8 @@ mod tests {
                     prop_assert_eq!(b.clear_range(from, to), (before - model.len()) as u64);
                 }
                 prop_assert_eq!(b.count(), model.len() as u64);
-                prop_assert_eq!(b.next_set(x), model.range(x..).next().copied());
-                prop_assert_eq!(b.next_clear(x), (x..len).find(|i| !model.contains(i)));
+                prop_assert_eq!(b.next_set(x..y), (x..y.min(len)).find(|i| model.contains(i)));
+                prop_assert_eq!(b.next_clear(x..y), (x..y.min(len)).find(|i| !model.contains(i)));
                 prop_assert_eq!(b.count_range(from, to), model.range(from..to).count() as u64);
             }
             let new_len = len + 70;

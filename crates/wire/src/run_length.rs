@@ -52,7 +52,8 @@ impl CompressedBitmap {
         let first_set = bits.contains(from);
         let (mut at, mut value, mut code) = (from, first_set, CodeWriter { bytes: Vec::new(), bits: 0 });
         while at < bits.len() {
-            let end = if value { bits.next_clear(at) } else { bits.next_set(at) }.unwrap_or(bits.len());
+            let end = if value { bits.next_clear(at..bits.len()) } else { bits.next_set(at..bits.len()) };
+            let end = end.unwrap_or(bits.len());
             if !code.push(end - at, max_code) {
                 break;
             }

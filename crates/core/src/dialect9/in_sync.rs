@@ -169,8 +169,7 @@ impl Resource {
     /// Are no blocks of the range marked towards a peer?
     fn is_clean(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
         let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return false };
-        let touched = b.area().touched(range);
-        b.bitmaps[slot].next_set(touched.start).is_none_or(|bit| bit >= touched.end)
+        b.in_sync(slot, range)
     }
 
     /// Is a write to the range under way, or is it not known who has it?

@@ -166,8 +166,9 @@ impl Resource {
         let Some(source) = self.slot(i, d).filter(|_| self.in_mesh9()) else { return };
         let Some(b) = &mut self.devices[d].backing else { return };
         let (area, mut from) = (b.area(), 0);
-        while let Some(start) = b.bitmaps[source].next_set(from) {
-            from = b.bitmaps[source].next_clear(start).unwrap_or(b.bitmaps[source].len());
+        let len = b.bitmaps[source].len();
+        while let Some(start) = b.bitmaps[source].next_set(from..len) {
+            from = b.bitmaps[source].next_clear(start..len).unwrap_or(len);
             b.dirty.note_set(area.pages_of(start..from));
         }
     }

@@ -103,7 +103,7 @@ impl Resource {
         let bits = &b.bitmaps[slot];
         let mut count = 0;
         let mut from = 0;
-        while let Some(bit) = failed.next_set(from).filter(|bit| *bit < bits.len()) {
+        while let Some(bit) = failed.next_set(from..bits.len()) {
             count += u64::from(bits.contains(bit));
             from = bit + 1;
         }

@@ -75,15 +75,15 @@ impl Resource {
         let bits = &self.devices[d].backing.as_ref()?.bitmaps[slot];
         let rs = &self.connections[i].peer_devices[d].resync;
         let failed = |bit| rs.failed.as_ref().is_some_and(|f| f.contains(bit));
-        let mut from = bits.next_set(rs.position)?;
+        let mut from = bits.next_set(rs.position..bits.len())?;
         while failed(from) {
-            from = bits.next_set(from + 1)?;
+            from = bits.next_set(from + 1..bits.len())?;
         }
         let natural = if from == 0 { MAX_BITS } else { 1 << from.trailing_zeros().min(8) };
         let most = (from + limit.min(natural)).min(bits.len());
-        let mut to = bits.next_clear(from).unwrap_or(bits.len()).min(most);
+        let mut to = bits.next_clear(from..most).unwrap_or(most);
         if let Some(f) = &rs.failed {
-            to = f.next_set(from).map_or(to, |bad| to.min(bad));
+            to = f.next_set(from..to).unwrap_or(to);
         }
         Some((from, to))
     }

@@ -382,8 +382,9 @@ impl Resource {
     /// The next run of marked blocks, at most as long as one packet may say.
     fn marked_run(&self, i: NodeId, d: VolumeNr, from: u64) -> Option<SectorRange> {
         let bits = &self.devices[d].backing.as_ref()?.bitmaps[self.slot(i, d)?];
-        let start = bits.next_set(from)?;
-        let end = bits.next_clear(start).unwrap_or(bits.len()).min(start + LONGEST_RUN);
+        let start = bits.next_set(from..bits.len())?;
+        let most = (start + LONGEST_RUN).min(bits.len());
+        let end = bits.next_clear(start..most).unwrap_or(most);
         let size = self.devices[d].size;
         let range = SectorRange { start: Sector(start * 8), end: Sector(end * 8).min(size) };
         (range.start < range.end).then_some(range)

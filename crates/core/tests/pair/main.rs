@@ -8,6 +8,7 @@ mod counting;
 mod crash;
 mod dialect9;
 mod holes;
+mod large;
 mod links;
 mod log_room;
 mod order;

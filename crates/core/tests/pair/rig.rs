@@ -316,6 +316,7 @@ impl Node {
                         self.counts.flushes += 1;
                         self.note_event(|| Event::Flush(op));
                     }
+                    DiskOp::Read { .. } => self.counts.disk_reads += 1,
                     DiskOp::ReadNew { len, .. } => {
                         self.counts.disk_reads += 1;
                         data = Segments::One(BufRef { id: 0, offset: 0, len: len.0 as u32 });
@@ -517,7 +518,9 @@ impl Pair {
     /// A request for a block of 4 KiB, or a flush.
     pub(crate) fn request_on(&mut self, node: usize, block: u64, kind: RequestKind) {
         let data = match kind {
-            RequestKind::Write { .. } => Segments::One(BufRef { id: self.next_tag as u32, offset: 0, len: 4096 }),
+            RequestKind::Write { .. } | RequestKind::Read => {
+                Segments::One(BufRef { id: self.next_tag as u32, offset: 0, len: 4096 })
+            }
             _ => Segments::None,
         };
         let (sector, len) = if kind == RequestKind::Flush { (0, 0) } else { (block * 8, 4096) };

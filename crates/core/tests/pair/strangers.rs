@@ -30,7 +30,7 @@ fn marked(pair: &Pair, n: usize) -> Vec<Vec<u64>> {
         let at = (node.layout.bitmap_page_at(page).0 - metadata_at(&node.layout)) as usize;
         area.load(page, node.metadata[at..].first_chunk().expect("a page"), &mut slots);
     }
-    let blocks = |bits: &BitSet| std::iter::successors(bits.next_set(0), |b| bits.next_set(b + 1)).collect();
+    let blocks = |bits: &BitSet| (0..bits.len()).filter(|bit| bits.contains(*bit)).collect();
     slots.iter().map(blocks).collect()
 }
 
