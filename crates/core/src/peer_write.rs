@@ -53,7 +53,7 @@ impl Resource {
         self.count_peer_write(i, d);
         let told = self.may_complete(i, flags);
         let epoch = self.join_epoch(i, told);
-        self.connections[i].peer_devices[d].received_bytes += range.len().0;
+        self.connections[i].peer_devices[d].received_bytes += data.len();
         if let Some(answer) = self.lost_conflict(i, d, action, range, flags) {
             self.release(data);
             self.send_ack(i, d, answer, range, block_id);
