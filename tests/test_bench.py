@@ -104,6 +104,12 @@ def test_bad_calls(args, says):
     assert r.returncode in (1, 10, 20) and says in r.stderr and not r.stdout, r
 
 
+def test_what_has_no_room_is_not_begun(tmp_path):
+    r = bench("run", "--size", "9000G", "--dir", tmp_path)
+    assert r.returncode == 10 and "no room for 9216000 MiB" in r.stderr and "--size" in r.stderr, r
+    assert not list(tmp_path.iterdir())
+
+
 # ---- the cases ---------------------------------------------------------------------------
 
 

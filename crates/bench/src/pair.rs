@@ -416,6 +416,11 @@ pub(crate) fn free_port() -> Result<u16> {
 pub fn filled_file(path: &Path, size: u64) -> Result<PathBuf> {
     use std::io::Write;
     let failed = || Error::io(format!("writing {size} bytes to {}", path.display()));
+    let folder = path.parent().unwrap_or(path);
+    if !crate::process::has_room(folder, size) {
+        let what = format!("no room for {} MiB in {}", size >> 20, folder.display());
+        return Err(Error::new(format!("{what}: take a smaller --size, or another --dir")));
+    }
     let mut file = File::create(path).map_err(failed())?;
     let part = vec![0xa5; 1 << 20];
     let mut left = size;
