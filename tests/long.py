@@ -245,10 +245,12 @@ def versions_of_commits(cluster, _, rounds):
     return versions(cluster, built(oldest), rounds)
 
 
-def five_nodes(cluster, seed, _):
-    """A round of faults among five: how long it took, and what was written."""
+def faults_among(cluster, nodes, _):
+    """A round of faults among so many: how long it took, and what was written."""
     began = time.monotonic()
-    r = Mesh(cluster, seed or time.time_ns() % 1_000_000, nodes=5, rate=3000, writes=3000)
+    seed = time.time_ns() % 1_000_000
+    print(f"seed {seed}", flush=True)
+    r = Mesh(cluster, seed, nodes=nodes, rate=3000, writes=3000)
     r.run()
     return [time.monotonic() - began], r.app.written
 
@@ -260,7 +262,8 @@ PARTS = {
     "postgres": (database, None, 50, 10),
     "versions": (versions_of_commits, None, 60, 20),
     "fail-overs": (fail_overs, None, 20, 10),
-    "five": (five_nodes, None, 20, 1),
+    "three": (faults_among, 3, 60, 1),
+    "five": (faults_among, 5, 20, 1),
     "targets": (target_in_use, "96", 300, 20),
 }
 
