@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Proofs that take long: `make long PART=kills|restarts|postgres|versions|fail-overs|targets [ROUNDS=n]`.
+"""Proofs that take long: `make long PART=kills [ROUNDS=n]`, or another part.
 
     kills      kill -9 of the Primary's process under ext4, fio --verify=crc32c and checked direct writes; 1,000 rounds
     restarts   the same with `urbd restart`
@@ -7,6 +7,8 @@
     versions   the Primary's process is followed by one of another version, and that by one of this one: the oldest commit's
                that promises the kernel the same; the one before it is refused, both ways; 60 rounds
     fail-overs PostgreSQL among three nodes: the Primary is killed, another one goes on; 20 rounds
+    three      rounds of faults among three nodes (nemesis_mesh.py); 60 rounds
+    five       the same among five; 20 rounds
     targets    a Primary with the kernel's DRBD that is copied to by urbd, at protocol 96 with digests and a short
                ko-count, writes meanwhile: each write is answered; 300 rounds
 
