@@ -63,6 +63,7 @@ class Mesh(Round):
         """Options that may be changed at any time, of `net` and of `disk`."""
         rng = self.rng
         net = f"ping-int 1; ping-timeout 5; timeout {rng.choice((10, 10, 15))}; connect-int 1; ko-count {rng.choice((3, 3, 5))};"
+        net += " verify-alg crc32c;"
         disk = f"on-io-error detach; al-extents {rng.choice((67, 1237))};"
         disk += rng.choice(("", " c-plan-ahead 0; resync-rate 4M;", " c-plan-ahead 0; resync-rate 40M;"))
         return net + (" csums-alg crc32c;" if rng.random() < 0.3 else ""), disk
@@ -127,7 +128,7 @@ class Mesh(Round):
                 self.try_verb(n, "attach")
             for peer, (conn, _, _) in s["peers"].items() if s else ():
                 if conn == "StandAlone":
-                    assert "SplitBrain" not in n.log(), f"{n.name}: split brain, and there never were two Primaries"
+                    assert "[split-brain]" not in n.log(), f"{n.name}: split brain, and there never were two Primaries"
                     self.say(f"connect {n.name} {peer}")
                     self.try_verb(n, "connect", f"r0:{peer}")
         if self.whole(states) and not any(n.disks[0].on for n in self.c.nodes):
@@ -217,6 +218,19 @@ class Mesh(Round):
             self.complete.discard(n)
             self.try_verb(n, "invalidate")
 
+    def verify(self, n):
+        """Finds nothing: what is written meanwhile is no difference."""
+        other = self.rng.choice([x for x in self.c.nodes if x is not n])
+        self.begin(n, "verify", f"r0:{other.name}")
+
+    def blackout(self, _):
+        """All die at once, and come back one after the other. The Primary has all that it acknowledged.
+
+        Only by name: it may die before it has a generation on its disk that it has told a peer of
+        (crates/sim/scenarios.txt, at the end)."""
+        for n in self.rng.sample(self.c.nodes, len(self.c.nodes)):
+            self.end(n)
+
     def replace(self, n):
         """It is another machine, whose disk holds anything, and which will be copied to."""
         if n is self.home or self.busy(n) or not self.together():
@@ -271,8 +285,6 @@ class Mesh(Round):
 
     def kill_within(self, n):
         """It dies in the middle of what an operator has begun, and all nodes, or this one, take part in."""
-        if not self.together():
-            return
         other = self.rng.choice([x for x in self.c.nodes if x is not n])
         begun = self.rng.choice((
             lambda: self.begin(other, "disconnect", f"r0:{n.name}"), lambda: self.begin(self.home, "secondary"),
@@ -291,8 +303,10 @@ class Mesh(Round):
             faults["partition"] = self.partition, self.unite
         faults["detach"] = self.lose_disk, lambda n: None
         for name, act in {"invalidate": self.invalidate, "adjust": self.adjust, "grow": self.grow, "restart": self.restart,
-                          "replace": self.replace, "kill within": self.kill_within}.items():
+                          "replace": self.replace, "verify": self.verify, "kill within": self.kill_within}.items():
             faults[name] = act, lambda n: None
+        if "blackout" in (self.wanted or ()):
+            faults["blackout"] = self.blackout, lambda n: None
         return faults
 
     def settle(self):
