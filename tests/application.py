@@ -26,6 +26,19 @@ class Write:
         self.failed = False
 
 
+class Reading:
+    """A read that is under way: what each sector may hold as far as was known when it began, whether nobody wrote it
+    then, and which writes have begun since."""
+    __slots__ = ("first", "before", "since")
+
+    def __init__(self, first, before):
+        self.first, self.before, self.since = first, before, [[] for _ in before]
+
+    def note(self, w):
+        for s in range(max(w.first, self.first), min(w.end, self.first + len(self.since))):
+            self.since[s - self.first].append(w)
+
+
 class Model:
     """Which contents of a sector are acceptable. Times are a count of events."""
 
@@ -35,6 +48,7 @@ class Model:
         self.cells = [[nothing] for _ in range(sectors)]
         self.seen = {}  # sector -> (life of the server, token): what it held when nobody wrote
         self.under_way = set()
+        self.reading = set()
         self.clock = 0
 
     def _tick(self):
@@ -47,6 +61,8 @@ class Model:
         for s in range(first, w.end):
             self.cells[s].append(w)
             self.seen.pop(s, None)
+        for reading in self.reading:
+            reading.note(w)
         return w
 
     def acknowledged(self, w):
@@ -66,22 +82,30 @@ class Model:
         for w in list(self.under_way):
             w.over = self._tick()
         self.under_way.clear()
+        self.reading.clear()
 
     def expect(self, first, count):
-        """To be called when a read begins; what it returns belongs to check()."""
-        return [(list(cell), all(w.over is not None and not w.failed for w in cell))
-                for cell in self.cells[first:first + count]]
+        """To be called when a read begins; what it returns belongs to check(), or to forget()."""
+        reading = Reading(first, [(list(cell), all(w.over is not None and not w.failed for w in cell))
+                                  for cell in self.cells[first:first + count]])
+        self.reading.add(reading)
+        return reading
 
-    def check(self, expected, first, data, life):
+    def forget(self, reading):
+        self.reading.discard(reading)
+
+    def check(self, reading, data, life):
         """Complaints about what a read returned."""
+        self.forget(reading)
         bad = []
-        for i, (before, quiet) in enumerate(expected):
-            s = first + i
+        for i, ((before, quiet), since) in enumerate(zip(reading.before, reading.since)):
+            s = reading.first + i
             got = identify(data[i * SECTOR:(i + 1) * SECTOR], s)
-            now = self.cells[s]
-            if got not in {w.token for w in before} and got not in {w.token for w in now}:
-                bad.append(f"sector {s}: {got}, acceptable are {sorted({w.token for w in before + now})}")
-            elif quiet and all(w in before for w in now):
+            # Also one that began and was replaced while the read was under way.
+            acceptable = {w.token for w in before + since}
+            if got not in acceptable:
+                bad.append(f"sector {s}: {got}, acceptable are {sorted(acceptable)}")
+            elif quiet and not since:
                 known = self.seen.get(s)
                 if known and known[0] == life and known[1] != got:
                     bad.append(f"sector {s}: {got}, but it was {known[1]} and nobody wrote")
@@ -221,9 +245,10 @@ class Application(threading.Thread):
         expected, life = self.model.expect(first, count), self.lives
 
         def finish(answer):
-            if answer is not None:
-                self.read += 1
-                self.complaints += self.model.check(expected, first, bytes(answer.to_bytearray()), life)
+            if answer is None:
+                return self.model.forget(expected)
+            self.read += 1
+            self.complaints += self.model.check(expected, bytes(answer.to_bytearray()), life)
 
         return h.aio_pread(buffer, first * SECTOR), finish, buffer
 
@@ -239,5 +264,5 @@ class Application(threading.Thread):
         for first in range(0, self.sectors, step):
             count = min(step, self.sectors - first)
             data = export.read(first * SECTOR, count * SECTOR)
-            bad += self.model.check(self.model.expect(first, count), first, data, self.lives)
+            bad += self.model.check(self.model.expect(first, count), data, self.lives)
         return bad

@@ -463,10 +463,10 @@ class UrbdNode(Node):
             assert rc == 0, f"{self.name}: `urbd run {res}` ended with {rc} after `down`\n{self.log(res)[-3000:]}"
 
     def freeze(self, res="r0"):
-        os.kill(self.processes[res].pid, signal.SIGSTOP)
+        os.kill(self.serving(res), signal.SIGSTOP)
 
     def thaw(self, res="r0"):
-        os.kill(self.processes[res].pid, signal.SIGCONT)
+        os.kill(self.serving(res), signal.SIGCONT)
 
     @staticmethod
     def _alive(pid):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Proofs that take long: `make long PART=kills|restarts|postgres|versions|fail-overs|targets [ROUNDS=n]`.
+"""Proofs that take long: `make long PART=kills [ROUNDS=n]`, or another part.
 
     kills      kill -9 of the Primary's process under ext4, fio --verify=crc32c and checked direct writes; 1,000 rounds
     restarts   the same with `urbd restart`
@@ -7,6 +7,8 @@
     versions   the Primary's process is followed by one of another version, and that by one of this one: the oldest commit's
                that promises the kernel the same; the one before it is refused, both ways; 60 rounds
     fail-overs PostgreSQL among three nodes: the Primary is killed, another one goes on; 20 rounds
+    three      rounds of faults among three nodes (nemesis_mesh.py); 60 rounds
+    five       the same among five; 20 rounds
     targets    a Primary with the kernel's DRBD that is copied to by urbd, at protocol 96 with digests and a short
                ko-count, writes meanwhile: each write is answered; 300 rounds
 
@@ -245,10 +247,12 @@ def versions_of_commits(cluster, _, rounds):
     return versions(cluster, built(oldest), rounds)
 
 
-def five_nodes(cluster, seed, _):
-    """A round of faults among five: how long it took, and what was written."""
+def faults_among(cluster, nodes, _):
+    """A round of faults among so many: how long it took, and what was written."""
     began = time.monotonic()
-    r = Mesh(cluster, seed or time.time_ns() % 1_000_000, nodes=5, rate=3000, writes=3000)
+    seed = time.time_ns() % 1_000_000
+    print(f"seed {seed}", flush=True)
+    r = Mesh(cluster, seed, nodes=nodes, rate=3000, writes=3000)
     r.run()
     return [time.monotonic() - began], r.app.written
 
@@ -260,7 +264,8 @@ PARTS = {
     "postgres": (database, None, 50, 10),
     "versions": (versions_of_commits, None, 60, 20),
     "fail-overs": (fail_overs, None, 20, 10),
-    "five": (five_nodes, None, 20, 1),
+    "three": (faults_among, 3, 60, 1),
+    "five": (faults_among, 5, 20, 1),
     "targets": (target_in_use, "96", 300, 20),
 }
 

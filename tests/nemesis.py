@@ -129,7 +129,7 @@ class Round:
                 self.say(f"attach {n.name}")
                 self.try_verb(n, "attach")
             if s and s["conn"] == "StandAlone":
-                assert "SplitBrain" not in n.log(), f"{n.name}: split brain, and there never were two Primaries"
+                assert "[split-brain]" not in n.log(), f"{n.name}: split brain, and there never were two Primaries"
                 self.say(f"connect {n.name}")
                 self.try_verb(n, "connect")
         if self.whole(states) and not any(n.disks[0].on for n in self.c.nodes):

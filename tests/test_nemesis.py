@@ -90,26 +90,32 @@ def held(seed, number, first, count):
 
 def test_model_accepts_what_may_be_read():
     m = Model(64)
-    assert not m.check(m.expect(0, 8), 0, bytes(4096), 1)
+    assert not m.check(m.expect(0, 8), bytes(4096), 1)
     one = m.begin((1, 1), 0, 8)
     for data in (bytes(4096), held(1, 1, 0, 8)):  # under way: either
-        assert not m.check(m.expect(0, 8), 0, data, 1)
+        assert not m.check(m.expect(0, 8), data, 1)
     m.acknowledged(one)
     two, three = m.begin((1, 2), 0, 4), m.begin((1, 3), 0, 4)
     m.acknowledged(two)
     m.acknowledged(three)
     for number in (2, 3):  # at the same time: either may be the last
         m.seen.clear()
-        assert not m.check(m.expect(0, 4), 0, held(1, number, 0, 4), 1)
+        assert not m.check(m.expect(0, 4), held(1, number, 0, 4), 1)
     during = m.expect(0, 4)
     m.acknowledged(m.begin((1, 4), 0, 4))
     for number in (3, 4):  # the read began before the write
-        assert not m.check(during, 0, held(1, number, 0, 4), 1)
+        assert not m.check(during, held(1, number, 0, 4), 1)
+    during = m.expect(0, 4)
+    for number in (6, 7):  # both began after the read, and the first was replaced before the read ended
+        m.acknowledged(m.begin((1, number), 0, 4))
+    assert not m.check(during, held(1, 6, 0, 4), 1)
+    assert m.check(m.expect(0, 4), held(1, 6, 0, 4), 1), "it was replaced before this read began"
+    m.acknowledged(m.begin((1, 4), 0, 4))
     lost = m.begin((1, 5), 0, 4)
     m.server_gone()
     for number in (4, 5):  # nobody knows
         m.seen.clear()
-        assert not m.check(m.expect(0, 4), 0, held(1, number, 0, 4), 2)
+        assert not m.check(m.expect(0, 4), held(1, number, 0, 4), 2)
     assert lost.over is not None
 
 
@@ -117,12 +123,12 @@ def test_model_finds_what_must_not_be_read():
     m = Model(64)
     m.acknowledged(m.begin((1, 1), 0, 8))
     m.acknowledged(m.begin((1, 2), 0, 8))
-    assert m.check(m.expect(0, 8), 0, held(1, 1, 0, 8), 1), "a lost write"
-    assert m.check(m.expect(0, 8), 0, held(1, 2, 0, 4) + held(1, 1, 4, 4), 1), "half of it"
-    assert m.check(m.expect(0, 8), 0, held(1, 2, 8, 8), 1), "misplaced"
-    assert m.check(m.expect(0, 8), 0, os.urandom(4096), 1), "garbage"
+    assert m.check(m.expect(0, 8), held(1, 1, 0, 8), 1), "a lost write"
+    assert m.check(m.expect(0, 8), held(1, 2, 0, 4) + held(1, 1, 4, 4), 1), "half of it"
+    assert m.check(m.expect(0, 8), held(1, 2, 8, 8), 1), "misplaced"
+    assert m.check(m.expect(0, 8), os.urandom(4096), 1), "garbage"
     m.begin((1, 3), 0, 8)
     m.server_gone()
-    assert not m.check(m.expect(0, 8), 0, held(1, 3, 0, 8), 2)
-    assert m.check(m.expect(0, 8), 0, held(1, 2, 0, 8), 2), "it was there, and went away by itself"
-    assert not m.check(m.expect(0, 8), 0, held(1, 2, 0, 8), 3), "another node may not have it"
+    assert not m.check(m.expect(0, 8), held(1, 3, 0, 8), 2)
+    assert m.check(m.expect(0, 8), held(1, 2, 0, 8), 2), "it was there, and went away by itself"
+    assert not m.check(m.expect(0, 8), held(1, 2, 0, 8), 3), "another node may not have it"

@@ -4,11 +4,11 @@ mod listeners;
 mod marks;
 mod opening;
 
-use crate::buffers::{BufId, Pool};
+use crate::buffers::{Buf, BufId, Pool};
 use crate::connector::{Arbitration, Pair, Settings, SocketId};
 use crate::digests::Algorithm;
 use crate::ring::{Done, Fd, Op, Ring};
-use crate::stream::{Inbox, Outbox};
+use crate::stream::{Inbox, Outbox, STAGING};
 use crate::sys;
 use crate::token::Token;
 use control::Attempt;
@@ -74,6 +74,9 @@ pub(crate) fn check_ports<'a>(settings: impl Iterator<Item = &'a LinkSettings>) 
 /// All peers.
 pub(crate) struct Links {
     pool: &'static Pool,
+    /// Staging buffers for the streams of links that are not up, two each: applications whose I/O is frozen may hold
+    /// all others until the peer is there.
+    kept: Vec<Buf>,
     /// Few, and looked at in every turn.
     links: Vec<Link>,
     listeners: Listeners,
@@ -167,9 +170,18 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 impl Links {
     pub(crate) fn new(pool: &'static Pool, settings: BTreeMap<NodeId, LinkSettings>, seed: u64) -> Links {
         let links = settings.into_iter().map(|(peer, settings)| Link::new(peer, settings)).collect();
-        let (closing, events) = (Vec::new(), Vec::new());
+        let (kept, closing, events) = (Vec::new(), Vec::new(), Vec::new());
         let (listeners, sent) = (Listeners::default(), BTreeMap::new());
-        Links { pool, links, listeners, closing, next_socket: 0, sent, seed, events, understood: false }
+        let mut links =
+            Links { pool, kept, links, listeners, closing, next_socket: 0, sent, seed, events, understood: false };
+        links.keep_buffers();
+        links
+    }
+
+    /// Called where buffers of streams may have come back, before anybody else can have them.
+    fn keep_buffers(&mut self) {
+        let wanted = 2 * self.links.iter().filter(|link| !matches!(link.phase, Phase::Up(_))).count();
+        self.kept.extend((self.kept.len()..wanted).map_while(|_| self.pool.take(STAGING)));
     }
 
     /// Replaces the settings of the peers (`adjust`); links that are up keep theirs until they are opened anew.
@@ -187,6 +199,7 @@ impl Links {
                 None => self.links.push(Link::new(peer, settings)),
             }
         }
+        self.keep_buffers();
     }
 
     /// Starts trying to connect, not before `not_before`.
@@ -206,6 +219,7 @@ impl Links {
             Phase::Up(up) => {
                 let streams = [up.data, up.control].map(|s| (s.id, s.fd, s.outbox));
                 self.closing.push(Closing { peer, streams, until: now + LINGER });
+                self.keep_buffers();
                 self.flush(ring, now);
             }
             Phase::Opening(mut opening) => {
@@ -470,9 +484,14 @@ impl Links {
     }
 
     fn on_closing(&mut self, socket: SocketId, done: Done<Token>) {
+        let result = done.result();
+        if let Some(Op::Recv { into, .. }) = done.op {
+            drop(into);
+            return self.keep_buffers();
+        }
         let all = self.closing.iter_mut().flat_map(|c| &mut c.streams);
         let Some((_, _, outbox)) = all.into_iter().find(|(id, ..)| *id == socket) else { return };
-        match (done.result(), done.op) {
+        match (result, done.op) {
             (Ok(n), Some(Op::Send { message, .. })) => outbox.sent(message, n as usize),
             (Err(_), Some(Op::Send { .. })) => *outbox = Outbox::default(),
             _ => {}
@@ -493,33 +512,33 @@ impl Links {
     }
 
     fn establish(&mut self, ring: &mut Ring<Token>, peer: NodeId, pair: Pair, now: Instant) {
-        let pool = self.pool;
-        let Some(link) = self.link(peer) else { return };
+        let (pool, kept) = (self.pool, &mut self.kept);
+        let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else { return };
         let Phase::Opening(mut opening) = std::mem::replace(&mut link.phase, Phase::Idle) else { return };
         let mut stream = |id, priority| {
             let (fd, outbox) = opening.take_socket(id)?;
             prepare(&fd, priority);
-            let inbox = Inbox::new(pool)?.answering_first();
+            let inbox = Inbox::staged(kept.pop().or_else(|| pool.take(STAGING))?).answering_first();
             let unsent = VecDeque::new();
             Some(Stream { id, fd, inbox, outbox, decoder: None, pending: None, unsent, progress: now, ended: None })
         };
         // Priorities as kernels set them: bulk and interactive (`docs/spec/wire-protocol.md` 1.7).
         let streams = (stream(pair.data, 4), stream(pair.meta, 6));
+        if let (Some(data), Some(control)) = streams {
+            link.phase =
+                Phase::Up(Box::new(Up { data, control, dialect: Dialect::HANDSHAKE, integrity: None, down_at: None }));
+            // Until something is heard the peer may have chosen other sockets.
+            link.arbitration = Arbitration::Waiting;
+            self.events.push(LinkEvent::Up { peer, resolve_conflicts: pair.resolve_conflicts });
+        } else {
+            // Those of the former streams are with the kernel. The core has not heard of this link: it waits for it.
+            link.phase = Phase::Waiting { listen: now, open: now + link.settings.connector.connect_int };
+            let text = "no buffers for the streams, which is tried again: raise max-buffers if it goes on".into();
+            self.events.push(LinkEvent::Log { peer, text });
+        }
         opening.stop(ring);
         self.stop_listening(ring);
-        let (Some(data), Some(control)) = streams else {
-            return self.events.push(LinkEvent::Down {
-                peer,
-                why: LinkDown::Closed,
-                detail: "no buffer for the streams: raise max-buffers".into(),
-            });
-        };
-        let Some(link) = self.link(peer) else { return };
-        link.phase =
-            Phase::Up(Box::new(Up { data, control, dialect: Dialect::HANDSHAKE, integrity: None, down_at: None }));
-        // Until something is heard the peer may have chosen other sockets.
-        link.arbitration = Arbitration::Waiting;
-        self.events.push(LinkEvent::Up { peer, resolve_conflicts: pair.resolve_conflicts });
+        self.keep_buffers();
     }
 
     /// Where no peer is awaited any more nobody listens.
@@ -536,6 +555,7 @@ impl Links {
             sys::shutdown(up.control.fd.as_raw_fd());
             self.events.push(LinkEvent::Down { peer, why, detail });
         }
+        self.keep_buffers();
     }
 
     fn flush(&mut self, ring: &mut Ring<Token>, now: Instant) {

@@ -53,8 +53,14 @@ impl Inbox {
     /// An inbox with a staging buffer from `pool`; `None` if the pool has none.
     #[must_use]
     pub fn new(pool: &'static Pool) -> Option<Inbox> {
-        let staging = Some(pool.take(STAGING)?);
-        Some(Inbox { staging, start: 0, end: 0, payload: None, receiving: None, answers_first: false })
+        Some(Inbox::staged(pool.take(STAGING)?))
+    }
+
+    /// The same with a staging buffer that is there, of [`STAGING`] bytes or more.
+    #[must_use]
+    pub fn staged(staging: Buf) -> Inbox {
+        let staging = Some(staging);
+        Inbox { staging, start: 0, end: 0, payload: None, receiving: None, answers_first: false }
     }
 
     /// The same for a TCP socket: what is answered to a few bytes leaves before TCP's acknowledgement of them.

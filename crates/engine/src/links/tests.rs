@@ -255,3 +255,46 @@ fn peers_that_share_an_address_come_in_by_one_listener() {
     a.turn();
     assert!(TcpStream::connect(here).is_err(), "nobody is awaited");
 }
+
+/// All buffers that `node` can have.
+fn all_buffers(node: &Node) -> Vec<crate::buffers::Buf> {
+    std::iter::from_fn(|| node.pool.take(STAGING)).collect()
+}
+
+/// Those of the former streams may be with the kernel yet. The core knows of no link, and would wait for it for ever.
+#[test]
+fn a_node_without_buffers_for_the_streams_goes_on_trying() {
+    let (x, y) = (free_address(), free_address());
+    let (mut a, mut b) = (Node::new(x, y, 1), Node::new(y, x, 0));
+    let taken = (all_buffers(&a), std::mem::take(&mut a.links.kept));
+    a.links.connect(node_id(1), Instant(0), false);
+    b.links.connect(node_id(0), Instant(0), false);
+    let has_said = |e: &LinkEvent| matches!(e, LinkEvent::Log { text, .. } if text.contains("max-buffers"));
+    turn_until(&mut a, &mut b, "there are none", |a, _| a.seen.iter().any(has_said));
+    drop(taken);
+    while !a.is_up() || !matches!(b.seen.last(), Some(LinkEvent::Up { .. })) {
+        // As the core does when its link has gone down.
+        b.links.connect(node_id(0), Instant(0), false);
+        a.turn();
+        b.turn();
+    }
+    assert!(!a.is_down(), "{:?}", a.seen);
+}
+
+/// Frozen requests are answered when the peer is there.
+#[test]
+fn applications_cannot_hold_all_buffers() {
+    let (mut a, mut b) = connected();
+    let taken = all_buffers(&a);
+    for round in 1..4 {
+        b.links.fail(node_id(0), LinkDown::Violation, "as a test".into());
+        turn_until(&mut a, &mut b, "a notices", |a, _| a.is_down());
+        a.seen.clear();
+        b.seen.clear();
+        a.links.connect(node_id(1), Instant(0), false);
+        b.links.connect(node_id(0), Instant(0), false);
+        turn_until(&mut a, &mut b, "both are up again", |a, b| a.is_up() && b.is_up());
+        assert!(all_buffers(&a).is_empty() && !a.is_down(), "round {round}: {:?}", a.seen);
+    }
+    drop(taken);
+}
