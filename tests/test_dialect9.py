@@ -184,8 +184,9 @@ def differing(cluster):
 def test_a_verify_finds_what_differs(cluster):
     a, b = differing(cluster)
     a.urbd("verify", "r0")
-    a.wait(repl="Established")
     eventually("the difference is known", lambda: "8 KiB" in a.log(), 20)
+    for n in (a, b):  # who is compared with hears last that it is over
+        n.wait(repl="Established")
     assert "`invalidate --reset-bitmap=no` on the node with the worse copy replaces them" in a.log()
     b.urbd("invalidate", "--reset-bitmap=no", "r0")
     eventually("it is copied", lambda: "resync done: 8 KiB" in b.log(), 20)
@@ -209,6 +210,8 @@ def test_what_is_marked_of_the_peer_is_replaced(cluster):
         corrupt(b, (turn + 1) * MIB, length=4096 << turn)
         a.urbd("verify", "r0")
         eventually("the difference is known", lambda turn=turn: f"{4 << turn} KiB differ" in a.log(), 20)
+        for n in (a, b):
+            n.wait(repl="Established")
         a.urbd("invalidate-remote", "--reset-bitmap=no", name)
         done = f"resync done: {4 << turn} KiB"
         eventually("it is copied", lambda done=done: done in b.log(), 20)

@@ -257,7 +257,7 @@ def hanging(faulty, which, **options):
     """A resync whose source's or target's disk hangs: that node, the other one, the disk."""
     node, other = parts(faulty, which)
     disk = FaultyDisk(node)
-    resyncing(faulty, **options)
+    resyncing(faulty, rate="2M", **options)
     disk.hang()
     return node, other, disk
 
@@ -300,7 +300,7 @@ def test_disk_hangs_and_comes_back(faulty, which):
 def test_node_stops_answering(faulty, which, how):
     """SIGSTOP, or every packet in one direction is lost."""
     node, other = parts(faulty, which)
-    resyncing(faulty)
+    resyncing(faulty, rate="2M")
     if how == "frozen":
         node.freeze()
     elif how == "mute":

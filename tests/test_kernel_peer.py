@@ -416,8 +416,11 @@ def test_bitmap_of_a_target(mixed, target):
     source has told of since the bitmaps became one; the kernel's is not written before the resync's end (row 55)."""
     t, s = roles(mixed, target)
     mixed.up(primary=s)
-    mixed.configure(fast=False, net=C.FAST_NET, disk="c-plan-ahead 0; resync-rate 400K;",
-                    handlers='before-resync-source "sleep 3";')
+    # The guest sees its share as /kp.
+    gate = os.path.join(s.guest.share if s.kind == "kernel" else mixed.dir, "gate")
+    seen = "/kp/gate" if s.kind == "kernel" else gate
+    mixed.configure(fast=False, net=C.FAST_NET, disk="c-plan-ahead 0; resync-rate 100K;",
+                    handlers=f'before-resync-source "until [ -e {seen} ]; do sleep 0.1; done";')
     for n in (t, s):
         n.verb("adjust", "r0")
     t.cut()
@@ -426,15 +429,19 @@ def test_bitmap_of_a_target(mixed, target):
     t.heal()
     s.wait(repl="WFBitMapS", timeout=40)
     s.write(20 * MIB, os.urandom(4096))  # only P_OUT_OF_SYNC says so
+    open(gate, "w").close()
     begun = t.wait(repl="SyncTarget", timeout=20)
     total = 1024 + 4
     some = eventually("blocks are confirmed", lambda: 0 < s.state()["oos"] < total and t.state())
     marked = [is_marked_on_disk(t, at) for at in (9 * MIB - 4096, 20 * MIB)]
     assert some["repl"] == "SyncTarget" and some["oos"] > 64, f"too late to see: {begun}, {some}"
     assert marked == [t.kind == "urbd"] * 2
+    mixed.configure(disk=C.FAST_DISK)
+    t.verb("adjust", "r0")
     mixed.wait_synced()
     mixed.assert_same()
     assert not is_marked_on_disk(t, 20 * MIB)
+    os.unlink(gate)
 
 
 @pytest.mark.parametrize("target", "uk")

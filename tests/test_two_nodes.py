@@ -494,8 +494,14 @@ def test_split_brain_by_hand(synced):
     assert a.read(MIB, 8192) == b"\xaa" * 8192
     b.call("disconnect", "r0")
     b.urbd("connect", "--discard-my-data", "r0")
-    if a.state()["conn"] == "StandAlone":
-        a.urbd("connect", "r0")
+
+    def survivor_connects():
+        # Which of the two came to its decision first, before the other closed the connection, is left to chance.
+        if a.state()["conn"] == "StandAlone":
+            a.call("connect", "r0")
+        return a.state()["conn"] == "Connected"
+
+    eventually("the survivor connects", survivor_connects, 60)
     synced.wait_synced()
     assert synced.assert_same()
     assert a.read(MIB, 8192) == b"\xaa" * 8192 and a.read(8 * MIB, 4096) != b"\xbb" * 4096

@@ -16,6 +16,7 @@ use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Se
 use crate::command::pending::{Copied, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::change::{Change, Set};
 use crate::decide::roles::Promotion;
+use crate::decide::rules::DisconnectStep;
 use crate::decide::state::Replication;
 use crate::decide::suspend::ResumeStep;
 use crate::decide::view::{Kind, Refusal};
@@ -316,7 +317,8 @@ impl Resource {
                 self.step_down(id, force, Leave::WISH)
             }
             None => {
-                let next = self.step_disconnect(id, i, leave.step, false);
+                let step = if force && self.leaving_would_wait(i) { DisconnectStep::Forced } else { leave.step };
+                let next = self.step_disconnect(id, i, step, false);
                 match self.leave_peer_result(i, force, next) {
                     // At once: nothing else may ever come in.
                     Progress::Waits(_) if self.state.connection(i) == ConnectionState::StandAlone => {

@@ -75,7 +75,8 @@ impl Resource {
 
     /// Does anything go on when it is known that a volume is not compared? An attach looks again with the next ping.
     fn waits_for_comparison(&self) -> bool {
-        self.again.is_some() || self.devices.values().any(|dev| dev.new_generation_pending)
+        let commands = self.again.is_some() || !self.pending.is_empty();
+        commands || self.devices.values().any(|dev| dev.new_generation_pending)
     }
 
     pub(crate) fn volumes_are_known(&mut self, i: NodeId) {

@@ -101,6 +101,10 @@ impl Resource {
         if let Err(Refusal { code, .. }) = self.would_be(&change, Kind::Wish)
             && code != Code::NothingToDo
         {
+            // The handshake, or the step of another change, ends by itself or with the link.
+            if code == Code::InTransientState {
+                return Progress::Waits(Waiting::Disconnect { peer: i, step, sent });
+            }
             return match self.disconnect_result(i, step, Err(code)) {
                 // At once: nothing else may ever come in. Once only, lest two steps lead to each other.
                 Progress::Waits(Waiting::Disconnect { step: next, .. })
@@ -117,6 +121,12 @@ impl Resource {
         }
         let asked = self.ask(id, i, None, change);
         Progress::Waits(Waiting::Disconnect { peer: i, step, sent: asked })
+    }
+
+    /// Would a disconnect wait for the end of another change, as a handshake is?
+    pub(super) fn leaving_would_wait(&self, i: NodeId) -> bool {
+        let leaves = Change::from(Set::Connection(i, ConnectionState::Disconnecting));
+        self.would_be(&leaves, Kind::Wish).is_err_and(|refusal| refusal.code == Code::InTransientState)
     }
 
     pub(super) fn disconnect_result(&mut self, i: NodeId, step: DisconnectStep, outcome: Result<(), Code>) -> Progress {

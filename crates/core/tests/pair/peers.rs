@@ -285,3 +285,26 @@ fn a_volume_that_only_one_node_has_keeps_nobody_from_connecting_and_promoting() 
         assert!(good(&pair), "dialect {dialect}: {:?}", pair.nodes[1].notes);
     }
 }
+
+/// Where a handshake goes on, or what the peer has is not known yet, a node waits with it, as with other changes.
+#[test]
+fn who_leaves_a_peer_waits_for_the_end_of_the_handshake() {
+    let (peer, force) = (NodeId::new(0).unwrap(), false);
+    for (command, at_once) in [
+        (Command::Disconnect { peer, force }, false),
+        (Command::Down(force), false),
+        (Command::Disconnect { peer, force: true }, true),
+        (Command::Down(true), true),
+    ] {
+        let mut pair = with_one_volume_more(101);
+        pair.until(Duration::from_secs(2), |pair| pair.states()[1] == ConnState::Connected);
+        pair.nodes[1].answers = Some(Vec::new());
+        pair.command(1, command.clone());
+        let answers = |pair: &Pair| pair.nodes[1].answers.clone().expect("kept");
+        pair.run(50);
+        assert_eq!(!answers(&pair).is_empty(), at_once, "{command:?}");
+        pair.until(Duration::from_secs(5), |pair| !answers(pair).is_empty());
+        assert!(matches!(answers(&pair)[..], [(_, Ok(()))]), "{command:?}: {:?}", answers(&pair));
+        assert_eq!(pair.nodes[1].core.snapshot().connections[0].state, ConnectionState::StandAlone, "{command:?}");
+    }
+}
