@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -543,3 +544,28 @@ def test_promoted_without_a_disk(kernel_lab, tmp_path, client):
             assert d.state()["disk"] == "Diskless"
         else:
             assert result.rc == 0 and d.read(MIB, 512) == bytes(512), result
+
+
+@pytest.mark.parametrize("primary", "uk")
+def test_frozen_primary_whose_disks_come_back(mixed, primary):
+    """Without any disk a Primary freezes (`on-no-data suspend-io`). Both disks come back while the two are connected: it
+    stays frozen until `resume-io`, as the kernel does (`docs/spec/connection-and-state.md` 2.8, soft rule 8)."""
+    p, s = roles(mixed, primary)
+    mixed.up(primary=p, options="on-no-data-accessible suspend-io;")
+    p.write(MIB, b"\x01" * 65536)
+    p.verb("detach", "r0")
+    s.wait(peer_disk="Diskless")
+    s.verb("detach", "--force", "r0")
+    p.wait(conn="Connected", disk="Diskless", peer_disk="Diskless", suspended=True)
+    s.verb("attach", "r0")
+    p.wait(conn="Connected", disk="Diskless", peer_disk="UpToDate")
+    time.sleep(1)
+    assert p.state()["suspended"]
+    p.verb("attach", "r0")
+    mixed.wait_synced()
+    time.sleep(1)
+    assert p.state()["suspended"]
+    p.verb("resume-io", "r0")
+    p.wait(suspended=False)
+    assert p.read(MIB, 65536) == b"\x01" * 65536
+    mixed.assert_same()
