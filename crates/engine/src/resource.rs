@@ -652,8 +652,12 @@ impl Runner {
     }
 
     fn stop(&mut self) {
+        // Whoever follows the events of one that leaves goes on with those of the next one.
+        let leaves = self.is_leaving();
         self.stop_front_ends();
-        self.control.publish(control::Event::Gone);
+        if !leaves {
+            self.control.publish(control::Event::Gone);
+        }
         self.control.pump(&mut self.ring);
         self.control.stop(&mut self.ring);
         // Hands the last sends over; their buffers live on whatever becomes of them.
