@@ -76,7 +76,21 @@ def test_a_primary_without_its_disk_and_a_node_that_has_left(cluster):
     assert refused.rc == 17 and "Need access to UpToDate data" in refused.err, refused
     b.urbd("connect", "r0:a")
     equal(a, b, c)
-    # Its reads are done by a peer. It takes its disk into use only as Secondary, and that is what is said.
+    # Its reads are done by a peer, and writes fail: not under an application, unless that is wanted.
+    with a.nbd() as h:
+        refused = a.call("detach", "r0")
+        assert refused.rc == 11 and "applications have the device open" in refused.err, refused
+        assert "first: urbd secondary r0" in refused.err, refused
+        h.write(0, os.urandom(4096))
+    with open(a.device(), "rb"):
+        refused = a.call("detach", "r0")
+        assert refused.rc == 11 and "applications have the device open; it is" in refused.err, refused
+        a.urbd("detach", "--force", "r0")
+    a.urbd("secondary", "r0")
+    a.urbd("attach", "r0")
+    equal(a, b, c)
+    a.urbd("primary", "r0")
+    # It takes its disk into use only as Secondary, and that is what is said.
     a.urbd("detach", "r0")
     said(a, "No disk is attached: reads are done by a peer, and writes fail.",
          "or stop them here, then: urbd secondary r0; urbd attach r0")
