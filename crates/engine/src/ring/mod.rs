@@ -308,8 +308,8 @@ impl<T: Copy> Ring<T> {
     fn hand_out(&mut self, done: &mut Vec<Done<T>>) {
         let mut finished = std::mem::take(&mut self.finished);
         for mut f in finished.drain(..) {
-            // io_uring ends an accept that brings more than it has room to report, and one that fails: it goes on as the
-            // same operation.
+            // io_uring ends an accept that brings more than it has room to report, and one that fails: it goes on as
+            // the same operation.
             if !f.more && matches!(self.slab.operation(f.id), Some(Op::Accept { .. })) {
                 f.more = !ends_accept(f.result);
                 match f.result {
@@ -338,8 +338,8 @@ impl<T> Drop for Ring<T> {
     }
 }
 
-/// Is that the end of an accept? All else passes: descriptors are closed, memory comes back, and the kernel reports what
-/// happened to a connection before it was let in.
+/// Is that the end of an accept? All else passes: descriptors are closed, memory comes back, and the kernel reports
+/// what happened to a connection before it was let in.
 fn ends_accept(result: i32) -> bool {
     matches!(-result, libc::ECANCELED | libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EOPNOTSUPP)
 }
