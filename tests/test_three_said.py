@@ -4,8 +4,8 @@ import os
 import re
 
 from cluster import FAST_NET, PORT, eventually
-from test_three_nine import all_together, connected, equal, prepared, started
-from test_three_nodes import towards
+from test_three_nine import OPTIONS, all_together, connected, equal, prepared, started
+from test_three_nodes import MESH, text, towards
 
 MIB = 1 << 20
 
@@ -170,3 +170,21 @@ def test_a_node_in_the_place_of_another_one(cluster):
         n.urbd("adjust", "r0")
     equal(a, b, d)
     nothing(a, b, d)
+
+
+def test_a_node_id_does_not_change_in_passing(cluster):
+    """The metadata and the other nodes know a node by it."""
+    a, b, c = started(cluster)
+    config = text([a, b, c], f"{MESH} {OPTIONS}")
+    b.put_res("r0", config.replace("on b { node-id 1", "on b { node-id 5"))
+    refused = b.call("adjust", "r0")
+    assert refused.rc == 10 and "the node-id of this host changed to 5" in refused.err, refused
+    assert "nothing was changed" in refused.err, refused
+    for changed in (config.replace("node-id 1", "node-id 5"),
+                    config.replace("node-id 1", "node-id X").replace("node-id 2", "node-id 1").replace("X", "2")):
+        b.put_res("r0", changed)
+        refused = b.call("restart", "r0")
+        assert refused.rc == 10 and "r0/0: its metadata is that of node-id 1, not" in refused.err, refused
+    refused = b.call("adjust", "r0")
+    assert refused.rc == 10 and "r0/0: its metadata is that of node-id 1, not 2" in refused.err, refused
+    all_together(a, b, c)
