@@ -4,7 +4,7 @@ import os
 import re
 
 from cluster import FAST_NET, PORT, eventually
-from test_three_nine import OPTIONS, all_together, connected, equal, prepared, started
+from test_three_nine import OPTIONS, all_together, connected, equal, equal_two, prepared, started
 from test_three_nodes import MESH, text, towards
 
 MIB = 1 << 20
@@ -188,3 +188,17 @@ def test_a_node_id_does_not_change_in_passing(cluster):
     refused = b.call("adjust", "r0")
     assert refused.rc == 10 and "r0/0: its metadata is that of node-id 1, not 2" in refused.err, refused
     all_together(a, b, c)
+
+
+def test_a_node_with_other_volumes_keeps_nobody_from_anything(cluster):
+    """By mistake: it has none that the others have."""
+    a, b, c = prepared(cluster)
+    c.put_res("r0", text([a, b, c], f"{MESH} {OPTIONS}").replace("volume 0", "volume 1"))
+    c.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+    for n in (a, b, c):
+        n.start()
+    for n, other in ((a, b), (b, a)):
+        eventually("connected", lambda n=n, other=other: towards(n, other)["conn"] == "Connected", 30)
+    assert a.call("primary", "--force", "r0", timeout=20).rc == 0
+    a.write(0, os.urandom(MIB))
+    equal_two(a, b)
