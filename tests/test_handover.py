@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from cluster import MIB, eventually
+from cluster import MIB, URBD, eventually
 from test_filesystems import FSCK, MKFS, digest, mounted, put, sh, two_nodes
 
 SIZE = 64 * MIB
@@ -76,6 +76,37 @@ class Application(threading.Thread):
         assert not self.is_alive(), "I/O does not end"
         os.close(self.fd)
         assert self.problem is None, self.problem
+
+
+def test_who_follows_the_events_sees_a_restart_as_changes(cluster):
+    """A resource that is destroyed is down: programs stop what they have started on it."""
+    a = one_node(cluster)
+    app = Application(a.device(), 0)
+    path = os.path.join(a.dir, "events")
+    with open(path, "wb") as out:
+        events = subprocess.Popen(a.prefix() + [URBD, "events2", "r0"], env=a.env(), stdin=subprocess.DEVNULL, stdout=out,
+                                  stderr=out)
+
+    def lines():
+        with open(path) as f:
+            return f.read().split("\n")[:-1]
+
+    try:
+        eventually("it has begun", lambda: "exists -" in lines())
+        for n in range(3):
+            restart(a)
+            eventually("it is Primary again", lambda n=n: sum(" role:Primary" in x for x in lines()) == n + 2)
+        app.goes_on()
+        begun = lines().index("exists -")
+        assert all(line.startswith("change ") for line in lines()[begun + 1:]), lines()
+        app.end()
+        a.urbd("secondary", "r0")
+        a.stop()
+        eventually("it is gone", lambda: lines()[-1] == "destroy resource name:r0")
+        assert events.poll() is None
+    finally:
+        events.kill()
+        events.wait(20)
 
 
 def handed_over(node):

@@ -4,8 +4,8 @@ import os
 import re
 
 from cluster import FAST_NET, PORT, eventually
-from test_three_nine import all_together, connected, equal, prepared, started
-from test_three_nodes import towards
+from test_three_nine import OPTIONS, all_together, connected, equal, equal_two, prepared, started
+from test_three_nodes import MESH, text, towards
 
 MIB = 1 << 20
 
@@ -76,7 +76,21 @@ def test_a_primary_without_its_disk_and_a_node_that_has_left(cluster):
     assert refused.rc == 17 and "Need access to UpToDate data" in refused.err, refused
     b.urbd("connect", "r0:a")
     equal(a, b, c)
-    # Its reads are done by a peer. It takes its disk into use only as Secondary, and that is what is said.
+    # Its reads are done by a peer, and writes fail: not under an application, unless that is wanted.
+    with a.nbd() as h:
+        refused = a.call("detach", "r0")
+        assert refused.rc == 11 and "applications have the device open" in refused.err, refused
+        assert "first: urbd secondary r0" in refused.err, refused
+        h.write(0, os.urandom(4096))
+    with open(a.device(), "rb"):
+        refused = a.call("detach", "r0")
+        assert refused.rc == 11 and "applications have the device open; it is" in refused.err, refused
+        a.urbd("detach", "--force", "r0")
+    a.urbd("secondary", "r0")
+    a.urbd("attach", "r0")
+    equal(a, b, c)
+    a.urbd("primary", "r0")
+    # It takes its disk into use only as Secondary, and that is what is said.
     a.urbd("detach", "r0")
     said(a, "No disk is attached: reads are done by a peer, and writes fail.",
          "or stop them here, then: urbd secondary r0; urbd attach r0")
@@ -157,3 +171,35 @@ def test_a_node_in_the_place_of_another_one(cluster):
         n.urbd("adjust", "r0")
     equal(a, b, d)
     nothing(a, b, d)
+
+
+def test_a_node_id_does_not_change_in_passing(cluster):
+    """The metadata and the other nodes know a node by it."""
+    a, b, c = started(cluster)
+    config = text([a, b, c], f"{MESH} {OPTIONS}")
+    b.put_res("r0", config.replace("on b { node-id 1", "on b { node-id 5"))
+    refused = b.call("adjust", "r0")
+    assert refused.rc == 10 and "the node-id of this host changed to 5" in refused.err, refused
+    assert "nothing was changed" in refused.err, refused
+    for changed in (config.replace("node-id 1", "node-id 5"),
+                    config.replace("node-id 1", "node-id X").replace("node-id 2", "node-id 1").replace("X", "2")):
+        b.put_res("r0", changed)
+        refused = b.call("restart", "r0")
+        assert refused.rc == 10 and "r0/0: its metadata is that of node-id 1, not" in refused.err, refused
+    refused = b.call("adjust", "r0")
+    assert refused.rc == 10 and "r0/0: its metadata is that of node-id 1, not 2" in refused.err, refused
+    all_together(a, b, c)
+
+
+def test_a_node_with_other_volumes_keeps_nobody_from_anything(cluster):
+    """By mistake: it has none that the others have."""
+    a, b, c = prepared(cluster)
+    c.put_res("r0", text([a, b, c], f"{MESH} {OPTIONS}").replace("volume 0", "volume 1"))
+    c.urbd("create-md", "--force", "--format=v09", "--max-peers=2", "r0")
+    for n in (a, b, c):
+        n.start()
+    for n, other in ((a, b), (b, a)):
+        eventually("connected", lambda n=n, other=other: towards(n, other)["conn"] == "Connected", 30)
+    assert a.call("primary", "--force", "r0", timeout=20).rc == 0
+    a.write(0, os.urandom(MIB))
+    equal_two(a, b)

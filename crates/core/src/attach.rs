@@ -215,7 +215,10 @@ impl Resource {
         }
         if md.version() == meta::Version::V09 {
             if let Some(other) = md.node_id.filter(|n| *n != node) {
-                let text = format!("the metadata belongs to node id {other}, this node is {node}");
+                let text = format!(
+                    "the metadata belongs to node id {other}, this node is {node}: set node-id right, or, if all of it may \
+                     be copied again, make new metadata"
+                );
                 return Err((119, text));
             }
             if self.connections.values().any(|c| md.peers[c.cfg.peer.index()].slot.is_none())

@@ -133,6 +133,9 @@ impl Resource {
         }
         let Some(d) = self.device_index(volume) else {
             self.release(payload);
+            if matches!(packet, Packet::State(_)) {
+                self.speaks_in_attempt(i);
+            }
             let tolerated = matches!(
                 packet,
                 Packet::SyncParam(_)

@@ -184,6 +184,9 @@ const RING_DEPTH: u32 = 1024;
 /// How long a client may take to read what it was told before the process ends.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
+/// How often it is said that nobody can be let in.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+
 /// How often clients that wait for an answer are looked at.
 const LOOK_AT_WAITING: Duration = Duration::from_millis(250);
 
@@ -231,6 +234,8 @@ struct Runner {
     stopped: Option<Instant>,
     /// When to look again at clients that wait for an answer.
     look_at_waiting: Option<Instant>,
+    /// When it was last said that nobody can be let in.
+    accept_failed: Option<Instant>,
     signals: Fd,
     /// Commands that wait until it is known who uses the devices.
     checking: Option<commands::UseCheck>,
@@ -334,6 +339,7 @@ impl Runner {
             causes: crate::status::Causes::default(),
             stopped: None,
             look_at_waiting: None,
+            accept_failed: None,
             signals,
             asked_to_stop: false,
             handover,
@@ -495,7 +501,21 @@ impl Runner {
         input(&mut self.core, self.now);
     }
 
+    /// Nobody can be let in: the ring tries again until it is possible.
+    fn on_accept_failed(&mut self, why: &io::Error) {
+        if self.accept_failed.is_none_or(|at| self.now >= at + SAID_AGAIN) {
+            self.accept_failed = Some(self.now);
+            let next = "if it has too many files open, it needs a greater limit: prlimit --nofile";
+            log("warning", &format!("{}: nobody can be let in: {why}; {next}", self.local.name));
+        }
+    }
+
     fn dispatch(&mut self, done: Done<Token>) {
+        if let (Token::Listen(_) | Token::NbdListen(_) | Token::ControlListen, Err(why), None) =
+            (done.token, done.result(), &done.op)
+        {
+            return self.on_accept_failed(&why);
+        }
         let (ring, now) = (&mut self.ring, self.now);
         match done.token {
             Token::Disk(slot) => self.volumes.on_done(ring, slot, done, &mut self.outcomes),
@@ -632,8 +652,12 @@ impl Runner {
     }
 
     fn stop(&mut self) {
+        // Whoever follows the events of one that leaves goes on with those of the next one.
+        let leaves = self.is_leaving();
         self.stop_front_ends();
-        self.control.publish(control::Event::Gone);
+        if !leaves {
+            self.control.publish(control::Event::Gone);
+        }
         self.control.pump(&mut self.ring);
         self.control.stop(&mut self.ring);
         // Hands the last sends over; their buffers live on whatever becomes of them.

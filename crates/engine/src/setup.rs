@@ -3,11 +3,13 @@
 use crate::connector::Settings;
 use crate::digests::Algorithm;
 use crate::links::LinkSettings;
+use crate::sys;
 use crate::volumes::Paths;
 use config::{
     AfterSb0Pri, AfterSb1Pri, AfterSb2Pri, LocalConnection, LocalResource, LocalVolume, MetaDisk, PeerDeviceOptions,
 };
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use units::{ByteLen, NodeId, VolumeNr};
 use urbd_core::{
@@ -218,10 +220,31 @@ fn check_algorithms(peer: &LocalConnection) -> Result<(), String> {
     Ok(())
 }
 
-fn addresses(peer: &LocalConnection) -> Result<(std::net::SocketAddr, std::net::SocketAddr), String> {
+fn addresses(peer: &LocalConnection) -> Result<(SocketAddr, SocketAddr), String> {
     let path = peer.paths.iter().find(|p| !p.proxied);
     let path = path.ok_or_else(|| format!("connection to {} has no path without a proxy", peer.peer_name))?;
-    Ok((path.local.socket_addr(), path.remote.socket_addr()))
+    let (mut local, mut remote) = (path.local.socket_addr(), path.remote.socket_addr());
+    set_scope(&mut local, path.local.scope.as_deref())?;
+    // Each host has its own names of interfaces, and a link-local address is only reached from one of the same link.
+    match (local, &mut remote) {
+        (SocketAddr::V6(own), SocketAddr::V6(other)) if other.ip().is_unicast_link_local() && own.scope_id() > 0 => {
+            other.set_scope_id(own.scope_id());
+        }
+        _ => set_scope(&mut remote, path.remote.scope.as_deref())?,
+    }
+    Ok((local, remote))
+}
+
+/// The interface of a link-local address as the kernel wants it.
+fn set_scope(address: &mut SocketAddr, interface: Option<&str>) -> Result<(), String> {
+    let (SocketAddr::V6(v6), Some(interface)) = (address, interface) else { return Ok(()) };
+    match sys::interface_number(interface) {
+        0 => Err(format!("address [{}%{interface}]: this host has no network interface {interface}", v6.ip())),
+        number => {
+            v6.set_scope_id(number);
+            Ok(())
+        }
+    }
 }
 
 fn fencing(f: config::Fencing) -> Fencing {

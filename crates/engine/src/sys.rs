@@ -485,6 +485,14 @@ pub(crate) fn group_number(name: &str) -> Option<u32> {
     (failed == 0 && !found.is_null()).then(|| unsafe { (*found).gr_gid })
 }
 
+/// The number of a network interface, by its name or as a number; 0 if there is none.
+pub(crate) fn interface_number(name: &str) -> u32 {
+    let number = || name.parse().unwrap_or(0);
+    // SAFETY: the name is a C string.
+    let named = |name: std::ffi::CString| unsafe { libc::if_nametoindex(name.as_ptr()) };
+    std::ffi::CString::new(name).map(named).ok().filter(|n| *n > 0).unwrap_or_else(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -215,8 +215,11 @@ impl List<'_> {
             // Said once, of this node's own disk.
             DiskState::Inconsistent if r.device(p.volume).is_some_and(|d| d.disk == DiskState::Inconsistent) => {}
             DiskState::Inconsistent => {
-                let text = format!("The disk of {name} is Inconsistent, and is not being copied.");
-                self.add(object, Weight::Error, "peer-disk-inconsistent", text, there("invalidate"));
+                // Perhaps it is copied from another node.
+                let (whence, next) =
+                    if r.connections.len() > 1 { (" from here", "status") } else { ("", "invalidate") };
+                let text = format!("The disk of {name} is Inconsistent, and is not being copied{whence}.");
+                self.add(object, Weight::Error, "peer-disk-inconsistent", text, there(next));
             }
             _ => {
                 let differ = p.statistics.map_or(0, |s| s.out_of_sync_sectors);

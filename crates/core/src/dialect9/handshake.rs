@@ -139,10 +139,7 @@ impl Resource {
             part.outcome.iter_mut().for_each(|outcome| outcome.paused = paused);
             part.outcome.is_some()
         });
-        let now = self.now;
-        if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
-            attempt.speaks.get_or_insert(now);
-        }
+        self.speaks_in_attempt(i);
         // Without an attempt it is left over from one that was given up.
         if known != Some(false) {
             return;
@@ -155,6 +152,14 @@ impl Resource {
             Err(verdict) => verdict,
         };
         self.judge_attempt(i, verdict);
+    }
+
+    /// The peer has said all of a volume, perhaps of one that this node does not have.
+    pub(crate) fn speaks_in_attempt(&mut self, i: NodeId) {
+        let now = self.now;
+        if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
+            attempt.speaks.get_or_insert(now);
+        }
     }
 
     /// A volume of which the peer says nothing, while it speaks of others, it does not have: the nodes are connected

@@ -20,7 +20,8 @@ use wire::{BlockRange, Dagtag, Features, Packet, PeerDagtag, Socket, UuidFlags, 
 impl Resource {
     /// Are there several peers, of which some speak 9's dialect, or would, and none 8.4's? Beside one that does there
     /// is no other.
-    pub(crate) fn in_mesh9(&self) -> bool {
+    #[must_use]
+    pub fn in_mesh9(&self) -> bool {
         let of_84 = |c: &Connection| c.dialect().is_some_and(|d| !d.version.is_9());
         let several = self.connections.members().len() > 1;
         several && self.has_peers_of_9() && !self.connections.values().any(of_84)

@@ -5,7 +5,7 @@
 use crate::connector::Settings;
 use crate::sys;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{OwnedFd, RawFd};
 use units::{Duration, Instant, NodeId};
 
@@ -24,11 +24,16 @@ fn telling(port: u16, node: NodeId) -> u16 {
     port - port / 2 % MARKS * 2 + node.index() as u16 * 2
 }
 
-/// A socket to dial with, bound to a port of `ip` that tells who dials. It is next to one that the kernel hands out.
-/// Where no such port is free it tells nothing.
-pub(super) fn dialing_socket(ip: IpAddr, node: Option<NodeId>, configure: impl Fn(RawFd)) -> io::Result<OwnedFd> {
-    let Some(node) = node else { return sys::tcp_socket(&SocketAddr::new(ip, 0), configure) };
-    let bound = |port| sys::tcp_socket_alone(&SocketAddr::new(ip, port), &configure).map(TcpStream::from);
+/// A socket to dial with, bound to a port of the address `own` that tells who dials. It is next to one that the kernel
+/// hands out. Where no such port is free it tells nothing.
+pub(super) fn dialing_socket(own: SocketAddr, node: Option<NodeId>, configure: impl Fn(RawFd)) -> io::Result<OwnedFd> {
+    let at = |port| {
+        let mut address = own;
+        address.set_port(port);
+        address
+    };
+    let Some(node) = node else { return sys::tcp_socket(&at(0), configure) };
+    let bound = |port| sys::tcp_socket_alone(&at(port), &configure).map(TcpStream::from);
     let mut socket = bound(0)?;
     for _ in 0..TRIES {
         let drawn = socket.local_addr()?.port();
@@ -96,8 +101,8 @@ mod tests {
     /// Also if ports that tell it are taken, by whomever.
     #[test]
     fn a_node_dials_from_ports_that_tell_its_id() {
-        let (ip, node) = (IpAddr::from([127, 0, 0, 9]), NodeId::new(31).unwrap());
-        let dial = || TcpStream::from(dialing_socket(ip, Some(node), |_| ()).unwrap());
+        let (own, node) = (SocketAddr::from(([127, 0, 0, 9], 7788)), NodeId::new(31).unwrap());
+        let dial = || TcpStream::from(dialing_socket(own, Some(node), |_| ()).unwrap());
         let sockets: Vec<TcpStream> = (0..100).map(|_| dial()).collect();
         let mut ports: Vec<u16> = sockets.iter().map(|s| s.local_addr().unwrap().port()).collect();
         assert!(ports.iter().all(|port| tells(*port, node)), "{ports:?}");

@@ -268,7 +268,7 @@ impl Opening {
 
     fn open(&mut self, ring: &mut Ring<Token>, settings: &LinkSettings, id: SocketId) -> io::Result<()> {
         self.abandon(ring);
-        let source = settings.connector.local.ip();
+        let source = settings.connector.local;
         let socket = marks::dialing_socket(source, settings.marked, |fd| configure(fd, settings))?;
         let fd: Fd = Rc::new(socket);
         let to = settings.connector.peer.into();

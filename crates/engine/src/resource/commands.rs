@@ -14,7 +14,7 @@ use frontends::loopdev::Background;
 use frontends::users::User;
 use std::collections::BTreeMap;
 use units::{Duration, Instant, NodeId, Sector, VolumeNr};
-use urbd_core::{Command, CommandError, ConnectionState};
+use urbd_core::{Command, CommandError, ConnectionState, Openers};
 
 /// Commands that the core works on.
 #[derive(Default)]
@@ -285,6 +285,10 @@ impl Runner {
     }
 
     fn command(&mut self, client: Option<ClientId>, asked: Asked, users: Vec<(VolumeNr, User)>) {
+        if let (Some(client), Some(mut failure)) = (client, self.refused_while_open(&asked)) {
+            name_users(&mut failure, &users);
+            return self.control.reply(client, &Reply::Error(failure));
+        }
         let promotion = self.promotion(&asked);
         let kind = Changes::of(&asked);
         self.gate.on_command(&asked);
@@ -350,8 +354,30 @@ impl Runner {
 
     /// Going Secondary is refused while a device is in use, which only the kernel knows.
     fn must_check_use(&self, asked: &Asked) -> bool {
-        matches!(asked, Asked::Secondary { force: false } | Asked::Down { force: false })
-            && self.fuse.as_ref().is_some_and(FuseServer::has_devices)
+        let ends_use = matches!(asked, Asked::Secondary { force: false } | Asked::Down { force: false });
+        (ends_use || self.ends_writes(asked)) && self.fuse.as_ref().is_some_and(FuseServer::has_devices)
+    }
+
+    /// Among several peers a Primary without its disk cannot write, as long as 9's dialect has no diskless nodes here.
+    fn ends_writes(&self, asked: &Asked) -> bool {
+        let detaches = matches!(asked, Asked::Detach { force: false, .. });
+        detaches && self.core.in_mesh9() && self.core.snapshot().role == wire::Role::Primary
+    }
+
+    fn refused_while_open(&self, asked: &Asked) -> Option<Failure> {
+        let Asked::Detach { volume, .. } = asked else { return None };
+        let concerns = |other: &VolumeNr| volume.is_none_or(|volume| VolumeNr(volume) == *other);
+        let open = |(volume, openers): (&VolumeNr, &Openers)| concerns(volume) && *openers != Openers::default();
+        (self.ends_writes(asked) && self.told_openers.iter().any(open)).then(|| {
+            let name = &self.local.name;
+            let text = "among several peers the writes of a Primary without its disk fail, and applications have the \
+                        device open";
+            let hint = format!(
+                "move them to another node, or stop them, and first: urbd secondary {name}; if their writes may fail: \
+                 urbd detach --force {name}"
+            );
+            Failure::new(ErrorCode::DEVICE_IN_USE, text.to_owned()).with_hint(hint)
+        })
     }
 
     fn check_use(&mut self, client: Option<ClientId>, asked: Asked) {

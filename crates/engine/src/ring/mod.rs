@@ -19,11 +19,12 @@ pub use message::Message;
 pub use op::{Done, FallocateMode, Fd, NO_OFFSET, Op, OpId, PeerAddress, Take};
 pub use slot::FuseSlot;
 
+use crate::sys;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
-use units::Instant;
+use units::{Duration, Instant};
 
 /// System calls that a thread's rings have made.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -63,9 +64,14 @@ pub struct Ring<T> {
     /// The last turn did not enter the kernel.
     put_off: bool,
     busy_poll: BusyPoll,
-    /// Kept to reuse its memory.
+    /// Accepts that lacked a descriptor or memory, and when each is tried again.
+    paused: Vec<(OpId, Instant)>,
+    /// What is to be handed out. Kept to reuse its memory.
     finished: Vec<Finished>,
 }
+
+/// How long an accept that could not be done waits. A connection that waits to be let in would make it fail at once.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 
 /// Bytes that a turn reads and writes on this thread before it looks after the sockets again.
 const INLINE_BATCH: usize = 1 << 20;
@@ -151,6 +157,7 @@ impl<T: Copy> Ring<T> {
             inline: VecDeque::new(),
             put_off: false,
             busy_poll: BusyPoll::default(),
+            paused: Vec::new(),
             finished: Vec::new(),
         })
     }
@@ -237,6 +244,10 @@ impl<T: Copy> Ring<T> {
         if self.slab.operation(id).is_none() {
             return;
         }
+        if let Some(at) = self.paused.iter().position(|(paused, _)| *paused == id) {
+            self.paused.swap_remove(at);
+            return self.finished.push(Finished { id, result: -libc::ECANCELED, more: false });
+        }
         match &mut self.backend {
             Backend::Uring(uring) => uring.cancel(id, &mut self.slab),
             Backend::Poll(poller) => poller.cancel(id),
@@ -261,7 +272,8 @@ impl<T: Copy> Ring<T> {
             }
             return Ok(());
         }
-        let deadline = if done.is_empty() { deadline } else { Some(Instant(0)) };
+        let deadline = self.accept_again(deadline);
+        let deadline = if done.is_empty() && self.finished.is_empty() { deadline } else { Some(Instant(0)) };
         match &mut self.backend {
             Backend::Uring(uring) => {
                 uring.turn(deadline, &mut self.busy_poll, &mut self.slab, &mut self.finished)?;
@@ -272,21 +284,43 @@ impl<T: Copy> Ring<T> {
         Ok(())
     }
 
+    /// Tries accepts again whose pause is over. When the next one is, or `deadline` if that is earlier.
+    fn accept_again(&mut self, deadline: Option<Instant>) -> Option<Instant> {
+        if self.paused.is_empty() {
+            return deadline;
+        }
+        let now = sys::now();
+        let (due, later): (Vec<_>, _) = std::mem::take(&mut self.paused).into_iter().partition(|(_, at)| *at <= now);
+        self.paused = later;
+        due.into_iter().for_each(|(id, _)| self.go_on(id));
+        self.paused.iter().map(|(_, at)| *at).chain(deadline).min()
+    }
+
+    /// Hands an operation that is in flight to the kernel once more.
+    fn go_on(&mut self, id: OpId) {
+        let Some(op) = self.slab.operation(id) else { return };
+        match &mut self.backend {
+            Backend::Uring(uring) => uring.push(id, op, false),
+            Backend::Poll(poller) => poller.push(id, op),
+        }
+    }
+
     fn hand_out(&mut self, done: &mut Vec<Done<T>>) {
-        for mut f in self.finished.drain(..) {
-            // io_uring ends an accept that brings more than it has room to report: it goes on as the same operation.
-            if !f.more
-                && f.result >= 0
-                && let Some(op @ Op::Accept { .. }) = self.slab.operation(f.id)
-            {
-                f.more = true;
-                match &mut self.backend {
-                    Backend::Uring(uring) => uring.push(f.id, op, false),
-                    Backend::Poll(poller) => poller.push(f.id, op),
+        let mut finished = std::mem::take(&mut self.finished);
+        for mut f in finished.drain(..) {
+            // io_uring ends an accept that brings more than it has room to report, and one that fails: it goes on as
+            // the same operation.
+            if !f.more && matches!(self.slab.operation(f.id), Some(Op::Accept { .. })) {
+                f.more = !ends_accept(f.result);
+                match f.result {
+                    0.. => self.go_on(f.id),
+                    _ if f.more => self.paused.push((f.id, sys::now() + ACCEPT_AGAIN)),
+                    _ => {}
                 }
             }
             done.extend(self.slab.complete(f));
         }
+        self.finished = finished;
     }
 
     /// Operations that have not completed.
@@ -302,6 +336,12 @@ impl<T> Drop for Ring<T> {
         // Pool buffers live forever anyway.
         std::mem::forget(std::mem::take(&mut self.slab.entries));
     }
+}
+
+/// Is that the end of an accept? All else passes: descriptors are closed, memory comes back, and the kernel reports
+/// what happened to a connection before it was let in.
+fn ends_accept(result: i32) -> bool {
+    matches!(-result, libc::ECANCELED | libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EOPNOTSUPP)
 }
 
 impl<T: Copy> Slab<T> {

@@ -29,7 +29,7 @@ pub enum Op {
     Fallocate { fd: Fd, offset: u64, len: u64, mode: FallocateMode },
     /// Connect a socket.
     Connect { fd: Fd, to: PeerAddress },
-    /// Accept connections until cancelled; [`Done::accepted`] gives each.
+    /// Accept connections until cancelled; [`Done::accepted`] gives each, or why nobody could be let in for the moment.
     Accept { fd: Fd },
     /// Receive at most the span's length; completes with 0 at the end of the stream.
     Recv { fd: Fd, into: Span, take: Take },

@@ -27,8 +27,9 @@ pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     // What could not be started after the next crash is not taken over either.
     lifecycle::check_startable(call.context, target.local()?)?;
     let plan = plan(call, target)?;
-    for note in &plan.notes {
-        eprintln!("urbd: {target}: {note}");
+    let partial = is_partial(call, target);
+    if only_show || partial {
+        plan.notes.iter().for_each(|note| eprintln!("urbd: {target}: {note}"));
     }
     if only_show || call.context.verbose > 0 {
         plan_lines(&plan).iter().for_each(|line| println!("{line}"));
@@ -36,8 +37,11 @@ pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     if only_show {
         return Ok(0);
     }
-    if !is_partial(call, target) && has_other_objects(&plan) {
+    if !partial && has_other_objects(&plan) {
         return restart(call, target, &plan);
+    }
+    if let Some(note) = plan.notes.first().filter(|_| !partial) {
+        return Err(Problem::new(exit::FAILURE, format!("{target}: {note}")).hint("nothing was changed"));
     }
     check_rest(call, target, &plan)?;
     carry_out(call, target, &plan).map(|()| 0)

@@ -75,16 +75,23 @@ pub(crate) fn place(local: &LocalResource, volume: &LocalVolume) -> Option<Place
     Some(Place { label, path: PathBuf::from(path), kind, version: None, called: Called::Urbd })
 }
 
-/// Has the metadata room for each configured peer? A process that finds none does not attach the disk. What cannot be
-/// read is found out when it starts.
+/// Is the metadata this node's, with room for each configured peer? Else a process does not attach the disk. What cannot
+/// be read is found out when it starts.
 ///
 /// # Errors
-/// Exit 10: it has not.
+/// Exit 10: it is not.
 pub(crate) fn check_room(local: &LocalResource) -> Result<(), Problem> {
     let peers = local.peers.iter().map(|p| p.peer_node_id);
     for volume in local.volumes.iter() {
         let Some(Ok(opened)) = place(local, volume).map(|place| place.find(false)) else { continue };
         let md = &opened.found.superblock;
+        if let Some(other) = md.node_id.filter(|id| md.version() == Version::V09 && *id != local.node_id) {
+            let text =
+                format!("{}/{}: its metadata is that of node-id {other}, not {}", local.name, volume.nr, local.node_id);
+            let next = "nothing was changed; give this host its node-id back, or new metadata (wipe-md, create-md), for \
+                        which all data is copied from a peer";
+            return Err(Problem::new(exit::FAILURE, text).hint(next));
+        }
         let slots = match md.version() {
             Version::V08 => 1,
             Version::V09 => md.geometry.slots() as usize,

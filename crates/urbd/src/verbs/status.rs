@@ -7,11 +7,11 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use control::client::ClientError;
+use control::client::{Client, ClientError};
 use control::{Event, Reply, Request, ResourceStatus, events, human, json, matter, query};
 
 use crate::cli::{self, Call};
-use crate::context::Context;
+use crate::context::{ANSWER_TIMEOUT, Context};
 use crate::objects::{Takes, Target};
 use crate::problem::{Problem, exit};
 use crate::verbs::metadata;
@@ -361,23 +361,32 @@ impl Printer {
     }
 }
 
-/// Follows one resource from a thread of its own until its stream ends.
+/// Follows one resource from a thread of its own, also when another process goes on with it, until nobody runs it.
 fn follow(context: &Context, name: &str, statistics: bool, sender: &Sender<Wake>) {
-    let (name, sender) = (name.to_owned(), sender.clone());
-    let client = context.client(&name);
+    let (name, sender, socket) = (name.to_owned(), sender.clone(), context.socket(name));
     thread::spawn(move || {
-        let stream = client.ok().and_then(|client| client.subscribe(false, statistics).ok());
-        let Some(mut stream) = stream else {
-            let _ = sender.send(Wake::From(name, Err(ClientError::Closed)));
-            return;
-        };
-        loop {
-            let event = stream.next(None);
-            let ended = event.is_err();
-            if sender.send(Wake::From(name.clone(), event.map(Box::new))).is_err() || ended {
-                return;
+        let why = loop {
+            let stream = Client::connect(&socket, Some(ANSWER_TIMEOUT)).and_then(|c| c.subscribe(false, statistics));
+            let mut stream = match stream {
+                Ok(stream) => stream,
+                Err(_) => break ClientError::Closed,
+            };
+            let mut heard = false;
+            let ended = loop {
+                let event = match stream.next(None) {
+                    Ok(event) => event,
+                    Err(e) => break e,
+                };
+                heard = true;
+                if sender.send(Wake::From(name.clone(), Ok(Box::new(event)))).is_err() {
+                    return;
+                }
+            };
+            if !heard || matches!(ended, ClientError::Refused(_)) {
+                break ended;
             }
-        }
+        };
+        let _ = sender.send(Wake::From(name, Err(why)));
     });
 }
 
