@@ -75,8 +75,8 @@ pub(crate) fn place(local: &LocalResource, volume: &LocalVolume) -> Option<Place
     Some(Place { label, path: PathBuf::from(path), kind, version: None, called: Called::Urbd })
 }
 
-/// Is the metadata this node's, with room for each configured peer? Else a process does not attach the disk. What cannot
-/// be read is found out when it starts.
+/// Is the metadata this node's, with room for each configured peer? Else a process does not attach the disk. What
+/// cannot be read is found out when it starts.
 ///
 /// # Errors
 /// Exit 10: it is not.
