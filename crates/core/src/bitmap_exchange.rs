@@ -216,7 +216,10 @@ impl Resource {
         if unaware && !asked {
             return false;
         }
-        if peer_disk == DiskState::UpToDate && left > 0 {
+        // A write that has failed here, which the peer may have, is marked here alone. Of two Primaries each would go
+        // on without the other one: they stay connected, and it is copied when one is demoted.
+        let stays = self.both_primary(i, d) && self.connections[i].peer_devices[d].write_failed;
+        if peer_disk == DiskState::UpToDate && left > 0 && !stays {
             // The peer's copy lacks what is marked here, whatever its own bitmap says.
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
             self.drop_link(i, ConnectionState::NetworkFailure, "resync-incomplete", text);
@@ -244,6 +247,9 @@ impl Resource {
         .into_iter()
         .collect();
         self.happened(change);
+        if peer_disk == DiskState::UpToDate && left > 0 {
+            self.repair_when_one_is_demoted(i, d);
+        }
         let all = self.state.peers[i].volumes.values().all(|p| p.disk == DiskState::UpToDate)
             && self.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
         let asked_elsewhere = self.connections[i].nine().is_some();

@@ -166,8 +166,8 @@ pub(crate) struct PeerDevice {
     pub(crate) compared: bool,
     /// A resync is about to begin, but the peer has not compared yet what led to it.
     pub(crate) undecided: bool,
-    /// The peer has refused a write of this node, and it has not been heard yet what became of its disk (9).
-    pub(crate) refuses: bool,
+    /// Since when the peer has refused a write of this node, and it has not been heard what became of its disk (9).
+    pub(crate) refuses: Option<Instant>,
     /// Writes of the peer were refused on this link: a disk that was attached here since lacks them.
     pub(crate) refused_writes: bool,
     /// The next verify goes on from this bit.

@@ -367,6 +367,20 @@ impl Resource {
         self.drop_link(i, Lost::Timeout, "change-unanswered", text);
     }
 
+    /// Until when a peer that has refused a write must have said what its disk is worth.
+    pub(crate) fn refusal_deadline(&self, i: NodeId) -> Option<Instant> {
+        let since = self.connections[i].peer_devices.values().filter_map(|p| p.refuses).min()?;
+        Some(since + self.patience_with_answers(i))
+    }
+
+    /// A write waits for that word, and with it all that an application wants done behind it. Without the connection
+    /// another generation begins, which the peer's disk does not have.
+    pub(crate) fn refusal_unexplained(&mut self, i: NodeId) {
+        let limit = self.patience_with_answers(i).0 / 1_000_000_000;
+        let text = format!("the peer has refused a write, and has not said for {limit} s that its disk is bad");
+        self.drop_link(i, Lost::Timeout, "refusal-unexplained", text);
+    }
+
     /// The oldest unanswered request is too old (`ko-count` times `timeout`).
     pub(crate) fn check_overdue(&mut self, i: NodeId) {
         let running = self.connections[i].link.as_ref().is_some_and(|link| link.phase == Phase::Running);

@@ -214,7 +214,9 @@ impl Resource {
             let text = "the peer refused a write of when its copy was the better one: connecting again";
             return self.drop_link(i, ConnectionState::NetworkFailure, "peer-lacks-write", text.to_owned());
         }
-        self.connections[i].peer_devices[d].refuses |= self.is_to_say_why(i, d, key);
+        if self.is_to_say_why(i, d, key) {
+            self.connections[i].peer_devices[d].refuses.get_or_insert(self.now);
+        }
         if let Some(Request::Write(w)) = self.requests.get_mut(key) {
             let ends_wait = w.legs.refused(i);
             self.connections[i].peer_devices[d].pending -= u32::from(ends_wait);
@@ -245,13 +247,16 @@ impl Resource {
     /// What is completed that a peer has refused must not be of a generation in which that one counts as good after a
     /// crash of both: it waits for the peer's word, with which another one begins.
     pub(crate) fn awaits_why_refused(&self, d: VolumeNr) -> bool {
-        self.connections.values().any(|c| c.peer_devices[d].refuses)
+        self.connections.values().any(|c| c.peer_devices[d].refuses.is_some())
     }
 
     /// That has come, or does not any more.
     pub(crate) fn heard_why_refused(&mut self, i: NodeId, d: VolumeNr) {
         let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == wire::DiskState::UpToDate;
-        if !(good && self.state.replicates(i, d)) && std::mem::take(&mut self.connections[i].peer_devices[d].refuses) {
+        if good && self.state.replicates(i, d) {
+            return;
+        }
+        if self.connections[i].peer_devices[d].refuses.take().is_some() {
             self.finish_held();
         }
     }

@@ -67,6 +67,7 @@ impl Resource {
             fencing: self.fencing_policy(),
             on_no_data: self.cfg.on_no_data,
             state_sent: self.state_sent(),
+            holds_back: self.holds_back(),
             volumes: self.devices.map(|dev| VolumeFacts {
                 open: dev.openers.writers + dev.openers.readers > 0,
                 exposed_is_current: dev.backing.as_ref().is_some_and(|b| b.md.current.same(dev.exposed)) && !dev.outrun,

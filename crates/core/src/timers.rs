@@ -23,12 +23,14 @@ enum OfLink {
     Attach,
     /// The peer's word on a change.
     Change,
+    /// The peer's word on its disk, which has refused a write.
+    Refusal,
 }
 
 impl OfLink {
-    const ALL: [OfLink; 8] = {
+    const ALL: [OfLink; 9] = {
         use OfLink::*;
-        [Handshake, Attempt9, Handshake9, Volumes, Number, Ping, Attach, Change]
+        [Handshake, Attempt9, Handshake9, Volumes, Number, Ping, Attach, Change, Refusal]
     };
 }
 
@@ -46,6 +48,7 @@ impl Resource {
             OfLink::Ping => Some(self.connections[i].ping_timer()),
             OfLink::Attach => self.attach_deadline(i).map(|(limit, _)| limit),
             OfLink::Change => self.change_deadline(i),
+            OfLink::Refusal => self.refusal_deadline(i),
         }
     }
 
@@ -59,6 +62,7 @@ impl Resource {
             OfLink::Ping => self.ping_due(i),
             OfLink::Attach => self.attach_unanswered(i),
             OfLink::Change => self.change_unanswered(i),
+            OfLink::Refusal => self.refusal_unexplained(i),
         }
     }
 

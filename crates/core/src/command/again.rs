@@ -32,47 +32,38 @@ impl Resource {
                 self.devices[d].outrun |= self.state.disk(d) < DiskState::Inconsistent;
             }
         }
-        let (since, stage) = (self.now, Progress::Waiting);
+        let (since, stage) = (self.now, Progress::Waiting { resumed: false });
         let found = self.devices.ids().map(|d| (d, None)).collect();
-        self.again = Some(Again { id, inherited, since, stage, found, resumed: false, told: None });
+        self.again = Some(Again { id, inherited, since, stage, found, told: None });
     }
 
     /// Does what is due about it.
     pub(crate) fn pump_again(&mut self) {
         self.note_found();
         let Some(again) = &self.again else { return };
-        let (id, stage) = (again.id, again.stage.clone());
-        if self.state.is_primary() && stage != Progress::Asking {
+        let (id, asking) = (again.id, again.is_asking());
+        if self.state.is_primary() && !asking {
             // An administrator has made it so.
             self.again = None;
             return self.end(Some(id), Ok(()));
         }
-        if let Some(d) = self.being_replaced().filter(|_| stage != Progress::Asking) {
+        if let Some(d) = self.being_replaced().filter(|_| !asking) {
             return self.has_been_replaced(id, d);
         }
-        match stage {
-            Progress::Asking => {}
-            Progress::Refused(look, later) if look == self.look_of_all() && later.is_none_or(|at| self.now < at) => {}
-            Progress::Refused(..) | Progress::Waiting => self.try_again(id),
-        }
+        let due = self.again.as_ref().and_then(|again| again.stage.is_due(&self.look_of_all(), self.now));
+        due.into_iter().for_each(|resumed| self.try_again(id, resumed));
     }
 
     /// When there is something to do about it only because time passes.
     pub(crate) fn again_timer(&self) -> Option<Instant> {
         let again = self.again.as_ref()?;
-        let at = match again.stage {
-            Progress::Waiting => Some(again.since + self.patience_with_peers()),
-            Progress::Asking => None,
-            Progress::Refused(_, later) => later,
-        };
-        at.filter(|at| *at > self.now)
+        again.stage.timer(again.since + self.patience_with_peers()).filter(|at| *at > self.now)
     }
 
     /// `resume-io` while it waits: goes on without the peer, if the own copy allows.
     pub(super) fn resume_again(&mut self) {
-        if let Some(again) = self.again.as_mut().filter(|again| again.stage != Progress::Asking) {
-            again.resumed = true;
-            again.stage = Progress::Waiting;
+        if let Some(again) = self.again.as_mut().filter(|again| !again.is_asking()) {
+            again.stage = Progress::Waiting { resumed: true };
         }
     }
 
@@ -108,13 +99,13 @@ impl Resource {
         self.end(Some(id), Err(failure(Code::TwoPrimaries.code(), text)));
     }
 
-    fn try_again(&mut self, id: u64) {
+    /// `resumed`: without waiting for a peer, and by force.
+    fn try_again(&mut self, id: u64, resumed: bool) {
         if self.devices.values().any(|d| d.attaching.is_some()) {
             return;
         }
         let (noted, patience) = (self.left_beside(), self.patience_with_peers());
-        let Some(again) = &mut self.again else { return };
-        let resumed = again.resumed;
+        let Some(again) = &self.again else { return };
         let beside = again.inherited.beside.or(noted);
         let over = resumed || self.now >= again.since + patience;
         if self.peer_is_awaited(|i| !over && beside.is_none_or(|beside| beside.contains(i))) {
@@ -124,7 +115,7 @@ impl Resource {
             return self.has_been_replaced(id, d);
         }
         if let Some(again) = &mut self.again {
-            again.stage = Progress::Asking;
+            again.stage = Progress::Asking { resumed };
         }
         let good = |d: VolumeNr| {
             self.found(d).is_some_and(|found| found.disk >= DiskState::Consistent) || self.is_untouched(d)
@@ -151,8 +142,7 @@ impl Resource {
         }
         // A peer refuses while it is being connected, too.
         let by_peer = error.code == Code::FailedByPeer.code();
-        again.stage = Progress::Refused(look, by_peer.then(|| self.now + RETRY));
-        again.resumed = false;
+        again.stage = again.stage.refused(look, by_peer.then(|| self.now + RETRY));
         if again.told.replace(error.code) == Some(error.code) {
             return false;
         }

@@ -190,16 +190,18 @@ impl Resource {
             Packet::TwopcRetry(vote) => (Answer::Retry, vote),
             _ => return,
         };
-        let connected = self.state.is_connected(i);
-        let Some(two) = self.transaction.two_phase_mut() else { return };
-        if !two.is(vote.tid, vote.initiator) {
-            return;
-        }
-        if two.is_ours() && !connected && two.connects != Some(i) {
+        // Who is not connected is asked by nobody but the initiator that wants to connect to it.
+        let asks = |two: &TwoPhase| two.is(vote.tid, vote.initiator) && two.connects == Some(i);
+        let ended = vote.initiator == self.cfg.node && !self.takes_part_in(vote.tid, vote.initiator);
+        let asked = self.state.connection(i) != ConnectionState::Connecting
+            || ended
+            || self.transaction.two_phase().is_some_and(asks);
+        if !asked {
             // Two nodes at one address have come to this one at once: a stream of each is taken for those of one.
             let text = "an answer to what the peer was not asked: this stream is another node's at the same address";
             return self.drop_link(i, ConnectionState::NetworkFailure, "stream-of-another-node", text.to_owned());
         }
+        let Some(two) = self.transaction.two_phase_mut().filter(|two| two.is(vote.tid, vote.initiator)) else { return };
         if !two.waits_for.contains(i) {
             return;
         }
@@ -221,6 +223,10 @@ impl Resource {
         }
         self.wait_for_reasons(i, answer);
         self.transaction_went_on();
+    }
+
+    fn takes_part_in(&self, tid: u32, initiator: NodeId) -> bool {
+        self.transaction.two_phase().is_some_and(|two| two.is(tid, initiator))
     }
 
     /// Who does not want to be connected says so on the one stream, and what this node can tell by why on the other.

@@ -127,7 +127,7 @@ pub fn sanitise(old: &State, wanted: &State, facts: &Facts) -> State {
     negotiations_end(&mut new, facts);
     passed.by(4, &new);
     each_pair(&mut new, |new, peer, volume| match speaks9(facts, peer) {
-        true => connected_is_good9(old, new, peer, volume),
+        true => connected_is_good9(old, new, peer, volume, facts),
         false => connected_is_good(new, peer, volume),
     });
     passed.by(5, &new);
@@ -257,8 +257,9 @@ fn connected_is_good(new: &mut State, peer: NodeId, volume: VolumeNr) {
 }
 
 /// Rule 5 of 9's dialect (C13 and C15): a copy that was behind only by hearsay is as good as the one that it is
-/// connected to. What the peer's is worth the peer says.
-fn connected_is_good9(old: &State, new: &mut State, peer: NodeId, volume: VolumeNr) {
+/// connected to. What the peer's is worth the peer says. As long as a word of a lost Primary's writes is awaited, a
+/// third node may have more of them (the hold of "may be up to date"): who is Consistent then asks when that has come.
+fn connected_is_good9(old: &State, new: &mut State, peer: NodeId, volume: VolumeNr, facts: &Facts) {
     let (pair, disk) = (*new.pair(peer, volume), new.disk(volume));
     let connects = old.replication(peer, volume) < R::Established && pair.replication >= R::Established;
     if !connects {
@@ -268,7 +269,7 @@ fn connected_is_good9(old: &State, new: &mut State, peer: NodeId, volume: Volume
         D::Outdated if pair.replication == R::Established && matches!(pair.disk, D::Consistent | D::UpToDate) => {
             new.volumes[volume].disk = pair.disk;
         }
-        D::Consistent => new.volumes[volume].disk = D::UpToDate,
+        D::Consistent if !facts.holds_back => new.volumes[volume].disk = D::UpToDate,
         _ => {}
     }
 }

@@ -186,6 +186,14 @@ impl PairState {
         role: Role::Unknown,
         paused: Paused { by_user: false, by_peer: false, by_dependency: false, by_other: false },
     };
+
+    /// Is this node brought up to date from there, or will it be when that is paused no more? Not from one of several
+    /// sources that waits for another one: what comes from that one need not come from here.
+    #[must_use]
+    pub fn is_being_copied(&self) -> bool {
+        let paused = self.replication == Replication::PausedSyncT && !self.paused.by_other;
+        paused || self.replication == Replication::SyncTarget
+    }
 }
 
 impl PeerState {

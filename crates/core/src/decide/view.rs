@@ -16,6 +16,8 @@ pub struct Facts {
     pub on_no_data: OnNoData,
     /// This node's parameters were sent to some peer, and that handshake has not ended: the "state sent" mark.
     pub state_sent: bool,
+    /// A word of what a lost Primary has written is awaited, or owed: what this node's copy is worth follows from that.
+    pub holds_back: bool,
     /// Per volume.
     pub volumes: Volumes<VolumeFacts>,
     /// Per peer.

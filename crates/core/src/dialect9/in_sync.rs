@@ -61,6 +61,8 @@ impl Resource {
 
     /// Tells all that have the same here as this node who they are.
     fn tell_who_is_in_sync(&mut self, d: VolumeNr, range: SectorRange) {
+        // The device may have become smaller since this was to be said.
+        let range = SectorRange { end: range.end.min(self.devices[d].size), ..range };
         if range.start >= range.end || self.is_written_to(d, range) {
             return;
         }
@@ -204,7 +206,7 @@ impl Resource {
         // A Primary's writes overtake what is said by who does not get them.
         let behind = self.in_mesh9() && self.state.is_primary() && self.state.peer_disk(i, d) != DiskState::UpToDate;
         // What is copied now is not to be known from hearsay.
-        let copied = |n: &NodeId| self.state.replication(*n, d) == Replication::SyncTarget && self.in_mesh9();
+        let copied = |n: &NodeId| self.state.pair(*n, d).is_being_copied() && self.in_mesh9();
         let mut listed = NodeMask::default();
         let heard = told.nodes.nodes().and(self.connections.members()).into_iter();
         heard.filter(|n| !behind && !copied(n)).for_each(|n| listed.insert(n));

@@ -20,10 +20,7 @@ impl Resource {
     /// Copies the blocks that a verify found different: from the Primary, or else from here.
     fn repair_now(&mut self, i: NodeId, d: VolumeNr) {
         if self.both_primary(i, d) {
-            // Which copy counts nobody can say, and reconnecting would not copy anything.
-            let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
-            self.connections[i].peer_devices[d].repair.waits_for_one_primary();
-            return self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
+            return self.repair_when_one_is_demoted(i, d);
         }
         // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
         let peer_role = self.state.pair(i, d).role;
@@ -60,6 +57,13 @@ impl Resource {
         self.note(Severity::Info, Some(d), Some(i), "verify-repair", "copying blocks that are marked as different");
         self.connections[i].peer_devices[d].repair.copies();
         self.run_ahead(i, d);
+    }
+
+    /// Of two Primaries' copies nobody can say which one counts, and reconnecting would not copy anything.
+    pub(crate) fn repair_when_one_is_demoted(&mut self, i: NodeId, d: VolumeNr) {
+        let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
+        self.connections[i].peer_devices[d].repair.waits_for_one_primary();
+        self.note(Severity::Warning, Some(d), Some(i), "verify-repair", text.to_owned());
     }
 
     /// In 9's dialect bitmaps can be exchanged at any time.
@@ -126,7 +130,7 @@ impl Resource {
         repair.hurry(urgent);
     }
 
-    fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
+    pub(crate) fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
         self.state.is_primary() && self.state.pair(i, d).role == Role::Primary
     }
 

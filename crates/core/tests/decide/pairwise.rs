@@ -32,6 +32,7 @@ pub(crate) struct Context {
     pub(crate) verify_alg: bool,
     pub(crate) protocol: u32,
     pub(crate) state_sent: bool,
+    pub(crate) holds_back: bool,
     pub(crate) peer_undecided: bool,
     pub(crate) exposed_is_current: bool,
     /// While Negotiating: own and the peer's disk state as decided at attach.
@@ -53,6 +54,7 @@ pub(crate) const PLAIN: Context = Context {
     verify_alg: true,
     protocol: 101,
     state_sent: false,
+    holds_back: false,
     peer_undecided: false,
     exposed_is_current: true,
     at_attach: (DiskState::UpToDate, DiskState::DUnknown),
@@ -97,6 +99,7 @@ impl Context {
             fencing: self.fencing,
             on_no_data: self.on_no_data,
             state_sent: self.state_sent,
+            holds_back: self.holds_back,
             volumes: self.volumes().into_iter().map(|v| (v, volume)).collect(),
             peers,
         }

@@ -99,6 +99,7 @@ fn context(args: &Args) -> Context {
         verify_alg: !args.flag("no-verify-alg"),
         protocol: args.number("proto", 101),
         state_sent: args.flag("state-sent"),
+        holds_back: args.flag("word-awaited"),
         peer_undecided: args.flag("peer-undecided"),
         exposed_is_current: !args.flag("exposed-differs"),
         at_attach: at_attach.map_or((DiskState::Diskless, DiskState::DUnknown), |t| {

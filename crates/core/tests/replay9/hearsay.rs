@@ -6,7 +6,7 @@ use crate::unsettled::three_that_pass_on;
 use crate::{VOLUME, mesh};
 use units::{ByteLen, Instant, NodeId, NodeMask, Sector, SectorRange};
 use urbd_core::Command;
-use wire::{ConnState, DiskState, Packet, PeersInSync, Socket};
+use wire::{ConnState, DiskState, Packet, PeersInSync, ResizeFlags, Socket};
 
 /// Where a disk fails, of which no other node hears anything else.
 const BAD: Sector = Sector(64);
@@ -123,17 +123,45 @@ fn nothing_is_said_of_what_is_being_written() {
 /// Node 0 has written while it reached nobody, and brings node 2 up to date. What node 1 says is older than that.
 #[test]
 fn what_is_being_copied_is_not_known_from_hearsay() {
+    for paused in [false, true] {
+        let mut nodes = three();
+        nodes.cut(0, 1);
+        nodes.cut(0, 2);
+        write(&mut nodes, BAD);
+        nodes.command(2, Command::PauseSync { volume: VOLUME });
+        nodes.join(0, 2);
+        nodes.pass(50);
+        nodes.lose(0, 2);
+        if !paused {
+            nodes.command(2, Command::ResumeSync { volume: VOLUME });
+        }
+        let copies = if paused { ConnState::PausedSyncT } else { ConnState::SyncTarget };
+        assert_eq!((nodes.replication(2, 0), nodes.disk(2)), (copies, DiskState::Inconsistent));
+        assert_eq!((nodes.marks(2, 0), nodes.marks(2, 1)), (DIFFERS, 0), "{}", nodes.notes(2));
+        hears(&mut nodes, 2, 1, same([0, 2], BAD));
+        assert_eq!(nodes.marks(2, 0), DIFFERS, "node 2 does not have it");
+    }
+}
+
+/// A word that a Primary has still to say, as a peer was connected twice within a second, is of the device as it was.
+#[test]
+fn nothing_is_said_of_what_the_device_has_no_more() {
     let mut nodes = three();
-    nodes.cut(0, 1);
-    nodes.cut(0, 2);
-    write(&mut nodes, BAD);
-    nodes.command(2, Command::PauseSync { volume: VOLUME });
-    nodes.join(0, 2);
-    nodes.pass(50);
-    nodes.lose(0, 2);
-    nodes.command(2, Command::ResumeSync { volume: VOLUME });
-    assert_eq!((nodes.replication(2, 0), nodes.disk(2)), (ConnState::SyncTarget, DiskState::Inconsistent));
-    assert_eq!((nodes.marks(2, 0), nodes.marks(2, 1)), (DIFFERS, 0), "{}", nodes.notes(2));
-    hears(&mut nodes, 2, 1, same([0, 2], BAD));
-    assert_eq!(nodes.marks(2, 0), DIFFERS, "node 2 does not have it");
+    for _ in 0..2 {
+        nodes.cut(0, 2);
+        nodes.join(0, 2);
+        nodes.pass(20);
+    }
+    assert!(nodes.is_connected(0, 2), "{}", nodes.notes(0));
+    let smaller = Sector(4096);
+    nodes.act(0, |own, now| own.close(now, VOLUME));
+    nodes.act(0, |own, now| own.resize(now, VOLUME, smaller, ResizeFlags::default()));
+    assert_eq!(nodes.size(0), smaller, "{}", nodes.notes(0));
+    nodes.overheard = Some(Vec::new());
+    nodes.pass(1_500);
+    let said = nodes.overheard.iter().flatten();
+    let said: Vec<_> =
+        said.filter_map(|packet| if let Packet::PeersInSync(told) = packet { Some(told) } else { None }).collect();
+    assert!(!said.is_empty(), "{}", nodes.notes(0));
+    assert!(said.iter().all(|told| told.sector.0 + told.size.0 / 512 <= smaller.0), "{said:?}");
 }

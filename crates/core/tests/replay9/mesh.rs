@@ -415,3 +415,30 @@ fn beside_a_vacant_slot_the_first_write_begins_a_generation() {
         assert_eq!([0, 1].map(|n| nodes.said(n, "new-generation")), [slots > 1; 2], "{}", nodes.notes(0));
     }
 }
+
+/// Two nodes at one address have come to this one at once, and a stream of each is taken for those of one. Who hears an
+/// answer to what another node has asked is the first to know: who has answered would wait for a decision.
+#[test]
+fn an_answer_that_was_meant_for_another_node_ends_its_link() {
+    for initiator in [0, 1, 2] {
+        let mut nodes = three();
+        nodes.forgive();
+        nodes.cut(1, 2);
+        nodes.swallowed = |way, packet| way == [1, 2] && matches!(packet, Packet::TwopcPrepare(_));
+        nodes.join(1, 2);
+        let node = |n| NodeId::new(n).expect("a node id");
+        let head = wire::Transaction {
+            tid: 77,
+            initiator: node(initiator),
+            target: None,
+            nodes_to_reach: wire::WireMask::NONE,
+            has_reachable: false,
+            primary_incapable: false,
+        };
+        let none = wire::WireMask::NONE;
+        let vote = Packet::TwopcYes(Box::new(wire::Vote::on_change(&head, none, none, none)));
+        nodes.act(2, |own, now| own.hear_from(node(1), now, Socket::Control, VolumeNr::NONE, vote));
+        // What it has asked itself, and given up, may be answered late.
+        assert_eq!(nodes.said(2, "stream-of-another-node"), initiator != 2, "{}", nodes.notes(2));
+    }
+}

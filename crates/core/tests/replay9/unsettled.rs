@@ -5,8 +5,8 @@
 use crate::mesh::{fresh, three, two_sources, write};
 use crate::node::{Node, Together};
 use crate::{VOLUME, disk};
-use units::{ByteLen, Instant, NodeId, NodeMask, Sector, SectorRange};
-use urbd_core::{Command, LinkDown, OnIoError};
+use units::{ByteLen, Duration, Instant, NodeId, NodeMask, Sector, SectorRange};
+use urbd_core::{Command, ConnectionConfig, LinkDown, OnIoError};
 use wire::{BlockId, Dagtag, Digest, DiskState, DpFlags, Packet, PeerAck, Role, Socket, Write};
 
 fn id(n: u8) -> NodeId {
@@ -15,12 +15,16 @@ fn id(n: u8) -> NodeId {
 
 /// All have the same, node 0 is Primary, and nobody lets go of a disk that fails.
 pub(crate) fn three_that_pass_on() -> Together {
+    three_that_pass_on_with(&|_| {})
+}
+
+fn three_that_pass_on_with(change: &impl Fn(&mut ConnectionConfig)) -> Together {
     let start = |node| {
         let mut starts = fresh(node);
         starts[0].1.on_io_error = OnIoError::PassOn;
         starts
     };
-    let mut nodes = Together::of(3, Instant(1_000_000_000), start, &|_| {});
+    let mut nodes = Together::of(3, Instant(1_000_000_000), start, change);
     nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
     nodes.command(0, Command::Primary { force: false });
     nodes
@@ -183,4 +187,26 @@ fn a_survivor_says_what_it_has_when_that_is_durable() {
     assert!(!tells(&node), "its disk has not flushed that yet: {:#?}", node.sent);
     node.pass(now + units::Duration::from_millis(1));
     assert!(tells(&node), "{:#?}", node.sent);
+}
+
+/// Node 2 refuses a write, and never says that its disk is bad: the write is held for that, but not for ever.
+#[test]
+fn a_write_does_not_wait_for_ever_for_why_it_was_refused() {
+    // `timeout` times `ko-count` is less than a bad copy waits until it connects anew.
+    let mut nodes = three_that_pass_on_with(&|c| (c.timeout, c.ko_count) = (Duration::from_millis(500), 2));
+    nodes.forgive();
+    write(&mut nodes, 0);
+    nodes.pass(500);
+    nodes.swallowed = |way, packet| way == [2, 0] && matches!(packet, Packet::State(_));
+    refused_by_2(&mut nodes, 16);
+    nodes.act(0, |node, now| node.close(now, VOLUME));
+    nodes.command(0, Command::Secondary { force: false });
+    nodes.pass(900);
+    assert_eq!(nodes.role(0), Role::Primary, "the write is not complete: {}", nodes.notes(0));
+    assert!(nodes.is_connected(0, 2), "{}", nodes.notes(0));
+    nodes.pass(200);
+    assert!(nodes.said(0, "refusal-unexplained"), "{}", nodes.notes(0));
+    nodes.cut(0, 2);
+    nodes.pass(100);
+    assert_eq!(nodes.role(0), Role::Secondary, "{}", nodes.notes(0));
 }
