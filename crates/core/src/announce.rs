@@ -2,7 +2,7 @@
 //! to the front ends.
 
 use crate::Resource;
-use crate::api::{Effect, Segments};
+use crate::api::Effect;
 use crate::dialect9;
 use crate::dialect84;
 use units::{Generation, NodeId, VolumeNr};
@@ -16,7 +16,7 @@ impl Resource {
             Some(_) => dialect9::word(&self.state, i, d, self.detaches_by_command(d)),
             None => dialect84::word(&self.state, Some(i), d),
         };
-        self.send(i, Socket::Data, d, Packet::State(word), Segments::None);
+        self.send(i, Socket::Data, d, Packet::State(word));
     }
 
     /// Tells every peer of the volume's state.
@@ -66,7 +66,7 @@ impl Resource {
             flags: UuidFlags(flags),
         };
         self.connections[i].peer_devices[d].changes_told = changes;
-        self.send(i, Socket::Data, d, Packet::Uuids(Box::new(packet)), Segments::None);
+        self.send(i, Socket::Data, d, Packet::Uuids(Box::new(packet)));
     }
 
     /// What we announce about a device's size (`docs/spec/wire-protocol.md` 5.13).
@@ -103,7 +103,7 @@ impl Resource {
             flags: wire::ResizeFlags::default(),
             limits: c.has(wire::Features::WRITE_SAME).then_some(limits),
         };
-        self.send(i, Socket::Data, d, Packet::Sizes(Box::new(sizes)), Segments::None);
+        self.send(i, Socket::Data, d, Packet::Sizes(Box::new(sizes)));
     }
 
     /// Tells front ends and applications what they may do.
@@ -117,8 +117,7 @@ impl Resource {
         let now = (size, access, can && trim);
         if dev.announced != Some(now) {
             dev.announced = Some(now);
-            let volume = dev.volume;
-            self.emit(Effect::Device { volume, size, access, discard: now.2 });
+            self.emit(Effect::Device { volume: d, size, access, discard: now.2 });
         }
     }
 }

@@ -2,7 +2,7 @@
 //! (`docs/spec/wire-protocol.md` 9, `docs/spec/connection-and-state.md` 7.4, 12.2).
 
 use crate::Resource;
-use crate::api::{ConnectionState, Event, Segments, Severity};
+use crate::api::{ConnectionState, Event, Severity};
 use crate::connection::{PeerDevice, PeersBitmap};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
@@ -26,7 +26,7 @@ impl Resource {
         let Some(b) = self.devices[d].backing.as_mut() else { return };
         let bits = std::mem::replace(&mut b.bitmaps[slot], units::BitSet::new(0));
         while let Some(packet) = sender.next_packet(&bits) {
-            self.send(i, Socket::Data, d, packet, Segments::None);
+            self.send(i, Socket::Data, d, packet);
         }
         let b = self.devices[d].backing.as_mut().expect("sending does not detach");
         b.bitmaps[slot] = bits;
@@ -128,7 +128,7 @@ impl Resource {
     pub(crate) fn send_due_sync_uuid(&mut self, d: VolumeNr) {
         for i in self.connections.ids() {
             if let Some(sync) = self.connections[i].peer_devices[d].sync_uuid_due.take() {
-                self.send(i, Socket::Data, d, Packet::SyncUuid(sync), Segments::None);
+                self.send(i, Socket::Data, d, Packet::SyncUuid(sync));
             }
         }
     }

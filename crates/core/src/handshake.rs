@@ -1,7 +1,7 @@
 //! From two open streams to a volume that replicates: features, authentication, parameters, sizes, generations, states
 //! (`docs/spec/wire-protocol.md` 7, `docs/spec/connection-and-state.md` 4.6 and 5).
 
-use crate::api::{ConnectionState, Effect, Event, LinkUp, Segments, Severity};
+use crate::api::{ConnectionState, Effect, Event, LinkUp, Severity};
 use crate::connection::{Connection, Link, PeerDevice, Phase, Spoken};
 use crate::decide::change::{Change, Set};
 use crate::decide::handshake84::{Decision, Occasion, UuidsVerdict};
@@ -23,8 +23,7 @@ impl Resource {
         let now = self.now;
         let c = &mut self.connections[i];
         if self.state.connection(i) != crate::ConnectionState::Connecting || c.link.is_some() {
-            let peer = c.cfg.peer;
-            return self.emit(Effect::CloseLink { peer });
+            return self.emit(Effect::CloseLink { peer: i });
         }
         c.session += 1;
         c.last_heard = now;
@@ -106,9 +105,9 @@ impl Resource {
         let volumes = self.devices.len();
         let spoken = Spoken::new(dialect);
         c.link.as_mut().expect("a packet came").spoken = spoken;
-        let (peer, integrity) = (c.cfg.peer, c.cfg.integrity.clone());
+        let integrity = c.cfg.integrity.clone();
         let auth = c.cfg.cram_hmac.is_some();
-        self.emit(Effect::Dialect { peer, dialect, integrity });
+        self.emit(Effect::Dialect { peer: i, dialect, integrity });
         if volumes > 1 && dialect.version.number() < 100 {
             let text = format!("protocol version {} has only one volume", dialect.version);
             return self.refuse(i, "too-many-volumes", &text);
@@ -141,8 +140,7 @@ impl Resource {
         if theirs.len() < 64 || theirs[..64] == own {
             return self.refuse(i, "reflected-challenge", "the peer sent our own challenge back");
         }
-        let peer = c.cfg.peer;
-        let message = theirs.to_vec();
+        let (peer, message) = (i, theirs.to_vec());
         let [message, expected] = self.salted(i, [message, own.to_vec()]);
         self.emit(Effect::Hmac { peer, token: OUR_RESPONSE, algorithm: algorithm.clone(), message });
         self.emit(Effect::Hmac { peer, token: EXPECTED, algorithm, message: expected });
@@ -203,7 +201,7 @@ impl Resource {
         let packet = self.connections[i].own_protocol();
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.connections[i].peer_devices.values_mut() {
-            let fresh = PeerDevice::new(pd.volume, self.starts.sequence);
+            let fresh = PeerDevice::new(self.starts.sequence);
             let keep = std::mem::replace(pd, fresh);
             pd.was_established = keep.was_established;
             pd.keeps = keep.keeps;
@@ -246,7 +244,7 @@ impl Resource {
                 max_rate: resync.max_rate,
             },
         };
-        self.send(i, Socket::Data, d, Packet::SyncParam(Box::new(packet)), Segments::None);
+        self.send(i, Socket::Data, d, Packet::SyncParam(Box::new(packet)));
     }
 
     pub(crate) fn protocol_received(&mut self, i: NodeId, theirs: &wire::Protocol) {

@@ -131,9 +131,8 @@ impl Resource {
         let c = &mut self.connections[i];
         let waits = std::mem::take(&mut c.refusals) > 0;
         if waits && self.state.connection(i) == ConnectionState::Connecting && c.link.is_none() {
-            let peer = c.cfg.peer;
-            self.emit(Effect::CloseLink { peer });
-            self.emit(Effect::Connect { peer, not_before: self.now, accept_before: false });
+            self.emit(Effect::CloseLink { peer: i });
+            self.emit(Effect::Connect { peer: i, not_before: self.now, accept_before: false });
         }
     }
 
@@ -162,8 +161,7 @@ impl Resource {
     pub(crate) fn stand_alone(&mut self, i: NodeId) {
         self.happened(Set::Connection(i, ConnectionState::Disconnecting));
         self.clean_up(i);
-        let peer = self.connections[i].cfg.peer;
-        self.emit(Effect::CloseLink { peer });
+        self.emit(Effect::CloseLink { peer: i });
         self.happened(Set::Connection(i, ConnectionState::StandAlone));
         self.connections[i].survivor_insists = false;
     }
@@ -174,9 +172,8 @@ impl Resource {
 
     fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
         self.happened(Set::Connection(i, ConnectionState::Connecting));
-        let peer = self.connections[i].cfg.peer;
         let not_before = self.now + wait;
-        self.emit(Effect::Connect { peer, not_before, accept_before });
+        self.emit(Effect::Connect { peer: i, not_before, accept_before });
     }
 
     /// What is left of a link: requests, peer writes, resync, bitmaps (spec 4.7).
@@ -185,8 +182,7 @@ impl Resource {
         if !had_link {
             return;
         }
-        let peer = self.connections[i].cfg.peer;
-        self.emit(Effect::CloseLink { peer });
+        self.emit(Effect::CloseLink { peer: i });
         self.connections[i].session += 1;
         self.connections[i].pings.lost();
         for d in self.devices.ids() {

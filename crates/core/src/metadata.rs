@@ -171,12 +171,8 @@ impl Resource {
 
     /// Peers of which the metadata say this.
     pub(crate) fn flagged_peers(&self, md: &Superblock, flag: PeerFlags) -> NodeMask {
-        let mut flagged = NodeMask::default();
         let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
-        for i in self.connections.ids().filter(|i| md.peers[owner(*i)].flags.contains(flag)) {
-            flagged.insert(i);
-        }
-        flagged
+        self.connections.ids().filter(|i| md.peers[owner(*i)].flags.contains(flag)).collect()
     }
 
     /// Hands due metadata writes to the disk: called at the end of each turn.

@@ -21,21 +21,23 @@ use wire::{
 impl Resource {
     // -- the streams --------------------------------------------------------------------------------------------------
 
-    /// Appends a packet about a volume to a stream.
-    pub(crate) fn send(&mut self, i: NodeId, stream: Socket, d: VolumeNr, packet: Packet, payload: Segments) {
-        let volume = self.devices[d].volume;
-        let peer = self.connections[i].cfg.peer;
+    /// Appends a packet about a volume, or about none, to a stream.
+    pub(crate) fn send(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet) {
         if self.connections[i].link.is_some() {
-            self.emit(Effect::Send { peer, stream, volume, packet, payload });
+            self.emit(Effect::Send { peer: i, stream, volume, packet, payload: Segments::None });
+        }
+    }
+
+    /// Appends a packet to the data stream, and its payload.
+    pub(crate) fn send_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
+        if self.connections[i].link.is_some() {
+            self.emit(Effect::Send { peer: i, stream: Socket::Data, volume, packet, payload });
         }
     }
 
     /// Appends a packet about the whole connection.
     pub(crate) fn send_connection(&mut self, i: NodeId, stream: Socket, packet: Packet) {
-        let peer = self.connections[i].cfg.peer;
-        if self.connections[i].link.is_some() {
-            self.emit(Effect::Send { peer, stream, volume: VolumeNr(0), packet, payload: Segments::None });
-        }
+        self.send(i, stream, VolumeNr(0), packet);
     }
 
     // -- writes -------------------------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ impl Resource {
             // Without P_ZEROES a P_TRIM must read back as zeroes, which is what is wanted.
             WriteKind::Zeroes { .. } => Packet::Trim(ranged(DpFlags::DISCARD)),
         };
-        self.send(i, Socket::Data, d, packet, data);
+        self.send_data(i, d, packet, data);
     }
 
     /// A barrier between the writes sent last and those of another epoch.
@@ -125,7 +127,7 @@ impl Resource {
         }
         self.enter_epoch(i, self.epoch.number());
         let notice = BlockRange { sector: range.start, size: range.len() };
-        self.send(i, Socket::Data, d, Packet::OutOfSync(notice), Segments::None);
+        self.send(i, Socket::Data, d, Packet::OutOfSync(notice));
     }
 
     // -- answers to writes --------------------------------------------------------------------------------------------
@@ -371,7 +373,7 @@ impl Resource {
         self.enter_epoch(i, self.epoch.number());
         self.connections[i].peer_devices[d].pending += 1;
         let request = wire::BlockRequest { sector: range.start, block_id: BlockId(key), size: range.len() };
-        self.send(i, Socket::Data, d, Packet::DataRequest(request), Segments::None);
+        self.send(i, Socket::Data, d, Packet::DataRequest(request));
     }
 
     pub(crate) fn read_answered(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {

@@ -85,7 +85,7 @@ impl Resource {
             two_primaries: c.cfg.two_primaries && c.version() >= 100,
             verify_alg: c.cfg.verify.is_some(),
             protocol: c.version(),
-            volumes: self.devices.map(|dev| self.pair_facts(i, c, dev.volume)),
+            volumes: self.devices.iter().map(|(d, _)| (d, self.pair_facts(i, c, d))).collect(),
         }
     }
 

@@ -167,11 +167,7 @@ impl Resource {
 
     /// The peers that this node was connected with when it crashed, as the metadata of all volumes say.
     fn left_beside(&self) -> Option<NodeMask> {
-        let mut beside = NodeMask::default();
-        for device in self.devices.values() {
-            device.left_beside?.into_iter().for_each(|i| beside.insert(i));
-        }
-        Some(beside)
+        self.devices.values().try_fold(NodeMask::default(), |all, dev| Some(all.or(dev.left_beside?)))
     }
 
     /// May a peer still say what it has? `awaited`: is one waited for that has not been heard of?

@@ -5,7 +5,7 @@
 
 pub(crate) mod asked;
 
-use crate::api::{ConnectionState, Segments, Severity};
+use crate::api::{ConnectionState, Severity};
 use crate::command::agreement::asked::Agreement;
 use crate::command::pending::Waiting;
 use crate::command::transaction::Transaction;
@@ -79,7 +79,7 @@ impl Resource {
         let request = dialect84::request(&asked.change, i, d);
         let of_volume = about.is_some() || self.connections[i].version() < 100;
         let packet = if of_volume { Packet::StateChgReq(request) } else { Packet::ConnStChgReq(request) };
-        self.send(i, Socket::Data, d, packet, Segments::None);
+        self.send(i, Socket::Data, d, packet);
     }
 
     /// The participant's answer.

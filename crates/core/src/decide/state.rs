@@ -7,7 +7,7 @@ use super::{DiskState, Role};
 use crate::api::{ConnectionState, SuspendReasons};
 use crate::members::{Peers, Volumes};
 use std::fmt;
-use units::{NodeId, VolumeNr};
+use units::{NodeId, NodeMask, VolumeNr};
 
 macro_rules! replication {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -285,6 +285,13 @@ impl State {
     #[must_use]
     pub fn is_connected(&self, peer: NodeId) -> bool {
         self.connection(peer) == ConnectionState::Connected
+    }
+
+    /// Connected peers that are Primary.
+    #[must_use]
+    pub fn primary_peers(&self) -> NodeMask {
+        let primary = |(i, peer): &(NodeId, &PeerState)| self.is_connected(*i) && peer.role() == Role::Primary;
+        self.peers.iter().filter(primary).map(|(i, _)| i).collect()
     }
 
     /// Is the volume's handshake with the peer complete?

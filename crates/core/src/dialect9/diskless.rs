@@ -3,7 +3,7 @@
 //! connects without a disk.
 
 use crate::Resource;
-use crate::api::{Segments, Severity};
+use crate::api::Severity;
 use crate::connection::PeerDevice;
 use crate::decide::state::State;
 use crate::state::afterwards::Afterwards;
@@ -46,7 +46,7 @@ impl Resource {
         dev.exposed = current;
         self.connections[i].peer_devices[d].generation_of_peer(current);
         let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(d) };
-        self.send(i, Socket::Data, d, Packet::CurrentUuid(packet), Segments::None);
+        self.send(i, Socket::Data, d, Packet::CurrentUuid(packet));
         self.status_changed = true;
         let text = format!("new data generation {current}, of the peer's disk");
         self.note(Severity::Info, Some(d), Some(i), "new-generation", text);
@@ -70,9 +70,7 @@ impl Resource {
         if self.uuids(i, d).current == current {
             return;
         }
-        let mut weak = weak_nodes.nodes();
-        weak.insert(i);
-        self.generation_begun_by(i, d, current, weak);
+        self.generation_begun_by(i, d, current, weak_nodes.nodes().with(i));
     }
 }
 

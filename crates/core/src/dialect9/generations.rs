@@ -2,7 +2,6 @@
 //! (`docs/spec/connection-and-state.md` 5.4, 7.2, 7.3).
 
 use crate::Resource;
-use crate::api::Segments;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::uuid9;
@@ -10,14 +9,11 @@ use crate::device::Device;
 use meta::generations::{PeerDisk, Rotation};
 use meta::{DeviceFlags, PeerFlags};
 use units::{Generation, NodeId, NodeMask, Sector, VolumeNr};
-use wire::{DiskState, Packet, Role, Socket, UuidFlags, Uuids110, WireMask};
+use wire::{DiskState, Packet, Socket, UuidFlags, Uuids110, WireMask};
 
 /// Primaries that a node sees, which is none itself: on those its data depends.
 fn primaries_seen(state: &State) -> NodeMask {
-    let mut seen = NodeMask::default();
-    let connected = state.peers.iter().filter(|(_, peer)| peer.role() == Role::Primary);
-    connected.filter(|(i, _)| state.is_connected(*i) && !state.is_primary()).for_each(|(i, _)| seen.insert(i));
-    seen
+    if state.is_primary() { NodeMask::default() } else { state.primary_peers() }
 }
 
 impl Resource {
@@ -89,30 +85,26 @@ impl Resource {
     fn vacant_slot(&self, i: NodeId, d: VolumeNr, told: NodeMask) -> Option<NodeId> {
         let b = self.devices[d].backing.as_ref()?;
         let used = b.md.peers.iter().filter(|record| record.slot.is_some()).count();
-        let ids = (0..NodeId::COUNT as u8).filter_map(NodeId::new);
+        let ids = NodeId::all();
         let mut free = ids.filter(|node| *node != self.cfg.node && *node != i && !told.contains(*node));
         free.find(|node| !b.md.peers[node.index()].bitmap_uuid.is_none()).filter(|_| used < b.bitmaps.len())
     }
 
     /// Nodes that do not hear of a generation that begins now (7.2).
     pub(crate) fn weak_nodes(&self, d: VolumeNr) -> WireMask {
-        let mut hear = NodeMask::default();
-        if self.state.disk(d) == DiskState::UpToDate {
-            hear.insert(self.cfg.node);
-        }
-        for (i, pair) in self.state.pairs(d) {
-            let good = self.state.is_connected(i) && pair.disk > DiskState::Failed && pair.disk != DiskState::DUnknown;
-            if good && pair.disk != DiskState::Outdated {
-                hear.insert(i);
-            }
-        }
-        WireMask(!u64::from(hear.0))
+        let good = |(i, pair): &(NodeId, &PairState)| {
+            let bad = matches!(pair.disk, DiskState::DUnknown | DiskState::Outdated);
+            self.state.is_connected(*i) && pair.disk > DiskState::Failed && !bad
+        };
+        let own = Some(self.cfg.node).filter(|_| self.state.disk(d) == DiskState::UpToDate);
+        let hear: NodeMask = self.state.pairs(d).filter(good).map(|(i, _)| i).chain(own).collect();
+        WireMask::all_but(hear)
     }
 
     pub(crate) fn send_uuids110(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
         if let Some(packet) = self.uuids110(i, d, extra) {
             self.connections[i].peer_devices[d].changes_told = packet.dirty_bits;
-            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)), Segments::None);
+            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)));
         }
     }
 
@@ -120,7 +112,7 @@ impl Resource {
     pub(crate) fn send_forced_uuids(&mut self, i: NodeId, d: VolumeNr) {
         if let Some(mut packet) = self.uuids110(i, d, UuidFlags::NEW_DATAGEN) {
             packet.flags = UuidFlags(packet.flags.0 & !UuidFlags::NEW_DATAGEN.0);
-            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)), Segments::None);
+            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)));
         }
     }
 
@@ -334,14 +326,13 @@ impl Resource {
         let (own, random, position) = (self.cfg.node, self.draw_generation().base(), self.positions.own());
         let Some(b) = &mut self.devices[d].backing else { return NodeMask::default() };
         let before = b.md.peers.map(|record| record.bitmap_uuid);
-        let mut rotated = b.md.rotate_current(own, &configured, weak, NodeMask::default(), random, position);
+        let rotated = b.md.rotate_current(own, &configured, weak, NodeMask::default(), random, position);
         // A node that is not configured may get one of the slots that are vacant, which track since ever.
         let vacant = b.bitmaps.len() - b.md.peers.iter().filter(|record| record.slot.is_some()).count();
         let moved = |n: &NodeId| b.md.peers[n.index()].bitmap_uuid != before[n.index()];
         let homeless = |n: &NodeId| b.md.peers[n.index()].slot.is_none() && moved(n);
-        let gets: Vec<_> = (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(homeless).take(vacant).collect();
-        gets.into_iter().for_each(|n| rotated.insert(n));
-        rotated
+        let gets = NodeId::all().filter(homeless).take(vacant);
+        gets.fold(rotated, NodeMask::with)
     }
 }
 
@@ -353,9 +344,7 @@ impl Device {
             let record = &b.md.peers[node.index()];
             record.slot.is_some() || record.flags.contains(PeerFlags::NODE_EXISTS)
         };
-        let mut told = NodeMask::default();
-        (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(known).for_each(|node| told.insert(node));
-        told
+        NodeId::all().filter(known).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 
 pub(crate) mod attempt;
 
-use crate::api::{ConnectionState, Event, Segments, Severity};
+use crate::api::{ConnectionState, Event, Severity};
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
@@ -44,7 +44,7 @@ impl Resource {
             self.connections[i].peer_devices[d].sizes = None;
             self.send_sync_param(i, d);
             if self.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
-                self.send(i, Socket::Data, d, Packet::EnableReplicationNext(false), Segments::None);
+                self.send(i, Socket::Data, d, Packet::EnableReplicationNext(false));
             }
             self.send_sizes(i, d);
             if let Some(uuids) = self.uuids110(i, d, UuidFlags::NONE) {
@@ -53,7 +53,7 @@ impl Resource {
             }
             self.send_uuids110(i, d, UuidFlags::NONE);
             let word = dialect9::word(&self.state, i, d, false);
-            self.send(i, Socket::Data, d, Packet::State(word), Segments::None);
+            self.send(i, Socket::Data, d, Packet::State(word));
         }
     }
 

@@ -6,7 +6,6 @@
 pub(crate) mod unsaid;
 
 use crate::Resource;
-use crate::api::Segments;
 use crate::connection::Keeps;
 use crate::decide::DiskState;
 use crate::decide::state::{PairState, Replication};
@@ -86,7 +85,7 @@ impl Resource {
         }
         let packet = PeersInSync { sector: range.start, nodes: nodes.into(), size: range.len() };
         for i in nodes {
-            self.send(i, Socket::Control, d, Packet::PeersInSync(packet), Segments::None);
+            self.send(i, Socket::Control, d, Packet::PeersInSync(packet));
         }
     }
 
@@ -206,13 +205,14 @@ impl Resource {
         let behind = self.in_mesh9() && self.state.is_primary() && self.state.peer_disk(i, d) != DiskState::UpToDate;
         // What is copied now is not to be known from hearsay.
         let copied = |n: &NodeId| self.state.replication(*n, d) == Replication::SyncTarget && self.in_mesh9();
-        let mut listed = NodeMask::default();
         let heard = told.nodes.nodes().and(self.connections.members()).into_iter();
-        heard.filter(|n| !behind && !copied(n)).for_each(|n| listed.insert(n));
+        let listed = heard.filter(|n| !behind && !copied(n)).collect();
         for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
             self.part_in_sync(i, d, at, range, listed);
         }
-        listed.into_iter().for_each(|n| self.ends_doubt(n, d));
+        for n in listed {
+            self.ends_doubt(n, d);
+        }
     }
 
     /// What was marked for a peer of the same generation is gone: nothing else will be compared.

@@ -7,7 +7,7 @@
 pub(crate) mod unsettled;
 
 use crate::Resource;
-use crate::api::{ConnectionState, Segments, Severity};
+use crate::api::{ConnectionState, Severity};
 use crate::config::Protocol;
 use crate::connection::{Connection, Keeps};
 use crate::decide::state::{PairState, Replication, State};
@@ -33,13 +33,8 @@ impl Resource {
 
     /// Nodes that are Primary, as far as this one sees; perhaps itself.
     fn primaries_in_sight(&self) -> NodeMask {
-        let mut all = NodeMask::default();
-        let connected = self.connections.ids().filter(|i| self.state.is_connected(*i));
-        connected.filter(|i| self.state.peers[*i].role() == Role::Primary).for_each(|i| all.insert(i));
-        if self.state.is_primary() {
-            all.insert(self.cfg.node);
-        }
-        all
+        let own = Some(self.cfg.node).filter(|_| self.state.is_primary());
+        self.state.primary_peers().into_iter().chain(own).collect()
     }
 
     // -- what a Primary's writes say of the others -------------------------------------------------------------------
@@ -143,7 +138,7 @@ impl Resource {
         if self.is_source_of(other, write.volume) && self.connections[other].nine().is_some() {
             self.mark_overtaken(other, write.volume, write.range);
             let notice = BlockRange { sector: write.range.start, size: write.range.len() };
-            self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice), Segments::None);
+            self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice));
         }
     }
 
@@ -225,14 +220,8 @@ impl Resource {
 
     /// Which connected peers have the generation that a resync brought.
     pub(super) fn nodes_with(&self, d: VolumeNr, current: Generation) -> NodeMask {
-        let mut nodes = NodeMask::default();
-        for i in self.connections.ids() {
-            let theirs = self.current_of(i, d);
-            if self.state.replicates(i, d) && theirs.is_some_and(|theirs| theirs.same(current)) {
-                nodes.insert(i);
-            }
-        }
-        nodes
+        let has = |i: &NodeId| self.current_of(*i, d).is_some_and(|theirs| theirs.same(current));
+        self.connections.ids().filter(|i| self.state.replicates(*i, d) && has(i)).collect()
     }
 
     /// Are bits kept for a lost Primary's writes among them?
@@ -266,7 +255,7 @@ impl Resource {
     pub(super) fn why_not_grown(&self, i: NodeId, d: VolumeNr, source: bool, theirs: &Uuids110) -> Option<Reason> {
         let own = NodeMask::of(self.cfg.node);
         self.why_not_from(i, d, source, theirs, |sight, told| {
-            if source { sight.without(own).without(told) } else { NodeMask(sight.without(NodeMask::of(i)).0 | told.0) }
+            if source { sight.without(own).without(told) } else { sight.without(NodeMask::of(i)).or(told) }
         })
     }
 
@@ -307,7 +296,7 @@ impl Resource {
         let sources = match replication {
             Replication::StartingSyncS | Replication::WFBitMapS => NodeMask::of(own),
             Replication::StartingSyncT | Replication::WFBitMapT => NodeMask::of(i),
-            _ => NodeMask(NodeMask::of(own).0 | NodeMask::of(i).0),
+            _ => NodeMask::of(own).with(i),
         };
         self.primaries_in_sight().without(sources).is_empty() && self.source_of_target(i).is_none()
     }

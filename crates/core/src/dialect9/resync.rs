@@ -5,7 +5,7 @@
 pub(crate) mod pass;
 
 use crate::Resource;
-use crate::api::{ConnectionState, Segments};
+use crate::api::ConnectionState;
 use crate::connection::{Connection, Keeps};
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
@@ -255,15 +255,14 @@ impl Resource {
     /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy that hear of
     /// it.
     fn good_witnesses(&self, primary: NodeId) -> NodeMask {
-        let mut out = NodeMask::default();
         let good = |i| self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
         let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
-        if answers(primary) {
-            out.insert(primary);
-            let hears = |i: &NodeId| self.connections[*i].sees(primary);
-            self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i)).for_each(|i| out.insert(i));
+        if !answers(primary) {
+            return NodeMask::default();
         }
-        out
+        let hears = |i: &NodeId| self.connections[*i].sees(primary);
+        let hear = self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i));
+        hear.collect::<NodeMask>().with(primary)
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
@@ -279,10 +278,10 @@ impl Resource {
         }
         for n in self.connections.ids().filter(|n| *n == i || self.state.replicates(*n, d)).collect::<Vec<_>>() {
             if self.connections[n].has(Features::RESYNC_WITHOUT_REPLICATION) {
-                self.send(n, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
+                self.send(n, Socket::Data, d, Packet::EnableReplication(true));
             }
         }
-        let waits = primary.map_or(NodeMask::default(), |primary| self.good_witnesses(primary));
+        let waits = primary.map(|primary| self.good_witnesses(primary)).unwrap_or_default();
         let Some((primary, nine)) = primary.and_then(|n| Some((n, self.connections[n].nine_mut()?))) else {
             self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(None);
             return true;
@@ -340,8 +339,7 @@ impl Resource {
     pub(crate) fn flush_asked(&mut self, i: NodeId, sequence: u64) {
         let up_to = self.positions.own();
         let able = |other: &NodeId| self.state.is_connected(*other) && self.connections[*other].version() >= FLUSHES;
-        let mut untold = NodeMask::of(i);
-        self.connections.ids().filter(able).for_each(|other| untold.insert(other));
+        let untold = self.connections.ids().filter(able).collect::<NodeMask>().with(i);
         if let Some(nine) = self.connections[i].nine_mut() {
             nine.flush_asked = Some(FlushAsked { sequence, up_to, untold });
         }
@@ -454,7 +452,7 @@ impl Resource {
         let (own, position) = (self.cfg.node, self.positions.own());
         let Some(told) = self.connections[i].peer_devices[d].uuids110.clone() else { return };
         let at_start = self.connections[i].peer_devices[d].resync.own_current;
-        let same = NodeMask(NodeMask::of(i).0 | self.nodes_with(d, told.current).0);
+        let same = self.nodes_with(d, told.current).with(i);
         let Some(b) = &mut self.devices[d].backing else { return };
         let mut source =
             SourceGenerations { current: told.current, bitmaps: Default::default(), history: b.md.history };

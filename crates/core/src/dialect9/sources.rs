@@ -40,10 +40,8 @@ impl Resource {
 
     /// Peers that bring a volume up to date by what is marked, or are about to.
     pub(super) fn sources_to_be(&self, d: VolumeNr) -> NodeMask {
-        let mut out = NodeMask::default();
         let receives = |pair: &PairState| pair.replication == Replication::WFBitMapT || pair.replication.is_target();
-        self.state.pairs(d).filter(|(_, pair)| receives(pair)).for_each(|(i, _)| out.insert(i));
-        out
+        self.state.pairs(d).filter(|(_, pair)| receives(pair)).map(|(i, _)| i).collect()
     }
 
     /// Does what this peer has depend on no Primary, but perhaps on this node?

@@ -105,7 +105,7 @@ impl Resource {
         let word = dialect9::role_word(Role::Secondary);
         for i in self.connections.ids() {
             if self.connections[i].nine().is_some() && self.state.is_connected(i) {
-                self.send_as(i, Socket::Data, VolumeNr::NONE, Packet::State(word));
+                self.send(i, Socket::Data, VolumeNr::NONE, Packet::State(word));
             }
         }
     }

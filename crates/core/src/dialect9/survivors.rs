@@ -4,7 +4,7 @@
 pub(crate) mod loss;
 
 use crate::Resource;
-use crate::api::{IoError, Segments, Severity};
+use crate::api::{IoError, Severity};
 use crate::connection::Connection;
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
@@ -110,7 +110,7 @@ impl Resource {
     fn send_current_uuid(&mut self, i: NodeId, d: VolumeNr) {
         let weak_nodes = self.weak_nodes(d);
         let Some(current) = self.devices[d].backing.as_ref().map(|b| b.md.current) else { return };
-        self.send(i, Socket::Data, d, Packet::CurrentUuid(CurrentUuid { current, weak_nodes }), Segments::None);
+        self.send(i, Socket::Data, d, Packet::CurrentUuid(CurrentUuid { current, weak_nodes }));
     }
 
     /// P_PEER_DAGTAG of a connected peer: the last write that it has of a node that it has lost.

@@ -1,7 +1,6 @@
 //! What a peer is told of its writes, and when it may complete them (`docs/spec/wire-protocol.md` 11).
 
 use crate::Resource;
-use crate::api::Segments;
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::device::Device;
@@ -63,7 +62,7 @@ impl Resource {
     ) {
         let seq = self.connections[i].peer_devices[d].next_seq();
         let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
-        self.send(i, Socket::Control, d, packet(ack), Segments::None);
+        self.send(i, Socket::Control, d, packet(ack));
     }
 }
 

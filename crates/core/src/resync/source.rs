@@ -205,7 +205,7 @@ impl Resource {
                 } else {
                     Packet::RsDeallocated(BlockRange { sector, size })
                 };
-                self.send(i, Socket::Data, d, packet, Segments::None);
+                self.send(i, Socket::Data, d, packet);
             }
             // Without csums-alg here the digests count as different (`docs/spec/wire-protocol.md` 5.7).
             None => self.send_block(i, d, id, data),
@@ -239,7 +239,7 @@ impl Resource {
         let (range, name) = (block.range, block.name);
         let reply = BlockData { sector: range.start, block_id: name, digest: Digest::EMPTY, size: range.len() };
         self.connections[i].peer_devices[d].sent_bytes += range.len().0;
-        self.send(i, Socket::Data, d, Packet::RsDataReply(reply), data.clone());
+        self.send_data(i, d, Packet::RsDataReply(reply), data.clone());
         self.release(data);
     }
 
@@ -263,7 +263,7 @@ impl Resource {
                     let block_id = self.name_of_request(i, name.0);
                     let block = BlockRequest { sector: range.start, block_id, size: range.len() };
                     let reply = self.verify_reply(i, block, digest.clone());
-                    self.send(i, Socket::Data, d, reply, Segments::None);
+                    self.send(i, Socket::Data, d, reply);
                 }
             }
             Step::Digesting(ask, data) if ask.want == Want::Unless(digest) => {

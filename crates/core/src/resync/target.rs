@@ -107,11 +107,11 @@ impl Resource {
         let request = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
         if self.connections[i].nine().is_some() {
             let packet = self.request9(i, d, request, None);
-            return self.send(i, Socket::Data, d, packet, Segments::None);
+            return self.send(i, Socket::Data, d, packet);
         }
         let thin = self.connections[i].has(Features::THIN_RESYNC) && self.connections[i].version() >= 95;
         let packet = if thin { Packet::RsThinReq(request) } else { Packet::RsDataRequest(request) };
-        self.send(i, Socket::Data, d, packet, Segments::None);
+        self.send(i, Socket::Data, d, packet);
     }
 
     /// Our own content of a block, for its checksum.
@@ -162,9 +162,9 @@ impl Resource {
         let block = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
         if self.connections[i].nine().is_some() {
             let packet = self.request9(i, d, block, Some(digest));
-            return self.send(i, Socket::Data, d, packet, Segments::None);
+            return self.send(i, Socket::Data, d, packet);
         }
-        self.send(i, Socket::Data, d, Packet::CsumRsRequest(ChecksumRequest { block, digest }), Segments::None);
+        self.send(i, Socket::Data, d, Packet::CsumRsRequest(ChecksumRequest { block, digest }));
     }
 
     pub(crate) fn resync_data(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {

@@ -153,7 +153,7 @@ impl Resource {
         for (n, piece) in pieces(range, BLOCK).enumerate() {
             let block_id = self.name_of_request(i, name_of_piece(id, n));
             let request = BlockRequest { sector: piece.start, block_id, size: piece.len() };
-            self.send(i, Socket::Data, d, self.verify_request(i, request), Segments::None);
+            self.send(i, Socket::Data, d, self.verify_request(i, request));
         }
     }
 
@@ -254,7 +254,7 @@ impl Resource {
                 self.mark_out_of_sync(i, d, piece);
             }
             let result = self.verify_outcome(i, d, piece, (name_of_piece(id, n), outcome));
-            self.send(i, Socket::Control, d, result, Segments::None);
+            self.send(i, Socket::Control, d, result);
             self.verified(i, d, 1, outcome);
         }
     }
@@ -375,7 +375,7 @@ impl Resource {
         while let Some(range) = self.marked_run(i, d, from) {
             from = range.end.0.div_ceil(8);
             let notice = wire::BlockRange { sector: range.start, size: range.len() };
-            self.send(i, Socket::Data, d, Packet::OutOfSync(notice), Segments::None);
+            self.send(i, Socket::Data, d, Packet::OutOfSync(notice));
         }
     }
 
