@@ -41,7 +41,7 @@ impl Resource {
         if self.state.disk(d) < DiskState::Negotiating || dev.backing.is_none() {
             return;
         }
-        let set = self.uuids(i, d);
+        let set = self.devices[d].uuids(i);
         let mut flags = extra.0;
         if self.connections[i].discard_my_data {
             flags |= UuidFlags::DISCARD_MY_DATA.0;
@@ -57,7 +57,7 @@ impl Resource {
         } else {
             set.current.with_primary_bit(self.state.is_primary())
         };
-        let changes = self.bits_left(i, d);
+        let changes = self.devices[d].bits_left(i);
         let packet = wire::Uuids {
             current,
             bitmap: set.bitmap,
@@ -76,11 +76,10 @@ impl Resource {
         let usable = self.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
         let own = if usable { self.devices[d].capacity() } else { units::Sector(0) };
         // A device whose size was never agreed on may be larger than a disk that is within reach by now.
-        let disk_size =
-            if c.nine().is_some() { self.capacity_within_reach(d, own).max(dev.size.min(own)) } else { own };
+        let disk_size = if c.speaks9() { self.capacity_within_reach(d, own).max(dev.size.min(own)) } else { own };
         let user = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
         // In 9's dialect one that is not in force yet, as `resize` is to come, would contradict the size.
-        let user_size = if c.nine().is_some() && user.0 > 0 { user.max(dev.size) } else { user };
+        let user_size = if c.speaks9() && user.0 > 0 { user.max(dev.size) } else { user };
         let block = dev.backing.as_ref().map_or(512, |b| b.opened.block_size);
         let discard = dev.backing.as_ref().is_none_or(|b| b.opened.can_discard);
         let limits = wire::QueueLimits {

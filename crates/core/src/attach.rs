@@ -337,8 +337,7 @@ impl Resource {
 
     /// What the metadata say of all peers: one that was connected counts, that one is Outdated only if all are.
     fn flags_of_peers(&self, md: &Superblock) -> PeerFlags {
-        let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
-        let mut all = self.connections.ids().map(|i| md.peers[owner(i)].flags);
+        let mut all = self.connections.ids().map(|i| md.peer(i).flags);
         let first = all.next().unwrap_or(md.peers[Superblock::V08_PEER].flags);
         all.fold(first, |mut flags, other| {
             flags.put(PeerFlags::OUTDATED, flags.contains(PeerFlags::OUTDATED) && other.contains(PeerFlags::OUTDATED));
@@ -459,7 +458,7 @@ impl Resource {
         let dev = &self.devices[d];
         let connected = self.state.replicates_anywhere(d);
         // In 9's dialect the change itself brings that with it. Who is just connecting hears of it in the handshake.
-        let told = |(i, c): &(NodeId, &Connection)| self.state.replicates(*i, d) && c.nine().is_none();
+        let told = |(i, c): &(NodeId, &Connection)| self.state.replicates(*i, d) && !c.speaks9();
         let of_84: Vec<_> = self.connections.iter().filter(told).map(|(i, _)| i).collect();
         let state = if negotiates { DiskState::Negotiating } else { dev.attach_state };
         if negotiates {

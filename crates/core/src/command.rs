@@ -305,7 +305,8 @@ impl Resource {
         let waits = Progress::Waits(Waiting::Down { force, leave });
         match leave.asked {
             Some(at) if self.now < at + Leave::PATIENCE => waits,
-            Some(_) if !force && self.peer_lives_on_this_node(i) => {
+            // The users of the peer would lose their data with this node.
+            Some(_) if !force && self.state.peers[i].is_primary_without_data() => {
                 // Should it agree after all, this node is disconnected.
                 let unattended = u64::MAX - i.index() as u64;
                 let goes_on = Waiting::Disconnect { peer: i, step: leave.step, sent: true };
@@ -354,12 +355,6 @@ impl Resource {
             _ => Leave::WISH,
         };
         Progress::Waits(Waiting::Down { force, leave })
-    }
-
-    /// Would the users of the peer lose their data with this node?
-    fn peer_lives_on_this_node(&self, i: NodeId) -> bool {
-        let primary = self.state.peers[i].role() == Role::Primary;
-        primary && self.state.peers[i].volumes.values().any(|p| p.disk < DiskState::UpToDate)
     }
 
     fn change_options(&mut self, cfg: crate::ResourceConfig) {

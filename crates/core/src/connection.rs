@@ -270,6 +270,10 @@ impl Connection {
         }
     }
 
+    pub(crate) fn speaks9(&self) -> bool {
+        matches!(self.link, Some(Link { spoken: Spoken::Of9(..), .. }))
+    }
+
     /// The same, to be changed.
     pub(crate) fn nine_mut(&mut self) -> Option<&mut Nine> {
         match &mut self.link.as_mut()?.spoken {

@@ -158,7 +158,7 @@ impl Resource {
     /// Marked blocks that the target of the resync has confirmed to have: the own disk is not done yet with the writes,
     /// or another peer is not.
     pub(crate) fn bits_confirmed(&self, i: NodeId, d: VolumeNr) -> u64 {
-        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return 0 };
+        let Some((b, slot)) = self.devices[d].bitmap(i) else { return 0 };
         let began = self.connections[i].peer_devices[d].resync.started;
         let confirmed = |w: &&Write| {
             let now = w.legs.is_in_sync(i) && began.is_some_and(|began| w.submitted.at >= began);
@@ -240,8 +240,8 @@ impl Resource {
         // A discard that fails is marked, and the disk stays good.
         let says = |w: &Write| !w.submitted.sole && w.kind == WriteKind::Data;
         let says = matches!(self.requests.get(key), Some(Request::Write(w)) if says(w));
-        let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == wire::DiskState::UpToDate;
-        says && good && self.speaks9(i) && self.state.replication(i, d) == Replication::Established
+        let good = self.state.worst_disk(i, d) == wire::DiskState::UpToDate;
+        says && good && self.connections[i].speaks9() && self.state.replication(i, d) == Replication::Established
     }
 
     /// What is completed that a peer has refused must not be of a generation in which that one counts as good after a
@@ -252,7 +252,7 @@ impl Resource {
 
     /// That has come, or does not any more.
     pub(crate) fn heard_why_refused(&mut self, i: NodeId, d: VolumeNr) {
-        let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == wire::DiskState::UpToDate;
+        let good = self.state.worst_disk(i, d) == wire::DiskState::UpToDate;
         if !(good && self.state.replicates(i, d)) && std::mem::take(&mut self.connections[i].peer_devices[d].refuses) {
             self.finish_held();
         }
@@ -302,7 +302,7 @@ impl Resource {
     /// on the other stream, may not have come yet. The same goes for what was written without a peer: one that has
     /// ended a resync unnoticed has this generation, too.
     pub(crate) fn note_disk_lost(&mut self, d: VolumeNr, alone: bool) {
-        let marked = self.connections.ids().any(|i| self.bits_left(i, d) > 0);
+        let marked = self.connections.ids().any(|i| self.devices[d].bits_left(i) > 0);
         let dev = &mut self.devices[d];
         let refused = std::mem::take(&mut dev.peer_refused);
         dev.peer_outrun |= marked && (refused || alone);

@@ -39,7 +39,7 @@ impl Resource {
     #[must_use]
     pub fn generations(&self, volume: VolumeNr) -> Option<[Generation; 4]> {
         self.devices.get(volume)?.backing.as_ref()?;
-        let set = self.uuids(self.partner(volume), volume);
+        let set = self.devices[volume].uuids(self.partner(volume));
         Some([set.current, set.bitmap, set.history[0], set.history[1]])
     }
 
@@ -49,7 +49,7 @@ impl Resource {
         if !self.devices.contains(volume) || !self.connections.contains(peer) {
             return 0;
         }
-        let (Some(b), Some(slot)) = (&self.devices[volume].backing, self.slot(peer, volume)) else { return 0 };
+        let Some((b, slot)) = self.devices[volume].bitmap(peer) else { return 0 };
         let bits = b.area().touched(range);
         let (mut from, mut count) = (bits.start, 0);
         while let Some(start) = b.bitmaps[slot].next_set(from).filter(|s| *s < bits.end) {
@@ -68,7 +68,7 @@ impl Resource {
 
     fn device_snapshot(&self, d: VolumeNr) -> DeviceSnapshot {
         let dev = &self.devices[d];
-        let set = self.uuids(self.partner(d), d);
+        let set = self.devices[d].uuids(self.partner(d));
         DeviceSnapshot {
             volume: d,
             disk: self.state.disk(d),
@@ -101,7 +101,7 @@ impl Resource {
 
     fn peer_device_snapshot(&self, i: NodeId, d: VolumeNr) -> PeerDeviceSnapshot {
         let pd = &self.connections[i].peer_devices[d];
-        let (left, progress) = (self.bits_left(i, d), self.progress(i, d));
+        let (left, progress) = (self.devices[d].bits_left(i), self.progress(i, d));
         let pair = self.state.pair(i, d);
         let syncing = pair.replication.is_working();
         PeerDeviceSnapshot {

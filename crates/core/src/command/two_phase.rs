@@ -32,7 +32,7 @@ const LATER: Duration = Duration::from_secs(1);
 impl Resource {
     /// Nodes that are connected, and speak 9's dialect.
     pub(crate) fn neighbours9(&self) -> NodeMask {
-        self.connected().filter(|(_, c)| c.nine().is_some()).map(|(i, _)| i).collect()
+        self.connected().filter(|(_, c)| c.speaks9()).map(|(i, _)| i).collect()
     }
 
     /// Are changes made in two phases? Also while a transaction is under way that connects to the first neighbour: who
@@ -544,7 +544,7 @@ impl Resource {
     /// Does taking this disk into use concern peers? One that has none does not take part in what becomes of it.
     pub(crate) fn attach_needs_consent(&self, d: VolumeNr) -> bool {
         let concerned = |i: NodeId| self.state.replicates(i, d) && self.state.peer_disk(i, d) > DiskState::Diskless;
-        self.connected().any(|(i, c)| c.nine().is_some() && concerned(i))
+        self.connected().any(|(i, c)| c.speaks9() && concerned(i))
     }
 
     /// Asks all whether a disk may come into use. False: another transaction is under way.

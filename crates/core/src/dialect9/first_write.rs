@@ -143,7 +143,7 @@ impl Resource {
         let away = self.connections.ids().filter(|i| !self.state.replicates(*i, d));
         let mut unheard = away.filter(|i| self.connections[*i].peer_devices[d].end_unheard);
         unheard.any(|i| {
-            let record = &b.md.peers[self.slot_owner(i, d)];
+            let record = b.md.peer(i);
             record.slot.is_some() && !record.bitmap_uuid.is_none() && !record.bitmap_uuid.same(b.md.current)
         })
     }
@@ -166,7 +166,7 @@ impl Resource {
         let unmarked = self.unmarked_peers(d);
         self.begin_generation9(d, Some(bad));
         for i in self.connections.ids() {
-            if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
+            if self.connections[i].speaks9() && self.state.replicates(i, d) {
                 self.send_forced_uuids(i, d);
                 let all = self.connections[i].version() < KEEPS_BITMAP || unmarked.contains(i);
                 match self.state.peer_disk(i, d) {
@@ -184,9 +184,11 @@ impl Resource {
     fn unmarked_peers(&self, d: VolumeNr) -> NodeMask {
         let Some(b) = &self.devices[d].backing else { return NodeMask::default() };
         let unmarked = |i: &NodeId| {
-            let counted = b.md.peers[self.slot_owner(*i, d)].bitmap_uuid;
+            let counted = b.md.peer(*i).bitmap_uuid;
             let known = |theirs: Generation| theirs.same(b.md.current) || theirs.same(counted);
-            self.current_of(*i, d).is_some_and(|theirs| !theirs.is_none() && !known(theirs))
+            self.connections[*i].peer_devices[d]
+                .told_current()
+                .is_some_and(|theirs| !theirs.is_none() && !known(theirs))
         };
         self.connections.ids().filter(unmarked).collect()
     }

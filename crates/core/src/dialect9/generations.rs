@@ -2,6 +2,7 @@
 //! (`docs/spec/connection-and-state.md` 5.4, 7.2, 7.3).
 
 use crate::Resource;
+use crate::connection::PeerDevice;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::uuid9;
@@ -45,25 +46,20 @@ impl Resource {
             tracked.insert(node);
             flags = flags | UuidFlags::of_unallocated(node);
         }
-        let of_source = self.active_source(d, i).and_then(|source| self.current_of(source, d));
+        let of_source =
+            self.active_source(d, i).and_then(|source| self.connections[source].peer_devices[d].told_current());
         if of_source.is_some() {
             flags = flags | UuidFlags::SYNC_TARGET;
         }
         Some(Uuids110 {
             current: of_source.unwrap_or(b.md.current),
-            dirty_bits: self.bits_left(i, d),
+            dirty_bits: self.devices[d].bits_left(i),
             flags,
             nodes,
             tracked,
             bitmaps: tracked.into_iter().map(|node| self.slot_as_told(i, node, d)).collect(),
             history: b.md.history.to_vec(),
         })
-    }
-
-    /// The generation that a peer has told last, if it has that itself: not the one of its source.
-    pub(super) fn current_of(&self, i: NodeId, d: VolumeNr) -> Option<Generation> {
-        let told = self.connections[i].peer_devices[d].uuids110.as_ref();
-        told.filter(|u| !u.flags.contains(UuidFlags::SYNC_TARGET)).map(|u| u.current)
     }
 
     /// What a node's slot counts from, as a peer is told. That of a source of this node, which has another generation,
@@ -76,7 +72,8 @@ impl Resource {
             return slot;
         }
         let target = self.state.replication(node, d).is_target();
-        let differs = target && self.current_of(node, d).is_some_and(|theirs| !theirs.same(b.md.current));
+        let differs = target
+            && self.connections[node].peer_devices[d].told_current().is_some_and(|theirs| !theirs.same(b.md.current));
         let marked = node != i && self.keeps_lost_writes(node, d);
         if differs || marked { uuid9::UNKNOWN } else { slot }
     }
@@ -125,7 +122,7 @@ impl Resource {
         }
         for i in self.connections.ids() {
             for d in self.devices.ids() {
-                if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
+                if self.connections[i].speaks9() && self.state.replicates(i, d) {
                     self.send_uuids110(i, d, UuidFlags::NONE);
                     // Who was that Primary knows.
                     if seen[1].is_empty() && !seen[0].contains(i) && self.state.disk(d) >= DiskState::Outdated {
@@ -170,9 +167,9 @@ impl Resource {
             self.state.disk(d) == DiskState::UpToDate && self.state.replication(i, d) == Replication::Established;
         let marked = good && packet.dirty_bits > 0;
         self.connections[i].peer_devices[d].marked_by_peer = marked.then_some(Sector(0));
-        let stable = packet.flags.contains(UuidFlags::STABLE);
-        let primaries = if stable { NodeMask::default() } else { packet.nodes.nodes() };
-        self.survivor_sees(i, primaries);
+        let primaries = packet.primaries();
+        // What it has said of an earlier loss of one of them is of the past.
+        self.connections[i].survivor.named.take_if(|named| primaries.contains(named.node));
         self.witness_sees(i, primaries);
         self.note_unstable(i, d);
         self.choose_source_anew(d);
@@ -181,7 +178,7 @@ impl Resource {
             self.retire_slot_if_equal(i, d, packet.current);
             self.note_brought_up_elsewhere(i, d, &packet);
         }
-        let fresh = self.uuids(i, d).current.same(Generation::JUST_CREATED);
+        let fresh = self.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
         if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
             let reason = crate::decide::Reason::SkipInitialSync;
             self.note(crate::api::Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
@@ -214,10 +211,9 @@ impl Resource {
     pub(crate) fn begin_equal9(&mut self, d: VolumeNr) {
         self.rotate_slots(d, NodeMask::default());
         let fresh = self.draw_generation();
-        let here = self.connections.ids().filter(|i| self.state.replicates(*i, d));
-        let owners: Vec<_> = here.map(|i| self.slot_owner(i, d)).collect();
         let Some(b) = &mut self.devices[d].backing else { return };
-        owners.into_iter().for_each(|owner| b.md.peers[owner].bitmap_uuid = Generation::NONE);
+        let here = self.connections.ids().filter(|i| self.state.replicates(*i, d));
+        here.for_each(|i| b.md.peer_mut(i).bitmap_uuid = Generation::NONE);
         b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
         b.dirty.note_all();
         b.md.current = fresh;
@@ -228,12 +224,11 @@ impl Resource {
 
     /// `new-current-uuid --clear-bitmap` of a peer: all copies count as equal from now on.
     fn accept_as_equal9(&mut self, i: NodeId, d: VolumeNr, current: Generation) {
-        let owner = self.slot_owner(i, d);
         if let Some(b) = &mut self.devices[d].backing {
             b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
             b.dirty.note_all();
             b.md.current = current.with_primary_bit(false);
-            b.md.peers[owner].bitmap_uuid = Generation::NONE;
+            b.md.peer_mut(i).bitmap_uuid = Generation::NONE;
         }
         self.write_bitmap(d);
         self.generation_changed(d);
@@ -345,6 +340,24 @@ impl Device {
             record.slot.is_some() || record.flags.contains(PeerFlags::NODE_EXISTS)
         };
         NodeId::all().filter(known).collect()
+    }
+}
+
+impl PeerDevice {
+    /// The generation that the peer has told last, if it has that itself: not the one of its source.
+    pub(super) fn told_current(&self) -> Option<Generation> {
+        self.uuids110.as_ref().filter(|u| !u.flags.contains(UuidFlags::SYNC_TARGET)).map(|u| u.current)
+    }
+
+    /// Has the peer named a generation? Who adopts the first one of all does not say so to all.
+    pub(super) fn has_told_of_data(&self) -> bool {
+        let none = |g: Generation| g.is_none() || g.same(Generation::JUST_CREATED);
+        self.uuids110.as_ref().is_some_and(|u| !none(u.current))
+    }
+
+    /// The Primaries that the peer's data depends on, as it has told.
+    pub(super) fn told_primaries(&self) -> NodeMask {
+        self.uuids110.as_ref().map(|u| u.primaries()).unwrap_or_default()
     }
 }
 

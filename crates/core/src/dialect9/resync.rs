@@ -18,22 +18,13 @@ use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
     BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, Role, Socket,
-    StateWord, UuidFlags, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
+    StateWord, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
 };
 
 /// From this version on a request has a name of its own.
 const NAMES: u32 = 122;
 
 impl Resource {
-    pub(crate) fn speaks9(&self, i: NodeId) -> bool {
-        self.connections[i].nine().is_some()
-    }
-
-    /// What a request is called in packets, if its answers are to name it.
-    pub(crate) fn name_of_request(&self, i: NodeId, name: u64) -> BlockId {
-        if self.connections[i].names_requests() { BlockId(name) } else { BlockId::SYNCER }
-    }
-
     /// The target asks for a block; `digest`: unless it has this one.
     pub(crate) fn request9(&self, i: NodeId, d: VolumeNr, block: BlockRequest, digest: Option<Digest>) -> Packet {
         let (node, dagtag) = self.position_to_wait_for();
@@ -156,14 +147,14 @@ impl Resource {
     pub(crate) fn slot_of_source(&self, d: VolumeNr) -> Option<usize> {
         let target = |active: bool| {
             let fits = move |pair: &PairState| pair.replication.is_target() && pair.paused.by_other != active;
-            self.state.pairs(d).find_map(|(i, pair)| self.slot(i, d).filter(|_| fits(pair)))
+            self.state.pairs(d).find_map(|(i, pair)| self.devices[d].slot(i).filter(|_| fits(pair)))
         };
         target(true).or_else(|| target(false)).filter(|_| self.in_mesh9())
     }
 
     /// The bitmap is about to be written: with all pages that this is about.
     fn write_what_comes(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(source) = self.slot(i, d).filter(|_| self.in_mesh9()) else { return };
+        let Some(source) = self.devices[d].slot(i).filter(|_| self.in_mesh9()) else { return };
         let Some(b) = &mut self.devices[d].backing else { return };
         let (area, mut from) = (b.area(), 0);
         while let Some(start) = b.bitmaps[source].next_set(from) {
@@ -235,7 +226,7 @@ impl Resource {
 
     /// The target has copied everything: may the resync end? If not, what is missing is asked for.
     pub(crate) fn last_pass_is_over(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        if !self.speaks9(i) {
+        if !self.connections[i].speaks9() {
             return true;
         }
         match self.connections[i].peer_devices[d].resync.last_pass {
@@ -267,7 +258,7 @@ impl Resource {
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
         // This source, or another one.
-        let mut sources = NodeMask::of(i).into_iter().chain(self.sources_to_be(d));
+        let mut sources = NodeMask::of(i).into_iter().chain(self.state.sources_to_be(d));
         let flushes = |n: &NodeId| self.connections[*n].version() >= FLUSHES;
         let primary = sources.find(|n| flushes(n) && self.state.peers[*n].role() == Role::Primary);
         let mut passes = self.connections.values().map(|c| c.peer_devices[d].resync.last_pass);
@@ -372,7 +363,7 @@ impl Resource {
     /// P_FLUSH_FORWARD: what a Primary said of its writes was heard here; the target that has asked is told.
     pub(crate) fn flush_forwarded(&mut self, i: NodeId, asked: &FlushAnswer) {
         let answer = FlushAnswer { sequence: asked.sequence, node: i };
-        if self.connections.get(asked.node).is_some_and(|c| c.nine().is_some()) {
+        if self.connections.get(asked.node).is_some_and(|c| c.speaks9()) {
             self.send_connection(asked.node, Socket::Data, Packet::FlushRequestsAck(answer));
         }
     }
@@ -423,8 +414,10 @@ impl Resource {
 
     /// Another source has newer data, or older, than the one that has copied all: with that one it is compared anew.
     fn leave_unlike_sources(&mut self, i: NodeId, d: VolumeNr) {
-        let (current, good) = (self.current_of(i, d), self.state.peer_disk(i, d) == DiskState::UpToDate);
-        let like = |n| good && self.current_of(n, d).zip(current).is_some_and(|(a, b)| a.same(b));
+        let (current, good) =
+            (self.connections[i].peer_devices[d].told_current(), self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let like =
+            |n| good && self.connections[n].peer_devices[d].told_current().zip(current).is_some_and(|(a, b)| a.same(b));
         let others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
         let unlike: Vec<_> = others.map(|(n, _)| n).filter(|n| !like(*n)).collect();
         for n in unlike {
@@ -441,7 +434,7 @@ impl Resource {
             if !self.connections.ids().any(ended) {
                 continue;
             }
-            for i in self.connections.ids().filter(|i| self.speaks9(*i)).collect::<Vec<_>>() {
+            for i in self.connections.ids().filter(|i| self.connections[*i].speaks9()).collect::<Vec<_>>() {
                 self.send_uuids(i, d, wire::UuidFlags::NONE);
             }
         }
@@ -473,7 +466,7 @@ impl Resource {
     pub(crate) fn target_is_done(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let failed = self.bits_failed(i, d);
         let elsewhere = self.in_mesh9() && self.state.replication(i, d) == Replication::PausedSyncS;
-        let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
+        let left = self.devices[d].bits_left(i).saturating_sub(self.bits_confirmed(i, d));
         // What a Primary has marked for it nobody else knows of better.
         let lacks = theirs.disk == DiskState::UpToDate && self.state.is_primary() && left > 0;
         if elsewhere && !lacks {
@@ -501,7 +494,10 @@ impl Resource {
 
     /// What was learned from one peer is told to the others.
     fn pass_on_generations(&mut self, i: NodeId, d: VolumeNr) {
-        let others = self.connections.ids().filter(|n| *n != i && self.speaks9(*n) && self.state.replicates(*n, d));
+        let others = self
+            .connections
+            .ids()
+            .filter(|n| *n != i && self.connections[*n].speaks9() && self.state.replicates(*n, d));
         for n in others.collect::<Vec<_>>() {
             self.send_uuids(n, d, wire::UuidFlags::NONE);
         }
@@ -517,12 +513,12 @@ impl Resource {
         }
         let writes = self.state.is_primary();
         let unwritten = self.devices[d].first_write == FirstWrite::Due;
-        let hears = |n: &NodeId| !writes || unwritten && !self.state.is_connected(*n) && self.bits_left(*n, d) == 0;
+        let hears =
+            |n: &NodeId| !writes || unwritten && !self.state.is_connected(*n) && self.devices[d].bits_left(*n) == 0;
         let lacks_nothing = |n: &NodeId| packet.bitmap(*n).is_some_and(|g| g.is_none()) && hears(n);
         let mut retired = false;
         for n in self.connections.ids().filter(|n| *n != i).filter(lacks_nothing).collect::<Vec<_>>() {
-            let owner = self.slot_owner(n, d);
-            let counts = self.devices[d].backing.as_ref().is_some_and(|b| !b.md.peers[owner].bitmap_uuid.is_none());
+            let counts = self.devices[d].backing.as_ref().is_some_and(|b| !b.md.peer(n).bitmap_uuid.is_none());
             if counts && self.state.replication(n, d) <= Replication::Established {
                 // It did not know of what a Primary has written since, which may be marked here.
                 match self.keeps_bits(n, d) {
@@ -539,9 +535,8 @@ impl Resource {
 
     /// What this node's slot counts from is of the past. False: it counts from nothing.
     pub(super) fn retire_slot(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        let owner = self.slot_owner(i, d);
         let Some(b) = &mut self.devices[d].backing else { return false };
-        let past = std::mem::take(&mut b.md.peers[owner].bitmap_uuid);
+        let past = std::mem::take(&mut b.md.peer_mut(i).bitmap_uuid);
         if !past.is_none() {
             b.md.push_history(past, None);
             self.generation_changed(d);
@@ -556,11 +551,14 @@ impl Connection {
         self.version() >= NAMES
     }
 
+    /// What a request is called in packets, if its answers are to name it.
+    pub(crate) fn name_of_request(&self, name: u64) -> BlockId {
+        if self.names_requests() { BlockId(name) } else { BlockId::SYNCER }
+    }
+
     /// Has the peer said that it sees this Primary?
     fn sees(&self, primary: NodeId) -> bool {
-        let told = self.peer_devices.values().filter_map(|pd| pd.uuids110.as_ref());
-        let mut seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map(|u| u.nodes.nodes());
-        seen.any(|seen| seen.contains(primary))
+        self.peer_devices.values().any(|pd| pd.told_primaries().contains(primary))
     }
 }
 

@@ -19,7 +19,7 @@ const CALM: Duration = Duration::from_secs(1);
 impl Resource {
     /// Copies the blocks that a verify found different: from the Primary, or else from here.
     fn repair_now(&mut self, i: NodeId, d: VolumeNr) {
-        if self.both_primary(i, d) {
+        if self.state.is_primary() && self.state.pair(i, d).role == Role::Primary {
             // Which copy counts nobody can say, and reconnecting would not copy anything.
             let text = "two Primaries: blocks are marked as different, and copied when one is demoted";
             self.connections[i].peer_devices[d].repair.waits_for_one_primary();
@@ -27,11 +27,11 @@ impl Resource {
         }
         // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
         let peer_role = self.state.pair(i, d).role;
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             return self.repair9(i, d, peer_role);
         }
         if peer_role == Role::Primary || self.connections[i].version() < 96 {
-            let left = self.bits_left(i, d);
+            let left = self.devices[d].bits_left(i);
             if !self.connections[i].peer_devices[d].repair.is_worth_trying(left) {
                 // DRBD 9 begins no generation for that, and would be left and met again for ever.
                 let text = format!(
@@ -68,7 +68,7 @@ impl Resource {
         let remote = Some(i).filter(|_| peer_role != Role::Primary);
         let begins = if remote.is_some() { Replication::StartingSyncS } else { Replication::StartingSyncT };
         if !self.may_copy(i, begins) {
-            let left = self.bits_left(i, d) * 4;
+            let left = self.devices[d].bits_left(i) * 4;
             let text = format!("{left} KiB are marked as different: nothing copies them while another node is Primary");
             return self.note(Severity::Info, Some(d), Some(i), "marked-beside-primary", text);
         }
@@ -82,7 +82,7 @@ impl Resource {
             let text = format!(
                 "{} KiB are marked as different, and below protocol version {KEEPS_BITMAP} only all of the volume can be \
                  copied: `invalidate` on the node with the worse copy",
-                self.bits_left(i, d) * 4
+                self.devices[d].bits_left(i) * 4
             );
             return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
         }
@@ -102,8 +102,8 @@ impl Resource {
         };
         let came_together = settled(new) && !settled(old) && !old.is_beyond();
         let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
-        let equal = theirs.is_some_and(|u| u.current.same(self.uuids(i, d).current));
-        let marked = came_together && equal && self.bits_left(i, d) > 0;
+        let equal = theirs.is_some_and(|u| u.current.same(self.devices[d].uuids(i).current));
+        let marked = came_together && equal && self.devices[d].bits_left(i) > 0;
         // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
         let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
         let two = new.role == Role::Primary && new.peer == Role::Primary;
@@ -126,10 +126,6 @@ impl Resource {
         repair.hurry(urgent);
     }
 
-    fn both_primary(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.state.is_primary() && self.state.pair(i, d).role == Role::Primary
-    }
-
     /// Reconnected without a resync although a verify found differences (no node was Primary, so that no generation
     /// tells of them): one side copies them. With an urbd on both sides the one that accepted the control stream does,
     /// the other only if nothing happens for a while.
@@ -141,7 +137,7 @@ impl Resource {
             if c.peer_devices[d].repair.due(wait).is_some_and(|at| self.now >= at) {
                 self.connections[i].peer_devices[d].repair.forget_when();
                 let good = view.disk == DiskState::UpToDate && view.peer_disk == DiskState::UpToDate;
-                if view.replication == Replication::Established && good && self.bits_left(i, d) > 0 {
+                if view.replication == Replication::Established && good && self.devices[d].bits_left(i) > 0 {
                     self.repair_now(i, d);
                 }
             }

@@ -151,7 +151,7 @@ impl Resource {
             c.asked(range.len().0);
         }
         for (n, piece) in pieces(range, BLOCK).enumerate() {
-            let block_id = self.name_of_request(i, name_of_piece(id, n));
+            let block_id = self.connections[i].name_of_request(name_of_piece(id, n));
             let request = BlockRequest { sector: piece.start, block_id, size: piece.len() };
             self.send(i, Socket::Data, d, self.verify_request(i, request));
         }
@@ -355,7 +355,7 @@ impl Resource {
         if v.side == Side::Asks && version >= 97 && version != 100 {
             self.send_state(i, d);
         }
-        if self.bits_left(i, d) > 0 {
+        if self.devices[d].bits_left(i) > 0 {
             self.handler("out-of-sync", Some(d), Some(i));
         }
         let now = self.now;
@@ -381,7 +381,7 @@ impl Resource {
 
     /// The next run of marked blocks, at most as long as one packet may say.
     fn marked_run(&self, i: NodeId, d: VolumeNr, from: u64) -> Option<SectorRange> {
-        let bits = &self.devices[d].backing.as_ref()?.bitmaps[self.slot(i, d)?];
+        let bits = &self.devices[d].backing.as_ref()?.bitmaps[self.devices[d].slot(i)?];
         let start = bits.next_set(from)?;
         let end = bits.next_clear(start).unwrap_or(bits.len()).min(start + LONGEST_RUN);
         let size = self.devices[d].size;

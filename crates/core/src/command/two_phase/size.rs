@@ -106,7 +106,8 @@ impl Resource {
             return self.refuse_size(i, d, prepare, "the device would shrink, and is in use");
         }
         // A resync's bitmap has the size that the device had when it began.
-        let settled = !self.copies(d) && self.state.disk(d) != DiskState::Negotiating && !self.devices[d].is_opening();
+        let settled =
+            !self.state.copies(d) && self.state.disk(d) != DiskState::Negotiating && !self.devices[d].is_opening();
         let answer = if settled { Answer::Yes } else { Answer::Retry };
         let matter = Matter::Size(self.new_size(d, prepare.user_size, prepare.flags));
         let masks = self.masks_of_size(d);
