@@ -2,7 +2,7 @@
 //! to the front ends.
 
 use crate::Resource;
-use crate::api::{Effect, Segments};
+use crate::api::Effect;
 use crate::dialect9;
 use crate::dialect84;
 use units::{Generation, NodeId, VolumeNr};
@@ -16,7 +16,7 @@ impl Resource {
             Some(_) => dialect9::word(&self.state, i, d, self.detaches_by_command(d)),
             None => dialect84::word(&self.state, Some(i), d),
         };
-        self.send(i, Socket::Data, d, Packet::State(word), Segments::None);
+        self.send(i, Socket::Data, d, Packet::State(word));
     }
 
     /// Tells every peer of the volume's state.
@@ -41,7 +41,7 @@ impl Resource {
         if self.state.disk(d) < DiskState::Negotiating || dev.backing.is_none() {
             return;
         }
-        let set = self.uuids(i, d);
+        let set = self.devices[d].uuids(i);
         let mut flags = extra.0;
         if self.connections[i].discard_my_data {
             flags |= UuidFlags::DISCARD_MY_DATA.0;
@@ -57,7 +57,7 @@ impl Resource {
         } else {
             set.current.with_primary_bit(self.state.is_primary())
         };
-        let changes = self.bits_left(i, d);
+        let changes = self.devices[d].bits_left(i);
         let packet = wire::Uuids {
             current,
             bitmap: set.bitmap,
@@ -66,7 +66,7 @@ impl Resource {
             flags: UuidFlags(flags),
         };
         self.connections[i].peer_devices[d].changes_told = changes;
-        self.send(i, Socket::Data, d, Packet::Uuids(Box::new(packet)), Segments::None);
+        self.send(i, Socket::Data, d, Packet::Uuids(Box::new(packet)));
     }
 
     /// What we announce about a device's size (`docs/spec/wire-protocol.md` 5.13).
@@ -76,11 +76,10 @@ impl Resource {
         let usable = self.state.disk(d) >= DiskState::Negotiating && dev.backing.is_some();
         let own = if usable { self.devices[d].capacity() } else { units::Sector(0) };
         // A device whose size was never agreed on may be larger than a disk that is within reach by now.
-        let disk_size =
-            if c.nine().is_some() { self.capacity_within_reach(d, own).max(dev.size.min(own)) } else { own };
+        let disk_size = if c.speaks9() { self.capacity_within_reach(d, own).max(dev.size.min(own)) } else { own };
         let user = dev.cfg.as_ref().and_then(|c| c.size).filter(|_| usable).unwrap_or_default().to_sectors_floor();
         // In 9's dialect one that is not in force yet, as `resize` is to come, would contradict the size.
-        let user_size = if c.nine().is_some() && user.0 > 0 { user.max(dev.size) } else { user };
+        let user_size = if c.speaks9() && user.0 > 0 { user.max(dev.size) } else { user };
         let block = dev.backing.as_ref().map_or(512, |b| b.opened.block_size);
         let discard = dev.backing.as_ref().is_none_or(|b| b.opened.can_discard);
         let limits = wire::QueueLimits {
@@ -103,7 +102,7 @@ impl Resource {
             flags: wire::ResizeFlags::default(),
             limits: c.has(wire::Features::WRITE_SAME).then_some(limits),
         };
-        self.send(i, Socket::Data, d, Packet::Sizes(Box::new(sizes)), Segments::None);
+        self.send(i, Socket::Data, d, Packet::Sizes(Box::new(sizes)));
     }
 
     /// Tells front ends and applications what they may do.
@@ -117,8 +116,7 @@ impl Resource {
         let now = (size, access, can && trim);
         if dev.announced != Some(now) {
             dev.announced = Some(now);
-            let volume = dev.volume;
-            self.emit(Effect::Device { volume, size, access, discard: now.2 });
+            self.emit(Effect::Device { volume: d, size, access, discard: now.2 });
         }
     }
 }

@@ -36,9 +36,8 @@ impl Resource {
         }
         dev.attaching = Some(Attaching { command, opened: None, step: Step::Opening });
         dev.disks_seen += 1;
-        let volume = dev.volume;
         self.store_disk(d, DiskState::Attaching);
-        self.emit(Effect::OpenDisk { volume });
+        self.emit(Effect::OpenDisk { volume: d });
     }
 
     pub(crate) fn attach_failed(&mut self, d: VolumeNr, code: i32, text: String) {
@@ -52,10 +51,9 @@ impl Resource {
         let dev = &mut self.devices[d];
         dev.backing = None;
         dev.recheck = true;
-        let volume = dev.volume;
         let detaching = std::mem::take(&mut dev.detach_commands);
         if attaching.opened.is_some() {
-            self.emit(Effect::CloseDisk { volume });
+            self.emit(Effect::CloseDisk { volume: d });
         }
         self.abort_local_io(d);
         self.abandon_al(d);
@@ -221,7 +219,7 @@ impl Resource {
                 );
                 return Err((119, text));
             }
-            if self.connections.values().any(|c| md.peers[c.cfg.peer.index()].slot.is_none())
+            if self.connections.ids().any(|i| md.peers[i.index()].slot.is_none())
                 && md.peers.iter().filter(|p| p.slot.is_some()).count() >= md.geometry.slots() as usize
             {
                 let text = "no bitmap slot is left for a peer: give it the node-id of one that has left, or use more \
@@ -342,8 +340,7 @@ impl Resource {
 
     /// What the metadata say of all peers: one that was connected counts, that one is Outdated only if all are.
     fn flags_of_peers(&self, md: &Superblock) -> PeerFlags {
-        let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
-        let mut all = self.connections.ids().map(|i| md.peers[owner(i)].flags);
+        let mut all = self.connections.ids().map(|i| md.peer(i).flags);
         let first = all.next().unwrap_or(md.peers[Superblock::V08_PEER].flags);
         all.fold(first, |mut flags, other| {
             flags.put(PeerFlags::OUTDATED, flags.contains(PeerFlags::OUTDATED) && other.contains(PeerFlags::OUTDATED));
@@ -357,11 +354,11 @@ impl Resource {
     /// v09: every peer gets a bitmap slot.
     fn assign_slots(&self, md: &mut Superblock) {
         md.node_id = Some(self.cfg.node);
-        for c in self.connections.values() {
-            if md.peers[c.cfg.peer.index()].slot.is_none() {
+        for i in self.connections.ids() {
+            if md.peers[i.index()].slot.is_none() {
                 let used: Vec<u8> = md.peers.iter().filter_map(|p| p.slot).collect();
                 let free = (0..md.geometry.slots() as u8).find(|s| !used.contains(s));
-                md.peers[c.cfg.peer.index()].slot = free;
+                md.peers[i.index()].slot = free;
             }
         }
     }
@@ -464,7 +461,7 @@ impl Resource {
         let dev = &self.devices[d];
         let connected = self.state.replicates_anywhere(d);
         // In 9's dialect the change itself brings that with it. Who is just connecting hears of it in the handshake.
-        let told = |(i, c): &(NodeId, &Connection)| self.state.replicates(*i, d) && c.nine().is_none();
+        let told = |(i, c): &(NodeId, &Connection)| self.state.replicates(*i, d) && !c.speaks9();
         let of_84: Vec<_> = self.connections.iter().filter(told).map(|(i, _)| i).collect();
         let state = if negotiates { DiskState::Negotiating } else { dev.attach_state };
         if negotiates {
@@ -516,10 +513,9 @@ impl Resource {
         dev.attach_state = DiskState::Diskless;
         self.forget_al(d);
         self.devices[d].first_write_settled();
-        let dev = &mut self.devices[d];
-        let (volume, commands) = (dev.volume, std::mem::take(&mut dev.detach_commands));
+        let commands = std::mem::take(&mut self.devices[d].detach_commands);
         self.resync_disk_closed(d);
-        self.emit(Effect::CloseDisk { volume });
+        self.emit(Effect::CloseDisk { volume: d });
         self.abandon_al(d);
         self.finish_held();
         self.connections.values_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());

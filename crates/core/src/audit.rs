@@ -114,7 +114,9 @@ impl Resource {
         for (i, c) in self.connections.iter() {
             for write in c.unsettled.iter().filter(|write| write.volume == d && write.log == InLog::Left) {
                 let blocks = b.area().touched(write.range);
-                for other in self.connections.ids().filter(|other| *other != i && self.slot(*other, d).is_some()) {
+                for other in
+                    self.connections.ids().filter(|other| *other != i && self.devices[d].slot(*other).is_some())
+                {
                     let marked = self.known_different(d, other, write.range);
                     assert_eq!(marked, blocks.end - blocks.start, "peer {other} may lack {write:?} of peer {i}");
                 }
@@ -168,7 +170,7 @@ mod tests {
         let wrong: [fn(&mut Resource); 7] = [
             |r| r.devices[VOLUME].local_pending += 1,
             |r| r.devices[VOLUME].meta_pending += 1,
-            |r| _ = r.join_epoch(PEER, Told::Early),
+            |r| _ = r.connections[PEER].epochs.join(Told::Early),
             |r| r.queue_data(PEER, VOLUME, wire::Packet::Ping, crate::Segments::None),
             |r| r.connections[PEER].working += 1,
             |r| r.connections[PEER].log.sent(1, units::Instant(0)),

@@ -2,7 +2,7 @@
 //! (`docs/spec/wire-protocol.md` 9, `docs/spec/connection-and-state.md` 7.4, 12.2).
 
 use crate::Resource;
-use crate::api::{ConnectionState, Event, Segments, Severity};
+use crate::api::{ConnectionState, Event, Severity};
 use crate::connection::{PeerDevice, PeersBitmap};
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
@@ -21,12 +21,12 @@ impl Resource {
 
     fn send_bitmap(&mut self, i: NodeId, d: VolumeNr) {
         self.account_for_sent(i, d);
-        let (Some(dialect), Some(slot)) = (self.connections[i].dialect(), self.slot(i, d)) else { return };
+        let (Some(dialect), Some(slot)) = (self.connections[i].dialect(), self.devices[d].slot(i)) else { return };
         let mut sender = BitmapSender::new(&dialect, self.connections[i].cfg.use_rle);
         let Some(b) = self.devices[d].backing.as_mut() else { return };
         let bits = std::mem::replace(&mut b.bitmaps[slot], units::BitSet::new(0));
         while let Some(packet) = sender.next_packet(&bits) {
-            self.send(i, Socket::Data, d, packet, Segments::None);
+            self.send(i, Socket::Data, d, packet);
         }
         let b = self.devices[d].backing.as_mut().expect("sending does not detach");
         b.bitmaps[slot] = bits;
@@ -35,7 +35,7 @@ impl Resource {
     /// A piece of the peer's bitmap.
     pub(crate) fn bitmap_received(&mut self, i: NodeId, d: VolumeNr, packet: &Packet) {
         let Some(dialect) = self.connections[i].dialect() else { return };
-        let Some(slot) = self.slot(i, d) else {
+        let Some(slot) = self.devices[d].slot(i) else {
             return self.protocol_error(i, "bitmap-without-disk", "a bitmap for a volume without a disk".to_owned());
         };
         let dev = &mut self.devices[d];
@@ -68,7 +68,7 @@ impl Resource {
         let next = match self.state.replication(i, d) {
             Replication::WFBitMapT => {
                 self.send_bitmap(i, d);
-                if self.connections[i].nine().is_some() {
+                if self.connections[i].speaks9() {
                     return self.begin_as_target9(i, d);
                 }
                 Replication::WFSyncUUID
@@ -97,7 +97,7 @@ impl Resource {
     /// it after a crash would not recognise the target's data.
     pub(crate) fn send_sync_uuid(&mut self, i: NodeId, d: VolumeNr) {
         self.begin_first_generation(i, d);
-        let mut set = self.uuids(i, d);
+        let mut set = self.devices[d].uuids(i);
         let random = self.draw_generation();
         let sync = set.start_sync_source(random);
         self.put_uuids(i, d, &set);
@@ -110,7 +110,7 @@ impl Resource {
     /// Nor does the target get a generation that a third node may have with less in it: the target does not know of
     /// that.
     fn begin_first_generation(&mut self, i: NodeId, d: VolumeNr) {
-        let first = self.uuids(i, d).current.same(Generation::JUST_CREATED);
+        let first = self.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
         if first || self.absent_lacks_something(i, d) {
             self.new_generation_beside_target(i, d);
         }
@@ -128,7 +128,7 @@ impl Resource {
     pub(crate) fn send_due_sync_uuid(&mut self, d: VolumeNr) {
         for i in self.connections.ids() {
             if let Some(sync) = self.connections[i].peer_devices[d].sync_uuid_due.take() {
-                self.send(i, Socket::Data, d, Packet::SyncUuid(sync), Segments::None);
+                self.send(i, Socket::Data, d, Packet::SyncUuid(sync));
             }
         }
     }
@@ -156,14 +156,14 @@ impl Resource {
             return self.drop_link(i, ConnectionState::NetworkFailure, "source-went-on", text);
         }
         let failed = self.bits_failed(i, d);
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             return self.resync_finished_as_target9(i, d, failed);
         }
         let mut change = Change::from(Set::Replication(i, d, Replication::Established));
         if failed == 0 {
             if let Some(u) = self.connections[i].peer_devices[d].uuids {
                 let source = UuidSet { current: u.current, bitmap: u.bitmap, history: u.history };
-                let mut set = self.uuids(i, d);
+                let mut set = self.devices[d].uuids(i);
                 set.finish_sync_target(&source);
                 set.current = if set.current == Generation::JUST_CREATED {
                     set.current
@@ -185,7 +185,7 @@ impl Resource {
 
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
     pub(crate) fn peer_has_our_generations(&mut self, i: NodeId, d: VolumeNr) {
-        let set = self.uuids(i, d);
+        let set = self.devices[d].uuids(i);
         if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
             (u.current, u.bitmap, u.history) = (set.current, set.bitmap, set.history);
         }
@@ -208,7 +208,7 @@ impl Resource {
         // bits: they may be of a verify before this. Nor by confirming ours: that may have overtaken this, on the
         // other stream.
         let rs = &self.connections[i].peer_devices[d].resync;
-        let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
+        let left = self.devices[d].bits_left(i).saturating_sub(self.bits_confirmed(i, d));
         let unaware = rs.total > 0 && left > 0 && !rs.known;
         let failed = self.bits_failed(i, d);
         // A block that could not be copied was asked for, too; without its disk a target need not have asked.
@@ -226,13 +226,13 @@ impl Resource {
             return true;
         }
         if peer_disk == DiskState::UpToDate {
-            let mut set = self.uuids(i, d);
+            let mut set = self.devices[d].uuids(i);
             set.retire_bitmap();
             self.put_uuids(i, d, &set);
             self.peer_has_our_generations(i, d);
         }
         if peer_disk < DiskState::Inconsistent {
-            let left = self.bits_left(i, d) * 4;
+            let left = self.devices[d].bits_left(i) * 4;
             let text = format!("resync given up: the peer's disk is {peer_disk}, {left} KiB are left");
             self.note(Severity::Error, Some(d), Some(i), "resync-given-up", text);
         } else {
@@ -252,7 +252,7 @@ impl Resource {
         }
         let all = self.state.peers[i].volumes.values().all(|p| p.disk == DiskState::UpToDate)
             && self.state.volumes.values().all(|v| v.disk == DiskState::UpToDate);
-        let asked_elsewhere = self.connections[i].nine().is_some();
+        let asked_elsewhere = self.connections[i].speaks9();
         if crate::decide::fencing::unfence(self.fencing_policy(), all) && !asked_elsewhere {
             self.handler(Handler::UnfencePeer.name(), None, Some(i));
         }

@@ -37,9 +37,13 @@ impl Resource {
 
     pub(crate) fn command(&mut self, id: u64, command: Command) {
         let volume = |r: &Self, v: VolumeNr| {
-            r.device_index(v).ok_or_else(|| failure(127, format!("there is no volume {v} in resource {}", r.cfg.name)))
+            let there = r.devices.contains(v).then_some(v);
+            there.ok_or_else(|| failure(127, format!("there is no volume {v} in resource {}", r.cfg.name)))
         };
-        let peer = |r: &Self, p| r.connection_index(p).ok_or_else(|| failure(158, format!("there is no peer {p}")));
+        let peer = |r: &Self, p| {
+            let there = r.connections.contains(p).then_some(p);
+            there.ok_or_else(|| failure(158, format!("there is no peer {p}")))
+        };
         let started = match command {
             Command::Attach { volume: v } => volume(self, v).map(|d| self.attach(d, Some(id))),
             Command::Detach { volume: v, force } => volume(self, v).map(|d| self.detach(id, d, force)),
@@ -302,7 +306,8 @@ impl Resource {
         let waits = Progress::Waits(Waiting::Down { force, leave });
         match leave.asked {
             Some(at) if self.now < at + Leave::PATIENCE => waits,
-            Some(_) if !force && self.peer_lives_on_this_node(i) => {
+            // The users of the peer would lose their data with this node.
+            Some(_) if !force && self.state.peers[i].is_primary_without_data() => {
                 // Should it agree after all, this node is disconnected.
                 let unattended = u64::MAX - i.index() as u64;
                 let goes_on = Waiting::Disconnect { peer: i, step: leave.step, sent: true };
@@ -354,20 +359,14 @@ impl Resource {
         Progress::Waits(Waiting::Down { force, leave })
     }
 
-    /// Would the users of the peer lose their data with this node?
-    fn peer_lives_on_this_node(&self, i: NodeId) -> bool {
-        let primary = self.state.peers[i].role() == Role::Primary;
-        primary && self.state.peers[i].volumes.values().any(|p| p.disk < DiskState::UpToDate)
-    }
-
     fn change_options(&mut self, cfg: crate::ResourceConfig) {
         for new in &cfg.connections {
-            if let Some(c) = self.connections.values_mut().find(|c| c.cfg.peer == new.peer) {
+            if let Some(c) = self.connections.get_mut(new.peer) {
                 c.cfg = new.clone();
             }
         }
         for new in &cfg.volumes {
-            if let Some(dev) = self.devices.values_mut().find(|d| d.volume == new.volume) {
+            if let Some(dev) = self.devices.get_mut(new.volume) {
                 dev.cfg.clone_from(&new.disk);
             }
         }
@@ -455,11 +454,11 @@ impl Resource {
     }
 
     pub(crate) fn handler_exit(&mut self, id: u64, call: &HandlerCall, status: i32) {
-        let i = call.peer.and_then(|p| self.connection_index(p));
+        let i = call.peer.filter(|i| self.connections.contains(*i));
         match (call.event, i) {
             ("fence-peer", Some(i)) => self.fence_answered(i, status),
             ("before-resync-target" | "before-resync-source", Some(i)) => {
-                let d = call.volume.and_then(|v| self.device_index(v));
+                let d = call.volume.filter(|d| self.devices.contains(*d));
                 d.into_iter().for_each(|d| self.before_resync_ended(i, d, id, status));
             }
             _ if status != 0 => {

@@ -19,7 +19,7 @@ impl Resource {
         let pd = &c.peer_devices[d];
         let replicating = matches!(self.state.replication(i, d), Replication::Established | Replication::SyncSource);
         // In 9's dialect no node runs ahead as yet: it blocks instead.
-        let unspoken = c.cfg.on_congestion == OnCongestion::PullAhead && c.nine().is_some();
+        let unspoken = c.cfg.on_congestion == OnCongestion::PullAhead && c.speaks9();
         if c.cfg.on_congestion == OnCongestion::Block
             || unspoken
             || c.cfg.protocol != Protocol::A
@@ -66,7 +66,7 @@ impl Resource {
     fn begin_generation_ahead(&mut self, i: NodeId, d: VolumeNr) {
         let ahead = self.state.replication(i, d) == Replication::Ahead;
         // In an interrupted resync the peer's generation is that of the resync already.
-        let common = self.uuids(i, d).bitmap.is_none() && self.state.is_primary();
+        let common = self.devices[d].uuids(i).bitmap.is_none() && self.state.is_primary();
         if ahead && common {
             self.new_generation_beside_target(i, d);
         }

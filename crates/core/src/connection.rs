@@ -113,7 +113,6 @@ pub(crate) enum Phase {
 
 #[derive(Debug, Default)]
 pub(crate) struct PeerDevice {
-    pub(crate) volume: VolumeNr,
     pub(crate) sizes: Option<wire::Sizes>,
     pub(crate) uuids: Option<wire::Uuids>,
     /// The peer wants to be sent what is written while its disk is Inconsistent (9).
@@ -229,7 +228,7 @@ impl Connection {
             tentative: false,
             offered: wire::ConnectionFeatures::OFFER,
             session: 0,
-            peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(v.volume, 0))).collect(),
+            peer_devices: volumes.iter().map(|v| (v.volume, PeerDevice::new(0))).collect(),
             peer_verify: wire::AlgName::NONE,
             log: TransferLog::default(),
             overdue_checked: Instant(0),
@@ -269,6 +268,10 @@ impl Connection {
             Spoken::Of9(_, nine) => Some(nine),
             _ => None,
         }
+    }
+
+    pub(crate) fn speaks9(&self) -> bool {
+        matches!(self.link, Some(Link { spoken: Spoken::Of9(..), .. }))
     }
 
     /// The same, to be changed.
@@ -311,9 +314,8 @@ impl Connection {
 }
 
 impl PeerDevice {
-    pub(crate) fn new(volume: VolumeNr, sequence: u32) -> PeerDevice {
+    pub(crate) fn new(sequence: u32) -> PeerDevice {
         PeerDevice {
-            volume,
             wants_writes_when_bad: true,
             will_want_writes_when_bad: true,
             end_unheard: true,

@@ -10,12 +10,11 @@ use crate::metadata::writer::MdWriter;
 use crate::repetition::place::Repetition;
 use crate::slab::Slab;
 use std::collections::VecDeque;
-use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, NodeMask, Sector, SectorRange, VolumeNr};
+use units::{BitSet, ByteLen, Duration, Generation, Instant, IntervalSet, NodeMask, Sector, SectorRange};
 use wire::DiskState;
 
 #[derive(Debug, Default)]
 pub(crate) struct Device {
-    pub(crate) volume: VolumeNr,
     pub(crate) cfg: Option<DiskConfig>,
     /// What the metadata say the disk is, while `disk` is Negotiating or unconnected decisions are open.
     pub(crate) attach_state: DiskState,
@@ -164,7 +163,7 @@ impl Flushing {
 
 impl Device {
     pub(crate) fn new(cfg: &VolumeConfig) -> Device {
-        Device { volume: cfg.volume, cfg: cfg.disk.clone(), ..Device::default() }
+        Device { cfg: cfg.disk.clone(), ..Device::default() }
     }
 
     /// Its disk is let go of, in this way or a worse one.

@@ -47,7 +47,7 @@ impl Resource {
 
     /// The sizes do not go together.
     fn refuse_sizes(&mut self, i: NodeId, reason: Reason) {
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             return self.refuse_sizes9(i, reason);
         }
         self.give_up(i, reason.name(), reason.to_string());
@@ -93,7 +93,7 @@ impl Resource {
     fn size_found(&mut self, i: NodeId, d: VolumeNr, theirs: Sector, adopted: &sizes::Adopted) {
         // Of a disk it is decided when the peer has said all.
         let has_disk = self.state.disk(d) >= DiskState::Negotiating;
-        let is_attempt = has_disk && self.connections[i].nine().is_some() && !self.state.is_connected(i);
+        let is_attempt = has_disk && self.connections[i].speaks9() && !self.state.is_connected(i);
         if is_attempt || self.is_size_asked_for(d, i, theirs) {
             return;
         }
@@ -106,7 +106,7 @@ impl Resource {
         if !adopted.resync_grown {
             return;
         }
-        if self.in_mesh9() && !self.grows_from_primary(i, d) {
+        if self.in_mesh9() && !self.state.has_primary(i, d) {
             // The peer has heard of the size from a third node, from which it may still get what is there.
             self.connections[i].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
         } else {
@@ -153,15 +153,10 @@ impl Resource {
         told.filter(|told| told.disk_size.0 > 0).for_each(|told| told.disk_size = told.disk_size.max(size));
     }
 
-    /// Of two that have grown outside of a transaction, is one Primary? Otherwise they compare what both have marked.
-    pub(crate) fn grows_from_primary(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.state.is_primary() || self.state.pair(i, d).role == Role::Primary
-    }
-
     fn resync_grown_area(&mut self, i: NodeId, d: VolumeNr) {
         let me = self.state.is_primary();
         let peer = self.state.pair(i, d).role == Role::Primary;
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             let source = sizes::grown_area_source(me, peer, self.cfg.node < i);
             return self.begin_grown_area9(i, d, source);
         }

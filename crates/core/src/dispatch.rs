@@ -44,7 +44,7 @@ impl Resource {
     }
 
     /// The control stream: processed at once, never behind data.
-    fn control_packet(&mut self, i: NodeId, volume: VolumeNr, packet: Packet) {
+    fn control_packet(&mut self, i: NodeId, d: VolumeNr, packet: Packet) {
         self.chores.mark_unless(is_routine(&packet));
         match &packet {
             Packet::Ping => return self.send_connection(i, Socket::Control, Packet::PingAck),
@@ -57,9 +57,9 @@ impl Resource {
             Packet::DelayProbe(_) => return,
             _ => {}
         }
-        let Some(d) = self.device_index(volume) else {
-            return self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
-        };
+        if !self.devices.contains(d) {
+            return self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {d}", name(&packet)));
+        }
         let seq = match &packet {
             Packet::OvResult(result) => Some(result.seq),
             Packet::OvResultId(result) => Some(result.block.seq),
@@ -131,7 +131,8 @@ impl Resource {
             Packet::FlushRequestsAck(answer) => return self.flush_answered(i, answer),
             _ => {}
         }
-        let Some(d) = self.device_index(volume) else {
+        let d = volume;
+        if !self.devices.contains(d) {
             self.release(payload);
             if matches!(packet, Packet::State(_)) {
                 self.speaks_in_attempt(i);
@@ -150,7 +151,7 @@ impl Resource {
                 self.protocol_error(i, "unknown-volume", format!("{} for unknown volume {volume}", name(&packet)));
             }
             return;
-        };
+        }
         match packet {
             Packet::Data(w) => {
                 self.peer_wrote(i, d, w.range().expect("the decoder checks ranges"));
@@ -218,7 +219,7 @@ impl Resource {
         } else {
             Packet::ConnStChgReply(result)
         };
-        self.send(i, Socket::Control, d.unwrap_or(self.devices.first()), packet, Segments::None);
+        self.send(i, Socket::Control, d.unwrap_or(self.devices.first()), packet);
     }
 }
 

@@ -90,7 +90,7 @@ impl Resource {
         let result = if f.covered || (connected_good && !failed) { Ok(()) } else { Err(IoError::Io) };
         if result.is_err() && !failed && self.state.is_frozen() {
             // The peer that had everything is gone, and applications wait for it to come back.
-            let (tag, volume) = (f.tag, self.devices[f.device].volume);
+            let (tag, volume) = (f.tag, f.device);
             let (sector, len) = (Sector(0), ByteLen(0));
             let request = BlockRequest { tag, volume, kind: RequestKind::Flush, sector, len, data: Segments::None };
             return self.devices[f.device].incoming.push_front(Waiting { came: f.came, request });

@@ -5,8 +5,9 @@ use crate::Resource;
 use crate::api::Severity;
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
+use crate::device::{Backing, Device};
 use crate::dialect9::first_write::due::FirstWrite;
-use meta::PeerRecord;
+use meta::{PeerRecord, Superblock};
 use units::{Generation, NodeId, VolumeNr};
 use wire::{DiskState, Role, UuidFlags};
 
@@ -41,20 +42,9 @@ impl Resource {
 
     // -- data generations ---------------------------------------------------------------------------------------------
 
-    /// The generations of an attached volume towards a peer, as 8.4 knows them.
-    pub(crate) fn uuids(&self, i: impl Into<Option<NodeId>>, d: VolumeNr) -> UuidSet {
-        let Some(b) = &self.devices[d].backing else { return UuidSet::default() };
-        let owner = self.slot_owner(i, d);
-        UuidSet {
-            current: b.md.current,
-            bitmap: b.md.peers[owner].bitmap_uuid,
-            history: [b.md.history[0], b.md.history[1]],
-        }
-    }
-
     /// Stores them; writes wait until they are on disk.
     pub(crate) fn put_uuids(&mut self, i: impl Into<Option<NodeId>>, d: VolumeNr, set: &UuidSet) {
-        let owner = self.slot_owner(i, d);
+        let owner = self.devices[d].slot_owner(i);
         let Some(b) = &mut self.devices[d].backing else { return };
         b.md.current = set.current;
         b.md.peers[owner].bitmap_uuid = set.bitmap;
@@ -72,7 +62,7 @@ impl Resource {
     pub(crate) fn new_generation(&mut self, d: VolumeNr) {
         let fresh = self.draw_generation();
         self.move_sets(d, |_, set| set.start_generation(fresh));
-        let bitmap = self.uuids(self.connections.ids().next(), d).bitmap;
+        let bitmap = self.devices[d].uuids(self.connections.ids().next()).bitmap;
         self.devices[d].exposed = fresh;
         self.devices[d].new_generation_pending = false;
         self.devices[d].generation_with_first_write = false;
@@ -87,10 +77,10 @@ impl Resource {
 
     /// The sets of all nodes make the same step, from the same generation.
     pub(crate) fn move_sets(&mut self, d: VolumeNr, step: impl Fn(Option<NodeId>, &mut UuidSet)) {
-        let old = self.uuids(None, d).current;
+        let old = self.devices[d].uuids(None).current;
         for i in self.peers_or_none() {
             // What one peer's part pushes into the history, which all share, the next one's keeps.
-            let mut set = UuidSet { current: old, ..self.uuids(i, d) };
+            let mut set = UuidSet { current: old, ..self.devices[d].uuids(i) };
             step(i, &mut set);
             self.put_uuids(i, d, &set);
         }
@@ -114,7 +104,7 @@ impl Resource {
             return;
         }
         // In 9's dialect the Primary begins one, of which all hear that are there.
-        if self.in_mesh9() && self.connected().any(|(_, c)| c.nine().is_some()) {
+        if self.in_mesh9() && self.connected().any(|(_, c)| c.speaks9()) {
             return;
         }
         let Some(b) = &self.devices[d].backing else { return };
@@ -132,7 +122,7 @@ impl Resource {
 
     /// Does a node that is not here, other than the peer, lack what this copy has, perhaps in the present generation?
     pub(crate) fn absent_lacks_something(&self, i: NodeId, d: VolumeNr) -> bool {
-        let its = self.slot(i, d);
+        let its = self.devices[d].slot(i);
         let mut peers = self.devices[d].backing.iter().flat_map(|b| &b.md.peers);
         peers.any(|p| self.is_absent(d, p) && p.slot.map(usize::from) != its && !is_fresh(p.bitmap_uuid))
     }
@@ -153,20 +143,45 @@ impl Resource {
             told.into_iter().for_each(|i| self.send_uuids(i, d, UuidFlags::NONE));
         }
     }
+}
 
-    /// Index of a peer's record in the superblock.
-    pub(crate) fn slot_owner(&self, i: impl Into<Option<NodeId>>, d: VolumeNr) -> usize {
-        match (self.devices[d].backing.as_ref().map(|b| b.md.version()), i.into()) {
-            (Some(meta::Version::V09), Some(i)) => i.index(),
-            _ => meta::Superblock::V08_PEER,
+impl Device {
+    /// The generations of an attached volume towards a peer, as 8.4 knows them.
+    pub(crate) fn uuids(&self, i: impl Into<Option<NodeId>>) -> UuidSet {
+        let Some(b) = &self.backing else { return UuidSet::default() };
+        UuidSet {
+            current: b.md.current,
+            bitmap: b.md.peers[self.slot_owner(i)].bitmap_uuid,
+            history: [b.md.history[0], b.md.history[1]],
         }
     }
 
+    /// Index of a peer's record in the superblock.
+    fn slot_owner(&self, i: impl Into<Option<NodeId>>) -> usize {
+        i.into().zip(self.backing.as_ref()).map_or(Superblock::V08_PEER, |(i, b)| b.md.owner(i))
+    }
+
     /// A peer's bitmap slot.
-    pub(crate) fn slot(&self, i: NodeId, d: VolumeNr) -> Option<usize> {
-        let b = self.devices[d].backing.as_ref()?;
-        let owner = self.slot_owner(i, d);
-        b.md.peers[owner].slot.map(usize::from).filter(|s| *s < b.bitmaps.len())
+    pub(crate) fn slot(&self, i: NodeId) -> Option<usize> {
+        self.bitmap(i).map(|(_, slot)| slot)
+    }
+
+    /// A peer's bitmap.
+    pub(crate) fn bitmap(&self, i: NodeId) -> Option<(&Backing, usize)> {
+        let b = self.backing.as_ref()?;
+        let slot = b.md.peer(i).slot.map(usize::from).filter(|slot| *slot < b.bitmaps.len())?;
+        Some((b, slot))
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn bitmap_mut(&mut self, i: NodeId) -> Option<(&mut Backing, usize)> {
+        let slot = self.slot(i)?;
+        Some((self.backing.as_mut()?, slot))
+    }
+
+    /// Blocks that are marked for a peer.
+    pub(crate) fn bits_left(&self, i: NodeId) -> u64 {
+        self.bitmap(i).map_or(0, |(b, slot)| b.bitmaps[slot].count())
     }
 }
 

@@ -1,7 +1,7 @@
 //! From two open streams to a volume that replicates: features, authentication, parameters, sizes, generations, states
 //! (`docs/spec/wire-protocol.md` 7, `docs/spec/connection-and-state.md` 4.6 and 5).
 
-use crate::api::{ConnectionState, Effect, Event, LinkUp, Segments, Severity};
+use crate::api::{ConnectionState, Effect, Event, LinkUp, Severity};
 use crate::connection::{Connection, Link, PeerDevice, Phase, Spoken};
 use crate::decide::change::{Change, Set};
 use crate::decide::handshake84::{Decision, Occasion, UuidsVerdict};
@@ -23,8 +23,7 @@ impl Resource {
         let now = self.now;
         let c = &mut self.connections[i];
         if self.state.connection(i) != crate::ConnectionState::Connecting || c.link.is_some() {
-            let peer = c.cfg.peer;
-            return self.emit(Effect::CloseLink { peer });
+            return self.emit(Effect::CloseLink { peer: i });
         }
         c.session += 1;
         c.last_heard = now;
@@ -80,7 +79,7 @@ impl Resource {
     }
 
     pub(crate) fn volumes_are_known(&mut self, i: NodeId) {
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             return self.leave_out_missing(i);
         }
         self.chores.mark();
@@ -107,9 +106,9 @@ impl Resource {
         let volumes = self.devices.len();
         let spoken = Spoken::new(dialect);
         c.link.as_mut().expect("a packet came").spoken = spoken;
-        let (peer, integrity) = (c.cfg.peer, c.cfg.integrity.clone());
+        let integrity = c.cfg.integrity.clone();
         let auth = c.cfg.cram_hmac.is_some();
-        self.emit(Effect::Dialect { peer, dialect, integrity });
+        self.emit(Effect::Dialect { peer: i, dialect, integrity });
         if volumes > 1 && dialect.version.number() < 100 {
             let text = format!("protocol version {} has only one volume", dialect.version);
             return self.refuse(i, "too-many-volumes", &text);
@@ -142,8 +141,7 @@ impl Resource {
         if theirs.len() < 64 || theirs[..64] == own {
             return self.refuse(i, "reflected-challenge", "the peer sent our own challenge back");
         }
-        let peer = c.cfg.peer;
-        let message = theirs.to_vec();
+        let (peer, message) = (i, theirs.to_vec());
         let [message, expected] = self.salted(i, [message, own.to_vec()]);
         self.emit(Effect::Hmac { peer, token: OUR_RESPONSE, algorithm: algorithm.clone(), message });
         self.emit(Effect::Hmac { peer, token: EXPECTED, algorithm, message: expected });
@@ -204,7 +202,7 @@ impl Resource {
         let packet = self.connections[i].own_protocol();
         self.send_connection(i, Socket::Data, Packet::Protocol(Box::new(packet)));
         for pd in self.connections[i].peer_devices.values_mut() {
-            let fresh = PeerDevice::new(pd.volume, self.starts.sequence);
+            let fresh = PeerDevice::new(self.starts.sequence);
             let keep = std::mem::replace(pd, fresh);
             pd.was_established = keep.was_established;
             pd.keeps = keep.keeps;
@@ -217,7 +215,7 @@ impl Resource {
             pd.write_failed = keep.write_failed;
             pd.repair = keep.repair.over_links();
         }
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             return self.enter(i, Phase::Parameters);
         }
         for d in self.devices.ids() {
@@ -247,7 +245,7 @@ impl Resource {
                 max_rate: resync.max_rate,
             },
         };
-        self.send(i, Socket::Data, d, Packet::SyncParam(Box::new(packet)), Segments::None);
+        self.send(i, Socket::Data, d, Packet::SyncParam(Box::new(packet)));
     }
 
     pub(crate) fn protocol_received(&mut self, i: NodeId, theirs: &wire::Protocol) {
@@ -314,7 +312,7 @@ impl Resource {
             replication: self.state.replication(i, d),
             peer_attaching: attaching || self.state.peer_disk(i, d) < DiskState::Inconsistent,
             protocol: c.version(),
-            own_current: self.uuids(i, d).current,
+            own_current: self.devices[d].uuids(i).current,
             exposed: dev.exposed,
             peer_current: packet.current,
             peer_outrun: dev.peer_outrun,
@@ -333,10 +331,10 @@ impl Resource {
 
     /// `new-current-uuid --clear-bitmap` of the peer: both copies count as equal from now on.
     fn accept_as_equal(&mut self, i: NodeId, d: VolumeNr, packet: &wire::Uuids) {
-        if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
+        if let Some((b, slot)) = self.devices[d].bitmap_mut(i) {
             b.fill(slot, false);
         }
-        let mut set = self.uuids(i, d);
+        let mut set = self.devices[d].uuids(i);
         set.current = packet.current;
         set.bitmap = units::Generation::NONE;
         self.put_uuids(i, d, &set);
@@ -351,7 +349,7 @@ impl Resource {
         if self.state.connection(i) < ConnectionState::Connecting {
             return;
         }
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             return self.state9_received(i, d, theirs);
         }
         let (_, their_replication) = dialect84::connection_and_replication(theirs.conn);
@@ -431,7 +429,7 @@ impl Resource {
     /// peer has, too, that is for ever: DRBD 9.3.3 at protocol 101 takes who has lived on for the source. With B
     /// and C it has what was acknowledged here, and is followed.
     fn two_sources(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
-        let own = self.uuids(i, d).current;
+        let own = self.devices[d].uuids(i).current;
         let flags = self.connections[i].peer_devices[d].uuids.filter(|u| u.current.same(own));
         let survived = flags.is_some_and(|u| !u.flags.contains(UuidFlags::CRASHED_PRIMARY));
         let secondaries = !self.state.is_primary() && theirs.role == Role::Secondary;
@@ -554,7 +552,7 @@ impl Resource {
         let mut outcome = handshake84::decide(&input);
         let split = matches!(comparison.verdict, uuid84::Verdict::SplitBrain { .. });
         let lost = split && !c.discard_my_data && matches!(outcome.decision, Decision::Target { .. });
-        if lost && occasion == Occasion::Connect && self.bits_left(i, d) > told {
+        if lost && occasion == Occasion::Connect && self.devices[d].bits_left(i) > told {
             // Users went on writing while the nodes decided by what they had told each other.
             outcome.decision = Decision::Retry;
         }
@@ -587,8 +585,8 @@ impl Resource {
             return None;
         }
         self.connections[i].peer_devices[d].compared = outcome.decision != Decision::TreatPeerAsDiskless;
-        let own = handshake84::generations_after(&comparison, self.uuids(i, d), occasion, &outcome);
-        if own != self.uuids(i, d) {
+        let own = handshake84::generations_after(&comparison, self.devices[d].uuids(i), occasion, &outcome);
+        if own != self.devices[d].uuids(i) {
             self.put_uuids(i, d, &own);
         }
         if let Some(u) = &mut self.connections[i].peer_devices[d].uuids {
@@ -645,7 +643,7 @@ impl Resource {
         let dev = &self.devices[d];
         let comparison = uuid84::compare(&uuid84::Input {
             me: uuid84::Node {
-                uuids: self.uuids(i, d),
+                uuids: self.devices[d].uuids(i),
                 crashed_primary: dev.crashed_primary,
                 primary: self.state.is_primary(),
             },
@@ -706,10 +704,9 @@ impl Resource {
     /// Everything differs: said by a flag first, so that a crash in between cannot hide it
     /// (`docs/spec/on-disk-format.md` 4.3).
     pub(crate) fn mark_all(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(slot) = self.slot(i, d) else { return };
-        let owner = self.slot_owner(i, d);
+        let Some(slot) = self.devices[d].slot(i) else { return };
         let Some(b) = &mut self.devices[d].backing else { return };
-        b.md.peers[owner].flags.insert(meta::PeerFlags::FULL_SYNC);
+        b.md.peer_mut(i).flags.insert(meta::PeerFlags::FULL_SYNC);
         b.fill(slot, true);
         b.full_sync = true;
         self.md_changed(d);

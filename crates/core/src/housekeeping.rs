@@ -140,7 +140,12 @@ impl Resource {
     }
 
     fn copying_timer(&self, i: NodeId) -> Option<Instant> {
-        let timers = [self.resync_timer(i), self.congestion_timer(i), self.repair_timer(i), self.resync_overdue(i)];
+        let timers = [
+            self.resync_timer(i),
+            self.congestion_timer(i),
+            self.repair_timer(i),
+            self.connections[i].resync_overdue(),
+        ];
         timers.into_iter().flatten().min()
     }
 

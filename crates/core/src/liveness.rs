@@ -7,6 +7,7 @@ use crate::connection::{Connection, Phase};
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
+use crate::dialect9::survivors::loss::Survivor;
 use crate::pings::{PingNr, PingedPeers};
 use crate::request::under_way::Request;
 use crate::state::afterwards::Lifted;
@@ -119,7 +120,7 @@ impl Resource {
     /// Why two peers cannot be connected at the same time, if so.
     fn why_not_beside(&self, i: NodeId, other: NodeId) -> Option<String> {
         let both = [i, other].map(|i| &self.connections[i]);
-        if let Some(old) = both.into_iter().find(|c| c.nine().is_none()) {
+        if let Some(old) = both.into_iter().find(|c| !c.speaks9()) {
             return Some(format!("{} speaks DRBD 8.4's protocol, which knows one peer", old.cfg.peer_name));
         }
         let two = both.iter().any(|c| c.cfg.two_primaries);
@@ -131,9 +132,8 @@ impl Resource {
         let c = &mut self.connections[i];
         let waits = std::mem::take(&mut c.refusals) > 0;
         if waits && self.state.connection(i) == ConnectionState::Connecting && c.link.is_none() {
-            let peer = c.cfg.peer;
-            self.emit(Effect::CloseLink { peer });
-            self.emit(Effect::Connect { peer, not_before: self.now, accept_before: false });
+            self.emit(Effect::CloseLink { peer: i });
+            self.emit(Effect::Connect { peer: i, not_before: self.now, accept_before: false });
         }
     }
 
@@ -142,7 +142,7 @@ impl Resource {
     pub(crate) fn note_split_brain(&mut self, i: NodeId, d: VolumeNr, theirs: u64) {
         let text = format!(
             "split brain: since the nodes parted, this node has changed {} KiB of its data, the peer {} KiB",
-            self.bits_left(i, d).saturating_mul(4),
+            self.devices[d].bits_left(i).saturating_mul(4),
             theirs.saturating_mul(4)
         );
         self.note(Severity::Error, Some(d), Some(i), "split-brain", text);
@@ -162,8 +162,7 @@ impl Resource {
     pub(crate) fn stand_alone(&mut self, i: NodeId) {
         self.happened(Set::Connection(i, ConnectionState::Disconnecting));
         self.clean_up(i);
-        let peer = self.connections[i].cfg.peer;
-        self.emit(Effect::CloseLink { peer });
+        self.emit(Effect::CloseLink { peer: i });
         self.happened(Set::Connection(i, ConnectionState::StandAlone));
         self.connections[i].survivor_insists = false;
     }
@@ -174,9 +173,8 @@ impl Resource {
 
     fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
         self.happened(Set::Connection(i, ConnectionState::Connecting));
-        let peer = self.connections[i].cfg.peer;
         let not_before = self.now + wait;
-        self.emit(Effect::Connect { peer, not_before, accept_before });
+        self.emit(Effect::Connect { peer: i, not_before, accept_before });
     }
 
     /// What is left of a link: requests, peer writes, resync, bitmaps (spec 4.7).
@@ -185,8 +183,7 @@ impl Resource {
         if !had_link {
             return;
         }
-        let peer = self.connections[i].cfg.peer;
-        self.emit(Effect::CloseLink { peer });
+        self.emit(Effect::CloseLink { peer: i });
         self.connections[i].session += 1;
         self.connections[i].pings.lost();
         for d in self.devices.ids() {
@@ -202,7 +199,8 @@ impl Resource {
         self.drop_peer_work(i);
         self.note_lost_writes(i);
         self.requests_lost_peer(i);
-        self.forget_survivor(i);
+        // What the peer has said of another one is of the past.
+        self.connections[i].survivor = Survivor::default();
         self.connections[i].left_until = None;
         self.close_epoch();
         if !self.connections.values().any(|c| c.log.owes_barrier()) {
@@ -227,8 +225,8 @@ impl Resource {
     }
 
     fn fence_if_due(&mut self, i: NodeId) {
-        let worst = self.state.peers[i].volumes.values().map(|p| p.disk).max().unwrap_or(DiskState::DUnknown);
-        if fencing::due_after_loss(self.fencing_policy(), self.state.is_primary(), worst) {
+        let best = self.state.peers[i].best_disk();
+        if fencing::due_after_loss(self.fencing_policy(), self.state.is_primary(), best) {
             self.fence(i);
         }
     }
@@ -263,8 +261,7 @@ impl Resource {
     pub(crate) fn fence_answered(&mut self, i: NodeId, status: i32) {
         let begun = self.connections[i].fencing.take();
         let overtaken = begun != Some(self.connections[i].session) || self.state.is_connected(i);
-        let best_peer = self.state.peers[i].volumes.values().map(|p| p.disk).max().unwrap_or(DiskState::DUnknown);
-        let answer = fencing::after_call(status, &self.situation(i), best_peer, overtaken);
+        let answer = fencing::after_call(status, &self.situation(i), self.state.peers[i].best_disk(), overtaken);
         self.note(
             Severity::Info,
             None,
@@ -337,7 +334,7 @@ impl Resource {
             let answered = self.state.disk(*d) != DiskState::Negotiating;
             !answered && self.state.replicates(i, *d)
         });
-        let limit = self.patience_with_answers(i);
+        let limit = self.connections[i].patience_with_answers();
         waiting.map(|(d, dev)| (dev.attached_at + limit, d)).min()
     }
 
@@ -356,13 +353,13 @@ impl Resource {
 
     /// Until when the peer must have answered a change that it was asked to agree to.
     pub(crate) fn change_deadline(&self, i: NodeId) -> Option<Instant> {
-        Some(self.asked_since(i)? + self.patience_with_answers(i))
+        Some(self.asked_since(i)? + self.connections[i].patience_with_answers())
     }
 
     /// The peer answers pings, but not what it is asked to agree to. Commands wait for that, and nothing would tell a
     /// late answer from that to the next question.
     pub(crate) fn change_unanswered(&mut self, i: NodeId) {
-        let limit = self.patience_with_answers(i);
+        let limit = self.connections[i].patience_with_answers();
         let text = format!("a state change that the peer must agree to, unanswered for {} s", limit.0 / 1_000_000_000);
         self.drop_link(i, Lost::Timeout, "change-unanswered", text);
     }
@@ -370,13 +367,13 @@ impl Resource {
     /// Until when a peer that has refused a write must have said what its disk is worth.
     pub(crate) fn refusal_deadline(&self, i: NodeId) -> Option<Instant> {
         let since = self.connections[i].peer_devices.values().filter_map(|p| p.refuses).min()?;
-        Some(since + self.patience_with_answers(i))
+        Some(since + self.connections[i].patience_with_answers())
     }
 
     /// A write waits for that word, and with it all that an application wants done behind it. Without the connection
     /// another generation begins, which the peer's disk does not have.
     pub(crate) fn refusal_unexplained(&mut self, i: NodeId) {
-        let limit = self.patience_with_answers(i).0 / 1_000_000_000;
+        let limit = self.connections[i].patience_with_answers().0 / 1_000_000_000;
         let text = format!("the peer has refused a write, and has not said for {limit} s that its disk is bad");
         self.drop_link(i, Lost::Timeout, "refusal-unexplained", text);
     }
@@ -400,30 +397,10 @@ impl Resource {
         }
     }
 
-    /// How long an answer may take that no `ko-count` is about.
-    fn patience_with_answers(&self, i: NodeId) -> Duration {
-        self.connections[i].patience().unwrap_or(times(self.connections[i].cfg.timeout, 7))
-    }
-
     fn oldest_pending(&self, i: NodeId) -> Option<Instant> {
         let awaits = |key| matches!(self.requests.get(key), Some(Request::Write(w)) if w.legs.awaits(i));
         let oldest = self.connections[i].log.unconfirmed().find(|s| awaits(s.request));
         oldest.map(|s| s.at).into_iter().chain(self.repetitions_since(i)).min()
-    }
-
-    /// When it is worth looking for requests that are too old.
-    pub(crate) fn overdue_timer(&self, i: NodeId) -> Option<Instant> {
-        let c = &self.connections[i];
-        let (limit, oldest) = self.connections[i].patience().zip(c.log.oldest_since())?;
-        // The front may be one that nobody waits for any more: not twice at once.
-        let again = c.overdue_checked + Duration(limit.0 / 2);
-        Some((oldest + limit).max(again))
-    }
-
-    /// When a request of a resync is too old.
-    pub(crate) fn resync_overdue(&self, i: NodeId) -> Option<Instant> {
-        let limit = self.connections[i].patience().filter(|_| self.connections[i].link.is_some())?;
-        self.connections[i].resync_deadline(limit)
     }
 }
 
@@ -433,6 +410,23 @@ impl Connection {
     pub(crate) fn handshake_timer(&self) -> Option<Instant> {
         let link = self.link.as_ref().filter(|link| link.phase < Phase::Running)?;
         Some(link.phase_since + times(self.cfg.ping_timeout, 4))
+    }
+
+    /// When a request of a resync is too old.
+    pub(crate) fn resync_overdue(&self) -> Option<Instant> {
+        self.resync_deadline(self.patience().filter(|_| self.link.is_some())?)
+    }
+
+    /// When it is worth looking for requests that are too old.
+    pub(crate) fn overdue_timer(&self) -> Option<Instant> {
+        let (limit, oldest) = self.patience().zip(self.log.oldest_since())?;
+        // The front may be one that nobody waits for any more: not twice at once.
+        Some((oldest + limit).max(self.overdue_checked + Duration(limit.0 / 2)))
+    }
+
+    /// How long an answer may take that no `ko-count` is about.
+    fn patience_with_answers(&self) -> Duration {
+        self.patience().unwrap_or(times(self.cfg.timeout, 7))
     }
 
     fn patience(&self) -> Option<Duration> {

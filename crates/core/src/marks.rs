@@ -18,17 +18,13 @@ impl Resource {
 
     /// Bits for this peer: something of the range may differ.
     pub(crate) fn mark_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
-        let Some(slot) = self.slot(i, d) else { return 0 };
-        let Some(b) = &mut self.devices[d].backing else { return 0 };
-        let n = b.set_out_of_sync(slot, range);
+        let n = self.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_out_of_sync(slot, range));
         self.status_changed |= n > 0;
         n
     }
 
     /// Bits for this peer: the fully covered blocks of the range are equal.
     pub(crate) fn clear_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
-        let Some(slot) = self.slot(i, d) else { return 0 };
-        let Some(b) = &mut self.devices[d].backing else { return 0 };
-        b.set_in_sync(slot, range)
+        self.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_in_sync(slot, range))
     }
 }

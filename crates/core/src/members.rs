@@ -201,6 +201,11 @@ impl<T> Volumes<T> {
         self.place(volume).map(|at| &self.values[at])
     }
 
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, volume: VolumeNr) -> Option<&mut T> {
+        self.place(volume).map(|at| &mut self.values[at])
+    }
+
     /// All, by ascending number.
     pub fn iter(&self) -> impl Iterator<Item = (VolumeNr, &T)> {
         self.numbers.iter().copied().zip(&self.values)
@@ -242,14 +247,13 @@ impl<T> Index<VolumeNr> for Volumes<T> {
     type Output = T;
 
     fn index(&self, volume: VolumeNr) -> &T {
-        &self.values[self.place(volume).expect("a volume of this resource")]
+        self.get(volume).expect("a volume of this resource")
     }
 }
 
 impl<T> IndexMut<VolumeNr> for Volumes<T> {
     fn index_mut(&mut self, volume: VolumeNr) -> &mut T {
-        let at = self.place(volume).expect("a volume of this resource");
-        &mut self.values[at]
+        self.get_mut(volume).expect("a volume of this resource")
     }
 }
 

@@ -12,7 +12,7 @@ use crate::op::Op;
 use crate::request::under_way::Request;
 use crate::request::write::Write;
 use meta::{BitmapArea, DeviceFlags, PeerFlags, Superblock};
-use units::{BitSet, NodeId, NodeMask, Sector, SectorRange, VolumeNr};
+use units::{BitSet, NodeMask, Sector, SectorRange, VolumeNr};
 use wire::DiskState;
 
 /// Pages of a bitmap that are being written at the same time, at most. All of them would be the bitmap once more.
@@ -116,7 +116,7 @@ impl Resource {
     }
 
     pub(crate) fn is_slot_of_connected(&self, d: VolumeNr, slot: usize) -> bool {
-        self.connections.ids().any(|i| self.state.replicates(i, d) && self.slot(i, d) == Some(slot))
+        self.connections.ids().any(|i| self.state.replicates(i, d) && self.devices[d].slot(i) == Some(slot))
     }
 }
 
@@ -171,12 +171,7 @@ impl Resource {
 
     /// Peers of which the metadata say this.
     pub(crate) fn flagged_peers(&self, md: &Superblock, flag: PeerFlags) -> NodeMask {
-        let mut flagged = NodeMask::default();
-        let owner = |i: NodeId| if md.version() == meta::Version::V09 { i.index() } else { Superblock::V08_PEER };
-        for i in self.connections.ids().filter(|i| md.peers[owner(*i)].flags.contains(flag)) {
-            flagged.insert(i);
-        }
-        flagged
+        self.connections.ids().filter(|i| md.peer(*i).flags.contains(flag)).collect()
     }
 
     /// Hands due metadata writes to the disk: called at the end of each turn.
@@ -246,12 +241,9 @@ impl Resource {
         if !b.full_sync || b.writer.all_pages || !b.writer.pages.is_empty() {
             return;
         }
-        let owners: Vec<usize> = self.connections.ids().map(|i| self.slot_owner(i, d)).collect();
         if let Some(b) = &mut self.devices[d].backing {
             b.full_sync = false;
-            for owner in owners {
-                b.md.peers[owner].flags.remove(PeerFlags::FULL_SYNC);
-            }
+            self.connections.ids().for_each(|i| b.md.peer_mut(i).flags.remove(PeerFlags::FULL_SYNC));
             b.writer.wanted += 1;
         }
     }
@@ -361,11 +353,11 @@ impl Resource {
         let mut other_connected = false;
         let (nine, seen) = (self.sizes_by_9(), DiskState::Inconsistent..=DiskState::UpToDate);
         for i in self.connections.ids() {
-            let (owner, (_, said)) = (self.slot_owner(i, d), flags_towards(self, Some(i)));
+            let (_, said) = flags_towards(self, Some(i));
             let disk = self.state.peer_disk(i, d);
             let has_disk = seen.contains(&disk) && disk != DiskState::DUnknown;
             let Some(b) = &mut self.devices[d].backing else { return };
-            let flags = &mut b.md.peers[owner].flags;
+            let flags = &mut b.md.peer_mut(i).flags;
             if nine && has_disk {
                 // It comes to the disk with what else changes.
                 flags.insert(PeerFlags::DEVICE_SEEN);

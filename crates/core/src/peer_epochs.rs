@@ -19,10 +19,6 @@ impl Resource {
         single && action == PeerAction::Write && self.devices[d].needs_flushes()
     }
 
-    pub(crate) fn join_epoch(&mut self, i: NodeId, told: Told) -> u64 {
-        self.connections[i].epochs.join(told)
-    }
-
     pub(crate) fn leave_epoch(&mut self, i: NodeId, id: u64, told: Told) {
         self.connections[i].epochs.leave(id, told);
         self.finish_epochs(i);

@@ -5,7 +5,7 @@ use crate::api::{DiskOp, IoError, Segments};
 use crate::op::Op;
 use crate::peer_write::write::PACKET_COST;
 use units::{NodeId, VolumeNr};
-use wire::{BlockData, DiskState, Packet, Socket};
+use wire::{BlockData, DiskState, Packet};
 
 impl Resource {
     pub(crate) fn peer_read(&mut self, i: NodeId, d: VolumeNr, request: wire::BlockRequest) {
@@ -51,7 +51,7 @@ impl Resource {
                     size: range.len(),
                 };
                 self.connections[i].peer_devices[d].sent_bytes += range.len().0;
-                self.send(i, Socket::Data, d, Packet::DataReply(reply), data.clone());
+                self.send_data(i, d, Packet::DataReply(reply), data.clone());
                 self.release(data);
             }
             Err(_) => {

@@ -52,7 +52,7 @@ impl Resource {
         self.connections[i].peer_devices[d].saw_seq(seq);
         self.count_peer_write(i, d);
         let told = self.may_complete(i, flags);
-        let epoch = self.join_epoch(i, told);
+        let epoch = self.connections[i].epochs.join(told);
         self.connections[i].peer_devices[d].received_bytes += data.len();
         if let Some(answer) = self.lost_conflict(i, d, action, range, flags) {
             self.release(data);
@@ -112,7 +112,7 @@ impl Resource {
         self.connections[i].peer_devices[d].unacked += 1;
         self.connections[i].working += write.cost();
         let key = self.peer_writes.insert(write);
-        let in_mesh = self.in_mesh9() && self.connections[i].nine().is_some() && !range.is_empty();
+        let in_mesh = self.in_mesh9() && self.connections[i].speaks9() && !range.is_empty();
         // A writer without a disk keeps no bitmap: we do (spec 2.3).
         let keeps_bitmap = self.state.peer_disk(i, d) < DiskState::Inconsistent;
         if keeps_bitmap && !range.is_empty() {

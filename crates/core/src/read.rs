@@ -88,8 +88,8 @@ impl Resource {
     fn read_nowhere(&mut self, d: VolumeNr, range: SectorRange, data: Segments, tag: Owner, came: Instant) {
         match tag {
             Owner::Tag(tag) if self.state.is_frozen() => {
-                let (sector, len, volume) = (range.start, range.len(), self.devices[d].volume);
-                let request = BlockRequest { tag, volume, kind: RequestKind::Read, sector, len, data };
+                let (sector, len) = (range.start, range.len());
+                let request = BlockRequest { tag, volume: d, kind: RequestKind::Read, sector, len, data };
                 self.devices[d].incoming.push_front(Waiting { came, request });
             }
             Owner::Part(_) if self.state.is_frozen() => {

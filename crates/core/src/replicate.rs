@@ -21,21 +21,23 @@ use wire::{
 impl Resource {
     // -- the streams --------------------------------------------------------------------------------------------------
 
-    /// Appends a packet about a volume to a stream.
-    pub(crate) fn send(&mut self, i: NodeId, stream: Socket, d: VolumeNr, packet: Packet, payload: Segments) {
-        let volume = self.devices[d].volume;
-        let peer = self.connections[i].cfg.peer;
+    /// Appends a packet about a volume, or about none, to a stream.
+    pub(crate) fn send(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet) {
         if self.connections[i].link.is_some() {
-            self.emit(Effect::Send { peer, stream, volume, packet, payload });
+            self.emit(Effect::Send { peer: i, stream, volume, packet, payload: Segments::None });
+        }
+    }
+
+    /// Appends a packet to the data stream, and its payload.
+    pub(crate) fn send_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
+        if self.connections[i].link.is_some() {
+            self.emit(Effect::Send { peer: i, stream: Socket::Data, volume, packet, payload });
         }
     }
 
     /// Appends a packet about the whole connection.
     pub(crate) fn send_connection(&mut self, i: NodeId, stream: Socket, packet: Packet) {
-        let peer = self.connections[i].cfg.peer;
-        if self.connections[i].link.is_some() {
-            self.emit(Effect::Send { peer, stream, volume: VolumeNr(0), packet, payload: Segments::None });
-        }
+        self.send(i, stream, VolumeNr(0), packet);
     }
 
     // -- writes -------------------------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ impl Resource {
             // Without P_ZEROES a P_TRIM must read back as zeroes, which is what is wanted.
             WriteKind::Zeroes { .. } => Packet::Trim(ranged(DpFlags::DISCARD)),
         };
-        self.send(i, Socket::Data, d, packet, data);
+        self.send_data(i, d, packet, data);
     }
 
     /// A barrier between the writes sent last and those of another epoch.
@@ -125,7 +127,7 @@ impl Resource {
         }
         self.enter_epoch(i, self.epoch.number());
         let notice = BlockRange { sector: range.start, size: range.len() };
-        self.send(i, Socket::Data, d, Packet::OutOfSync(notice), Segments::None);
+        self.send(i, Socket::Data, d, Packet::OutOfSync(notice));
     }
 
     // -- answers to writes --------------------------------------------------------------------------------------------
@@ -156,7 +158,7 @@ impl Resource {
     /// Marked blocks that the target of the resync has confirmed to have: the own disk is not done yet with the writes,
     /// or another peer is not.
     pub(crate) fn bits_confirmed(&self, i: NodeId, d: VolumeNr) -> u64 {
-        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return 0 };
+        let Some((b, slot)) = self.devices[d].bitmap(i) else { return 0 };
         let began = self.connections[i].peer_devices[d].resync.started;
         let confirmed = |w: &&Write| {
             let now = w.legs.is_in_sync(i) && began.is_some_and(|began| w.submitted.at >= began);
@@ -240,8 +242,8 @@ impl Resource {
         // A discard that fails is marked, and the disk stays good.
         let says = |w: &Write| !w.submitted.sole && w.kind == WriteKind::Data;
         let says = matches!(self.requests.get(key), Some(Request::Write(w)) if says(w));
-        let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == wire::DiskState::UpToDate;
-        says && good && self.speaks9(i) && self.state.replication(i, d) == Replication::Established
+        let good = self.state.worst_disk(i, d) == wire::DiskState::UpToDate;
+        says && good && self.connections[i].speaks9() && self.state.replication(i, d) == Replication::Established
     }
 
     /// What is completed that a peer has refused must not be of a generation in which that one counts as good after a
@@ -252,7 +254,7 @@ impl Resource {
 
     /// That has come, or does not any more.
     pub(crate) fn heard_why_refused(&mut self, i: NodeId, d: VolumeNr) {
-        let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == wire::DiskState::UpToDate;
+        let good = self.state.worst_disk(i, d) == wire::DiskState::UpToDate;
         if good && self.state.replicates(i, d) {
             return;
         }
@@ -305,7 +307,7 @@ impl Resource {
     /// on the other stream, may not have come yet. The same goes for what was written without a peer: one that has
     /// ended a resync unnoticed has this generation, too.
     pub(crate) fn note_disk_lost(&mut self, d: VolumeNr, alone: bool) {
-        let marked = self.connections.ids().any(|i| self.bits_left(i, d) > 0);
+        let marked = self.connections.ids().any(|i| self.devices[d].bits_left(i) > 0);
         let dev = &mut self.devices[d];
         let refused = std::mem::take(&mut dev.peer_refused);
         dev.peer_outrun |= marked && (refused || alone);
@@ -376,7 +378,7 @@ impl Resource {
         self.enter_epoch(i, self.epoch.number());
         self.connections[i].peer_devices[d].pending += 1;
         let request = wire::BlockRequest { sector: range.start, block_id: BlockId(key), size: range.len() };
-        self.send(i, Socket::Data, d, Packet::DataRequest(request), Segments::None);
+        self.send(i, Socket::Data, d, Packet::DataRequest(request));
     }
 
     pub(crate) fn read_answered(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {

@@ -33,9 +33,10 @@ impl Resource {
 
     /// Takes a request of a front end; it ends with [`Effect::Complete`].
     pub(crate) fn accept(&mut self, req: BlockRequest) {
-        let Some(d) = self.device_index(req.volume) else {
-            return self.complete(Owner::Tag(req.tag), Err(IoError::OutOfRange));
-        };
+        let d = req.volume;
+        if !self.devices.contains(d) {
+            return self.emit(Effect::Complete { tag: req.tag, result: Err(IoError::OutOfRange) });
+        }
         self.devices[d].upper_pending += 1;
         if let Err(e) = self.check(d, &req) {
             return self.end_owner(d, Owner::Tag(req.tag), Err(e));
@@ -49,12 +50,9 @@ impl Resource {
         if !may {
             return Err(IoError::NotPrimary);
         }
-        let limit = match req.kind {
-            RequestKind::Flush => return Ok(()),
-            RequestKind::Read => u64::MAX,
-            RequestKind::Write { .. } => u64::MAX,
-            RequestKind::Discard | RequestKind::WriteZeroes { .. } => u64::MAX,
-        };
+        if req.kind == RequestKind::Flush {
+            return Ok(());
+        }
         let range = SectorRange::new(req.sector, req.len).ok_or(IoError::OutOfRange)?;
         let data_ok = match req.kind {
             RequestKind::Read | RequestKind::Write { .. } => req.data.len() == req.len.0,
@@ -65,7 +63,7 @@ impl Resource {
             // The peer cannot be told: whoever asks writes zeroes instead.
             return Err(IoError::NotSupported);
         }
-        if range.is_empty() || !req.len.is_sector_aligned() || req.len.0 > limit || !dev.holds(range) || !data_ok {
+        if range.is_empty() || !req.len.is_sector_aligned() || !dev.holds(range) || !data_ok {
             return Err(IoError::OutOfRange);
         }
         Ok(())
@@ -504,19 +502,12 @@ impl Resource {
 
     pub(crate) fn end_owner(&mut self, d: VolumeNr, owner: Owner, result: Result<(), IoError>) {
         match owner {
-            Owner::Tag(_) => {
+            Owner::Tag(tag) => {
                 self.devices[d].upper_pending -= 1;
-                self.complete(owner, result);
+                self.emit(Effect::Complete { tag, result });
             }
-            Owner::Part(key) => {
-                self.end_part(d, key, result);
-            }
+            Owner::Part(key) => self.end_part(d, key, result),
         }
-    }
-
-    fn complete(&mut self, owner: Owner, result: Result<(), IoError>) {
-        let Owner::Tag(tag) = owner else { unreachable!("parts end with their split") };
-        self.emit(Effect::Complete { tag, result });
     }
 
     fn smallest_version(&self) -> u32 {

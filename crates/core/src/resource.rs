@@ -146,8 +146,8 @@ impl Resource {
     /// Who has a volume's device open changed.
     pub fn on_openers(&mut self, now: Instant, volume: VolumeNr, openers: Openers) {
         self.begin(now);
-        if let Some(d) = self.device_index(volume) {
-            self.devices[d].openers = openers;
+        if self.devices.contains(volume) {
+            self.devices[volume].openers = openers;
             if openers.writers == 0 {
                 self.say_who_has_what();
             }
@@ -158,24 +158,24 @@ impl Resource {
     /// to sync, or to be paused itself.
     pub fn on_dependency(&mut self, now: Instant, volume: VolumeNr, waits: bool) {
         self.begin(now);
-        if let Some(d) = self.device_index(volume) {
-            self.devices[d].waits_elsewhere = waits;
+        if self.devices.contains(volume) {
+            self.devices[volume].waits_elsewhere = waits;
         }
     }
 
     /// Both streams to `peer` are up.
     pub fn on_link_up(&mut self, now: Instant, peer: NodeId, link: LinkUp) {
         self.begin(now);
-        if let Some(i) = self.connection_index(peer) {
-            self.link_up(i, link);
+        if self.connections.contains(peer) {
+            self.link_up(peer, link);
         }
     }
 
     /// The streams to `peer` are gone. Not called after [`Effect::CloseLink`].
     pub fn on_link_down(&mut self, now: Instant, peer: NodeId, why: LinkDown) {
         self.begin(now);
-        if let Some(i) = self.connection_index(peer) {
-            self.link_down(i, why);
+        if self.connections.contains(peer) {
+            self.link_down(peer, why);
         }
     }
 
@@ -190,8 +190,8 @@ impl Resource {
         payload: Segments,
     ) {
         self.now = now;
-        match self.connection_index(peer) {
-            Some(i) if self.connections[i].link.is_some() => self.packet(i, stream, volume, packet, payload),
+        match self.connections.get(peer) {
+            Some(c) if c.link.is_some() => self.packet(peer, stream, volume, packet, payload),
             _ => self.release(payload),
         }
     }
@@ -199,8 +199,8 @@ impl Resource {
     /// The answer to [`Effect::Hmac`]; `None` if the algorithm is not known or there is no secret.
     pub fn on_hmac(&mut self, now: Instant, peer: NodeId, token: u32, mac: Option<Vec<u8>>) {
         self.begin(now);
-        if let Some(i) = self.connection_index(peer) {
-            self.hmac_done(i, token, mac);
+        if self.connections.contains(peer) {
+            self.hmac_done(peer, token, mac);
         }
     }
 
@@ -215,8 +215,8 @@ impl Resource {
     /// The answer to [`Effect::OpenDisk`]; the text says why it failed and what to do.
     pub fn on_disk_opened(&mut self, now: Instant, volume: VolumeNr, disk: Result<OpenedDisk, (i32, String)>) {
         self.begin(now);
-        if let Some(d) = self.device_index(volume) {
-            self.disk_opened(d, disk);
+        if self.devices.contains(volume) {
+            self.disk_opened(volume, disk);
         }
     }
 
@@ -355,7 +355,7 @@ impl Resource {
     /// is above what it is willing to hold.
     #[must_use]
     pub fn held_back(&self, peer: NodeId) -> u64 {
-        self.connection_index(peer).map_or(0, |i| self.connections[i].held.bytes())
+        self.connections.get(peer).map_or(0, |c| c.held.bytes())
     }
 
     // -- inside ------------------------------------------------------------------------------------------------------
@@ -376,14 +376,6 @@ impl Resource {
         }
     }
 
-    pub(crate) fn device_index(&self, volume: VolumeNr) -> Option<VolumeNr> {
-        self.devices.contains(volume).then_some(volume)
-    }
-
-    pub(crate) fn connection_index(&self, peer: NodeId) -> Option<NodeId> {
-        self.connections.contains(peer).then_some(peer)
-    }
-
     pub(crate) fn disk(&mut self, d: VolumeNr, op: Op, action: DiskOp) {
         if let Some(range) = action.changes() {
             self.mark_for_strangers(d, range);
@@ -391,9 +383,8 @@ impl Resource {
         if matches!(op, Op::LocalRead(_) | Op::LocalWrite(_) | Op::LocalFlush(_)) {
             self.devices[d].local_pending += 1;
         }
-        let volume = self.devices[d].volume;
         let op = OpId(self.ops.insert(op));
-        self.emit(Effect::Disk { op, volume, action });
+        self.emit(Effect::Disk { op, volume: d, action });
     }
 
     pub(crate) fn meta(&mut self, d: VolumeNr, op: Op, action: MetaOp) {
@@ -402,9 +393,8 @@ impl Resource {
             dev.meta_since = self.now;
         }
         dev.meta_pending += 1;
-        let volume = dev.volume;
         let op = OpId(self.ops.insert(op));
-        self.emit(Effect::Meta { op, volume, action });
+        self.emit(Effect::Meta { op, volume: d, action });
     }
 
     /// The device that a write was for.
@@ -441,9 +431,7 @@ impl Resource {
     /// Has a handler called; returns the number that its end will have.
     pub(crate) fn handler(&mut self, event: &'static str, d: Option<VolumeNr>, i: Option<NodeId>) -> u64 {
         self.next_handler += 1;
-        let volume = d.map(|d| self.devices[d].volume);
-        let peer = i.map(|i| self.connections[i].cfg.peer);
-        let call = HandlerCall { event, volume, peer };
+        let call = HandlerCall { event, volume: d, peer: i };
         self.handlers.insert(self.next_handler, call.clone());
         self.emit(Effect::RunHandler { id: self.next_handler, call });
         self.next_handler
@@ -472,9 +460,7 @@ impl Resource {
         text: String,
     ) {
         self.chores.mark();
-        let volume = d.map(|d| self.devices[d].volume);
-        let peer = i.map(|i| self.connections[i].cfg.peer);
-        let notice = Notice { severity, volume, peer, reason, text, event };
+        let notice = Notice { severity, volume: d, peer: i, reason, text, event };
         if self.decisions.len() == REMEMBERED {
             self.decisions.pop_front();
         }

@@ -25,29 +25,31 @@ impl Resource {
     /// A volume's state towards its peer, as one word of 8.4. `None` if there is no such volume.
     #[must_use]
     pub fn state_word(&self, volume: VolumeNr) -> Option<StateWord> {
-        self.device_index(volume).map(|d| dialect84::word(&self.state, self.partner(d), d))
+        self.devices.get(volume).map(|_| dialect84::word(&self.state, self.partner(volume), volume))
     }
 
     /// A volume's state towards this peer, as one word of 8.4. `None` if there is no such volume or peer.
     #[must_use]
     pub fn state_word_towards(&self, volume: VolumeNr, peer: NodeId) -> Option<StateWord> {
-        let (d, i) = (self.device_index(volume)?, self.connection_index(peer)?);
-        Some(dialect84::word(&self.state, Some(i), d))
+        let there = self.devices.contains(volume) && self.connections.contains(peer);
+        there.then(|| dialect84::word(&self.state, Some(peer), volume))
     }
 
     /// A volume's generations: current, bitmap, history. `None` if there is no such volume, or no disk.
     #[must_use]
     pub fn generations(&self, volume: VolumeNr) -> Option<[Generation; 4]> {
-        let d = self.device_index(volume).filter(|d| self.devices[*d].backing.is_some())?;
-        let set = self.uuids(self.partner(d), d);
+        self.devices.get(volume)?.backing.as_ref()?;
+        let set = self.devices[volume].uuids(self.partner(volume));
         Some([set.current, set.bitmap, set.history[0], set.history[1]])
     }
 
     /// How many blocks of a range are recorded as different from the peer's. 0 without a disk.
     #[must_use]
     pub fn known_different(&self, volume: VolumeNr, peer: NodeId, range: SectorRange) -> u64 {
-        let (Some(d), Some(i)) = (self.device_index(volume), self.connection_index(peer)) else { return 0 };
-        let (Some(b), Some(slot)) = (&self.devices[d].backing, self.slot(i, d)) else { return 0 };
+        if !self.devices.contains(volume) || !self.connections.contains(peer) {
+            return 0;
+        }
+        let Some((b, slot)) = self.devices[volume].bitmap(peer) else { return 0 };
         let bits = b.area().touched(range);
         let (mut from, mut count) = (bits.start, 0);
         while let Some(start) = b.bitmaps[slot].next_set(from..bits.end) {
@@ -66,9 +68,9 @@ impl Resource {
 
     fn device_snapshot(&self, d: VolumeNr) -> DeviceSnapshot {
         let dev = &self.devices[d];
-        let set = self.uuids(self.partner(d), d);
+        let set = self.devices[d].uuids(self.partner(d));
         DeviceSnapshot {
-            volume: dev.volume,
+            volume: d,
             disk: self.state.disk(d),
             size: dev.size.to_bytes(),
             old_metadata: dev.backing.as_ref().is_some_and(|b| b.md.format != meta::Format::V09),
@@ -86,7 +88,7 @@ impl Resource {
     fn connection_snapshot(&self, i: NodeId) -> ConnectionSnapshot {
         let c = &self.connections[i];
         ConnectionSnapshot {
-            peer: c.cfg.peer,
+            peer: i,
             peer_name: c.cfg.peer_name.clone(),
             state: self.state.connection(i),
             role: self.state.peers[i].role(),
@@ -99,11 +101,11 @@ impl Resource {
 
     fn peer_device_snapshot(&self, i: NodeId, d: VolumeNr) -> PeerDeviceSnapshot {
         let pd = &self.connections[i].peer_devices[d];
-        let (left, progress) = (self.bits_left(i, d), self.progress(i, d));
+        let (left, progress) = (self.devices[d].bits_left(i), self.progress(i, d));
         let pair = self.state.pair(i, d);
         let syncing = pair.replication.is_working();
         PeerDeviceSnapshot {
-            volume: pd.volume,
+            volume: d,
             replication: dialect84::conn_state(self.state.connection(i), pair.replication),
             peer_disk: pair.disk,
             paused: (
@@ -135,7 +137,6 @@ impl Resource {
     /// writes count as the requests that they are made of; a request of several parts counts once per part. `None` if
     /// there is no such volume.
     pub fn latencies(&self, volume: VolumeNr) -> Option<impl Iterator<Item = (Stage, &Histogram)>> {
-        let d = self.device_index(volume)?;
-        Some(Stage::ALL.into_iter().zip(self.devices[d].latencies.histograms()))
+        Some(Stage::ALL.into_iter().zip(self.devices.get(volume)?.latencies.histograms()))
     }
 }

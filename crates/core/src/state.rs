@@ -47,13 +47,6 @@ impl Resource {
         View::of(&self.state, self.partner(d), d)
     }
 
-    /// Has neither node a good copy? The peer, which has told of its own, may not have heard of this one yet: that
-    /// travels on the other stream than the acknowledgement, which it would take for one of a good copy.
-    pub(crate) fn stands_for_nothing(&self, i: NodeId, d: VolumeNr) -> bool {
-        let good = |disk: DiskState| disk == DiskState::UpToDate;
-        !good(self.state.disk(d)) && !good(self.state.peer_disk(i, d))
-    }
-
     /// The highest policy of the volumes whose data is worth something (spec 8.5).
     pub(crate) fn fencing_policy(&self) -> Fencing {
         let policy = |dev: &crate::device::Device| dev.cfg.as_ref().map(|c| c.fencing).unwrap_or_default();
@@ -86,7 +79,7 @@ impl Resource {
             two_primaries: c.cfg.two_primaries && c.version() >= 100,
             verify_alg: c.cfg.verify.is_some(),
             protocol: c.version(),
-            volumes: self.devices.map(|dev| self.pair_facts(i, c, dev.volume)),
+            volumes: self.devices.iter().map(|(d, _)| (d, self.pair_facts(i, c, d))).collect(),
         }
     }
 
@@ -97,9 +90,8 @@ impl Resource {
             // Its bitmap says that it has decided, too.
             undecided: c.peer_devices[d].undecided
                 && matches!(replication, Replication::WFBitMapS | Replication::WFBitMapT),
-            outdated_at_attach: md
-                .is_some_and(|md| md.peers[self.slot_owner(i, d)].flags.contains(meta::PeerFlags::OUTDATED)),
-            bitmap_uuid_zero: md.is_none() || self.uuids(i, d).bitmap.is_none(),
+            outdated_at_attach: md.is_some_and(|md| md.peer(i).flags.contains(meta::PeerFlags::OUTDATED)),
+            bitmap_uuid_zero: md.is_none() || self.devices[d].uuids(i).bitmap.is_none(),
             serves: self.depends_on_nobody_else(i, d),
         }
     }
@@ -323,13 +315,13 @@ impl Resource {
             (E::NewGeneration, Some(i)) if self.generation_can_wait(i, d) => {}
             (E::NewGeneration, _) if self.in_mesh9() => self.begin_among_peers9(d),
             (E::NewGeneration, _) => {
-                if self.connected().any(|(_, c)| c.nine().is_some()) {
+                if self.connected().any(|(_, c)| c.speaks9()) {
                     // What is written belongs to the generation before.
                     self.close_epoch();
                     self.send_due_barriers();
                 }
                 self.new_generation(d);
-                let nine: Vec<_> = self.connected().filter(|(_, c)| c.nine().is_some()).map(|(i, _)| i).collect();
+                let nine: Vec<_> = self.connected().filter(|(_, c)| c.speaks9()).map(|(i, _)| i).collect();
                 nine.into_iter().for_each(|i| self.send_uuids(i, d, UuidFlags::NEW_DATAGEN));
             }
             (E::GenerationWithFirstWrite, _) => self.devices[d].generation_with_first_write = true,

@@ -92,7 +92,7 @@ impl Resource {
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let of_link = |i| OfLink::ALL.into_iter().filter_map(move |timer| self.link_timer(i, timer));
-        let links = self.connections.ids().flat_map(|i| of_link(i).chain(self.overdue_timer(i)));
+        let links = self.connections.ids().flat_map(|i| of_link(i).chain(self.connections[i].overdue_timer()));
         let disks = self.devices.ids().filter_map(|d| self.disk_timer(d));
         let others = [self.epoch.barriers_due(), self.transaction_timer(), self.positions.timer(), self.next_chore()];
         links.chain(disks).chain(others.into_iter().flatten()).min()

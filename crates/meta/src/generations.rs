@@ -83,7 +83,7 @@ impl Superblock {
     ) -> NodeMask {
         let c = if self.current.same(Generation::JUST_CREATED) { fresh } else { self.current };
         let mut changed = NodeMask::default();
-        for node in (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(|&n| n != own) {
+        for node in NodeId::all().filter(|&n| n != own) {
             let old = self.peers[node.index()].bitmap_uuid;
             if !old.is_none() && !old.same(c) {
                 continue;
@@ -122,7 +122,7 @@ impl Superblock {
         if let Some(Rotation { configured, day0_shared, dagtag }) = rotate {
             self.rotate_current(own, configured, weak, day0_shared, new, dagtag);
         }
-        for node in (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(|node| !weak.contains(*node)) {
+        for node in NodeId::all().filter(|node| !weak.contains(*node)) {
             let peer = &mut self.peers[node.index()];
             if peer.slot.is_some() && !peer.bitmap_uuid.is_none() {
                 let past = std::mem::replace(&mut peer.bitmap_uuid, new);

@@ -116,6 +116,23 @@ impl Superblock {
     /// Where the one peer of a v08 superblock is held.
     pub const V08_PEER: usize = 0;
 
+    /// Where a peer's record is.
+    #[must_use]
+    pub fn owner(&self, peer: NodeId) -> usize {
+        if self.version() == Version::V09 { peer.index() } else { Self::V08_PEER }
+    }
+
+    /// A peer's record.
+    #[must_use]
+    pub fn peer(&self, peer: NodeId) -> &PeerRecord {
+        &self.peers[self.owner(peer)]
+    }
+
+    /// The same, to be changed.
+    pub fn peer_mut(&mut self, peer: NodeId) -> &mut PeerRecord {
+        &mut self.peers[self.owner(peer)]
+    }
+
     /// The superblock that create-md writes: generation "just created", clean, everything else 0 or unassigned
     /// (`docs/spec/on-disk-format.md` 1.11). The geometry of v08 must have one slot and 4096 bytes per bit.
     #[must_use]

@@ -16,6 +16,11 @@ impl NodeId {
         if n < Self::COUNT as u8 { Some(NodeId(n)) } else { None }
     }
 
+    /// All that there may be, ascending.
+    pub fn all() -> impl Iterator<Item = NodeId> {
+        (0..Self::COUNT as u8).map(NodeId)
+    }
+
     /// 0 to 31.
     #[must_use]
     pub const fn index(self) -> usize {
@@ -72,6 +77,24 @@ impl NodeMask {
     #[must_use]
     pub fn and(self, other: NodeMask) -> NodeMask {
         NodeMask(self.0 & other.0)
+    }
+
+    /// Who is in either set.
+    #[must_use]
+    pub fn or(self, other: NodeMask) -> NodeMask {
+        NodeMask(self.0 | other.0)
+    }
+
+    /// The set with `node` in it.
+    #[must_use]
+    pub fn with(self, node: NodeId) -> NodeMask {
+        self.or(NodeMask::of(node))
+    }
+}
+
+impl FromIterator<NodeId> for NodeMask {
+    fn from_iter<I: IntoIterator<Item = NodeId>>(nodes: I) -> NodeMask {
+        nodes.into_iter().fold(NodeMask::default(), NodeMask::with)
     }
 }
 

@@ -39,6 +39,12 @@ pub struct CurrentUuid {
 const HISTORY: usize = 32;
 
 impl Uuids110 {
+    /// The Primaries that the sender's data depends on.
+    #[must_use]
+    pub fn primaries(&self) -> NodeMask {
+        if self.flags.contains(UuidFlags::STABLE) { NodeMask::default() } else { self.nodes.nodes() }
+    }
+
     /// The generation that the sender's bitmap towards `node` is about; `None` if it did not say.
     #[must_use]
     pub fn bitmap(&self, node: NodeId) -> Option<Generation> {

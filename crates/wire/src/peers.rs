@@ -25,6 +25,18 @@ impl WireMask {
     pub const fn nodes(self) -> NodeMask {
         NodeMask(self.0 as u32)
     }
+
+    /// The complement of a set.
+    #[must_use]
+    pub fn all_but(nodes: NodeMask) -> WireMask {
+        WireMask(!u64::from(nodes.0))
+    }
+
+    /// The set without these nodes.
+    #[must_use]
+    pub fn without(self, nodes: NodeMask) -> WireMask {
+        WireMask(self.0 & WireMask::all_but(nodes).0)
+    }
 }
 
 impl From<NodeMask> for WireMask {

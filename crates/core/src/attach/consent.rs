@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_millis(50);
 impl Resource {
     /// Is there a peer that says what this disk is worth? In 9's dialect one without a disk does not.
     pub(super) fn negotiates(&self, d: VolumeNr) -> bool {
-        let of_84 = |(i, c): (NodeId, &Connection)| c.nine().is_none() && self.state.replicates(i, d);
+        let of_84 = |(i, c): (NodeId, &Connection)| !c.speaks9() && self.state.replicates(i, d);
         self.connected().any(of_84) || self.attach_needs_consent(d)
     }
 

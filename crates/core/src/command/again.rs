@@ -18,7 +18,6 @@ use crate::api::{CommandError, ConnectionState, Inherited, Severity, failure};
 use crate::command::again::wish::{Again, Found, Look, Progress};
 use crate::command::pending::{Stage, Waiting};
 use crate::decide::StateChangeResult as Code;
-use crate::decide::state::Replication;
 use units::{Duration, Generation, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Role};
 
@@ -88,7 +87,7 @@ impl Resource {
     /// The volume whose copy was in use here, and is being replaced by other data. Among several peers that may be over
     /// before all of them have been heard of.
     fn being_replaced(&self) -> Option<VolumeNr> {
-        self.devices.ids().find(|d| self.source(*d).is_some() && self.was_replaced(*d))
+        self.devices.ids().find(|d| self.state.replaced_by(*d).is_some() && self.was_replaced(*d))
     }
 
     fn has_been_replaced(&mut self, id: u64, d: VolumeNr) {
@@ -157,11 +156,7 @@ impl Resource {
 
     /// The peers that this node was connected with when it crashed, as the metadata of all volumes say.
     fn left_beside(&self) -> Option<NodeMask> {
-        let mut beside = NodeMask::default();
-        for device in self.devices.values() {
-            device.left_beside?.into_iter().for_each(|i| beside.insert(i));
-        }
-        Some(beside)
+        self.devices.values().try_fold(NodeMask::default(), |all, dev| Some(all.or(dev.left_beside?)))
     }
 
     /// May a peer still say what it has? `awaited`: is one waited for that has not been heard of?
@@ -177,13 +172,6 @@ impl Resource {
         self.connections.values().map(|c| c.cfg.timeout).max().unwrap_or(Duration(0))
     }
 
-    /// From whom a volume's copy is being replaced.
-    fn source(&self, d: VolumeNr) -> Option<NodeId> {
-        use Replication::{PausedSyncT, StartingSyncT, SyncTarget, WFBitMapT, WFSyncUUID};
-        let target = |repl| matches!(repl, WFBitMapT | StartingSyncT | WFSyncUUID | SyncTarget | PausedSyncT);
-        self.state.pairs(d).find(|(_, pair)| target(pair.replication)).map(|(i, _)| i)
-    }
-
     fn found(&self, d: VolumeNr) -> Option<Found> {
         self.again.as_ref().and_then(|again| again.found[d])
     }
@@ -197,7 +185,7 @@ impl Resource {
         }
         let good = found.disk >= DiskState::Consistent;
         let used = good || found.disk == DiskState::Outdated && !again.inherited.without_disk.contains(&d);
-        match (self.source(d), self.state.disk(d)) {
+        match (self.state.replaced_by(d), self.state.disk(d)) {
             (Some(i), _) if used => !self.peer_has_generation(i, d, found),
             (Some(i), _) => !self.peer_follows(i, d),
             (None, DiskState::Inconsistent | DiskState::Outdated) => good,

@@ -5,7 +5,7 @@
 
 pub(crate) mod asked;
 
-use crate::api::{ConnectionState, Segments, Severity};
+use crate::api::{ConnectionState, Severity};
 use crate::command::agreement::asked::Agreement;
 use crate::command::pending::Waiting;
 use crate::command::transaction::Transaction;
@@ -51,7 +51,7 @@ impl Resource {
         if !self.transaction.is_free() {
             return false;
         }
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             return self.ask_in_two_phases(command, change);
         }
         let pairs = new.map(|new| rules::to_be_asked(&self.state, new)).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Resource {
         let request = dialect84::request(&asked.change, i, d);
         let of_volume = about.is_some() || self.connections[i].version() < 100;
         let packet = if of_volume { Packet::StateChgReq(request) } else { Packet::ConnStChgReq(request) };
-        self.send(i, Socket::Data, d, packet, Segments::None);
+        self.send(i, Socket::Data, d, packet);
     }
 
     /// The participant's answer.
@@ -206,7 +206,8 @@ impl Resource {
             self.note(Severity::Warning, d, Some(i), "change-refused", text);
             return self.refuse_change(i, d, Code::NotSupported);
         };
-        let forced = |d: &VolumeNr| change.sets_peer_disk(i, *d, DiskState::UpToDate) && self.serves_without_data(*d);
+        let without_data = |d| self.state.is_primary() && self.state.disk(d) < DiskState::UpToDate;
+        let forced = |d: &VolumeNr| change.sets_peer_disk(i, *d, DiskState::UpToDate) && without_data(*d);
         if d.is_some_and(|d| forced(&d)) {
             // That copy was not good: by force it counts for those who have seen no better one.
             let text = "the peer's copy shall count by force, but users here have seen another: make this node \
@@ -246,11 +247,6 @@ impl Resource {
             let text = "the peer disconnected".to_owned();
             self.drop_link(i, ConnectionState::TearDown, "peer-disconnected", text);
         }
-    }
-
-    /// A Primary without a good copy of its own.
-    fn serves_without_data(&self, d: VolumeNr) -> bool {
-        self.state.is_primary() && self.state.disk(d) < DiskState::UpToDate
     }
 }
 

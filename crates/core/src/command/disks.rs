@@ -204,7 +204,7 @@ impl Resource {
     /// StartingSyncS or StartingSyncT: everything differs, so that no bitmaps are exchanged; the target waits for the
     /// generation (spec 12.7).
     pub(crate) fn starting_sync(&mut self, i: NodeId, d: VolumeNr) {
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             return self.starting_sync9(i, d);
         }
         self.mark_all(i, d);
@@ -239,7 +239,7 @@ impl Resource {
         });
         if clear {
             for i in self.connections.ids() {
-                if let (Some(slot), Some(b)) = (self.slot(i, d), &mut self.devices[d].backing) {
+                if let Some((b, slot)) = self.devices[d].bitmap_mut(i) {
                     b.fill(slot, false);
                 }
             }
@@ -252,7 +252,7 @@ impl Resource {
             return self.end(Some(id), Err(refusal));
         }
         let (partner, view) = (self.partner(d), self.view(d));
-        let set = self.uuids(partner, d);
+        let set = self.devices[d].uuids(partner);
         let skip = clear_bitmap
             && view.replication == Replication::Established
             && partner.is_some_and(|i| self.connections[i].version() >= 90)
@@ -268,13 +268,13 @@ impl Resource {
             let text = "only on a StandAlone node, or with --clear-bitmap on two connected, just created nodes";
             return self.end(Some(id), Err(failure(151, text)));
         }
-        let in_9 = partner.filter(|_| skip).is_some_and(|i| self.connections[i].nine().is_some());
+        let in_9 = partner.filter(|_| skip).is_some_and(|i| self.connections[i].speaks9());
         if in_9 {
             self.begin_equal9(d);
         } else {
             self.begin_by_command(d, partner, (clear_bitmap, skip));
         }
-        self.devices[d].exposed = self.uuids(partner, d).current;
+        self.devices[d].exposed = self.devices[d].uuids(partner).current;
         if let Some(i) = partner.filter(|_| skip) {
             self.tell_uuids(d, UuidFlags::SKIP_INITIAL_SYNC);
             self.peer_has_our_generations(i, d);

@@ -5,7 +5,6 @@ use crate::Resource;
 use crate::api::{CommandError, failure};
 use crate::command::pending::{Progress, Resizing, SOON, Waiting};
 use crate::command::two_phase::new_size::NewSize;
-use crate::decide::state::Replication;
 use crate::decide::{Reason, StateChangeResult as Code, sizes};
 use units::{Duration, VolumeNr};
 use wire::ResizeFlags;
@@ -40,16 +39,11 @@ impl Resource {
             return Err(failure(Code::NotSupported.code(), text));
         }
         let oldest = self.connected().map(|(_, c)| c.version()).min().unwrap_or(u32::MAX);
-        let may = sizes::may_resize(!self.usable(d), self.copies(d), oldest, flags.assume_clean);
+        let may = sizes::may_resize(!self.usable(d), self.state.copies(d), oldest, flags.assume_clean);
         may.map_err(|reason| match reason {
             Reason::ResizeDuringResync => failure(130, "a resync is running: resize when it has ended"),
             other => failure(153, other.to_string()),
         })
-    }
-
-    /// Is a resync or verify of the volume going on here, or about to?
-    pub(super) fn copies(&self, d: VolumeNr) -> bool {
-        self.state.pairs(d).any(|(_, pair)| pair.replication > Replication::Established)
     }
 
     pub(super) fn step_resize(&mut self, id: u64, resizing: Resizing) -> Progress {

@@ -9,11 +9,9 @@ mod participant;
 mod size;
 pub(crate) mod slot;
 
-use crate::api::{ConnectionState, Effect, Segments, Severity};
+use crate::api::{ConnectionState, Severity};
 use crate::command::transaction::Transaction;
-use crate::command::two_phase::slot::{
-    Answer, Masks, Matter, Origin, Part, Stage, TwoPhase, complement, mask, union, with,
-};
+use crate::command::two_phase::slot::{Answer, Masks, Matter, Origin, Part, Stage, TwoPhase};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::view::{Kind, Refusal};
@@ -34,7 +32,7 @@ const LATER: Duration = Duration::from_secs(1);
 impl Resource {
     /// Nodes that are connected, and speak 9's dialect.
     pub(crate) fn neighbours9(&self) -> NodeMask {
-        mask(self.connected().filter(|(_, c)| c.nine().is_some()).map(|(i, _)| i))
+        self.connected().filter(|(_, c)| c.speaks9()).map(|(i, _)| i).collect()
     }
 
     /// Are changes made in two phases? Also while a transaction is under way that connects to the first neighbour: who
@@ -55,13 +53,13 @@ impl Resource {
             }
         };
         let own = self.cfg.node;
-        let asks = target.map_or(self.neighbours9(), |target| with(self.neighbours9(), target));
+        let asks = target.into_iter().fold(self.neighbours9(), NodeMask::with);
         let asked = matter.asked();
         let head = wire::Transaction {
             tid,
             initiator: own,
             target,
-            nodes_to_reach: WireMask(complement(with(asks, own))),
+            nodes_to_reach: WireMask::all_but(asks.with(own)),
             has_reachable: matches!(matter, Matter::State { .. }),
             primary_incapable: false,
         };
@@ -95,7 +93,7 @@ impl Resource {
     /// What this node contributes to a transaction of its own.
     fn own_masks(&self, asked: &StateChange, target: Option<NodeId>, asks: NodeMask) -> Masks {
         let own = self.cfg.node;
-        let mut reachable = with(asks, own);
+        let mut reachable = asks.with(own);
         if let (Some(ConnState::Disconnecting), Some(target)) = (asked.conn, target) {
             // The target's side is another one from now on.
             reachable.remove(target);
@@ -103,15 +101,21 @@ impl Resource {
         let mut masks = Masks { reachable, ..Masks::default() };
         if asked.role.unwrap_or(self.state.role) == Role::Primary {
             masks.primary.insert(own);
-            masks.weak = if self.has_data_access() { complement(reachable) } else { 0 };
+            masks.weak = self.weak_beside(reachable);
         }
         masks
     }
 
-    /// Is good data of some volume within reach?
-    fn has_data_access(&self) -> bool {
+    /// A Primary's: who does not get what it writes, if good data of some volume is within reach.
+    fn weak_beside(&self, reachable: NodeMask) -> WireMask {
         let good = |d| self.state.disk(d) == DiskState::UpToDate || self.state.good_peers(d).next().is_some();
-        self.devices.ids().any(good)
+        if self.devices.ids().any(good) { WireMask::all_but(reachable) } else { WireMask::NONE }
+    }
+
+    /// Who is told what becomes of it, and the header of that.
+    fn told_of(&self, two: &TwoPhase) -> (NodeMask, wire::Transaction) {
+        let all = two.head.target.into_iter().fold(self.neighbours9(), NodeMask::with);
+        (all, wire::Transaction { nodes_to_reach: WireMask::all_but(all.with(self.cfg.node)), ..two.head })
     }
 
     fn send_prepare(&mut self) {
@@ -122,7 +126,7 @@ impl Resource {
         let request = two.request();
         let (volume, asks, connects) = (two.volume, two.waits_for, two.connects);
         for i in asks {
-            self.send_as(i, Socket::Data, volume, request.clone());
+            self.send(i, Socket::Data, volume, request.clone());
             self.send_ping(i);
         }
         connects.into_iter().for_each(|i| self.send_attempt(i));
@@ -211,13 +215,13 @@ impl Resource {
             let of_target = two.is_ours() && two.head.target == Some(i);
             let reached = vote.reachable_nodes.nodes();
             if of_target {
-                two.masks.target_reachable = union(two.masks.target_reachable, reached);
+                two.masks.target_reachable = two.masks.target_reachable.or(reached);
             } else {
-                two.masks.reachable = union(two.masks.reachable, reached);
+                two.masks.reachable = two.masks.reachable.or(reached);
             }
-            two.masks.primary = union(two.masks.primary, vote.primary_nodes.nodes());
+            two.masks.primary = two.masks.primary.or(vote.primary_nodes.nodes());
             match &mut two.matter {
-                Matter::State { .. } => two.masks.weak |= vote.weak_nodes().0,
+                Matter::State { .. } => two.masks.weak.0 |= vote.weak_nodes().0,
                 Matter::Size(size) => size.note_most(i, vote.max_size()),
             }
         }
@@ -310,13 +314,12 @@ impl Resource {
         let Some(two) = self.transaction.take_two_phase() else { return };
         let mut masks = two.masks;
         if !two.is_disconnect() || !masks.reachable.and(masks.target_reachable).is_empty() {
-            masks.reachable = union(masks.reachable, masks.target_reachable);
+            masks.reachable = masks.reachable.or(masks.target_reachable);
             masks.target_reachable = masks.reachable;
         }
-        let all = union(self.neighbours9(), two.head.target.map_or_else(NodeMask::default, NodeMask::of));
-        let incapable = !masks.primary.is_empty() && masks.weak == 0;
-        let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
-        let head = wire::Transaction { nodes_to_reach, primary_incapable: incapable, ..two.head };
+        let incapable = !masks.primary.is_empty() && masks.weak == WireMask::NONE;
+        let (all, head) = self.told_of(&two);
+        let head = wire::Transaction { primary_incapable: incapable, ..head };
         let (primary, reachable) = (masks.primary.into(), masks.target_reachable.into());
         let decision = Decision::of_change(head, primary, reachable, &two.asked());
         let before = two.happens_before_commit();
@@ -328,7 +331,7 @@ impl Resource {
             self.carry_out_own(&two);
         }
         for i in all {
-            self.send_as(i, Socket::Data, two.volume, Packet::TwopcCommit(Box::new(decision)));
+            self.send(i, Socket::Data, two.volume, Packet::TwopcCommit(Box::new(decision)));
         }
         if !before {
             self.carry_out_own(&two);
@@ -348,7 +351,7 @@ impl Resource {
 
     /// Those of these nodes that this one is not connected to.
     fn out_of_reach(&self, nodes: NodeMask) -> NodeMask {
-        nodes.without(with(mask(self.connected().map(|(i, _)| i)), self.cfg.node))
+        nodes.without(self.connected().map(|(i, _)| i).collect()).without(NodeMask::of(self.cfg.node))
     }
 
     /// Some node is Primary that this one does not reach, and others do, or did until it `parts` with that (3.2.6):
@@ -416,11 +419,10 @@ impl Resource {
     /// Those who were asked are told that it comes to nothing.
     fn call_off(&mut self) -> Option<Box<TwoPhase>> {
         let two = self.transaction.take_two_phase()?;
-        let all = union(self.neighbours9(), two.head.target.map_or_else(NodeMask::default, NodeMask::of));
-        let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
-        let abort = Decision::abort(wire::Transaction { nodes_to_reach, ..two.head });
+        let (all, head) = self.told_of(&two);
+        let abort = Decision::abort(head);
         for i in all {
-            self.send_as(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
+            self.send(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
         }
         Some(two)
     }
@@ -513,14 +515,6 @@ impl Resource {
         self.note(Severity::Warning, None, None, "twopc-timeout", text);
     }
 
-    /// Appends a packet about a volume, or about none, to a stream.
-    pub(crate) fn send_as(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet) {
-        let peer = self.connections[i].cfg.peer;
-        if self.connections[i].link.is_some() {
-            self.emit(Effect::Send { peer, stream, volume, packet, payload: Segments::None });
-        }
-    }
-
     /// Asks all for a change that was judged here. `Ok(true)`: it has been made, as nobody had to be asked.
     /// `Ok(false)`: the answer will come.
     ///
@@ -556,7 +550,7 @@ impl Resource {
     /// Does taking this disk into use concern peers? One that has none does not take part in what becomes of it.
     pub(crate) fn attach_needs_consent(&self, d: VolumeNr) -> bool {
         let concerned = |i: NodeId| self.state.replicates(i, d) && self.state.peer_disk(i, d) > DiskState::Diskless;
-        self.connected().any(|(i, c)| c.nine().is_some() && concerned(i))
+        self.connected().any(|(i, c)| c.speaks9() && concerned(i))
     }
 
     /// Asks all whether a disk may come into use. False: another transaction is under way.

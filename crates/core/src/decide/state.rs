@@ -7,7 +7,7 @@ use super::{DiskState, Role};
 use crate::api::{ConnectionState, SuspendReasons};
 use crate::members::{Peers, Volumes};
 use std::fmt;
-use units::{NodeId, VolumeNr};
+use units::{NodeId, NodeMask, VolumeNr};
 
 macro_rules! replication {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -87,6 +87,12 @@ impl Replication {
     #[must_use]
     pub const fn is_target(self) -> bool {
         matches!(self, Self::SyncTarget | Self::PausedSyncT)
+    }
+
+    /// Is this node about to be the target of a resync?
+    #[must_use]
+    pub const fn will_be_target(self) -> bool {
+        matches!(self, Self::WFBitMapT | Self::StartingSyncT | Self::WFSyncUUID)
     }
 
     /// Is a verify running?
@@ -204,6 +210,18 @@ impl PeerState {
         PeerState { connection: ConnectionState::StandAlone, unfenced: false, volumes }
     }
 
+    /// Is it Primary, and is some copy of its own not good?
+    #[must_use]
+    pub fn is_primary_without_data(&self) -> bool {
+        self.role() == Role::Primary && self.volumes.values().any(|pair| pair.disk < DiskState::UpToDate)
+    }
+
+    /// Its best disk.
+    #[must_use]
+    pub fn best_disk(&self) -> DiskState {
+        self.volumes.values().map(|pair| pair.disk).max().unwrap_or(DiskState::DUnknown)
+    }
+
     /// Its role: Primary if it has told so with any volume.
     #[must_use]
     pub fn role(&self) -> Role {
@@ -293,6 +311,67 @@ impl State {
     #[must_use]
     pub fn is_connected(&self, peer: NodeId) -> bool {
         self.connection(peer) == ConnectionState::Connected
+    }
+
+    /// Connected peers that are Primary.
+    #[must_use]
+    pub fn primary_peers(&self) -> NodeMask {
+        let primary = |(i, peer): &(NodeId, &PeerState)| self.is_connected(*i) && peer.role() == Role::Primary;
+        self.peers.iter().filter(primary).map(|(i, _)| i).collect()
+    }
+
+    /// Is one of the two nodes Primary, as far as this volume says?
+    #[must_use]
+    pub fn has_primary(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        self.is_primary() || self.pair(peer, volume).role == Role::Primary
+    }
+
+    /// The worse one of both copies.
+    #[must_use]
+    pub fn worst_disk(&self, peer: NodeId, volume: VolumeNr) -> DiskState {
+        self.disk(volume).min(self.peer_disk(peer, volume))
+    }
+
+    /// Is some disk of this node Consistent?
+    #[must_use]
+    pub fn has_consistent_disk(&self) -> bool {
+        self.volumes.values().any(|v| v.disk == DiskState::Consistent)
+    }
+
+    /// Is a resync or verify of the volume going on, or about to?
+    #[must_use]
+    pub fn copies(&self, volume: VolumeNr) -> bool {
+        self.pairs(volume).any(|(_, pair)| pair.replication > Replication::Established)
+    }
+
+    /// Is the peer brought up to date from here by what is marked, or about to be?
+    #[must_use]
+    pub fn is_source_of(&self, peer: NodeId, volume: VolumeNr) -> bool {
+        let replication = self.replication(peer, volume);
+        replication.is_source() || replication == Replication::WFBitMapS
+    }
+
+    /// Peers that bring the volume up to date by what is marked, or are about to.
+    #[must_use]
+    pub fn sources_to_be(&self, volume: VolumeNr) -> NodeMask {
+        let receives = |pair: &PairState| pair.replication == Replication::WFBitMapT || pair.replication.is_target();
+        self.pairs(volume).filter(|(_, pair)| receives(pair)).map(|(peer, _)| peer).collect()
+    }
+
+    /// From whom the volume's copy on this node is being replaced, or is about to be.
+    #[must_use]
+    pub fn replaced_by(&self, volume: VolumeNr) -> Option<NodeId> {
+        let receives = |pair: &PairState| pair.replication.will_be_target() || pair.replication.is_target();
+        self.pairs(volume).find(|(_, pair)| receives(pair)).map(|(peer, _)| peer)
+    }
+
+    /// The same, other than this peer, and none that waits for another.
+    #[must_use]
+    pub fn source_but(&self, volume: VolumeNr, but: NodeId) -> Option<NodeId> {
+        let receives = |pair: &PairState| {
+            pair.replication.will_be_target() || pair.replication.is_target() && !pair.paused.by_other
+        };
+        self.pairs(volume).find(|(peer, pair)| *peer != but && receives(pair)).map(|(peer, _)| peer)
     }
 
     /// Is the volume's handshake with the peer complete?

@@ -3,7 +3,7 @@
 //! connects without a disk.
 
 use crate::Resource;
-use crate::api::{Segments, Severity};
+use crate::api::Severity;
 use crate::connection::PeerDevice;
 use crate::decide::state::State;
 use crate::state::afterwards::Afterwards;
@@ -20,7 +20,7 @@ impl Resource {
     /// Is the peer a Primary that speaks 9's dialect, beside this node, which is none?
     pub(crate) fn writer_of_9(&self, i: NodeId) -> bool {
         let primary = self.state.is_connected(i) && self.state.peers[i].role() == Role::Primary;
-        primary && !self.state.is_primary() && self.connections[i].nine().is_some()
+        primary && !self.state.is_primary() && self.connections[i].speaks9()
     }
 
     /// A Primary has no disk any more, or a peer has one again: a generation begins that the own disk has no part in.
@@ -28,7 +28,7 @@ impl Resource {
         for i in self.connections.ids() {
             for d in self.devices.ids() {
                 let begins = lives_on_peer(&self.state, i, d) && !lives_on_peer(old, i, d);
-                if begins && !self.in_mesh9() && self.connections[i].nine().is_some() {
+                if begins && !self.in_mesh9() && self.connections[i].speaks9() {
                     self.afterwards.push_back(Afterwards::BeginWithoutDisk(i, d));
                 }
             }
@@ -46,7 +46,7 @@ impl Resource {
         dev.exposed = current;
         self.connections[i].peer_devices[d].generation_of_peer(current);
         let packet = CurrentUuid { current, weak_nodes: self.weak_nodes(d) };
-        self.send(i, Socket::Data, d, Packet::CurrentUuid(packet), Segments::None);
+        self.send(i, Socket::Data, d, Packet::CurrentUuid(packet));
         self.status_changed = true;
         let text = format!("new data generation {current}, of the peer's disk");
         self.note(Severity::Info, Some(d), Some(i), "new-generation", text);
@@ -67,12 +67,10 @@ impl Resource {
             return;
         }
         self.connections[i].peer_devices[d].generation_of_peer(current);
-        if self.uuids(i, d).current == current {
+        if self.devices[d].uuids(i).current == current {
             return;
         }
-        let mut weak = weak_nodes.nodes();
-        weak.insert(i);
-        self.generation_begun_by(i, d, current, weak);
+        self.generation_begun_by(i, d, current, weak_nodes.nodes().with(i));
     }
 }
 

@@ -75,9 +75,7 @@ impl Resource {
         if dev.first_write != FirstWrite::Due || !waits {
             return;
         }
-        let mut peers = NodeMask::default();
-        self.connected().filter(|(_, c)| c.nine().is_some()).for_each(|(i, _)| peers.insert(i));
-        self.devices[d].first_write = FirstWrite::Pinging(self.ping_all(peers));
+        self.devices[d].first_write = FirstWrite::Pinging(self.ping_all(self.neighbours9()));
         self.go_on_with_first_write(d);
     }
 
@@ -145,7 +143,7 @@ impl Resource {
         let away = self.connections.ids().filter(|i| !self.state.replicates(*i, d));
         let mut unheard = away.filter(|i| self.connections[*i].peer_devices[d].end_unheard);
         unheard.any(|i| {
-            let record = &b.md.peers[self.slot_owner(i, d)];
+            let record = b.md.peer(i);
             record.slot.is_some() && !record.bitmap_uuid.is_none() && !record.bitmap_uuid.same(b.md.current)
         })
     }
@@ -163,13 +161,12 @@ impl Resource {
     /// is compared again who has what.
     pub(crate) fn begin_forced9(&mut self, d: VolumeNr) {
         self.devices[d].first_write = FirstWrite::Nothing;
-        let mut bad = NodeMask::default();
         let inconsistent = |(_, p): &(NodeId, &PairState)| p.disk == DiskState::Inconsistent;
-        self.state.pairs(d).filter(inconsistent).for_each(|(i, _)| bad.insert(i));
+        let bad = self.state.pairs(d).filter(inconsistent).map(|(i, _)| i).collect();
         let unmarked = self.unmarked_peers(d);
         self.begin_generation9(d, Some(bad));
         for i in self.connections.ids() {
-            if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
+            if self.connections[i].speaks9() && self.state.replicates(i, d) {
                 self.send_forced_uuids(i, d);
                 let all = self.connections[i].version() < KEEPS_BITMAP || unmarked.contains(i);
                 match self.state.peer_disk(i, d) {
@@ -185,17 +182,15 @@ impl Resource {
     /// Who has another generation than this node, which this node's slot for it does not count from: it went another
     /// way while they were connected, with a third node's data, and what differs is marked nowhere.
     fn unmarked_peers(&self, d: VolumeNr) -> NodeMask {
-        let mut out = NodeMask::default();
-        let Some(b) = &self.devices[d].backing else { return out };
-        for i in self.connections.ids() {
-            let theirs = self.current_of(i, d).filter(|theirs| !theirs.is_none());
-            let counted = b.md.peers[self.slot_owner(i, d)].bitmap_uuid;
+        let Some(b) = &self.devices[d].backing else { return NodeMask::default() };
+        let unmarked = |i: &NodeId| {
+            let counted = b.md.peer(*i).bitmap_uuid;
             let known = |theirs: Generation| theirs.same(b.md.current) || theirs.same(counted);
-            if theirs.is_some_and(|theirs| !known(theirs)) {
-                out.insert(i);
-            }
-        }
-        out
+            self.connections[*i].peer_devices[d]
+                .told_current()
+                .is_some_and(|theirs| !theirs.is_none() && !known(theirs))
+        };
+        self.connections.ids().filter(unmarked).collect()
     }
 }
 

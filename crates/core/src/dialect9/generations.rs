@@ -2,7 +2,7 @@
 //! (`docs/spec/connection-and-state.md` 5.4, 7.2, 7.3).
 
 use crate::Resource;
-use crate::api::Segments;
+use crate::connection::PeerDevice;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::uuid9;
@@ -10,14 +10,11 @@ use crate::device::Device;
 use meta::generations::{PeerDisk, Rotation};
 use meta::{DeviceFlags, PeerFlags};
 use units::{Generation, NodeId, NodeMask, Sector, VolumeNr};
-use wire::{DiskState, Packet, Role, Socket, UuidFlags, Uuids110, WireMask};
+use wire::{DiskState, Packet, Socket, UuidFlags, Uuids110, WireMask};
 
 /// Primaries that a node sees, which is none itself: on those its data depends.
 fn primaries_seen(state: &State) -> NodeMask {
-    let mut seen = NodeMask::default();
-    let connected = state.peers.iter().filter(|(_, peer)| peer.role() == Role::Primary);
-    connected.filter(|(i, _)| state.is_connected(*i) && !state.is_primary()).for_each(|(i, _)| seen.insert(i));
-    seen
+    if state.is_primary() { NodeMask::default() } else { state.primary_peers() }
 }
 
 impl Resource {
@@ -49,25 +46,20 @@ impl Resource {
             tracked.insert(node);
             flags = flags | UuidFlags::of_unallocated(node);
         }
-        let of_source = self.active_source(d, i).and_then(|source| self.current_of(source, d));
+        let of_source =
+            self.active_source(d, i).and_then(|source| self.connections[source].peer_devices[d].told_current());
         if of_source.is_some() {
             flags = flags | UuidFlags::SYNC_TARGET;
         }
         Some(Uuids110 {
             current: of_source.unwrap_or(b.md.current),
-            dirty_bits: self.bits_left(i, d),
+            dirty_bits: self.devices[d].bits_left(i),
             flags,
             nodes,
             tracked,
             bitmaps: tracked.into_iter().map(|node| self.slot_as_told(i, node, d)).collect(),
             history: b.md.history.to_vec(),
         })
-    }
-
-    /// The generation that a peer has told last, if it has that itself: not the one of its source.
-    pub(super) fn current_of(&self, i: NodeId, d: VolumeNr) -> Option<Generation> {
-        let told = self.connections[i].peer_devices[d].uuids110.as_ref();
-        told.filter(|u| !u.flags.contains(UuidFlags::SYNC_TARGET)).map(|u| u.current)
     }
 
     /// What a node's slot counts from, as a peer is told. That of a source of this node, which has another generation,
@@ -80,7 +72,8 @@ impl Resource {
             return slot;
         }
         let target = self.state.replication(node, d).is_target();
-        let differs = target && self.current_of(node, d).is_some_and(|theirs| !theirs.same(b.md.current));
+        let differs = target
+            && self.connections[node].peer_devices[d].told_current().is_some_and(|theirs| !theirs.same(b.md.current));
         let marked = node != i && self.keeps_lost_writes(node, d);
         if differs || marked { uuid9::UNKNOWN } else { slot }
     }
@@ -89,30 +82,26 @@ impl Resource {
     fn vacant_slot(&self, i: NodeId, d: VolumeNr, told: NodeMask) -> Option<NodeId> {
         let b = self.devices[d].backing.as_ref()?;
         let used = b.md.peers.iter().filter(|record| record.slot.is_some()).count();
-        let ids = (0..NodeId::COUNT as u8).filter_map(NodeId::new);
+        let ids = NodeId::all();
         let mut free = ids.filter(|node| *node != self.cfg.node && *node != i && !told.contains(*node));
         free.find(|node| !b.md.peers[node.index()].bitmap_uuid.is_none()).filter(|_| used < b.bitmaps.len())
     }
 
     /// Nodes that do not hear of a generation that begins now (7.2).
     pub(crate) fn weak_nodes(&self, d: VolumeNr) -> WireMask {
-        let mut hear = NodeMask::default();
-        if self.state.disk(d) == DiskState::UpToDate {
-            hear.insert(self.cfg.node);
-        }
-        for (i, pair) in self.state.pairs(d) {
-            let good = self.state.is_connected(i) && pair.disk > DiskState::Failed && pair.disk != DiskState::DUnknown;
-            if good && pair.disk != DiskState::Outdated {
-                hear.insert(i);
-            }
-        }
-        WireMask(!u64::from(hear.0))
+        let good = |(i, pair): &(NodeId, &PairState)| {
+            let bad = matches!(pair.disk, DiskState::DUnknown | DiskState::Outdated);
+            self.state.is_connected(*i) && pair.disk > DiskState::Failed && !bad
+        };
+        let own = Some(self.cfg.node).filter(|_| self.state.disk(d) == DiskState::UpToDate);
+        let hear: NodeMask = self.state.pairs(d).filter(good).map(|(i, _)| i).chain(own).collect();
+        WireMask::all_but(hear)
     }
 
     pub(crate) fn send_uuids110(&mut self, i: NodeId, d: VolumeNr, extra: UuidFlags) {
         if let Some(packet) = self.uuids110(i, d, extra) {
             self.connections[i].peer_devices[d].changes_told = packet.dirty_bits;
-            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)), Segments::None);
+            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)));
         }
     }
 
@@ -120,7 +109,7 @@ impl Resource {
     pub(crate) fn send_forced_uuids(&mut self, i: NodeId, d: VolumeNr) {
         if let Some(mut packet) = self.uuids110(i, d, UuidFlags::NEW_DATAGEN) {
             packet.flags = UuidFlags(packet.flags.0 & !UuidFlags::NEW_DATAGEN.0);
-            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)), Segments::None);
+            self.send(i, Socket::Data, d, Packet::Uuids110(Box::new(packet)));
         }
     }
 
@@ -133,7 +122,7 @@ impl Resource {
         }
         for i in self.connections.ids() {
             for d in self.devices.ids() {
-                if self.connections[i].nine().is_some() && self.state.replicates(i, d) {
+                if self.connections[i].speaks9() && self.state.replicates(i, d) {
                     self.send_uuids110(i, d, UuidFlags::NONE);
                     // Who was that Primary knows.
                     if seen[1].is_empty() && !seen[0].contains(i) && self.state.disk(d) >= DiskState::Outdated {
@@ -178,9 +167,9 @@ impl Resource {
             self.state.disk(d) == DiskState::UpToDate && self.state.replication(i, d) == Replication::Established;
         let marked = good && packet.dirty_bits > 0;
         self.connections[i].peer_devices[d].marked_by_peer = marked.then_some(Sector(0));
-        let stable = packet.flags.contains(UuidFlags::STABLE);
-        let primaries = if stable { NodeMask::default() } else { packet.nodes.nodes() };
-        self.survivor_sees(i, primaries);
+        let primaries = packet.primaries();
+        // What it has said of an earlier loss of one of them is of the past.
+        self.connections[i].survivor.named.take_if(|named| primaries.contains(named.node));
         self.witness_sees(i, primaries);
         self.note_unstable(i, d);
         self.choose_source_anew(d);
@@ -189,7 +178,7 @@ impl Resource {
             self.retire_slot_if_equal(i, d, packet.current);
             self.note_brought_up_elsewhere(i, d, &packet);
         }
-        let fresh = self.uuids(i, d).current.same(Generation::JUST_CREATED);
+        let fresh = self.devices[d].uuids(i).current.same(Generation::JUST_CREATED);
         if packet.flags.contains(UuidFlags::SKIP_INITIAL_SYNC) && fresh {
             let reason = crate::decide::Reason::SkipInitialSync;
             self.note(crate::api::Severity::Info, Some(d), Some(i), reason.name(), reason.to_string());
@@ -222,10 +211,9 @@ impl Resource {
     pub(crate) fn begin_equal9(&mut self, d: VolumeNr) {
         self.rotate_slots(d, NodeMask::default());
         let fresh = self.draw_generation();
-        let here = self.connections.ids().filter(|i| self.state.replicates(*i, d));
-        let owners: Vec<_> = here.map(|i| self.slot_owner(i, d)).collect();
         let Some(b) = &mut self.devices[d].backing else { return };
-        owners.into_iter().for_each(|owner| b.md.peers[owner].bitmap_uuid = Generation::NONE);
+        let here = self.connections.ids().filter(|i| self.state.replicates(*i, d));
+        here.for_each(|i| b.md.peer_mut(i).bitmap_uuid = Generation::NONE);
         b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
         b.dirty.note_all();
         b.md.current = fresh;
@@ -236,12 +224,11 @@ impl Resource {
 
     /// `new-current-uuid --clear-bitmap` of a peer: all copies count as equal from now on.
     fn accept_as_equal9(&mut self, i: NodeId, d: VolumeNr, current: Generation) {
-        let owner = self.slot_owner(i, d);
         if let Some(b) = &mut self.devices[d].backing {
             b.bitmaps.iter_mut().for_each(units::BitSet::clear_all);
             b.dirty.note_all();
             b.md.current = current.with_primary_bit(false);
-            b.md.peers[owner].bitmap_uuid = Generation::NONE;
+            b.md.peer_mut(i).bitmap_uuid = Generation::NONE;
         }
         self.write_bitmap(d);
         self.generation_changed(d);
@@ -334,14 +321,13 @@ impl Resource {
         let (own, random, position) = (self.cfg.node, self.draw_generation().base(), self.positions.own());
         let Some(b) = &mut self.devices[d].backing else { return NodeMask::default() };
         let before = b.md.peers.map(|record| record.bitmap_uuid);
-        let mut rotated = b.md.rotate_current(own, &configured, weak, NodeMask::default(), random, position);
+        let rotated = b.md.rotate_current(own, &configured, weak, NodeMask::default(), random, position);
         // A node that is not configured may get one of the slots that are vacant, which track since ever.
         let vacant = b.bitmaps.len() - b.md.peers.iter().filter(|record| record.slot.is_some()).count();
         let moved = |n: &NodeId| b.md.peers[n.index()].bitmap_uuid != before[n.index()];
         let homeless = |n: &NodeId| b.md.peers[n.index()].slot.is_none() && moved(n);
-        let gets: Vec<_> = (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(homeless).take(vacant).collect();
-        gets.into_iter().for_each(|n| rotated.insert(n));
-        rotated
+        let gets = NodeId::all().filter(homeless).take(vacant);
+        gets.fold(rotated, NodeMask::with)
     }
 }
 
@@ -353,9 +339,25 @@ impl Device {
             let record = &b.md.peers[node.index()];
             record.slot.is_some() || record.flags.contains(PeerFlags::NODE_EXISTS)
         };
-        let mut told = NodeMask::default();
-        (0..NodeId::COUNT as u8).filter_map(NodeId::new).filter(known).for_each(|node| told.insert(node));
-        told
+        NodeId::all().filter(known).collect()
+    }
+}
+
+impl PeerDevice {
+    /// The generation that the peer has told last, if it has that itself: not the one of its source.
+    pub(super) fn told_current(&self) -> Option<Generation> {
+        self.uuids110.as_ref().filter(|u| !u.flags.contains(UuidFlags::SYNC_TARGET)).map(|u| u.current)
+    }
+
+    /// Has the peer named a generation? Who adopts the first one of all does not say so to all.
+    pub(super) fn has_told_of_data(&self) -> bool {
+        let none = |g: Generation| g.is_none() || g.same(Generation::JUST_CREATED);
+        self.uuids110.as_ref().is_some_and(|u| !none(u.current))
+    }
+
+    /// The Primaries that the peer's data depends on, as it has told.
+    pub(super) fn told_primaries(&self) -> NodeMask {
+        self.uuids110.as_ref().map(|u| u.primaries()).unwrap_or_default()
     }
 }
 

@@ -3,7 +3,7 @@
 
 pub(crate) mod attempt;
 
-use crate::api::{ConnectionState, Event, Segments, Severity};
+use crate::api::{ConnectionState, Event, Severity};
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
@@ -37,23 +37,23 @@ impl Resource {
             nine.refused = None;
         }
         let lost = self.tell_lost_primary(i);
-        if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
+        if let Some(attempt) = self.connections[i].attempt_mut() {
             attempt.lost[0] = lost;
         }
         for d in self.devices.ids() {
             self.connections[i].peer_devices[d].sizes = None;
             self.send_sync_param(i, d);
             if self.connections[i].has(Features::RESYNC_WITHOUT_REPLICATION) {
-                self.send(i, Socket::Data, d, Packet::EnableReplicationNext(false), Segments::None);
+                self.send(i, Socket::Data, d, Packet::EnableReplicationNext(false));
             }
             self.send_sizes(i, d);
             if let Some(uuids) = self.uuids110(i, d, UuidFlags::NONE) {
                 let sent = Some((uuids, self.disk_in_handshake(d)));
-                self.part(i, d, |part| part.sent = sent);
+                self.connections[i].part_mut(d).into_iter().for_each(|part| part.sent.clone_from(&sent));
             }
             self.send_uuids110(i, d, UuidFlags::NONE);
             let word = dialect9::word(&self.state, i, d, false);
-            self.send(i, Socket::Data, d, Packet::State(word), Segments::None);
+            self.send(i, Socket::Data, d, Packet::State(word));
         }
     }
 
@@ -61,11 +61,6 @@ impl Resource {
     fn disk_in_handshake(&self, d: VolumeNr) -> DiskState {
         let disk = self.state.disk(d);
         if disk == DiskState::Negotiating { self.devices[d].attach_state } else { disk }
-    }
-
-    fn part<R>(&mut self, i: NodeId, d: VolumeNr, f: impl FnOnce(&mut Part) -> R) -> Option<R> {
-        let attempt = self.connections[i].nine_mut()?.attempt.as_mut()?;
-        Some(f(&mut attempt.volumes[d]))
     }
 
     /// Have two nodes decided to connect, which they have not done yet?
@@ -101,12 +96,10 @@ impl Resource {
     /// P_UUIDS110. What the peer had said in a former attempt may have been heard in this one. If it says otherwise
     /// now, nothing follows from that.
     pub(crate) fn uuids_of_handshake(&mut self, i: NodeId, d: VolumeNr, packet: Uuids110) {
-        self.part(i, d, |part| {
-            if part.uuids.as_ref().is_some_and(|before| *before != packet) {
-                part.outcome = None;
-            }
-            part.uuids = Some(packet);
-        });
+        let Some(part) = self.connections[i].part_mut(d) else { return };
+        if part.uuids.replace(packet).is_some_and(|before| part.uuids != Some(before)) {
+            part.outcome = None;
+        }
     }
 
     /// P_PEER_DAGTAG: the last write that the peer has of a node that it has lost.
@@ -114,7 +107,7 @@ impl Resource {
         if self.state.is_connected(i) {
             return self.survivor_speaks(i, LostPrimary { node: named.node, at: named.dagtag.0 });
         }
-        if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
+        if let Some(attempt) = self.connections[i].attempt_mut() {
             attempt.lost[1] = Some(LostPrimary { node: named.node, at: named.dagtag.0 });
         }
     }
@@ -135,18 +128,17 @@ impl Resource {
     /// P_STATE while the nodes are not connected: the first one of an attempt decides, the others are about pauses.
     pub(crate) fn state_of_handshake(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let paused = theirs.aftr_isp || theirs.user_isp;
-        let known = self.part(i, d, |part| {
-            part.outcome.iter_mut().for_each(|outcome| outcome.paused = paused);
-            part.outcome.is_some()
-        });
-        self.speaks_in_attempt(i);
         // Without an attempt it is left over from one that was given up.
-        if known != Some(false) {
+        let Some(attempt) = self.connections[i].attempt_mut() else { return };
+        attempt.speaks.get_or_insert(self.now);
+        if let Some(outcome) = &mut attempt.volumes[d].outcome {
+            outcome.paused = paused;
             return;
         }
         let verdict = match self.conclude(i, d, theirs) {
             Ok(outcome) => {
-                self.part(i, d, |part| (part.outcome, part.missing) = (Some(outcome), false));
+                let part = self.connections[i].part_mut(d);
+                part.into_iter().for_each(|part| (part.outcome, part.missing) = (Some(outcome), false));
                 Verdict::Connect
             }
             Err(verdict) => verdict,
@@ -165,7 +157,7 @@ impl Resource {
     /// A volume of which the peer says nothing, while it speaks of others, it does not have: the nodes are connected
     /// without it.
     pub(crate) fn leave_out_missing(&mut self, i: NodeId) {
-        let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) else { return };
+        let Some(attempt) = self.connections[i].attempt_mut() else { return };
         attempt.speaks = None;
         for part in attempt.volumes.values_mut() {
             part.missing = part.uuids.is_none() && part.outcome.is_none();
@@ -174,7 +166,7 @@ impl Resource {
     }
 
     fn judge_attempt(&mut self, i: NodeId, verdict: Verdict) {
-        let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) else { return };
+        let Some(attempt) = self.connections[i].attempt_mut() else { return };
         let complete = attempt.volumes.values().all(|part| part.outcome.is_some() || part.missing);
         attempt.verdict = match (attempt.verdict, verdict) {
             (Verdict::Disconnect(reason), _) | (_, Verdict::Disconnect(reason)) => Verdict::Disconnect(reason),
@@ -193,7 +185,7 @@ impl Resource {
     /// What a volume becomes.
     fn conclude(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> Result<Outcome, Verdict> {
         let paused = theirs.aftr_isp || theirs.user_isp;
-        let part = self.part(i, d, |part| part.clone()).unwrap_or_default();
+        let part = self.connections[i].part_mut(d).cloned().unwrap_or_default();
         let (Some((sent, disk)), Some(uuids)) = (&part.sent, &part.uuids) else {
             return Err(Verdict::Disconnect(Reason::DisklessUnspoken));
         };
@@ -304,7 +296,7 @@ impl Resource {
         if self.state.is_connected(i) || !good || marked == [false; 2] || primary == [true; 2] || in_step(sides) {
             return None;
         }
-        let attempt = self.connections[i].nine()?.attempt.as_ref()?;
+        let attempt = self.connections[i].attempt()?;
         let by_position = match attempt.lost {
             [Some(mine), Some(theirs)] if mine.node == theirs.node && mine.at != theirs.at => Some(mine.at > theirs.at),
             [Some(_), None] => Some(!goes_on(&other)),
@@ -335,10 +327,7 @@ impl Resource {
     fn lets_crashed_come_first(&mut self, i: NodeId, sides: [Told<'_>; 2]) -> bool {
         let known = UuidFlags::RECONNECT | UuidFlags::CRASHED_PRIMARY;
         let forgot = |told: Told<'_>| told.uuids.flags.0 & known.0 == 0 && told.uuids.dirty_bits > 0;
-        let unnamed = |c: &Connection| {
-            let attempt = c.nine().and_then(|nine| nine.attempt.as_ref());
-            attempt.is_some_and(|attempt| attempt.lost.iter().all(Option::is_none))
-        };
+        let unnamed = |c: &Connection| c.attempt().is_some_and(|attempt| attempt.lost.iter().all(Option::is_none));
         let primary = sides.iter().any(|told| told.role == Role::Primary);
         let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
         let away = self.connections.ids().any(|n| n != i && !self.state.is_connected(n));
@@ -572,7 +561,7 @@ impl Resource {
             let connected = self.connections.ids().filter(|n| *n != i && self.state.replicates(*n, d));
             for n in connected.collect::<Vec<_>>() {
                 self.send_sizes(n, d);
-                if size > own && !self.grows_from_primary(n, d) {
+                if size > own && !self.state.has_primary(n, d) {
                     self.connections[n].peer_devices[d].keeps = crate::connection::Keeps::LostWrites;
                 }
             }
@@ -594,8 +583,7 @@ impl Resource {
     }
 
     fn prepare_bitmap(&mut self, i: NodeId, d: VolumeNr, what: Preparation) {
-        let slot = self.slot(i, d);
-        if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot).filter(|_| what != Preparation::AsIs) {
+        if let Some((b, slot)) = self.devices[d].bitmap_mut(i).filter(|_| what != Preparation::AsIs) {
             b.fill(slot, true);
             self.write_bitmap(d);
         }
@@ -609,9 +597,12 @@ impl Resource {
     /// this node's anyhow: of one that has parted from it, and is given up at the peer, a third node may have a good
     /// copy.
     fn counts_from_target(&mut self, i: NodeId, d: VolumeNr) {
-        let (Some(theirs), position) = (self.current_of(i, d), self.positions.own()) else { return };
-        let owner = self.slot_owner(i, d);
-        let Some((b, node)) = self.devices[d].backing.as_mut().zip(NodeId::new(owner as u8)) else { return };
+        let (Some(theirs), position) = (self.connections[i].peer_devices[d].told_current(), self.positions.own())
+        else {
+            return;
+        };
+        let Some(b) = &mut self.devices[d].backing else { return };
+        let Some(node) = NodeId::new(b.md.owner(i) as u8) else { return };
         let mut past = b.md.history.iter().copied().chain(b.md.peers.iter().map(|record| record.bitmap_uuid));
         let older = !theirs.is_none() && !theirs.same(b.md.current) && past.any(|g| g.same(theirs));
         if older {
@@ -623,8 +614,8 @@ impl Resource {
     /// A further source of a target: what is still to come from the first one is not here either.
     fn lacks_what_comes(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
         let first = self.active_source(d, i).filter(|_| replication == Replication::WFBitMapT);
-        let slots = first.and_then(|first| self.slot(first, d)).zip(self.slot(i, d));
-        if let Some((b, (first, slot))) = self.devices[d].backing.as_mut().zip(slots) {
+        let first = first.and_then(|first| self.devices[d].slot(first));
+        if let Some((first, (b, slot))) = first.zip(self.devices[d].bitmap_mut(i)) {
             b.add_marks(slot, first);
             self.write_bitmap(d);
         }
@@ -640,9 +631,11 @@ impl Resource {
         if !equal || self.keeps_bits(i, d) {
             return;
         }
-        let slot = self.slot(i, d).filter(|_| !failed);
-        let Some(b) = &mut self.devices[d].backing else { return };
-        if let Some(slot) = slot.filter(|slot| b.bitmaps[*slot].count() > 0) {
+        if self.devices[d].backing.is_none() {
+            return;
+        }
+        let marked = self.devices[d].bitmap_mut(i).filter(|(b, slot)| !failed && b.bitmaps[*slot].count() > 0);
+        if let Some((b, slot)) = marked {
             b.fill(slot, false);
             self.write_bitmap(d);
         }
@@ -652,15 +645,28 @@ impl Resource {
 }
 
 impl Connection {
+    /// What the transaction has brought that is to connect the nodes.
+    fn attempt(&self) -> Option<&Attempt> {
+        self.nine()?.attempt.as_ref()
+    }
+
+    fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+        self.nine_mut()?.attempt.as_mut()
+    }
+
+    /// This volume's part in it.
+    fn part_mut(&mut self, d: VolumeNr) -> Option<&mut Part> {
+        self.attempt_mut().map(|attempt| &mut attempt.volumes[d])
+    }
+
     /// How far the attempt is. Without one: open.
     pub(crate) fn verdict(&self) -> Verdict {
-        let attempt = self.nine().and_then(|nine| nine.attempt.as_ref());
-        attempt.map_or(Verdict::Open, |attempt| attempt.verdict)
+        self.attempt().map_or(Verdict::Open, |attempt| attempt.verdict)
     }
 
     /// When it is known which volumes the peer has.
     pub(crate) fn volumes_timer9(&self) -> Option<Instant> {
-        let attempt = self.nine()?.attempt.as_ref().filter(|attempt| attempt.verdict == Verdict::Open)?;
+        let attempt = self.attempt().filter(|attempt| attempt.verdict == Verdict::Open)?;
         attempt.speaks.map(|since| since + self.cfg.ping_timeout + self.cfg.ping_timeout)
     }
 }

@@ -6,7 +6,6 @@
 pub(crate) mod unsaid;
 
 use crate::Resource;
-use crate::api::Segments;
 use crate::connection::Keeps;
 use crate::decide::DiskState;
 use crate::decide::state::{PairState, Replication};
@@ -27,7 +26,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 impl Resource {
     /// A block of a resync is on the target's disk.
     pub(crate) fn note_in_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        if !self.speaks9(i) {
+        if !self.connections[i].speaks9() {
             return;
         }
         let at = range.start.0 / EXTENT;
@@ -67,7 +66,7 @@ impl Resource {
             return;
         }
         let mut nodes = NodeMask::default();
-        for i in self.connections.ids().filter(|i| self.speaks9(*i) && self.state.is_connected(*i)) {
+        for i in self.connections.ids().filter(|i| self.connections[*i].speaks9() && self.state.is_connected(*i)) {
             let replication = self.state.replication(i, d);
             // What has got lost with a peer's disk nobody has marked here, if it is marked on that disk.
             let has_disk = self.state.peer_disk(i, d) >= DiskState::Inconsistent;
@@ -76,9 +75,13 @@ impl Resource {
             let marked = self.connections[i].peer_devices[d].marked_by_peer.is_some();
             // One of another generation lacks what nobody has marked here: they are still to be compared.
             // A target has its source's generation soon.
-            let of_source = self.active_source(d, i).and_then(|source| self.current_of(source, d));
+            let of_source =
+                self.active_source(d, i).and_then(|source| self.connections[source].peer_devices[d].told_current());
             let own = of_source.or(self.devices[d].backing.as_ref().map(|b| b.md.current));
-            let other = self.current_of(i, d).zip(own).is_some_and(|(theirs, own)| !theirs.same(own));
+            let other = self.connections[i].peer_devices[d]
+                .told_current()
+                .zip(own)
+                .is_some_and(|(theirs, own)| !theirs.same(own));
             // Nor is it known of a survivor of a Primary before the two have compared what they have of that one's.
             let doubted = other || self.awaits_survivor(i);
             let apart = (marked || doubted && self.in_mesh9()) && replication == Replication::Established;
@@ -88,7 +91,7 @@ impl Resource {
         }
         let packet = PeersInSync { sector: range.start, nodes: nodes.into(), size: range.len() };
         for i in nodes {
-            self.send(i, Socket::Control, d, Packet::PeersInSync(packet), Segments::None);
+            self.send(i, Socket::Control, d, Packet::PeersInSync(packet));
         }
     }
 
@@ -170,8 +173,7 @@ impl Resource {
 
     /// Are no blocks of the range marked towards a peer?
     fn is_clean(&self, i: NodeId, d: VolumeNr, range: SectorRange) -> bool {
-        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return false };
-        b.in_sync(slot, range)
+        self.devices[d].bitmap(i).is_some_and(|(b, slot)| b.in_sync(slot, range))
     }
 
     /// Is a write to the range under way, or is it not known who has it?
@@ -207,19 +209,20 @@ impl Resource {
         let behind = self.in_mesh9() && self.state.is_primary() && self.state.peer_disk(i, d) != DiskState::UpToDate;
         // What is copied now is not to be known from hearsay.
         let copied = |n: &NodeId| self.state.pair(*n, d).is_being_copied() && self.in_mesh9();
-        let mut listed = NodeMask::default();
         let heard = told.nodes.nodes().and(self.connections.members()).into_iter();
-        heard.filter(|n| !behind && !copied(n)).for_each(|n| listed.insert(n));
+        let listed = heard.filter(|n| !behind && !copied(n)).collect();
         for at in range.start.0 / EXTENT..range.end.0.div_ceil(EXTENT) {
             self.part_in_sync(i, d, at, range, listed);
         }
-        listed.into_iter().for_each(|n| self.ends_doubt(n, d));
+        for n in listed {
+            self.ends_doubt(n, d);
+        }
     }
 
     /// What was marked for a peer of the same generation is gone: nothing else will be compared.
     fn ends_doubt(&mut self, n: NodeId, d: VolumeNr) {
-        let kept = self.connections[n].peer_devices[d].keeps > Keeps::Nothing && self.bits_left(n, d) == 0;
-        let good = self.state.disk(d).min(self.state.peer_disk(n, d)) == DiskState::UpToDate;
+        let kept = self.connections[n].peer_devices[d].keeps > Keeps::Nothing && self.devices[d].bits_left(n) == 0;
+        let good = self.state.worst_disk(n, d) == DiskState::UpToDate;
         let rests = self.state.replication(n, d) == Replication::Established;
         if kept && good && rests && self.has_this_generation(n, d) {
             self.count_as_equal(n, d);

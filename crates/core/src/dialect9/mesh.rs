@@ -7,7 +7,7 @@
 pub(crate) mod unsettled;
 
 use crate::Resource;
-use crate::api::{ConnectionState, Segments, Severity};
+use crate::api::{ConnectionState, Severity};
 use crate::config::Protocol;
 use crate::connection::{Connection, Keeps};
 use crate::decide::state::{PairState, Replication, State};
@@ -34,13 +34,8 @@ impl Resource {
 
     /// Nodes that are Primary, as far as this one sees; perhaps itself.
     fn primaries_in_sight(&self) -> NodeMask {
-        let mut all = NodeMask::default();
-        let connected = self.connections.ids().filter(|i| self.state.is_connected(*i));
-        connected.filter(|i| self.state.peers[*i].role() == Role::Primary).for_each(|i| all.insert(i));
-        if self.state.is_primary() {
-            all.insert(self.cfg.node);
-        }
-        all
+        let own = Some(self.cfg.node).filter(|_| self.state.is_primary());
+        self.state.primary_peers().into_iter().chain(own).collect()
     }
 
     // -- what a Primary's writes say of the others -------------------------------------------------------------------
@@ -141,17 +136,11 @@ impl Resource {
 
     /// A node that is brought up to date from here lacks a write of a third one.
     fn tell_target(&mut self, other: NodeId, write: &Unsettled) {
-        if self.is_source_of(other, write.volume) && self.connections[other].nine().is_some() {
+        if self.state.is_source_of(other, write.volume) && self.connections[other].speaks9() {
             self.mark_overtaken(other, write.volume, write.range);
             let notice = BlockRange { sector: write.range.start, size: write.range.len() };
-            self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice), Segments::None);
+            self.send(other, Socket::Data, write.volume, Packet::OutOfSync(notice));
         }
-    }
-
-    /// Is a peer brought up to date from here, or about to be?
-    fn is_source_of(&self, other: NodeId, d: VolumeNr) -> bool {
-        let replication = self.state.replication(other, d);
-        replication.is_source() || replication == Replication::WFBitMapS
     }
 
     // -- equal copies ------------------------------------------------------------------------------------------------
@@ -165,7 +154,7 @@ impl Resource {
         }
         for d in self.devices.ids() {
             for i in self.connections.ids() {
-                let good = |s: &State| s.disk(d).min(s.peer_disk(i, d)) == DiskState::UpToDate;
+                let good = |s: &State| s.worst_disk(i, d) == DiskState::UpToDate;
                 let bad = |disk| matches!(disk, DiskState::Inconsistent | DiskState::Outdated);
                 let was_bad = bad(old.disk(d)) || bad(old.peer_disk(i, d));
                 let rested = |r: Replication| {
@@ -179,7 +168,9 @@ impl Resource {
                     (true, true) if !self.is_heard_out(i) && self.keeps_bits(i, d) => {}
                     (true, true) => self.count_as_equal(i, d),
                     (true, false) => self.connections[i].peer_devices[d].keeps = Keeps::LostWrites,
-                    (false, false) if self.has_told_of_data(i, d) => self.connections[i].peer_devices[d].parted = true,
+                    (false, false) if self.connections[i].peer_devices[d].has_told_of_data() => {
+                        self.connections[i].peer_devices[d].parted = true
+                    }
                     (false, _) => {}
                 }
             }
@@ -189,9 +180,7 @@ impl Resource {
     /// Is there a Primary whose writes both get, or is one of them that?
     fn share_primary(&self, i: NodeId, d: VolumeNr) -> bool {
         let sight = self.primaries_in_sight();
-        let told = self.connections[i].peer_devices[d].uuids110.as_ref();
-        let seen =
-            told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map_or(NodeMask::default(), |u| u.nodes.nodes());
+        let seen = self.connections[i].peer_devices[d].told_primaries();
         self.state.is_primary() || sight.contains(i) || !sight.and(seen).is_empty()
     }
 
@@ -203,19 +192,12 @@ impl Resource {
     }
 
     pub(super) fn has_this_generation(&self, i: NodeId, d: VolumeNr) -> bool {
-        let theirs = self.current_of(i, d);
+        let theirs = self.connections[i].peer_devices[d].told_current();
         self.devices[d].backing.as_ref().zip(theirs).is_some_and(|(b, theirs)| b.md.current.same(theirs))
     }
 
-    /// Has the peer named a generation? Who adopts the first one of all does not say so to all.
-    fn has_told_of_data(&self, i: NodeId, d: VolumeNr) -> bool {
-        let told = self.connections[i].peer_devices[d].uuids110.as_ref();
-        told.is_some_and(|u| !u.current.is_none() && !u.current.same(Generation::JUST_CREATED))
-    }
-
     pub(super) fn count_as_equal(&mut self, i: NodeId, d: VolumeNr) {
-        let slot = self.slot(i, d);
-        if let Some((b, slot)) = self.devices[d].backing.as_mut().zip(slot) {
+        if let Some((b, slot)) = self.devices[d].bitmap_mut(i) {
             b.fill(slot, false);
             self.write_bitmap(d);
         }
@@ -226,26 +208,21 @@ impl Resource {
 
     /// Which connected peers have the generation that a resync brought.
     pub(super) fn nodes_with(&self, d: VolumeNr, current: Generation) -> NodeMask {
-        let mut nodes = NodeMask::default();
-        for i in self.connections.ids() {
-            let theirs = self.current_of(i, d);
-            if self.state.replicates(i, d) && theirs.is_some_and(|theirs| theirs.same(current)) {
-                nodes.insert(i);
-            }
-        }
-        nodes
+        let has =
+            |i: &NodeId| self.connections[*i].peer_devices[d].told_current().is_some_and(|theirs| theirs.same(current));
+        self.connections.ids().filter(|i| self.state.replicates(*i, d) && has(i)).collect()
     }
 
     /// Are bits kept for a lost Primary's writes among them?
     pub(super) fn keeps_lost_writes(&self, i: NodeId, d: VolumeNr) -> bool {
-        self.connections[i].peer_devices[d].keeps == Keeps::LostWrites && self.bits_left(i, d) > 0
+        self.connections[i].peer_devices[d].keeps == Keeps::LostWrites && self.devices[d].bits_left(i) > 0
     }
 
     /// Two of several are equal by what a third node is to each of them, or says, and this one has marked something for
     /// the peer: that stays. The Primary that both see may be a process that followed on the one that the peer means,
     /// whose death the peer has not noticed. The Primary says itself who has what, or the two compare when it is gone.
     pub(super) fn keeps_bits(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        let keeps = self.in_mesh9() && self.bits_left(i, d) > 0;
+        let keeps = self.in_mesh9() && self.devices[d].bits_left(i) > 0;
         let why = &mut self.connections[i].peer_devices[d].keeps;
         *why = if keeps { Keeps::Doubted.max(*why) } else { *why };
         keeps
@@ -267,7 +244,7 @@ impl Resource {
     pub(super) fn why_not_grown(&self, i: NodeId, d: VolumeNr, source: bool, theirs: &Uuids110) -> Option<Reason> {
         let own = NodeMask::of(self.cfg.node);
         self.why_not_from(i, d, source, theirs, |sight, told| {
-            if source { sight.without(own).without(told) } else { NodeMask(sight.without(NodeMask::of(i)).0 | told.0) }
+            if source { sight.without(own).without(told) } else { sight.without(NodeMask::of(i)).or(told) }
         })
     }
 
@@ -285,16 +262,15 @@ impl Resource {
             return None;
         }
         let mut others = self.connections.ids().filter(|other| *other != i);
-        if !source && others.any(|other| self.devices.ids().any(|d| self.is_source_of(other, d))) {
+        if !source && others.any(|other| self.devices.ids().any(|d| self.state.is_source_of(other, d))) {
             return Some(Reason::SourceOfAnother);
         }
         // A further source of a target waits.
         if theirs.flags.contains(UuidFlags::SYNC_TARGET) || !source && self.active_source_of_any(i) {
             return None;
         }
-        let told = if theirs.flags.contains(UuidFlags::STABLE) { NodeMask::default() } else { theirs.nodes.nodes() };
-        let first = comes_first(self.primaries_in_sight(), told);
-        let first = if source { first } else { first.without(self.sources_to_be(d)) };
+        let first = comes_first(self.primaries_in_sight(), theirs.primaries());
+        let first = if source { first } else { first.without(self.state.sources_to_be(d)) };
         (!first.is_empty()).then_some(Reason::SourceDependsOnPrimary)
     }
 
@@ -308,7 +284,7 @@ impl Resource {
         let sources = match replication {
             Replication::StartingSyncS | Replication::WFBitMapS => NodeMask::of(own),
             Replication::StartingSyncT | Replication::WFBitMapT => NodeMask::of(i),
-            _ => NodeMask(NodeMask::of(own).0 | NodeMask::of(i).0),
+            _ => NodeMask::of(own).with(i),
         };
         self.primaries_in_sight().without(sources).is_empty() && self.source_of_target(i).is_none()
     }
@@ -353,9 +329,9 @@ impl Resource {
     pub(crate) fn is_unreconciled(&self, i: NodeId, d: VolumeNr) -> bool {
         let pd = &self.connections[i].peer_devices[d];
         let told = pd.uuids110.as_ref().is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
-        let good = self.state.disk(d).min(self.state.peer_disk(i, d)) == DiskState::UpToDate;
-        let differ =
-            pd.keeps > Keeps::Nothing && self.bits_left(i, d) > 0 || pd.parted && !self.has_this_generation(i, d);
+        let good = self.state.worst_disk(i, d) == DiskState::UpToDate;
+        let differ = pd.keeps > Keeps::Nothing && self.devices[d].bits_left(i) > 0
+            || pd.parted && !self.has_this_generation(i, d);
         differ
             && told
             && good
@@ -409,7 +385,7 @@ impl Resource {
     /// Are all peers there that have, or may have, data?
     pub(crate) fn all_together(&self, d: VolumeNr) -> bool {
         let there = |(i, pair): (NodeId, &PairState)| {
-            self.slot(i, d).is_none()
+            self.devices[d].slot(i).is_none()
                 || pair.replication >= Replication::Established && pair.disk >= DiskState::Inconsistent
         };
         self.state.pairs(d).all(there)
@@ -420,7 +396,7 @@ impl Resource {
     pub(crate) fn has_writes_for_others(&self, d: VolumeNr) -> bool {
         let early = self.connections.values().any(|c| c.cfg.protocol != Protocol::C);
         let good = |(i, pair): (NodeId, &PairState)| {
-            self.slot(i, d).is_none() || self.state.is_connected(i) && pair.disk == DiskState::UpToDate
+            self.devices[d].slot(i).is_none() || self.state.is_connected(i) && pair.disk == DiskState::UpToDate
         };
         early && self.in_mesh9() && !self.state.pairs(d).all(good)
     }

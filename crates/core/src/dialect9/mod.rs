@@ -80,8 +80,8 @@ impl Resource {
         if self.fencing_policy() == Fencing::DontCare {
             return;
         }
-        let good = |s: &State, i, d| s.disk(d).min(s.peer_disk(i, d)) == DiskState::UpToDate && s.replicates(i, d);
-        for i in self.connections.ids().filter(|i| self.connections[*i].nine().is_some()).collect::<Vec<_>>() {
+        let good = |s: &State, i, d| s.worst_disk(i, d) == DiskState::UpToDate && s.replicates(i, d);
+        for i in self.connections.ids().filter(|i| self.connections[*i].speaks9()).collect::<Vec<_>>() {
             let all = self.devices.ids().all(|d| good(&self.state, i, d));
             let worse = self.devices.ids().any(|d| old.peer_disk(i, d) != DiskState::UpToDate);
             if all && worse {
@@ -114,7 +114,7 @@ impl Resource {
     /// What is hashed of two challenges: that of the peer, which this node answers, and the own one. 9 adds who answers
     /// (`docs/spec/wire-protocol.md` 7.3).
     pub(crate) fn salted(&self, i: NodeId, [theirs, own]: [Vec<u8>; 2]) -> [Vec<u8>; 2] {
-        if self.connections[i].nine().is_none() {
+        if !self.connections[i].speaks9() {
             return [theirs, own];
         }
         let salted = |mut challenge: Vec<u8>, node: NodeId| {
@@ -126,7 +126,7 @@ impl Resource {
 
     /// Both P_PROTOCOL are there: who has the lower node id begins to connect.
     pub(crate) fn shake_hands9(&mut self, i: NodeId) {
-        if self.connections[i].nine().is_some() && self.cfg.node < i {
+        if self.connections[i].speaks9() && self.cfg.node < i {
             self.begin_connect(i);
         }
     }
@@ -142,7 +142,7 @@ impl Resource {
     /// Until when the handshake of a link must get further.
     pub(crate) fn handshake9_timer(&self, i: NodeId) -> Option<Instant> {
         let c = &self.connections[i];
-        let link = c.link.as_ref().filter(|_| c.nine().is_some() && !self.state.is_connected(i))?;
+        let link = c.link.as_ref().filter(|_| c.speaks9() && !self.state.is_connected(i))?;
         Some(c.last_heard.max(link.phase_since) + self.connections[i].handshake9_patience())
     }
 

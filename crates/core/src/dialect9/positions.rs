@@ -42,7 +42,7 @@ impl Resource {
                 let now = gets(&self.state, d) && !inconsistent(&self.state, d);
                 now && (!gets(old, d) || inconsistent(old, d))
             };
-            if self.connections[i].nine().is_some() && self.devices.ids().any(begins) {
+            if self.connections[i].speaks9() && self.devices.ids().any(begins) {
                 self.tell_position(i);
             }
         }
@@ -80,7 +80,7 @@ impl Resource {
     fn say(&mut self, due: &Due) {
         let ack = PeerAck { nodes: due.has.into(), dagtag: Dagtag(due.at) };
         for i in due.to {
-            if self.connections.get(i).is_some_and(|c| c.nine().is_some()) {
+            if self.connections.get(i).is_some_and(|c| c.speaks9()) {
                 self.send_connection(i, Socket::Control, Packet::PeerAck(ack));
             }
         }
@@ -110,7 +110,7 @@ impl Resource {
 
     /// P_PEER_ACK: who has the peer's writes up to one that this node got.
     pub(crate) fn peer_has_told(&mut self, i: NodeId, ack: &PeerAck) {
-        if self.connections[i].nine().is_none() {
+        if !self.connections[i].speaks9() {
             return;
         }
         let unsettled = &mut self.connections[i].unsettled;

@@ -5,7 +5,7 @@
 pub(crate) mod pass;
 
 use crate::Resource;
-use crate::api::{ConnectionState, Segments};
+use crate::api::ConnectionState;
 use crate::connection::{Connection, Keeps};
 use crate::decide::change::{Change, Set};
 use crate::decide::state::{PairState, Replication, State};
@@ -18,22 +18,13 @@ use meta::generations::SourceGenerations;
 use units::{Generation, NodeId, NodeMask, SectorRange, VolumeNr};
 use wire::{
     BlockAck, BlockId, BlockRequest, Dagtag, DagtagRequest, Digest, Features, FlushAnswer, Packet, Role, Socket,
-    StateWord, UuidFlags, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
+    StateWord, Uuids110, VerifyOutcome, VerifyReply, VerifyResult, VerifyResultId,
 };
 
 /// From this version on a request has a name of its own.
 const NAMES: u32 = 122;
 
 impl Resource {
-    pub(crate) fn speaks9(&self, i: NodeId) -> bool {
-        self.connections[i].nine().is_some()
-    }
-
-    /// What a request is called in packets, if its answers are to name it.
-    pub(crate) fn name_of_request(&self, i: NodeId, name: u64) -> BlockId {
-        if self.connections[i].names_requests() { BlockId(name) } else { BlockId::SYNCER }
-    }
-
     /// The target asks for a block; `digest`: unless it has this one.
     pub(crate) fn request9(&self, i: NodeId, d: VolumeNr, block: BlockRequest, digest: Option<Digest>) -> Packet {
         let (node, dagtag) = self.position_to_wait_for();
@@ -156,14 +147,14 @@ impl Resource {
     pub(crate) fn slot_of_source(&self, d: VolumeNr) -> Option<usize> {
         let target = |active: bool| {
             let fits = move |pair: &PairState| pair.replication.is_target() && pair.paused.by_other != active;
-            self.state.pairs(d).find_map(|(i, pair)| self.slot(i, d).filter(|_| fits(pair)))
+            self.state.pairs(d).find_map(|(i, pair)| self.devices[d].slot(i).filter(|_| fits(pair)))
         };
         target(true).or_else(|| target(false)).filter(|_| self.in_mesh9())
     }
 
     /// The bitmap is about to be written: with all pages that this is about.
     fn write_what_comes(&mut self, i: NodeId, d: VolumeNr) {
-        let Some(source) = self.slot(i, d).filter(|_| self.in_mesh9()) else { return };
+        let Some(source) = self.devices[d].slot(i).filter(|_| self.in_mesh9()) else { return };
         let Some(b) = &mut self.devices[d].backing else { return };
         let (area, mut from) = (b.area(), 0);
         let len = b.bitmaps[source].len();
@@ -236,7 +227,7 @@ impl Resource {
 
     /// The target has copied everything: may the resync end? If not, what is missing is asked for.
     pub(crate) fn last_pass_is_over(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        if !self.speaks9(i) {
+        if !self.connections[i].speaks9() {
             return true;
         }
         match self.connections[i].peer_devices[d].resync.last_pass {
@@ -256,20 +247,19 @@ impl Resource {
     /// Who must have been told what a Primary has written: itself, and connected nodes with a good copy that hear of
     /// it.
     fn good_witnesses(&self, primary: NodeId) -> NodeMask {
-        let mut out = NodeMask::default();
         let good = |i| self.devices.ids().any(|d| self.state.peer_disk(i, d) == DiskState::UpToDate);
         let answers = |i| self.state.is_connected(i) && self.connections[i].version() >= FLUSHES;
-        if answers(primary) {
-            out.insert(primary);
-            let hears = |i: &NodeId| self.connections[*i].sees(primary);
-            self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i)).for_each(|i| out.insert(i));
+        if !answers(primary) {
+            return NodeMask::default();
         }
-        out
+        let hears = |i: &NodeId| self.connections[*i].sees(primary);
+        let hear = self.connections.ids().filter(|i| answers(*i) && good(*i) && hears(i));
+        hear.collect::<NodeMask>().with(primary)
     }
 
     fn begin_last_pass(&mut self, i: NodeId, d: VolumeNr) -> bool {
         // This source, or another one.
-        let mut sources = NodeMask::of(i).into_iter().chain(self.sources_to_be(d));
+        let mut sources = NodeMask::of(i).into_iter().chain(self.state.sources_to_be(d));
         let flushes = |n: &NodeId| self.connections[*n].version() >= FLUSHES;
         let primary = sources.find(|n| flushes(n) && self.state.peers[*n].role() == Role::Primary);
         let mut passes = self.connections.values().map(|c| c.peer_devices[d].resync.last_pass);
@@ -280,10 +270,10 @@ impl Resource {
         }
         for n in self.connections.ids().filter(|n| *n == i || self.state.replicates(*n, d)).collect::<Vec<_>>() {
             if self.connections[n].has(Features::RESYNC_WITHOUT_REPLICATION) {
-                self.send(n, Socket::Data, d, Packet::EnableReplication(true), Segments::None);
+                self.send(n, Socket::Data, d, Packet::EnableReplication(true));
             }
         }
-        let waits = primary.map_or(NodeMask::default(), |primary| self.good_witnesses(primary));
+        let waits = primary.map(|primary| self.good_witnesses(primary)).unwrap_or_default();
         let Some((primary, nine)) = primary.and_then(|n| Some((n, self.connections[n].nine_mut()?))) else {
             self.connections[i].peer_devices[d].resync.last_pass = LastPass::Begun(None);
             return true;
@@ -341,8 +331,7 @@ impl Resource {
     pub(crate) fn flush_asked(&mut self, i: NodeId, sequence: u64) {
         let up_to = self.positions.own();
         let able = |other: &NodeId| self.state.is_connected(*other) && self.connections[*other].version() >= FLUSHES;
-        let mut untold = NodeMask::of(i);
-        self.connections.ids().filter(able).for_each(|other| untold.insert(other));
+        let untold = self.connections.ids().filter(able).collect::<NodeMask>().with(i);
         if let Some(nine) = self.connections[i].nine_mut() {
             nine.flush_asked = Some(FlushAsked { sequence, up_to, untold });
         }
@@ -375,7 +364,7 @@ impl Resource {
     /// P_FLUSH_FORWARD: what a Primary said of its writes was heard here; the target that has asked is told.
     pub(crate) fn flush_forwarded(&mut self, i: NodeId, asked: &FlushAnswer) {
         let answer = FlushAnswer { sequence: asked.sequence, node: i };
-        if self.connections.get(asked.node).is_some_and(|c| c.nine().is_some()) {
+        if self.connections.get(asked.node).is_some_and(|c| c.speaks9()) {
             self.send_connection(asked.node, Socket::Data, Packet::FlushRequestsAck(answer));
         }
     }
@@ -426,8 +415,10 @@ impl Resource {
 
     /// Another source has newer data, or older, than the one that has copied all: with that one it is compared anew.
     fn leave_unlike_sources(&mut self, i: NodeId, d: VolumeNr) {
-        let (current, good) = (self.current_of(i, d), self.state.peer_disk(i, d) == DiskState::UpToDate);
-        let like = |n| good && self.current_of(n, d).zip(current).is_some_and(|(a, b)| a.same(b));
+        let (current, good) =
+            (self.connections[i].peer_devices[d].told_current(), self.state.peer_disk(i, d) == DiskState::UpToDate);
+        let like =
+            |n| good && self.connections[n].peer_devices[d].told_current().zip(current).is_some_and(|(a, b)| a.same(b));
         let others = self.state.pairs(d).filter(|(n, pair)| *n != i && pair.replication.is_target());
         let unlike: Vec<_> = others.map(|(n, _)| n).filter(|n| !like(*n)).collect();
         for n in unlike {
@@ -444,7 +435,7 @@ impl Resource {
             if !self.connections.ids().any(ended) {
                 continue;
             }
-            for i in self.connections.ids().filter(|i| self.speaks9(*i)).collect::<Vec<_>>() {
+            for i in self.connections.ids().filter(|i| self.connections[*i].speaks9()).collect::<Vec<_>>() {
                 self.send_uuids(i, d, wire::UuidFlags::NONE);
             }
         }
@@ -455,7 +446,7 @@ impl Resource {
         let (own, position) = (self.cfg.node, self.positions.own());
         let Some(told) = self.connections[i].peer_devices[d].uuids110.clone() else { return };
         let at_start = self.connections[i].peer_devices[d].resync.own_current;
-        let same = NodeMask(NodeMask::of(i).0 | self.nodes_with(d, told.current).0);
+        let same = self.nodes_with(d, told.current).with(i);
         let Some(b) = &mut self.devices[d].backing else { return };
         let mut source =
             SourceGenerations { current: told.current, bitmaps: Default::default(), history: b.md.history };
@@ -476,7 +467,7 @@ impl Resource {
     pub(crate) fn target_is_done(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let failed = self.bits_failed(i, d);
         let elsewhere = self.in_mesh9() && self.state.replication(i, d) == Replication::PausedSyncS;
-        let left = self.bits_left(i, d).saturating_sub(self.bits_confirmed(i, d));
+        let left = self.devices[d].bits_left(i).saturating_sub(self.bits_confirmed(i, d));
         // What a Primary has marked for it nobody else knows of better.
         let lacks = theirs.disk == DiskState::UpToDate && self.state.is_primary() && left > 0;
         if elsewhere && !lacks {
@@ -504,7 +495,10 @@ impl Resource {
 
     /// What was learned from one peer is told to the others.
     fn pass_on_generations(&mut self, i: NodeId, d: VolumeNr) {
-        let others = self.connections.ids().filter(|n| *n != i && self.speaks9(*n) && self.state.replicates(*n, d));
+        let others = self
+            .connections
+            .ids()
+            .filter(|n| *n != i && self.connections[*n].speaks9() && self.state.replicates(*n, d));
         for n in others.collect::<Vec<_>>() {
             self.send_uuids(n, d, wire::UuidFlags::NONE);
         }
@@ -520,12 +514,12 @@ impl Resource {
         }
         let writes = self.state.is_primary();
         let unwritten = self.devices[d].first_write == FirstWrite::Due;
-        let hears = |n: &NodeId| !writes || unwritten && !self.state.is_connected(*n) && self.bits_left(*n, d) == 0;
+        let hears =
+            |n: &NodeId| !writes || unwritten && !self.state.is_connected(*n) && self.devices[d].bits_left(*n) == 0;
         let lacks_nothing = |n: &NodeId| packet.bitmap(*n).is_some_and(|g| g.is_none()) && hears(n);
         let mut retired = false;
         for n in self.connections.ids().filter(|n| *n != i).filter(lacks_nothing).collect::<Vec<_>>() {
-            let owner = self.slot_owner(n, d);
-            let counts = self.devices[d].backing.as_ref().is_some_and(|b| !b.md.peers[owner].bitmap_uuid.is_none());
+            let counts = self.devices[d].backing.as_ref().is_some_and(|b| !b.md.peer(n).bitmap_uuid.is_none());
             if counts && self.state.replication(n, d) <= Replication::Established {
                 // It did not know of what a Primary has written since, which may be marked here.
                 match self.keeps_bits(n, d) {
@@ -542,9 +536,8 @@ impl Resource {
 
     /// What this node's slot counts from is of the past. False: it counts from nothing.
     pub(super) fn retire_slot(&mut self, i: NodeId, d: VolumeNr) -> bool {
-        let owner = self.slot_owner(i, d);
         let Some(b) = &mut self.devices[d].backing else { return false };
-        let past = std::mem::take(&mut b.md.peers[owner].bitmap_uuid);
+        let past = std::mem::take(&mut b.md.peer_mut(i).bitmap_uuid);
         if !past.is_none() {
             b.md.push_history(past, None);
             self.generation_changed(d);
@@ -559,11 +552,14 @@ impl Connection {
         self.version() >= NAMES
     }
 
+    /// What a request is called in packets, if its answers are to name it.
+    pub(crate) fn name_of_request(&self, name: u64) -> BlockId {
+        if self.names_requests() { BlockId(name) } else { BlockId::SYNCER }
+    }
+
     /// Has the peer said that it sees this Primary?
     fn sees(&self, primary: NodeId) -> bool {
-        let told = self.peer_devices.values().filter_map(|pd| pd.uuids110.as_ref());
-        let mut seen = told.filter(|u| !u.flags.contains(UuidFlags::STABLE)).map(|u| u.nodes.nodes());
-        seen.any(|seen| seen.contains(primary))
+        self.peer_devices.values().any(|pd| pd.told_primaries().contains(primary))
     }
 }
 

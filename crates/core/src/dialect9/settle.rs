@@ -38,16 +38,14 @@ impl Resource {
 
     /// What was waited for of a survivor is there: the others are asked once more.
     pub(super) fn heard_survivor(&mut self) {
-        self.settling.heard |= self.has_consistent_disk();
-    }
-
-    fn has_consistent_disk(&self) -> bool {
-        self.state.volumes.values().any(|v| v.disk == DiskState::Consistent)
+        self.settling.heard |= self.state.has_consistent_disk();
     }
 
     /// Is a volume's copy Consistent beside one of another node? Alone it may be that for fencing as well.
     fn is_consistent_in_company(&self, d: VolumeNr) -> bool {
-        let beside = |(i, pair): (NodeId, &PairState)| pair.replication >= Replication::Established && self.speaks9(i);
+        let beside = |(i, pair): (NodeId, &PairState)| {
+            pair.replication >= Replication::Established && self.connections[i].speaks9()
+        };
         self.state.disk(d) == DiskState::Consistent && self.state.pairs(d).any(beside)
     }
 
@@ -61,8 +59,8 @@ impl Resource {
     pub(crate) fn is_unsettled(&self) -> bool {
         let doubtful =
             |pair: &PairState| pair.replication == Replication::Established && pair.disk == DiskState::Consistent;
-        let doubtful = |d| self.state.pairs(d).any(|(i, pair)| doubtful(pair) && self.speaks9(i));
-        let own = self.has_consistent_disk() && self.is_to_settle();
+        let doubtful = |d| self.state.pairs(d).any(|(i, pair)| doubtful(pair) && self.connections[i].speaks9());
+        let own = self.state.has_consistent_disk() && self.is_to_settle();
         self.holds_back() || own || self.devices.ids().any(doubtful)
     }
 
@@ -94,7 +92,7 @@ impl Resource {
     pub(crate) fn settle_again(&mut self) {
         let times = 1 + self.rng.next_u64() % MOST_TIMES;
         self.settling.again = Some(self.now + Duration(SOON.0 * times));
-        self.settling.lost |= self.has_consistent_disk();
+        self.settling.lost |= self.state.has_consistent_disk();
     }
 
     /// All have agreed, and these are Primary. Beside one that this node does not reach its copy is not the newest one:

@@ -18,17 +18,7 @@ impl Resource {
     /// The peer, other than this one, that brings a volume of this node up to date, or is about to. Not one that
     /// waits for another.
     pub(crate) fn source_of_target(&self, i: NodeId) -> Option<NodeId> {
-        self.devices.ids().find_map(|d| self.source_of_volume(d, i))
-    }
-
-    /// The same of this volume.
-    fn source_of_volume(&self, d: VolumeNr, but: NodeId) -> Option<NodeId> {
-        use Replication::{StartingSyncT, WFBitMapT, WFSyncUUID};
-        let receives = |pair: &PairState| {
-            let begins = matches!(pair.replication, WFBitMapT | StartingSyncT | WFSyncUUID);
-            begins || pair.replication.is_target() && !pair.paused.by_other
-        };
-        self.state.pairs(d).find(|(i, pair)| *i != but && receives(pair)).map(|(i, _)| i)
+        self.devices.ids().find_map(|d| self.state.source_but(d, i))
     }
 
     /// The one of this node's sources that is copied from; not this peer.
@@ -38,21 +28,10 @@ impl Resource {
         all.next().filter(|i| *i != but && self.in_mesh9())
     }
 
-    /// Peers that bring a volume up to date by what is marked, or are about to.
-    pub(super) fn sources_to_be(&self, d: VolumeNr) -> NodeMask {
-        let mut out = NodeMask::default();
-        let receives = |pair: &PairState| pair.replication == Replication::WFBitMapT || pair.replication.is_target();
-        self.state.pairs(d).filter(|(_, pair)| receives(pair)).for_each(|(i, _)| out.insert(i));
-        out
-    }
-
     /// Does what this peer has depend on no Primary, but perhaps on this node?
     pub(crate) fn depends_on_nobody_else(&self, i: NodeId, d: VolumeNr) -> bool {
-        let told = self.connections[i].peer_devices[d].uuids110.as_ref().filter(|_| self.in_mesh9());
-        told.is_none_or(|u| {
-            let others = u.nodes.nodes().without(NodeMask::of(self.cfg.node));
-            u.flags.contains(UuidFlags::STABLE) || others.is_empty()
-        })
+        let primaries = self.connections[i].peer_devices[d].told_primaries();
+        !self.in_mesh9() || primaries.without(NodeMask::of(self.cfg.node)).is_empty()
     }
 
     /// A source has said what its data depends on. What it was asked as a Primary before that does not count.
@@ -131,9 +110,9 @@ impl Resource {
             told.disk == DiskState::UpToDate && !may_have_more
         };
         let fits = match target {
-            [false, false] => match self.source_of_volume(d, i) {
+            [false, false] => match self.state.source_but(d, i) {
                 Some(first) => {
-                    let marked = self.sources_to_be(d).contains(first);
+                    let marked = self.state.sources_to_be(d).contains(first);
                     marked && begins == Replication::WFBitMapT && serves(other)
                 }
                 None => begins != Replication::WFBitMapS || self.source_of_target(i).is_none(),

@@ -104,8 +104,8 @@ impl Resource {
     pub(crate) fn tell_demotion(&mut self) {
         let word = dialect9::role_word(Role::Secondary);
         for i in self.connections.ids() {
-            if self.connections[i].nine().is_some() && self.state.is_connected(i) {
-                self.send_as(i, Socket::Data, VolumeNr::NONE, Packet::State(word));
+            if self.connections[i].speaks9() && self.state.is_connected(i) {
+                self.send(i, Socket::Data, VolumeNr::NONE, Packet::State(word));
             }
         }
     }

@@ -4,7 +4,7 @@
 pub(crate) mod loss;
 
 use crate::Resource;
-use crate::api::{IoError, Segments, Severity};
+use crate::api::{IoError, Severity};
 use crate::connection::Connection;
 use crate::decide::state::{Replication, State};
 use crate::decide::{DiskState, Role};
@@ -13,7 +13,7 @@ use crate::dialect9::survivors::loss::{Loss, PATIENCE, Survivor};
 use crate::op::Op;
 use crate::peer_write::write::PeerWrite;
 use std::cmp::Ordering;
-use units::{Instant, NodeId, NodeMask, VolumeNr};
+use units::{Instant, NodeId, VolumeNr};
 use wire::{CurrentUuid, Dagtag, Packet, PeerDagtag, Socket};
 
 impl Resource {
@@ -21,7 +21,7 @@ impl Resource {
     pub(crate) fn note_lost_primaries(&mut self, old: &State) {
         for i in self.connections.ids() {
             let primary = old.is_connected(i) && old.peers[i].role() == Role::Primary;
-            if primary && !self.state.is_connected(i) && self.speaks9(i) {
+            if primary && !self.state.is_connected(i) && self.connections[i].speaks9() {
                 self.connections[i].loss = Loss::Writing(self.now);
                 // What was said of an earlier loss is not about this one.
                 for c in self.connections.values_mut() {
@@ -29,11 +29,6 @@ impl Resource {
                 }
             }
         }
-    }
-
-    /// A link is cleaned up: what its peer has said of another one is of the past.
-    pub(crate) fn forget_survivor(&mut self, i: NodeId) {
-        self.connections[i].survivor = Survivor::default();
     }
 
     /// Once a turn: of Primaries that were lost the others are told how much of it this node has, after they have heard
@@ -92,7 +87,7 @@ impl Resource {
         let at = self.connections[lost].heard_at.unwrap_or(0);
         let others: Vec<_> = self.connections.ids().filter(|i| *i != lost && self.state.is_connected(*i)).collect();
         for i in others {
-            let both = |d| self.state.disk(d).min(self.state.peer_disk(i, d)) >= DiskState::Inconsistent;
+            let both = |d| self.state.worst_disk(i, d) >= DiskState::Inconsistent;
             let volumes: Vec<_> = self.devices.ids().filter(|d| self.state.replicates(i, *d) && both(*d)).collect();
             for d in volumes.iter().copied() {
                 self.send_current_uuid(i, d);
@@ -110,7 +105,7 @@ impl Resource {
     fn send_current_uuid(&mut self, i: NodeId, d: VolumeNr) {
         let weak_nodes = self.weak_nodes(d);
         let Some(current) = self.devices[d].backing.as_ref().map(|b| b.md.current) else { return };
-        self.send(i, Socket::Data, d, Packet::CurrentUuid(CurrentUuid { current, weak_nodes }), Segments::None);
+        self.send(i, Socket::Data, d, Packet::CurrentUuid(CurrentUuid { current, weak_nodes }));
     }
 
     /// P_PEER_DAGTAG of a connected peer: the last write that it has of a node that it has lost.
@@ -126,11 +121,6 @@ impl Resource {
         }
     }
 
-    /// A peer depends on these Primaries: what it has said of an earlier loss of one of them is of the past.
-    pub(super) fn survivor_sees(&mut self, i: NodeId, primaries: NodeMask) {
-        self.connections[i].survivor.named.take_if(|named| primaries.contains(named.node));
-    }
-
     /// Both nodes have lost a Primary, and have told each other how much of it they have: both come to the same
     /// conclusion. Of one that only the other node has lost nothing follows.
     fn compare_survivors(&mut self, i: NodeId) {
@@ -139,7 +129,7 @@ impl Resource {
             return;
         }
         let idle = |d: VolumeNr| {
-            let good = self.state.disk(d).min(self.state.peer_disk(i, d)) >= DiskState::Consistent;
+            let good = self.state.worst_disk(i, d) >= DiskState::Consistent;
             good && self.state.replication(i, d) == Replication::Established
         };
         if !self.devices.ids().all(idle) {

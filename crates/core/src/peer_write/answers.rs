@@ -1,7 +1,6 @@
 //! What a peer is told of its writes, and when it may complete them (`docs/spec/wire-protocol.md` 11).
 
 use crate::Resource;
-use crate::api::Segments;
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::device::Device;
@@ -30,7 +29,9 @@ impl Resource {
 
     /// Which answer a finished write gets (`docs/spec/wire-protocol.md` 11.2).
     pub(super) fn final_ack(&mut self, i: NodeId, d: VolumeNr, w: &PeerWrite, ok: bool) {
-        if !ok || self.stands_for_nothing(i, d) {
+        // Neither node may have a good copy. The peer, which has told of its own, may not have heard of this one yet:
+        // that travels on the other stream than the acknowledgement, which it would take for one of a good copy.
+        if !ok || (self.state.disk(d) != DiskState::UpToDate && self.state.peer_disk(i, d) != DiskState::UpToDate) {
             return self.refuse_peer_write(i, d, w.range, w.block_id);
         }
         if !w.flags.contains(DpFlags::SEND_WRITE_ACK) {
@@ -63,7 +64,7 @@ impl Resource {
     ) {
         let seq = self.connections[i].peer_devices[d].next_seq();
         let ack = BlockAck { sector: range.start, block_id, size: range.len(), seq };
-        self.send(i, Socket::Control, d, packet(ack), Segments::None);
+        self.send(i, Socket::Control, d, packet(ack));
     }
 }
 

@@ -15,8 +15,8 @@ impl Resource {
     /// Two Primaries, and this node resolves conflicts: is a number before this write's missing?
     pub(super) fn number_is_missing(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
         let Some((_, seq)) = change_of(packet) else { return false };
-        self.device_index(volume)
-            .is_some_and(|d| self.resolves_conflicts(i) && self.connections[i].peer_devices[d].lacks_number_before(seq))
+        let pd = self.connections[i].peer_devices.get(volume);
+        pd.is_some_and(|pd| self.resolves_conflicts(i) && pd.lacks_number_before(seq))
     }
 
     /// That number has not come for too long (`docs/spec/wire-protocol.md` 3.3).
@@ -66,7 +66,7 @@ impl Resource {
             if !c.cfg.two_primaries || c.resolve_conflicts() {
                 return false;
             }
-            let theirs = c.held.first_about(self.devices[d].volume).and_then(|next| change_of(next)?.0);
+            let theirs = c.held.first_about(d).and_then(|next| change_of(next)?.0);
             theirs.is_some_and(|r| r.overlaps(range))
         };
         let follows = self.connections.values().any(waits);

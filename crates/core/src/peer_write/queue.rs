@@ -34,17 +34,17 @@ impl Resource {
                 break;
             }
             self.connections[i].held.goes_on(&next);
-            if let Some(d) = self.device_index(next.volume) {
-                self.devices[d].recheck |= changes_data(&next.packet);
+            if let Some(dev) = self.devices.get_mut(next.volume) {
+                dev.recheck |= changes_data(&next.packet);
             }
             self.data_packet(i, next.volume, next.packet, next.payload);
         }
     }
 
     /// The first write of a Primary without a disk: from now on this copy is newer than the one it had.
-    fn begin_generation_for(&mut self, volume: VolumeNr, packet: &Packet) {
-        let Some(d) = self.device_index(volume) else { return };
-        if changes_data(packet) && self.devices[d].generation_with_first_write {
+    fn begin_generation_for(&mut self, d: VolumeNr, packet: &Packet) {
+        let begins = self.devices.get(d).is_some_and(|dev| dev.generation_with_first_write);
+        if begins && changes_data(packet) {
             self.new_generation(d);
             self.tell_uuids(d, wire::UuidFlags::NONE);
         }
@@ -69,9 +69,8 @@ impl Resource {
     }
 
     /// Packets that need quiet: the range must not be written by something older.
-    fn must_wait(&self, i: NodeId, volume: VolumeNr, packet: &Packet) -> bool {
-        let Some(d) = self.device_index(volume) else { return false };
-        let dev = &self.devices[d];
+    fn must_wait(&self, i: NodeId, d: VolumeNr, packet: &Packet) -> bool {
+        let Some(dev) = self.devices.get(d) else { return false };
         let overlaps = |range: Option<SectorRange>| {
             range.is_some_and(|r| dev.peer_writing.overlapping(r).next().is_some() || self.resync_writing(d, r))
         };

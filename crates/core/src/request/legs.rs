@@ -330,7 +330,7 @@ impl Legs {
     /// Does the tally say what the legs are?
     pub(crate) fn adds_up(&self) -> bool {
         let mut tally = Tally::default();
-        let ids = (0..NodeId::COUNT as u8).filter_map(NodeId::new);
+        let ids = NodeId::all();
         ids.zip(&self.legs).for_each(|(i, leg)| tally.note(i, *leg));
         tally == self.tally
     }

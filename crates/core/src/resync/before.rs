@@ -106,7 +106,7 @@ impl Resource {
     }
 
     fn become_sync_target(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
-        let mut set = self.uuids(i, d);
+        let mut set = self.devices[d].uuids(i);
         set.start_sync_target(sync.with_primary_bit(self.state.is_primary()));
         self.put_uuids(i, d, &set);
         self.enter_sync_target(i, d);

@@ -32,9 +32,8 @@ impl Resource {
             if self.devices[at].waits_elsewhere {
                 return true;
             }
-            let Some(after) = self.devices[at].cfg.as_ref().and_then(|c| c.resync.after) else { return false };
-            let Some(next) = self.device_index(after) else { return false };
-            if next == d || self.state.disk(next) == DiskState::Diskless {
+            let Some(next) = self.devices[at].cfg.as_ref().and_then(|c| c.resync.after) else { return false };
+            if next == d || !self.devices.contains(next) || self.state.disk(next) == DiskState::Diskless {
                 return false;
             }
             if self.state.pairs(next).any(|(_, pair)| pair.replication.is_working() || pair.paused.any()) {

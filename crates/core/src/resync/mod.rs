@@ -30,7 +30,7 @@ use wire::BlockId;
 impl Resource {
     /// Begins: counters and walk start anew (spec 7.2).
     pub(crate) fn start_resync(&mut self, i: NodeId, d: VolumeNr) {
-        let left = self.bits_left(i, d);
+        let left = self.devices[d].bits_left(i);
         let csums = self.wants_checksums(i, d);
         let (cfg, cap, now) = (self.devices[d].resync_config(), self.connections[i].resync_cap(), self.now);
         let algorithm = self.connections[i].cfg.csums.clone();
@@ -90,15 +90,10 @@ impl Resource {
         self.follow_dependencies();
     }
 
-    pub(crate) fn bits_left(&self, i: NodeId, d: VolumeNr) -> u64 {
-        let slot = self.slot(i, d);
-        self.devices[d].backing.as_ref().zip(slot).map_or(0, |(b, s)| b.bitmaps[s].count())
-    }
-
     /// Set bits that could not be copied.
     pub(crate) fn bits_failed(&self, i: NodeId, d: VolumeNr) -> u64 {
         let Some(failed) = &self.connections[i].peer_devices[d].resync.failed else { return 0 };
-        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return 0 };
+        let Some((b, slot)) = self.devices[d].bitmap(i) else { return 0 };
         // A write of an application may have repaired some of them, and the device may be smaller by now.
         let bits = &b.bitmaps[slot];
         let mut count = 0;
@@ -215,7 +210,7 @@ impl Resource {
         let id = self.devices[d].interval_id();
         self.devices[d].resyncing.insert(range, id, ());
         let name = if let Step::Reading(ask) = &step { ask.block.block_id.0 } else { id };
-        let (since, name) = (self.now, self.name_of_request(i, name));
+        let (since, name) = (self.now, self.connections[i].name_of_request(name));
         let rs = &mut self.connections[i].peer_devices[d].resync;
         rs.blocks.insert(
             id,
@@ -271,7 +266,7 @@ impl Resource {
         wanted: fn(&Step) -> bool,
     ) -> Option<u64> {
         let range = range?;
-        let name = self.name_of_request(i, name.0);
+        let name = self.connections[i].name_of_request(name.0);
         let blocks = &self.connections[i].peer_devices[d].resync.blocks;
         let fits = |b: &Block| b.range == range && b.name == name && wanted(&b.step);
         let mut there = self.devices[d].resyncing.overlapping(range);
@@ -313,7 +308,7 @@ impl Resource {
         if let Some(block) = self.connections[i].peer_devices[d].block_mut(id) {
             block.on_disk = Some(now);
         }
-        if write && let Some(range) = action.changes().filter(|_| self.connections[i].nine().is_some()) {
+        if write && let Some(range) = action.changes().filter(|_| self.connections[i].speaks9()) {
             self.mark_for_others(i, d, range);
         }
         let op = if write {
@@ -335,7 +330,7 @@ impl Resource {
     }
 
     fn block_failed(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) {
-        let Some((b, slot)) = self.devices[d].backing.as_ref().zip(self.slot(i, d)) else { return };
+        let Some((b, slot)) = self.devices[d].bitmap(i) else { return };
         let bits = b.bitmaps[slot].len();
         let touched = b.area().touched(range);
         let failed = self.connections[i].peer_devices[d].resync.failed.get_or_insert_with(|| BitSet::new(bits));
@@ -348,7 +343,7 @@ impl Resource {
         let rs = &self.connections[i].peer_devices[d].resync;
         let bits = match &rs.verify {
             Some(v) => v.left(),
-            None => self.bits_left(i, d),
+            None => self.devices[d].bits_left(i),
         };
         Work { in_flight: rs.in_flight, left: bits * 4096, busy: self.devices[d].application_busy() }
     }

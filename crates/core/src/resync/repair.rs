@@ -24,11 +24,11 @@ impl Resource {
         }
         // Of this volume: another one may have another role, as long as a promotion is not over, or was not taken back.
         let peer_role = self.state.pair(i, d).role;
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             return self.repair9(i, d, peer_role);
         }
         if peer_role == Role::Primary || self.connections[i].version() < 96 {
-            let left = self.bits_left(i, d);
+            let left = self.devices[d].bits_left(i);
             if !self.connections[i].peer_devices[d].repair.is_worth_trying(left) {
                 // DRBD 9 begins no generation for that, and would be left and met again for ever.
                 let text = format!(
@@ -72,7 +72,7 @@ impl Resource {
         let remote = Some(i).filter(|_| peer_role != Role::Primary);
         let begins = if remote.is_some() { Replication::StartingSyncS } else { Replication::StartingSyncT };
         if !self.may_copy(i, begins) {
-            let left = self.bits_left(i, d) * 4;
+            let left = self.devices[d].bits_left(i) * 4;
             let text = format!("{left} KiB are marked as different: nothing copies them while another node is Primary");
             return self.note(Severity::Info, Some(d), Some(i), "marked-beside-primary", text);
         }
@@ -86,7 +86,7 @@ impl Resource {
             let text = format!(
                 "{} KiB are marked as different, and below protocol version {KEEPS_BITMAP} only all of the volume can be \
                  copied: `invalidate` on the node with the worse copy",
-                self.bits_left(i, d) * 4
+                self.devices[d].bits_left(i) * 4
             );
             return self.note(Severity::Error, Some(d), Some(i), "repair-in-vain", text);
         }
@@ -106,8 +106,8 @@ impl Resource {
         };
         let came_together = settled(new) && !settled(old) && !old.is_beyond();
         let theirs = self.connections.get(i).and_then(|c| c.peer_devices[d].uuids);
-        let equal = theirs.is_some_and(|u| u.current.same(self.uuids(i, d).current));
-        let marked = came_together && equal && self.bits_left(i, d) > 0;
+        let equal = theirs.is_some_and(|u| u.current.same(self.devices[d].uuids(i).current));
+        let marked = came_together && equal && self.devices[d].bits_left(i) > 0;
         // What a Primary has marked its users have seen: until it is copied the peer's copy is not as good.
         let urgent = marked && old.role == Role::Primary && new.role == Role::Primary && new.peer != Role::Primary;
         let two = new.role == Role::Primary && new.peer == Role::Primary;
@@ -145,7 +145,7 @@ impl Resource {
             if c.peer_devices[d].repair.due(wait).is_some_and(|at| self.now >= at) {
                 self.connections[i].peer_devices[d].repair.forget_when();
                 let good = view.disk == DiskState::UpToDate && view.peer_disk == DiskState::UpToDate;
-                if view.replication == Replication::Established && good && self.bits_left(i, d) > 0 {
+                if view.replication == Replication::Established && good && self.devices[d].bits_left(i) > 0 {
                     self.repair_now(i, d);
                 }
             }

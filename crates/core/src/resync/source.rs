@@ -58,8 +58,8 @@ impl Resource {
         // Asked before the peer knew that it is over (its disk goes). To serve it would have the block's
         // acknowledgement clear what writes have marked since.
         let over = !early && !SENDING.contains(&repl) && ask.want != Want::Verify;
-        let name = self.name_of_request(i, ask.block.block_id.0);
-        let nine = self.connections[i].nine().is_some();
+        let name = self.connections[i].name_of_request(ask.block.block_id.0);
+        let nine = self.connections[i].speaks9();
         let least = if nine { DiskState::Outdated } else { DiskState::UpToDate };
         let no_disk = self.state.disk(d) < least || self.state.disk(d) == DiskState::DUnknown;
         // In 9's dialect a disk that is gone cannot be read, and a verify skips its blocks.
@@ -114,7 +114,7 @@ impl Resource {
             }
             if ask.after.is_some_and(|after| !self.hears(after.node)) {
                 // Who has that write is gone: it does not come.
-                self.send_ack(i, d, Packet::RsCancel, range, self.name_of_request(i, ask.block.block_id.0));
+                self.send_ack(i, d, Packet::RsCancel, range, self.connections[i].name_of_request(ask.block.block_id.0));
                 continue;
             }
             if self.is_yet_to_come(ask.after) || self.devices[d].occupied(range) {
@@ -205,7 +205,7 @@ impl Resource {
                 } else {
                     Packet::RsDeallocated(BlockRange { sector, size })
                 };
-                self.send(i, Socket::Data, d, packet, Segments::None);
+                self.send(i, Socket::Data, d, packet);
             }
             // Without csums-alg here the digests count as different (`docs/spec/wire-protocol.md` 5.7).
             None => self.send_block(i, d, id, data),
@@ -227,9 +227,9 @@ impl Resource {
 
     /// What a verify asks for cannot be said.
     fn refuse_digests(&mut self, i: NodeId, d: VolumeNr, ask: &Ask) {
-        let packet = if self.connections[i].nine().is_some() { Packet::RsCancel } else { Packet::NegRsDreply };
+        let packet = if self.connections[i].speaks9() { Packet::RsCancel } else { Packet::NegRsDreply };
         for (range, name) in pieces(ask.range(), ask.piece).zip(&ask.names) {
-            self.send_ack(i, d, packet, range, self.name_of_request(i, name.0));
+            self.send_ack(i, d, packet, range, self.connections[i].name_of_request(name.0));
         }
     }
 
@@ -239,7 +239,7 @@ impl Resource {
         let (range, name) = (block.range, block.name);
         let reply = BlockData { sector: range.start, block_id: name, digest: Digest::EMPTY, size: range.len() };
         self.connections[i].peer_devices[d].sent_bytes += range.len().0;
-        self.send(i, Socket::Data, d, Packet::RsDataReply(reply), data.clone());
+        self.send_data(i, d, Packet::RsDataReply(reply), data.clone());
         self.release(data);
     }
 
@@ -260,10 +260,10 @@ impl Resource {
                 block.step = Step::ResultsAwaited(ask.block.size.0);
                 self.release(data);
                 for ((range, digest), name) in pieces(ask.range(), ask.piece).zip(digests).zip(&ask.names) {
-                    let block_id = self.name_of_request(i, name.0);
+                    let block_id = self.connections[i].name_of_request(name.0);
                     let block = BlockRequest { sector: range.start, block_id, size: range.len() };
                     let reply = self.verify_reply(i, block, digest.clone());
-                    self.send(i, Socket::Data, d, reply, Segments::None);
+                    self.send(i, Socket::Data, d, reply);
                 }
             }
             Step::Digesting(ask, data) if ask.want == Want::Unless(digest) => {

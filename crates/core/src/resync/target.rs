@@ -71,8 +71,8 @@ impl Resource {
 
     /// The next run of set bits at or after the position, at most `limit` bits, aligned to their size.
     fn next_run(&self, i: NodeId, d: VolumeNr, limit: u64) -> Option<(u64, u64)> {
-        let slot = self.slot(i, d)?;
-        let bits = &self.devices[d].backing.as_ref()?.bitmaps[slot];
+        let (b, slot) = self.devices[d].bitmap(i)?;
+        let bits = &b.bitmaps[slot];
         let rs = &self.connections[i].peer_devices[d].resync;
         let failed = |bit| rs.failed.as_ref().is_some_and(|f| f.contains(bit));
         let mut from = bits.next_set(rs.position..bits.len())?;
@@ -103,15 +103,15 @@ impl Resource {
     }
 
     fn ask_for_block(&mut self, i: NodeId, d: VolumeNr, id: u64, range: SectorRange) {
-        let block_id = self.name_of_request(i, id);
+        let block_id = self.connections[i].name_of_request(id);
         let request = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             let packet = self.request9(i, d, request, None);
-            return self.send(i, Socket::Data, d, packet, Segments::None);
+            return self.send(i, Socket::Data, d, packet);
         }
         let thin = self.connections[i].has(Features::THIN_RESYNC) && self.connections[i].version() >= 95;
         let packet = if thin { Packet::RsThinReq(request) } else { Packet::RsDataRequest(request) };
-        self.send(i, Socket::Data, d, packet, Segments::None);
+        self.send(i, Socket::Data, d, packet);
     }
 
     /// Our own content of a block, for its checksum.
@@ -158,13 +158,13 @@ impl Resource {
         if let Step::Summing(data) = std::mem::replace(&mut block.step, Step::Requested) {
             self.release(data);
         }
-        let block_id = self.name_of_request(i, id);
+        let block_id = self.connections[i].name_of_request(id);
         let block = wire::BlockRequest { sector: range.start, block_id, size: range.len() };
-        if self.connections[i].nine().is_some() {
+        if self.connections[i].speaks9() {
             let packet = self.request9(i, d, block, Some(digest));
-            return self.send(i, Socket::Data, d, packet, Segments::None);
+            return self.send(i, Socket::Data, d, packet);
         }
-        self.send(i, Socket::Data, d, Packet::CsumRsRequest(ChecksumRequest { block, digest }), Segments::None);
+        self.send(i, Socket::Data, d, Packet::CsumRsRequest(ChecksumRequest { block, digest }));
     }
 
     pub(crate) fn resync_data(&mut self, i: NodeId, d: VolumeNr, reply: &BlockData, data: Segments) {
@@ -329,7 +329,7 @@ impl Resource {
 
     pub(super) fn check_resync_end(&mut self, i: NodeId, d: VolumeNr) {
         let rs = &self.connections[i].peer_devices[d].resync;
-        let copied = rs.blocks.is_empty() && self.bits_left(i, d) <= self.bits_failed(i, d);
+        let copied = rs.blocks.is_empty() && self.devices[d].bits_left(i) <= self.bits_failed(i, d);
         if rs.finishing.is_some() || !copied || self.end_must_wait(i, d) {
             return;
         }
@@ -357,7 +357,7 @@ impl Resource {
                 continue;
             }
             let target = self.state.replication(i, d) == Replication::SyncTarget;
-            let copied = self.bits_left(i, d) <= self.bits_failed(i, d);
+            let copied = self.devices[d].bits_left(i) <= self.bits_failed(i, d);
             if target && copied && !self.end_must_wait(i, d) {
                 self.resync_finished_as_target(i, d);
             }

@@ -151,9 +151,9 @@ impl Resource {
             c.asked(range.len().0);
         }
         for (n, piece) in pieces(range, BLOCK).enumerate() {
-            let block_id = self.name_of_request(i, name_of_piece(id, n));
+            let block_id = self.connections[i].name_of_request(name_of_piece(id, n));
             let request = BlockRequest { sector: piece.start, block_id, size: piece.len() };
-            self.send(i, Socket::Data, d, self.verify_request(i, request), Segments::None);
+            self.send(i, Socket::Data, d, self.verify_request(i, request));
         }
     }
 
@@ -254,7 +254,7 @@ impl Resource {
                 self.mark_out_of_sync(i, d, piece);
             }
             let result = self.verify_outcome(i, d, piece, (name_of_piece(id, n), outcome));
-            self.send(i, Socket::Control, d, result, Segments::None);
+            self.send(i, Socket::Control, d, result);
             self.verified(i, d, 1, outcome);
         }
     }
@@ -355,7 +355,7 @@ impl Resource {
         if v.side == Side::Asks && version >= 97 && version != 100 {
             self.send_state(i, d);
         }
-        if self.bits_left(i, d) > 0 {
+        if self.devices[d].bits_left(i) > 0 {
             self.handler("out-of-sync", Some(d), Some(i));
         }
         let now = self.now;
@@ -375,13 +375,13 @@ impl Resource {
         while let Some(range) = self.marked_run(i, d, from) {
             from = range.end.0.div_ceil(8);
             let notice = wire::BlockRange { sector: range.start, size: range.len() };
-            self.send(i, Socket::Data, d, Packet::OutOfSync(notice), Segments::None);
+            self.send(i, Socket::Data, d, Packet::OutOfSync(notice));
         }
     }
 
     /// The next run of marked blocks, at most as long as one packet may say.
     fn marked_run(&self, i: NodeId, d: VolumeNr, from: u64) -> Option<SectorRange> {
-        let bits = &self.devices[d].backing.as_ref()?.bitmaps[self.slot(i, d)?];
+        let bits = &self.devices[d].backing.as_ref()?.bitmaps[self.devices[d].slot(i)?];
         let start = bits.next_set(from..bits.len())?;
         let most = (start + LONGEST_RUN).min(bits.len());
         let end = bits.next_clear(start..most).unwrap_or(most);

@@ -4,7 +4,7 @@ use super::PATIENCE;
 use crate::Resource;
 use crate::api::ConnectionState;
 use crate::command::transaction::Transaction;
-use crate::command::two_phase::slot::{Answer, Masks, Matter, Part, TwoPhase, complement, with};
+use crate::command::two_phase::slot::{Answer, Masks, Matter, Part, TwoPhase};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
@@ -17,7 +17,7 @@ impl TwoPhase {
     fn answer_with(&self, head: &wire::Transaction, answer: Answer) -> Packet {
         let Masks { reachable, primary, weak, .. } = self.masks;
         let vote = match &self.matter {
-            Matter::State { .. } => Vote::on_change(head, reachable.into(), primary.into(), WireMask(weak)),
+            Matter::State { .. } => Vote::on_change(head, reachable.into(), primary.into(), weak),
             Matter::Size(size) => Vote::on_resize(head, reachable.into(), primary.into(), size.most()),
         };
         let packet = match answer {
@@ -49,7 +49,7 @@ impl Resource {
                 // It would not ask if it did not agree itself.
                 two.waits_for.remove(i);
                 match answered {
-                    Some(packet) => self.send_as(i, Socket::Control, volume, packet),
+                    Some(packet) => self.send(i, Socket::Control, volume, packet),
                     None => self.transaction_went_on(),
                 }
                 return false;
@@ -60,9 +60,9 @@ impl Resource {
                 self.give_up_transaction(Code::ConcurrentStateChange);
             }
             _ => {
-                let reachable = with(self.neighbours9(), self.cfg.node);
+                let reachable = self.neighbours9().with(self.cfg.node);
                 let busy = Vote::on_change(&head, reachable.into(), WireMask::NONE, WireMask::NONE);
-                self.send_as(i, Socket::Control, volume, Packet::TwopcRetry(Box::new(busy)));
+                self.send(i, Socket::Control, volume, Packet::TwopcRetry(Box::new(busy)));
                 return false;
             }
         }
@@ -77,7 +77,7 @@ impl Resource {
             return;
         }
         let change = concerned.then(|| self.change_of_peer(i, volume, &prepare.change));
-        let mut masks = Masks { reachable: with(self.neighbours9(), own), ..Masks::default() };
+        let mut masks = Masks { reachable: self.neighbours9().with(own), ..Masks::default() };
         let connects = prepare.change.conn == Some(ConnState::WFReportParams);
         match prepare.change.conn {
             Some(ConnState::WFReportParams) => masks.reachable.insert(head.initiator),
@@ -86,7 +86,7 @@ impl Resource {
         }
         if self.state.is_primary() {
             masks.primary.insert(own);
-            masks.weak = if self.has_data_access() { complement(masks.reachable) } else { 0 };
+            masks.weak = self.weak_beside(masks.reachable);
         }
         let answer = match &change {
             None if self.is_beside_rising(&prepare.change) => Answer::No,
@@ -121,8 +121,7 @@ impl Resource {
         let reach = head.nodes_to_reach.nodes();
         let children = if answer == Answer::Retry { NodeMask::default() } else { self.neighbours9().and(reach) };
         let children = children.without(NodeMask::of(i));
-        let left = with(children, self.cfg.node);
-        let nodes_to_reach = WireMask(head.nodes_to_reach.0 & complement(left));
+        let nodes_to_reach = head.nodes_to_reach.without(children.with(self.cfg.node));
         let two = TwoPhase {
             head: wire::Transaction { nodes_to_reach, ..head },
             volume,
@@ -137,7 +136,7 @@ impl Resource {
         let request = two.request();
         self.transaction.begin(Transaction::TwoPhase(Box::new(two)));
         for child in children {
-            self.send_as(child, Socket::Data, volume, request.clone());
+            self.send(child, Socket::Data, volume, request.clone());
             // Perhaps it is lost: that is known soon.
             self.send_ping(child);
         }
@@ -207,7 +206,7 @@ impl Resource {
         let Part::Participant { parents, answered, .. } = &mut two.part else { return };
         *answered = Some(answer);
         for i in *parents {
-            self.send_as(i, Socket::Control, volume, packet.clone());
+            self.send(i, Socket::Control, volume, packet.clone());
         }
     }
 
@@ -264,12 +263,11 @@ impl Resource {
     fn forward(&mut self, i: NodeId, volume: VolumeNr, decision: &Decision, commit: bool) {
         let head = decision.transaction;
         let left = self.neighbours9().and(head.nodes_to_reach.nodes()).without(NodeMask::of(i));
-        let nodes_to_reach = WireMask(head.nodes_to_reach.0 & complement(with(left, self.cfg.node)));
         let mut forwarded = *decision;
-        forwarded.transaction.nodes_to_reach = nodes_to_reach;
+        forwarded.transaction.nodes_to_reach = head.nodes_to_reach.without(left.with(self.cfg.node));
         let packet = if commit { Packet::TwopcCommit } else { Packet::TwopcAbort };
         for node in left {
-            self.send_as(node, Socket::Data, volume, packet(Box::new(forwarded)));
+            self.send(node, Socket::Data, volume, packet(Box::new(forwarded)));
         }
     }
 
@@ -277,9 +275,9 @@ impl Resource {
     pub(super) fn abandon_theirs(&mut self) {
         let Some(two) = self.transaction.take_two_phase() else { return };
         two.connects.into_iter().for_each(|i| self.forget_attempt(i));
-        let abort = Decision::abort(wire::Transaction { nodes_to_reach: WireMask(u64::MAX), ..two.head });
+        let abort = Decision::abort(wire::Transaction { nodes_to_reach: WireMask::ALL, ..two.head });
         for i in self.neighbours9() {
-            self.send_as(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
+            self.send(i, Socket::Data, two.volume, Packet::TwopcAbort(Box::new(abort)));
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::Resource;
 use crate::api::{CommandError, failure};
 use crate::command::two_phase::new_size::{Asked, BOUNDLESS, NewSize};
-use crate::command::two_phase::slot::{Answer, Masks, Matter, Origin, Part, TwoPhase, complement, mask, with};
+use crate::command::two_phase::slot::{Answer, Masks, Matter, Origin, Part, TwoPhase};
 use crate::decide::state::Replication;
 use crate::decide::{Reason, Role};
 use meta::PeerFlags;
@@ -48,17 +48,17 @@ impl Resource {
     pub(in crate::command) fn away_with_disk(&self, d: VolumeNr, asked: &NewSize) -> NodeMask {
         let Some(b) = &self.devices[d].backing else { return NodeMask::default() };
         let seen = |node: &NodeId| b.md.peers[node.index()].flags.contains(PeerFlags::DEVICE_SEEN);
-        let all = (0..NodeId::COUNT as u8).filter_map(NodeId::new);
+        let all = NodeId::all();
         let reached = match self.transaction.two_phase() {
             Some(two) if asked.smallest.is_some() => two.masks.reachable,
             _ => NodeMask::default(),
         };
-        mask(all.filter(|node| *node != self.cfg.node).filter(seen)).without(reached)
+        all.filter(|node| *node != self.cfg.node).filter(seen).collect::<NodeMask>().without(reached)
     }
 
     /// What this node says of itself.
     pub(super) fn masks_of_size(&self, d: VolumeNr) -> Masks {
-        let reachable = with(self.neighbours9(), self.cfg.node);
+        let reachable = self.neighbours9().with(self.cfg.node);
         let diskful = self.state.is_primary() && self.usable(d);
         let primary = if diskful { NodeMask::of(self.cfg.node) } else { NodeMask::default() };
         Masks { reachable, primary, ..Masks::default() }
@@ -80,11 +80,11 @@ impl Resource {
         };
         let Some(two) = self.transaction.take_two_phase() else { return };
         let all = self.neighbours9();
-        let nodes_to_reach = WireMask(complement(with(all, self.cfg.node)));
+        let nodes_to_reach = WireMask::all_but(all.with(self.cfg.node));
         let head = wire::Transaction { nodes_to_reach, ..two.head };
         let decision = Decision::of_resize(head, two.masks.primary.into(), size);
         for i in all {
-            self.send_as(i, Socket::Data, d, Packet::TwopcCommit(Box::new(decision)));
+            self.send(i, Socket::Data, d, Packet::TwopcCommit(Box::new(decision)));
         }
         self.give_size(d, &asked, size, two.masks.primary, Asked::by(self.cfg.node));
         self.resize_answered(id, Ok(()));
@@ -93,20 +93,21 @@ impl Resource {
     // -- a participant -----------------------------------------------------------------------------------------------
 
     /// P_TWOPC_PREP_RSZ.
-    pub(crate) fn resize_prepared(&mut self, i: NodeId, volume: VolumeNr, prepare: &PrepareResize) {
+    pub(crate) fn resize_prepared(&mut self, i: NodeId, d: VolumeNr, prepare: &PrepareResize) {
         let head = prepare.transaction;
-        if !self.can_take_part(i, volume, head) {
+        if !self.can_take_part(i, d, head) {
             return;
         }
-        let Some(d) = self.device_index(volume) else {
-            return self.refuse_size(i, volume, prepare, "there is no such volume here");
-        };
+        if !self.devices.contains(d) {
+            return self.refuse_size(i, d, prepare, "there is no such volume here");
+        }
         let shrinks = prepare.user_size.0 > 0 && prepare.user_size < self.devices[d].size;
         if shrinks && self.devices[d].in_use() {
-            return self.refuse_size(i, volume, prepare, "the device would shrink, and is in use");
+            return self.refuse_size(i, d, prepare, "the device would shrink, and is in use");
         }
         // A resync's bitmap has the size that the device had when it began.
-        let settled = !self.copies(d) && self.state.disk(d) != DiskState::Negotiating && !self.devices[d].is_opening();
+        let settled =
+            !self.state.copies(d) && self.state.disk(d) != DiskState::Negotiating && !self.devices[d].is_opening();
         let answer = if settled { Answer::Yes } else { Answer::Retry };
         let matter = Matter::Size(self.new_size(d, prepare.user_size, prepare.flags));
         let masks = self.masks_of_size(d);
@@ -115,11 +116,12 @@ impl Resource {
 
     fn refuse_size(&mut self, i: NodeId, volume: VolumeNr, prepare: &PrepareResize, why: &str) {
         let text = format!("a peer asks for another size: {why}");
-        self.note(crate::Severity::Warning, self.device_index(volume), Some(i), "resize-refused", text);
+        let about = Some(volume).filter(|d| self.devices.contains(*d));
+        self.note(crate::Severity::Warning, about, Some(i), "resize-refused", text);
         let nowhere = Sector(0);
         let asked =
             NewSize { user: prepare.user_size, flags: prepare.flags, own: nowhere, smallest: None, before: nowhere };
-        let masks = Masks { reachable: with(self.neighbours9(), self.cfg.node), ..Masks::default() };
+        let masks = Masks { reachable: self.neighbours9().with(self.cfg.node), ..Masks::default() };
         self.take_part(i, prepare.transaction, (volume, Matter::Size(asked)), (Answer::No, masks), None);
     }
 

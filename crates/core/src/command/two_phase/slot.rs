@@ -4,7 +4,7 @@ use crate::command::two_phase::new_size::NewSize;
 use crate::decide::change::Change;
 use crate::pings::PingedPeers;
 use units::{Instant, NodeId, NodeMask, VolumeNr};
-use wire::{ConnState, Packet, Prepare, StateChange};
+use wire::{ConnState, Packet, Prepare, StateChange, WireMask};
 
 /// A change in two phases.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ pub(super) struct Masks {
     pub(super) target_reachable: NodeMask,
     pub(super) primary: NodeMask,
     /// A complement, with bits of nodes that do not exist.
-    pub(super) weak: u64,
+    pub(super) weak: WireMask,
 }
 
 impl TwoPhase {
@@ -157,23 +157,4 @@ impl TwoPhase {
     pub(super) fn is_ours(&self) -> bool {
         matches!(self.part, Part::Initiator { .. })
     }
-}
-
-pub(super) fn mask(nodes: impl IntoIterator<Item = NodeId>) -> NodeMask {
-    let mut mask = NodeMask::default();
-    nodes.into_iter().for_each(|node| mask.insert(node));
-    mask
-}
-
-pub(super) fn with(mut nodes: NodeMask, node: NodeId) -> NodeMask {
-    nodes.insert(node);
-    nodes
-}
-
-pub(super) fn union(a: NodeMask, b: NodeMask) -> NodeMask {
-    NodeMask(a.0 | b.0)
-}
-
-pub(super) fn complement(nodes: NodeMask) -> u64 {
-    !u64::from(nodes.0)
 }

@@ -12,7 +12,7 @@ pub(crate) struct Survivor {
     /// This node's word.
     pub(super) told: Option<LostPrimary>,
     /// The peer's word.
-    pub(super) named: Option<LostPrimary>,
+    pub(in crate::dialect9) named: Option<LostPrimary>,
     /// Its word is awaited until then, or what follows from both.
     pub(super) until: Option<Instant>,
     /// When the resync that follows from it is over, this node has as much.
