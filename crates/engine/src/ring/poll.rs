@@ -125,8 +125,9 @@ pub(super) fn perform_socket(op: &mut Op, attempt: Attempt) -> Option<i32> {
             }
         }
         Op::Connect { fd, .. } => sys::socket_error(fd.as_raw_fd()),
+        // What is accepted at once would be lost with a completion that a cancel takes back.
+        Op::Accept { .. } | Op::Readable { .. } if attempt == Attempt::First => return None,
         Op::Accept { fd } => sys::accept_nonblocking(fd.as_raw_fd()),
-        Op::Readable { .. } if attempt == Attempt::First => return None,
         Op::Readable { .. } => i32::from(libc::POLLIN),
         Op::FuseFetch { .. } => -libc::EOPNOTSUPP,
         Op::Read { .. } if attempt == Attempt::First => return None,

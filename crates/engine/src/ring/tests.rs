@@ -143,6 +143,26 @@ fn a_connection_that_nobody_takes_is_closed() {
 }
 
 #[test]
+fn a_connection_that_came_before_its_listener_was_cancelled_is_closed() {
+    for interface in interfaces() {
+        let mut ring = Ring::with_interface(8, interface).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+        let accept = ring.push(Op::Accept { fd: fd(listener) }, ());
+        ring.cancel(accept);
+        let mut done = Vec::new();
+        while !done.iter().any(|d: &Done<()>| d.op.is_some()) {
+            ring.turn(Some(sys::now() + Duration::from_secs(10)), &mut done).unwrap();
+        }
+        drop(done);
+        let end = client.read(&mut [0]);
+        let reset = |e: io::Error| e.kind() == io::ErrorKind::ConnectionReset;
+        assert!(end.as_ref().is_ok_and(|n| *n == 0) || end.is_err_and(reset), "{interface}");
+    }
+}
+
+#[test]
 fn more_connections_come_at_once_than_the_kernel_has_room_to_report() {
     for interface in interfaces() {
         let mut ring = Ring::with_interface(1, interface).unwrap();
