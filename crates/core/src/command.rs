@@ -438,10 +438,12 @@ impl Resource {
             Code::FailedByPeer => {
                 let peers: Vec<&str> = self.connected().map(|(_, c)| c.cfg.peer_name.as_str()).collect();
                 let name = &self.cfg.name;
-                format!(
-                    "refused by peer {}, or it was lost meanwhile; `urbd why {name}` there says more",
-                    peers.join(" or ")
-                )
+                match peers.join(" or ") {
+                    none if none.is_empty() => "the peer was lost before it had answered: try again".to_owned(),
+                    peers => {
+                        format!("refused by peer {peers}, or it was lost meanwhile; `urbd why {name}` there says more")
+                    }
+                }
             }
             Code::NeedConnection => "this needs a connection to the peer".to_owned(),
             Code::ResyncRunning => "a resync or verify is running: wait for its end".to_owned(),

@@ -4,7 +4,7 @@ use crate::rig::{Pair, Shape, VOLUME};
 use meta::Version;
 use std::net::SocketAddr;
 use units::{Duration, Generation, NodeId, VolumeNr};
-use urbd_core::{Command, ConnectionConfig, ConnectionState, Effect, LinkUp, Resource, Segments};
+use urbd_core::{Command, ConnectionConfig, ConnectionState, Effect, LinkDown, LinkUp, Resource, Segments};
 use wire::{ConnState, Packet, Role, Socket};
 
 const SHAPE: Shape = Shape { version: Version::V09, slots: 2, ..Shape::DEFAULT };
@@ -307,4 +307,19 @@ fn who_leaves_a_peer_waits_for_the_end_of_the_handshake() {
         assert!(matches!(answers(&pair)[..], [(_, Ok(()))]), "{command:?}: {:?}", answers(&pair));
         assert_eq!(pair.nodes[1].core.snapshot().connections[0].state, ConnectionState::StandAlone, "{command:?}");
     }
+}
+
+/// Who is not there any more is not named as the one who has refused.
+#[test]
+fn a_peer_that_is_lost_before_it_answers_has_not_refused() {
+    let mut pair = Pair::new(true);
+    pair.command(0, Command::Secondary { force: false });
+    pair.run(50);
+    pair.nodes[1].answers = Some(Vec::new());
+    pair.command(1, Command::Primary { force: false });
+    pair.nodes[1].link_down(pair.now, LinkDown::Closed);
+    pair.run(50);
+    let answers = pair.nodes[1].answers.take().expect("kept");
+    let [(_, Err(refusal))] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!(refusal.text, "the peer was lost before it had answered: try again");
 }
