@@ -51,12 +51,7 @@ impl Resource {
         }
         let Some((b, slot)) = self.devices[volume].bitmap(peer) else { return 0 };
         let bits = b.area().touched(range);
-        let (mut from, mut count) = (bits.start, 0);
-        while let Some(start) = b.bitmaps[slot].next_set(from..bits.end) {
-            from = b.bitmaps[slot].next_clear(start..bits.end).unwrap_or(bits.end);
-            count += from - start;
-        }
-        count
+        b.bitmaps[slot].count_range(bits.start, bits.end)
     }
 
     /// Bytes of memory that the bitmaps of attached disks take.

@@ -128,9 +128,9 @@ impl Resource {
     /// P_STATE while the nodes are not connected: the first one of an attempt decides, the others are about pauses.
     pub(crate) fn state_of_handshake(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
         let paused = theirs.aftr_isp || theirs.user_isp;
+        self.speaks_in_attempt(i);
         // Without an attempt it is left over from one that was given up.
         let Some(attempt) = self.connections[i].attempt_mut() else { return };
-        attempt.speaks.get_or_insert(self.now);
         if let Some(outcome) = &mut attempt.volumes[d].outcome {
             outcome.paused = paused;
             return;
@@ -148,9 +148,8 @@ impl Resource {
 
     /// The peer has said all of a volume, perhaps of one that this node does not have.
     pub(crate) fn speaks_in_attempt(&mut self, i: NodeId) {
-        let now = self.now;
-        if let Some(attempt) = self.connections[i].nine_mut().and_then(|nine| nine.attempt.as_mut()) {
-            attempt.speaks.get_or_insert(now);
+        if let Some(attempt) = self.connections[i].attempt_mut() {
+            attempt.speaks.get_or_insert(self.now);
         }
     }
 

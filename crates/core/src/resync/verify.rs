@@ -381,7 +381,8 @@ impl Resource {
 
     /// The next run of marked blocks, at most as long as one packet may say.
     fn marked_run(&self, i: NodeId, d: VolumeNr, from: u64) -> Option<SectorRange> {
-        let bits = &self.devices[d].backing.as_ref()?.bitmaps[self.devices[d].slot(i)?];
+        let (b, slot) = self.devices[d].bitmap(i)?;
+        let bits = &b.bitmaps[slot];
         let start = bits.next_set(from..bits.len())?;
         let most = (start + LONGEST_RUN).min(bits.len());
         let end = bits.next_clear(start..most).unwrap_or(most);

@@ -37,6 +37,13 @@ fn complete<T: Copy>(ring: &mut Ring<T>, n: usize) -> Vec<Done<T>> {
     done
 }
 
+/// A listener, and where it is.
+fn listening() -> (Fd, std::net::SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (fd(listener), address)
+}
+
 fn fd(file: impl Into<std::os::fd::OwnedFd>) -> Fd {
     Rc::new(file.into())
 }
@@ -94,9 +101,8 @@ fn errors_are_reported() {
 fn tcp_streams_connect_send_and_receive() {
     for interface in interfaces() {
         let (pool, mut ring) = (pool(), Ring::with_interface(8, interface).unwrap());
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let accept = ring.push(Op::Accept { fd: fd(listener) }, 'a');
+        let (listener, address) = listening();
+        let accept = ring.push(Op::Accept { fd: listener }, 'a');
         let client = fd(sys::tcp_socket(&"127.0.0.1:0".parse().unwrap(), |_| ()).unwrap());
         ring.push(Op::Connect { fd: client.clone(), to: address.into() }, 'c');
         let mut done = complete(&mut ring, 2);
@@ -132,9 +138,8 @@ fn tcp_streams_connect_send_and_receive() {
 fn a_connection_that_nobody_takes_is_closed() {
     for interface in interfaces() {
         let mut ring = Ring::with_interface(8, interface).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        ring.push(Op::Accept { fd: fd(listener) }, ());
+        let (listener, address) = listening();
+        ring.push(Op::Accept { fd: listener }, ());
         let mut client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
         drop(complete(&mut ring, 1));
@@ -146,10 +151,10 @@ fn a_connection_that_nobody_takes_is_closed() {
 fn a_connection_that_came_before_its_listener_was_cancelled_is_closed() {
     for interface in interfaces() {
         let mut ring = Ring::with_interface(8, interface).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (listener, address) = listening();
+        let mut client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
-        let accept = ring.push(Op::Accept { fd: fd(listener) }, ());
+        let accept = ring.push(Op::Accept { fd: listener }, ());
         ring.cancel(accept);
         let mut done = Vec::new();
         while !done.iter().any(|d: &Done<()>| d.op.is_some()) {
@@ -166,9 +171,8 @@ fn a_connection_that_came_before_its_listener_was_cancelled_is_closed() {
 fn more_connections_come_at_once_than_the_kernel_has_room_to_report() {
     for interface in interfaces() {
         let mut ring = Ring::with_interface(1, interface).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        ring.push(Op::Accept { fd: fd(listener) }, ());
+        let (listener, address) = listening();
+        ring.push(Op::Accept { fd: listener }, ());
         for n in [100, 1] {
             let _clients: Vec<_> = (0..n).map(|_| TcpStream::connect(address).unwrap()).collect();
             let (mut accepted, limit) = (0, sys::now() + Duration::from_secs(10));
