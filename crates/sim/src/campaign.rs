@@ -71,6 +71,8 @@ pub enum Campaign {
         known: BTreeSet<u64>,
         /// It is a failure if fewer reasons of decisions are given, or rows of decision tables decide.
         least: Coverage,
+        /// Where a hash of all effects of each seed is written, a line each, in order of seeds.
+        effects: Option<PathBuf>,
         /// So many at a time.
         jobs: NonZeroUsize,
     },
@@ -94,9 +96,14 @@ impl Campaign {
         match self {
             Campaign::One { plan, options, shrink } => Ok(one(*plan, options, shrink)),
             Campaign::Scenarios { name, file, seed, trace } => scenarios(&name, file.as_deref(), seed, trace),
-            Campaign::Many { first, count, events, each, known, least, jobs } => {
+            Campaign::Many { first, count, events, each, known, least, effects, jobs } => {
                 let more = |ledger: &Ledger, next| next < first + count || ledger.events < events;
-                let ledger = many(first, jobs, more);
+                let ledger = many(first, jobs, effects.is_some(), more);
+                if let Some(file) = effects {
+                    let lines = ledger.effects.iter().map(|(seed, hash)| format!("{seed} {hash:016x}\n"));
+                    let written = std::fs::write(&file, lines.collect::<String>());
+                    written.map_err(|e| format!("{}: {e}", file.display()))?;
+                }
                 let covered = ledger.covers(least);
                 Ok(judge(&ledger, each, &known) || !covered)
             }
@@ -188,12 +195,18 @@ fn quiet_panics(ledger: Option<(Arc<Mutex<Ledger>>, PathBuf)>) {
 }
 
 /// Runs seeds from `next` on, for as long as `more` says so.
-fn run_seeds(next: &AtomicU64, jobs: NonZeroUsize, more: impl Fn(u64) -> bool + Sync, ledger: &Mutex<Ledger>) {
+fn run_seeds(
+    next: &AtomicU64,
+    jobs: NonZeroUsize,
+    options: Options,
+    more: impl Fn(u64) -> bool + Sync,
+    ledger: &Mutex<Ledger>,
+) {
     let work = || {
         while more(next.load(Relaxed)) {
             let seed = next.fetch_add(1, Relaxed);
             RUNNING.set(seed);
-            let outcome = run_seed(seed, Options::default());
+            let outcome = run_seed(seed, options);
             lock(ledger).add(seed, outcome);
             let _ = std::io::stdout().flush();
         }
@@ -201,7 +214,7 @@ fn run_seeds(next: &AtomicU64, jobs: NonZeroUsize, more: impl Fn(u64) -> bool + 
     std::thread::scope(|scope| (0..jobs.get()).for_each(|_| drop(scope.spawn(work))));
 }
 
-fn many(first: u64, jobs: NonZeroUsize, more: impl Fn(&Ledger, u64) -> bool + Sync) -> Ledger {
+fn many(first: u64, jobs: NonZeroUsize, effects: bool, more: impl Fn(&Ledger, u64) -> bool + Sync) -> Ledger {
     quiet_panics(None);
     let (next, began) = (AtomicU64::new(first), Instant::now());
     let mut ledger = Ledger::default();
@@ -209,7 +222,8 @@ fn many(first: u64, jobs: NonZeroUsize, more: impl Fn(&Ledger, u64) -> bool + Sy
         ledger.note_coverage(&run_scenario(&scenario, 0, Options::default()));
     }
     let ledger = Mutex::new(ledger);
-    run_seeds(&next, jobs, |next| more(&lock(&ledger), next), &ledger);
+    let options = Options { effects, ..Options::default() };
+    run_seeds(&next, jobs, options, |next| more(&lock(&ledger), next), &ledger);
     let ledger = ledger.into_inner().expect("no worker died");
     ledger.print_coverage();
     let elapsed = began.elapsed().as_secs_f64();
@@ -263,7 +277,7 @@ fn run_for(hours: f64, path: &Path, jobs: NonZeroUsize) -> Result<bool, String> 
         }
         Instant::now() < end
     };
-    run_seeds(&next, jobs, go_on, &ledger);
+    run_seeds(&next, jobs, Options::default(), go_on, &ledger);
     let ledger = lock(&ledger);
     save(&ledger, path);
     println!(

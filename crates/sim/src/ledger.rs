@@ -19,6 +19,8 @@ pub(crate) struct Ledger {
     pub(crate) seconds: f64,
     /// Events of the shortest run of this process.
     pub(crate) fewest: Option<u64>,
+    /// The hashes of all effects of this process's seeds, if they were asked for.
+    pub(crate) effects: BTreeMap<u64, u64>,
     reached: BTreeMap<String, u64>,
     rows: BTreeMap<String, u64>,
     pub(crate) failed: BTreeMap<u64, String>,
@@ -85,6 +87,7 @@ impl Ledger {
         if outcome.failure.is_none() {
             self.fewest = Some(self.fewest.map_or(outcome.events, |fewest| fewest.min(outcome.events)));
         }
+        self.effects.extend(outcome.effects.map(|hash| (seed, hash)));
         self.virtual_seconds += outcome.time.as_secs_f64();
         self.note_coverage(&outcome);
         if let Some(text) = outcome.failure {

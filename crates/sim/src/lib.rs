@@ -98,6 +98,8 @@ pub struct Options {
     pub trace: bool,
     /// In the trace: what this sector of this volume holds, and may hold, whenever that changes.
     pub watch: Option<(usize, u64)>,
+    /// Hash all effects ([`Outcome::effects`]).
+    pub effects: bool,
 }
 
 /// What became of a run.
@@ -107,6 +109,8 @@ pub struct Outcome {
     pub failure: Option<String>,
     /// Hash of everything that happened.
     pub hash: u64,
+    /// Hash of the texts of all effects, if it was asked for.
+    pub effects: Option<u64>,
     /// Events.
     pub events: u64,
     /// Virtual time that passed.
@@ -140,7 +144,7 @@ pub fn run_plan(plan: &Plan, options: Options) -> Outcome {
 
 /// Lets something happen to the cluster of a plan, and tells what became of it.
 fn observed(plan: &Plan, options: Options, what: impl FnOnce(&mut Cluster)) -> Outcome {
-    let mut cluster = Cluster::new(plan, Trace::new(options.trace));
+    let mut cluster = Cluster::new(plan, Trace::new(options.trace, options.effects));
     cluster.watch = options.watch.map(|(volume, sector)| Watch { volume, sector, seen: String::new() });
     let ran = catch_unwind(AssertUnwindSafe(|| what(&mut cluster)));
     if let Err(panic) = ran {
@@ -151,6 +155,7 @@ fn observed(plan: &Plan, options: Options, what: impl FnOnce(&mut Cluster)) -> O
     Outcome {
         failure: cluster.failure,
         hash: cluster.trace.hash(),
+        effects: cluster.trace.effects(),
         events: cluster.events,
         time: cluster.now.since(Instant(0)),
         trace: cluster.trace.into_lines(),

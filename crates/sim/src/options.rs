@@ -36,6 +36,7 @@ pub const OPTIONS: &[Opt] = &[
     value("events", "N", "Go on until there were so many events"),
     value("each", "N", "Fail if a seed had fewer events"),
     value("known", "FILE", "Seeds that are known to fail, one in a line: fail if one passes, or another does not"),
+    value("effects", "FILE", "Write a hash of all effects of each seed into this file: to compare two versions"),
     value("reasons", "N", "Fail if fewer reasons of decisions were given"),
     #[cfg(feature = "rows")]
     value("rows", "N", "Fail if fewer rows of decision tables were decisive"),
@@ -70,7 +71,11 @@ impl Campaign {
             return Ok(Campaign::Scenarios { name: name.to_owned(), file, seed: plan.map(|plan| plan.seed), trace });
         }
         if let Some(plan) = plan {
-            return Ok(Campaign::One { plan: Box::new(plan), options: Options { trace, watch }, shrink });
+            return Ok(Campaign::One {
+                plan: Box::new(plan),
+                options: Options { trace, watch, effects: false },
+                shrink,
+            });
         }
         if trace || shrink.is_some() || given("ledger").is_some() {
             return Err("--trace, --watch and --shrink need --seed; --ledger needs --hours".to_owned());
@@ -83,6 +88,7 @@ impl Campaign {
             each: number("each", 0)?,
             least: Coverage { reasons: number("reasons", 0)? as usize, rows: number("rows", 0)? as usize },
             known: given("known").map_or_else(|| Ok(BTreeSet::new()), seeds_in)?,
+            effects: given("effects").map(Into::into),
             jobs,
         })
     }

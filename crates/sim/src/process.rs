@@ -153,7 +153,7 @@ impl Cluster {
             if !matches!(effect, Effect::StatusChanged) {
                 round = Round::Busy;
             }
-            self.trace.note(self.now, || format!("n{n} -> {effect:?}"));
+            self.trace.note_effect(self.now, n, &effect);
             let answered = answers.note(&effect);
             if let Err(text) = answered.and_then(|()| self.effect(n, core, effect)) {
                 self.fail(format!("node {n}: {text}"));

@@ -130,7 +130,7 @@ mod tests {
     /// A verify of a large volume needs more events than these.
     #[test]
     fn blocks_that_move_are_progress_until_they_have_moved_often() {
-        let mut cluster = Cluster::new(&Plan::draw(1), Trace::new(false));
+        let mut cluster = Cluster::new(&Plan::draw(1), Trace::new(false, false));
         let (seq, outcome, size) = (1, wire::VerifyOutcome::InSync, units::ByteLen(1 << 20));
         let verified = Packet::OvResult(wire::VerifyResult { sector: units::Sector(0), size, seq, outcome });
         let mib: u64 = cluster.setup.volumes.iter().flat_map(|v| &v.sectors).map(|sectors| sectors / 2048).sum();
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_goes_round_is_told() {
-        let mut cluster = Cluster::new(&Plan::draw(1), Trace::new(false));
+        let mut cluster = Cluster::new(&Plan::draw(1), Trace::new(false, false));
         let timer = |n| Event::Timer(n, 0, Instant(0));
         (1..MOST).for_each(|_| cluster.note_event(&Event::Meet([0, 1])));
         cluster.note_wish();

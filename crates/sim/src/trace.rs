@@ -1,5 +1,6 @@
 //! What happened: a hash always, and lines for people if wanted.
 
+use std::fmt::Write;
 use units::Instant;
 
 /// The record of a run.
@@ -7,12 +8,26 @@ use units::Instant;
 pub(crate) struct Trace {
     hash: u64,
     lines: Option<Vec<String>>,
+    effects: Option<EffectsHash>,
+}
+
+/// A hash of the texts of all effects of all cores, in order: two versions of the core that agree on it for many seeds
+/// do the same.
+#[derive(Clone, Debug)]
+pub(crate) struct EffectsHash(u64);
+
+impl Write for EffectsHash {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0 = text.bytes().fold(self.0, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        Ok(())
+    }
 }
 
 impl Trace {
-    /// Keeps lines if `verbose`.
-    pub(crate) fn new(verbose: bool) -> Trace {
-        Trace { hash: 0xcbf2_9ce4_8422_2325, lines: verbose.then(Vec::new) }
+    /// Keeps lines if `verbose`, and hashes effects if `effects`.
+    pub(crate) fn new(verbose: bool, effects: bool) -> Trace {
+        let effects = effects.then_some(EffectsHash(0xcbf2_9ce4_8422_2325));
+        Trace { hash: 0xcbf2_9ce4_8422_2325, lines: verbose.then(Vec::new), effects }
     }
 
     /// Adds a number to the hash.
@@ -25,6 +40,19 @@ impl Trace {
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{now:?} {}", line()));
         }
+    }
+
+    /// An effect of node `n`.
+    pub(crate) fn note_effect(&mut self, now: Instant, n: usize, effect: &urbd_core::Effect) {
+        if let Some(hash) = &mut self.effects {
+            let _ = write!(hash, "{now:?} n{n} {effect:?}");
+        }
+        self.note(now, || format!("n{n} -> {effect:?}"));
+    }
+
+    /// The hash of all effects, if that was asked for.
+    pub(crate) fn effects(&self) -> Option<u64> {
+        self.effects.as_ref().map(|hash| hash.0)
     }
 
     pub(crate) fn hash(&self) -> u64 {
