@@ -503,6 +503,7 @@ impl Resource {
         }
         if how > Leaving::InOrder {
             self.disown_open_epochs(d);
+            self.end_links();
         } else if !self.closed_cleanly(d) {
             return;
         }

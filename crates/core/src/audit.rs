@@ -21,6 +21,7 @@ impl Resource {
             return;
         }
         assert!(!self.carrying_out && self.afterwards.is_empty(), "a change is not finished");
+        assert!(self.endings.is_empty(), "a link that must end has not ended");
         for (i, c) in self.connections.iter() {
             self.audit_connection(i, c);
             for d in self.devices.ids() {

@@ -13,7 +13,7 @@ pub(crate) mod two_phase;
 
 use crate::Resource;
 use crate::api::{Command, CommandError, ConnectionState, Effect, HandlerCall, Severity, failure};
-use crate::command::pending::{Copied, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
+use crate::command::pending::{AfterParting, Copied, GiveUp, Leave, Pending, Progress, SOON, Stage, Waiting};
 use crate::decide::change::{Change, Set};
 use crate::decide::roles::Promotion;
 use crate::decide::rules::DisconnectStep;
@@ -115,14 +115,17 @@ impl Resource {
         for i in self.connections.ids() {
             if let Some((d, change)) = self.connections[i].asked_later.take() {
                 self.peer_asks_change(i, Some(d), &change);
+                self.end_links();
             }
         }
         loop {
             self.step_commands();
             self.end_unanswerable();
+            self.end_links();
             let had_disk = self.devices.values().filter(|d| d.backing.is_some()).count();
             for d in self.devices.ids() {
                 self.pump_detach(d);
+                self.end_links();
             }
             // What waits for a disk to be closed goes on now: nothing else may ever come in.
             if self.devices.values().filter(|d| d.backing.is_some()).count() == had_disk {
@@ -137,22 +140,35 @@ impl Resource {
                 self.pending.push(pending);
                 continue;
             }
-            let Pending { id, what, .. } = pending;
-            let progress = match what {
-                Waiting::Promote { promotion, stage } => self.step_promotion(id, promotion, stage),
-                Waiting::Demote { force, asked } => self.step_demotion(id, force, asked),
-                Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
-                Waiting::Reconnect { peer, step, sent } => self.step_reconnect(id, peer, step, sent),
-                Waiting::Detach { volume, step } => self.step_detach(id, volume, step),
-                Waiting::Invalidate { volume, remote, copied, step } => {
-                    self.step_invalidate(id, volume, (remote, copied), step)
-                }
-                Waiting::Verify { peer, volume, sent } => self.step_verify(id, peer, volume, sent),
-                Waiting::Resize(resizing) => self.step_resize(id, resizing),
-                Waiting::Suspend { volume } => self.step_suspend(volume),
-                Waiting::Down { force, leave } => self.step_down(id, force, leave),
-            };
-            self.goes_on_or_ends(self.pending.len(), id, progress);
+            let id = pending.id;
+            let mut next = Some(pending.what);
+            while let Some(what) = next {
+                let progress = self.step_command(id, what);
+                let parts = matches!(progress, Progress::Waits(Waiting::Parting { .. }));
+                self.goes_on_or_ends(self.pending.len(), id, progress);
+                self.end_links();
+                // Who goes down leaves the next peer at once: nothing else may ever come in.
+                let at = self.pending.iter().position(|p| parts && p.id == id);
+                next = at.map(|at| self.pending.remove(at).what);
+            }
+        }
+    }
+
+    fn step_command(&mut self, id: u64, what: Waiting) -> Progress {
+        match what {
+            Waiting::Promote { promotion, stage } => self.step_promotion(id, promotion, stage),
+            Waiting::Demote { force, asked } => self.step_demotion(id, force, asked),
+            Waiting::Disconnect { peer, step, sent } => self.step_disconnect(id, peer, step, sent),
+            Waiting::Reconnect { peer, step, sent } => self.step_reconnect(id, peer, step, sent),
+            Waiting::Detach { volume, step } => self.step_detach(id, volume, step),
+            Waiting::Invalidate { volume, remote, copied, step } => {
+                self.step_invalidate(id, volume, (remote, copied), step)
+            }
+            Waiting::Verify { peer, volume, sent } => self.step_verify(id, peer, volume, sent),
+            Waiting::Resize(resizing) => self.step_resize(id, resizing),
+            Waiting::Suspend { volume } => self.step_suspend(volume),
+            Waiting::Down { force, leave } => self.step_down(id, force, leave),
+            parting @ Waiting::Parting { .. } => Progress::Waits(parting),
         }
     }
 
@@ -318,19 +334,13 @@ impl Resource {
                 Progress::Ended(Err(failure(Code::FailedByPeer.code(), text)))
             }
             Some(_) => {
-                self.stand_alone(i);
-                self.step_down(id, force, Leave::WISH)
+                self.part(i);
+                Progress::Waits(Waiting::Parting { peer: i, then: AfterParting::Down { force } })
             }
             None => {
                 let step = if force && self.leaving_would_wait(i) { DisconnectStep::Forced } else { leave.step };
                 let next = self.step_disconnect(id, i, step, false);
-                match self.leave_peer_result(i, force, next) {
-                    // At once: nothing else may ever come in.
-                    Progress::Waits(_) if self.state.connection(i) == ConnectionState::StandAlone => {
-                        self.step_down(id, force, Leave::WISH)
-                    }
-                    next => next,
-                }
+                self.leave_peer_result(i, force, next)
             }
         }
     }
@@ -351,8 +361,11 @@ impl Resource {
             Progress::Ended(Err(e)) => {
                 let text = format!("going down although that was refused: {}", e.text);
                 self.note(Severity::Warning, None, Some(i), "left-by-force", text);
-                self.stand_alone(i);
-                Leave::WISH
+                self.part(i);
+                return Progress::Waits(Waiting::Parting { peer: i, then: AfterParting::Down { force } });
+            }
+            Progress::Waits(Waiting::Parting { peer, .. }) => {
+                return Progress::Waits(Waiting::Parting { peer, then: AfterParting::Down { force } });
             }
             _ => Leave::WISH,
         };

@@ -50,22 +50,34 @@ impl Resource {
             Chore::Dependencies => self.follow_dependencies(),
             Chore::Mesh => {
                 // The others are asked before they are told anything, and again when that is all that was waited for.
-                self.settle_survivors();
-                self.check_survivors();
-                self.tell_of_lost_primaries();
-                self.reconcile();
-                self.check_lagging();
-                self.settle_survivors();
-                self.say_what_is_unsaid();
+                let steps = [
+                    Self::settle_survivors,
+                    Self::check_survivors,
+                    Self::tell_of_lost_primaries,
+                    Self::reconcile,
+                    Self::check_lagging,
+                    Self::settle_survivors,
+                    Self::say_what_is_unsaid,
+                ];
+                for step in steps {
+                    step(self);
+                    self.end_links();
+                }
             }
             Chore::Copying => {
                 for i in self.connections.ids() {
-                    self.leave_ahead(i);
-                    self.repair_after_reconnect(i);
-                    self.pump_resync(i);
+                    for step in [Self::leave_ahead, Self::repair_after_reconnect, Self::pump_resync] {
+                        step(self, i);
+                        self.end_links();
+                    }
                 }
             }
-            Chore::Attach => self.devices.ids().for_each(|d| self.pump_attach(d)),
+            Chore::Attach => {
+                for d in self.devices.ids() {
+                    self.pump_attach(d);
+                    self.end_links();
+                }
+            }
             Chore::Again => self.pump_again(),
             Chore::Commands => self.pump_commands(),
             Chore::Disks => {
@@ -77,6 +89,7 @@ impl Resource {
                 }
             }
         }
+        self.end_links();
     }
 
     fn pump_disks(&mut self) {

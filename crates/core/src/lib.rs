@@ -87,6 +87,7 @@ mod generations;
 mod handshake;
 mod housekeeping;
 mod latency;
+mod link_end;
 mod liveness;
 mod marks;
 pub mod members;

@@ -1,24 +1,18 @@
-//! Links that come and go: giving up, cleaning up, pings and time-outs
+//! Links that live or do not: fencing, pings and time-outs
 //! (`docs/spec/connection-and-state.md` 4.4 to 4.7, `docs/spec/data-path-and-resync.md` 10).
 
 use crate::Resource;
-use crate::api::{ConnectionState, ConnectionState as Lost, Effect, Event, LinkDown, Severity};
+use crate::api::{ConnectionState, ConnectionState as Lost, Effect, LinkDown, Severity};
 use crate::connection::{Connection, Phase};
 use crate::decide::change::{Change, Set};
 use crate::decide::fencing;
 use crate::decide::state::Replication;
-use crate::dialect9::survivors::loss::Survivor;
+use crate::link_end::endings::LinkEnd;
 use crate::pings::{PingNr, PingedPeers};
 use crate::request::under_way::Request;
 use crate::state::afterwards::Lifted;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Packet, Socket};
-
-/// After a failed handshake the next try waits this long.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// After a failed authentication the next try waits `connect-int`, twice as long each time, up to this.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Resource {
     /// The transport lost the streams.
@@ -41,60 +35,6 @@ impl Resource {
         self.drop_link(i, lost, "link-lost", text.to_owned());
     }
 
-    /// The peer broke the protocol: drop the link and try again.
-    pub(crate) fn protocol_error(&mut self, i: NodeId, reason: &'static str, text: String) {
-        self.drop_link(i, Lost::ProtocolError, reason, text);
-    }
-
-    /// Ends the link for `lost` (a state between Timeout and TearDown) and tries again.
-    pub(crate) fn drop_link(&mut self, i: NodeId, lost: Lost, reason: &'static str, text: String) {
-        let established = self.state.is_connected(i);
-        let wait = if established && lost != Lost::ProtocolError { Duration(0) } else { RETRY };
-        self.begin_anew(i, lost, reason, text, (wait, false));
-    }
-
-    /// The nodes cannot agree at present (`rr-conflict retry-connect`): they try again after `connect-int`. Each try
-    /// calls handlers.
-    pub(crate) fn retry_later(&mut self, i: NodeId, reason: &'static str, text: String) {
-        let wait = self.connections[i].cfg.connect_int;
-        self.begin_anew(i, Lost::NetworkFailure, reason, text, (wait, false));
-    }
-
-    /// Ends the link, and tries again after a time; the flag says if what the peer opens is accepted meanwhile.
-    fn begin_anew(
-        &mut self,
-        i: NodeId,
-        lost: Lost,
-        reason: &'static str,
-        text: String,
-        (wait, accept): (Duration, bool),
-    ) {
-        if self.connections[i].link.is_none() {
-            return;
-        }
-        self.note(Severity::Warning, None, Some(i), reason, text);
-        self.happened(Set::Connection(i, lost));
-        self.clean_up(i);
-        self.happened(Set::Connection(i, ConnectionState::Unconnected));
-        self.begin_to_connect(i, wait, accept);
-    }
-
-    /// What is at the other end is not acceptable. If it has shown that it is the peer: StandAlone until the
-    /// administrator says otherwise. If it has not, it may be anybody who can reach our port: only this link ends. The
-    /// peer itself is let in at any time, and sought again after `connect-int`, then after twice that, and so on.
-    pub(crate) fn refuse(&mut self, i: NodeId, reason: &'static str, text: &str) {
-        let c = &mut self.connections[i];
-        let is_known = c.cfg.cram_hmac.is_none() || c.link.as_ref().is_some_and(|link| link.phase >= Phase::Parameters);
-        if is_known {
-            return self.give_up(i, reason, text.to_owned());
-        }
-        c.refusals = c.refusals.saturating_add(1);
-        let doubled = times(c.cfg.connect_int, 1 << (c.refusals - 1).min(31));
-        let wait = doubled.min(LONGEST_WAIT);
-        let text = format!("{text}; the next try is in {} s", wait.0 / 1_000_000_000);
-        self.begin_anew(i, Lost::ProtocolError, reason, text, (wait, true));
-    }
-
     /// The peer has proved who it is. Is it refused as there is another one already? DRBD 8.4 takes a resource for one
     /// of two nodes (`docs/spec/connection-and-state.md` 4.2): beside a peer that speaks its dialect there is no other.
     /// Who came first stays. As long as nothing was agreed with that one it may yet fail, so this one comes again.
@@ -112,7 +52,7 @@ impl Resource {
             self.give_up(i, "not-the-only-peer", text);
         } else {
             let text = format!("{name} is let in later: {other} came first, and is being connected");
-            self.begin_anew(i, Lost::NetworkFailure, "another-came-first", text, (RETRY, false));
+            self.end_link(i, LinkEnd::AnotherFirst, "another-came-first", text);
         }
         true
     }
@@ -148,71 +88,6 @@ impl Resource {
         self.note(Severity::Error, Some(d), Some(i), "split-brain", text);
     }
 
-    /// The peer is not acceptable: StandAlone until the administrator says otherwise.
-    pub(crate) fn give_up(&mut self, i: NodeId, reason: &'static str, text: String) {
-        if self.state.connection(i) == ConnectionState::StandAlone {
-            return;
-        }
-        let text = format!("{text}; not connecting any more");
-        self.tell(Severity::Error, None, Some(i), reason, Event::GaveUp, text);
-        self.stand_alone(i);
-    }
-
-    /// Disconnecting, cleaned up, StandAlone.
-    pub(crate) fn stand_alone(&mut self, i: NodeId) {
-        self.happened(Set::Connection(i, ConnectionState::Disconnecting));
-        self.clean_up(i);
-        self.emit(Effect::CloseLink { peer: i });
-        self.happened(Set::Connection(i, ConnectionState::StandAlone));
-        self.connections[i].survivor_insists = false;
-    }
-
-    pub(crate) fn start_connecting(&mut self, i: NodeId, wait: Duration) {
-        self.begin_to_connect(i, wait, false);
-    }
-
-    fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
-        self.happened(Set::Connection(i, ConnectionState::Connecting));
-        let not_before = self.now + wait;
-        self.emit(Effect::Connect { peer: i, not_before, accept_before });
-    }
-
-    /// What is left of a link: requests, peer writes, resync, bitmaps (spec 4.7).
-    fn clean_up(&mut self, i: NodeId) {
-        let had_link = self.connections[i].link.take().is_some();
-        if !had_link {
-            return;
-        }
-        self.emit(Effect::CloseLink { peer: i });
-        self.connections[i].session += 1;
-        self.connections[i].pings.lost();
-        for d in self.devices.ids() {
-            self.abandon_resync(i, d);
-            let pd = &mut self.connections[i].peer_devices[d];
-            pd.uuids = None;
-            pd.sizes = None;
-            pd.answers_may_come = false;
-            pd.refused_writes = false;
-            pd.forget_resync_to_come();
-            self.write_bitmap(d);
-        }
-        self.drop_peer_work(i);
-        self.note_lost_writes(i);
-        self.requests_lost_peer(i);
-        // What the peer has said of another one is of the past.
-        self.connections[i].survivor = Survivor::default();
-        self.connections[i].left_until = None;
-        self.close_epoch();
-        if !self.connections.values().any(|c| c.log.owes_barrier()) {
-            self.epoch.barriers_done();
-        }
-        self.connections[i].asked_later = None;
-        self.peer_gone_for_commands(i);
-        self.positions.forget(i);
-        self.answered_for_first_write(i);
-        self.fence_if_due(i);
-    }
-
     // -- fencing ------------------------------------------------------------------------------------------------------
 
     fn situation(&self, i: NodeId) -> fencing::Situation {
@@ -224,7 +99,7 @@ impl Resource {
         }
     }
 
-    fn fence_if_due(&mut self, i: NodeId) {
+    pub(crate) fn fence_if_due(&mut self, i: NodeId) {
         let best = self.state.peers[i].best_disk();
         if fencing::due_after_loss(self.fencing_policy(), self.state.is_primary(), best) {
             self.fence(i);
@@ -409,7 +284,7 @@ impl Connection {
     /// control stream only from then on, and would take the header of an earlier ping for one of the agreed version.
     pub(crate) fn handshake_timer(&self) -> Option<Instant> {
         let link = self.link.as_ref().filter(|link| link.phase < Phase::Running)?;
-        Some(link.phase_since + times(self.cfg.ping_timeout, 4))
+        Some(link.phase_since + self.cfg.ping_timeout.times(4))
     }
 
     /// When a request of a resync is too old.
@@ -426,20 +301,16 @@ impl Connection {
 
     /// How long an answer may take that no `ko-count` is about.
     fn patience_with_answers(&self) -> Duration {
-        self.patience().unwrap_or(times(self.cfg.timeout, 7))
+        self.patience().unwrap_or(self.cfg.timeout.times(7))
     }
 
     fn patience(&self) -> Option<Duration> {
         let cfg = &self.cfg;
-        (cfg.ko_count > 0).then(|| times(cfg.timeout, u64::from(cfg.ko_count)))
+        (cfg.ko_count > 0).then(|| cfg.timeout.times(u64::from(cfg.ko_count)))
     }
 
     /// When the peer is to be asked whether it lives, or must have answered that.
     pub(crate) fn ping_timer(&self) -> Instant {
         self.pings.urgent().map_or(self.last_heard + self.cfg.ping_int, |sent| sent + self.cfg.ping_timeout)
     }
-}
-
-fn times(d: Duration, n: u64) -> Duration {
-    Duration(d.0.saturating_mul(n))
 }

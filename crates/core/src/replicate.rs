@@ -23,16 +23,21 @@ impl Resource {
 
     /// Appends a packet about a volume, or about none, to a stream.
     pub(crate) fn send(&mut self, i: NodeId, stream: Socket, volume: VolumeNr, packet: Packet) {
-        if self.connections[i].link.is_some() {
+        if self.can_send(i) {
             self.emit(Effect::Send { peer: i, stream, volume, packet, payload: Segments::None });
         }
     }
 
     /// Appends a packet to the data stream, and its payload.
     pub(crate) fn send_data(&mut self, i: NodeId, volume: VolumeNr, packet: Packet, payload: Segments) {
-        if self.connections[i].link.is_some() {
+        if self.can_send(i) {
             self.emit(Effect::Send { peer: i, stream: Socket::Data, volume, packet, payload });
         }
+    }
+
+    /// Is there a link, which need not end?
+    fn can_send(&self, i: NodeId) -> bool {
+        self.connections[i].link.is_some() && !self.endings.concern(i)
     }
 
     /// Appends a packet about the whole connection.

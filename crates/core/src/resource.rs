@@ -16,6 +16,7 @@ use crate::dialect9::in_sync::unsaid::Unsaid;
 use crate::dialect9::positions::record::Positions;
 use crate::dialect9::settle::settling::Settling;
 use crate::housekeeping::chores::Chores;
+use crate::link_end::endings::Endings;
 use crate::members::{Peers, Volumes};
 use crate::notice::{Event, Severity};
 use crate::op::Op;
@@ -54,6 +55,8 @@ pub struct Resource {
     pub(crate) epoch: OwnEpoch,
     pub(crate) starts: Counters,
     pub(crate) effects: VecDeque<Effect>,
+    /// Links that must end.
+    pub(crate) endings: Endings,
     pub(crate) status_changed: bool,
     pub(crate) chores: Chores,
     pub(crate) decisions: VecDeque<(Instant, Notice)>,
@@ -112,6 +115,7 @@ impl Resource {
             epoch: OwnEpoch::new(1),
             starts: Counters::default(),
             effects: VecDeque::new(),
+            endings: Endings::default(),
             status_changed: true,
             chores: Chores::default(),
             decisions: VecDeque::new(),
@@ -141,6 +145,7 @@ impl Resource {
     pub fn on_request(&mut self, now: Instant, request: BlockRequest) {
         self.now = now;
         self.accept(request);
+        self.end_links();
     }
 
     /// Who has a volume's device open changed.
@@ -152,6 +157,7 @@ impl Resource {
                 self.say_who_has_what();
             }
         }
+        self.end_links();
     }
 
     /// Another resource's volume, which comes before `volume` by `resync-after`, began or ceased to hold its resync up:
@@ -169,6 +175,7 @@ impl Resource {
         if self.connections.contains(peer) {
             self.link_up(peer, link);
         }
+        self.end_links();
     }
 
     /// The streams to `peer` are gone. Not called after [`Effect::CloseLink`].
@@ -177,6 +184,7 @@ impl Resource {
         if self.connections.contains(peer) {
             self.link_down(peer, why);
         }
+        self.end_links();
     }
 
     /// A packet arrived, with its payload if it has one (which the core then owns).
@@ -194,6 +202,7 @@ impl Resource {
             Some(c) if c.link.is_some() => self.packet(peer, stream, volume, packet, payload),
             _ => self.release(payload),
         }
+        self.end_links();
     }
 
     /// The answer to [`Effect::Hmac`]; `None` if the algorithm is not known or there is no secret.
@@ -202,6 +211,7 @@ impl Resource {
         if self.connections.contains(peer) {
             self.hmac_done(peer, token, mac);
         }
+        self.end_links();
     }
 
     /// The answer to [`Effect::Digest`]: as many as there are pieces.
@@ -210,6 +220,7 @@ impl Resource {
         if let Some(Op::ResyncDigest { connection, device, key }) = self.ops.remove(op.0) {
             self.resync_digested(connection, device, key, digests);
         }
+        self.end_links();
     }
 
     /// The answer to [`Effect::OpenDisk`]; the text says why it failed and what to do.
@@ -218,6 +229,7 @@ impl Resource {
         if self.devices.contains(volume) {
             self.disk_opened(volume, disk);
         }
+        self.end_links();
     }
 
     /// An operation on the data area ended.
@@ -231,6 +243,7 @@ impl Resource {
             DiskError::NotSupported => IoError::NotSupported,
         });
         self.data_op_done(op, result, (done.data, done.zeroes));
+        self.end_links();
     }
 
     /// An operation on the data area ended, or is given up.
@@ -300,6 +313,7 @@ impl Resource {
             Op::LogReset(d) => self.log_reset_done(d, done.result.map(drop)),
             _ => unreachable!("not an operation on metadata"),
         }
+        self.end_links();
     }
 
     /// A handler ended with this exit status (0 also if it could not be run).
@@ -308,12 +322,14 @@ impl Resource {
         if let Some(call) = self.handlers.remove(&id) {
             self.handler_exit(id, &call, status);
         }
+        self.end_links();
     }
 
     /// An administrator's command; it ends with [`Effect::CommandDone`].
     pub fn on_command(&mut self, now: Instant, id: u64, command: Command) {
         self.begin(now);
         self.command(id, command);
+        self.end_links();
     }
 
     /// Time passed: at least whatever [`poll_timeout`](Self::poll_timeout) named.
@@ -330,8 +346,10 @@ impl Resource {
         }
         for d in self.devices.ids() {
             self.pump_requests(d);
+            self.end_links();
         }
         self.send_late_barriers();
+        self.end_links();
         self.keep_house();
         if cfg!(debug_assertions) {
             self.audit();

@@ -79,15 +79,20 @@ impl Resource {
             for timer in OfLink::ALL {
                 if self.link_timer(i, timer).is_some_and(|at| at <= self.now) {
                     self.link_timer_ended(i, timer);
+                    self.end_links();
                 }
             }
             self.check_overdue(i);
+            self.end_links();
         }
         for d in self.devices.ids() {
             self.check_disk_timeout(d);
+            self.end_links();
         }
         self.check_transaction();
+        self.end_links();
         self.check_positions();
+        self.end_links();
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {

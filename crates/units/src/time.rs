@@ -30,6 +30,12 @@ impl Duration {
         self.0 / 1_000_000
     }
 
+    /// So many times as long; the longest there is if that is too much.
+    #[must_use]
+    pub const fn times(self, n: u64) -> Duration {
+        Duration(self.0.saturating_mul(n))
+    }
+
     /// Seconds as a float, for display only.
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {

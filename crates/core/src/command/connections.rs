@@ -2,7 +2,7 @@
 
 use crate::Resource;
 use crate::api::{ConnectionState, failure};
-use crate::command::pending::{Progress, Waiting};
+use crate::command::pending::{AfterParting, Leave, Pending, Progress, Waiting};
 use crate::decide::StateChangeResult as Code;
 use crate::decide::change::{Change, Set};
 use crate::decide::rules::DisconnectStep;
@@ -40,7 +40,7 @@ impl Resource {
         let c = &mut self.connections[i];
         (c.discard_my_data, c.tentative) = (discard_my_data, tentative);
         self.happened(Set::Connection(i, ConnectionState::Unconnected));
-        self.start_connecting(i, Duration(0));
+        self.begin_to_connect(i, Duration(0), false);
     }
 
     /// Disconnects as an administrator does, and connects again.
@@ -62,13 +62,20 @@ impl Resource {
 
     /// Disconnected: connects. Or the next step towards it. If the peer does not let go, all stays as it is.
     pub(super) fn come_back(&mut self, i: NodeId, again: Progress) -> Progress {
-        if let Progress::Waits(Waiting::Disconnect { peer, step, sent }) = again {
-            return Progress::Waits(Waiting::Reconnect { peer, step, sent });
+        match again {
+            Progress::Waits(Waiting::Disconnect { peer, step, sent }) => {
+                Progress::Waits(Waiting::Reconnect { peer, step, sent })
+            }
+            Progress::Waits(Waiting::Parting { peer, .. }) => {
+                Progress::Waits(Waiting::Parting { peer, then: AfterParting::Connect })
+            }
+            _ => {
+                if self.state.connection(i) == ConnectionState::StandAlone {
+                    self.leave_stand_alone(i, false, false);
+                }
+                Progress::Left
+            }
         }
-        if self.state.connection(i) == ConnectionState::StandAlone {
-            self.leave_stand_alone(i, false, false);
-        }
-        Progress::Left
     }
 
     pub(super) fn disconnect(&mut self, id: u64, i: NodeId, force: bool) {
@@ -87,8 +94,7 @@ impl Resource {
             return Progress::Waits(Waiting::Disconnect { peer: i, step, sent });
         }
         if step == DisconnectStep::Forced {
-            self.stand_alone(i);
-            return Progress::Ended(Ok(()));
+            return self.parts(i);
         }
         let mut change = Change::from(Set::Connection(i, ConnectionState::Disconnecting));
         for d in self.devices.ids() {
@@ -116,11 +122,31 @@ impl Resource {
             };
         }
         if !self.state.is_connected(i) {
-            self.stand_alone(i);
-            return Progress::Ended(Ok(()));
+            return self.parts(i);
         }
         let asked = self.ask(id, i, None, change);
         Progress::Waits(Waiting::Disconnect { peer: i, step, sent: asked })
+    }
+
+    /// The link ends, and then the command goes on.
+    fn parts(&mut self, peer: NodeId) -> Progress {
+        self.part(peer);
+        Progress::Waits(Waiting::Parting { peer, then: AfterParting::End })
+    }
+
+    /// The link to a peer has ended as commands wanted it: they go on.
+    pub(crate) fn has_parted(&mut self, i: NodeId) {
+        let parts = |p: &Pending| matches!(p.what, Waiting::Parting { peer, .. } if peer == i);
+        while let Some(at) = self.pending.iter().position(parts) {
+            let Pending { id, what, .. } = self.pending.remove(at);
+            match what {
+                Waiting::Parting { then: AfterParting::Connect, .. } => self.leave_stand_alone(i, false, false),
+                Waiting::Parting { then: AfterParting::Down { force }, .. } => {
+                    self.pending.insert(at, Pending::new(id, Waiting::Down { force, leave: Leave::WISH }));
+                }
+                _ => self.end(Some(id), Ok(())),
+            }
+        }
     }
 
     /// Would a disconnect wait for the end of another change, as a handshake is?
@@ -131,8 +157,7 @@ impl Resource {
 
     pub(super) fn disconnect_result(&mut self, i: NodeId, step: DisconnectStep, outcome: Result<(), Code>) -> Progress {
         if outcome.is_ok() {
-            self.stand_alone(i);
-            return Progress::Ended(Ok(()));
+            return self.parts(i);
         }
         let code = outcome.err().unwrap_or(Code::Success);
         if code == Code::FailedByPeer && !self.state.is_connected(i) {

@@ -43,7 +43,12 @@ pub(super) enum Waiting {
         step: DisconnectStep,
         sent: bool,
     },
-    /// The same, and connect again.
+    /// Until the link to this peer has ended, as it must.
+    Parting {
+        peer: NodeId,
+        then: AfterParting,
+    },
+    /// The same as `Disconnect`, and connect again.
     Reconnect {
         peer: NodeId,
         step: DisconnectStep,
@@ -74,6 +79,17 @@ pub(super) enum Waiting {
         force: bool,
         leave: Leave,
     },
+}
+
+/// What a command goes on with that has reported that a link must end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AfterParting {
+    /// Nothing: it was to disconnect.
+    End,
+    /// It connects again.
+    Connect,
+    /// It leaves the other peers, and goes down.
+    Down { force: bool },
 }
 
 /// How far a node is that leaves a peer because it goes down.
@@ -158,7 +174,7 @@ impl Waiting {
                 Waiting::Invalidate { volume, remote, copied, step: GiveUp::Wish }
             }
             Waiting::Down { force, leave } => Waiting::Down { force, leave: Leave { asked: None, ..leave } },
-            other @ (Waiting::Resize(_) | Waiting::Suspend { .. }) => other,
+            other @ (Waiting::Resize(_) | Waiting::Suspend { .. } | Waiting::Parting { .. }) => other,
         }
     }
 

@@ -329,12 +329,14 @@ impl Resource {
             self.settle_agreed(self.out_of_reach(seen));
         } else if before {
             self.carry_out_own(&two);
+            self.end_links();
         }
         for i in all {
             self.send(i, Socket::Data, two.volume, Packet::TwopcCommit(Box::new(decision)));
         }
         if !before {
             self.carry_out_own(&two);
+            self.end_links();
         }
         if two.connects.is_some() || parts || two.is_empty() && !incapable {
             self.outdate_beside(decision.primary_nodes.nodes(), parts);
@@ -475,7 +477,9 @@ impl Resource {
                 if two.waits_for.contains(i) || two.masks.primary.contains(i) {
                     two.waits_for.remove(i);
                     two.answer = Answer::Retry;
-                    self.transaction_went_on();
+                    if let Part::Participant { answered: None, .. } = two.part {
+                        self.answer_transaction(Answer::Retry);
+                    }
                 }
             }
         }

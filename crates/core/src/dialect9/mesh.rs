@@ -438,12 +438,6 @@ impl Resource {
         self.in_mesh9() && (!self.usable(d) || self.state.disk(d) != DiskState::UpToDate)
     }
 
-    /// This node ends the connection, and the two compare in a handshake. It has not lost the peer by that.
-    pub(super) fn compare_anew(&mut self, i: NodeId, reason: &'static str, text: String) {
-        self.drop_link(i, ConnectionState::NetworkFailure, reason, text);
-        self.connections[i].left_until = Some(self.now + self.connections[i].cfg.timeout);
-    }
-
     /// Is there a peer that this node has left for that, and has not met again yet? Who is promoted meanwhile would do
     /// so without asking it, and may lack what it has, or what a Primary writes there.
     pub(crate) fn awaits_who_was_left(&self) -> bool {
@@ -459,6 +453,7 @@ impl Resource {
             self.note(Severity::Info, Some(d), Some(i), "attach-reconnects", "connecting anew with the disk");
             let text = "a disk comes into use: connecting anew".to_owned();
             self.compare_anew(i, "attach-reconnects", text);
+            self.end_links();
         }
     }
 }

@@ -161,7 +161,7 @@ impl Resource {
         };
         let text = format!("{text}; not connecting any more");
         self.tell(Severity::Error, None, Some(i), name, Event::GaveUp, text);
-        self.stand_alone(i);
+        self.part(i);
     }
 }
 

@@ -424,6 +424,7 @@ impl Resource {
         for n in unlike {
             let text = "a source with other data has copied all: connecting anew".to_owned();
             self.compare_anew(n, "sources-differ", text);
+            self.end_links();
         }
     }
 

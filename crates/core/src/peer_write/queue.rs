@@ -38,6 +38,7 @@ impl Resource {
                 dev.recheck |= changes_data(&next.packet);
             }
             self.data_packet(i, next.volume, next.packet, next.payload);
+            self.end_links();
         }
     }
 

@@ -234,6 +234,7 @@ impl Resource {
         }
         if commit {
             self.carry_out_theirs(i, &two);
+            self.end_links();
             let affected = head.initiator == i && head.target.is_none_or(|target| target == self.cfg.node);
             if affected && !two.is_empty() || !head.primary_incapable {
                 self.outdate_beside(decision.primary_nodes.nodes(), two.is_disconnect());

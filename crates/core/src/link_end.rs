@@ -1,0 +1,198 @@
+//! How a link ends (`docs/spec/connection-and-state.md` 4.4 to 4.7).
+//!
+//! Whoever finds that a link must end reports it, with its reason: nothing else happens then, but that nothing more is
+//! sent to that peer. The end is carried out by [`Resource::end_links`] alone, which inputs, chores and commands call
+//! when what they were about is over, and before the next packet of that peer. So no rule has to expect that a
+//! connection vanishes while it works on it.
+//!
+//! Owns [`Endings`].
+
+pub(crate) mod endings;
+
+use crate::Resource;
+use crate::api::{ConnectionState, ConnectionState as Lost, Effect, Event, Severity};
+use crate::connection::Phase;
+use crate::decide::change::Set;
+use crate::dialect9::survivors::loss::Survivor;
+use crate::link_end::endings::{Ending, LinkEnd};
+use units::{Duration, NodeId};
+
+/// After a failed handshake the next try waits this long.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// After a failed authentication the next try waits `connect-int`, twice as long each time, up to this.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+impl Resource {
+    // -- reports -----------------------------------------------------------------------------------------------------
+
+    /// Reports that the link to a peer must end.
+    pub(crate) fn end_link(&mut self, peer: NodeId, end: LinkEnd, reason: &'static str, text: String) {
+        self.endings.report(Ending { peer, end, reason, text });
+    }
+
+    /// The peer broke the protocol: drop the link and try again.
+    pub(crate) fn protocol_error(&mut self, i: NodeId, reason: &'static str, text: String) {
+        self.drop_link(i, Lost::ProtocolError, reason, text);
+    }
+
+    /// Ends the link for `lost` (a state between Timeout and TearDown) and tries again.
+    pub(crate) fn drop_link(&mut self, i: NodeId, lost: Lost, reason: &'static str, text: String) {
+        self.end_link(i, LinkEnd::Lost(lost), reason, text);
+    }
+
+    /// The nodes cannot agree at present (`rr-conflict retry-connect`): they try again after `connect-int`. Each try
+    /// calls handlers.
+    pub(crate) fn retry_later(&mut self, i: NodeId, reason: &'static str, text: String) {
+        self.end_link(i, LinkEnd::RetryLater, reason, text);
+    }
+
+    /// What is at the other end is not acceptable. If it has shown that it is the peer: StandAlone until the
+    /// administrator says otherwise. If it has not, it may be anybody who can reach our port: only this link ends. The
+    /// peer itself is let in at any time, and sought again after `connect-int`, then after twice that, and so on.
+    pub(crate) fn refuse(&mut self, i: NodeId, reason: &'static str, text: &str) {
+        self.end_link(i, LinkEnd::Refused, reason, text.to_owned());
+    }
+
+    /// The peer is not acceptable: StandAlone until the administrator says otherwise.
+    pub(crate) fn give_up(&mut self, i: NodeId, reason: &'static str, text: String) {
+        self.end_link(i, LinkEnd::GiveUp, reason, text);
+    }
+
+    /// This node ends the connection, and the two compare in a handshake. It has not lost the peer by that.
+    pub(crate) fn compare_anew(&mut self, i: NodeId, reason: &'static str, text: String) {
+        self.end_link(i, LinkEnd::CompareAnew, reason, text);
+    }
+
+    /// The two part by leave, or by the administrator's word: StandAlone.
+    pub(crate) fn part(&mut self, i: NodeId) {
+        self.end_link(i, LinkEnd::Parted, "", String::new());
+    }
+
+    // -- carried out -------------------------------------------------------------------------------------------------
+
+    /// Carries out what was reported, in that order.
+    pub(crate) fn end_links(&mut self) {
+        while let Some(ending) = self.endings.take() {
+            let Ending { peer, end, reason, text } = ending;
+            match end {
+                LinkEnd::Lost(lost) => self.link_lost(peer, lost, reason, text),
+                LinkEnd::RetryLater => {
+                    let wait = self.connections[peer].cfg.connect_int;
+                    self.begin_anew(peer, Lost::NetworkFailure, reason, text, (wait, false));
+                }
+                LinkEnd::AnotherFirst => {
+                    self.begin_anew(peer, Lost::NetworkFailure, reason, text, (RETRY, false));
+                }
+                LinkEnd::Refused => self.link_refused(peer, reason, text),
+                LinkEnd::GiveUp => self.link_given_up(peer, reason, text),
+                LinkEnd::CompareAnew => {
+                    self.link_lost(peer, Lost::NetworkFailure, reason, text);
+                    self.connections[peer].left_until = Some(self.now + self.connections[peer].cfg.timeout);
+                }
+                LinkEnd::Parted => {
+                    self.stand_alone(peer);
+                    self.has_parted(peer);
+                }
+            }
+        }
+    }
+
+    fn link_lost(&mut self, i: NodeId, lost: Lost, reason: &'static str, text: String) {
+        let established = self.state.is_connected(i);
+        let wait = if established && lost != Lost::ProtocolError { Duration(0) } else { RETRY };
+        self.begin_anew(i, lost, reason, text, (wait, false));
+    }
+
+    fn link_refused(&mut self, i: NodeId, reason: &'static str, text: String) {
+        let c = &mut self.connections[i];
+        let is_known = c.cfg.cram_hmac.is_none() || c.link.as_ref().is_some_and(|link| link.phase >= Phase::Parameters);
+        if is_known {
+            return self.link_given_up(i, reason, text);
+        }
+        c.refusals = c.refusals.saturating_add(1);
+        let doubled = c.cfg.connect_int.times(1 << (c.refusals - 1).min(31));
+        let wait = doubled.min(LONGEST_WAIT);
+        let text = format!("{text}; the next try is in {} s", wait.0 / 1_000_000_000);
+        self.begin_anew(i, Lost::ProtocolError, reason, text, (wait, true));
+    }
+
+    fn link_given_up(&mut self, i: NodeId, reason: &'static str, text: String) {
+        if self.state.connection(i) == ConnectionState::StandAlone {
+            return;
+        }
+        let text = format!("{text}; not connecting any more");
+        self.tell(Severity::Error, None, Some(i), reason, Event::GaveUp, text);
+        self.stand_alone(i);
+    }
+
+    /// Ends the link, and tries again after a time; the flag says if what the peer opens is accepted meanwhile.
+    fn begin_anew(
+        &mut self,
+        i: NodeId,
+        lost: Lost,
+        reason: &'static str,
+        text: String,
+        (wait, accept): (Duration, bool),
+    ) {
+        if self.connections[i].link.is_none() {
+            return;
+        }
+        self.note(Severity::Warning, None, Some(i), reason, text);
+        self.happened(Set::Connection(i, lost));
+        self.clean_up(i);
+        self.happened(Set::Connection(i, ConnectionState::Unconnected));
+        self.begin_to_connect(i, wait, accept);
+    }
+
+    /// Disconnecting, cleaned up, StandAlone.
+    fn stand_alone(&mut self, i: NodeId) {
+        self.happened(Set::Connection(i, ConnectionState::Disconnecting));
+        self.clean_up(i);
+        self.emit(Effect::CloseLink { peer: i });
+        self.happened(Set::Connection(i, ConnectionState::StandAlone));
+        self.connections[i].survivor_insists = false;
+    }
+
+    pub(crate) fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
+        self.happened(Set::Connection(i, ConnectionState::Connecting));
+        let not_before = self.now + wait;
+        self.emit(Effect::Connect { peer: i, not_before, accept_before });
+    }
+
+    /// What is left of a link: requests, peer writes, resync, bitmaps (spec 4.7).
+    fn clean_up(&mut self, i: NodeId) {
+        let had_link = self.connections[i].link.take().is_some();
+        if !had_link {
+            return;
+        }
+        self.emit(Effect::CloseLink { peer: i });
+        self.connections[i].session += 1;
+        self.connections[i].pings.lost();
+        for d in self.devices.ids() {
+            self.abandon_resync(i, d);
+            let pd = &mut self.connections[i].peer_devices[d];
+            pd.uuids = None;
+            pd.sizes = None;
+            pd.answers_may_come = false;
+            pd.refused_writes = false;
+            pd.forget_resync_to_come();
+            self.write_bitmap(d);
+        }
+        self.drop_peer_work(i);
+        self.note_lost_writes(i);
+        self.requests_lost_peer(i);
+        // What the peer has said of another one is of the past.
+        self.connections[i].survivor = Survivor::default();
+        self.connections[i].left_until = None;
+        self.close_epoch();
+        if !self.connections.values().any(|c| c.log.owes_barrier()) {
+            self.epoch.barriers_done();
+        }
+        self.connections[i].asked_later = None;
+        self.peer_gone_for_commands(i);
+        self.positions.forget(i);
+        self.answered_for_first_write(i);
+        self.fence_if_due(i);
+    }
+}
