@@ -45,7 +45,7 @@ impl Resource {
         // It may have failed by a write of its metadata, and was to be closed when nothing uses it: that is now. The
         // next one has nothing to do with that.
         if self.devices[d].leaving.take().is_some() {
-            self.happened(Set::Disk(d, DiskState::Diskless));
+            self.took_place(Set::Disk(d, DiskState::Diskless));
         }
         self.store_disk(d, DiskState::Diskless);
         let dev = &mut self.devices[d];
@@ -472,7 +472,7 @@ impl Resource {
             let outdated = self.connections.ids().filter(|i| dev.outdated_peers.contains(*i));
             outdated.for_each(|i| change.push(Set::PeerDisk(i, d, DiskState::Outdated)));
         }
-        if let Err(Refusal { code, .. }) = self.change(change, Kind::Fact) {
+        if let Err(Refusal { code, .. }) = self.make(change, Kind::Fact) {
             self.devices[d].attaching = Some(Attaching { command: attaching.command, ..attaching });
             return self.attach_failed(d, code.code(), format!("the disk cannot be used now: {code}"));
         }
@@ -520,7 +520,7 @@ impl Resource {
         self.abandon_al(d);
         self.finish_held();
         self.connections.values_mut().for_each(|c| c.peer_devices[d].forget_resync_to_come());
-        self.happened(Set::Disk(d, DiskState::Diskless));
+        self.took_place(Set::Disk(d, DiskState::Diskless));
         self.store_disk(d, DiskState::Diskless);
         let gone = !self.state.replicates_anywhere(d);
         if gone && !self.state.is_primary() {
@@ -629,7 +629,7 @@ impl Resource {
         let (disk, reason) = io_error::decide(failure, policy, self.state.disk(d), peer_good);
         self.note(Severity::Error, Some(d), None, reason.name(), format!("{text}: {reason}"));
         if let Some(disk) = disk.filter(|_| self.devices[d].backing.is_some()) {
-            self.happened(Set::Disk(d, disk));
+            self.took_place(Set::Disk(d, disk));
             if disk == DiskState::Inconsistent {
                 // What the disk lacks is complete when the superblock says that it is not good any more: as that of a
                 // crashed Primary it would win over the peer's, between equal generations.
@@ -675,6 +675,9 @@ impl Resource {
                 io_error::Failure::Forced,
                 "the local disk did not answer within disk-timeout".to_owned(),
             );
+            if self.state.disk(d) == DiskState::Failed {
+                self.abort_local_io(d);
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ impl Resource {
         if self.requests.len() + self.peer_writes.len() + self.ops.len() > MOST {
             return;
         }
-        assert!(!self.carrying_out && self.afterwards.is_empty(), "a change is not finished");
+        assert!(!self.carrying_out && self.to_settle.is_empty(), "a change is not finished");
         assert!(self.endings.is_empty(), "a link that must end has not ended");
         for (i, c) in self.connections.iter() {
             self.audit_connection(i, c);

@@ -88,7 +88,7 @@ impl Resource {
                 );
             }
         };
-        self.enter_resync(i, d, Set::Replication(i, d, next).into());
+        self.enter_resync(i, Set::Replication(i, d, next).into());
     }
 
     // -- generations of a resync --------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ impl Resource {
             change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
         }
         self.report_end(i, d, failed);
-        self.happened(change);
+        self.took_place(change);
     }
 
     /// Both sets are equal now: what the handshake said of the peer is history, and no later resync may end by it.
@@ -246,7 +246,7 @@ impl Resource {
         ]
         .into_iter()
         .collect();
-        self.happened(change);
+        self.took_place(change);
         if peer_disk == DiskState::UpToDate && left > 0 {
             self.repair_when_one_is_demoted(i, d);
         }

@@ -23,7 +23,7 @@ use crate::decide::view::{Kind, Refusal};
 use crate::decide::{StateChangeResult as Code, suspend};
 use crate::device::Leaving;
 use crate::resync::verify::run::VerifyRange;
-use crate::state::afterwards::Lifted;
+use crate::state::to_settle::Lifted;
 use units::{Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
 
@@ -233,7 +233,7 @@ impl Resource {
             Err(failure(code, text))
         } else {
             let change: Change = differs.into_iter().map(|i| Set::PausedByUser(i, d, on)).collect();
-            self.change(change, Kind::Fact).map_err(|r| self.refusal(d, r.code))
+            self.make(change, Kind::Fact).map_err(|r| self.refusal(d, r.code))
         };
         let result = match result {
             Ok(()) if !on && self.state.pairs(d).any(|(_, p)| p.paused.by_peer) => {
@@ -248,7 +248,7 @@ impl Resource {
     }
 
     fn suspend_io(&mut self, id: u64, d: VolumeNr) {
-        if let Err(refusal) = self.change(Set::FrozenByUser(true), Kind::Wish) {
+        if let Err(refusal) = self.make(Set::FrozenByUser(true), Kind::Wish) {
             let error = self.refusal(d, refusal.code);
             return self.end(Some(id), Err(error));
         }
@@ -303,7 +303,7 @@ impl Resource {
             if self.devices[d].backing.is_some() {
                 attached = true;
                 if self.devices[d].leaving.is_none() {
-                    self.happened(Set::Disk(d, DiskState::Failed));
+                    self.took_place(Set::Disk(d, DiskState::Failed));
                     self.devices[d].lets_go(Leaving::InOrder);
                 }
             }

@@ -50,7 +50,7 @@ impl Resource {
         // The barrier of what was sent comes before the news (spec 6.5).
         self.close_epoch();
         self.send_due_barriers();
-        self.happened(Set::Replication(i, d, Replication::Ahead));
+        self.took_place(Set::Replication(i, d, Replication::Ahead));
         self.begin_generation_ahead(i, d);
         if self.state.replication(i, d) == Replication::Ahead {
             // A resync that this broke off: what the target has written by then is told anew at the end.

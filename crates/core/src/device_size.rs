@@ -163,7 +163,7 @@ impl Resource {
         if sizes::grown_area_source(me, peer, self.connections[i].resolve_conflicts()) {
             return self.begin_as_source(i, d);
         }
-        if let Err(refusal) = self.change(Set::Replication(i, d, Replication::WFSyncUUID), Kind::Fact) {
+        if let Err(refusal) = self.make(Set::Replication(i, d, Replication::WFSyncUUID), Kind::Fact) {
             let text = format!("the grown area is not synced: {}", refusal.code);
             self.note(Severity::Warning, Some(d), Some(i), "no-grow-resync", text);
         }

@@ -225,7 +225,7 @@ impl Resource {
             self.send_state(i, d);
         }
         self.enter(i, Phase::Parameters);
-        if let Err(refusal) = self.change(Set::Connection(i, ConnectionState::Connected), Kind::Fact) {
+        if let Err(refusal) = self.make(Set::Connection(i, ConnectionState::Connected), Kind::Fact) {
             self.give_up(i, "handshake-refused", format!("the handshake is not possible now: {}", refusal.code));
         }
     }
@@ -340,7 +340,7 @@ impl Resource {
         self.put_uuids(i, d, &set);
         self.write_bitmap(d);
         let good = Change::from(Set::Disk(d, DiskState::UpToDate));
-        self.happened(good.and(Set::PeerDisk(i, d, DiskState::UpToDate)));
+        self.took_place(good.and(Set::PeerDisk(i, d, DiskState::UpToDate)));
     }
 
     // -- states -------------------------------------------------------------------------------------------------------
@@ -409,7 +409,7 @@ impl Resource {
         }
         change.push(Set::Replication(i, d, replication));
         let kind = if first { Kind::Wish } else { Kind::Fact };
-        if let Err(Refusal { code, .. }) = self.change(change, kind) {
+        if let Err(Refusal { code, .. }) = self.make(change, kind) {
             let text = format!("the peer's state is not acceptable: {code}");
             return self.give_up(i, "peer-state-refused", text);
         }
@@ -617,7 +617,7 @@ impl Resource {
         if self.state.disk(d) == DiskState::Negotiating {
             self.devices[d].attach_state = DiskState::Inconsistent;
         } else {
-            self.happened(Set::Disk(d, DiskState::Inconsistent));
+            self.took_place(Set::Disk(d, DiskState::Inconsistent));
         }
         let text = format!("{reason}, and the generations do not tell: connecting again for a full resync");
         self.drop_link(i, ConnectionState::NetworkFailure, reason.name(), text);
@@ -681,7 +681,7 @@ impl Resource {
                 return None;
             }
             Decision::FailOwnDisk => {
-                self.happened(Set::Disk(d, DiskState::Failed));
+                self.took_place(Set::Disk(d, DiskState::Failed));
                 return None;
             }
             Decision::TreatPeerAsDiskless => change.push(Set::PeerDisk(i, d, DiskState::Diskless)),

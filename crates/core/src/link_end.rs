@@ -139,23 +139,23 @@ impl Resource {
             return;
         }
         self.note(Severity::Warning, None, Some(i), reason, text);
-        self.happened(Set::Connection(i, lost));
+        self.took_place(Set::Connection(i, lost));
         self.clean_up(i);
-        self.happened(Set::Connection(i, ConnectionState::Unconnected));
+        self.took_place(Set::Connection(i, ConnectionState::Unconnected));
         self.begin_to_connect(i, wait, accept);
     }
 
     /// Disconnecting, cleaned up, StandAlone.
     fn stand_alone(&mut self, i: NodeId) {
-        self.happened(Set::Connection(i, ConnectionState::Disconnecting));
+        self.took_place(Set::Connection(i, ConnectionState::Disconnecting));
         self.clean_up(i);
         self.emit(Effect::CloseLink { peer: i });
-        self.happened(Set::Connection(i, ConnectionState::StandAlone));
+        self.took_place(Set::Connection(i, ConnectionState::StandAlone));
         self.connections[i].survivor_insists = false;
     }
 
     pub(crate) fn begin_to_connect(&mut self, i: NodeId, wait: Duration, accept_before: bool) {
-        self.happened(Set::Connection(i, ConnectionState::Connecting));
+        self.took_place(Set::Connection(i, ConnectionState::Connecting));
         let not_before = self.now + wait;
         self.emit(Effect::Connect { peer: i, not_before, accept_before });
     }

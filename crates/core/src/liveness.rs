@@ -10,7 +10,7 @@ use crate::decide::state::Replication;
 use crate::link_end::endings::LinkEnd;
 use crate::pings::{PingNr, PingedPeers};
 use crate::request::under_way::Request;
-use crate::state::afterwards::Lifted;
+use crate::state::to_settle::Lifted;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Packet, Socket};
 
@@ -154,7 +154,7 @@ impl Resource {
             {
                 change.push(Set::Disk(d, most));
             }
-            self.happened(change);
+            self.took_place(change);
         }
         self.fencing_ended(i, answer.fenced);
     }
@@ -220,7 +220,7 @@ impl Resource {
         if self.state.is_primary() {
             let text = "the peer has not said what the disk that is being attached is good for: it is detached";
             self.note(Severity::Error, Some(d), Some(i), "attach-unanswered", text.to_owned());
-            return self.happened(Set::Disk(d, DiskState::Failed));
+            return self.took_place(Set::Disk(d, DiskState::Failed));
         }
         let text = "the peer has not said what the disk that is being attached is good for: connecting again";
         self.drop_link(i, Lost::NetworkFailure, "attach-unanswered", text.to_owned());

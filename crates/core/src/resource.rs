@@ -24,7 +24,7 @@ use crate::peer_write::write::PeerWrite;
 use crate::request::under_way::Request;
 use crate::slab::Slab;
 use crate::splitting::split::Split;
-use crate::state::afterwards::Afterwards;
+use crate::state::to_settle::ToSettle;
 use crate::transfer_log::OwnEpoch;
 use std::collections::{BTreeMap, VecDeque};
 use units::{Generation, Instant, NodeId, Rng, VolumeNr};
@@ -42,7 +42,7 @@ pub struct Resource {
     pub(crate) state: State,
     /// What a change has brought with it is being carried out.
     pub(crate) carrying_out: bool,
-    pub(crate) afterwards: VecDeque<Afterwards>,
+    pub(crate) to_settle: VecDeque<ToSettle>,
     pub(crate) devices: Volumes<Device>,
     pub(crate) connections: Peers<Connection>,
     pub(crate) requests: Slab<Request>,
@@ -104,7 +104,7 @@ impl Resource {
             rng: Rng::new(seed),
             state,
             carrying_out: false,
-            afterwards: VecDeque::new(),
+            to_settle: VecDeque::new(),
             devices,
             connections,
             requests: Slab::default(),

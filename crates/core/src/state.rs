@@ -4,7 +4,7 @@
 //! Owns `Resource::state`; nobody else writes it. No change takes place within the carrying out of another one: what
 //! follows from that waits in `Resource::afterwards`.
 
-pub(crate) mod afterwards;
+pub(crate) mod to_settle;
 
 use crate::api::{Event, Severity, SuspendReasons};
 use crate::config::{Fencing, OnIoError};
@@ -15,7 +15,7 @@ use crate::decide::state::{Replication, State};
 use crate::decide::view::{Facts, Kind, PairFacts, PeerFacts, Refusal, View, VolumeFacts};
 use crate::decide::{DiskState, Handler, Role, StateChangeResult as Code, fencing, rules};
 use crate::device::Leaving;
-use crate::state::afterwards::{Afterwards, Lifted};
+use crate::state::to_settle::{Lifted, Stored, ToSettle};
 use crate::{Resource, dialect84};
 use units::{Generation, NodeId, VolumeNr};
 use wire::UuidFlags;
@@ -106,36 +106,13 @@ impl Resource {
 
     // -- changes -----------------------------------------------------------------------------------------------------
 
-    /// Judges a change, and carries it out.
+    /// Judges a change, and stores the state that follows. What that brings with it waits for [`Self::settle`].
     ///
     /// # Errors
     /// The rule that refuses it. Nothing has changed then.
     pub(crate) fn change(&mut self, change: impl Into<Change>, kind: Kind) -> Result<(), Refusal> {
-        debug_assert!(!self.carrying_out, "a change within a change");
-        let judged = match rules::judge(&self.state, &change.into(), kind, &self.facts()) {
-            Err(Refusal { code: Code::NothingToDo, .. }) => return Ok(()),
-            other => other?,
-        };
-        let old = self.store(judged.new.clone());
-        self.carrying_out = true;
-        self.follow_change9(&old);
-        for d in self.devices.ids() {
-            self.count_for_absent(d);
-            for (n, i) in self.peers_or_none().enumerate() {
-                let (before, after) = (View::of(&old, i, d), View::of(&judged.new, i, d));
-                if before != after {
-                    let effects = judged.effects.iter().filter(|c| c.peer == i && c.volume == d).map(|c| c.effect);
-                    self.after_change(i, d, [&before, &after], n == 0, effects);
-                }
-            }
-        }
-        self.carrying_out = false;
-        while let Some(next) = self.afterwards.pop_front() {
-            match next {
-                Afterwards::EnterResync(i, d, change) => self.enter_resync(i, d, change),
-                Afterwards::AbortLocalIo(d) => self.abort_local_io(d),
-                Afterwards::BeginWithoutDisk(i, d) => self.begin_without_disk9(i, d),
-            }
+        if let Some(stored) = self.judge_and_store(&change.into(), kind)? {
+            self.to_settle.push_back(ToSettle::Stored(stored));
         }
         Ok(())
     }
@@ -143,6 +120,65 @@ impl Resource {
     /// Something has happened; if the rules do not let it count, it is without consequences.
     pub(crate) fn happened(&mut self, change: impl Into<Change>) {
         let _ = self.change(change, Kind::Fact);
+    }
+
+    /// A change, and at once all that it brings with it: for whoever goes on with what follows.
+    ///
+    /// # Errors
+    /// As [`Self::change`].
+    pub(crate) fn make(&mut self, change: impl Into<Change>, kind: Kind) -> Result<(), Refusal> {
+        self.change(change, kind)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// As [`Self::happened`], and at once all that it brings with it.
+    pub(crate) fn took_place(&mut self, change: impl Into<Change>) {
+        self.happened(change);
+        self.settle();
+    }
+
+    fn judge_and_store(&mut self, change: &Change, kind: Kind) -> Result<Option<Box<Stored>>, Refusal> {
+        let judged = match rules::judge(&self.state, change, kind, &self.facts()) {
+            Err(Refusal { code: Code::NothingToDo, .. }) => return Ok(None),
+            other => other?,
+        };
+        let old = self.store(judged.new.clone());
+        Ok(Some(Box::new(Stored { old, judged })))
+    }
+
+    /// Carries out what changes have brought with them, in their order.
+    pub(crate) fn settle(&mut self) {
+        while let Some(next) = self.to_settle.pop_front() {
+            match next {
+                ToSettle::Stored(stored) => self.follow(&stored),
+                ToSettle::EnterResync(i, change) => match self.judge_and_store(&change, Kind::Fact) {
+                    Ok(stored) => stored.iter().for_each(|stored| self.follow(stored)),
+                    Err(refusal) => {
+                        let text = format!("the resync cannot begin: {}", refusal.code);
+                        self.protocol_error(i, "resync-refused", text);
+                    }
+                },
+                ToSettle::BeginWithoutDisk(i, d) => self.begin_without_disk9(i, d),
+            }
+        }
+    }
+
+    fn follow(&mut self, stored: &Stored) {
+        let Stored { old, judged } = stored;
+        self.carrying_out = true;
+        self.follow_change9(old);
+        for d in self.devices.ids() {
+            self.count_for_absent(d);
+            for (n, i) in self.peers_or_none().enumerate() {
+                let (before, after) = (View::of(old, i, d), View::of(&judged.new, i, d));
+                if before != after {
+                    let effects = judged.effects.iter().filter(|c| c.peer == i && c.volume == d).map(|c| c.effect);
+                    self.after_change(i, d, [&before, &after], n == 0, effects);
+                }
+            }
+        }
+        self.carrying_out = false;
     }
 
     /// Would this change be made, as things are?
@@ -326,7 +362,7 @@ impl Resource {
             }
             (E::GenerationWithFirstWrite, _) => self.devices[d].generation_with_first_write = true,
             (E::WriteBitmap, _) => self.write_bitmap(d),
-            (E::AbortLocalIo, _) => self.afterwards.push_back(Afterwards::AbortLocalIo(d)),
+            (E::AbortLocalIo, _) => {}
             (E::ResendRequests, Some(i)) => self.restart_frozen(i),
             (E::LiftFencing, Some(i)) => self.lift(Lifted::Fencing(i)),
             (E::CompleteWithoutPeer, Some(i)) => self.give_up_frozen(i),

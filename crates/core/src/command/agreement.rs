@@ -31,7 +31,7 @@ impl Resource {
             return self.agree_in_two_phases(id, change);
         }
         let Some((i, first)) = rules::to_be_asked(&self.state, &new).first().copied() else {
-            return self.change(change.clone(), Kind::Wish).map(|()| true);
+            return self.make(change.clone(), Kind::Wish).map(|()| true);
         };
         if !self.ask(id, i, Some(&new), change.clone()) {
             return Err(Refusal { code: Code::InTransientState, volume: Some(first) });
@@ -103,7 +103,7 @@ impl Resource {
     /// The participant has agreed to all of it: the change takes place here, too, if it still can.
     fn commit(&mut self, i: NodeId, asked: &Agreement) -> Result<(), Refusal> {
         let Some((d, _)) = asked.volumes.first().copied() else {
-            return self.change(asked.change.clone(), Kind::Fact);
+            return self.make(asked.change.clone(), Kind::Fact);
         };
         // By force meanwhile; what is being attached now is another matter.
         if asked.change.sets_disk(d, DiskState::Failed) && !self.devices[d].can_detach() {
@@ -128,11 +128,11 @@ impl Resource {
     /// The rule that refuses it, or that a resync comes to nothing: the peer has lost its disk meanwhile.
     fn change_as_agreed(&mut self, i: NodeId, asked: &Agreement) -> Result<(), Refusal> {
         if let Some((rise, forced)) = self.promotion_agreed(asked.command) {
-            self.change(rise, Kind::Wish)?;
+            self.make(rise, Kind::Wish)?;
             self.promoted(&forced);
             return Ok(());
         }
-        self.change(asked.change.clone(), Kind::Wish)?;
+        self.make(asked.change.clone(), Kind::Wish)?;
         for (d, _) in &asked.volumes {
             let begins = [Replication::StartingSyncS, Replication::StartingSyncT];
             let begins = begins.into_iter().any(|to| asked.change.begins(i, *d, to));
@@ -148,7 +148,7 @@ impl Resource {
     fn peer_went_ahead(&mut self, i: NodeId, d: VolumeNr, change: &Change) {
         let peer_disk = self.state.peer_disk(i, d);
         if change.begins(i, d, Replication::StartingSyncS) && peer_disk > DiskState::Inconsistent {
-            self.happened(Set::PeerDisk(i, d, DiskState::Inconsistent));
+            self.took_place(Set::PeerDisk(i, d, DiskState::Inconsistent));
         }
         if change.sets_disk(d, DiskState::Failed) && self.state.replication(i, d) > Replication::Established {
             // It has ended the resync, which goes on here: only a comparison brings them together again.
@@ -229,8 +229,8 @@ impl Resource {
         let leaves = change.sets().any(|set| set == Set::Connection(i, ConnectionState::TearDown));
         let result = match d {
             _ if judges && waits => Err(Code::InTransientState),
-            Some(_) => self.change(change, Kind::Wish).map_err(|r| r.code),
-            None => self.change(change, Kind::WishIgnoringOutdate).map_err(|r| r.code),
+            Some(_) => self.make(change, Kind::Wish).map_err(|r| r.code),
+            None => self.make(change, Kind::WishIgnoringOutdate).map_err(|r| r.code),
         };
         // Its disk may be gone since it asked: then no resync has begun.
         let begun = target.is_none_or(|d| self.state.replication(i, d) > Replication::Established);

@@ -39,7 +39,7 @@ impl Resource {
     fn leave_stand_alone(&mut self, i: NodeId, discard_my_data: bool, tentative: bool) {
         let c = &mut self.connections[i];
         (c.discard_my_data, c.tentative) = (discard_my_data, tentative);
-        self.happened(Set::Connection(i, ConnectionState::Unconnected));
+        self.took_place(Set::Connection(i, ConnectionState::Unconnected));
         self.begin_to_connect(i, Duration(0), false);
     }
 

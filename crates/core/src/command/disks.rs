@@ -39,7 +39,7 @@ impl Resource {
         if force {
             self.devices[d].lets_go(Leaving::AtOnce);
             self.devices[d].detach_commands.push(id);
-            self.happened(Set::Disk(d, DiskState::Failed));
+            self.took_place(Set::Disk(d, DiskState::Failed));
             return self.pump_detach(d);
         }
         self.wait_for(id, Waiting::Detach { volume: d, step: GiveUp::Wish });
@@ -150,7 +150,7 @@ impl Resource {
             partner.into_iter().for_each(|i| self.mark_all(i, d));
             let bad =
                 remote.map_or(Set::Disk(d, DiskState::Inconsistent), |i| Set::PeerDisk(i, d, DiskState::Inconsistent));
-            return Progress::Ended(self.change(bad, Kind::Fact).map_err(|r| self.refusal(d, r.code)));
+            return Progress::Ended(self.make(bad, Kind::Fact).map_err(|r| self.refusal(d, r.code)));
         }
         let Some(i) = partner else {
             return Progress::Ended(Err(self.refusal(d, Code::NeedConnection)));
@@ -211,7 +211,7 @@ impl Resource {
         match self.state.replication(i, d) {
             Replication::StartingSyncS => self.begin_as_source(i, d),
             Replication::StartingSyncT => {
-                self.enter_resync(i, d, Set::Replication(i, d, Replication::WFSyncUUID).into());
+                self.enter_resync(i, Set::Replication(i, d, Replication::WFSyncUUID).into());
             }
             _ => {}
         }
@@ -223,7 +223,7 @@ impl Resource {
             return self.end(Some(id), Err(failure(Code::InTransientState.code(), text)));
         }
         let outdated = Set::Disk(d, DiskState::Outdated);
-        let result = self.change(outdated, Kind::Wish).map_err(|r| self.refusal(d, r.code));
+        let result = self.make(outdated, Kind::Wish).map_err(|r| self.refusal(d, r.code));
         self.end(Some(id), result);
     }
 
@@ -284,7 +284,7 @@ impl Resource {
             };
             let declared = self.state.pairs(d).filter(here).map(|(peer, _)| peer);
             declared.for_each(|peer| change.push(Set::PeerDisk(peer, d, DiskState::UpToDate)));
-            self.happened(change);
+            self.took_place(change);
             if view.peer_disk == DiskState::Diskless {
                 // The peer takes no generations, so nothing else tells it of this node's disk.
                 self.tell_state(d);

@@ -229,7 +229,7 @@ impl Resource {
                 Err(refusal) => self.demotion_result(Err(refusal)),
             };
         }
-        if let Err(refusal) = self.change(Set::Role(Role::Secondary), Kind::Wish) {
+        if let Err(refusal) = self.make(Set::Role(Role::Secondary), Kind::Wish) {
             return self.demotion_result(Err(refusal));
         }
         self.has_become_secondary();

@@ -366,7 +366,7 @@ impl Resource {
             if matches!(self.state.disk(d), DiskState::Consistent | DiskState::UpToDate) {
                 let text = "a node is Primary that this one does not reach: this disk is outdated";
                 self.note(Severity::Warning, Some(d), None, "primary-out-of-reach", text);
-                self.happened(Set::Disk(d, DiskState::Outdated));
+                self.took_place(Set::Disk(d, DiskState::Outdated));
             }
         }
     }
@@ -388,14 +388,14 @@ impl Resource {
 
     fn commit_for_command(&mut self, id: u64, two: &TwoPhase) -> Result<(), Refusal> {
         if two.is_disconnect() {
-            return self.change(two.change(), Kind::Fact);
+            return self.make(two.change(), Kind::Fact);
         }
         if let Some((rise, forced)) = self.promotion_agreed(id) {
-            self.change(rise, Kind::Wish)?;
+            self.make(rise, Kind::Wish)?;
             self.promoted(&forced);
             return Ok(());
         }
-        self.change(two.change(), Kind::Wish)?;
+        self.make(two.change(), Kind::Wish)?;
         if two.asked().role == Some(Role::Secondary) {
             self.has_become_secondary();
         }
@@ -531,7 +531,7 @@ impl Resource {
             return Err(Refusal { code: Code::NotSupported, volume: None });
         }
         if !change.sets().any(asks) {
-            return self.change(change.clone(), Kind::Wish).map(|()| true);
+            return self.make(change.clone(), Kind::Wish).map(|()| true);
         }
         if !self.ask_in_two_phases(id, change.clone()) {
             return Err(Refusal { code: Code::InTransientState, volume: None });

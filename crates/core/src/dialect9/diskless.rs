@@ -6,7 +6,7 @@ use crate::Resource;
 use crate::api::Severity;
 use crate::connection::PeerDevice;
 use crate::decide::state::State;
-use crate::state::afterwards::Afterwards;
+use crate::state::to_settle::ToSettle;
 use units::{Generation, NodeId, VolumeNr};
 use wire::{CurrentUuid, DiskState, Packet, Role, Socket};
 
@@ -29,7 +29,7 @@ impl Resource {
             for d in self.devices.ids() {
                 let begins = lives_on_peer(&self.state, i, d) && !lives_on_peer(old, i, d);
                 if begins && !self.in_mesh9() && self.connections[i].speaks9() {
-                    self.afterwards.push_back(Afterwards::BeginWithoutDisk(i, d));
+                    self.to_settle.push_back(ToSettle::BeginWithoutDisk(i, d));
                 }
             }
         }

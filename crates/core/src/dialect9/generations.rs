@@ -233,7 +233,7 @@ impl Resource {
         self.write_bitmap(d);
         self.generation_changed(d);
         let good = Change::from(Set::Disk(d, DiskState::UpToDate));
-        self.happened(good.and(Set::PeerDisk(i, d, DiskState::UpToDate)));
+        self.took_place(good.and(Set::PeerDisk(i, d, DiskState::UpToDate)));
     }
 
     /// A Primary says that it has begun a generation. Who has connected, and was brought up to date, while that was on
@@ -295,7 +295,7 @@ impl Resource {
         let text = format!("the Primary begins a data generation without this copy{end}");
         self.note(severity, Some(d), Some(i), "left-out", text);
         if good {
-            self.happened(Set::Disk(d, DiskState::Outdated));
+            self.took_place(Set::Disk(d, DiskState::Outdated));
         }
     }
 

@@ -364,7 +364,7 @@ impl Resource {
             Err(Verdict::Disconnect(reason)) if self.state.disk(d) == DiskState::Negotiating => {
                 let text = format!("this disk cannot be used beside the peer's: {reason}");
                 self.note(Severity::Error, Some(d), Some(i), "attach-refused", text);
-                self.happened(Set::Disk(d, DiskState::Failed));
+                self.took_place(Set::Disk(d, DiskState::Failed));
                 return false;
             }
             Err(Verdict::Disconnect(reason)) => {
@@ -398,7 +398,7 @@ impl Resource {
 
     /// Connected nodes have found out that one lacks something.
     pub(super) fn begin_resync9(&mut self, i: NodeId, d: VolumeNr, replication: Replication) {
-        if let Err(refusal) = self.change(Set::Replication(i, d, replication), Kind::Fact) {
+        if let Err(refusal) = self.make(Set::Replication(i, d, replication), Kind::Fact) {
             let text = format!("a resync cannot begin: {}", refusal.code);
             self.note(Severity::Warning, Some(d), Some(i), "resync-refused", text);
         }
@@ -535,7 +535,7 @@ impl Resource {
         c.peer_devices.values_mut().for_each(|pd| {
             (pd.compared, pd.says, pd.marked_by_peer) = (true, Replication::Off, None);
         });
-        if let Err(refusal) = self.change(change, Kind::Fact) {
+        if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
             return self.protocol_error(i, "handshake-refused", text);
         }

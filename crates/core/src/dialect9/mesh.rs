@@ -108,7 +108,7 @@ impl Resource {
     }
 
     /// The peer has said who has some of its writes.
-    pub(super) fn settle(&mut self, i: NodeId, told: &[Unsettled], has: NodeMask) {
+    pub(super) fn note_peer_ack(&mut self, i: NodeId, told: &[Unsettled], has: NodeMask) {
         for write in told {
             for other in self.connections.ids().filter(|other| *other != i) {
                 if has.contains(other) && has.contains(self.cfg.node) {

@@ -118,7 +118,7 @@ impl Resource {
             Some(n) => {
                 let told: Vec<_> = unsettled.drain(..=n).collect();
                 if !told.is_empty() && self.connections.members().len() > 1 {
-                    self.settle(i, &told, ack.nodes.nodes());
+                    self.note_peer_ack(i, &told, ack.nodes.nodes());
                 }
             }
             None => {

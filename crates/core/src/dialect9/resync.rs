@@ -374,7 +374,7 @@ impl Resource {
         self.tell_last_copied(i, d);
         if failed == 0 && self.lets_primary_end(i, d) {
             self.report_end(i, d, failed);
-            return self.happened(Set::Replication(i, d, Replication::Established));
+            return self.took_place(Set::Replication(i, d, Replication::Established));
         }
         if failed == 0 && self.asks_once_more(i, d) {
             // It has become Primary within the last pass.
@@ -403,7 +403,7 @@ impl Resource {
             change.push(Set::PeerDisk(i, d, DiskState::UpToDate));
         }
         self.report_end(i, d, failed);
-        self.happened(change);
+        self.took_place(change);
     }
 
     /// All of a source is here, but a Primary is a source as well: what it has written meanwhile it knows itself.
@@ -473,7 +473,7 @@ impl Resource {
         let lacks = theirs.disk == DiskState::UpToDate && self.state.is_primary() && left > 0;
         if elsewhere && !lacks {
             // It was brought up to date by another one.
-            return self.happened(target_rests(i, d, theirs));
+            return self.took_place(target_rests(i, d, theirs));
         }
         if theirs.disk == DiskState::UpToDate && left > 0 {
             let text = format!("the peer has ended a resync, and {} KiB are still marked here", left * 4);
@@ -483,7 +483,7 @@ impl Resource {
             self.connections[i].peer_devices[d].keeps = Keeps::Nothing;
         }
         self.report_end(i, d, failed);
-        self.happened(target_rests(i, d, theirs));
+        self.took_place(target_rests(i, d, theirs));
     }
 
     /// Both have the same generation: what this node's slot counts from is of the past (7.5). The others hear of it.

@@ -106,7 +106,7 @@ impl Resource {
     fn has_settled(&mut self) {
         let disks = self.devices.ids().filter(|d| self.state.disk(*d) == DiskState::Consistent);
         let change: Change = disks.map(|d| Set::Disk(d, DiskState::UpToDate)).collect();
-        self.happened(change);
+        self.took_place(change);
     }
 
     /// A peer says that it has settled, and knows this node's word: so has this one (2.2 C16).

@@ -67,7 +67,7 @@ impl Resource {
             return self.compare_anew(i, "resync-unstable", text.to_owned());
         }
         self.note(Severity::Info, Some(d), Some(i), "resync-unstable", text);
-        self.happened(Set::Replication(i, d, Replication::Established));
+        self.took_place(Set::Replication(i, d, Replication::Established));
         if !self.sees_primary() {
             self.send_uuids110(i, d, UuidFlags::GOT_STABLE);
         }
@@ -76,7 +76,7 @@ impl Resource {
     /// A peer has said whether its data depends on a Primary: another source may come first now.
     pub(super) fn choose_source_anew(&mut self, d: VolumeNr) {
         if self.in_mesh9() && self.state.pairs(d).any(|(_, pair)| pair.replication.is_target()) {
-            self.happened(Change::default());
+            self.took_place(Change::default());
         }
     }
 

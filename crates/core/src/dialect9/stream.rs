@@ -56,7 +56,7 @@ impl Resource {
         if self.compares_anew(i, d, theirs) {
             return self.resync_considered(i, d, theirs, change);
         }
-        if let Err(refusal) = self.change(change, Kind::Wish) {
+        if let Err(refusal) = self.make(change, Kind::Wish) {
             let text = format!("the peer's state is not acceptable: {}", refusal.code);
             self.give_up(i, "peer-state-refused", text);
         }
@@ -76,7 +76,7 @@ impl Resource {
         if !self.reconsider9(i, d, theirs, &mut change) {
             return;
         }
-        if let Err(refusal) = self.change(change, Kind::Fact) {
+        if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("a resync cannot begin: {}", refusal.code);
             return self.give_up(i, "resync-refused", text);
         }
@@ -96,7 +96,7 @@ impl Resource {
     /// P_STATE about no volume: only a demotion is said so.
     pub(crate) fn role_received(&mut self, i: NodeId, theirs: &StateWord) {
         if theirs.role == Role::Secondary && self.state.is_connected(i) {
-            self.happened(self.devices.ids().map(|d| Set::PeerRole(i, d, Role::Secondary)).collect::<Change>());
+            self.took_place(self.devices.ids().map(|d| Set::PeerRole(i, d, Role::Secondary)).collect::<Change>());
         }
     }
 

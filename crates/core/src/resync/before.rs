@@ -10,9 +10,8 @@ use crate::Resource;
 use crate::decide::Handler;
 use crate::decide::change::{Change, Set};
 use crate::decide::state::Replication;
-use crate::decide::view::Kind;
 use crate::resync::before::asked::Beginning;
-use crate::state::afterwards::Afterwards;
+use crate::state::to_settle::ToSettle;
 use units::{Generation, NodeId, VolumeNr};
 use wire::DiskState;
 
@@ -102,7 +101,7 @@ impl Resource {
 
     fn become_sync_source(&mut self, i: NodeId, d: VolumeNr) {
         self.send_sync_uuid_first(i, d);
-        self.enter_resync(i, d, Set::Replication(i, d, Replication::SyncSource).into());
+        self.enter_resync(i, Set::Replication(i, d, Replication::SyncSource).into());
     }
 
     fn become_sync_target(&mut self, i: NodeId, d: VolumeNr, sync: Generation) {
@@ -120,18 +119,15 @@ impl Resource {
             self.devices[d].exposed = u.current;
         }
         let change = Change::from(Set::Replication(i, d, Replication::SyncTarget));
-        self.enter_resync(i, d, change.and(Set::Disk(d, DiskState::Inconsistent)));
+        self.enter_resync(i, change.and(Set::Disk(d, DiskState::Inconsistent)));
     }
 
     /// A state of a resync, or on the way to one; the connection ends if that cannot be.
     /// If that follows from a change whose consequences are being carried out: after them.
-    pub(crate) fn enter_resync(&mut self, i: NodeId, d: VolumeNr, change: Change) {
-        if self.carrying_out {
-            return self.afterwards.push_back(Afterwards::EnterResync(i, d, change));
-        }
-        if let Err(refusal) = self.change(change, Kind::Fact) {
-            let text = format!("the resync cannot begin: {}", refusal.code);
-            self.protocol_error(i, "resync-refused", text);
+    pub(crate) fn enter_resync(&mut self, i: NodeId, change: Change) {
+        self.to_settle.push_back(ToSettle::EnterResync(i, change));
+        if !self.carrying_out {
+            self.settle();
         }
     }
 }

@@ -21,7 +21,7 @@ impl Resource {
             if wanted.is_empty() {
                 return;
             }
-            wanted.into_iter().for_each(|set| self.happened(set));
+            wanted.into_iter().for_each(|set| self.took_place(set));
         }
     }
 

@@ -350,7 +350,7 @@ impl Resource {
             });
         }
         self.note(severity, Some(d), Some(i), "verify-done", text);
-        self.happened(Set::Replication(i, d, Replication::Established));
+        self.took_place(Set::Replication(i, d, Replication::Established));
         let version = self.connections[i].version();
         if v.side == Side::Asks && version >= 97 && version != 100 {
             self.send_state(i, d);

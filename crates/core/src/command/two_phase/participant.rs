@@ -256,7 +256,7 @@ impl Resource {
         if told && away && primaries.contains(self.cfg.node) {
             let unknown = |d: &VolumeNr| self.state.peer_disk(initiator, *d) == DiskState::DUnknown;
             let volumes = self.devices.ids().filter(unknown);
-            self.happened(volumes.map(|d| Set::PeerDisk(initiator, d, DiskState::Outdated)).collect::<Change>());
+            self.took_place(volumes.map(|d| Set::PeerDisk(initiator, d, DiskState::Outdated)).collect::<Change>());
         }
     }
 
@@ -287,8 +287,8 @@ impl Resource {
             return self.carry_out_attempt(i);
         }
         let kind = if two.is_disconnect() { Kind::WishIgnoringOutdate } else { Kind::Fact };
-        if self.change(two.change(), kind).is_err() {
-            self.happened(two.change());
+        if self.make(two.change(), kind).is_err() {
+            self.took_place(two.change());
         }
         if two.is_disconnect() && two.head.target == Some(self.cfg.node) {
             self.peer_has_parted(i);

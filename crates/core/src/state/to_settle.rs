@@ -1,17 +1,26 @@
 //! What follows on a change of the state.
 
 use crate::decide::change::Change;
+use crate::decide::rules::Judged;
+use crate::decide::state::State;
 use units::{NodeId, VolumeNr};
 
-/// What is to follow a change, when all that it has brought with it is carried out.
+/// What a change has brought with it, and what follows from that: to be carried out in this order.
 #[derive(Debug)]
-pub(crate) enum Afterwards {
+pub(crate) enum ToSettle {
+    /// A change was stored.
+    Stored(Box<Stored>),
     /// A state of a resync, or on the way to one.
-    EnterResync(NodeId, VolumeNr, Change),
-    /// The disk is taken away by force: what it has not done counts as failed.
-    AbortLocalIo(VolumeNr),
+    EnterResync(NodeId, Change),
     /// The users of this node see the peer's disk only.
     BeginWithoutDisk(NodeId, VolumeNr),
+}
+
+/// A change that was judged and stored.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(super) old: State,
+    pub(super) judged: Judged,
 }
 
 /// A reason for frozen I/O that is over.
