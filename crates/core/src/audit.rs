@@ -20,7 +20,7 @@ impl Resource {
         if self.requests.len() + self.peer_writes.len() + self.ops.len() > MOST {
             return;
         }
-        assert!(!self.carrying_out && self.to_settle.is_empty(), "a change is not finished");
+        assert!(self.to_settle.is_empty(), "a change is not finished");
         assert!(self.endings.is_empty(), "a link that must end has not ended");
         for (i, c) in self.connections.iter() {
             self.audit_connection(i, c);
@@ -175,7 +175,7 @@ mod tests {
             |r| r.queue_data(PEER, VOLUME, wire::Packet::Ping, crate::Segments::None),
             |r| r.connections[PEER].working += 1,
             |r| r.connections[PEER].log.sent(1, units::Instant(0)),
-            |r| r.carrying_out = true,
+            |r| r.happened(crate::decide::change::Set::FrozenByUser(true)),
         ];
         resource().audit();
         for (n, spoil) in wrong.into_iter().enumerate() {

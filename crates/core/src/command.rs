@@ -103,11 +103,15 @@ impl Resource {
         if let Err(e) = started {
             self.end(Some(id), Err(e));
         }
+        if !self.begun.is_empty() {
+            self.pump_commands();
+        }
     }
 
+    /// A command has begun. It is looked at for the first time when what it came from is over.
     fn wait_for(&mut self, id: u64, what: Waiting) {
-        self.pending.push(Pending::new(id, what));
-        self.pump_commands();
+        self.begun.push(Pending::new(id, what));
+        self.chores.mark();
     }
 
     /// Looks at every waiting command again.
@@ -128,13 +132,15 @@ impl Resource {
                 self.end_links();
             }
             // What waits for a disk to be closed goes on now: nothing else may ever come in.
-            if self.devices.values().filter(|d| d.backing.is_some()).count() == had_disk {
+            let closed = self.devices.values().filter(|d| d.backing.is_some()).count() != had_disk;
+            if !closed && self.begun.is_empty() {
                 return;
             }
         }
     }
 
     fn step_commands(&mut self) {
+        self.pending.append(&mut self.begun);
         for pending in std::mem::take(&mut self.pending) {
             if pending.later.is_some_and(|at| self.now < at) {
                 self.pending.push(pending);

@@ -98,6 +98,7 @@ impl Resource {
             // blocks that have been written again since.
             self.send_marks(i, d);
             self.begin_as_source(i, d);
+            self.settle();
         }
     }
 

@@ -115,7 +115,10 @@ impl Resource {
             Chore::Again => self.again.is_some(),
             Chore::Commands => {
                 let asked_later = self.connections.values().any(|c| c.asked_later.is_some());
-                asked_later || !self.pending.is_empty() || self.devices.values().any(|dev| dev.leaving.is_some())
+                asked_later
+                    || !self.pending.is_empty()
+                    || !self.begun.is_empty()
+                    || self.devices.values().any(|dev| dev.leaving.is_some())
             }
             Chore::Disks => self.devices.iter().any(|(d, dev)| self.writes_on(d, dev)),
         }

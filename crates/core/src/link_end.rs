@@ -73,6 +73,7 @@ impl Resource {
 
     /// Carries out what was reported, in that order.
     pub(crate) fn end_links(&mut self) {
+        self.settle();
         while let Some(ending) = self.endings.take() {
             let Ending { peer, end, reason, text } = ending;
             match end {
@@ -95,6 +96,7 @@ impl Resource {
                     self.has_parted(peer);
                 }
             }
+            self.settle();
         }
     }
 

@@ -40,8 +40,7 @@ pub struct Resource {
     pub(crate) now: Instant,
     pub(crate) rng: Rng,
     pub(crate) state: State,
-    /// What a change has brought with it is being carried out.
-    pub(crate) carrying_out: bool,
+    /// What changes have brought with them.
     pub(crate) to_settle: VecDeque<ToSettle>,
     pub(crate) devices: Volumes<Device>,
     pub(crate) connections: Peers<Connection>,
@@ -61,6 +60,8 @@ pub struct Resource {
     pub(crate) chores: Chores,
     pub(crate) decisions: VecDeque<(Instant, Notice)>,
     pub(crate) pending: Vec<Pending>,
+    /// Commands that were not looked at yet.
+    pub(crate) begun: Vec<Pending>,
     /// The change that other nodes must agree to, or this one.
     pub(crate) transaction: TransactionSlot,
     /// What survivors of a Primary have not agreed on.
@@ -103,7 +104,6 @@ impl Resource {
             now: Instant(0),
             rng: Rng::new(seed),
             state,
-            carrying_out: false,
             to_settle: VecDeque::new(),
             devices,
             connections,
@@ -120,6 +120,7 @@ impl Resource {
             chores: Chores::default(),
             decisions: VecDeque::new(),
             pending: Vec::new(),
+            begun: Vec::new(),
             transaction: TransactionSlot::default(),
             settling: Settling::default(),
             called_off: CalledOff::default(),

@@ -166,7 +166,6 @@ impl Resource {
 
     fn follow(&mut self, stored: &Stored) {
         let Stored { old, judged } = stored;
-        self.carrying_out = true;
         self.follow_change9(old);
         for d in self.devices.ids() {
             self.count_for_absent(d);
@@ -178,7 +177,6 @@ impl Resource {
                 }
             }
         }
-        self.carrying_out = false;
     }
 
     /// Would this change be made, as things are?

@@ -48,7 +48,7 @@ impl Resource {
     /// Does somebody wait for this disk to be let go of?
     pub(crate) fn detaches_by_command(&self, d: VolumeNr) -> bool {
         let wants = |what: &Waiting| matches!(what, Waiting::Detach { volume, .. } if *volume == d);
-        !self.devices[d].detach_commands.is_empty() || self.pending.iter().any(|p| wants(&p.what))
+        !self.devices[d].detach_commands.is_empty() || self.pending.iter().chain(&self.begun).any(|p| wants(&p.what))
     }
 
     pub(super) fn step_detach(&mut self, id: u64, d: VolumeNr, step: GiveUp) -> Progress {

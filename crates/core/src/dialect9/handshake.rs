@@ -542,6 +542,7 @@ impl Resource {
         self.note_let_in();
         for (d, source) in grown {
             self.begin_grown_area9(i, d, source);
+            self.settle();
         }
         self.go_on_with_first_writes();
     }

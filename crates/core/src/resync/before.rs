@@ -122,12 +122,9 @@ impl Resource {
         self.enter_resync(i, change.and(Set::Disk(d, DiskState::Inconsistent)));
     }
 
-    /// A state of a resync, or on the way to one; the connection ends if that cannot be.
-    /// If that follows from a change whose consequences are being carried out: after them.
+    /// A state of a resync, or on the way to one, is to be entered when what other changes have brought with them is
+    /// settled; the connection ends if that cannot be.
     pub(crate) fn enter_resync(&mut self, i: NodeId, change: Change) {
         self.to_settle.push_back(ToSettle::EnterResync(i, change));
-        if !self.carrying_out {
-            self.settle();
-        }
     }
 }

@@ -215,6 +215,7 @@ impl Resource {
             };
             let Some(source) = source.filter(|_| at_rest) else { continue };
             self.begin_grown_area9(i, d, source);
+            self.settle();
             begun |= source;
         }
         if begun && self.state.is_primary() {
