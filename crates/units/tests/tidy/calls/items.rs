@@ -2,6 +2,7 @@
 
 use super::source::{MACRO, Source, is_test, last_of};
 use super::types::{Names, Scope, Ty, arguments, parts};
+use super::walk::has_closure;
 use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, FnArg, Generics, Item, Pat, PathArguments, ReceiverKind, Signature, Type, Visibility};
@@ -155,6 +156,35 @@ impl<'a> Items<'a> {
                 return contexts;
             }
         }
+    }
+
+    /// What those functions are given to change that are in values of a type.
+    fn given_later(&self, scope: &Scope, ty: &Type) -> BTreeSet<String> {
+        struct Inputs<'t>(Vec<&'t Type>);
+        impl<'t> Visit<'t> for Inputs<'t> {
+            fn visit_named_arg(&mut self, arg: &'t syn::NamedArg) {
+                self.0.push(&arg.ty);
+            }
+        }
+        let (mut inputs, mut all) = (Inputs(Vec::new()), BTreeSet::new());
+        inputs.visit_type(ty);
+        inputs.0.iter().for_each(|ty| self.changeable(scope, &[], ty, Access::Own, &mut all));
+        all
+    }
+
+    /// Fields that keep functions which are given a whole: a closure in one is a method that nobody counts.
+    pub(super) fn kept_functions(&self, wholes: &[&str]) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for def in &self.structs {
+            for field in def.fields.iter().chain(def.variants.iter().flat_map(|(_, fields)| fields)) {
+                let given = self.given_later(&def.scope, field.ty);
+                if let Some(whole) = given.iter().find(|key| wholes.contains(&key.as_str())) {
+                    let (key, name) = (&def.key, &field.name);
+                    complaints.push(format!("{key}.{name}: keeps functions that change {whole}: call them by name"));
+                }
+            }
+        }
+        complaints
     }
 
     /// Types of the crate that who has one of `ty` may change.
@@ -432,6 +462,10 @@ impl<'a> Collector<'_, 'a> {
                 }
             }
         }
+        if let syn::ReturnType::Type(_, ty) = &sig.output {
+            // It makes a closure that is a method.
+            changes.append(&mut self.items.given_later(&scope, ty));
+        }
         let name = sig.ident.to_string();
         let is_macro = name.starts_with(MACRO);
         let kind = if is_macro { Kind::Macro } else { body.map_or(Kind::Declared, |_| Kind::Function) };
@@ -454,17 +488,19 @@ impl<'a> Collector<'_, 'a> {
     fn constant(&mut self, name: &syn::Ident, ty: &'a Type, value: &'a Expr, owner: Option<String>) {
         if self.functions {
             let ret = self.items.names.ty(&self.scope, ty);
+            let changes = self.items.given_later(&self.scope, ty);
+            let is_method = !changes.is_empty() && has_closure(value);
             self.items.funcs.push(Func {
                 name: name.to_string(),
                 file: self.file.to_owned(),
-                kind: Kind::Constant,
+                kind: if is_method { Kind::Function } else { Kind::Constant },
                 owner,
                 receiver: false,
                 scope: self.scope.clone(),
                 params: Vec::new(),
                 ret,
                 body: Some(Body::Expr(value)),
-                changes: BTreeSet::new(),
+                changes,
                 counts: BTreeMap::new(),
             });
         }

@@ -11,6 +11,8 @@
 //! * A **knot** is a set of methods each of which reaches all others. A method **reaches** itself and whatever is
 //!   called on its way. Ways lead through everything that the crate has; counted are methods of one type, and the
 //!   type for which the number is the highest counts. The whole crate's knot counts all functions.
+//! * What the measure could not see is refused: fields that keep functions which are given a whole, and macros that
+//!   name functions or types by what they are called with.
 //! * **Files in a circle**: each calls, by some way over files, all others.
 //! * **Fields in reach**, **bools**, **questions of dialect**: `shape.rs`.
 //! * **Lines** are non-blank ones without tests, in hundreds.
@@ -82,8 +84,9 @@ struct Measure {
 impl Measure {
     /// Of the crate whose files (paths relative to its `src`) these are.
     fn of(texts: &[(String, String)], wholes: &[&str]) -> Measure {
-        let (sources, complaints) = source::parse(texts);
+        let (sources, mut complaints) = source::parse(texts);
         let items = Items::of(&sources, wholes);
+        complaints.append(&mut items.kept_functions(wholes));
         let calls = walk::calls(&items);
         let unresolved = calls.unresolved;
         let graph = Graph { to: calls.to };

@@ -10,7 +10,7 @@
 //! fields.
 
 use super::foreign::{closure_takes, element, returned};
-use super::items::{Body, Func, Items, Kind};
+use super::items::{Body, Func, Items};
 use super::lookup::Lookup;
 use super::source::{MACRO, arguments, last_of, signs_of_calls, words};
 use super::types::{Ty, parts};
@@ -242,7 +242,7 @@ impl<'m, 'a> Walker<'m, 'a> {
 
     fn mention(&mut self, found: &[usize], called: Option<&[Ty]>) -> Ty {
         self.call(found);
-        let constant = found.iter().all(|i| self.look.items.funcs[*i].kind == Kind::Constant);
+        let constant = found.iter().all(|i| matches!(self.look.items.funcs[*i].body, Some(Body::Expr(_))));
         if constant {
             return self.look.returned(found, None, &[]);
         }
@@ -687,7 +687,7 @@ fn vague(ty: &Ty) -> bool {
     }
 }
 
-fn has_closure(expr: &Expr) -> bool {
+pub(super) fn has_closure(expr: &Expr) -> bool {
     struct Found(bool);
     impl<'a> Visit<'a> for Found {
         fn visit_expr_closure(&mut self, _: &'a syn::ExprClosure) {
