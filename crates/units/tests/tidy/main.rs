@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod arrows;
+mod calls;
 mod code;
 mod rooms;
 mod texts;
