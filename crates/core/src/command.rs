@@ -23,7 +23,6 @@ use crate::decide::view::{Kind, Refusal};
 use crate::decide::{StateChangeResult as Code, suspend};
 use crate::device::Leaving;
 use crate::resync::verify::run::VerifyRange;
-use crate::state::to_settle::Lifted;
 use units::{Instant, NodeId, VolumeNr};
 use wire::{DiskState, Role};
 
@@ -278,7 +277,10 @@ impl Resource {
                     self.devices[d].exposed = self.draw_generation();
                     self.devices[d].new_generation_pending = false;
                 }
-                ResumeStep::ClearReasons => self.lift(Lifted::All),
+                ResumeStep::ClearReasons => {
+                    let fenced = self.connections.ids().map(|i| Set::Unfenced(i, false)).collect::<Change>();
+                    self.took_place(fenced.and(Set::FrozenByUser(false)).and(Set::FrozenWithoutData(false)));
+                }
                 ResumeStep::CompleteWithoutPeer => {
                     for i in self.connections.ids() {
                         self.give_up_frozen(i);

@@ -10,7 +10,6 @@ use crate::decide::state::Replication;
 use crate::link_end::endings::LinkEnd;
 use crate::pings::{PingNr, PingedPeers};
 use crate::request::under_way::Request;
-use crate::state::to_settle::Lifted;
 use units::{Duration, Instant, NodeId, NodeMask, VolumeNr};
 use wire::{DiskState, Packet, Socket};
 
@@ -125,7 +124,7 @@ impl Resource {
             fencing::Call::NotFenced { lift, reason } => {
                 self.note(Severity::Warning, None, Some(i), reason.name(), reason.to_string());
                 if lift {
-                    self.lift(Lifted::Fencing(i));
+                    self.took_place(Set::Unfenced(i, false));
                 }
                 Some(false)
             }

@@ -9,13 +9,13 @@ pub(crate) mod to_settle;
 use crate::api::{Event, Severity, SuspendReasons};
 use crate::config::{Fencing, OnIoError};
 use crate::connection::{Connection, PeersBitmap, Phase};
-use crate::decide::change::Change;
+use crate::decide::change::{Change, Set};
 use crate::decide::effects::Effect as E;
 use crate::decide::state::{Replication, State};
 use crate::decide::view::{Facts, Kind, PairFacts, PeerFacts, Refusal, View, VolumeFacts};
 use crate::decide::{DiskState, Handler, Role, StateChangeResult as Code, fencing, rules};
 use crate::device::Leaving;
-use crate::state::to_settle::{Lifted, Stored, ToSettle};
+use crate::state::to_settle::{Stored, ToSettle};
 use crate::{Resource, dialect84};
 use units::{Generation, NodeId, VolumeNr};
 use wire::UuidFlags;
@@ -177,6 +177,9 @@ impl Resource {
                 }
             }
         }
+        if old.is_frozen() && !judged.new.is_frozen() {
+            self.thawed();
+        }
     }
 
     /// Would this change be made, as things are?
@@ -334,7 +337,7 @@ impl Resource {
                 self.handler(handler.name(), Some(d), None);
             }
             (E::RestartLocalIo, _) => self.connections.ids().for_each(|i| self.restart_frozen(i)),
-            (E::LiftNoData, _) => self.lift(Lifted::NoData),
+            (E::LiftNoData, _) => self.happened(Set::FrozenWithoutData(false)),
             (E::DropPendingGeneration, _) if self.in_mesh9() && !self.all_together(d) => {}
             (E::DropPendingGeneration, _) => self.devices[d].new_generation_pending = false,
             // Of several peers the Primary alone begins generations.
@@ -362,7 +365,7 @@ impl Resource {
             (E::WriteBitmap, _) => self.write_bitmap(d),
             (E::AbortLocalIo, _) => {}
             (E::ResendRequests, Some(i)) => self.restart_frozen(i),
-            (E::LiftFencing, Some(i)) => self.lift(Lifted::Fencing(i)),
+            (E::LiftFencing, Some(i)) => self.happened(Set::Unfenced(i, false)),
             (E::CompleteWithoutPeer, Some(i)) => self.give_up_frozen(i),
             (E::SendSyncUuid, Some(i)) => self.send_sync_uuid(i, d),
             (E::SendUuids, Some(i)) => self.send_uuids(i, d, UuidFlags::NONE),
@@ -425,22 +428,9 @@ impl Resource {
         }
     }
 
-    /// A reason for frozen I/O is over; what waited goes on.
-    pub(crate) fn lift(&mut self, what: Lifted) {
-        let mut new = self.state.clone();
-        match what {
-            Lifted::NoData => new.frozen_without_data = false,
-            Lifted::Fencing(i) => new.peers[i].unfenced = false,
-            Lifted::All => {
-                (new.frozen_by_user, new.frozen_without_data) = (false, false);
-                new.peers.values_mut().for_each(|peer| peer.unfenced = false);
-            }
-        }
-        self.store(new);
+    /// I/O is not frozen any more: what waited goes on.
+    fn thawed(&mut self) {
         self.devices.values_mut().for_each(|dev| dev.recheck = true);
-        if self.state.is_frozen() {
-            return;
-        }
         self.settle_pending_generations();
         self.connections.ids().for_each(|i| self.restart_frozen(i));
         self.finish_held();

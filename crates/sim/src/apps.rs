@@ -608,11 +608,6 @@ impl Cluster {
         hidden.extend(&volume.doubtful);
         let allowed = volume.view.allows_but(&hidden, whole, &content, now);
         let lost = allowed.err().filter(|_| fewer);
-        if !counted && !fewer {
-            for (mine, theirs) in volume.view.includes.iter_mut().zip(source.includes.iter().copied()) {
-                *mine = theirs.max(*mine);
-            }
-        }
         // Who was promoted without this node need not have what was acknowledged here: with protocols A and B nobody
         // has promised that it has all of it, and otherwise both have gone their own way, and the nodes know that.
         let asynchronous = self.setup.is_asynchronous();
@@ -633,6 +628,12 @@ impl Cluster {
              Primary alone: {alone}; a victim was chosen: {}",
             volume.view.includes, source.includes, volume.gave_in
         );
+        if !counted && !fewer {
+            // What a victim had alone is given up, also where nothing of it was to be seen any more.
+            for (mine, theirs) in volume.view.includes.iter_mut().zip(source.includes.iter().copied()) {
+                *mine = if chosen { theirs } else { theirs.max(*mine) };
+            }
+        }
         volume.left_at = None;
         volume.worthless = false;
         volume.unflushed.clear();

@@ -16,6 +16,10 @@ pub enum Set {
     Role(Role),
     /// I/O is frozen by the administrator, or not.
     FrozenByUser(bool),
+    /// I/O is frozen for lack of data, or not any more.
+    FrozenWithoutData(bool),
+    /// I/O is frozen as a peer is not fenced, or not any more.
+    Unfenced(NodeId, bool),
     /// A disk of this node.
     Disk(VolumeNr, DiskState),
     /// Nobody uses a volume of this Primary yet ([`super::state::VolumeState::unused`]).
@@ -41,6 +45,8 @@ impl Set {
         match self {
             Set::Role(role) => state.role = role,
             Set::FrozenByUser(on) => state.frozen_by_user = on,
+            Set::FrozenWithoutData(on) => state.frozen_without_data = on,
+            Set::Unfenced(peer, on) => state.peers[peer].unfenced = on,
             Set::Disk(volume, disk) => state.volumes[volume].disk = disk,
             Set::Unused(volume) => state.volumes[volume].unused = true,
             Set::Connection(peer, connection) => state.peers[peer].connection = connection,

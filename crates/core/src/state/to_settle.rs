@@ -22,13 +22,3 @@ pub(crate) struct Stored {
     pub(super) old: State,
     pub(super) judged: Judged,
 }
-
-/// A reason for frozen I/O that is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lifted {
-    NoData,
-    /// This peer is fenced, or back.
-    Fencing(NodeId),
-    /// All, by the administrator.
-    All,
-}
