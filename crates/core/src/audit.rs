@@ -50,7 +50,8 @@ impl Resource {
             let (own, pd) = (self.state.replication(i, d), &c.peer_devices[d]);
             let says_good = pd.says_disk == Some(DiskState::UpToDate) && pd.says == Replication::Established;
             // Its word may have crossed the decision to bring it up to date, to which it has agreed.
-            let agreed = matches!(own, Replication::WFBitMapS | Replication::Off) && !self.awaits_target(d);
+            let begins = matches!(own, Replication::Off | Replication::StartingSyncS | Replication::WFBitMapS);
+            let agreed = begins && !self.awaits_target(d);
             assert!(!says_good || agreed, "volume {d}: peer {i} calls its copy good, and would not get a write: {own}");
         }
     }
