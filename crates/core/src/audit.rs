@@ -51,7 +51,9 @@ impl Resource {
             let says_good = pd.says_disk == Some(DiskState::UpToDate) && pd.says == Replication::Established;
             // Its word may have crossed the decision to bring it up to date, to which it has agreed.
             let begins = matches!(own, Replication::Off | Replication::StartingSyncS | Replication::WFBitMapS);
-            let agreed = begins && !self.awaits_target(d);
+            // Or that it gives up its disk.
+            let gone = self.state.peer_disk(i, d) < DiskState::Inconsistent;
+            let agreed = gone || begins && !self.awaits_target(d);
             assert!(!says_good || agreed, "volume {d}: peer {i} calls its copy good, and would not get a write: {own}");
         }
     }

@@ -42,10 +42,10 @@ pub enum Private {
     OneChangeAtLeast,
     /// Two that know nothing of a crashed Primary's writes wait a while for it.
     CrashedComesFirst,
+    /// Who has crashed as Primary counts so until all have what it has completed (protocols A and B).
+    StaysCrashed,
     /// What is marked stays until the peer has said what it has come to, and who has decided otherwise is followed.
     Follow,
-    /// Two that are connected, and know of something that is not on both, connect anew.
-    ReconcileAnew,
 }
 
 impl Private {
@@ -57,8 +57,8 @@ impl Private {
         Private::OvertakenByPrimary,
         Private::OneChangeAtLeast,
         Private::CrashedComesFirst,
+        Private::StaysCrashed,
         Private::Follow,
-        Private::ReconcileAnew,
     ];
 
     /// What must be known of a peer beside which it counts.
@@ -70,8 +70,9 @@ impl Private {
             | Private::ReconcileByMarks
             | Private::OvertakenByPrimary
             | Private::OneChangeAtLeast
-            | Private::CrashedComesFirst => Needs::Agreement,
-            Private::Follow | Private::ReconcileAnew => Needs::Nothing,
+            | Private::CrashedComesFirst
+            | Private::StaysCrashed => Needs::Agreement,
+            Private::Follow => Needs::Nothing,
         }
     }
 }

@@ -63,6 +63,16 @@ impl Resource {
         true
     }
 
+    /// A resync begins otherwise than with the connect. Both have agreed to it, perhaps before the peer's word of what
+    /// it has made of that has come: that says nothing of the resync.
+    pub(crate) fn note_begun(&mut self, i: NodeId, d: VolumeNr, [old, new]: [Replication; 2]) {
+        let says = &mut self.connections[i].peer_devices[d].says;
+        let begins = Replication::StartingSyncS..=Replication::WFBitMapT;
+        if old == Replication::Established && begins.contains(&new) && *says == Replication::Off {
+            *says = Replication::Established;
+        }
+    }
+
     /// The peer has decided that something is to be copied.
     fn mirror(&mut self, i: NodeId, d: VolumeNr, begins: Replication, theirs: &StateWord) {
         let mine = if begins == Replication::WFBitMapS { Replication::WFBitMapT } else { Replication::WFBitMapS };

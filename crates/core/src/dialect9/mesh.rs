@@ -358,8 +358,7 @@ impl Resource {
             return;
         }
         for i in self.connections.ids() {
-            let anew = self.connections[i].decides_by(Private::ReconcileAnew);
-            if anew && !self.awaits_survivor(i) && self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
+            if !self.awaits_survivor(i) && self.devices.ids().any(|d| self.is_unreconciled(i, d)) {
                 let text =
                     "what a lost Primary wrote, or a third node had, is not on both nodes: connecting anew".to_owned();
                 self.compare_anew(i, "reconcile", text);
