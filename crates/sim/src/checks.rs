@@ -208,6 +208,10 @@ impl Cluster {
         // Who gave in after a split brain is judged where the resync ends.
         let allowed = self.allowed_by(fuller, v, &parts, now);
         allowed.map_err(|e| format!("all copies lost a write: {e}"))?;
+        if self.has_kernels() && !self.are_alike(v, whole) {
+            // Each may go on to hold what it holds.
+            return Ok(());
+        }
         let view = &self.nodes[fuller].volumes[v].view;
         let (includes, len) = (view.includes.clone(), view.len());
         for node in &mut self.nodes {

@@ -4,6 +4,7 @@
 //! Two that decide as kernels do are told to decide by urbd's rules towards each other: what two kernels make of each
 //! other is not what is tried here.
 
+use crate::checks::differences;
 use crate::cluster::{Cluster, Request};
 use crate::further::source;
 use crate::many;
@@ -11,6 +12,7 @@ use crate::net::Wish;
 use crate::payload::Payload;
 use crate::plan::{Plan, pick};
 use units::{Rng, SectorRange};
+use urbd_core::Protocol;
 use urbd_core::decide::private::Decides;
 use wire::{ConnState, DiskState, StateWord};
 
@@ -22,6 +24,8 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let mut rng = Rng::new(seed ^ 0x6b65_726e);
     let nodes = *pick(&mut rng, &[2, 3, 3, 3, 4, 5]);
     let mut setup = many::setup(&mut rng, nodes);
+    // With the others a kernel's rules lose what only who has crashed as Primary has.
+    setup.protocol = Protocol::C;
     let mut own = source(seed, *b"kern");
     let decides = &mut setup.drawn.decides;
     decides.fill_with(|| *pick(&mut own, &[Decides::AsUrbd, Decides::AsDrbd93, Decides::AsLaterDrbd]));
@@ -33,23 +37,31 @@ pub(crate) fn draw(seed: u64) -> Plan {
 
 impl Cluster {
     /// Does some node decide as kernels do?
-    fn has_kernels(&self) -> bool {
+    pub(crate) fn has_kernels(&self) -> bool {
         self.setup.drawn.decides.iter().any(|decides| *decides != Decides::AsUrbd)
     }
 
     /// Two good copies differ here, and nothing says so: a kernel forgets what is marked when two copies of one
-    /// generation meet, also of a write that was under way when its Primary died. What was acknowledged is on both.
+    /// generation meet, also of a write that was under way when its Primary died. What was acknowledged there, or, when
+    /// all are in sync, anywhere, is on both.
     pub(crate) fn may_differ(&self, nodes: [usize; 2], v: usize, range: SectorRange) -> bool {
         let view = |n: usize| &self.nodes[n].volumes[v].view;
-        let all = 0..self.nodes.len();
-        let fullest = all.clone().find(|n| all.clone().all(|other| view(*n).includes_all_of(view(other))));
-        let judges = fullest.map_or(nodes.to_vec(), |n| vec![n]);
+        let all = if self.is_settled(v) { (0..self.nodes.len()).collect() } else { nodes.to_vec() };
+        let fullest = all.iter().find(|n| all.iter().all(|other| view(**n).includes_all_of(view(*other))));
+        let judges = fullest.map_or(nodes.to_vec(), |n| vec![*n]);
         let now = self.moment;
         let fits = |n: usize| {
             let copy = Payload::read(self.nodes[n].volumes[v].data.data(), range);
             judges.iter().all(|judge| view(*judge).allows(range, &copy, now).is_ok())
         };
         self.has_kernels() && nodes.into_iter().all(fits)
+    }
+
+    /// Do all hold the same?
+    pub(crate) fn are_alike(&self, v: usize, whole: SectorRange) -> bool {
+        let copy = |n: usize| Payload::read(self.nodes[n].volumes[v].data.data(), whole);
+        let first = copy(0);
+        (1..self.nodes.len()).all(|n| differences(&first, &copy(n), whole.start).is_empty())
     }
 
     /// A write is complete on a node. Who is connected to it, as both say, and calls its copy good, got it, or word that
