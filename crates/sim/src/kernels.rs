@@ -72,7 +72,8 @@ impl Cluster {
             let theirs = self.nodes[*peer].volumes[request.volume].towards[n];
             let counts = |w: StateWord| w.conn == ConnState::Connected && w.disk == DiskState::UpToDate;
             let heard = self.nodes[*peer].inbox.is_empty() && self.net.has_arrived(number, *peer);
-            let copy = |n: usize| Payload::read(self.nodes[n].volumes[request.volume].data.data(), request.written.range);
+            let copy =
+                |n: usize| Payload::read(self.nodes[n].volumes[request.volume].data.data(), request.written.range);
             // Or a resync has copied it.
             let got = request.sent[*peer].is_some() || request.told[*peer] || copy(n) == copy(*peer);
             if !got && heard && self.peer_listens(n, *peer) && theirs.is_some_and(counts) {

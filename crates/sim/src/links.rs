@@ -34,9 +34,8 @@ impl Cluster {
         if let Packet::OutOfSync(told) = &packet
             && let Some(range) = told.range()
         {
-            let about = |r: &&mut crate::cluster::Request| {
-                r.volume == usize::from(volume.0) && r.written.range.overlaps(range)
-            };
+            let about =
+                |r: &&mut crate::cluster::Request| r.volume == usize::from(volume.0) && r.written.range.overlaps(range);
             self.nodes[n].requests.values_mut().filter(about).for_each(|r| r.told[peer] = true);
         }
         if let Some(range) = range {

@@ -244,7 +244,10 @@ impl Resource {
             Ok(Replication::WFBitMapT) => Some(false),
             _ => None,
         };
-        if let Some(reason) = source.and_then(|source| self.why_no_resync(i, d, source, b)) {
+        let wanted = in_step([own, other]) && !self.connections[i].decides_by(Private::InStep);
+        let reason = source.and_then(|source| self.why_no_resync(i, d, source, b));
+        // Two that both get what one Primary writes: who has no such rule insists on it, and they would never connect.
+        if let Some(reason) = reason.filter(|reason| !wanted || *reason != Reason::SourceDependsOnPrimary) {
             return Err(Verdict::Retry(reason));
         }
         if let Ok(begins) = begins {
