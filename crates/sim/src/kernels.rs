@@ -47,12 +47,12 @@ impl Cluster {
     pub(crate) fn may_differ(&self, nodes: [usize; 2], v: usize, range: SectorRange) -> bool {
         let view = |n: usize| &self.nodes[n].volumes[v].view;
         let all = if self.is_settled(v) { (0..self.nodes.len()).collect() } else { nodes.to_vec() };
-        let fullest = all.iter().find(|n| all.iter().all(|other| view(**n).includes_all_of(view(*other))));
-        let judges = fullest.map_or(nodes.to_vec(), |n| vec![*n]);
+        let full = |n: &&usize| all.iter().all(|other| view(**n).includes_all_of(view(*other)));
+        let fullest: Vec<_> = all.iter().filter(full).collect();
         let now = self.moment;
         let fits = |n: usize| {
             let copy = Payload::read(self.nodes[n].volumes[v].data.data(), range);
-            judges.iter().all(|judge| view(*judge).allows(range, &copy, now).is_ok())
+            fullest.iter().any(|judge| view(**judge).allows(range, &copy, now).is_ok())
         };
         self.has_kernels() && nodes.into_iter().all(fits)
     }
