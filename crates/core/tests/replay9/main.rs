@@ -14,6 +14,7 @@ mod hearsay;
 mod hostile;
 mod in_sync;
 mod joining;
+mod kernels;
 mod live;
 mod losing;
 mod mesh;
