@@ -18,6 +18,8 @@ use wire::{ConnState, DiskState, StateWord};
 
 /// The first seed of the range.
 pub(crate) const KERNELS: u64 = 6_000_000;
+/// From here on they decide as an urbd that has its own rules beside anybody, and does not say that it has them.
+const OLDER: u64 = 6_500_000;
 
 /// The plan of a seed of this range.
 pub(crate) fn draw(seed: u64) -> Plan {
@@ -32,6 +34,10 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let first = own.below(nodes as u64) as usize;
     decides[first] = Decides::AsUrbd;
     decides[(first + 1) % nodes] = *pick(&mut own, &[Decides::AsDrbd93, Decides::AsDrbd93, Decides::AsLaterDrbd]);
+    if seed >= OLDER {
+        let others = setup.drawn.decides.iter_mut().filter(|decides| **decides != Decides::AsUrbd);
+        others.for_each(|decides| *decides = Decides::AsOlderUrbd);
+    }
     many::draw_for(rng, seed, setup, own.chance(1, 3))
 }
 

@@ -16,6 +16,8 @@ pub enum Decides {
     AsDrbd93,
     /// DRBD's rules, with the gate of later releases.
     AsLaterDrbd,
+    /// As urbd did before its nodes told each other: its own rules beside anybody, and nobody is followed.
+    AsOlderUrbd,
 }
 
 /// What must be known of a peer for a rule to count beside it.
@@ -81,7 +83,11 @@ impl Decides {
     /// Does a node that decides so have the rule? `agreed`: its peer and it have told each other that they have all.
     #[must_use]
     pub fn by(self, rule: Private, agreed: bool) -> bool {
-        self == Decides::AsUrbd && (agreed || rule.needs() == Needs::Nothing)
+        match self {
+            Decides::AsUrbd => agreed || rule.needs() == Needs::Nothing,
+            Decides::AsOlderUrbd => rule.needs() == Needs::Agreement,
+            Decides::AsDrbd93 | Decides::AsLaterDrbd => false,
+        }
     }
 }
 

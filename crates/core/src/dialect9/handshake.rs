@@ -267,7 +267,7 @@ impl Resource {
         let named = c.attempt().map_or([None; 2], |attempt| attempt.lost);
         let heard = named[1].and_then(|theirs| self.connections.get(theirs.node)?.heard_at).unwrap_or(0);
         let gate = match c.cfg.decides {
-            Decides::AsUrbd => uuid9::Gate::Cautious,
+            Decides::AsUrbd | Decides::AsOlderUrbd => uuid9::Gate::Cautious,
             Decides::AsDrbd93 => uuid9::Gate::Released { heard },
             Decides::AsLaterDrbd => uuid9::Gate::Later { heard },
         };
