@@ -70,8 +70,8 @@ impl Cluster {
         (1..self.nodes.len()).all(|n| differences(&first, &copy(n), whole.start).is_empty())
     }
 
-    /// A write is complete on a node. Who is connected to it, as both say, and calls its copy good, got it, or word that
-    /// it lacks it: alone it could be promoted, and be read. What is still on its way to it may tell it otherwise.
+    /// A write is complete on a node. Who is connected to it, as both say, and calls its copy good, got it, or word
+    /// that it lacks it: alone it could be promoted, and be read. What is still on its way to it may tell it otherwise.
     pub(crate) fn check_told(&self, n: usize, words: &[(usize, StateWord)], request: &Request) -> Result<(), String> {
         for (peer, word) in words.iter().filter(|(_, word)| word.conn >= ConnState::Connected) {
             let Wish::Connected(number) = self.net.wishes[n][*peer] else { continue };

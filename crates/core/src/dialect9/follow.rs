@@ -120,8 +120,8 @@ impl Resource {
         self.compare_anew(i, "peer-decides-otherwise", text);
     }
 
-    /// Is it not known yet whether a peer lets itself be brought up to date by this node? If it does not it counts itself
-    /// as good, and must get what is written.
+    /// Is it not known yet whether a peer lets itself be brought up to date by this node? If it does not, it counts
+    /// itself as good, and must get what is written.
     pub(crate) fn awaits_target(&self, d: VolumeNr) -> bool {
         let unheard = |says| matches!(says, Replication::Off | Replication::Established);
         self.connections.iter().any(|(i, c)| {

@@ -63,8 +63,8 @@ impl Resource {
         })
     }
 
-    /// Is a peer told that this node has crashed as Primary? Who may take it for the source by that is told as long as a
-    /// kernel would say so (2.6, row 7): not any more beside another good copy.
+    /// Is a peer told that this node has crashed as Primary? Who may take it for the source by that is told as long as
+    /// a kernel would say so (2.6, row 7): not any more beside another good copy.
     fn counts_as_crashed(&self, i: NodeId, d: VolumeNr) -> bool {
         let mut others = self.state.pairs(d).filter(|(other, _)| *other != i && self.state.is_connected(*other));
         let good = |pair: &PairState| pair.disk == DiskState::UpToDate && self.state.disk(d) == DiskState::UpToDate;

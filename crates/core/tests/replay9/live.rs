@@ -1,5 +1,5 @@
-//! An urbd beside live 9.3.3 kernels (`vectors/wire9live/`): the kernels say what they said, and the core is in the place
-//! of the urbd that was recorded. It must come to the same conclusion as each of them.
+//! An urbd beside live 9.3.3 kernels (`vectors/wire9live/`): the kernels say what they said, and the core is in the
+//! place of the urbd that was recorded. It must come to the same conclusion as each of them.
 
 use crate::VOLUME;
 use crate::node::{Node, Start};
