@@ -71,13 +71,15 @@ impl Cluster {
     }
 
     /// A write is complete on a node. Who is connected to it, as both say, and calls its copy good, got it, or word
-    /// that it lacks it: alone it could be promoted, and be read. What is still on its way to it may tell it otherwise.
+    /// that it lacks it: alone it could be promoted, and be read. What is still on its way may tell either of them
+    /// otherwise.
     pub(crate) fn check_told(&self, n: usize, words: &[(usize, StateWord)], request: &Request) -> Result<(), String> {
         for (peer, word) in words.iter().filter(|(_, word)| word.conn >= ConnState::Connected) {
             let Wish::Connected(number) = self.net.wishes[n][*peer] else { continue };
             let theirs = self.nodes[*peer].volumes[request.volume].towards[n];
             let counts = |w: StateWord| w.conn == ConnState::Connected && w.disk == DiskState::UpToDate;
-            let heard = self.nodes[*peer].inbox.is_empty() && self.net.has_arrived(number, *peer);
+            let heard = |n: usize| self.nodes[n].inbox.is_empty() && self.net.has_arrived(number, n);
+            let heard = heard(n) && heard(*peer);
             let copy =
                 |n: usize| Payload::read(self.nodes[n].volumes[request.volume].data.data(), request.written.range);
             // Or a resync has copied it.
