@@ -9,7 +9,8 @@ use crate::op::Op;
 use crate::peer_write::write::PACKET_COST;
 use crate::request::under_way::Request;
 use crate::request::write::{Local, Write};
-use units::{NodeId, VolumeNr};
+use units::{NodeId, NodeMask, VolumeNr};
+use wire::DiskState;
 
 /// With more than this in flight only some turns would be worth what it takes.
 const MOST: usize = 256;
@@ -36,6 +37,25 @@ impl Resource {
             if let Request::Write(write) = request {
                 self.audit_write(key, write);
             }
+        }
+    }
+
+    /// A write is about to be submitted, to these peers: it never is complete without having come to one that is
+    /// connected and calls its copy good, nor, beside one that may decide otherwise, before it is known whether that
+    /// lets itself be brought up to date.
+    pub(crate) fn audit_routes(&self, d: VolumeNr, data_to: NodeMask) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (i, c) in self.connections.iter().filter(|(i, c)| c.speaks9() && !data_to.contains(*i)) {
+            let (own, pd) = (self.state.replication(i, d), &c.peer_devices[d]);
+            let says_good = pd.says_disk == Some(DiskState::UpToDate) && pd.says == Replication::Established;
+            // Its word may have crossed the decision to bring it up to date, to which it has agreed.
+            let begins = matches!(own, Replication::Off | Replication::StartingSyncS | Replication::WFBitMapS);
+            // Or that it gives up its disk.
+            let gone = self.state.peer_disk(i, d) < DiskState::Inconsistent;
+            let agreed = gone || begins && !self.awaits_target(d);
+            assert!(!says_good || agreed, "volume {d}: peer {i} calls its copy good, and would not get a write: {own}");
         }
     }
 

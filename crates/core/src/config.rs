@@ -1,6 +1,7 @@
 //! The configuration that the core works by: plain values with DRBD's defaults, already validated by the `config`
 //! crate.
 
+use crate::decide::private::Decides;
 use std::net::SocketAddr;
 use units::{ByteLen, Duration, NodeId, VolumeNr};
 
@@ -205,6 +206,8 @@ pub struct ConnectionConfig {
     pub congestion_extents: u32,
     /// `verify-alg`.
     pub verify: Option<String>,
+    /// Which rules this node decides by towards the peer: urbd's. Only tests have others.
+    pub decides: Decides,
 }
 
 impl Default for DiskConfig {
@@ -274,6 +277,7 @@ impl ConnectionConfig {
             congestion_fill: 0,
             congestion_extents: 1237,
             verify: None,
+            decides: Decides::default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::config::{ConnectionConfig, VolumeConfig};
 use crate::decide::StateChange;
+use crate::decide::private::Private;
 use crate::decide::state::Replication;
 use crate::dialect9::mesh::unsettled::AllUnsettled;
 use crate::dialect9::nine::Nine;
@@ -15,7 +16,7 @@ use crate::resync::repair::due::Repair;
 use crate::resync::session::Resync;
 use crate::transfer_log::TransferLog;
 use units::{Instant, Sector, VolumeNr};
-use wire::Dialect;
+use wire::{Dialect, DiskState};
 
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -125,6 +126,8 @@ pub(crate) struct PeerDevice {
     pub(crate) uuids110: Option<Box<wire::Uuids110>>,
     /// What the peer said last of what goes on.
     pub(crate) says: Replication,
+    /// What it said last of its disk since the nodes were connected (9).
+    pub(crate) says_disk: Option<DiskState>,
     /// This volume was Established with the peer, and that was lost or ended (9's RECONNECT).
     pub(crate) was_established: bool,
     /// Why what is marked stays when both are equal by their generations (9).
@@ -203,6 +206,8 @@ pub(crate) enum Keeps {
     /// It does not.
     #[default]
     Nothing,
+    /// The peer, which may decide otherwise, has not said yet what it has come to.
+    Unheard,
     /// They are equal by what a third node is to each of them, and it is to say itself who has what.
     Doubted,
     /// Among it is what a Primary wrote that was lost before it had said who has it.
@@ -284,6 +289,11 @@ impl Connection {
 
     pub(crate) fn has(&self, feature: wire::Features) -> bool {
         self.dialect().is_some_and(|d| d.features.contains(feature))
+    }
+
+    /// Does a rule of urbd's own count beside this peer?
+    pub(crate) fn decides_by(&self, rule: Private) -> bool {
+        self.cfg.decides.by(rule, self.has(wire::Features::URBD_RULES))
     }
 
     pub(crate) fn resolve_conflicts(&self) -> bool {

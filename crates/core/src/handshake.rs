@@ -5,6 +5,7 @@ use crate::api::{ConnectionState, Effect, Event, LinkUp, Severity};
 use crate::connection::{Connection, Link, PeerDevice, Phase, Spoken};
 use crate::decide::change::{Change, Set};
 use crate::decide::handshake84::{Decision, Occasion, UuidsVerdict};
+use crate::decide::private::Decides;
 use crate::decide::split_brain::{Loser, Side};
 use crate::decide::state::Replication;
 use crate::decide::uuid84::UuidSet;
@@ -751,5 +752,8 @@ fn offer(own: NodeId, cfg: &crate::ConnectionConfig) -> wire::ConnectionFeatures
     // The reference mishandles P_ZEROES with integrity (`docs/spec/wire-protocol.md` 17.1).
     let zeroes = if cfg.integrity.is_some() { Features::WRITE_ZEROES } else { Features::NONE };
     let left_out = zeroes | Features::never_with(cfg.max_version);
-    wire::ConnectionFeatures { protocol_max: cfg.max_version, features: all.features.without(left_out), ..all }
+    let nine = cfg.max_version >= wire::Version::MIN_9.number();
+    let own_rules = if nine && cfg.decides == Decides::AsUrbd { Features::URBD_RULES } else { Features::NONE };
+    let features = all.features.without(left_out) | own_rules;
+    wire::ConnectionFeatures { protocol_max: cfg.max_version, features, ..all }
 }

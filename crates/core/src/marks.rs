@@ -1,6 +1,7 @@
 //! The bits of a peer: which blocks may differ from its copy.
 
 use crate::Resource;
+use crate::connection::Keeps;
 use units::{NodeId, SectorRange, VolumeNr};
 
 impl Resource {
@@ -20,6 +21,10 @@ impl Resource {
     pub(crate) fn mark_out_of_sync(&mut self, i: NodeId, d: VolumeNr, range: SectorRange) -> u64 {
         let n = self.devices[d].bitmap_mut(i).map_or(0, |(b, slot)| b.set_out_of_sync(slot, range));
         self.status_changed |= n > 0;
+        if n > 0 && self.connections[i].peer_devices[d].keeps == Keeps::Unheard {
+            // The peer will not have meant this.
+            self.connections[i].peer_devices[d].keeps = Keeps::Doubted;
+        }
         n
     }
 

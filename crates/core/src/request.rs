@@ -147,7 +147,7 @@ impl Resource {
         });
         let generation =
             dev.generation_in_flight() || self.generation_undecided(d) || !dev.first_write.lets_writes_begin();
-        !waits && !generation && dev.leaving.is_none() && !self.gives_up_copy(d)
+        !waits && !generation && !self.awaits_target(d) && dev.leaving.is_none() && !self.gives_up_copy(d)
     }
 
     // -- writes ------------------------------------------------------------------------------------------------------
@@ -255,6 +255,7 @@ impl Resource {
         if !data_to.is_empty() {
             self.epoch.note_write();
         }
+        self.audit_routes(d, data_to);
         self.supersede_unconfirmed(d, range, data_to);
         let unsent = self.connections.members().without(data_to);
         let key = self.requests.insert(Request::Write(write.submit(submitted, unsent)));

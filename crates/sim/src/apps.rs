@@ -57,7 +57,8 @@ impl Cluster {
         let core = self.nodes[n].core.as_ref().expect("it fits");
         let role = core.state_word(volume_nr(v)).expect("the volume exists").role;
         let sent = vec![None; self.nodes.len()];
-        self.nodes[n].requests.insert(tag, Request { volume: v, kind, written, data, sent, role });
+        let told = vec![false; self.nodes.len()];
+        self.nodes[n].requests.insert(tag, Request { volume: v, kind, written, data, sent, told, role });
         self.nodes[n].inbox.push_back(Input::Request(request));
         self.wake(n);
     }
@@ -147,6 +148,7 @@ impl Cluster {
         let reading = self.oldest_read(n, now).min(if fua { written.issued } else { now });
         if acknowledged {
             self.acknowledged[n] += 1;
+            self.check_told(n, words, request)?;
         }
         let count = self.acknowledged[n];
         for (epochs, sent) in self.nodes[n].epochs.iter_mut().zip(&request.sent) {

@@ -208,6 +208,10 @@ impl Cluster {
         // Who gave in after a split brain is judged where the resync ends.
         let allowed = self.allowed_by(fuller, v, &parts, now);
         allowed.map_err(|e| format!("all copies lost a write: {e}"))?;
+        if self.has_kernels() && !self.are_alike(v, whole) {
+            // Each may go on to hold what it holds.
+            return Ok(());
+        }
         let view = &self.nodes[fuller].volumes[v].view;
         let (includes, len) = (view.includes.clone(), view.len());
         for node in &mut self.nodes {
@@ -277,7 +281,8 @@ impl Cluster {
     /// Are these two?
     fn compare_two(&self, nodes: [usize; 2], v: usize, part: SectorRange) -> Result<(), String> {
         let [a, b] = nodes.map(|n| Payload::read(self.nodes[n].volumes[v].data.data(), part));
-        let Some(range) = first_difference(&a, &b, part.start) else { return Ok(()) };
+        let mut differ = differences(&a, &b, part.start).into_iter();
+        let Some(range) = differ.find(|range| !self.may_differ(nodes, v, *range)) else { return Ok(()) };
         let part = |p: &Payload| p.slice(range.start.0 - part.start.0, range.end.0 - range.start.0);
         let (a, b) = (part(&a), part(&b));
         Err(format!(
@@ -320,11 +325,6 @@ fn mirrored(a: C, b: C) -> bool {
     };
     let pairs = [(C::Connected, C::Connected), (C::SyncSource, C::SyncTarget), (C::SyncTarget, C::SyncSource)];
     pairs.contains(&(kind(a), kind(b)))
-}
-
-/// Where two payloads of the same length differ first, if they are of this place.
-fn first_difference(a: &Payload, b: &Payload, place: Sector) -> Option<SectorRange> {
-    differences(a, b, place).first().copied()
 }
 
 /// Where two payloads of the same length differ, if they are of this place.

@@ -252,6 +252,8 @@ pub(crate) struct Request {
     pub(crate) data: Segments,
     /// By peer: the connection by which it was sent there, and in which epoch.
     pub(crate) sent: Vec<Option<(u64, u64)>>,
+    /// By peer: was it told that it lacks it?
+    pub(crate) told: Vec<bool>,
     /// The node's role when it came.
     pub(crate) role: Role,
 }

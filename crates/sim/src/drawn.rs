@@ -6,6 +6,7 @@ use crate::coming::Coming;
 use crate::plan::{Setup, Step, node_id, pick};
 use crate::widest::Widest;
 use units::{Duration, Instant, Rng};
+use urbd_core::decide::private::Decides;
 use urbd_core::{
     Command, ConnectionConfig, Counters, DiskConfig, OnCongestion, Protocol, ResourceConfig, ResyncConfig,
     ResyncController, RrConflict,
@@ -41,6 +42,8 @@ pub struct Drawn {
     pub widest: Widest,
     /// What seeds with volumes that come and go have besides.
     pub coming: Coming,
+    /// By node: by which rules it decides.
+    pub decides: Vec<Decides>,
 }
 
 /// What may be unlike on the nodes.
@@ -116,6 +119,7 @@ impl Drawn {
             far: vec![vec![Duration(0); nodes]; nodes],
             widest: Widest::default(),
             coming: Coming::default(),
+            decides: vec![Decides::default(); nodes],
         }
     }
 
@@ -217,6 +221,9 @@ impl Drawn {
         c.congestion_extents = own.congestion_extents;
         c.max_buffers = own.max_buffers;
         [c.timeout, c.ping_int, c.ping_timeout, c.connect_int] = own.times;
+        // What two kernels make of each other is not what is tried here.
+        let beside = self.decides[c.peer.index()];
+        c.decides = if beside == Decides::AsUrbd { self.decides[n] } else { Decides::AsUrbd };
     }
 }
 

@@ -37,7 +37,8 @@ impl Cluster {
         let [own, theirs] = all.map(|volume| Payload::read(volume.data.data(), range));
         let differ = differences(&own, &theirs, range.start);
         let known = |range| core.known_different(volume_nr(v), node_id(peer), range) > 0;
-        differ.into_iter().find(|range| !known(*range) && !self.is_changing(v, *range))
+        let fits = |range| known(range) || self.is_changing(v, range) || self.may_differ([n, other], v, range);
+        differ.into_iter().find(|range| !fits(*range))
     }
 
     /// Has some node not noticed yet that a peer is gone? What that one wrote last may be on some only.

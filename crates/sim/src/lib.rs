@@ -19,7 +19,8 @@
 //! damaged on its way, and two Primaries that are unlike and write to the same places (`unlike.rs`, 3,000,000);
 //! DRBD 9's dialect (`nine.rs`, 4,000,000), more than two nodes that speak it (`many.rs`, 5,000,000), small worlds of
 //! three (`worlds.rs`, 5,700,000), what else three nodes may have (`widest.rs`, 5,800,000), volumes that come and go
-//! on two and three (`coming.rs`, 5,900,000), and four and five that are parted (`many.rs`, 5,990,000).
+//! on two and three (`coming.rs`, 5,900,000), four and five that are parted (`many.rs`, 5,990,000),
+//! and nodes of which some decide as kernels do (`kernels.rs`, 6,000,000).
 //!
 //! Invariants: same plan, same run (the hash of the trace tells). Payload is never bytes: sectors hold the number of
 //! the write that they come from.
@@ -46,6 +47,7 @@ mod further;
 mod handlers;
 mod help;
 mod in_sync;
+mod kernels;
 mod ledger;
 mod links;
 mod many;

@@ -31,6 +31,13 @@ impl Cluster {
             _ => None,
         };
         self.note_sent((n, peer), usize::from(volume.0), &packet, &payload, number)?;
+        if let Packet::OutOfSync(told) = &packet
+            && let Some(range) = told.range()
+        {
+            let about =
+                |r: &&mut crate::cluster::Request| r.volume == usize::from(volume.0) && r.written.range.overlaps(range);
+            self.nodes[n].requests.values_mut().filter(about).for_each(|r| r.told[peer] = true);
+        }
         if let Some(range) = range {
             self.mirrored((n, peer), usize::from(volume.0), range, &payload, number);
         }

@@ -7,6 +7,7 @@
 use crate::drawing::{Drawing, numbered};
 use crate::drawn::{Drawn, add_adjusts};
 use crate::extras::Extras;
+use crate::kernels::{self, KERNELS};
 use crate::plan::{AFTER_SPLIT_BRAIN, Plan, Setup, Step, VolumeSetup, node_id, others, pick, volume_nr};
 use crate::ranges::sectors;
 use crate::widest::{self, WIDEST};
@@ -83,6 +84,9 @@ impl Mix {
 
 /// The plan of a seed of this range.
 pub(crate) fn draw(seed: u64) -> Plan {
+    if seed >= KERNELS {
+        return kernels::draw(seed);
+    }
     let mut rng = Rng::new(seed ^ 0x6d61_6e79);
     let nodes = if (MORE..WIDER).contains(&seed) || seed >= PARTITIONS { 4 + rng.below(2) as usize } else { 3 };
     let mut setup = setup(&mut rng, nodes);
@@ -111,7 +115,20 @@ pub(crate) fn draw(seed: u64) -> Plan {
     Plan { seed, luck: 0, setup, steps: numbered(steps), least_events: 0 }
 }
 
-fn setup(rng: &mut Rng, nodes: usize) -> Setup {
+/// A plan for these nodes with what seeds from 5,000,000 on draw; with `copies`, those from 5,400,000 on.
+pub(crate) fn draw_for(rng: Rng, seed: u64, setup: Setup, copies: bool) -> Plan {
+    let mut rng = rng;
+    let mix = Mix::draw(&mut rng, if copies { COPIES } else { MANY });
+    let mut drawing = Drawing::new(rng, mix, setup);
+    drawing.prologue();
+    drawing.body();
+    let Drawing { setup, mut steps, .. } = drawing;
+    steps.sort_by_key(|(at, _)| *at);
+    Plan { seed, luck: 0, setup, steps: numbered(steps), least_events: 0 }
+}
+
+/// A cluster of so many nodes.
+pub(crate) fn setup(rng: &mut Rng, nodes: usize) -> Setup {
     let us = |rng: &mut Rng, choices: &[u64]| Duration(*pick(rng, choices) * 1000);
     let slots = (*pick(rng, &[2, 4, 7, 31])).max(nodes as u32 - 1);
     let volume = |rng: &mut Rng| VolumeSetup {

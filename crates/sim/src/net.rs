@@ -131,6 +131,12 @@ impl Net {
         self.connections.iter().any(|c| c.number == number && c.ends[c.side(node)] == End::Up)
     }
 
+    /// Nothing is on its way to a node on this connection.
+    pub(crate) fn has_arrived(&self, number: u64, to: usize) -> bool {
+        let of = self.connections.iter().filter(|c| c.number == number);
+        of.flat_map(|c| &c.streams[1 - c.side(to)]).all(|stream| stream.items.is_empty())
+    }
+
     /// Nothing is on its way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.connections.iter().all(|c| c.streams.iter().flatten().all(|s| s.items.is_empty()))

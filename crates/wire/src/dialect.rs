@@ -103,8 +103,11 @@ impl Features {
     pub const RECONCILE_RECONNECT: Features = Features(0x200);
     /// All of 8.4's.
     pub const OF_84: Features = Features(0xf);
-    /// All that this crate speaks.
+    /// All of DRBD's that this crate speaks.
     pub const ALL: Features = Features(0x3ff);
+    /// urbd's own: the sender decides by urbd's rules where its peer does so, too. No DRBD has this bit, and what is
+    /// agreed on is what both offer: beside one it is never set.
+    pub const URBD_RULES: Features = Features(0x8000_0000);
 
     /// What nobody may offer with a protocol version: only 9.2.0 to 9.2.2 have this mixture, and what they mean by it
     /// was never released again (`docs/spec/wire-protocol.md` 17.12).

@@ -20,6 +20,7 @@ pub mod handler;
 pub mod handshake84;
 pub mod io_error;
 mod lost;
+pub mod private;
 pub mod protocol;
 pub mod reason;
 pub mod roles;

@@ -4,6 +4,7 @@
 //! It looks at what the nodes have told each other, on both sides at the packets: both come to the same conclusion.
 
 use super::{DiskState, Reason};
+use std::cmp::Ordering;
 use std::fmt;
 use units::{Generation, NodeId};
 use wire::{UuidFlags, Uuids110};
@@ -37,6 +38,25 @@ pub struct Input<'a> {
     pub early: bool,
     /// This node has the RESOLVE-CONFLICTS role.
     pub resolve_conflicts: bool,
+    /// When what is marked in one generation is copied.
+    pub gate: Gate,
+}
+
+/// Who reconciles two copies of one generation, of which something is marked (5.8.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Who knows what a peer of either kind does. Else it follows the peer.
+    Cautious,
+    /// As 9.3.3: if the peer has named a lost Primary. `heard`: how much this node has of that one's writes.
+    Released {
+        /// In sectors.
+        heard: u64,
+    },
+    /// As later releases: also if this node has named one, and one side has marked something.
+    Later {
+        /// In sectors.
+        heard: u64,
+    },
 }
 
 /// What is to become of the two copies.
@@ -356,15 +376,20 @@ fn reconciled(input: &Input<'_>) -> Option<Comparison> {
         return None;
     }
     let bits = (me.uuids.dirty_bits > 0, peer.uuids.dirty_bits > 0);
-    let by_bits = if bits.0 { S::SourceUseBitmap } else { S::TargetUseBitmap };
-    match (me.lost_primary, peer.lost_primary, bits.0 && bits.1) {
-        (Some(_), _, false) => Some(by(Reason::ReconcileBitmap, by_bits)),
-        (Some(mine), Some(theirs), true) if mine > theirs => Some(by(Reason::ReconcileDagtag, S::SourceUseBitmap)),
-        (Some(mine), Some(theirs), true) if mine < theirs => Some(by(Reason::ReconcileDagtag, S::TargetUseBitmap)),
-        (Some(_), Some(_), true) => {
-            let lower = me.node < peer.node;
-            Some(by(Reason::ReconcileBitmap, if lower { S::SourceUseBitmap } else { S::TargetUseBitmap }))
-        }
-        _ => None,
-    }
+    let (named, one_sided) = ((me.lost_primary, peer.lost_primary), bits.0 != bits.1);
+    let positions = match (input.gate, named) {
+        (Gate::Cautious, (Some(mine), Some(theirs))) => (mine, theirs),
+        (Gate::Cautious, (Some(_), None)) if one_sided => (0, 0),
+        (Gate::Released { heard } | Gate::Later { heard }, (_, Some(theirs))) => (heard, theirs),
+        (Gate::Later { .. }, (Some(_), None)) if one_sided => (0, 0),
+        _ => return None,
+    };
+    Some(match (bits, positions.0.cmp(&positions.1)) {
+        ((true, false), _) => by(Reason::ReconcileBitmap, S::SourceUseBitmap),
+        ((false, _), _) => by(Reason::ReconcileBitmap, S::TargetUseBitmap),
+        (_, Ordering::Greater) => by(Reason::ReconcileDagtag, S::SourceUseBitmap),
+        (_, Ordering::Less) => by(Reason::ReconcileDagtag, S::TargetUseBitmap),
+        (_, Ordering::Equal) if me.node < peer.node => by(Reason::ReconcileBitmap, S::SourceUseBitmap),
+        (_, Ordering::Equal) => by(Reason::ReconcileBitmap, S::TargetUseBitmap),
+    })
 }

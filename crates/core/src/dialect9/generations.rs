@@ -4,6 +4,7 @@
 use crate::Resource;
 use crate::connection::PeerDevice;
 use crate::decide::change::{Change, Set};
+use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::uuid9;
 use crate::device::Device;
@@ -27,7 +28,7 @@ impl Resource {
         let mut flags = extra;
         let mut put = |on: bool, flag: UuidFlags| flags = if on { flags | flag } else { flags };
         put(self.connections[i].discard_my_data, UuidFlags::DISCARD_MY_DATA);
-        put(dev.crashed_primary, UuidFlags::CRASHED_PRIMARY);
+        put(self.counts_as_crashed(i, d), UuidFlags::CRASHED_PRIMARY);
         let disk = self.state.disk(d);
         let consistent = b.md.flags.contains(DeviceFlags::CONSISTENT);
         let bad = if disk >= DiskState::Inconsistent { disk == DiskState::Inconsistent } else { !consistent };
@@ -60,6 +61,15 @@ impl Resource {
             bitmaps: tracked.into_iter().map(|node| self.slot_as_told(i, node, d)).collect(),
             history: b.md.history.to_vec(),
         })
+    }
+
+    /// Is a peer told that this node has crashed as Primary? Who may take it for the source by that is told as long as
+    /// a kernel would say so (2.6, row 7): not any more beside another good copy.
+    fn counts_as_crashed(&self, i: NodeId, d: VolumeNr) -> bool {
+        let mut others = self.state.pairs(d).filter(|(other, _)| *other != i && self.state.is_connected(*other));
+        let good = |pair: &PairState| pair.disk == DiskState::UpToDate && self.state.disk(d) == DiskState::UpToDate;
+        let past = !self.connections[i].decides_by(Private::StaysCrashed) && others.any(|(_, pair)| good(pair));
+        self.devices[d].crashed_primary && !(past && self.in_mesh9())
     }
 
     /// What a node's slot counts from, as a peer is told. That of a source of this node, which has another generation,

@@ -7,6 +7,7 @@ use crate::api::{ConnectionState, Event, Severity};
 use crate::config::Protocol;
 use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
+use crate::decide::private::{Decides, Private};
 use crate::decide::split_brain::Side;
 use crate::decide::state::Replication;
 use crate::decide::uuid9::{Direction, Strategy};
@@ -213,23 +214,17 @@ impl Resource {
     fn compare9(&mut self, i: NodeId, d: VolumeNr, [own, other]: [Told<'_>; 2]) -> Result<Begins, Verdict> {
         let c = &self.connections[i];
         let (a, b) = (own.uuids, other.uuids);
-        let side = |node, uuids, disk| uuid9::Side { node, uuids, disk, lost_primary: None };
+        let ([mine, theirs], gate) = self.lost_primaries_named(i);
+        let side = |node, uuids, disk, lost_primary| uuid9::Side { node, uuids, disk, lost_primary };
         let found = uuid9::with_disks(&uuid9::Input {
-            me: side(self.cfg.node, a, own.disk),
-            peer: side(i, b, other.disk),
+            me: side(self.cfg.node, a, own.disk, mine),
+            peer: side(i, b, other.disk, theirs),
             protocol: c.version(),
             early: c.cfg.protocol != Protocol::C,
             resolve_conflicts: c.resolve_conflicts(),
+            gate,
         });
-        let found = match found.strategy {
-            _ if self.in_mesh9() && in_step([own, other]) => uuid9::Comparison { strategy: Strategy::NoSync, ..found },
-            _ if self.in_mesh9() && nothing_to_take(found.rule, [own, other]) => {
-                uuid9::Comparison { strategy: Strategy::NoSync, ..found }
-            }
-            Strategy::NoSync if self.in_mesh9() => self.reconciled(i, [own, other]).unwrap_or(found),
-            _ if self.in_mesh9() => overtaken_by_primary(found, [own, other]).unwrap_or(found),
-            _ => found,
-        };
+        let found = self.by_own_rules(i, found, [own, other]).unwrap_or(found);
         let found = self.missed_finish_without_bits(i, d, found, own.role);
         let text = format!("generations compared: {}: {}", found.rule, found.strategy);
         self.tell(Severity::Info, Some(d), Some(i), found.rule.name(), Event::Compared9(found.strategy), text);
@@ -237,7 +232,8 @@ impl Resource {
             // It has its source's generation soon.
             return Err(Verdict::Retry(Reason::TargetOfAnother));
         }
-        if found.rule == Reason::ReconcileBitmap && self.lets_crashed_come_first(i, [own, other]) {
+        let waits = self.connections[i].decides_by(Private::CrashedComesFirst);
+        if waits && found.rule == Reason::ReconcileBitmap && self.lets_crashed_come_first(i, [own, other]) {
             return Err(Verdict::Retry(Reason::CrashedPrimaryAway));
         }
         let (strategy, reason) = self.direction(i, d, found, [own, other]);
@@ -248,7 +244,10 @@ impl Resource {
             Ok(Replication::WFBitMapT) => Some(false),
             _ => None,
         };
-        if let Some(reason) = source.and_then(|source| self.why_no_resync(i, d, source, b)) {
+        let wanted = in_step([own, other]) && !self.connections[i].decides_by(Private::InStep);
+        let reason = source.and_then(|source| self.why_no_resync(i, d, source, b));
+        // Two that both get what one Primary writes: who has no such rule insists on it, and they would never connect.
+        if let Some(reason) = reason.filter(|reason| !wanted || *reason != Reason::SourceDependsOnPrimary) {
             return Err(Verdict::Retry(reason));
         }
         if let Ok(begins) = begins {
@@ -259,6 +258,38 @@ impl Resource {
             self.handler(Handler::SplitBrain.name(), Some(d), Some(i));
         }
         Ok(Begins { replication: begins?, bitmap: Preparation::of(strategy) })
+    }
+
+    /// The positions in a lost Primary's writes that this node and the peer have told each other, if it is the same one
+    /// (5.8.1, step 4), and who reconciles by that. Between two that both have urbd's rules nobody does: theirs decide.
+    fn lost_primaries_named(&self, i: NodeId) -> ([Option<u64>; 2], uuid9::Gate) {
+        let c = &self.connections[i];
+        let named = c.attempt().map_or([None; 2], |attempt| attempt.lost);
+        let heard = named[1].and_then(|theirs| self.connections.get(theirs.node)?.heard_at).unwrap_or(0);
+        let gate = match c.cfg.decides {
+            Decides::AsUrbd | Decides::AsOlderUrbd => uuid9::Gate::Cautious,
+            Decides::AsDrbd93 => uuid9::Gate::Released { heard },
+            Decides::AsLaterDrbd => uuid9::Gate::Later { heard },
+        };
+        let other = matches!(named, [Some(mine), Some(theirs)] if mine.node != theirs.node);
+        if other || c.decides_by(Private::ReconcileByMarks) {
+            return ([None; 2], gate);
+        }
+        (named.map(|lost| lost.map(|lost| lost.at)), gate)
+    }
+
+    /// What urbd's own rules make of it among several nodes, where the peer has them as well.
+    fn by_own_rules(&self, i: NodeId, found: uuid9::Comparison, sides: [Told<'_>; 2]) -> Option<uuid9::Comparison> {
+        let has = |rule| self.in_mesh9() && self.connections[i].decides_by(rule);
+        let equal = || Some(uuid9::Comparison { strategy: Strategy::NoSync, ..found });
+        match found.strategy {
+            _ if has(Private::InStep) && in_step(sides) => equal(),
+            _ if has(Private::NothingToTake) && nothing_to_take(found.rule, sides) => equal(),
+            Strategy::NoSync if has(Private::ReconcileByMarks) => self.reconciled(i, sides),
+            Strategy::NoSync => None,
+            _ if has(Private::OvertakenByPrimary) => overtaken_by_primary(found, sides),
+            _ => None,
+        }
     }
 
     /// A resync has ended, its source did not hear of that, and nothing is marked: the source forgets what its slot
@@ -412,6 +443,7 @@ impl Resource {
         found: uuid9::Comparison,
         [own, other]: [Told<'_>; 2],
     ) -> (Strategy, Reason) {
+        let several = self.in_mesh9() && self.connections[i].decides_by(Private::OneChangeAtLeast);
         let side = |told: Told<'_>, peer: NodeId| Side {
             role: told.role,
             disk: told.disk,
@@ -420,7 +452,7 @@ impl Resource {
             // Among several nodes what is marked for the peer is not all that would be lost: the peer may have got it
             // in a resync that broke off, and have been overwritten by a third node since. Who has begun a generation
             // has written.
-            changes: told.uuids.dirty_bits.max(u64::from(self.in_mesh9())),
+            changes: told.uuids.dirty_bits.max(u64::from(several)),
         };
         let parted = matches!(found.strategy, Strategy::SplitBrainAutoRecover | Strategy::SplitBrainDisconnect);
         // A Primary that attaches had its writes on the peer alone so far: no policy may choose its old disk.
@@ -533,13 +565,14 @@ impl Resource {
         let c = &mut self.connections[i];
         (c.discard_my_data, c.survivor_insists, c.crashed_until) = (false, false, None);
         c.peer_devices.values_mut().for_each(|pd| {
-            (pd.compared, pd.says, pd.marked_by_peer) = (true, Replication::Off, None);
+            (pd.compared, pd.says, pd.says_disk, pd.marked_by_peer) = (true, Replication::Off, None, None);
         });
         if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);
             return self.protocol_error(i, "handshake-refused", text);
         }
         self.note_let_in();
+        self.awaits_conclusion(i);
         for (d, source) in grown {
             self.begin_grown_area9(i, d, source);
             self.settle();
@@ -628,7 +661,7 @@ impl Resource {
         let good = (*disk).min(outcome.disk) >= DiskState::Outdated && sent.current.same(theirs.current);
         let failed = self.connections[i].peer_devices[d].write_failed;
         let equal = good && outcome.replication == Replication::Established;
-        if !equal || self.keeps_bits(i, d) {
+        if !equal || self.keeps_bits_at_first(i, d) {
             return;
         }
         if self.devices[d].backing.is_none() {

@@ -221,7 +221,7 @@ impl Resource {
 
     /// What was marked for a peer of the same generation is gone: nothing else will be compared.
     fn ends_doubt(&mut self, n: NodeId, d: VolumeNr) {
-        let kept = self.connections[n].peer_devices[d].keeps > Keeps::Nothing && self.devices[d].bits_left(n) == 0;
+        let kept = self.connections[n].peer_devices[d].keeps >= Keeps::Doubted && self.devices[d].bits_left(n) == 0;
         let good = self.state.worst_disk(n, d) == DiskState::UpToDate;
         let rests = self.state.replication(n, d) == Replication::Established;
         if kept && good && rests && self.has_this_generation(n, d) {

@@ -10,6 +10,7 @@ use crate::Resource;
 use crate::api::{ConnectionState, Severity};
 use crate::config::Protocol;
 use crate::connection::{Connection, Keeps};
+use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication, State};
 use crate::decide::{DiskState, Reason, Role};
 use crate::dialect9::mesh::unsettled::{InLog, LostPrimary, Unsettled};
@@ -228,6 +229,18 @@ impl Resource {
         keeps
     }
 
+    /// Two of several connect, and are equal by what they told each other. Whose rules the peer has is known, or it is
+    /// to say first what it has come to: it may have found that something is to be copied (5.8.2, "Follow").
+    pub(super) fn keeps_bits_at_first(&mut self, i: NodeId, d: VolumeNr) -> bool {
+        let c = &self.connections[i];
+        if c.decides_by(Private::ReconcileByMarks) {
+            return self.keeps_bits(i, d);
+        }
+        let waits = self.in_mesh9() && c.decides_by(Private::Follow) && self.devices[d].bits_left(i) > 0;
+        self.connections[i].peer_devices[d].keeps = if waits { Keeps::Unheard } else { Keeps::Nothing };
+        waits
+    }
+
     // -- who may bring whom up to date -------------------------------------------------------------------------------
 
     /// Must no resync between this node and a peer begin? A Primary is brought up to date by nobody, and of a node that
@@ -330,7 +343,7 @@ impl Resource {
         let pd = &self.connections[i].peer_devices[d];
         let told = pd.uuids110.as_ref().is_some_and(|u| u.flags.contains(UuidFlags::STABLE));
         let good = self.state.worst_disk(i, d) == DiskState::UpToDate;
-        let differ = pd.keeps > Keeps::Nothing && self.devices[d].bits_left(i) > 0
+        let differ = pd.keeps >= Keeps::Doubted && self.devices[d].bits_left(i) > 0
             || pd.parted && !self.has_this_generation(i, d);
         differ
             && told

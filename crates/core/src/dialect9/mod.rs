@@ -6,6 +6,7 @@
 
 mod diskless;
 pub(crate) mod first_write;
+mod follow;
 mod generations;
 pub(crate) mod handshake;
 pub(crate) mod in_sync;

@@ -4,6 +4,7 @@ use crate::Resource;
 use crate::api::Severity;
 use crate::connection::Connection;
 use crate::decide::change::{Change, Set};
+use crate::decide::private::Private;
 use crate::decide::state::{PairState, Replication};
 use crate::decide::{DiskState, Reason};
 use crate::dialect9::handshake::attempt::Told;
@@ -28,10 +29,15 @@ impl Resource {
         all.next().filter(|i| *i != but && self.in_mesh9())
     }
 
-    /// Does what this peer has depend on no Primary, but perhaps on this node?
+    /// Does what this peer has depend on no Primary, but perhaps on this node? Who has not urbd's rules copies also
+    /// between two that both get what one Primary writes: this node has that from the Primary itself.
     pub(crate) fn depends_on_nobody_else(&self, i: NodeId, d: VolumeNr) -> bool {
         let primaries = self.connections[i].peer_devices[d].told_primaries();
-        !self.in_mesh9() || primaries.without(NodeMask::of(self.cfg.node)).is_empty()
+        let writes_here = |n: NodeId| self.state.peers[n].role() == Role::Primary && self.state.replicates(n, d);
+        let known = self.state.is_connected(i) && !self.connections[i].decides_by(Private::InStep);
+        let mut others = primaries.without(NodeMask::of(self.cfg.node)).and(self.connections.members()).into_iter();
+        let far = primaries.without(NodeMask::of(self.cfg.node)).without(self.connections.members());
+        !self.in_mesh9() || far.is_empty() && others.all(|n| known && writes_here(n))
     }
 
     /// A source has said what its data depends on. What it was asked as a Primary before that does not count.

@@ -22,7 +22,12 @@ impl Resource {
         }
         let (_, replication) = dialect84::connection_and_replication(theirs.conn);
         let said = std::mem::replace(&mut self.connections[i].peer_devices[d].says, replication);
+        self.connections[i].peer_devices[d].says_disk = Some(theirs.disk).filter(|_| replication != Replication::Off);
+        if self.follow_conclusion(i, d, [said, replication], theirs) {
+            return;
+        }
         let own = self.state.replication(i, d);
+        self.devices[d].recheck |= own == Replication::WFBitMapS;
         if let Some(reason) = self.why_peers_disk_is_refused(i, d, theirs) {
             return self.give_up(i, reason.name(), reason.to_string());
         }

@@ -3,7 +3,7 @@
 use crate::table::{self, Args};
 use units::{Generation, NodeId, NodeMask};
 use urbd_core::decide::DiskState;
-use urbd_core::decide::uuid9::{Comparison, Input, Side, UNKNOWN, compare, with_disks};
+use urbd_core::decide::uuid9::{Comparison, Gate, Input, Side, UNKNOWN, compare, with_disks};
 use wire::{UuidFlags, Uuids110, WireMask};
 
 fn node(n: u8) -> NodeId {
@@ -91,8 +91,19 @@ fn vector(command: &str, args: &Args) -> String {
     let [x, y] = ["x", "y"].map(|side| given(&args.word(side).expect("both sides given")));
     let protocol = args.number("proto", 124);
     let (early, resolve_conflicts) = (args.flag("early"), args.flag("R"));
-    let at_x = Input { me: side(0, &x), peer: side(1, &y), protocol, early, resolve_conflicts };
-    let at_y = Input { me: side(1, &y), peer: side(0, &x), resolve_conflicts: !resolve_conflicts, ..at_x };
+    let gate = |of: &str, given: &Given| {
+        let heard = given.lost_primary.unwrap_or(0);
+        match args.word(of).as_deref() {
+            None => Gate::Cautious,
+            Some("released") => Gate::Released { heard },
+            Some("later") => Gate::Later { heard },
+            Some(other) => panic!("gate {other}"),
+        }
+    };
+    let (me, peer) = (side(0, &x), side(1, &y));
+    let at_x = Input { me, peer, protocol, early, resolve_conflicts, gate: gate("gx", &x) };
+    let resolve_conflicts = !resolve_conflicts;
+    let at_y = Input { me: peer, peer: me, resolve_conflicts, gate: gate("gy", &y), ..at_x };
     let run = match command {
         "compare" => compare,
         "connect" => with_disks,

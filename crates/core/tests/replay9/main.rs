@@ -14,6 +14,8 @@ mod hearsay;
 mod hostile;
 mod in_sync;
 mod joining;
+mod kernels;
+mod live;
 mod losing;
 mod mesh;
 mod node;

@@ -484,9 +484,20 @@ impl Together {
         start: impl Fn(NodeId) -> Vec<(VolumeNr, Start)>,
         change: &impl Fn(&mut ConnectionConfig),
     ) -> Together {
+        Together::unlike(count, now, start, &|_, c| change(c))
+    }
+
+    /// The same, each with connections of its own.
+    pub(crate) fn unlike(
+        count: u8,
+        now: Instant,
+        start: impl Fn(NodeId) -> Vec<(VolumeNr, Start)>,
+        change: &impl Fn(NodeId, &mut ConnectionConfig),
+    ) -> Together {
         let ids: Vec<_> = (0..count).filter_map(NodeId::new).collect();
         let others = |n: NodeId| ids.iter().copied().filter(|other| *other != n).collect::<Vec<_>>();
-        let nodes = ids.iter().map(|n| Node::among(&others(*n), *n, &start(*n), now, change)).collect();
+        let node = |n: &NodeId| Node::among(&others(*n), *n, &start(*n), now, |c| change(*n, c));
+        let nodes = ids.iter().map(node).collect();
         let mut out = Together { nodes, now, lost: Vec::new(), swallowed: |_, _| false, overheard: None };
         for (low, high) in ids.iter().flat_map(|low| ids.iter().map(move |high| (*low, *high))) {
             if low < high {

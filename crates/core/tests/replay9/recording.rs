@@ -1,4 +1,5 @@
-//! What nodes said to each other in a recording of `vectors/wire9/`, packet by packet, in the order of their times.
+//! What nodes said to each other in a recording of `vectors/wire9/` or `vectors/wire9live/`, packet by packet, in the
+//! order of their times.
 
 use crate::capture::{Connection, Flow, connections_joined, recordings_in};
 use std::net::Ipv4Addr;
@@ -32,7 +33,7 @@ pub(crate) fn conversation(number: &str) -> Vec<Said> {
     let file = recordings_in("wire9").into_iter().find(named).expect("a recording of this number");
     // Configured to send digests of data.
     let integrity = if number == "24" { "crc32c" } else { "" };
-    let mut all: Vec<Said> = connections_joined(&file).iter().flat_map(|c| said_on(c, integrity)).collect();
+    let mut all: Vec<Said> = connections_joined(&file).iter().flat_map(|c| said_on(c, integrity, &node)).collect();
     all.sort_by_key(|said| said.at);
     let recording = number.parse().expect("a number");
     all.iter_mut().for_each(|said| said.recording = recording);
@@ -40,12 +41,33 @@ pub(crate) fn conversation(number: &str) -> Vec<Said> {
     all
 }
 
-fn said_on(c: &Connection, integrity: &str) -> Vec<Said> {
+/// Everything that an urbd and live kernels say to each other in the recording whose name begins with `number`. They
+/// name their node ids when a connection begins.
+pub(crate) fn live_conversation(number: &str) -> Vec<Said> {
+    let named = |p: &std::path::PathBuf| p.file_name().unwrap().to_string_lossy().starts_with(&format!("{number}-"));
+    let file = recordings_in("wire9live").into_iter().find(named).expect("a recording of this number");
+    let connections = connections_joined(&file);
+    let mut ids: Vec<(Ipv4Addr, NodeId)> = Vec::new();
+    for flow in connections.iter().flat_map(|c| [&c.opener, &c.acceptor]) {
+        // The first packet of the data stream, behind the one that tells the streams apart.
+        let offers = [0, FIRST_PACKET_LEN].into_iter().filter_map(|skip| flow.bytes.get(skip..));
+        for bytes in offers.filter(|bytes| bytes.starts_with(&[0x83, 0x74, 0x02, 0x67, 0xff, 0xfe])) {
+            let word = bytes[20..24].try_into().expect("72 bytes");
+            ids.push((flow.from, NodeId::new(u32::from_be_bytes(word) as u8).expect("a node id")));
+        }
+    }
+    let node = |address| ids.iter().find(|(of, _)| *of == address).expect("it says who it is").1;
+    let mut all: Vec<Said> = connections.iter().flat_map(|c| said_on(c, "", &node)).collect();
+    all.sort_by_key(|said| said.at);
+    all
+}
+
+fn said_on(c: &Connection, integrity: &str, node: &impl Fn(Ipv4Addr) -> NodeId) -> Vec<Said> {
     if c.opener.bytes.is_empty() && c.acceptor.bytes.is_empty() {
         return Vec::new();
     }
     let (socket, skip) = match c.joined {
-        true if [&c.opener, &c.acceptor].iter().all(|f| flow(f, Socket::Control, 0, "").is_some()) => {
+        true if [&c.opener, &c.acceptor].iter().all(|f| flow(f, Socket::Control, 0, "", node).is_some()) => {
             (Socket::Control, 0)
         }
         true => (Socket::Data, 0),
@@ -55,7 +77,7 @@ fn said_on(c: &Connection, integrity: &str) -> Vec<Said> {
             None => return Vec::new(),
         },
     };
-    let both = [flow(&c.opener, socket, skip, integrity), flow(&c.acceptor, socket, 0, integrity)];
+    let both = [flow(&c.opener, socket, skip, integrity, node), flow(&c.acceptor, socket, 0, integrity, node)];
     both.into_iter().flat_map(|flow| flow.expect("packets of 9's dialect")).collect()
 }
 
@@ -78,7 +100,13 @@ fn protocol(integrity: &str) -> Protocol {
 }
 
 /// The packets that one end sent; `None` if these are not those of such a stream.
-fn flow(flow: &Flow, stream: Socket, skip: usize, integrity: &str) -> Option<Vec<Said>> {
+fn flow(
+    flow: &Flow,
+    stream: Socket,
+    skip: usize,
+    integrity: &str,
+    node: &impl Fn(Ipv4Addr) -> NodeId,
+) -> Option<Vec<Said>> {
     let offer = ConnectionFeatures::of_9(NodeId::new(0).unwrap(), NodeId::new(1).unwrap());
     let mut decoder = match stream {
         Socket::Data => StreamDecoder::data(offer),

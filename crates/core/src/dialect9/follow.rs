@@ -1,0 +1,135 @@
+//! A peer that is not known to decide by urbd's rules has compared as well, and says what it has come to with its first
+//! state after the connect (`docs/spec/connection-and-state.md` 5.8.2, "Follow").
+
+use crate::Resource;
+use crate::connection::Keeps;
+use crate::decide::DiskState;
+use crate::decide::change::{Change, Set};
+use crate::decide::private::Private;
+use crate::decide::state::Replication;
+use crate::decide::view::Kind;
+use units::{NodeId, VolumeNr};
+use wire::StateWord;
+
+/// A resync is about to begin.
+fn is_beginning(replication: Replication) -> bool {
+    matches!(replication, Replication::WFBitMapS | Replication::WFBitMapT)
+}
+
+impl Resource {
+    /// May the peer have come to something else than this node?
+    fn may_differ(&self, i: NodeId) -> bool {
+        let c = &self.connections[i];
+        c.decides_by(Private::Follow) && !c.decides_by(Private::ReconcileByMarks)
+    }
+
+    /// A resync is to begin with the connect: whether the peer has come to that as well it says at once, or it is gone.
+    /// Applications wait for that no longer than for the answer to a ping.
+    pub(super) fn awaits_conclusion(&mut self, i: NodeId) {
+        let waits = self.devices.ids().any(|d| self.awaits_target(d));
+        if waits && self.state.is_primary() {
+            self.send_ping(i);
+        }
+    }
+
+    /// The first state of a peer since it was connected, `said`: what it has said before that. Of one generation that
+    /// both have it decides what this node leaves open, or has decided otherwise. True: that is all that follows.
+    pub(super) fn follow_conclusion(
+        &mut self,
+        i: NodeId,
+        d: VolumeNr,
+        [said, says]: [Replication; 2],
+        theirs: &StateWord,
+    ) -> bool {
+        let first = said == Replication::Off && says != Replication::Off;
+        if !first || !self.in_mesh9() || !self.may_differ(i) {
+            return false;
+        }
+        let own = self.state.replication(i, d);
+        match (own, says) {
+            (Replication::Established, Replication::Established) => {
+                if self.connections[i].peer_devices[d].keeps == Keeps::Unheard {
+                    self.count_as_equal(i, d);
+                }
+                return false;
+            }
+            (Replication::Established, begins) if is_beginning(begins) => self.mirror(i, d, begins, theirs),
+            (begins, Replication::Established) if is_beginning(begins) => self.copy_nothing(i, d, theirs),
+            (Replication::WFBitMapS, Replication::WFBitMapS) | (Replication::WFBitMapT, Replication::WFBitMapT) => {
+                self.differs(i)
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// A resync begins otherwise than with the connect. Both have agreed to it, perhaps before the peer's word of what
+    /// it has made of that has come: that says nothing of the resync.
+    pub(crate) fn note_begun(&mut self, i: NodeId, d: VolumeNr, [old, new]: [Replication; 2]) {
+        let says = &mut self.connections[i].peer_devices[d].says;
+        let begins = Replication::StartingSyncS..=Replication::WFBitMapT;
+        if old == Replication::Established && begins.contains(&new) && *says == Replication::Off {
+            *says = Replication::Established;
+        }
+    }
+
+    /// The peer has decided that something is to be copied.
+    fn mirror(&mut self, i: NodeId, d: VolumeNr, begins: Replication, theirs: &StateWord) {
+        let mine = if begins == Replication::WFBitMapS { Replication::WFBitMapT } else { Replication::WFBitMapS };
+        let overwritten = mine == Replication::WFBitMapT && self.state.is_primary();
+        if overwritten || !self.has_this_generation(i, d) {
+            return self.differs(i);
+        }
+        self.connections[i].peer_devices[d].keeps = Keeps::LostWrites;
+        let text = format!("the peer says {begins}: {mine}");
+        self.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
+        let change = [Set::PeerRole(i, d, theirs.role), Set::PeerDisk(i, d, theirs.disk), Set::Replication(i, d, mine)];
+        self.take_as_fact(i, d, change.into_iter().collect());
+        self.awaits_bitmap(i);
+    }
+
+    /// The peer has decided that nothing is to be copied. Its copy and this one count as before the connect.
+    fn copy_nothing(&mut self, i: NodeId, d: VolumeNr, theirs: &StateWord) {
+        if theirs.disk != DiskState::UpToDate || !self.has_this_generation(i, d) {
+            return self.differs(i);
+        }
+        let text = "the peer finds nothing to copy between two copies of one generation: nor does this node";
+        self.note(crate::api::Severity::Info, Some(d), Some(i), "peer-decides", text);
+        let outdated = self.state.replication(i, d) == Replication::WFBitMapT;
+        let own = outdated.then_some(Set::Disk(d, DiskState::UpToDate));
+        let change = [
+            Set::PeerRole(i, d, theirs.role),
+            Set::PeerDisk(i, d, theirs.disk),
+            Set::Replication(i, d, Replication::Established),
+        ];
+        self.take_as_fact(i, d, change.into_iter().chain(own).collect());
+        if self.state.replication(i, d) == Replication::Established {
+            self.count_as_equal(i, d);
+        }
+    }
+
+    fn take_as_fact(&mut self, i: NodeId, d: VolumeNr, change: Change) {
+        if let Err(refusal) = self.change(change, Kind::Fact) {
+            let text = format!("volume {d}: what the peer has decided cannot be followed: {}", refusal.code);
+            self.compare_anew(i, "peer-decides-otherwise", text);
+        }
+    }
+
+    fn differs(&mut self, i: NodeId) {
+        let text = "the peer has come to another conclusion than this node: connecting anew".to_owned();
+        self.compare_anew(i, "peer-decides-otherwise", text);
+    }
+
+    /// Is it not known yet whether a peer lets itself be brought up to date by this node? If it does not, it counts
+    /// itself as good, and must get what is written.
+    pub(crate) fn awaits_target(&self, d: VolumeNr) -> bool {
+        let unheard = |says| matches!(says, Replication::Off | Replication::Established);
+        self.connections.iter().any(|(i, c)| {
+            self.state.replication(i, d) == Replication::WFBitMapS
+                && c.speaks9()
+                && !c.decides_by(Private::ReconcileByMarks)
+                && c.decides_by(Private::Follow)
+                && unheard(c.peer_devices[d].says)
+        })
+    }
+}
