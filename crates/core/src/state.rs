@@ -350,6 +350,9 @@ impl Resource {
         if was.is_syncing() && !is.is_syncing() {
             self.abandon_resync(i, d);
             if was.is_target() {
+                let pd = &mut self.connections[i].peer_devices[d];
+                pd.resync.ended = Some(self.now);
+                pd.forget_source();
                 self.handler(Handler::AfterResyncTarget.name(), Some(d), Some(i));
             }
         }
@@ -377,6 +380,7 @@ impl Resource {
         if wants_bitmap {
             // The source says the generation when it has our bitmap.
             pd.early_sync_uuid = None;
+            pd.says = Replication::WFBitMapS;
         }
         if wants_bitmap && matches!(pd.peers_bitmap, PeersBitmap::Early) {
             pd.peers_bitmap = PeersBitmap::Awaited;

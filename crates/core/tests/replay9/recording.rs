@@ -27,25 +27,37 @@ pub(crate) struct Said {
 
 /// Everything that the nodes say in the recording whose name begins with `number`.
 pub(crate) fn conversation(number: &str) -> Vec<Said> {
-    let of_number = |name: &str| name.starts_with(&format!("{number}-"));
-    let named = |p: &std::path::PathBuf| of_number(&p.file_name().unwrap().to_string_lossy());
-    let file = recordings_in("wire9").into_iter().find(named).expect("a recording of this number");
     // Configured to send digests of data.
     let integrity = if number == "24" { "crc32c" } else { "" };
-    let mut all: Vec<Said> = connections_joined(&file).iter().flat_map(|c| said_on(c, integrity)).collect();
-    all.sort_by_key(|said| said.at);
+    let nodes: &[u8] = &[11, 12, 13];
+    let mut all = conversation_in("wire9", number, &|c| said_on(c, integrity, nodes));
     let recording = number.parse().expect("a number");
     all.iter_mut().for_each(|said| said.recording = recording);
     crate::coverage::note_recording(recording, &all);
     all
 }
 
-fn said_on(c: &Connection, integrity: &str) -> Vec<Said> {
+/// The same of a recording in `vectors/wire9live/`, of this program with kernels. `nodes`: by their node ids, the last
+/// numbers of their addresses.
+pub(crate) fn conversation_live(number: &str, nodes: &[u8]) -> Vec<Said> {
+    conversation_in("wire9live", number, &|c| said_on(c, "", nodes))
+}
+
+fn conversation_in(folder: &str, number: &str, said_on: &dyn Fn(&Connection) -> Vec<Said>) -> Vec<Said> {
+    let of_number = |name: &str| name.starts_with(&format!("{number}-"));
+    let named = |p: &std::path::PathBuf| of_number(&p.file_name().unwrap().to_string_lossy());
+    let file = recordings_in(folder).into_iter().find(named).expect("a recording of this number");
+    let mut all: Vec<Said> = connections_joined(&file).iter().flat_map(said_on).collect();
+    all.sort_by_key(|said| said.at);
+    all
+}
+
+fn said_on(c: &Connection, integrity: &str, nodes: &[u8]) -> Vec<Said> {
     if c.opener.bytes.is_empty() && c.acceptor.bytes.is_empty() {
         return Vec::new();
     }
     let (socket, skip) = match c.joined {
-        true if [&c.opener, &c.acceptor].iter().all(|f| flow(f, Socket::Control, 0, "").is_some()) => {
+        true if [&c.opener, &c.acceptor].iter().all(|f| flow(f, Socket::Control, 0, "", nodes).is_some()) => {
             (Socket::Control, 0)
         }
         true => (Socket::Data, 0),
@@ -55,12 +67,13 @@ fn said_on(c: &Connection, integrity: &str) -> Vec<Said> {
             None => return Vec::new(),
         },
     };
-    let both = [flow(&c.opener, socket, skip, integrity), flow(&c.acceptor, socket, 0, integrity)];
+    let both = [flow(&c.opener, socket, skip, integrity, nodes), flow(&c.acceptor, socket, 0, integrity, nodes)];
     both.into_iter().flat_map(|flow| flow.expect("packets of 9's dialect")).collect()
 }
 
-fn node(address: Ipv4Addr) -> NodeId {
-    NodeId::new(address.octets()[3] - 11).expect("a node of the recordings")
+fn node(address: Ipv4Addr, nodes: &[u8]) -> NodeId {
+    let place = nodes.iter().position(|last| *last == address.octets()[3]).expect("a node of the recording");
+    NodeId::new(place as u8).expect("a node id")
 }
 
 /// What was said of the options before a recording of connected nodes began.
@@ -78,7 +91,7 @@ fn protocol(integrity: &str) -> Protocol {
 }
 
 /// The packets that one end sent; `None` if these are not those of such a stream.
-fn flow(flow: &Flow, stream: Socket, skip: usize, integrity: &str) -> Option<Vec<Said>> {
+fn flow(flow: &Flow, stream: Socket, skip: usize, integrity: &str, nodes: &[u8]) -> Option<Vec<Said>> {
     let offer = ConnectionFeatures::of_9(NodeId::new(0).unwrap(), NodeId::new(1).unwrap());
     let mut decoder = match stream {
         Socket::Data => StreamDecoder::data(offer),
@@ -104,8 +117,8 @@ fn flow(flow: &Flow, stream: Socket, skip: usize, integrity: &str) -> Option<Vec
         out.push(Said {
             recording,
             at: Instant(time),
-            from: node(flow.from),
-            to: node(flow.to),
+            from: node(flow.from, nodes),
+            to: node(flow.to, nodes),
             stream,
             volume,
             packet,
