@@ -241,6 +241,29 @@ impl LocalResource {
         findings.into_result().map(|_| ())
     }
 
+    /// Is it to be taken over? A verb refuses what this finds, and leaves what runs as it is. A process that is started
+    /// all the same serves its devices, as applications may be using them, but is not promoted.
+    ///
+    /// # Errors
+    /// `allow-two-primaries` with more than one peer (exit status 10).
+    pub fn check_wanted(&self) -> Result<(), Errors> {
+        let mut findings = Findings::default();
+        let several = self.peers.len() > 1;
+        for peer in self.peers.iter().filter(|peer| several && peer.net.allow_two_primaries) {
+            let message = format!(
+                "the connection of `{}` to `{}` has `allow-two-primaries`, and there are {} peers: with it urbd connects \
+                 one of them at a time as yet, and nothing would keep the others from being Primary as well",
+                self.name,
+                peer.peer_name,
+                self.peers.len()
+            );
+            let help =
+                "set it to `no`; or take the other peers out of the resource, for as long as two nodes are Primary";
+            findings.error(Error::new(ErrorKind::Value, &peer.span, message).help(help));
+        }
+        findings.into_result().map(|_| ())
+    }
+
     /// Net options that contradict each other; DRBD refuses them when the connection is made.
     fn check_net(&self, peer: &LocalConnection, findings: &mut Findings) {
         let net = &peer.net;

@@ -668,6 +668,7 @@ impl Runner {
         let host = ThisHost::named(self.local.host.clone());
         let local = config.resource_as_seen_by(&self.local.name, &host).map_err(|e| invalid(e.to_string()))?;
         self.check_same_objects(&local)?;
+        local.check_wanted().map_err(|e| invalid(e.to_string()))?;
         let core_config = setup::resource_config(&local).map_err(invalid)?;
         self.commands.notes = self.idle_at_source(&local);
         self.links.reconfigure(setup::link_settings(&local).map_err(invalid)?);

@@ -71,7 +71,7 @@ fn start(
     take_over: bool,
     application: Option<Box<dyn engine::Application>>,
 ) -> Result<u8, Problem> {
-    check_startable(context, local)?;
+    check_servable(context, local)?;
     // Handlers and the keeper get none of ours. An old kernel cannot, and is not worth failing for.
     let _ = engine::keep_descriptors_from_children();
     let options = options(context, local, application.is_none())?;
@@ -128,10 +128,20 @@ fn options(context: &Context, local: &LocalResource, kept: bool) -> Result<engin
     })
 }
 
+/// May a verb make it run so?
 pub(crate) fn check_startable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
-    let invalid = |e: config::Errors| Problem::new(exit::FAILURE, e.to_string());
+    check_servable(context, local)?;
+    local.check_wanted().map_err(invalid)
+}
+
+/// Can a process run it, whoever starts it? Applications may be waiting for it.
+pub(crate) fn check_servable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
     local.check_startable().map_err(invalid)?;
     context.config()?.check_addresses(local, &context.this_host()).map_err(invalid)
+}
+
+fn invalid(e: config::Errors) -> Problem {
+    Problem::new(exit::FAILURE, e.to_string())
 }
 
 fn runs_already(resource: &str) -> Problem {
