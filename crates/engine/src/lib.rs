@@ -38,7 +38,7 @@ mod token;
 mod volumes;
 
 pub use application::Application;
-pub use claim::{Claim, KeeperCommand, Leaving, check_version, end_keeper, keep};
+pub use claim::{Claim, KeeperCommand, Leaving, check_version, end_keeper, is_waited_for, keep};
 pub use frontends::device_link::kernel_has_minor;
 pub use frontends::{Errno, Kind, Request};
 pub use notify::tell_service_manager;
