@@ -186,8 +186,8 @@ pub fn end_keeper(run_dir: &Path, resource: &str, force: bool) -> io::Result<boo
     Ok(in_use)
 }
 
-/// May applications be waiting for a process of this resource? To be asked where none runs; a keeper that does not answer
-/// says nothing.
+/// May applications be waiting for a process of this resource? To be asked where none runs; a keeper that does not
+/// answer says nothing.
 #[must_use]
 pub fn is_waited_for(run_dir: &Path, resource: &str) -> bool {
     let keeper = Keeper::of(run_dir, resource);

@@ -377,7 +377,9 @@ impl Runner {
             let next = format!("then: urbd adjust {}", self.local.name);
             log(
                 "error",
-                &format!("not connecting, as the devices are in use and this cannot be: {why}; mend it, {next}"),
+                &format!(
+                    "not connecting, as the devices are in use and this cannot be: {why}; repair the file, {next}"
+                ),
             );
             self.causes.cannot_connect(*peer, why);
         }
