@@ -205,6 +205,11 @@ pub struct ConnectionConfig {
     pub congestion_extents: u32,
     /// `verify-alg`.
     pub verify: Option<String>,
+    /// Can the caller compute `csums`? If not the peer is told the name all the same, as it may end a connection where
+    /// they differ, and all is copied.
+    pub computes_csums: bool,
+    /// Can the caller compute `verify`? If not the peer is told the name as well, and nothing is verified.
+    pub computes_verify: bool,
 }
 
 impl Default for DiskConfig {
@@ -274,6 +279,18 @@ impl ConnectionConfig {
             congestion_fill: 0,
             congestion_extents: 1237,
             verify: None,
+            computes_csums: true,
+            computes_verify: true,
         }
+    }
+
+    /// `csums-alg`, if it can be computed.
+    pub(crate) fn usable_csums(&self) -> Option<&String> {
+        self.csums.as_ref().filter(|_| self.computes_csums)
+    }
+
+    /// `verify-alg`, if it can be computed.
+    pub(crate) fn usable_verify(&self) -> Option<&String> {
+        self.verify.as_ref().filter(|_| self.computes_verify)
     }
 }

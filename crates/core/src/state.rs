@@ -77,7 +77,7 @@ impl Resource {
             // Below protocol 100 nothing can say that a write is to be repeated, and one that overlaps another in part
             // would be lost where that one wins.
             two_primaries: c.cfg.two_primaries && c.version() >= 100,
-            verify_alg: c.cfg.verify.is_some(),
+            verify_alg: c.cfg.usable_verify().is_some(),
             protocol: c.version(),
             volumes: self.devices.iter().map(|(d, _)| (d, self.pair_facts(i, c, d))).collect(),
         }

@@ -43,5 +43,5 @@ pub use frontends::device_link::kernel_has_minor;
 pub use frontends::{Errno, Kind, Request};
 pub use notify::tell_service_manager;
 pub use resource::{Error, Options, clear_leftovers, device_name, device_of_file, prepare_run_dir, run, run_with};
-pub use setup::resource_config;
+pub use setup::{resource_config, warnings};
 pub use sys::keep_descriptors_from_children;

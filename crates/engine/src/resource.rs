@@ -268,6 +268,7 @@ impl Runner {
             }
             _ => {}
         }
+        setup::warnings(&local).iter().for_each(|warning| log("warning", warning));
         if !in_use {
             // Applications do not wait for a port: who is in use listens as soon as it is free.
             check_ports(links.values()).map_err(Error::Config)?;

@@ -217,6 +217,7 @@ fn connection_config(
     c.csums = net.csums_alg.clone();
     c.csums_after_crash_only = net.csums_after_crash_only;
     c.verify = net.verify_alg.clone();
+    (c.computes_csums, c.computes_verify) = (computes_csums(peer), computes_verify(peer));
     c.on_congestion = match net.on_congestion {
         config::OnCongestion::Block => OnCongestion::Block,
         config::OnCongestion::PullAhead => OnCongestion::PullAhead,
@@ -240,25 +241,55 @@ fn protocol_version_max(local: &LocalResource) -> Result<u32, String> {
     ))
 }
 
-/// Each algorithm that is named must be one of ours: a digest that is never made is found by no peer.
+/// By what tells blocks apart: of those that differ, one in 65536 would pass for equal by two bytes, and stay.
+fn computes_csums(peer: &LocalConnection) -> bool {
+    peer.net.csums_alg.as_deref().is_none_or(|name| Algorithm::parse(name).is_some_and(|a| a.output_len() >= 4))
+}
+
+fn computes_verify(peer: &LocalConnection) -> bool {
+    peer.net.verify_alg.as_deref().is_none_or(|name| Algorithm::parse(name).is_some())
+}
+
+/// What of a configuration has no effect here, but does not keep the resource from running, in words: algorithms
+/// without which the copies are as equal.
+#[must_use]
+pub fn warnings(local: &LocalResource) -> Vec<String> {
+    let mut all = Vec::new();
+    for peer in &local.peers {
+        let mut warn = |option: &str, name: &Option<String>, consequence: &str| {
+            let (peer, name, known) = (&peer.peer_name, name.as_deref().unwrap_or_default(), known_algorithms(false));
+            all.push(format!(
+                "connection to {peer}: urbd cannot use `{name}` as {option}: {consequence}; set it on both nodes to one of \
+                 {known}"
+            ));
+        };
+        if !computes_verify(peer) {
+            warn("verify-alg", &peer.net.verify_alg, "`verify` is refused");
+        }
+        if !computes_csums(peer) {
+            warn("csums-alg", &peer.net.csums_alg, "a resync copies all that is marked");
+        }
+    }
+    all
+}
+
+fn known_algorithms(keyed: bool) -> String {
+    let fit = Algorithm::ALL.iter().filter(|(_, algorithm)| !keyed || algorithm.is_keyed());
+    fit.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// Each algorithm without which the nodes do not understand each other must be one of ours: a digest that is never made
+/// is found by no peer.
 fn check_algorithms(peer: &LocalConnection) -> Result<(), String> {
-    let net = &peer.net;
-    let named = [
-        ("cram-hmac-alg", &net.cram_hmac_alg),
-        ("data-integrity-alg", &net.data_integrity_alg),
-        ("csums-alg", &net.csums_alg),
-        ("verify-alg", &net.verify_alg),
-    ];
+    let named = [("cram-hmac-alg", &peer.net.cram_hmac_alg), ("data-integrity-alg", &peer.net.data_integrity_alg)];
     for (option, name) in named.into_iter().filter_map(|(option, name)| Some((option, name.as_ref()?))) {
         let keyed = option == "cram-hmac-alg";
         let known = Algorithm::parse(name);
         if known.is_none_or(|algorithm| keyed && !algorithm.is_keyed()) {
-            let fit = Algorithm::ALL.iter().filter(|(_, algorithm)| !keyed || algorithm.is_keyed());
-            let fit: Vec<&str> = fit.map(|(name, _)| *name).collect();
             return Err(format!(
                 "connection to {}: urbd cannot use `{name}` as {option}; use one of {}",
                 peer.peer_name,
-                fit.join(", ")
+                known_algorithms(keyed)
             ));
         }
     }
@@ -380,14 +411,36 @@ mod tests {
         assert_eq!(runnable(&local).unwrap().links[&peer.peer].connector.connect_int.as_millis(), 10_000);
     }
 
+    /// All names that LINSTOR chooses from are known.
+    #[test]
+    fn what_only_compares_is_no_reason_not_to_run() {
+        let with = |net: &str| local(&CONF.replace("net {", &format!("net {{ {net}")));
+        for name in ["crct10dif", "crc32c", "sha384", "sha512", "sha256", "sha1", "md5"] {
+            let local = with(&format!("verify-alg {name};"));
+            let c = &resource_config(&local).unwrap().connections[0];
+            assert!(c.computes_verify && warnings(&local).is_empty(), "{name}");
+        }
+        let local = with("verify-alg xxhash64; csums-alg rot13;");
+        let c = &resource_config(&local).unwrap().connections[0];
+        assert_eq!((c.verify.as_deref(), c.csums.as_deref()), (Some("xxhash64"), Some("rot13")), "the peer is told");
+        assert!(!c.computes_verify && !c.computes_csums);
+        let said = warnings(&local).join("\n");
+        for part in ["`xxhash64` as verify-alg: `verify` is refused", "`rot13` as csums-alg: a resync copies all"] {
+            assert!(said.contains(part) && said.contains("to bravo") && said.contains("sha384"), "{said}");
+        }
+        // Two bytes are too few to leave out what has the same.
+        let c = &resource_config(&with("verify-alg crct10dif; csums-alg crct10dif;")).unwrap().connections[0];
+        assert!(c.computes_verify && !c.computes_csums);
+    }
+
     #[test]
     fn what_cannot_be_run_is_refused() {
         for (option, why) in [
             ("tls yes;", "tls"),
             ("on-congestion pull-ahead; protocol B;", "needs protocol A"),
             ("allow-two-primaries; protocol B;", "needs protocol C"),
-            ("verify-alg rot13;", "crc32c, md5, sha1, sha256, sha512"),
-            ("cram-hmac-alg crc32c; shared-secret x;", "use one of md5, sha1, sha256, sha512"),
+            ("data-integrity-alg rot13;", "crc32c, crct10dif, md5, sha1, sha256, sha384, sha512"),
+            ("cram-hmac-alg crc32c; shared-secret x;", "use one of md5, sha1, sha256, sha384, sha512"),
         ] {
             let text = CONF.replace("ping-timeout 7;", option);
             let refused = resource_config(&local(&text)).expect_err(option);

@@ -33,7 +33,7 @@ impl Resource {
         let left = self.devices[d].bits_left(i);
         let csums = self.wants_checksums(i, d);
         let (cfg, cap, now) = (self.devices[d].resync_config(), self.connections[i].resync_cap(), self.now);
-        let algorithm = self.connections[i].cfg.csums.clone();
+        let algorithm = self.connections[i].cfg.usable_csums().cloned();
         let is_source = self.state.replication(i, d).is_source();
         let own_current = self.devices[d].backing.as_ref().map_or(Generation::NONE, |b| b.md.current);
         let pd = &mut self.connections[i].peer_devices[d];

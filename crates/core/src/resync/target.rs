@@ -26,7 +26,7 @@ impl Resource {
         let c = &self.connections[i];
         let target = self.state.replication(i, d).is_target();
         let occasion = !c.cfg.csums_after_crash_only || self.devices[d].crashed_primary;
-        target && c.cfg.csums.is_some() && c.version() >= 89 && occasion
+        target && c.cfg.usable_csums().is_some() && c.version() >= 89 && occasion
     }
 
     pub(super) fn request_blocks(&mut self, i: NodeId, d: VolumeNr) {

@@ -678,6 +678,7 @@ impl Runner {
         local.check_wanted().map_err(|e| invalid(e.to_string()))?;
         let Setup { core: core_config, links, .. } = setup::runnable(&local).map_err(invalid)?;
         self.commands.notes = self.idle_at_source(&local);
+        setup::warnings(&local).iter().for_each(|warning| log("warning", warning));
         self.links.reconfigure(links);
         self.unusable.clear();
         self.volumes.reconfigure(setup::disk_paths(&local));

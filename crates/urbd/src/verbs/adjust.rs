@@ -26,6 +26,7 @@ pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     }
     // What could not be started after the next crash is not taken over either.
     lifecycle::check_startable(call.context, target.local()?)?;
+    lifecycle::warn(target.local()?);
     let plan = plan(call, target)?;
     let partial = is_partial(call, target);
     if only_show || partial {

@@ -92,6 +92,7 @@ fn plan_lines(verb: &Verb, call: &Call, target: &Target) -> Result<Vec<String>, 
         "run" => lifecycle::check_servable(call.context, target.local()?)?,
         _ => lifecycle::check_startable(call.context, target.local()?)?,
     }
+    lifecycle::warn(target.local()?);
     let plan = match verb.name {
         "adjust" => adjust::plan(call, target)?,
         _ => Plan::up(target.local()?, &AdjustScope::default()),

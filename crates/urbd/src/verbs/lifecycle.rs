@@ -140,7 +140,13 @@ pub(crate) fn check_startable(context: &Context, local: &LocalResource) -> Resul
 /// Can a process run it, whoever starts it? Not asked where applications wait for it: the process serves what it can.
 pub(crate) fn check_servable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
     local.check_startable().map_err(invalid)?;
+    engine::resource_config(local).map_err(|why| Problem::new(exit::FAILURE, format!("{}: {why}", local.name)))?;
     context.config()?.check_addresses(local, &context.this_host()).map_err(invalid)
+}
+
+/// Says what of the configuration has no effect.
+pub(crate) fn warn(local: &LocalResource) {
+    engine::warnings(local).iter().for_each(|warning| eprintln!("urbd: warning: {}: {warning}", local.name));
 }
 
 fn invalid(e: config::Errors) -> Problem {
@@ -182,6 +188,7 @@ pub(crate) fn up(call: &Call, target: &Target) -> Result<u8, Problem> {
     if runs {
         return Err(runs_already(&local.name));
     }
+    warn(local);
     background::start(call, local, false)
 }
 
