@@ -625,6 +625,52 @@ def test_names_of_drbd(cluster):
     assert leads("by-res/r0/0") == door and not leads("drbd0")
 
 
+def fakes_kernel_drbd(node, *minors):
+    """In the node's own mounts: the module is loaded, and has these minors."""
+    block = os.path.join(node.dir, "block")
+    script = (f"set -e; umount {block} /proc/devices /sys/dev/block 2>/dev/null || :; rm -rf {block}; cp -a /sys/dev/block {block}; "
+              f"{{ cat /proc/devices; echo '147 drbd'; }} > {block}.devices; "
+              + "".join(f"mkdir {block}/147:{minor}; " for minor in minors)
+              + f"mount --bind {block}.devices /proc/devices; mount --bind {block} /sys/dev/block")
+    node.run(["sh", "-c", script], check=True)
+
+
+def test_a_node_with_resources_of_both_kinds(cluster):
+    """The kernel's DRBD takes no names away by being loaded, and keeps those of the minors that it has."""
+    a = cluster.node("a", size=SIZE, volumes=2)
+    cluster.node("b", size=SIZE, volumes=2)
+    cluster.configure(volumes=2)
+    a.create_md()
+
+    def named():
+        names = [f"{name}{volume}" for volume in (0, 1) for name in ("drbd", "drbd/by-res/r0/", "by-res/r0/")]
+        return [name for name in names if a.run(["test", "-L", f"/dev/urbd/{name}"]).returncode == 0]
+    ours = ["by-res/r0/0", "by-res/r0/1"]
+    of = [[f"drbd{volume}", f"drbd/by-res/r0/{volume}"] for volume in (0, 1)]
+    fakes_kernel_drbd(a)
+    a.start()
+    a.device()
+    eventually("idle", lambda: named() == [*of[0], ours[0], *of[1], ours[1]], 10)
+    assert "the kernel's DRBD has" not in a.log()
+    # It has a device of its own at the next start.
+    a.stop()
+    assert not named()
+    fakes_kernel_drbd(a, 1, 7)
+    a.start()
+    a.urbd("primary", "--force", "r0")
+    eventually("its own", lambda: named() == [*of[0], *ours], 10)
+    assert "the kernel's DRBD has minor 1: /dev/drbd1 and the names below /dev/drbd are its own" in a.log()
+    assert "has minor 0" not in a.log()
+    said = a.urbd("sh-udev", "r0").out
+    assert "DEVICE=drbd1" in said, said
+    # What the next process takes over under applications stays named as it was.
+    a.run(["dd", "if=/dev/urandom", f"of={a.device(1)}", "bs=4k", "count=1", "oflag=direct"], check=True, capture_output=True)
+    a.kill()
+    a.start()
+    eventually("again", lambda: named() == [*of[0], *ours], 10)
+    a.urbd("down", "--force", "r0")
+
+
 def test_a_host_that_cannot_mount_says_so(cluster):
     """Something in the way of the directory of doors: no device, and the reason; nothing is thrown away."""
     a = cluster.node("a", size=SIZE)

@@ -366,7 +366,6 @@ NOT_STARTABLE = [
     ({"net": "cram-hmac-alg crc32c; shared-secret x;"}, "crc32c"),
     ({"net": "tls yes;"}, "TLS"),
     ({"net": "transport rdma;"}, "transport"),
-    ({"net": "verify-alg rot13;"}, "rot13"),
     ({"net": "data-integrity-alg rot13;"}, "rot13"),
     ({"options": "quorum majority;"}, "quorum"),
 ]
@@ -412,11 +411,43 @@ def test_what_cannot_be_started_is_not_taken_over(pair):
     a.stop()
     for options, word in NOT_STARTABLE:
         pair.configure(**{**good, **options})
-        for verb in ("up", "run", "adjust"):
-            r = a.call(verb, "r0")
-            assert r.rc in (1, 10) and word in r.err, (options, verb, r)
+        for call in (["up"], ["run"], ["adjust"], ["-d", "up"], ["-d", "run"], ["-d", "adjust"]):
+            r = a.call(*call, "r0")
+            assert r.rc in (1, 10) and word in r.err, (options, call, r)
     pair.configure(**good)
     a.start()
+
+
+# Names that LINSTOR chooses from, and one that nobody has.
+VERIFY_ALGS = ["crct10dif", "crc32c", "sha384", "sha512", "sha256", "sha1", "md5"]
+
+
+def test_an_algorithm_that_only_compares_stops_nothing(pair):
+    a, b = pair.nodes
+    pair.configure(net="verify-alg xxhash64; csums-alg rot13;")
+    for n in (a, b):
+        n.create_md()
+    for call in (["-d", "up", "r0"], ["up", "r0"]):
+        r = a.call(*call)
+        for part in ("`xxhash64` as verify-alg: `verify` is refused", "`rot13` as csums-alg", "sha384", "warning"):
+            assert r.rc == 0 and part in r.err, r
+    b.start()
+    a.urbd("primary", "--force", "r0")
+    pair.wait_synced()
+    r = a.call("verify", "r0")
+    assert r.rc == 11 and "cannot compute" in r.err and "xxhash64" in r.err, r
+    # It is taken over by who runs, in both directions, and the connection stays.
+    for name in [*VERIFY_ALGS, "rot13"]:
+        pair.configure(net=f"verify-alg {name};")
+        for n in (b, a):
+            r = n.call("adjust", "r0")
+            assert r.rc == 0 and ("`rot13` as verify-alg" in r.err) == (name == "rot13"), r
+        if name != "rot13":
+            a.urbd("verify", "r0")
+            done = f"{VERIFY_ALGS.index(name) + 1}"
+            C.eventually(f"{name} has compared", lambda: a.log().count("online verify done: 0 KiB differ") == int(done), 30)
+    assert a.state()["conn"] == "Connected" and "link closed" not in a.log()
+    assert a.call("verify", "r0").rc == 11
 
 
 def test_nodes_of_one_machine_leave_each_others_device_link_alone(cluster):

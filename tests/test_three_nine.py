@@ -299,6 +299,38 @@ def test_the_primary_dies_and_another_goes_on(cluster, protocol):
         there.urbd("secondary", "r0")
 
 
+def test_two_primaries_among_three_are_refused(cluster):
+    """A mesh of three connects two of them then, and the third one would be promoted on its own."""
+    nodes = a, b, c = started(cluster)
+    before = a.urbd("show", "r0").out
+    good = text(nodes, f"{MESH} {OPTIONS}")
+    two = good.replace("net { ", "net { allow-two-primaries yes; ", 1)
+    assert two != good
+
+    def refused(r):
+        for part in ("r0", "`allow-two-primaries`", "2 peers", "one of them at a time", "set it to `no`"):
+            assert r.rc == 10 and part in r.err, r
+
+    for n in nodes:
+        n.put_res("r0", two)
+        for call in (["adjust", "r0"], ["-d", "adjust", "r0"], ["adjust", "--skip-disk", "r0"], ["-d", "up", "r0"]):
+            refused(n.call(*call))
+        refused(n.call("net-options", "--allow-two-primaries=yes", "r0"))
+    assert a.urbd("show", "r0").out == before
+    equal(*nodes)
+    a.stop()
+    refused(a.call("up", "r0"))
+    # A service starts it all the same, as applications may wait; nobody is promoted.
+    a.start()
+    r = a.call("primary", "r0")
+    assert r.rc == 11 and "allow-two-primaries" in r.err and "urbd adjust r0" in r.err, r
+    for n in nodes:
+        n.put_res("r0", good)
+    a.urbd("adjust", "r0")
+    equal(*nodes)
+    a.urbd("primary", "r0")
+
+
 def test_one_leaves_and_comes_back(cluster):
     """Who leaves a Primary that others go on with is outdated."""
     a, b, c = started(cluster)

@@ -215,28 +215,63 @@ impl LocalResource {
             });
         }
         for peer in &self.peers {
-            let mut refuse = |what: &str, help: &str| {
-                let message = format!("resource `{}` uses {what} towards `{}`", self.name, peer.peer_name);
-                findings.error(Error::new(ErrorKind::Unsupported, &peer.span, message).help(help));
-            };
-            if peer.paths.iter().any(|p| p.proxied) {
-                refuse(
-                    "DRBD proxy",
-                    "it is not supported; remove the proxy sections, or use protocol A with a larger sndbuf-size",
-                );
-            }
-            if peer.paths.iter().any(|p| matches!(p.local.family, Family::Ssocks | Family::Sdp)) {
-                refuse("a socket family other than TCP", "write the address with ipv4 or ipv6");
-            }
-            if peer.net.transport.as_deref().is_some_and(|t| t != "tcp") {
-                refuse("a transport other than tcp", "remove the `transport` option");
-            }
-            if peer.net.tls {
-                refuse("TLS", "it is not supported yet; remove the `tls` option or use a tunnel");
-            }
+            self.find_in_connection(peer, &mut findings);
         }
-        for peer in &self.peers {
-            self.check_net(peer, &mut findings);
+        findings.into_result().map(|_| ())
+    }
+
+    /// What of [`LocalResource::check_startable`] is about one peer: the devices can be served without it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_connection(&self, peer: &LocalConnection) -> Result<(), Errors> {
+        let mut findings = Findings::default();
+        self.find_in_connection(peer, &mut findings);
+        findings.into_result().map(|_| ())
+    }
+
+    fn find_in_connection(&self, peer: &LocalConnection, findings: &mut Findings) {
+        let mut refuse = |what: &str, help: &str| {
+            let message = format!("resource `{}` uses {what} towards `{}`", self.name, peer.peer_name);
+            findings.error(Error::new(ErrorKind::Unsupported, &peer.span, message).help(help));
+        };
+        if peer.paths.iter().any(|p| p.proxied) {
+            refuse(
+                "DRBD proxy",
+                "it is not supported; remove the proxy sections, or use protocol A with a larger sndbuf-size",
+            );
+        }
+        if peer.paths.iter().any(|p| matches!(p.local.family, Family::Ssocks | Family::Sdp)) {
+            refuse("a socket family other than TCP", "write the address with ipv4 or ipv6");
+        }
+        if peer.net.transport.as_deref().is_some_and(|t| t != "tcp") {
+            refuse("a transport other than tcp", "remove the `transport` option");
+        }
+        if peer.net.tls {
+            refuse("TLS", "it is not supported yet; remove the `tls` option or use a tunnel");
+        }
+        self.check_net(peer, findings);
+    }
+
+    /// Is it to be taken over? A verb refuses what this finds, and leaves what runs as it is. A process that is started
+    /// all the same serves its devices, as applications may be using them, but is not promoted.
+    ///
+    /// # Errors
+    /// `allow-two-primaries` with more than one peer (exit status 10).
+    pub fn check_wanted(&self) -> Result<(), Errors> {
+        let mut findings = Findings::default();
+        let several = self.peers.len() > 1;
+        for peer in self.peers.iter().filter(|peer| several && peer.net.allow_two_primaries) {
+            let message = format!(
+                "the connection of `{}` to `{}` has `allow-two-primaries`, and there are {} peers: with it urbd connects \
+                 one of them at a time as yet, and nothing would keep the others from being Primary as well",
+                self.name,
+                peer.peer_name,
+                self.peers.len()
+            );
+            let help =
+                "set it to `no`; or take the other peers out of the resource, for as long as two nodes are Primary";
+            findings.error(Error::new(ErrorKind::Value, &peer.span, message).help(help));
         }
         findings.into_result().map(|_| ())
     }

@@ -558,7 +558,7 @@ option_structs! {
         fuse_io_uring: bool = "fuse-io-uring",
         /// Let the block device outlive the process: a keeper holds it until the next one takes over.
         hand_over: bool = "hand-over",
-        /// Keep the names of devices that DRBD would give, where the kernel's DRBD is not loaded.
+        /// Keep the names of devices that DRBD would give, but of minors that the kernel's DRBD has.
         drbd_names: bool = "drbd-names",
         /// What decides on the speed of a resync.
         resync_controller: ResyncController = "resync-controller",

@@ -156,6 +156,32 @@ fn what_cannot_run_is_refused_with_the_reason() {
     assert!(proxied.check_startable().unwrap_err().to_string().contains("DRBD proxy"));
 }
 
+/// A process is started with it all the same, as applications may wait for it.
+#[test]
+fn two_primaries_among_three_are_not_taken_over() {
+    let hosts = "device minor 1; disk /dev/x; meta-disk internal; on a { node-id 0; address 10.0.0.1:1; } \
+                 on b { node-id 1; address 10.0.0.2:1; } on c { node-id 2; address 10.0.0.3:1; }";
+    let seen = |inside: &str| {
+        let config = load(&format!("resource r0 {{ {hosts} {inside} }}"));
+        config.resource_as_seen_by("r0", &ThisHost::named("a")).unwrap()
+    };
+    let of_one = "connection { host a; host b; net { allow-two-primaries; } } connection { host a; host c; } \
+                  connection { host b; host c; }";
+    for refused in ["connection-mesh { hosts a b c; } net { allow-two-primaries yes; }", of_one] {
+        let r0 = seen(refused);
+        r0.check_startable().unwrap();
+        let errors = r0.check_wanted().unwrap_err();
+        assert_eq!((errors.first().kind, errors.exit_code()), (ErrorKind::Value, 10));
+        let text = errors.to_string();
+        for part in ["to `b` has `allow-two-primaries`", "2 peers", "one of them at a time", "set it to `no`"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+    seen("connection-mesh { hosts a b c; } net { allow-two-primaries no; }").check_wanted().unwrap();
+    let two = two_nodes("net { allow-two-primaries; }");
+    two.resource_as_seen_by("r0", &ThisHost::named("alpha")).unwrap().check_wanted().unwrap();
+}
+
 #[test]
 fn three_hosts_without_connections_cannot_start() {
     let config = load(

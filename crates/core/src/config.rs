@@ -208,6 +208,11 @@ pub struct ConnectionConfig {
     pub verify: Option<String>,
     /// Which rules this node decides by towards the peer: urbd's. Only tests have others.
     pub decides: Decides,
+    /// Can the caller compute `csums`? If not the peer is told the name all the same, as it may end a connection where
+    /// they differ, and all is copied.
+    pub computes_csums: bool,
+    /// Can the caller compute `verify`? If not the peer is told the name as well, and nothing is verified.
+    pub computes_verify: bool,
 }
 
 impl Default for DiskConfig {
@@ -278,6 +283,18 @@ impl ConnectionConfig {
             congestion_extents: 1237,
             verify: None,
             decides: Decides::default(),
+            computes_csums: true,
+            computes_verify: true,
         }
+    }
+
+    /// `csums-alg`, if it can be computed.
+    pub(crate) fn usable_csums(&self) -> Option<&String> {
+        self.csums.as_ref().filter(|_| self.computes_csums)
+    }
+
+    /// `verify-alg`, if it can be computed.
+    pub(crate) fn usable_verify(&self) -> Option<&String> {
+        self.verify.as_ref().filter(|_| self.computes_verify)
     }
 }

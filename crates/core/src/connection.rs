@@ -124,7 +124,7 @@ pub(crate) struct PeerDevice {
     pub(crate) begins_all: bool,
     /// Its generations, as it told of them last (9).
     pub(crate) uuids110: Option<Box<wire::Uuids110>>,
-    /// What the peer said last of what goes on.
+    /// What the peer said last of what goes on (9). A source whose bitmap is awaited need not have said so.
     pub(crate) says: Replication,
     /// What it said last of its disk since the nodes were connected (9).
     pub(crate) says_disk: Option<DiskState>,
@@ -215,6 +215,14 @@ pub(crate) enum Keeps {
 }
 
 impl PeerDevice {
+    /// This node is no target any more: what the peer has said of being its source is about a resync that is over here.
+    /// Not every source says when it is over for itself.
+    pub(crate) fn forget_source(&mut self) {
+        if self.says.is_source() {
+            self.says = Replication::Off;
+        }
+    }
+
     /// The disk or the link is gone: what was said of a resync that had not begun is not about the next one, nor is the
     /// generation of one that did not reach the disk to be announced after the next attach.
     pub(crate) fn forget_resync_to_come(&mut self) {

@@ -77,7 +77,7 @@ impl Resource {
             // Below protocol 100 nothing can say that a write is to be repeated, and one that overlaps another in part
             // would be lost where that one wins.
             two_primaries: c.cfg.two_primaries && c.version() >= 100,
-            verify_alg: c.cfg.verify.is_some(),
+            verify_alg: c.cfg.usable_verify().is_some(),
             protocol: c.version(),
             volumes: self.devices.iter().map(|(d, _)| (d, self.pair_facts(i, c, d))).collect(),
         }
@@ -388,6 +388,9 @@ impl Resource {
         if was.is_syncing() && !is.is_syncing() {
             self.abandon_resync(i, d);
             if was.is_target() {
+                let pd = &mut self.connections[i].peer_devices[d];
+                pd.resync.ended = Some(self.now);
+                pd.forget_source();
                 self.handler(Handler::AfterResyncTarget.name(), Some(d), Some(i));
             }
         }
@@ -415,6 +418,7 @@ impl Resource {
         if wants_bitmap {
             // The source says the generation when it has our bitmap.
             pd.early_sync_uuid = None;
+            pd.says = Replication::WFBitMapS;
         }
         if wants_bitmap && matches!(pd.peers_bitmap, PeersBitmap::Early) {
             pd.peers_bitmap = PeersBitmap::Awaited;

@@ -98,6 +98,12 @@ impl Claim {
         self.left.iter().any(|(place, _)| matches!(place.kind, Kind::Device | Kind::Tag))
     }
 
+    /// May applications be waiting for this process?
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
+        !self.devices().is_empty()
+    }
+
     /// The volumes whose devices applications may be using.
     pub(crate) fn devices(&self) -> Vec<VolumeNr> {
         used(&self.left)
@@ -178,6 +184,14 @@ pub fn end_keeper(run_dir: &Path, resource: &str, force: bool) -> io::Result<boo
         keeper.end()?;
     }
     Ok(in_use)
+}
+
+/// May applications be waiting for a process of this resource? To be asked where none runs; a keeper that does not
+/// answer says nothing.
+#[must_use]
+pub fn is_waited_for(run_dir: &Path, resource: &str) -> bool {
+    let keeper = Keeper::of(run_dir, resource);
+    keeper.is_there() && keeper.fetch().is_ok_and(|left| !used(&left).is_empty())
 }
 
 /// Is the keeper's process of a resource. Its standard input may be its socket; else it makes one.

@@ -2,6 +2,7 @@
 //!
 //! `docs/spec/wire-protocol.md` section 10 names the algorithms; crc32c travels little-endian.
 
+use crc::{CRC_16_T10_DIF, Crc, Table};
 use digest::Digest;
 use hmac::{Hmac, Mac};
 use std::io::Read;
@@ -9,17 +10,23 @@ use std::io::Read;
 /// Length of the random challenge of cram-hmac, in bytes.
 pub const CHALLENGE_LEN: usize = 64;
 
+const T10_DIF: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_T10_DIF);
+
 /// A digest algorithm by its configured name (`data-integrity-alg`, `verify-alg`, `csums-alg`, `cram-hmac-alg`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Algorithm {
     /// CRC-32C (Castagnoli), 4 bytes, little-endian.
     Crc32c,
+    /// CRC-16 of T10 DIF, 2 bytes, little-endian.
+    Crct10dif,
     /// MD5, 16 bytes.
     Md5,
     /// SHA-1, 20 bytes.
     Sha1,
     /// SHA-256, 32 bytes.
     Sha256,
+    /// SHA-384, 48 bytes.
+    Sha384,
     /// SHA-512, 64 bytes.
     Sha512,
 }
@@ -33,11 +40,13 @@ pub struct Value {
 
 impl Algorithm {
     /// All of them, by the names that the kernel's crypto API has for them.
-    pub const ALL: [(&'static str, Algorithm); 5] = [
+    pub const ALL: [(&'static str, Algorithm); 7] = [
         ("crc32c", Algorithm::Crc32c),
+        ("crct10dif", Algorithm::Crct10dif),
         ("md5", Algorithm::Md5),
         ("sha1", Algorithm::Sha1),
         ("sha256", Algorithm::Sha256),
+        ("sha384", Algorithm::Sha384),
         ("sha512", Algorithm::Sha512),
     ];
 
@@ -50,7 +59,7 @@ impl Algorithm {
     /// Whether it has a keyed form, for authentication.
     #[must_use]
     pub fn is_keyed(self) -> bool {
-        self != Algorithm::Crc32c
+        !matches!(self, Algorithm::Crc32c | Algorithm::Crct10dif)
     }
 
     /// Digest length in bytes.
@@ -58,9 +67,11 @@ impl Algorithm {
     pub const fn output_len(self) -> usize {
         match self {
             Algorithm::Crc32c => 4,
+            Algorithm::Crct10dif => 2,
             Algorithm::Md5 => 16,
             Algorithm::Sha1 => 20,
             Algorithm::Sha256 => 32,
+            Algorithm::Sha384 => 48,
             Algorithm::Sha512 => 64,
         }
     }
@@ -70,14 +81,16 @@ impl Algorithm {
     pub fn digest(self, data: &[u8]) -> Value {
         match self {
             Algorithm::Crc32c => Value::new(&crc32c::crc32c(data).to_le_bytes()),
+            Algorithm::Crct10dif => Value::new(&T10_DIF.checksum(data).to_le_bytes()),
             Algorithm::Md5 => Value::new(&md5::Md5::digest(data)),
             Algorithm::Sha1 => Value::new(&sha1::Sha1::digest(data)),
             Algorithm::Sha256 => Value::new(&sha2::Sha256::digest(data)),
+            Algorithm::Sha384 => Value::new(&sha2::Sha384::digest(data)),
             Algorithm::Sha512 => Value::new(&sha2::Sha512::digest(data)),
         }
     }
 
-    /// HMAC (RFC 2104) of `message` under `key`; `None` for crc32c, which has no keyed form.
+    /// HMAC (RFC 2104) of `message` under `key`; `None` for those without a keyed form.
     #[must_use]
     pub fn hmac(self, key: &[u8], message: &[u8]) -> Option<Value> {
         macro_rules! keyed {
@@ -88,10 +101,11 @@ impl Algorithm {
             }};
         }
         match self {
-            Algorithm::Crc32c => None,
+            Algorithm::Crc32c | Algorithm::Crct10dif => None,
             Algorithm::Md5 => keyed!(md5::Md5),
             Algorithm::Sha1 => keyed!(sha1::Sha1),
             Algorithm::Sha256 => keyed!(sha2::Sha256),
+            Algorithm::Sha384 => keyed!(sha2::Sha384),
             Algorithm::Sha512 => keyed!(sha2::Sha512),
         }
     }
@@ -136,6 +150,9 @@ mod tests {
     #[test]
     fn published_vectors() {
         assert_eq!(hex(Algorithm::Crc32c.digest(b"123456789")), "839206e3");
+        // The value of the catalogue of CRCs is d0db.
+        assert_eq!(hex(Algorithm::Crct10dif.digest(b"123456789")), "dbd0");
+        assert!(hex(Algorithm::Sha384.digest(b"abc")).starts_with("cb00753f45a35e8b"));
         assert_eq!(hex(Algorithm::Md5.digest(b"abc")), "900150983cd24fb0d6963f7d28e17f72");
         assert_eq!(hex(Algorithm::Sha1.digest(b"abc")), "a9993e364706816aba3e25717850c26c9cd0d89d");
         assert!(hex(Algorithm::Sha256.digest(b"abc")).starts_with("ba7816bf8f01cfea"));

@@ -38,9 +38,10 @@ mod token;
 mod volumes;
 
 pub use application::Application;
-pub use claim::{Claim, KeeperCommand, Leaving, check_version, end_keeper, keep};
+pub use claim::{Claim, KeeperCommand, Leaving, check_version, end_keeper, is_waited_for, keep};
+pub use frontends::device_link::kernel_has_minor;
 pub use frontends::{Errno, Kind, Request};
 pub use notify::tell_service_manager;
 pub use resource::{Error, Options, clear_leftovers, device_name, device_of_file, prepare_run_dir, run, run_with};
-pub use setup::resource_config;
+pub use setup::{resource_config, warnings};
 pub use sys::keep_descriptors_from_children;

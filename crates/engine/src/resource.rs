@@ -19,9 +19,10 @@ pub(crate) use crate::log::log;
 use crate::nbd_server::{FrontEvent, MAX_REQUEST, NbdServer};
 use crate::requests::Requests;
 use crate::ring::{BusyPoll, Done, Fd, Op, Ring};
+use crate::setup::{self, Setup};
 use crate::token::Token;
 use crate::volumes::{Outcome, Volumes};
-use crate::{digests, memory, setup, sys};
+use crate::{digests, memory, sys};
 use config::{FrontEnd, LocalResource};
 use control::client::socket_path;
 use frontends::device_link::DeviceLinks;
@@ -32,7 +33,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use units::{ByteLen, Duration, Instant, VolumeNr};
+use units::{ByteLen, Duration, Instant, NodeId, VolumeNr};
 use urbd_core::{Access, Command, LinkDown, LinkUp, Openers, Resource};
 
 /// What to run and where.
@@ -230,6 +231,8 @@ struct Runner {
     batch: usize,
     status_changed: bool,
     causes: crate::status::Causes,
+    /// Peers that are left alone, as they are configured in a way that cannot be used, and why.
+    unusable: BTreeMap<NodeId, String>,
     /// Since when the core has nothing more to do.
     stopped: Option<Instant>,
     /// When to look again at clients that wait for an answer.
@@ -256,9 +259,20 @@ impl Runner {
             let what = what.to_owned();
             move |error| Error::Io { what, error }
         };
-        let core_config = setup::resource_config(&local).map_err(Error::Config)?;
-        let links = setup::link_settings(&local).map_err(Error::Config)?;
-        check_ports(links.values()).map_err(Error::Config)?;
+        let in_use = claim.is_waited_for();
+        let Setup { core: core_config, links, unusable } =
+            if in_use { Setup::of(&local) } else { setup::runnable(&local) }.map_err(Error::Config)?;
+        match local.check_startable() {
+            Err(errors) if in_use => {
+                log("error", &format!("the devices are in use, and are served all the same: {errors}"))
+            }
+            _ => {}
+        }
+        setup::warnings(&local).iter().for_each(|warning| log("warning", warning));
+        if !in_use {
+            // Applications do not wait for a port: who is in use listens as soon as it is free.
+            check_ports(links.values()).map_err(Error::Config)?;
+        }
         let claim = handover::check(claim, &local)?;
         let came = handover::came(&claim, &local);
         let Claim { lock, keeper, mut left, successor } = claim;
@@ -307,6 +321,7 @@ impl Runner {
             core: Resource::new(core_config, seed),
             volumes: Volumes::new(pool, setup::disk_paths(&local)),
             links: Links::new(pool, links, seed),
+            unusable,
             minors: local.volumes.iter().map(|v| (v.nr, v.minor)).collect(),
             ring,
             pool,
@@ -359,7 +374,17 @@ impl Runner {
         for (id, command) in self.commands.start_with(attach.len()).into_iter().zip(attach) {
             self.tell(|core, now| core.on_command(now, id, command));
         }
-        let peers = self.local.peers.iter().map(|p| p.peer_node_id);
+        for (peer, why) in &self.unusable {
+            let next = format!("then: urbd adjust {}", self.local.name);
+            log(
+                "error",
+                &format!(
+                    "not connecting, as the devices are in use and this cannot be: {why}; repair the file, {next}"
+                ),
+            );
+            self.causes.cannot_connect(*peer, why);
+        }
+        let peers = self.local.peers.iter().map(|p| p.peer_node_id).filter(|p| !self.unusable.contains_key(p));
         let connect = peers.map(|peer| Command::Connect { peer, discard_my_data: false, tentative: false });
         for command in connect.collect::<Vec<_>>() {
             let id = self.commands.unattended();

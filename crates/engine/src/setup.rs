@@ -18,56 +18,98 @@ use urbd_core::{
 };
 use wire::AfterSplitBrain;
 
-/// What a resource's configuration means for this node's core. The start of a process and its change of options both
-/// come here: what a process takes over while it runs, it could also be started with.
+/// What a resource's configuration means for this node's core. The start of a process whose devices nobody uses and its
+/// change of options both come here: what a process takes over while it runs, it could also be started with.
 ///
 /// # Errors
 /// What of the configuration cannot be run, in words.
 pub fn resource_config(local: &LocalResource) -> Result<ResourceConfig, String> {
-    local.check_startable().map_err(|errors| errors.to_string())?;
-    let volumes = local.volumes.iter().map(|v| Ok(VolumeConfig { volume: v.nr, disk: disk_config(local, v)? }));
-    let connections = local.peers.iter().map(|peer| connection_config(peer, local));
-    Ok(ResourceConfig {
-        name: local.name.clone(),
-        node: local.node_id,
-        on_no_data: match local.options.on_no_data_accessible {
-            config::OnNoData::IoError => OnNoData::IoError,
-            config::OnNoData::SuspendIo => OnNoData::SuspendIo,
-        },
-        fence_handler: local.handlers.command("fence-peer").is_some(),
-        before_resync_target: local.handlers.command("before-resync-target").is_some(),
-        before_resync_source: local.handlers.command("before-resync-source").is_some(),
-        volumes: volumes.collect::<Result<_, String>>()?,
-        connections: connections.collect::<Result<_, String>>()?,
-    })
+    runnable(local).map(|setup| setup.core)
 }
 
-/// How each peer is reached.
+/// All of it, without exception.
 ///
 /// # Errors
 /// As [`resource_config`].
-pub(crate) fn link_settings(local: &LocalResource) -> Result<BTreeMap<NodeId, LinkSettings>, String> {
-    let (own, nine) = (local.node_id, protocol_version_max(local)? >= wire::Version::MIN_9.number());
-    let settings = |peer: &LocalConnection| {
-        let (local, remote) = addresses(peer)?;
-        let bytes = |b: ByteLen| u32::try_from(b.0).unwrap_or(u32::MAX);
-        let connector = Settings {
-            local,
-            peer: remote,
-            connect_int: peer.net.connect_int,
-            ping_timeout: peer.net.ping_timeout,
-            sock_check_timeout: peer.net.socket_check_timeout,
+pub(crate) fn runnable(local: &LocalResource) -> Result<Setup, String> {
+    local.check_startable().map_err(|errors| errors.to_string())?;
+    let setup = Setup::of(local)?;
+    match setup.unusable.values().next() {
+        Some(why) => Err(why.clone()),
+        None => Ok(setup),
+    }
+}
+
+/// A configuration as core and engine know it.
+pub(crate) struct Setup {
+    pub(crate) core: ResourceConfig,
+    /// How each peer is reached.
+    pub(crate) links: BTreeMap<NodeId, LinkSettings>,
+    /// Peers with which there can be no connection as it is configured, and why: they are left alone.
+    pub(crate) unusable: BTreeMap<NodeId, String>,
+}
+
+impl Setup {
+    /// As much of it as can be used. What only connections need is no error: applications may be waiting for the
+    /// devices.
+    ///
+    /// # Errors
+    /// What cannot be used of what the devices need.
+    pub(crate) fn of(local: &LocalResource) -> Result<Setup, String> {
+        let volumes = local.volumes.iter().map(|v| Ok(VolumeConfig { volume: v.nr, disk: disk_config(local, v)? }));
+        let volumes = volumes.collect::<Result<_, String>>()?;
+        let (mut connections, mut links, mut unusable) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        for peer in &local.peers {
+            let checked = local.check_connection(peer).map_err(|errors| errors.to_string());
+            let version = protocol_version_max(local);
+            let addresses = addresses(peer);
+            let nowhere = || (SocketAddr::from(([0; 4], 0)), SocketAddr::from(([0; 4], 0)));
+            let known = addresses.as_ref().ok().copied();
+            connections.push(connection_config(peer, known.unwrap_or_else(nowhere), version.clone().ok()));
+            if let (Some(addresses), Ok(version)) = (known, &version) {
+                links.insert(peer.peer_node_id, link_settings(local, peer, addresses, *version));
+            }
+            let usable = checked.and(check_algorithms(peer)).and(version.map(drop)).and(addresses.map(drop));
+            unusable.extend(usable.err().map(|why| (peer.peer_node_id, why)));
+        }
+        let core = ResourceConfig {
+            name: local.name.clone(),
+            node: local.node_id,
+            on_no_data: match local.options.on_no_data_accessible {
+                config::OnNoData::IoError => OnNoData::IoError,
+                config::OnNoData::SuspendIo => OnNoData::SuspendIo,
+            },
+            fence_handler: local.handlers.command("fence-peer").is_some(),
+            before_resync_target: local.handlers.command("before-resync-target").is_some(),
+            before_resync_source: local.handlers.command("before-resync-source").is_some(),
+            volumes,
+            connections,
         };
-        let settings = LinkSettings {
-            connector,
-            marked: nine.then_some(own),
-            send_buffer: bytes(peer.net.sndbuf_size),
-            receive_buffer: bytes(peer.net.rcvbuf_size),
-            timeout: peer.net.timeout,
-        };
-        Ok((peer.peer_node_id, settings))
+        Ok(Setup { core, links, unusable })
+    }
+}
+
+fn link_settings(
+    local: &LocalResource,
+    peer: &LocalConnection,
+    (own, remote): (SocketAddr, SocketAddr),
+    version: u32,
+) -> LinkSettings {
+    let bytes = |b: ByteLen| u32::try_from(b.0).unwrap_or(u32::MAX);
+    let connector = Settings {
+        local: own,
+        peer: remote,
+        connect_int: peer.net.connect_int,
+        ping_timeout: peer.net.ping_timeout,
+        sock_check_timeout: peer.net.socket_check_timeout,
     };
-    local.peers.iter().map(settings).collect()
+    LinkSettings {
+        connector,
+        marked: (version >= wire::Version::MIN_9.number()).then_some(local.node_id),
+        send_buffer: bytes(peer.net.sndbuf_size),
+        receive_buffer: bytes(peer.net.rcvbuf_size),
+        timeout: peer.net.timeout,
+    }
 }
 
 /// Where the volumes' data and metadata lie.
@@ -141,16 +183,19 @@ fn resync_config(local: &LocalResource, volume: &LocalVolume) -> ResyncConfig {
     }
 }
 
-fn connection_config(peer: &LocalConnection, local: &LocalResource) -> Result<ConnectionConfig, String> {
+fn connection_config(
+    peer: &LocalConnection,
+    addresses: (SocketAddr, SocketAddr),
+    version: Option<u32>,
+) -> ConnectionConfig {
     let net = &peer.net;
-    check_algorithms(peer)?;
-    let mut c = ConnectionConfig::new(peer.peer_node_id, &peer.peer_name, addresses(peer)?);
+    let mut c = ConnectionConfig::new(peer.peer_node_id, &peer.peer_name, addresses);
     c.protocol = match net.protocol {
         config::Protocol::A => Protocol::A,
         config::Protocol::B => Protocol::B,
         config::Protocol::C => Protocol::C,
     };
-    c.max_version = protocol_version_max(local)?;
+    c.max_version = version.unwrap_or(c.max_version);
     c.cram_hmac = net.cram_hmac_alg.clone();
     c.integrity = net.data_integrity_alg.clone();
     c.two_primaries = net.allow_two_primaries;
@@ -172,13 +217,14 @@ fn connection_config(peer: &LocalConnection, local: &LocalResource) -> Result<Co
     c.csums = net.csums_alg.clone();
     c.csums_after_crash_only = net.csums_after_crash_only;
     c.verify = net.verify_alg.clone();
+    (c.computes_csums, c.computes_verify) = (computes_csums(peer), computes_verify(peer));
     c.on_congestion = match net.on_congestion {
         config::OnCongestion::Block => OnCongestion::Block,
         config::OnCongestion::PullAhead => OnCongestion::PullAhead,
         config::OnCongestion::Disconnect => OnCongestion::Disconnect,
     };
     (c.congestion_fill, c.congestion_extents) = (net.congestion_fill.0, net.congestion_extents);
-    Ok(c)
+    c
 }
 
 /// The newest version that is offered. Between the two dialects lie versions that urbd does not speak.
@@ -195,25 +241,55 @@ fn protocol_version_max(local: &LocalResource) -> Result<u32, String> {
     ))
 }
 
-/// Each algorithm that is named must be one of ours: a digest that is never made is found by no peer.
+/// By what tells blocks apart: of those that differ, one in 65536 would pass for equal by two bytes, and stay.
+fn computes_csums(peer: &LocalConnection) -> bool {
+    peer.net.csums_alg.as_deref().is_none_or(|name| Algorithm::parse(name).is_some_and(|a| a.output_len() >= 4))
+}
+
+fn computes_verify(peer: &LocalConnection) -> bool {
+    peer.net.verify_alg.as_deref().is_none_or(|name| Algorithm::parse(name).is_some())
+}
+
+/// What of a configuration has no effect here, but does not keep the resource from running, in words: algorithms
+/// without which the copies are as equal.
+#[must_use]
+pub fn warnings(local: &LocalResource) -> Vec<String> {
+    let mut all = Vec::new();
+    for peer in &local.peers {
+        let mut warn = |option: &str, name: &Option<String>, consequence: &str| {
+            let (peer, name, known) = (&peer.peer_name, name.as_deref().unwrap_or_default(), known_algorithms(false));
+            all.push(format!(
+                "connection to {peer}: urbd cannot use `{name}` as {option}: {consequence}; set it on both nodes to one of \
+                 {known}"
+            ));
+        };
+        if !computes_verify(peer) {
+            warn("verify-alg", &peer.net.verify_alg, "`verify` is refused");
+        }
+        if !computes_csums(peer) {
+            warn("csums-alg", &peer.net.csums_alg, "a resync copies all that is marked");
+        }
+    }
+    all
+}
+
+fn known_algorithms(keyed: bool) -> String {
+    let fit = Algorithm::ALL.iter().filter(|(_, algorithm)| !keyed || algorithm.is_keyed());
+    fit.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// Each algorithm without which the nodes do not understand each other must be one of ours: a digest that is never made
+/// is found by no peer.
 fn check_algorithms(peer: &LocalConnection) -> Result<(), String> {
-    let net = &peer.net;
-    let named = [
-        ("cram-hmac-alg", &net.cram_hmac_alg),
-        ("data-integrity-alg", &net.data_integrity_alg),
-        ("csums-alg", &net.csums_alg),
-        ("verify-alg", &net.verify_alg),
-    ];
+    let named = [("cram-hmac-alg", &peer.net.cram_hmac_alg), ("data-integrity-alg", &peer.net.data_integrity_alg)];
     for (option, name) in named.into_iter().filter_map(|(option, name)| Some((option, name.as_ref()?))) {
         let keyed = option == "cram-hmac-alg";
         let known = Algorithm::parse(name);
         if known.is_none_or(|algorithm| keyed && !algorithm.is_keyed()) {
-            let fit = Algorithm::ALL.iter().filter(|(_, algorithm)| !keyed || algorithm.is_keyed());
-            let fit: Vec<&str> = fit.map(|(name, _)| *name).collect();
             return Err(format!(
                 "connection to {}: urbd cannot use `{name}` as {option}; use one of {}",
                 peer.peer_name,
-                fit.join(", ")
+                known_algorithms(keyed)
             ));
         }
     }
@@ -332,7 +408,29 @@ mod tests {
         let paths = disk_paths(&local);
         assert_eq!(paths[&VolumeNr(0)], Paths { data: "/dev/vg0/r0".into(), meta: None });
         assert_eq!(paths[&VolumeNr(1)].meta, Some("/dev/vg0/md".into()));
-        assert_eq!(link_settings(&local).unwrap()[&peer.peer].connector.connect_int.as_millis(), 10_000);
+        assert_eq!(runnable(&local).unwrap().links[&peer.peer].connector.connect_int.as_millis(), 10_000);
+    }
+
+    /// All names that LINSTOR chooses from are known.
+    #[test]
+    fn what_only_compares_is_no_reason_not_to_run() {
+        let with = |net: &str| local(&CONF.replace("net {", &format!("net {{ {net}")));
+        for name in ["crct10dif", "crc32c", "sha384", "sha512", "sha256", "sha1", "md5"] {
+            let local = with(&format!("verify-alg {name};"));
+            let c = &resource_config(&local).unwrap().connections[0];
+            assert!(c.computes_verify && warnings(&local).is_empty(), "{name}");
+        }
+        let local = with("verify-alg xxhash64; csums-alg rot13;");
+        let c = &resource_config(&local).unwrap().connections[0];
+        assert_eq!((c.verify.as_deref(), c.csums.as_deref()), (Some("xxhash64"), Some("rot13")), "the peer is told");
+        assert!(!c.computes_verify && !c.computes_csums);
+        let said = warnings(&local).join("\n");
+        for part in ["`xxhash64` as verify-alg: `verify` is refused", "`rot13` as csums-alg: a resync copies all"] {
+            assert!(said.contains(part) && said.contains("to bravo") && said.contains("sha384"), "{said}");
+        }
+        // Two bytes are too few to leave out what has the same.
+        let c = &resource_config(&with("verify-alg crct10dif; csums-alg crct10dif;")).unwrap().connections[0];
+        assert!(c.computes_verify && !c.computes_csums);
     }
 
     #[test]
@@ -341,8 +439,8 @@ mod tests {
             ("tls yes;", "tls"),
             ("on-congestion pull-ahead; protocol B;", "needs protocol A"),
             ("allow-two-primaries; protocol B;", "needs protocol C"),
-            ("verify-alg rot13;", "crc32c, md5, sha1, sha256, sha512"),
-            ("cram-hmac-alg crc32c; shared-secret x;", "use one of md5, sha1, sha256, sha512"),
+            ("data-integrity-alg rot13;", "crc32c, crct10dif, md5, sha1, sha256, sha384, sha512"),
+            ("cram-hmac-alg crc32c; shared-secret x;", "use one of md5, sha1, sha256, sha384, sha512"),
         ] {
             let text = CONF.replace("ping-timeout 7;", option);
             let refused = resource_config(&local(&text)).expect_err(option);

@@ -41,6 +41,12 @@ impl Causes {
         }
     }
 
+    /// The connection to a peer is configured in a way that cannot be used.
+    pub(crate) fn cannot_connect(&mut self, peer: NodeId, why: &str) {
+        let cause = Cause { code: "connection-not-usable".to_owned(), text: why.to_owned() };
+        self.0.insert((Some(peer), None), cause);
+    }
+
     /// The link to a peer was lost; the engine knows more of it than the core.
     pub(crate) fn explain(&mut self, peer: NodeId, detail: &str) {
         let lost = self.0.get_mut(&(Some(peer), None)).filter(|cause| cause.code == "link-lost");

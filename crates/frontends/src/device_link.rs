@@ -1,7 +1,7 @@
 //! The names of a volume's device: symbolic links to the volume's door, the one path by which a device is opened.
 //!
-//! `BASE/by-res/RESOURCE/VOLUME` is there in any case. Where the kernel's DRBD is not, the names that it would give are
-//! kept, too: `drbdMINOR`, `drbd/by-res/…` and `drbd/by-disk/…`.
+//! `BASE/by-res/RESOURCE/VOLUME` is there in any case. The names that the kernel's DRBD would give are kept, too:
+//! `drbdMINOR`, `drbd/by-res/…` and `drbd/by-disk/…`; not those of a volume whose minor the kernel's DRBD has.
 //!
 //! Two nodes that run on one machine may have one base. A link is the node's to whose door it leads; no node removes
 //! another one's. The last that becomes Primary has the name.
@@ -24,7 +24,17 @@ pub struct DeviceLinks {
     base: PathBuf,
     /// DRBD's names are in here, or not kept.
     drbd: Option<PathBuf>,
+    kernel: KernelDrbd,
     run_dir: PathBuf,
+}
+
+/// Which minors the kernel's DRBD has. That it is loaded says nothing: agents and tools load it on demand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KernelDrbd {
+    /// Tells its major number, if it is loaded.
+    devices: PathBuf,
+    /// Has an entry for each block device, `MAJOR:MINOR`.
+    block: PathBuf,
 }
 
 /// What a volume is called.
@@ -46,15 +56,15 @@ impl DeviceLinks {
     /// Links below `base`, and DRBD's names below `drbd`, of the node that has this run directory.
     pub fn new(base: impl Into<PathBuf>, drbd: Option<PathBuf>, run_dir: &Path) -> DeviceLinks {
         let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
-        DeviceLinks { base: base.into(), drbd, run_dir }
+        DeviceLinks { base: base.into(), drbd, kernel: KernelDrbd::default(), run_dir }
     }
 
     /// Links below the directory that the environment names in [`BASE_VARIABLE`], else [`DEFAULT_BASE`]; with DRBD's
-    /// names if `drbd` and the kernel's own DRBD is not there.
+    /// names if `drbd`.
     pub fn from_env(run_dir: &Path, drbd: bool) -> DeviceLinks {
         let named = std::env::var_os(BASE_VARIABLE).filter(|base| !base.is_empty()).map(PathBuf::from);
         let beside = named.clone().unwrap_or(DEFAULT_DRBD.into());
-        let drbd = (drbd && !kernel_has_drbd()).then_some(beside);
+        let drbd = drbd.then_some(beside);
         DeviceLinks::new(named.unwrap_or(DEFAULT_BASE.into()), drbd, run_dir)
     }
 
@@ -93,6 +103,11 @@ impl DeviceLinks {
     pub fn path(&self, resource: &str, volume: u32) -> io::Result<PathBuf> {
         one_component(resource)?;
         Ok(self.base.join("by-res").join(resource).join(volume.to_string()))
+    }
+
+    /// Are DRBD's names of this volume left to the kernel's DRBD, as it has the minor?
+    pub fn leaves_to_kernel(&self, names: &Names) -> bool {
+        self.drbd.is_some() && self.kernel.has(names.minor)
     }
 
     /// Makes all links to the volume's door, each in one step: whoever follows one at that moment finds the old door or
@@ -145,7 +160,7 @@ impl DeviceLinks {
 
     fn links(&self, names: &Names) -> io::Result<Vec<PathBuf>> {
         let mut links = vec![self.path(&names.resource, names.volume)?];
-        let Some(base) = &self.drbd else { return Ok(links) };
+        let Some(base) = self.drbd.as_ref().filter(|_| !self.leaves_to_kernel(names)) else { return Ok(links) };
         links.push(base.join(format!("drbd{}", names.minor)));
         let by_res = base.join("drbd/by-res").join(&names.resource);
         links.push(if names.implicit { by_res } else { by_res.join(names.volume.to_string()) });
@@ -159,10 +174,24 @@ impl DeviceLinks {
     }
 }
 
-/// Is the kernel's DRBD loaded? Then it has the names.
-fn kernel_has_drbd() -> bool {
-    let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
-    devices.lines().any(|line| line.trim().split_once(' ').is_some_and(|(_, name)| name == "drbd"))
+/// Has the kernel's DRBD a device with this minor? Then the device's names are its own.
+pub fn kernel_has_minor(minor: u32) -> bool {
+    KernelDrbd::default().has(minor)
+}
+
+impl Default for KernelDrbd {
+    fn default() -> KernelDrbd {
+        KernelDrbd { devices: "/proc/devices".into(), block: "/sys/dev/block".into() }
+    }
+}
+
+impl KernelDrbd {
+    fn has(&self, minor: u32) -> bool {
+        let devices = fs::read_to_string(&self.devices).unwrap_or_default();
+        let mut numbered = devices.lines().filter_map(|line| line.trim().split_once(' '));
+        let major = numbered.find(|(_, name)| *name == "drbd").map(|(major, _)| major);
+        major.is_some_and(|major| self.block.join(format!("{major}:{minor}")).symlink_metadata().is_ok())
+    }
 }
 
 fn one_component(resource: &str) -> io::Result<()> {
@@ -303,6 +332,40 @@ mod tests {
         let mut left: Vec<PathBuf> = entries(base.path()).collect();
         left.sort();
         assert_eq!(left, [at("drbd9"), at("urbd")], "what is not ours stays");
+    }
+
+    /// Who has just loaded it takes no names away; a device of its own has them.
+    #[test]
+    fn the_kernels_drbd_has_the_names_of_its_minors() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        let kernel = KernelDrbd { devices: at("devices"), block: at("block") };
+        let links = DeviceLinks::new(at("urbd"), Some(base.path().to_owned()), Path::new("/run/urbd"));
+        let links = DeviceLinks { kernel, ..links };
+        let made = |volume: u32, minor: u32| {
+            let of = names("r0", volume, minor, Some(&format!("/dev/vg/{volume}")));
+            links.create(&of, false).unwrap();
+            assert!(at(&format!("urbd/by-res/r0/{volume}")).is_symlink());
+            let by = [format!("drbd{minor}"), format!("drbd/by-res/r0/{volume}"), format!("drbd/by-disk/vg/{volume}")];
+            let made = by.map(|name| at(&name).is_symlink());
+            assert!(made == [true; 3] || made == [false; 3], "{made:?}");
+            assert_eq!(links.leaves_to_kernel(&of), !made[0]);
+            made[0]
+        };
+        fs::create_dir(at("block")).unwrap();
+        assert!(made(0, 1), "not loaded");
+        fs::write(at("devices"), "Block devices:\n  7 loop\n147 drbd\n 253 drbdx\n").unwrap();
+        assert!(made(1, 2), "idle");
+        for other in ["147:21", "14:72", "253:3", "7:4"] {
+            fs::write(at(&format!("block/{other}")), "").unwrap();
+        }
+        assert!(made(2, 3) && made(3, 4), "other devices");
+        fs::write(at("block/147:5"), "").unwrap();
+        assert!(!made(4, 5) && made(5, 6));
+        // Names that were made before it had the minor go with the volume.
+        fs::write(at("block/147:6"), "").unwrap();
+        (0..6).for_each(|volume| links.remove("r0", volume).unwrap());
+        assert!(!at("drbd6").is_symlink() && !at("drbd").exists() && !at("urbd/by-res").exists());
     }
 
     #[test]

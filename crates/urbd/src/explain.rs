@@ -280,7 +280,7 @@ const TEXTS: &[(Group, &str, &str)] = &[
         "status-group",
         "Members of this Unix group may look at the resource, as root may; they may change nothing",
     ),
-    (Group::Urbd, "drbd-names", "Names of DRBD's for the devices, where its kernel module is not loaded"),
+    (Group::Urbd, "drbd-names", "Names of DRBD's for the devices, but of minors that its kernel module has"),
     (Group::ResyncGoal, "finish-within", "A resync shall have ended after this time; 0: no aim"),
     (Group::ResyncGoal, "latency-budget", "How much slower applications may become during a resync"),
 ];

@@ -93,7 +93,8 @@ impl List<'_> {
                 "port-taken",
                 format!("{name} cannot reach this node: another program listens on {local}"),
                 format!(
-                    "find it with: ss -ltnp; end it, or give the resource another port and: urbd adjust {resource}"
+                    "find it with: ss -ltnp, or, if it is a connection of its own, ss -tnp; end it, or give the resource \
+                     another port and: urbd adjust {resource}"
                 ),
             ),
             Some(Attempt::NoSuchAddress) => (

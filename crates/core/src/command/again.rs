@@ -59,6 +59,11 @@ impl Resource {
         again.stage.timer(again.since + self.patience_with_peers()).filter(|at| *at > self.now)
     }
 
+    /// Is this command the one that makes it Primary again?
+    pub(super) fn asks_again(&self, id: u64) -> bool {
+        self.again.as_ref().is_some_and(|again| again.id == id)
+    }
+
     /// `resume-io` while it waits: goes on without the peer, if the own copy allows.
     pub(super) fn resume_again(&mut self) {
         if let Some(again) = self.again.as_mut().filter(|again| !again.is_asking()) {

@@ -23,6 +23,9 @@ impl Resource {
             // Another command has done it, maybe while this one waited: no generation begins.
             return Progress::Ended(Ok(()));
         }
+        if let Some(text) = self.apart_with_two_primaries().filter(|_| !self.asks_again(id)) {
+            return Progress::Ended(Err(failure(Code::TwoPrimaries.code(), text)));
+        }
         // What a lost peer wrote and is still on its way to a disk would change under the applications.
         if self.devices.values().any(|d| d.attaching.is_some()) || self.peers_work_lingers() {
             return at(Stage::Ask);
@@ -51,6 +54,18 @@ impl Resource {
             Err(Refusal { code: Code::InTransientState, .. }) => later(),
             Err(refusal) => self.promotion_result(promotion, Err(refusal)),
         }
+    }
+
+    /// With `allow-two-primaries` one of several peers is connected at a time (`refuse_beside_other`). Is there one
+    /// that is not, perhaps for that reason alone? It may be Primary, or be promoted, without meeting this node.
+    fn apart_with_two_primaries(&self) -> Option<String> {
+        let two = self.connections.members().len() > 1 && self.connections.values().any(|c| c.cfg.two_primaries);
+        let (_, apart) = self.connections.iter().find(|(i, _)| two && !self.state.is_connected(*i))?;
+        let (name, resource) = (&apart.cfg.peer_name, &self.cfg.name);
+        Some(format!(
+            "{name} is not connected: with allow-two-primaries one of several peers is at a time as yet, and {name} \
+             may be Primary as well; set allow-two-primaries to no: urbd adjust {resource}"
+        ))
     }
 
     /// What a promotion asks for as things are.

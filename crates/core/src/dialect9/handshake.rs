@@ -566,6 +566,7 @@ impl Resource {
         (c.discard_my_data, c.survivor_insists, c.crashed_until) = (false, false, None);
         c.peer_devices.values_mut().for_each(|pd| {
             (pd.compared, pd.says, pd.says_disk, pd.marked_by_peer) = (true, Replication::Off, None, None);
+            pd.resync.ended = None;
         });
         if let Err(refusal) = self.make(change, Kind::Fact) {
             let text = format!("what was agreed on cannot take place: {}", refusal.code);

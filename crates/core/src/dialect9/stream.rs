@@ -8,7 +8,7 @@ use crate::decide::view::Kind;
 use crate::decide::{DiskState, Reason, Role};
 use crate::{Resource, dialect9, dialect84};
 use units::{NodeId, VolumeNr};
-use wire::{Packet, Socket, StateWord};
+use wire::{ConnState, Packet, Socket, StateWord};
 
 impl Resource {
     /// P_STATE about a volume.
@@ -58,6 +58,15 @@ impl Resource {
             let worth = if stale { DiskState::Failed } else { self.devices[d].attach_state };
             change.push(Set::Disk(d, worth));
         }
+        if self.source_unawares(i, d, theirs) {
+            let ended = self.connections[i].peer_devices[d].resync.ended;
+            if ended.is_none_or(|ended| self.now.since(ended) > self.connections[i].cfg.timeout) {
+                let text = "the peer is the source of a resync that is not known here: connecting anew".to_owned();
+                return self.compare_anew(i, "resync-unnoticed", text);
+            }
+            // It has said that before it heard of the end.
+            self.connections[i].peer_devices[d].forget_source();
+        }
         if self.compares_anew(i, d, theirs) {
             return self.resync_considered(i, d, theirs, change);
         }
@@ -65,6 +74,15 @@ impl Resource {
             let text = format!("the peer's state is not acceptable: {}", refusal.code);
             self.give_up(i, "peer-state-refused", text);
         }
+    }
+
+    /// Does the peer say that it is the source of a resync which is not going on here? What such a source writes it
+    /// marks, and does not send: its state is all that tells of it.
+    fn source_unawares(&self, i: NodeId, d: VolumeNr, theirs: &StateWord) -> bool {
+        let says = theirs.conn == ConnState::SyncSource && theirs.pdsk == DiskState::Inconsistent;
+        let rests = self.state.replication(i, d) == Replication::Established;
+        let begins = self.connections[i].peer_devices[d].before_resync.is_due();
+        says && rests && !begins && self.state.disk(d) == DiskState::UpToDate
     }
 
     /// Is a resync due that was not at the connect: was this node or the peer forced to be Primary, or is a disk being

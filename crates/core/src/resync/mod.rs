@@ -33,7 +33,7 @@ impl Resource {
         let left = self.devices[d].bits_left(i);
         let csums = self.wants_checksums(i, d);
         let (cfg, cap, now) = (self.devices[d].resync_config(), self.connections[i].resync_cap(), self.now);
-        let algorithm = self.connections[i].cfg.csums.clone();
+        let algorithm = self.connections[i].cfg.usable_csums().cloned();
         let is_source = self.state.replication(i, d).is_source();
         let own_current = self.devices[d].backing.as_ref().map_or(Generation::NONE, |b| b.md.current);
         let pd = &mut self.connections[i].peer_devices[d];
@@ -147,8 +147,10 @@ impl Resource {
             match self.state.replication(i, d) {
                 Replication::SyncTarget => {
                     self.write_arrived(i, d);
-                    self.request_blocks(i, d);
-                    self.check_resync_end(i, d);
+                    if self.source_begins(i, d) {
+                        self.request_blocks(i, d);
+                        self.check_resync_end(i, d);
+                    }
                 }
                 Replication::PausedSyncT => self.write_arrived(i, d),
                 Replication::VerifyS => self.pump_verify_source(i, d),
@@ -351,11 +353,11 @@ impl Resource {
     /// When a resync of this connection wants to be looked at again.
     pub(crate) fn resync_timer(&self, i: NodeId) -> Option<Instant> {
         let cap = self.connections[i].resync_cap();
-        let timer = |rs: &Resync, repl: Replication| match repl {
+        let timer = |d: VolumeNr, rs: &Resync, repl: Replication| match repl {
             // A ping must be answered first.
             _ if rs.settling.is_some() => None,
             // Nothing to do before the last answers are here.
-            Replication::SyncTarget if rs.finishing.is_some() => None,
+            Replication::SyncTarget if rs.finishing.is_some() || !self.source_begins(i, d) => None,
             Replication::VerifyS if rs.verify.as_ref().is_none_or(Verify::all_asked) => None,
             Replication::SyncTarget | Replication::VerifyS => match rs.next_pass {
                 Some(at) => Some(at),
@@ -367,7 +369,7 @@ impl Resource {
         let soon = Instant(self.now.0 + 1);
         let pds = self.connections[i].peer_devices.iter();
         let usable = pds.filter(|(d, _)| self.usable(*d) && !self.devices[*d].generation_in_flight());
-        usable.filter_map(|(d, p)| timer(&p.resync, self.state.replication(i, d))).map(|at| at.max(soon)).min()
+        usable.filter_map(|(d, p)| timer(d, &p.resync, self.state.replication(i, d))).map(|at| at.max(soon)).min()
     }
 
     /// The peer answered what was not (or is no longer) asked for. While a resync runs that is a violation, once

@@ -25,6 +25,8 @@ pub(crate) struct Resync {
     /// Bits whose checksums were equal.
     pub(crate) same: u64,
     pub(crate) started: Option<Instant>,
+    /// Target: when it ended, on this link.
+    pub(crate) ended: Option<Instant>,
     /// The peer's generation when it began.
     pub(crate) peer_current: Option<Generation>,
     /// Target: the source depended on a Primary meanwhile (9).

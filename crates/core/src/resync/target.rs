@@ -26,7 +26,7 @@ impl Resource {
         let c = &self.connections[i];
         let target = self.state.replication(i, d).is_target();
         let occasion = !c.cfg.csums_after_crash_only || self.devices[d].crashed_primary;
-        target && c.cfg.csums.is_some() && c.version() >= 89 && occasion
+        target && c.cfg.usable_csums().is_some() && c.version() >= 89 && occasion
     }
 
     pub(super) fn request_blocks(&mut self, i: NodeId, d: VolumeNr) {
@@ -325,6 +325,14 @@ impl Resource {
             }
         }
         self.note_progress(i, d);
+    }
+
+    /// Has the source of 9's dialect begun this resync, or does it refuse what it is asked before it has? Where no
+    /// bitmaps are exchanged, as after a growth, it is still Established then, and may answer: it would begin when all
+    /// is over here, and from then on only mark what it writes (spec 11.1, step 3).
+    pub(super) fn source_begins(&self, i: NodeId, d: VolumeNr) -> bool {
+        let says = self.connections[i].peer_devices[d].says;
+        !self.connections[i].speaks9() || says.is_source() || says == Replication::WFBitMapS
     }
 
     pub(super) fn check_resync_end(&mut self, i: NodeId, d: VolumeNr) {

@@ -35,6 +35,11 @@ impl Resource {
     pub(crate) fn wish_verify(&mut self, i: NodeId, d: VolumeNr, wish: VerifyRange) -> Result<(), CommandError> {
         let c = &mut self.connections[i];
         let own = c.cfg.verify.clone().unwrap_or_default();
+        if !own.is_empty() && !c.cfg.computes_verify {
+            let text =
+                format!("verify-alg is \"{own}\", which this node cannot compute: set another one on both nodes");
+            return Err(failure(-14, text));
+        }
         if own.is_empty() || (self.state.is_connected(i) && c.peer_verify.as_str() != own) {
             let text = format!(
                 "verify-alg is \"{own}\" here and \"{}\" on the peer: set the same one on both nodes",
@@ -50,7 +55,7 @@ impl Resource {
     pub(crate) fn start_verify(&mut self, i: NodeId, d: VolumeNr) {
         let bits = self.devices[d].size.0.div_ceil(8);
         let (cfg, cap, now) = (self.devices[d].resync_config(), self.connections[i].resync_cap(), self.now);
-        let algorithm = self.connections[i].cfg.verify.clone();
+        let algorithm = self.connections[i].cfg.usable_verify().cloned();
         let pd = &mut self.connections[i].peer_devices[d];
         let source = self.state.replication(i, d) == Replication::VerifyS;
         let wish = if source { std::mem::take(&mut pd.resync.wish) } else { VerifyRange::default() };

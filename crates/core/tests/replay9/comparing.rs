@@ -1,13 +1,14 @@
 //! A Primary has the disks of two others compared with its own, and copies what differs when they connect again.
 
-use crate::VOLUME;
 use crate::joining::from_the_start;
+use crate::node::Together;
 use crate::recording::Said;
 use crate::replay::Replay;
 use crate::sources::{assert_is_whole, behind, equal_at_once, generations_first, id};
-use units::{Duration, Generation, Sector};
-use urbd_core::RequestKind;
-use wire::{Packet, UuidFlags};
+use crate::{VOLUME, disk};
+use units::{Duration, Generation, Instant, Sector};
+use urbd_core::{Command, ConnectionConfig, RequestKind};
+use wire::{DiskState, Packet, UuidFlags};
 
 /// What is marked for a Primary that it has lost a kernel takes for nothing that a third node should know of; the core
 /// says that what that one lacks is not known.
@@ -59,5 +60,47 @@ fn two_others_are_compared_with_a_primary() {
         let mut replay = compared(node);
         replay.play();
         assert_is_whole(&replay, node);
+    }
+}
+
+/// Node 0 is told of algorithms that it cannot compute: it connects, as the names are the same.
+#[test]
+fn what_cannot_be_computed_is_not_compared() {
+    let verify = || Command::Verify { volume: VOLUME, peer: None, start: None, stop: None, repair: false };
+    let unknown = |c: &mut ConnectionConfig| {
+        (c.verify, c.csums) = (Some("xxhash64".to_owned()), Some("xxhash64".to_owned()));
+        let own = c.peer.index() == 1;
+        (c.computes_verify, c.computes_csums) = (!own, !own);
+    };
+    let begin = Instant(1_000_000_000);
+    let mut nodes = Together::new(begin, |node| disk(&[], node, true, Sector(8192)), &unknown);
+    nodes.forgive();
+    nodes.command(0, Command::NewCurrentUuid { volume: VOLUME, clear_bitmap: true });
+    assert!(nodes.is_connected(0, 1), "{}", nodes.notes(0));
+    for (node, why) in [(0, "which this node cannot compute"), (1, "refused by peer")] {
+        nodes.command(node, verify());
+        nodes.pass(200);
+        let refused = nodes.result(node).expect("it has ended").expect_err("node 0 cannot");
+        assert!(refused.contains(why), "{refused}");
+        assert!(!nodes.said(0, "verify-start") && !nodes.said(1, "verify-start"));
+        assert!(nodes.is_connected(0, 1));
+    }
+    // It asks for what differs without digests, and sends what it is asked for by one.
+    for (source, digests) in [(1, false), (0, true)] {
+        nodes.cut(0, 1);
+        nodes.command(source, Command::Primary { force: true });
+        nodes.act(source, |node, now| node.write(now, VOLUME, RequestKind::Write { fua: false }, Sector(0), 4096));
+        nodes.act(source, |node, now| node.close(now, VOLUME));
+        nodes.pass(200);
+        nodes.command(source, Command::Secondary { force: false });
+        nodes.overheard = Some(Vec::new());
+        nodes.join(0, 1);
+        nodes.pass(2_000);
+        let said = nodes.overheard.take().expect("listened");
+        let asked = |f: fn(&Packet) -> bool| said.iter().any(f);
+        assert_eq!(asked(|p| matches!(p, Packet::RsCsumDagtagReq(_))), digests, "{said:#?}");
+        assert!(asked(|p| matches!(p, Packet::RsDataReply(_))), "{said:#?}");
+        assert_eq!([0, 1].map(|n| nodes.disk(n)), [DiskState::UpToDate; 2]);
+        assert_eq!((nodes.marks(0, 1), nodes.marks(1, 0)), (0, 0));
     }
 }

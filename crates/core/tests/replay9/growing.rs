@@ -1,10 +1,13 @@
 //! Three cores whose device gets another size.
 
-use crate::node::{Node, Start, Together};
+use crate::node::{Node, Sent, Start, Together};
+use crate::recording::{Said, conversation_live};
 use crate::{VOLUME, disk};
-use units::{Instant, NodeId, Sector, VolumeNr};
+use units::{Duration, Instant, NodeId, Sector, VolumeNr};
 use urbd_core::{Command, RequestKind};
-use wire::{DiskState, Packet, ResizeFlags, Socket, Vote, WireMask};
+use wire::{
+    BlockData, BlockRequest, ConnState, Digest, DiskState, FlushAnswer, Packet, ResizeFlags, Socket, Vote, WireMask,
+};
 
 const SMALL: Sector = Sector(8192);
 const LARGE: Sector = Sector(16384);
@@ -318,4 +321,93 @@ fn two_ask_at_once() {
     assert!(late.contains("resync"), "{late}");
     assert_eq!(sizes(&nodes), [LARGE; 3]);
     all_good(&nodes);
+}
+
+/// Node 0 is a Secondary, node 1 is Primary: they have the same data, and room for what the recorded nodes grew by.
+fn before_the_kernel_grows() -> (Node, Vec<Said>, Instant) {
+    let said = conversation_live("01", &[1, 11]);
+    let (small, large) = (Sector(2048), Sector(2176));
+    let grown = |node| {
+        let mut starts = disk(&said, node, false, small);
+        starts[0].1.room = large;
+        starts
+    };
+    let begin = said[0].at;
+    let mut nodes = Together::of(2, begin, grown, &|_| {});
+    nodes.forgive();
+    primary(&mut nodes, 1);
+    write(&mut nodes, 1, 0);
+    nodes.pass(500);
+    let now = begin + Duration::from_secs(1);
+    let mut node = nodes.leave(0);
+    node.pass(now);
+    node.sent.clear();
+    (node, said, now)
+}
+
+fn is_request(packet: &Packet) -> bool {
+    matches!(packet, Packet::RsDagtagReq(_) | Packet::EnableReplication(_) | Packet::FlushRequests(_))
+}
+
+/// The kernel, Primary, is told to resize, and takes 0.8 s until it is the source of what is new. It would answer
+/// before, and then begin a resync that is over here, in which it does not replicate.
+#[test]
+fn nothing_is_asked_of_a_source_that_has_not_begun() {
+    let (mut node, said, begin) = before_the_kernel_grows();
+    let kernel = NodeId::new(1).expect("a node id");
+    let first = said[0].at;
+    let starts = |s: &Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncSource);
+    let (mut asked, mut now) = (Vec::new(), begin);
+    let (mut begun, mut told) = (false, 0);
+    // What it says until then, but for what it answers.
+    let until = said.iter().position(starts).expect("it begins") + 2;
+    for s in said[..until].iter().filter(|s| s.from == kernel) {
+        if matches!(s.packet, Packet::RsDataReply(_) | Packet::FlushRequestsAck(_)) {
+            continue;
+        }
+        now = begin + s.at.since(first);
+        node.pass(now);
+        begun |= starts(s);
+        node.hear_from(kernel, now, s.stream, s.volume, s.packet.clone());
+        told += 1;
+        asked.extend(node.sent.drain(..).filter(|sent| is_request(&sent.packet)));
+        assert!(begun || asked.is_empty(), "{asked:#?}\n{:#?}", node.notes);
+    }
+    assert!(begun && told > 5);
+    // It asks now, and the kernel answers.
+    for _ in 0..2_000 {
+        now = now + Duration::from_millis(1);
+        node.pass(now);
+        asked.extend(node.sent.drain(..));
+        for Sent { stream, volume, packet, .. } in std::mem::take(&mut asked) {
+            let answer = match packet {
+                Packet::RsDagtagReq(r) => {
+                    let BlockRequest { sector, block_id, size } = r.block;
+                    Packet::RsDataReply(BlockData { sector, block_id, digest: Digest::EMPTY, size })
+                }
+                Packet::FlushRequests(sequence) => Packet::FlushRequestsAck(FlushAnswer { sequence, node: kernel }),
+                Packet::Ping => Packet::PingAck,
+                _ => continue,
+            };
+            node.hear_from(kernel, now, stream, volume, answer);
+        }
+    }
+    assert!(node.notes.iter().any(|n| n.starts_with("resync-done: resync done: 64 KiB")), "{:#?}", node.notes);
+    assert_eq!(node.state(), "Connected Secondary/Primary Connected UpToDate/UpToDate", "{:#?}", node.notes);
+    assert!(node.notes.iter().all(|n| n != "link closed"), "{:#?}", node.notes);
+}
+
+/// A kernel says that it is the source of a resync of which nothing is known here: it does not replicate any more, and
+/// only another connect tells what is missing.
+#[test]
+fn a_resync_that_went_unnoticed_ends_the_link() {
+    let (mut node, said, now) = before_the_kernel_grows();
+    let kernel = NodeId::new(1).expect("a node id");
+    let starts = |s: &&Said| matches!(&s.packet, Packet::State(word) if word.conn == ConnState::SyncSource);
+    let s = said.iter().find(starts).expect("it begins");
+    assert_eq!(node.state(), "Connected Secondary/Primary Connected UpToDate/UpToDate");
+    node.hear_from(kernel, now, s.stream, s.volume, s.packet.clone());
+    assert!(node.notes.iter().any(|n| n.starts_with("resync-unnoticed: ")), "{:#?}", node.notes);
+    assert!(node.wants_link(now + Duration::from_secs(60)), "{:#?}", node.notes);
+    assert_eq!(node.state(), "Connecting Secondary/Unknown WFConnection UpToDate/DUnknown");
 }

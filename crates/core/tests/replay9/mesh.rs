@@ -28,6 +28,30 @@ pub(crate) fn write(nodes: &mut Together, at: u64) {
     nodes.act(0, |node, now| node.write(now, VOLUME, RequestKind::Write { fua: false }, Sector(at), 4096));
 }
 
+/// With `allow-two-primaries` two of three are connected, and each third one is apart: it is not known what that does.
+#[test]
+fn nobody_is_promoted_while_two_primaries_keep_a_peer_apart() {
+    for force in [false, true] {
+        let start = |node| {
+            let mut starts = disk(&[], node, false, Sector(8192));
+            starts[0].1.slots = 2;
+            starts
+        };
+        let mut nodes = Together::of(3, Instant(1_000_000_000), start, &|c| c.two_primaries = true);
+        nodes.forgive();
+        nodes.pass(2_000);
+        let connected = [[0, 1], [0, 2], [1, 2]].into_iter().filter(|[one, other]| nodes.is_connected(*one, *other));
+        assert_eq!(connected.count(), 1);
+        for n in [0, 1, 2] {
+            nodes.command(n, Command::Primary { force });
+            nodes.pass(3_000);
+            let refused = nodes.result(n).expect("it has ended").expect_err("a peer is apart");
+            assert!(refused.contains("allow-two-primaries") && refused.contains("urbd adjust r0"), "{refused}");
+            assert_eq!(nodes.role(n), Role::Secondary);
+        }
+    }
+}
+
 #[test]
 fn a_primary_is_asked_that_is_out_of_reach() {
     let mut nodes = three();

@@ -44,9 +44,7 @@ pub(crate) fn conversation(number: &str) -> Vec<Said> {
 /// Everything that an urbd and live kernels say to each other in the recording whose name begins with `number`. They
 /// name their node ids when a connection begins.
 pub(crate) fn live_conversation(number: &str) -> Vec<Said> {
-    let named = |p: &std::path::PathBuf| p.file_name().unwrap().to_string_lossy().starts_with(&format!("{number}-"));
-    let file = recordings_in("wire9live").into_iter().find(named).expect("a recording of this number");
-    let connections = connections_joined(&file);
+    let connections = connections_joined(&live(number));
     let mut ids: Vec<(Ipv4Addr, NodeId)> = Vec::new();
     for flow in connections.iter().flat_map(|c| [&c.opener, &c.acceptor]) {
         // The first packet of the data stream, behind the one that tells the streams apart.
@@ -60,6 +58,23 @@ pub(crate) fn live_conversation(number: &str) -> Vec<Said> {
     let mut all: Vec<Said> = connections.iter().flat_map(|c| said_on(c, "", &node)).collect();
     all.sort_by_key(|said| said.at);
     all
+}
+
+/// The same where they do not, as the recording begins on an established connection. `nodes`: by their node ids, the
+/// last numbers of their addresses.
+pub(crate) fn conversation_live(number: &str, nodes: &[u8]) -> Vec<Said> {
+    let node = |address: Ipv4Addr| {
+        let place = nodes.iter().position(|last| *last == address.octets()[3]).expect("a node of the recording");
+        NodeId::new(place as u8).expect("a node id")
+    };
+    let mut all: Vec<Said> = connections_joined(&live(number)).iter().flat_map(|c| said_on(c, "", &node)).collect();
+    all.sort_by_key(|said| said.at);
+    all
+}
+
+fn live(number: &str) -> std::path::PathBuf {
+    let named = |p: &std::path::PathBuf| p.file_name().unwrap().to_string_lossy().starts_with(&format!("{number}-"));
+    recordings_in("wire9live").into_iter().find(named).expect("a recording of this number")
 }
 
 fn said_on(c: &Connection, integrity: &str, node: &impl Fn(Ipv4Addr) -> NodeId) -> Vec<Said> {

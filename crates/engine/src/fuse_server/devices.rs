@@ -564,10 +564,17 @@ impl FuseServer {
 
     /// The device's names lead to its door, if they are to be `taken` also those of another node.
     pub(super) fn link(&self, volume: VolumeNr, taken: bool) -> io::Result<()> {
-        match self.names.iter().find(|names| names.volume == u32::from(volume.0)) {
-            Some(names) => self.links.create(names, taken),
-            None => Ok(()),
+        let Some(names) = self.names.iter().find(|names| names.volume == u32::from(volume.0)) else { return Ok(()) };
+        if self.links.leaves_to_kernel(names) {
+            let (minor, path) = (names.minor, self.links.path(&names.resource, names.volume)?.display().to_string());
+            let text = format!(
+                "the kernel's DRBD has minor {minor}: /dev/drbd{minor} and the names below /dev/drbd are its own; \
+                 volume {volume} of {} is {path}, or has them with another minor",
+                names.resource
+            );
+            log("warning", &text);
         }
+        self.links.create(names, taken)
     }
 }
 

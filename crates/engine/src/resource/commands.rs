@@ -4,9 +4,10 @@ use super::{Runner, log};
 use crate::buffers::Pool;
 use crate::fuse_server::FuseServer;
 use crate::ring::BusyPoll;
+use crate::setup::{self, Setup};
 use crate::status::{self, Surroundings};
 use crate::token::{ClientId, Token};
-use crate::{memory, notify, setup};
+use crate::{memory, notify};
 use config::{Disk, LoadOptions, ThisHost};
 use control::{Command as Asked, ErrorCode, Failure, GenerationIdentifiers, ReplicationState, Reply, Request};
 use control::{MemoryStatus, ResourceStatus};
@@ -531,6 +532,12 @@ impl Runner {
                 }
             }
             Asked::Connect { peer, discard_my_data } => {
+                for named in self.peers(peer.clone())? {
+                    if let Some(why) = self.unusable.get(&named) {
+                        let hint = format!("mend the configuration, then: urbd adjust {}", self.local.name);
+                        return Err(Failure::new(ErrorCode::INVALID_REQUEST, why.clone()).with_hint(hint));
+                    }
+                }
                 self.forget_causes(peer.clone())?;
                 self.each_peer(peer, |peer| Command::Connect { peer, discard_my_data, tentative: false })?
             }
@@ -668,9 +675,12 @@ impl Runner {
         let host = ThisHost::named(self.local.host.clone());
         let local = config.resource_as_seen_by(&self.local.name, &host).map_err(|e| invalid(e.to_string()))?;
         self.check_same_objects(&local)?;
-        let core_config = setup::resource_config(&local).map_err(invalid)?;
+        local.check_wanted().map_err(|e| invalid(e.to_string()))?;
+        let Setup { core: core_config, links, .. } = setup::runnable(&local).map_err(invalid)?;
         self.commands.notes = self.idle_at_source(&local);
-        self.links.reconfigure(setup::link_settings(&local).map_err(invalid)?);
+        setup::warnings(&local).iter().for_each(|warning| log("warning", warning));
+        self.links.reconfigure(links);
+        self.unusable.clear();
         self.volumes.reconfigure(setup::disk_paths(&local));
         *self.ring.busy_poll() = BusyPoll::at_most(local.urbd.busy_poll);
         self.minors = local.volumes.iter().map(|v| (v.nr, v.minor)).collect();

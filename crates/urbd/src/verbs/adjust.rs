@@ -26,6 +26,7 @@ pub(crate) fn adjust(call: &Call, target: &Target) -> Result<u8, Problem> {
     }
     // What could not be started after the next crash is not taken over either.
     lifecycle::check_startable(call.context, target.local()?)?;
+    lifecycle::warn(target.local()?);
     let plan = plan(call, target)?;
     let partial = is_partial(call, target);
     if only_show || partial {
@@ -197,10 +198,12 @@ fn carry_out(call: &Call, target: &Target, plan: &Plan) -> Result<(), Problem> {
     for command in before.into_iter().filter_map(command) {
         commands::send(call, target, command)?;
     }
-    if after.iter().any(|step| command(step).is_none()) {
-        let name = &target.name.resource;
-        let new_config =
-            Command::ChangeOptions { config: call.context.config()?.dump(&call.context.this_host(), false, &[name]) };
+    let name = &target.name.resource;
+    let config = call.context.config()?.dump(&call.context.this_host(), false, &[name]);
+    // Not all of it is a step: handlers, and urbd's own section.
+    let differs = !is_partial(call, target) && status::text(call.context, name, &Request::Show)? != config;
+    if differs || after.iter().any(|step| command(step).is_none()) {
+        let new_config = Command::ChangeOptions { config };
         commands::send(call, target, new_config).map_err(|p| {
             if p.hint.is_some() { p } else { p.hint(format!("restart it: urbd down {name}; urbd up {name}")) }
         })?;

@@ -88,7 +88,11 @@ pub(crate) fn once(verb: &Verb, call: &Call) -> Result<Vec<String>, Problem> {
 
 /// What `up`, `run` and `adjust` would do; what they would refuse is refused.
 fn plan_lines(verb: &Verb, call: &Call, target: &Target) -> Result<Vec<String>, Problem> {
-    lifecycle::check_startable(call.context, target.local()?)?;
+    match verb.name {
+        "run" => lifecycle::check_servable(call.context, target.local()?)?,
+        _ => lifecycle::check_startable(call.context, target.local()?)?,
+    }
+    lifecycle::warn(target.local()?);
     let plan = match verb.name {
         "adjust" => adjust::plan(call, target)?,
         _ => Plan::up(target.local()?, &AdjustScope::default()),

@@ -71,7 +71,6 @@ fn start(
     take_over: bool,
     application: Option<Box<dyn engine::Application>>,
 ) -> Result<u8, Problem> {
-    check_startable(context, local)?;
     // Handlers and the keeper get none of ours. An old kernel cannot, and is not worth failing for.
     let _ = engine::keep_descriptors_from_children();
     let options = options(context, local, application.is_none())?;
@@ -80,6 +79,7 @@ fn start(
     let leaving = match (runs, take_over || runs && stand_in::serves(context, &local.name)) {
         (true, false) => return Err(runs_already(&local.name)),
         (true, true) => {
+            check_servable(context, local)?;
             engine::check_version(&context.run_dir, &local.name).map_err(failed)?;
             // As late as possible: from here on applications wait.
             Some(ask_to_leave(context, &local.name)?)
@@ -88,6 +88,9 @@ fn start(
     };
     prepare_run_dir(&context.run_dir)?;
     let claim = engine::Claim::take(&context.run_dir, &local.name, leaving).map_err(failed)?;
+    if !claim.is_waited_for() {
+        check_servable(context, local)?;
+    }
     make_clean_when_free(local, if claim.inherits_devices() { RELEASE_TIMEOUT } else { Duration::ZERO })?;
     engine::run_with(options, claim, application).map(|()| 0).map_err(failed)
 }
@@ -128,10 +131,26 @@ fn options(context: &Context, local: &LocalResource, kept: bool) -> Result<engin
     })
 }
 
+/// May a verb make it run so?
 pub(crate) fn check_startable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
-    let invalid = |e: config::Errors| Problem::new(exit::FAILURE, e.to_string());
+    check_servable(context, local)?;
+    local.check_wanted().map_err(invalid)
+}
+
+/// Can a process run it, whoever starts it? Not asked where applications wait for it: the process serves what it can.
+pub(crate) fn check_servable(context: &Context, local: &LocalResource) -> Result<(), Problem> {
     local.check_startable().map_err(invalid)?;
+    engine::resource_config(local).map_err(|why| Problem::new(exit::FAILURE, format!("{}: {why}", local.name)))?;
     context.config()?.check_addresses(local, &context.this_host()).map_err(invalid)
+}
+
+/// Says what of the configuration has no effect.
+pub(crate) fn warn(local: &LocalResource) {
+    engine::warnings(local).iter().for_each(|warning| eprintln!("urbd: warning: {}: {warning}", local.name));
+}
+
+fn invalid(e: config::Errors) -> Problem {
+    Problem::new(exit::FAILURE, e.to_string())
 }
 
 fn runs_already(resource: &str) -> Problem {
@@ -162,10 +181,14 @@ pub(crate) fn make_clean(local: &LocalResource, volumes: impl Fn(VolumeNr) -> bo
 /// `up`: starts `run` in the background and waits until it answers.
 pub(crate) fn up(call: &Call, target: &Target) -> Result<u8, Problem> {
     let local = target.local()?;
-    check_startable(call.context, local)?;
-    if call.context.is_running(&local.name) {
+    let runs = call.context.is_running(&local.name);
+    if runs || !engine::is_waited_for(&call.context.run_dir, &local.name) {
+        check_startable(call.context, local)?;
+    }
+    if runs {
         return Err(runs_already(&local.name));
     }
+    warn(local);
     background::start(call, local, false)
 }
 

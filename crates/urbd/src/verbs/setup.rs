@@ -149,7 +149,9 @@ fn check_text(call: &Call, file: &Path, text: &str, resource: &str) -> Result<()
     let config = load(file, text)?;
     let seen = config.resource_as_seen_by(resource, &call.context.this_host());
     let local = seen.map_err(|e| Problem::new(exit::FAILURE, e.to_string()))?;
-    local.check_startable().map_err(|e| Problem::new(exit::FAILURE, e.to_string()))
+    let invalid = |e: config::Errors| Problem::new(exit::FAILURE, e.to_string());
+    local.check_startable().map_err(invalid)?;
+    local.check_wanted().map_err(invalid)
 }
 
 impl Host {

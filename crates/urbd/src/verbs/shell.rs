@@ -32,8 +32,12 @@ pub(crate) fn udev_names(call: &Call) -> Result<u8, Problem> {
     let Some((resource, volume)) = file else { return Ok(0) };
     let target = Target::find(call.context, &format!("{resource}/{volume}"), Takes::Volume)?;
     for volume in target.volumes() {
-        let mut names =
-            vec![format!("/dev/urbd/by-res/{resource}/{}", volume.nr), format!("/dev/drbd{}", volume.minor)];
+        let mut names = vec![format!("/dev/urbd/by-res/{resource}/{}", volume.nr)];
+        if engine::kernel_has_minor(volume.minor) {
+            println!("URBD_NAMES={}", names.join(" "));
+            continue;
+        }
+        names.push(format!("/dev/drbd{}", volume.minor));
         names.push(format!("/dev/drbd/by-res/{resource}/{}", volume.nr));
         if let Some(disk) = volume.backing.as_ref().and_then(|backing| backing.path.strip_prefix("/dev/")) {
             names.push(format!("/dev/drbd/by-disk/{disk}"));

@@ -43,6 +43,11 @@ pub(crate) struct BeforeResync {
 }
 
 impl BeforeResync {
+    /// Does a resync wait for a handler?
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.is_some()
+    }
+
     /// What a handler says of a resync that is not to begin any more counts for nothing.
     pub(crate) fn follow(&mut self, conn: Replication) {
         if self.due.take_if(|due| !due.is_due_in(conn)).is_some() {
